@@ -1,0 +1,283 @@
+"""Every error and warning of Kiln that a user can see, and how each is put into words.
+
+An error begins with the user's own source line, then says what went wrong, then what to do about it. Texts are rendered
+only when somebody reads them: a graph break makes an `Unsupported` that is usually thrown away unread.
+"""
+
+from __future__ import annotations
+
+import os
+import types
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+_FRAMES_SHOWN_AT_EACH_END = 4
+
+DEFAULT_HINT = (
+    "call it outside the compiled function, wrap it with kiln.disable, "
+    "or drop fullgraph=True so that Kiln runs this line in plain Python"
+)
+
+
+def nearest(name: str, known: Iterable[str]) -> list[str]:
+    """The names among `known` that a person who typed `name` may have meant, best first."""
+    import difflib  # only needed once something has gone wrong
+
+    return difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A half sentence naming the nearest names, or the known ones where none is near."""
+    candidates = sorted(known)
+    close = nearest(name, candidates)
+    if close:
+        return f"did you mean {' or '.join(map(repr, close))}?"
+    return f"known names: {', '.join(candidates) or 'none'}"
+
+
+@dataclass(frozen=True)
+class Location:
+    """A line of the user's program: file, line number, function, and (read when first wanted) the source text."""
+
+    file: str
+    line: int
+    function: str = ""
+    source: str | None = field(default=None, compare=False)
+
+    @classmethod
+    def of_code(cls, code: types.CodeType, line: int | None = None) -> Location:
+        """The given line of a code object, or its first one."""
+        return cls(code.co_filename, code.co_firstlineno if line is None else line, code.co_name)
+
+    @property
+    def text(self) -> str:
+        """The source line without its indentation; empty where the source is gone."""
+        if self.source is not None:
+            return self.source.strip()
+        import linecache
+
+        return linecache.getline(self.file, self.line).strip()
+
+    def __str__(self) -> str:
+        where = f"{_short_path(self.file)}:{self.line}"
+        if self.function:
+            where += f", in {self.function}"
+        text = self.text
+        return f"{where}:   {text}" if text else where
+
+
+def _short_path(path: str) -> str:
+    """A path as a person would type it from where they are: relative below the working directory, else whole."""
+    try:
+        relative = os.path.relpath(path)
+    except (OSError, ValueError):  # no working directory any more, or another drive
+        return path
+    return path if path.startswith("<") or relative.startswith("..") else relative
+
+
+def render_stack(stack: Sequence[Location]) -> str:
+    """The innermost line first, because that is the one to look at, and below it how the program got there."""
+    if not stack:
+        return ""
+    lines = [str(stack[-1])]
+    callers = [f"  called from {location}" for location in reversed(stack[:-1])]
+    hidden = len(callers) - 2 * _FRAMES_SHOWN_AT_EACH_END
+    if hidden > 0:
+        end = _FRAMES_SHOWN_AT_EACH_END
+        callers[end:-end] = [f"  … {hidden} more calls …"]
+    return "\n".join(lines + callers)
+
+
+class KilnError(RuntimeError):
+    """The base of all of Kiln's errors."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Subclasses have constructors of their own shape; test runners and worker pools must still be able to send
+        # one between processes.
+        return _rebuild, (type(self), self.args, self.__dict__)
+
+
+def _rebuild(cls: type[KilnError], args: tuple[Any, ...], state: dict[str, Any]) -> KilnError:
+    error = cls.__new__(cls)
+    error.args = args
+    error.__dict__.update(state)
+    return error
+
+
+class Unsupported(KilnError):
+    """A construct that Kiln cannot capture: a graph break, or under `fullgraph=True` the user's error.
+
+    `construct` completes "Kiln cannot capture …", `reason` says why, `hint` is a way out; `stack` holds the user's
+    frames, innermost last.
+    """
+
+    def __init__(
+        self,
+        construct: str,
+        *,
+        reason: str = "",
+        hint: str = DEFAULT_HINT,
+        stack: Sequence[Location] = (),
+    ) -> None:
+        super().__init__(construct)
+        self.construct = construct
+        self.reason = reason
+        self.hint = hint
+        self.stack: tuple[Location, ...] = tuple(stack)
+
+    @property
+    def location(self) -> Location | None:
+        """The user's innermost line, where it is known."""
+        return self.stack[-1] if self.stack else None
+
+    def add_caller(self, location: Location) -> Unsupported:
+        """Note the frame that called the ones known so far, and return the error itself."""
+        self.stack = (location, *self.stack)
+        return self
+
+    @property
+    def summary(self) -> str:
+        """One sentence: what, and why."""
+        return f"Kiln cannot capture {self.construct}" + (f": {self.reason}" if self.reason else "")
+
+    def __str__(self) -> str:
+        parts = [render_stack(self.stack), _sentence(self.summary)]
+        if self.hint:
+            parts.append(_sentence(f"What to do: {self.hint}"))
+        return "\n".join(part for part in parts if part)
+
+
+def _sentence(text: str) -> str:
+    return text if text.endswith((".", "!", "?", "…")) else text + "."
+
+
+class UserError(KilnError):
+    """Kiln was asked for something that cannot be: the call itself has to change."""
+
+    def __init__(self, message: str, *, hint: str = "", stack: Sequence[Location] = ()) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.stack: tuple[Location, ...] = tuple(stack)
+
+    def __str__(self) -> str:
+        hint = _sentence(f"What to do: {self.hint}") if self.hint else ""
+        return "\n".join(part for part in (render_stack(self.stack), _sentence(self.message), hint) if part)
+
+
+class NotCallable(KilnError, TypeError):
+    """`kiln.compile` was given something that cannot be called."""
+
+    def __init__(self, value: object) -> None:
+        super().__init__(
+            f"kiln.compile needs a callable (a function, a method, an nn.Module, …), not {_described(value)}."
+        )
+
+
+class UnknownBackend(KilnError, ValueError):
+    """No backend is registered under this name."""
+
+    def __init__(self, name: str, known: Iterable[str] = ()) -> None:
+        self.name = name
+        self.known = tuple(sorted(known))
+        super().__init__(
+            f"There is no backend called {name!r}: {did_you_mean(name, self.known)} "
+            "(kiln.register_backend adds one; a function can also be passed as backend=)"
+        )
+
+
+class InvalidBackend(KilnError, TypeError):
+    """A backend that is not callable, or that returned something that is not."""
+
+    def __init__(self, backend: str, returned: object) -> None:
+        self.backend = backend
+        super().__init__(
+            f"The backend {backend!r} returned {_described(returned)}; a backend takes (graph_module, example_inputs) "
+            "and must return a callable that takes the same inputs and returns the graph's outputs in a tuple or list."
+        )
+
+
+def _described(value: object) -> str:
+    text = repr(value)
+    if len(text) > 60:
+        text = text[:57] + "…"
+    return f"{text} of type {type(value).__name__}"
+
+
+class BackendError(KilnError):
+    """A backend raised while it compiled a graph; the backend's own exception is the `__cause__`."""
+
+    def __init__(self, backend: str, error: BaseException, *, stack: Sequence[Location] = ()) -> None:
+        super().__init__(backend, f"{type(error).__name__}: {error}")
+        self.backend = backend
+        self.stack: tuple[Location, ...] = tuple(stack)
+        self.__cause__ = error
+
+    def __str__(self) -> str:
+        text = f"The backend {self.backend!r} failed to compile the graph captured here: {self.args[1]}"
+        hint = "What to do: try backend='eager' to see whether the program itself runs, then report to the backend."
+        return "\n".join(part for part in (render_stack(self.stack), text, hint) if part)
+
+
+class RecompileLimitExceeded(KilnError):
+    """A function was compiled for too many different inputs while eager execution was ruled out by `fullgraph=True`."""
+
+    def __init__(self, function: str, limit: int, reasons: Sequence[str], location: Location | None = None) -> None:
+        super().__init__(function, limit)
+        self.function = function
+        self.limit = limit
+        self.reasons = tuple(reasons)
+        self.location = location
+
+    def __str__(self) -> str:
+        return describe_recompiles(self.function, self.limit, self.reasons, self.location)
+
+
+class RecompileWarning(UserWarning):
+    """A function met the recompile limit and runs in plain Python from now on."""
+
+    @classmethod
+    def about(
+        cls, function: str, limit: int, reasons: Sequence[str], location: Location | None = None
+    ) -> RecompileWarning:
+        """The warning for one function, with the reason of each recompile."""
+        text = describe_recompiles(function, limit, reasons, location)
+        return cls(f"{text}\nNew inputs of this function run in plain Python from now on.")
+
+
+def describe_recompiles(function: str, limit: int, reasons: Sequence[str], location: Location | None = None) -> str:
+    """Which function was compiled how often, why each time, and what to do about it."""
+    lines = [str(location)] if location is not None else []
+    lines.append(f"{function} was compiled {limit} times (kiln.config.recompile_limit), and needs compiling again:")
+    lines.extend(f"  {number}. {reason}" for number, reason in enumerate(reasons, 1))
+    lines.append(
+        "What to do: keep what varies out of the function's assumptions (dynamic=True or kiln.mark_dynamic for sizes, "
+        "a tensor instead of a Python number), or raise kiln.config.recompile_limit."
+    )
+    return "\n".join(lines)
+
+
+class UnknownSetting(KilnError, AttributeError):
+    """`kiln.config` has no setting of this name."""
+
+    def __init__(self, name: str, known: Iterable[str]) -> None:
+        super().__init__(f"kiln.config has no setting {name!r}: {did_you_mean(name, known)}")
+
+
+class InternalError(KilnError):
+    """A bug in Kiln; the exception behind it is the `__cause__`."""
+
+    def __init__(self, doing: str, error: BaseException | None = None, *, stack: Sequence[Location] = ()) -> None:
+        super().__init__(doing, f"{type(error).__name__}: {error}" if error is not None else "")
+        self.stack: tuple[Location, ...] = tuple(stack)
+        self.__cause__ = error
+
+    def __str__(self) -> str:
+        doing, cause = self.args
+        text = f"Kiln failed while {doing}" + (f": {cause}" if cause else "")
+        hint = (
+            "This is a bug in Kiln, not in your program; please report it with the program and this traceback. "
+            "Until it is fixed: kiln.config.suppress_errors = True runs such functions in plain Python."
+        )
+        return "\n".join(part for part in (render_stack(self.stack), _sentence(text), hint) if part)
