@@ -1,0 +1,58 @@
+# Everything needs only python3 (3.11 to 3.13, with headers) and g++: the first target run makes .venv.
+PYTHON ?= python3
+VENV := .venv
+RUN := $(VENV)/bin/python
+TORCH ?= torch==2.13.0
+WORKERS ?= 2
+FUZZ_EXAMPLES ?= 10000
+
+# What a person reads through the public API, and so what must be typed without a gap.
+TYPED := $(wildcard kiln/__init__.py kiln/config.py kiln/exc.py kiln/testing.py)
+LINTED := $(wildcard kiln tests benchmarks examples setup.py)
+NATIVE := $(wildcard kiln/native/*.cpp kiln/native/*.h)
+TOOLS := pytest pytest-xdist pytest-timeout hypothesis numpy ruff mypy setuptools wheel ninja
+
+.PHONY: setup demo test lint check fuzz bench clean
+
+setup: $(VENV)/.built
+
+$(VENV)/.created:
+	$(PYTHON) -m venv $(VENV)
+	touch $@
+
+# torch goes first and alone, so that pip resolves exactly this build of it.
+$(VENV)/.torch: $(VENV)/.created
+	$(VENV)/bin/pip install --quiet "$(TORCH)"
+	touch $@
+
+$(VENV)/.tools: $(VENV)/.torch
+	$(VENV)/bin/pip install --quiet $(TOOLS)
+	touch $@
+
+$(VENV)/.built: $(VENV)/.tools setup.py pyproject.toml $(NATIVE)
+	$(VENV)/bin/pip install --quiet --no-build-isolation -e .
+	touch $@
+
+demo: setup
+	$(RUN) -m examples.demo
+
+test: setup lint check
+
+lint: $(VENV)/.tools
+	$(VENV)/bin/ruff format --check $(LINTED)
+	$(VENV)/bin/ruff check $(LINTED)
+	$(if $(TYPED),$(VENV)/bin/mypy $(TYPED))
+
+check: setup
+	$(RUN) -m pytest -q -n $(WORKERS) --timeout 300 $(ARGS)
+
+fuzz: setup
+	$(RUN) tests/fuzz/run.py --examples $(FUZZ_EXAMPLES)
+
+bench: setup
+	$(RUN) benchmarks/capture.py
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -f kiln/_native*.so
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
