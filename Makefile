@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python
 TORCH ?= torch==2.13.0
+# The build finds ninja on the path.
+export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 WORKERS ?= 2
 FUZZ_EXAMPLES ?= 10000
 

@@ -1,0 +1,76 @@
+// The module kiln._native: its initialisation and the small functions that need no file of their own.
+#include "native.h"
+
+#include <unordered_set>
+
+namespace kiln {
+namespace {
+
+// Up to here comparing all pairs beats building a hash set.
+constexpr Py_ssize_t all_pairs_limit = 16;
+
+PyObject* distinct(PyObject*, PyObject* const* objects, Py_ssize_t count) {
+  if (count <= all_pairs_limit) {
+    for (Py_ssize_t i = 1; i < count; ++i) {
+      for (Py_ssize_t j = 0; j < i; ++j) {
+        if (objects[i] == objects[j]) Py_RETURN_FALSE;
+      }
+    }
+    Py_RETURN_TRUE;
+  }
+  std::unordered_set<PyObject*> seen;
+  seen.reserve(static_cast<size_t>(count));
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    if (!seen.insert(objects[i]).second) Py_RETURN_FALSE;
+  }
+  Py_RETURN_TRUE;
+}
+
+unsigned int valid_version(PyTypeObject* type) {
+#if PY_VERSION_HEX < 0x030D0000
+  // Up to 3.12 a stale number may stay behind; the flag says whether it holds.
+  if (!PyType_HasFeature(type, Py_TPFLAGS_VALID_VERSION_TAG)) return 0;
+#endif
+  return type->tp_version_tag;
+}
+
+PyObject* type_version(PyObject*, PyObject* argument) {
+  if (!PyType_Check(argument)) {
+    return PyErr_Format(PyExc_TypeError, "type_version() needs a class, not %.200s", Py_TYPE(argument)->tp_name);
+  }
+  auto* type = reinterpret_cast<PyTypeObject*>(argument);
+  if (valid_version(type) == 0) {
+#if PY_VERSION_HEX >= 0x030C0000
+    PyUnstable_Type_AssignVersionTag(type);
+#else
+    // The method cache numbers a type when something is looked up in it. This lookup runs no user code.
+    static PyObject* name = PyUnicode_InternFromString("__init__");
+    if (!name) return nullptr;
+    _PyType_Lookup(type, name);
+#endif
+  }
+  return PyLong_FromUnsignedLong(valid_version(type));
+}
+
+PyMethodDef functions[] = {
+    {"distinct", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(distinct)), METH_FASTCALL,
+     "distinct(*objects) -> bool: no object is given twice."},
+    {"type_version", type_version, METH_O,
+     "type_version(cls) -> int: changes with every change to the class or its bases; 0 when there is no number."},
+    {nullptr, nullptr, 0, nullptr}};
+
+PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT, "kiln._native", "The small native part of Kiln.", -1, functions, nullptr, nullptr, nullptr,
+    nullptr};
+
+}  // namespace
+}  // namespace kiln
+
+PyMODINIT_FUNC PyInit__native() {
+  kiln::Owned module(PyModule_Create(&kiln::definition));
+  if (!module || kiln::add_dispatcher(module.get()) < 0 || kiln::add_tensor_check(module.get()) < 0 ||
+      kiln::add_global_state(module.get()) < 0) {
+    return nullptr;
+  }
+  return module.release();
+}

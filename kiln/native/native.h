@@ -1,0 +1,28 @@
+// What the translation units of kiln._native share: an owning reference and the list of types and functions.
+#pragma once
+
+#include <Python.h>
+
+#include <memory>
+
+namespace kiln {
+
+struct Release {
+  void operator()(PyObject* object) const { Py_XDECREF(object); }
+};
+
+// An owned reference, released when it goes out of scope.
+using Owned = std::unique_ptr<PyObject, Release>;
+
+inline Owned share(PyObject* object) { return Owned(Py_XNewRef(object)); }
+
+// True when the error now set is an ordinary Exception, which callers may swallow; KeyboardInterrupt and its like are
+// the user's and must go through.
+inline bool error_is_ordinary() { return PyErr_ExceptionMatches(PyExc_Exception); }
+
+// Each adds its names to the module; -1 with an error set on failure.
+int add_dispatcher(PyObject* module);
+int add_tensor_check(PyObject* module);
+int add_global_state(PyObject* module);
+
+}  // namespace kiln
