@@ -1,0 +1,13 @@
+"""CPython 3.11 to 3.13 bytecode: take apart, analyse, edit, put together, split.  Knows nothing of tensors."""
+
+from .analysis import Loop, assigned, handler, live_locals, loops, reachable, stack_kinds, stack_size, successors
+from .assemble import assemble
+from .decode import decode
+from .instruction import Bytecode, ExceptionRange, Instruction
+from .normalize import normalize
+from .printing import dis_text
+
+__all__ = [
+    "Bytecode", "ExceptionRange", "Instruction", "Loop", "assemble", "assigned", "decode", "dis_text", "handler",
+    "live_locals", "loops", "normalize", "reachable", "stack_kinds", "stack_size", "successors",
+]  # fmt: skip

@@ -1,0 +1,80 @@
+"""Rewriting code so that every NULL on the operand stack is known without running it.
+
+Loading a method pushes either (method, self) or (NULL, attribute), as the object turns out.  Here it becomes a plain
+attribute load and a NULL.  `super()` without arguments looks into the frame that calls it; here it gets its arguments,
+so that the code may run in another frame.
+"""
+
+from .instruction import Bytecode, Instruction
+from .opcodes import NULL_BELOW_CALLABLE, VERSION
+
+Replaced = dict[Instruction, tuple[Instruction, Instruction]]
+
+
+def normalize(bytecode: Bytecode) -> Replaced:
+    """Rewrite in place.  Returns, for every instruction that was there, the first and last of those in its place."""
+    replaced: Replaced = {}
+    result: list[Instruction] = []
+    for instruction in bytecode.instructions:
+        group = _replacement(bytecode, instruction)
+        replaced[instruction] = group[0], group[-1]
+        result += group
+    for instruction in result:
+        if instruction.target is not None:
+            instruction.target = replaced.get(instruction.target, (instruction.target,))[0]
+    for entry in bytecode.exceptions:
+        entry.start, entry.end = replaced[entry.start][0], replaced[entry.end][1]
+        entry.target = replaced[entry.target][0]
+    bytecode.instructions = result
+    bytecode.renumber()
+    return replaced
+
+
+def _replacement(bytecode: Bytecode, instruction: Instruction) -> list[Instruction]:
+    op = instruction.op
+    if op == "LOAD_METHOD":
+        return _with_null(instruction, Instruction("LOAD_ATTR", argval=instruction.argval))
+    if op == "LOAD_ATTR" and instruction.flag:
+        return _with_null(instruction, Instruction("LOAD_ATTR", argval=instruction.argval))
+    if op == "LOAD_SUPER_ATTR":
+        # Bit 1: class and object are given to super() rather than looked up in the frame.
+        load = Instruction("LOAD_SUPER_ATTR", 2, instruction.argval, positions=instruction.positions)
+        return _with_null(instruction, load) if instruction.flag else [load]
+    if op == ("PRECALL" if VERSION == (3, 11) else "CALL") and _calls_bare_super(bytecode, instruction):
+        return _super_arguments(bytecode, instruction) + [_with_two_arguments(instruction)]
+    if op == "CALL" and VERSION == (3, 11) and _calls_bare_super(bytecode, bytecode[instruction.index - 1]):
+        return [_with_two_arguments(instruction)]
+    return [instruction]
+
+
+def _with_null(original: Instruction, load: Instruction) -> list[Instruction]:
+    group = [load, Instruction("PUSH_NULL")]
+    if NULL_BELOW_CALLABLE:
+        group.append(Instruction("SWAP", 2, 2))
+    for instruction in group:
+        instruction.positions, instruction.offset = original.positions, original.offset
+    return group
+
+
+def _calls_bare_super(bytecode: Bytecode, instruction: Instruction) -> bool:
+    """Whether this PRECALL (CALL from 3.12 on) is that of `super()` in a method."""
+    if instruction.op not in ("PRECALL", "CALL") or instruction.argval != 0 or instruction.index == 0:
+        return False
+    load = bytecode[instruction.index - 1]
+    named = load.op == "LOAD_GLOBAL" and load.argval == "super" and load.flag
+    return named and "__class__" in bytecode.freevars and bytecode.argcount > 0
+
+
+def _super_arguments(bytecode: Bytecode, original: Instruction) -> list[Instruction]:
+    first = bytecode.varnames[0]
+    load = "LOAD_DEREF" if first in bytecode.cellvars else "LOAD_FAST"
+    group = [Instruction("LOAD_DEREF", argval="__class__"), Instruction(load, argval=first)]
+    for instruction in group:
+        instruction.positions, instruction.offset = original.positions, original.offset
+    return group
+
+
+def _with_two_arguments(instruction: Instruction) -> Instruction:
+    copy = instruction.copy()
+    copy.arg = copy.argval = 2
+    return copy
