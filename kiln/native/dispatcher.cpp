@@ -26,6 +26,8 @@ struct Dispatcher {
   PyObject* keyword_defaults;
   PyObject* attributes;
   PyObject* weak_references;
+  // How often an entry was moved: a walk during which this changed may have stepped over one.
+  size_t moves;
   char enabled;
 };
 
@@ -85,12 +87,13 @@ int applies(PyObject* check, PyObject* const* arguments, size_t count, PyObject*
 }
 
 // Puts the entry that just hit in front, if the list is still as it was when the entry was read.
-void move_to_front(PyObject* entries, Py_ssize_t position, PyObject* entry) {
+void move_to_front(Dispatcher* self, PyObject* entries, Py_ssize_t position, PyObject* entry) {
   if (position >= PyList_GET_SIZE(entries) || PyList_GET_ITEM(entries, position) != entry) return;
   for (Py_ssize_t i = position; i > 0; --i) {
     PyList_SET_ITEM(entries, i, PyList_GET_ITEM(entries, i - 1));
   }
   PyList_SET_ITEM(entries, 0, entry);
+  ++self->moves;
 }
 
 PyObject* call_miss(Dispatcher* self, PyObject* const* arguments, size_t count, PyObject* names) {
@@ -116,16 +119,9 @@ bool is_entry(PyObject* entry) {
   return false;
 }
 
-PyObject* call(PyObject* object, PyObject* const* arguments, size_t count, PyObject* names) {
-  Dispatcher* self = cast(object);
-  if (!self->function) {  // the garbage collector has taken it apart
-    PyErr_SetString(PyExc_ReferenceError, "this Dispatcher has been cleared");
-    return nullptr;
-  }
-  if (disabled || !self->enabled) return PyObject_Vectorcall(self->function, arguments, count, names);
-  if (!is_current(self) && forget_entries(self) < 0) return nullptr;
-
-  // Checks are Python and may do anything, so hold on to whatever is in use.
+// The entry that applies, moved to the front; null without an error set when there is none. Checks are Python and may do
+// anything, so whatever is in use is held on to.
+Owned find_entry(Dispatcher* self, PyObject* const* arguments, size_t count, PyObject* names) {
   Owned entries = share(self->entries);
   for (Py_ssize_t i = 0; i < PyList_GET_SIZE(entries.get()); ++i) {
     Owned entry = share(PyList_GET_ITEM(entries.get(), i));
@@ -135,8 +131,27 @@ PyObject* call(PyObject* object, PyObject* const* arguments, size_t count, PyObj
     if (answer < 0) return nullptr;
     if (answer == 0) continue;
     // An entry without a check takes everything: in front it would hide the others.
-    if (i > 0 && check != Py_None) move_to_front(entries.get(), i, entry.get());
-    return PyObject_Vectorcall(PyTuple_GET_ITEM(entry.get(), 1), arguments, count, names);
+    if (i > 0 && check != Py_None) move_to_front(self, entries.get(), i, entry.get());
+    return entry;
+  }
+  return nullptr;
+}
+
+PyObject* call(PyObject* object, PyObject* const* arguments, size_t count, PyObject* names) {
+  Dispatcher* self = cast(object);
+  if (!self->function) {  // the garbage collector has taken it apart
+    PyErr_SetString(PyExc_ReferenceError, "this Dispatcher has been cleared");
+    return nullptr;
+  }
+  if (disabled || !self->enabled) return PyObject_Vectorcall(self->function, arguments, count, names);
+  if (!is_current(self) && forget_entries(self) < 0) return nullptr;
+  // A miss is expensive, so look again if another thread moved entries meanwhile; not for ever, in case a check does.
+  for (int tries = 0; tries < 8; ++tries) {
+    size_t moves = self->moves;
+    Owned entry = find_entry(self, arguments, count, names);
+    if (entry) return PyObject_Vectorcall(PyTuple_GET_ITEM(entry.get(), 1), arguments, count, names);
+    if (PyErr_Occurred()) return nullptr;
+    if (moves == self->moves) break;
   }
   return call_miss(self, arguments, count, names);
 }

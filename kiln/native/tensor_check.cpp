@@ -106,11 +106,13 @@ bool swallow_error() {
     throw;
   } catch (python_error& error) {
     error.restore();
-    if (!error_is_ordinary()) return false;
-    PyErr_Clear();
-  } catch (const std::exception&) {
-    if (PyErr_Occurred()) PyErr_Clear();
+  } catch (py::error_already_set& error) {
+    error.restore();
+  } catch (const std::exception&) {  // torch's own
   }
+  if (!PyErr_Occurred()) return true;
+  if (!error_is_ordinary()) return false;
+  PyErr_Clear();
   return true;
 }
 

@@ -1,0 +1,87 @@
+"""Types of the native module (kiln/native/*.cpp). `import torch` must come before it."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+Entry = tuple[Callable[..., Any] | None, Callable[..., Any]] | tuple[Any, ...]
+
+class Dispatcher:
+    """What `kiln.compile(function)` returns: a callable that runs the first entry whose check holds.
+
+    A call tries the entries in order. `check(*args, **kwargs)` decides, `run(*args, **kwargs)` is the result; both get
+    the caller's arguments as they are. A check that raises an Exception says no. An entry `(None, run)` takes every
+    call. An entry that hits moves to the front (never one without a check). An entry may carry more items after `run`.
+    When no entry applies, the result is `miss(dispatcher, args_tuple, kwargs_dict)`.
+
+    When the function's `__code__`, `__defaults__` or `__kwdefaults__` was replaced since the last `sync()` (or the
+    construction), the next call empties `entries` in place, syncs, calls `changed(dispatcher)` if set, and misses.
+
+    Otherwise it is like its function: it binds as a method, passes unknown attributes on to it, pickles by name, and
+    copies as it does (a deep copy of a compiled bound method is a new dispatcher without entries).
+    """
+
+    entries: list[Entry]
+    enabled: bool
+    miss: Callable[[Dispatcher, tuple[Any, ...], dict[str, Any]], Any]
+    changed: Callable[[Dispatcher], Any] | None
+    @property
+    def function(self) -> Callable[..., Any]: ...
+    @property
+    def __wrapped__(self) -> Callable[..., Any]: ...
+    def __init__(
+        self, function: Callable[..., Any], miss: Callable[[Dispatcher, tuple[Any, ...], dict[str, Any]], Any]
+    ) -> None: ...
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+    def __get__(self, instance: Any, owner: type | None = None, /) -> Any: ...
+    def __getattr__(self, name: str) -> Any: ...
+    def sync(self) -> None:
+        """Take the function as it is now for the one the entries were made from."""
+
+class TensorCheck:
+    """`TensorCheck([(tensor, dynamic_dims, check_strides), ...])`, then `check(*tensors)`: are these like those?
+
+    Compared are the exact Python type, dtype, device, layout, requires_grad, the dispatch keys (so also conjugate and
+    negative bits and whether it is an inference tensor), rank, sizes except where `dynamic_dims` lets them vary, and
+    strides if asked. Where some size may vary, a stride that was the product of the size and stride of the dimension
+    inside it is compared with that product as it is now: "contiguous" stays contiguous for any size.
+
+    Tensors without strides have none compared. Tensors whose sizes cannot be read (nested ones) never match. Symbolic
+    sizes count as dynamic. No tensor is kept alive.
+    """
+
+    def __init__(self, descriptions: Sequence[tuple[torch.Tensor, Sequence[bool] | None, bool]]) -> None: ...
+    def __call__(self, *tensors: Any) -> bool: ...
+    def __len__(self) -> int: ...
+    def reason(self, names: Sequence[str], /, *tensors: Any) -> str | None:
+        """The first difference, as in "L['x'] size 0: 4 expected, 5 seen"."""
+    def mismatches(self, *tensors: Any) -> list[tuple[int, int]]:
+        """(tensor index, dimension) of sizes that differ, of tensors of which only sizes and strides differ."""
+
+class GlobalState:
+    """A snapshot of the settings of torch, global and of this thread, that change what a program does.
+
+    Grad and inference mode, autocast, deterministic algorithms, default dtype, the number of torch function and dispatch
+    modes, the number of threads, float32 precision of matrix products, thread-local dispatch keys (so also functorch
+    transforms). Take it before tracing pushes modes of its own.
+    """
+
+    def check(self) -> bool:
+        """Is everything as it was?"""
+    def reason(self) -> str | None:
+        """The first difference, as in "grad mode: enabled expected, disabled seen"."""
+    def restore(self) -> None:
+        """Put back grad mode, autocast, the deterministic setting and the default dtype; the rest is left alone."""
+
+def distinct(*objects: object) -> bool:
+    """Is no object given twice?"""
+
+def type_version(cls: type, /) -> int:
+    """A number that changes with every change to the class or its bases; 0 when it has none to give."""
+
+def set_disabled(flag: bool, /) -> bool:
+    """Make every dispatcher call its original function, in this thread; returns the flag as it was."""
+
+def is_disabled() -> bool:
+    """Is the flag of `set_disabled` set in this thread?"""

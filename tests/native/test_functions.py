@@ -1,0 +1,49 @@
+"""The functions of kiln._native: identity and class versions."""
+
+import pytest
+import torch  # noqa: F401  (must be loaded before the native module)
+
+from kiln import _native
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 16, 17, 200])
+def test_distinct(count):
+    objects = [object() for _ in range(count)]
+    assert _native.distinct(*objects) is True
+    for position in range(count):
+        assert _native.distinct(*objects, objects[position]) is False
+    with pytest.raises(TypeError):
+        _native.distinct(x=1)
+
+
+def test_distinct_means_identity():
+    assert _native.distinct([], []) is True
+    assert _native.distinct(float("nan"), float("nan")) is True
+    assert _native.distinct(None, 1, None) is False
+
+
+def test_type_version_changes_with_the_class_and_its_bases():
+    class Base:
+        pass
+
+    class Derived(Base):
+        pass
+
+    first = _native.type_version(Derived)
+    assert first > 0 and _native.type_version(Derived) == first
+    Derived.attribute = 1
+    second = _native.type_version(Derived)
+    assert second not in (0, first)
+    Base.attribute = 2
+    third = _native.type_version(Derived)
+    assert third not in (0, first, second)
+    Derived().attribute = 3
+    assert _native.type_version(Derived) == third
+    assert _native.type_version(int) > 0
+
+
+def test_type_version_needs_a_class():
+    with pytest.raises(TypeError):
+        _native.type_version(1)
+    with pytest.raises(TypeError):
+        _native.type_version()
