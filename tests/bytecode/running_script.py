@@ -1,0 +1,58 @@
+"""Replaces the code of many standard-library functions by its reassembled (and normalized) self and runs them.
+
+Usage: running_script.py DIRECTORY_OF_THE_PACKAGE
+"""
+
+import json
+import os
+import sys
+import types
+
+sys.path.insert(0, sys.argv[1])
+sys.path.insert(0, os.path.dirname(__file__))
+import bytecode  # noqa: E402
+import library_programs  # noqa: E402
+
+
+def rebuilt(code, change):
+    taken_apart = bytecode.decode(code)
+    taken_apart.names, taken_apart.consts = [], [code.co_consts[0] if code.co_consts else None]
+    for step in taken_apart:
+        if isinstance(step.argval, types.CodeType):
+            step.argval = rebuilt(step.argval, change)
+    change(taken_apart)
+    return bytecode.assemble(taken_apart)
+
+
+def spread_out(taken_apart):
+    """Make every jump long: plenty of code that nothing reaches between the first half and the second."""
+    middle = len(taken_apart) // 2
+    around = taken_apart[middle]
+    filler = [bytecode.Instruction("JUMP_FORWARD", target=around)]
+    filler += [bytecode.Instruction("NOP") for _ in range(70000 if taken_apart.name == "wrap" else 300)]
+    if not any(start.start.index < middle <= start.end.index for start in taken_apart.exceptions):
+        taken_apart.instructions[middle:middle] = filler
+        taken_apart.renumber()
+
+
+def main():
+    expected = library_programs.run_all()
+    failures = []
+    count = 0
+    for change in (lambda taken_apart: None, bytecode.normalize, spread_out):
+        originals = {function: function.__code__ for function in library_programs.functions()}
+        for function, code in originals.items():
+            function.__code__ = rebuilt(code, change)
+        try:
+            results = library_programs.run_all()
+        finally:
+            for function, code in originals.items():
+                function.__code__ = code
+        count += len(originals)
+        failures += [
+            (name, expected[name][:300], results[name][:300]) for name in expected if expected[name] != results[name]
+        ]
+    print(json.dumps({"programs": len(expected), "functions": count, "failures": failures}))
+
+
+main()

@@ -1,0 +1,23 @@
+"""decode and assemble are inverse to each other, on the whole standard library of every interpreter we support."""
+
+import os
+
+import bytecode_interpreters as interpreters
+import pytest
+
+
+@pytest.mark.parametrize("version", interpreters.SUPPORTED)
+def test_standard_library_round_trip(version):
+    # The interpreter under test does all files, the others a third (all with KILN_TEST_ALL=1).
+    everything = interpreters.is_current(version) or os.environ.get("KILN_TEST_ALL")
+    result = interpreters.run(version, "roundtrip_script.py", 1 if everything else 3)
+    assert result["wrong"] == {}
+    assert result["counts"]["code"] > (15000 if everything else 4000)
+
+
+@pytest.mark.parametrize("version", interpreters.SUPPORTED)
+def test_reassembled_library_still_works(version):
+    result = interpreters.run(version, "running_script.py")
+    assert result["failures"] == []
+    assert result["programs"] >= 12
+    assert result["functions"] > 500
