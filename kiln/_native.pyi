@@ -62,7 +62,7 @@ class TensorCheck:
 class GlobalState:
     """A snapshot of the settings of torch, global and of this thread, that change what a program does.
 
-    Grad and inference mode, autocast, deterministic algorithms, default dtype, the number of torch function and dispatch
+    Grad and inference mode, autocast, deterministic algorithms, default dtype, number of torch function and dispatch
     modes, the number of threads, float32 precision of matrix products, thread-local dispatch keys (so also functorch
     transforms). Take it before tracing pushes modes of its own.
     """
