@@ -68,8 +68,9 @@ def check_fresh_tables(code):
     ops = [step.op for step in bytecode.decode(again)]
     if ops != [step.op for step in bytecode.decode(code)]:
         yield "fresh tables"
+        return
     fresh, old = bytecode.decode(again).instructions, bytecode.decode(code).instructions
-    for one, other in zip(fresh, old):
+    for one, other in zip(fresh, old, strict=True):
         if one.target is None and (type(one.argval), repr(one.argval)) != (type(other.argval), repr(other.argval)):
             yield f"fresh argument of {one.op}"
         if one.op == "COMPARE_OP" and one.arg != other.arg:

@@ -27,6 +27,8 @@ def rebuilt(code, change):
 def spread_out(taken_apart):
     """Make every jump long: plenty of code that nothing reaches between the first half and the second."""
     middle = len(taken_apart) // 2
+    while taken_apart[middle - 1].op in ("KW_NAMES", "PRECALL", "END_FOR"):
+        middle += 1  # the interpreter takes these and what follows as one
     around = taken_apart[middle]
     filler = [bytecode.Instruction("JUMP_FORWARD", target=around)]
     filler += [bytecode.Instruction("NOP") for _ in range(70000 if taken_apart.name == "wrap" else 300)]
