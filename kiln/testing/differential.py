@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import linecache
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -113,7 +114,8 @@ def check(
 
     Each run works on deep copies of the program, its closures, the globals it names and its arguments, from the same
     random state. `make_args` makes fresh arguments instead of copies. `setup` makes a whole fresh program: it returns
-    `(program, args)` or `(program, args, state)`, where `state` (a hook log, say) is compared after the calls.
+    `(program, args)` or `(program, args, state)`, where `state` (a hook log, say) is compared after the calls, and
+    `args` may also be a list with the arguments of each call.
 
     `calls` is how often to call with the same arguments, or the arguments of each call. After each call the result is
     differentiated (`grads`). `graphs`, `ops`, `breaks` and `recompiles` are counts to expect. For each entry of
@@ -150,17 +152,25 @@ def check(
     return report
 
 
-def check_source(source: str, *, entry: str = "main", args: tuple[Any, ...] = (), **more: Any) -> Report:
-    """`check` for a program given as source text: each run executes it into a module dictionary of its own."""
+def check_source(
+    source: str, *, entry: str = "main", args: tuple[Any, ...] = (), calls_from: str | None = None, **more: Any
+) -> Report:
+    """`check` for a program given as source text: each run executes it into a module dictionary of its own.
+
+    `entry` names the function to call, with `args`, or with each of the argument tuples that the program's own
+    function `calls_from` returns in a list. The globals are compared afterwards.
+    """
     # A file name of its own and an entry in linecache, so that tracebacks and Kiln's messages show the lines.
     name = f"<program {next(_source_numbers)}>"
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
-    code = compile(source, name, "exec")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SyntaxWarning)
+        code = compile(source, name, "exec")
 
     def setup() -> tuple[Any, ...]:
         namespace: dict[str, Any] = {"__name__": "program"}
         exec(code, namespace)
-        return namespace[entry], args, _Namespace(namespace)
+        return namespace[entry], namespace[calls_from]() if calls_from else args, _Namespace(namespace)
 
     try:
         return check(setup=setup, **more)
@@ -188,10 +198,11 @@ def _world_maker(
 ) -> Callable[[], Any]:
     """A function that makes a fresh world, as a context manager, in the way that the arguments of `check` ask for."""
 
-    def spread(arguments: tuple[Any, ...]) -> list[Call]:
-        if isinstance(calls, int):
-            return [Call(arguments, kwargs)] * calls
-        return [call if isinstance(call, Call) else Call(tuple(call)) for call in calls]
+    def spread(arguments: tuple[Any, ...] | list[Any]) -> list[Call]:
+        each = arguments if isinstance(arguments, list) else calls
+        if isinstance(each, int):
+            return [Call(tuple(arguments), kwargs)] * each
+        return [call if isinstance(call, Call) else Call(tuple(call)) for call in each]
 
     if setup is not None:
 

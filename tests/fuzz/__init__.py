@@ -1,0 +1,1 @@
+"""Random small Python programs, run plainly and under Kiln."""

@@ -1,0 +1,124 @@
+"""Whether a generated program does under Kiln what it does in plain Python, and chunks of many such programs."""
+
+from __future__ import annotations
+
+import re
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+
+from kiln.testing import Mismatch, check_source
+
+from .program import generate
+from .reduce import reduce
+
+# One program in four is also run with a graph break at every line: continuations and state between graphs.
+_BREAKING_SHARE = 4
+_SECONDS_FOR_ONE = 60
+Compiler = Callable[..., Callable[..., Any]]
+
+_TAPES = st.binary(min_size=100, max_size=900)
+
+
+@dataclass
+class Failure:
+    """A program that failed, and how."""
+
+    source: str
+    break_every: str | None
+    message: str
+    signature: str
+
+
+class TooSlow(Exception):
+    """A program did not end in time: a loop in Kiln, since generated programs end."""
+
+
+def find_failure(source: str, break_every: str | None = None, compile: Compiler | None = None) -> Failure | None:
+    """Run one program both ways; None if nothing differs. `compile` stands in for `kiln.compile`."""
+    try:
+        with time_limit(_SECONDS_FOR_ONE):
+            check_source(source, calls_from="make_calls", breaks_every=(break_every,), compile=compile)
+    except Mismatch as mismatch:
+        message = "\n".join([mismatch.heading.splitlines()[-1], *mismatch.differences])
+        return Failure(source, break_every, message, signature_of(mismatch.differences[0]))
+    except Exception as error:  # Kiln must not fail outside the program's own call either
+        return Failure(source, break_every, f"{type(error).__name__}: {error}", type(error).__name__)
+    return None
+
+
+def signature_of(difference: str) -> str:
+    """A difference without the values in it, so that a reduced program can be told to fail in the same way."""
+    without_values = re.sub(r"'[^']*'|\"[^\"]*\"|\([^)]*\)|\[[^\]]*\]|[-\d.]+|<[^>]*>", "", difference)
+    return without_values[:60]
+
+
+@contextmanager
+def time_limit(seconds: int) -> Iterator[None]:
+    """Raise `TooSlow` in the main thread when a block takes longer."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: object) -> None:
+        raise TooSlow(f"still running after {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def reduced(failure: Failure, *, seconds: float = 60.0, compile: Compiler | None = None) -> Failure:
+    """The same failure with a smaller program."""
+
+    def still_fails(source: str) -> bool:
+        found = find_failure(source, failure.break_every, compile)
+        return found is not None and found.signature == failure.signature
+
+    smaller = reduce(failure.source, still_fails, seconds=seconds)
+    return find_failure(smaller, failure.break_every, compile) or failure
+
+
+def failures_in_chunk(
+    number: int,
+    examples: int,
+    note: Callable[[str], None] = lambda source: None,
+    compile: Compiler | None = None,
+) -> list[Failure]:
+    """Generate so many programs from the seed `number`, run each, and collect all that fail."""
+    failures: list[Failure] = []
+    count = 0
+
+    @seed(number)
+    @settings(
+        max_examples=examples,
+        deadline=None,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(_TAPES)
+    def run(tape: bytes) -> None:
+        nonlocal count
+        source = generate(tape)
+        note(source)
+        modes = (None, "line") if count % _BREAKING_SHARE == 0 else (None,)
+        count += 1
+        for break_every in modes:
+            failure = find_failure(source, break_every, compile)
+            if failure is not None:
+                failures.append(failure)
+                break
+
+    run()
+    return failures
