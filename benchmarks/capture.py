@@ -1,0 +1,262 @@
+"""What capture costs: Kiln beside torch.compile(backend="eager"), in one run.
+
+Dispatch of a compiled function, time to the first result of a new function, the first compile of a process, and what
+`import kiln` adds to `import torch`. Repeats of the two are interleaved, so that a machine that slows down slows down
+both; the numbers are medians. The last line is the result as JSON.
+
+    python benchmarks/capture.py [--quick]
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gc
+import itertools
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+sys.path.insert(0, ROOT)
+
+import torch  # noqa: E402
+
+import kiln  # noqa: E402
+
+Compiler = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+GOAL = 0.5  # of the peer's time
+IMPORT_GOAL_SECONDS = 0.2
+
+
+@dataclass
+class Row:
+    """One measurement, in seconds; `eager` and `peer` where they mean something."""
+
+    name: str
+    kiln: float
+    peer: float | None = None
+    eager: float | None = None
+    goal: str = f"≤ {GOAL} × peer"
+    met: bool = False
+
+    @property
+    def ratio(self) -> float | None:
+        return self.kiln / self.peer if self.peer else None
+
+
+def kiln_compile(function: Callable[..., Any]) -> Callable[..., Any]:
+    return kiln.compile(function, backend="eager")
+
+
+def peer_compile(function: Callable[..., Any]) -> Callable[..., Any]:
+    return torch.compile(function, backend="eager")
+
+
+COMPILERS: dict[str, Compiler] = {"kiln": kiln_compile, "peer": peer_compile}
+
+
+# --- dispatch ---------------------------------------------------------------------------------------------------------
+
+
+def one_op(x: torch.Tensor) -> torch.Tensor:
+    return x + 1
+
+
+def ten_tensors(a: Any, b: Any, c: Any, d: Any, e: Any, f: Any, g: Any, h: Any, i: Any, j: Any) -> torch.Tensor:
+    return a + b + c + d + e + f + g + h + i + j
+
+
+@contextlib.contextmanager
+def no_collection() -> Iterator[None]:
+    """Collect now rather than somewhere inside a measurement."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def time_calls(function: Callable[..., Any], args: tuple[Any, ...], calls: int) -> float:
+    """Seconds per call."""
+    repeat = itertools.repeat(None, calls)
+    with no_collection():
+        start = time.perf_counter()
+        for _ in repeat:
+            function(*args)
+        return (time.perf_counter() - start) / calls
+
+
+def measure_dispatch(name: str, function: Callable[..., Any], args: tuple[Any, ...], repeats: int, calls: int) -> Row:
+    """The time of a call whose graph is compiled already."""
+    contestants = {"eager": function, **{key: compiler(function) for key, compiler in COMPILERS.items()}}
+    for contestant in contestants.values():
+        for _ in range(50):
+            contestant(*args)
+    times: dict[str, list[float]] = {key: [] for key in contestants}
+    for number in range(repeats):
+        for key in rotated(list(contestants), number):
+            times[key].append(time_calls(contestants[key], args, calls))
+    return judged(Row(name, **{key: statistics.median(values) for key, values in times.items()}))
+
+
+def rotated(items: list[str], number: int) -> list[str]:
+    """Another one first each time, so that nobody always runs after the same neighbour."""
+    cut = number % len(items)
+    return items[cut:] + items[:cut]
+
+
+def judged(row: Row) -> Row:
+    row.met = row.ratio is not None and row.ratio <= GOAL
+    return row
+
+
+# --- time to first result ---------------------------------------------------------------------------------------------
+
+LINES = ("x = x + y", "x = torch.sin(x)", "x = x * 0.5", "x = x.relu()", "x = torch.add(x, y, alpha=2)")
+_numbers = itertools.count()
+
+
+def new_function(ops: int) -> Callable[..., Any]:
+    """A function of so many operations that no compiler has seen before."""
+    name = f"generated_{next(_numbers)}"
+    body = "\n".join(f"    {LINES[index % len(LINES)]}" for index in range(ops))
+    namespace: dict[str, Any] = {"torch": torch}
+    exec(compile(f"def {name}(x, y):\n{body}\n    return x\n", f"<{name}>", "exec"), namespace)
+    return namespace[name]
+
+
+def first_result(compiler: Compiler, ops: int) -> float:
+    """Seconds from an uncompiled function to its first result."""
+    function, args = new_function(ops), (torch.ones(4), torch.ones(4))
+    with no_collection():
+        start = time.perf_counter()
+        compiler(function)(*args)
+        return time.perf_counter() - start
+
+
+def measure_first_result(ops: int, repeats: int) -> Row:
+    """The time to the first result of a new function, once both compilers are warm."""
+    times: dict[str, list[float]] = {key: [] for key in COMPILERS}
+    for number in range(repeats):
+        for key in rotated(list(COMPILERS), number):
+            times[key].append(first_result(COMPILERS[key], ops))
+    return judged(Row(f"first result, {ops:,} ops", **{key: statistics.median(each) for key, each in times.items()}))
+
+
+# --- whole processes --------------------------------------------------------------------------------------------------
+
+COLD = """
+import sys, time
+sys.path.insert(0, {root!r})
+import torch
+import benchmarks.capture as capture
+print(capture.first_result(capture.COMPILERS[{which!r}], 10))
+"""
+
+IMPORT = """
+import sys, time
+sys.path.insert(0, {root!r})
+import torch
+start = time.perf_counter()
+import kiln
+print(time.perf_counter() - start)
+"""
+
+
+def in_process(program: str, **values: Any) -> float:
+    """The number that a Python program prints, run in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-c", program.format(root=ROOT, **values)], capture_output=True, text=True, cwd=ROOT
+    )
+    if done.returncode:
+        raise RuntimeError(f"the measuring process failed:\n{done.stderr}")
+    return float(done.stdout.split()[-1])
+
+
+def measure_cold(repeats: int) -> Row:
+    """The first compile of a process, with all that a compiler imports and builds on its first use."""
+    times: dict[str, list[float]] = {key: [] for key in COMPILERS}
+    for number in range(repeats):
+        for key in rotated(list(COMPILERS), number):
+            times[key].append(in_process(COLD, which=key))
+    return judged(
+        Row("first compile of a process, 10 ops", **{key: statistics.median(each) for key, each in times.items()})
+    )
+
+
+def measure_import(repeats: int) -> Row:
+    """What importing Kiln adds where torch is imported already."""
+    seconds = statistics.median(in_process(IMPORT) for _ in range(repeats))
+    return Row(
+        "import kiln, after import torch",
+        seconds,
+        goal=f"≤ {IMPORT_GOAL_SECONDS} s",
+        met=seconds <= IMPORT_GOAL_SECONDS,
+    )
+
+
+# --- the run ----------------------------------------------------------------------------------------------------------
+
+
+def measure(quick: bool) -> Iterator[Row]:
+    """All rows, in the order of the table."""
+    for ops in (10, 10):  # both compilers import and build things on their first use
+        for compiler in COMPILERS.values():
+            first_result(compiler, ops)
+    repeats, calls = (5, 1000) if quick else (21, 5000)
+    x = torch.ones(4)
+    yield measure_dispatch("dispatch, one op", one_op, (x,), repeats, calls)
+    tensors = tuple(torch.ones(4) for _ in range(10))
+    yield measure_dispatch("dispatch, ten tensors", ten_tensors, tensors, repeats, calls)
+    for ops, times in ((10, 25), (100, 15), (1000, 7)):
+        yield measure_first_result(ops, 3 if quick else times)
+    yield measure_cold(1 if quick else 5)
+    yield measure_import(3 if quick else 7)
+
+
+def shown(seconds: float | None) -> str:
+    if seconds is None:
+        return ""
+    for unit, factor in (("µs", 1e6), ("ms", 1e3)):
+        if seconds * factor < 1000:
+            return f"{seconds * factor:.3g} {unit}"
+    return f"{seconds:.3g} s"
+
+
+def print_table(rows: list[Row]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=f"Capture: Kiln beside torch.compile(backend='eager'), torch {torch.__version__}, medians")
+    for heading in ("", "eager", "Kiln", "peer", "Kiln / peer", "goal", "met"):
+        table.add_column(heading, justify="left" if heading in ("", "goal", "met") else "right")
+    for row in rows:
+        ratio = f"{row.ratio:.2f}" if row.ratio is not None else ""
+        cells = [row.name, shown(row.eager), shown(row.kiln), shown(row.peer), ratio, row.goal]
+        table.add_row(*cells, "[green]yes[/green]" if row.met else "[red]no[/red]")
+    Console().print(table)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="few repeats: to see that it runs, not to quote")
+    options = parser.parse_args()
+    torch.set_num_threads(1)  # the operations are tiny; other threads would only add noise
+    rows = list(measure(options.quick))
+    print_table(rows)
+    result = [{**asdict(row), "ratio": row.ratio} for row in rows]
+    print(json.dumps({"benchmark": "capture", "torch": torch.__version__, "quick": options.quick, "rows": result}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

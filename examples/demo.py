@@ -1,0 +1,160 @@
+"""The main job of `make demo`: a small classifier trained in eager and with Kiln from one seed, and what came of it.
+
+The model is ordinary PyTorch with the things that make capture hard: a Python loop over layers, dropout (random
+numbers), batch normalisation (state), and a list and a print that only plain Python can serve (a graph break).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+import kiln
+from kiln.testing import CompileCounter
+
+STEPS = 30
+CLASSES = 4
+ROWS = 64
+
+
+class Classifier(nn.Module):
+    """Convolution, a stack of hidden layers, and a head, on 12 × 12 images."""
+
+    def __init__(self, width: int = 48, depth: int = 3) -> None:
+        super().__init__()
+        self.convolution = nn.Conv2d(1, 8, 3, stride=2)
+        self.norm = nn.BatchNorm2d(8)
+        self.hidden = nn.ModuleList(nn.Linear(200 if index == 0 else width, width) for index in range(depth))
+        self.head = nn.Linear(width, CLASSES)
+        self.dropout = nn.Dropout(0.1)
+        self.activity: list[float] = []
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(self.norm(self.convolution(images))).flatten(1)
+        for layer in self.hidden:
+            x = self.dropout(torch.relu(layer(x)))
+        # A number for people: .item() and print need the value now, so the graph ends here and another begins.
+        mean = x.mean().item()
+        self.activity.append(mean)
+        print(f"mean activity {mean:.3f}")
+        return self.head(x)
+
+
+@dataclass
+class Training:
+    """What one training left behind."""
+
+    losses: list[float] = field(default_factory=list)
+    parameters: list[torch.Tensor] = field(default_factory=list)
+    activity: list[float] = field(default_factory=list)
+    printed: str = ""
+    first_step: float = 0.0
+    other_steps: float = 0.0
+
+
+def make_data(seed: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
+    """Images with a bright bar; where it is, is the class."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.randint(CLASSES, (STEPS, ROWS), generator=generator)
+    images = torch.randn(STEPS, ROWS, 1, 12, 12, generator=generator) * 0.5
+    for step in range(STEPS):
+        for row in range(ROWS):
+            start = 3 * int(labels[step, row])
+            images[step, row, 0, start : start + 3] += 1.5
+    return images, labels
+
+
+def train(compiler: Callable[[nn.Module], Callable[..., Any]]) -> Training:
+    """Train a fresh model from the same seed; the compiler gets the model and returns what to call."""
+    torch.manual_seed(0)
+    model = Classifier()
+    call = compiler(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    images, labels = make_data()
+    result = Training()
+    printed = io.StringIO()
+    for step in range(STEPS):
+        start = time.perf_counter()
+        with contextlib.redirect_stdout(printed):
+            loss = nn.functional.cross_entropy(call(images[step]), labels[step])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        result.losses.append(loss.item())
+        seconds = time.perf_counter() - start
+        if step == 0:
+            result.first_step = seconds
+        else:
+            result.other_steps += seconds
+    result.parameters = [parameter.detach().clone() for parameter in model.state_dict().values()]
+    result.activity, result.printed = model.activity, printed.getvalue()
+    return result
+
+
+def largest_difference(eager: Training, compiled: Training) -> float:
+    """Over all parameters and buffers."""
+    pairs = zip(eager.parameters, compiled.parameters, strict=True)
+    return max(float((one.double() - other.double()).abs().max()) for one, other in pairs)
+
+
+def print_results(
+    eager: Training, compiled: Training, counter: CompileCounter, breaks: object, recompiles: object
+) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    losses = Table(title="Loss")
+    for heading in ("step", "eager", "kiln", "difference"):
+        losses.add_column(heading, justify="right")
+    for step in sorted({0, 1, 2, *range(4, STEPS, 5), STEPS - 1}):
+        one, other = eager.losses[step], compiled.losses[step]
+        losses.add_row(str(step + 1), f"{one:.6f}", f"{other:.6f}", f"{abs(one - other):.1e}")
+    console.print(losses)
+
+    results = Table(title="Results", show_header=False)
+    for name, value in (
+        ("largest difference of parameters", f"{largest_difference(eager, compiled):.1e}"),
+        (
+            "same text printed, same list kept",
+            str((eager.printed, eager.activity) == (compiled.printed, compiled.activity)),
+        ),
+        ("graphs", str(counter.frame_count)),
+        ("operations in them", str(counter.op_count)),
+        ("graph breaks", str(breaks)),
+        ("recompiles", str(recompiles)),
+        ("first step: eager, kiln (with compiling)", f"{eager.first_step:.3f} s, {compiled.first_step:.3f} s"),
+        (f"other {STEPS - 1} steps: eager, kiln", f"{eager.other_steps:.3f} s, {compiled.other_steps:.3f} s"),
+    ):
+        results.add_row(name, value)
+    console.print(results)
+
+
+def main() -> int:
+    from kiln.testing.differential import read_counters
+
+    counter = CompileCounter()
+    train(lambda model: model)  # warm torch up, so that the first step of eager is not charged for it
+    eager = train(lambda model: model)
+    before = read_counters()
+    compiled = train(lambda model: kiln.compile(model, backend=counter))
+    after = read_counters()
+    counts = ["unknown", "unknown"]
+    if before is not None and after is not None:
+        counts = [str(after[name] - before[name]) for name in ("breaks", "recompiles")]
+    print_results(eager, compiled, counter, *counts)
+    if eager.losses != compiled.losses or largest_difference(eager, compiled) != 0.0:
+        print("Kiln's results differ from eager's: this is a bug.")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
