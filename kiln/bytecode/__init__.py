@@ -6,8 +6,10 @@ from .decode import decode
 from .instruction import Bytecode, ExceptionRange, Instruction
 from .normalize import normalize
 from .printing import dis_text
+from .split import UNBOUND, CannotSplit, Segment, Split, split
 
 __all__ = [
-    "Bytecode", "ExceptionRange", "Instruction", "Loop", "assemble", "assigned", "decode", "dis_text", "handler",
-    "live_locals", "loops", "normalize", "reachable", "stack_kinds", "stack_size", "successors",
+    "UNBOUND", "Bytecode", "CannotSplit", "ExceptionRange", "Instruction", "Loop", "Segment", "Split", "assemble",
+    "assigned", "decode", "dis_text", "handler", "live_locals",
+    "loops", "normalize", "reachable", "split", "stack_kinds", "stack_size", "successors",
 ]  # fmt: skip

@@ -135,7 +135,7 @@ def effect(instruction: Instruction, jump: bool = False) -> Effect:
 def apply(instruction: Instruction, stack: Stack, jump: bool = False) -> Stack:
     """The stack after an instruction."""
     if instruction.op == "COPY":
-        return (*stack, stack[-_count(instruction)])
+        return _copy(stack, _count(instruction))
     if instruction.op == "SWAP":
         depth = _count(instruction)
         if depth < 2:
@@ -145,6 +145,32 @@ def apply(instruction: Instruction, stack: Stack, jump: bool = False) -> Stack:
     if pops > len(stack):
         raise ValueError(f"stack underflow at {instruction}: {stack}")
     return stack[: len(stack) - pops] + pushed
+
+
+def _copy(stack: Stack, depth: int) -> Stack:
+    """A copied 'exc_prev' is about to be popped as the saved state, which makes the one below a mere value."""
+    kind = stack[-depth]
+    if kind == "exc_prev":
+        stack = (*stack[:-depth], "value", *stack[len(stack) - depth + 1 :])
+    return (*stack, kind)
+
+
+# How far opcodes look down the stack where that is further than they pop (beyond the count in the argument).
+_REACH: dict[str, int] = {
+    "WITH_EXCEPT_START": 4, "CHECK_EXC_MATCH": 2, "MATCH_KEYS": 2, "GET_LEN": 1, "MATCH_MAPPING": 1,
+    "MATCH_SEQUENCE": 1, "IMPORT_FROM": 1, "GET_ANEXT": 1, "JUMP_IF_FALSE_OR_POP": 1, "JUMP_IF_TRUE_OR_POP": 1,
+}  # fmt: skip
+_REACH_BEYOND_COUNT: dict[str, int] = {
+    "COPY": 0, "SWAP": 0, "LIST_APPEND": 1, "SET_ADD": 1, "MAP_ADD": 2, "LIST_EXTEND": 1, "SET_UPDATE": 1,
+    "DICT_UPDATE": 1, "DICT_MERGE": 4, "RERAISE": 1, "PRECALL": 2,
+}  # fmt: skip
+
+
+def reach(instruction: Instruction) -> int:
+    """How many slots from the top an instruction reads, writes or pops."""
+    if instruction.op in _REACH_BEYOND_COUNT:
+        return _count(instruction) + _REACH_BEYOND_COUNT[instruction.op]
+    return max(effect(instruction)[0], _REACH.get(instruction.op, 0))
 
 
 def at_handler(stack: Stack, depth: int, lasti: bool) -> Stack:
