@@ -1,5 +1,7 @@
 """Kiln's settings: one typed object, `kiln.config`, that can be assigned to or patched for a while.
 
+Assign, or patch as a context manager or a decorator:
+
     kiln.config.recompile_limit = 4
 
     with kiln.config.patch(recompile_limit=4):

@@ -344,6 +344,31 @@ def test_exceptions_agree():
     assert report.eager.calls[0].traceback == [("program", program.__code__.co_firstlineno + 4)]
 
 
+def test_endless_recursion_agrees():
+    def program(n):
+        return program(n + 1)
+
+    check(program, 1, compile=lambda p, **k: lambda n: p(n), tracebacks=False)
+    check(program, 1, compile=identity)
+
+
+def test_optimizers_in_closures_are_copied_with_their_models():
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.Adam(model.parameters())
+    before = model.weight.detach().clone()
+
+    def step(x):
+        optimizer.zero_grad()
+        model(x).sum().backward()
+        optimizer.step()
+        return model(x)
+
+    check(step, torch.ones(1, 2), calls=2, compile=identity)
+    assert torch.equal(before, model.weight) and not optimizer.state
+    with pytest.raises(Mismatch):
+        check(step, torch.ones(1, 2), calls=2, compile=lambda p, **k: lambda x: p(x * 2))
+
+
 def test_sentinels_keep_their_identity():
     missing = object()
 

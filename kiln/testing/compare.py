@@ -80,7 +80,8 @@ def differences(left: Any, right: Any, *, name: str = "value", limit: int = 20, 
     return found
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """A value in few words, whatever its repr does."""
     try:
         text = repr(value)
     except Exception as error:  # a half-made object of the tested program
@@ -113,12 +114,12 @@ class Comparison:
         if not self._same_type(type(left), type(right)):
             yield (
                 f"{path}: type {type(left).__name__} expected, {type(right).__name__} seen "
-                f"({_shown(left)} against {_shown(right)})"
+                f"({shown(left)} against {shown(right)})"
             )
             return
         if isinstance(left, _ATOMS) and type(left) in _ATOMS:
             if left is not right and left != right:
-                yield f"{path}: {_shown(left)} expected, {_shown(right)} seen"
+                yield f"{path}: {shown(left)} expected, {shown(right)} seen"
             return
         if not isinstance(left, (tuple, float, complex, frozenset)):
             met, complaint = self._pair(left, right, path)
@@ -202,7 +203,7 @@ def _compare_complex(self: Comparison, left: complex, right: complex, path: str)
 
 def _compare_sequences(self: Comparison, left: Any, right: Any, path: str) -> Iterator[str]:
     if len(left) != len(right):
-        yield f"{path}: length {len(left)} expected, {len(right)} seen ({_shown(left)} against {_shown(right)})"
+        yield f"{path}: length {len(left)} expected, {len(right)} seen ({shown(left)} against {shown(right)})"
         return
     names = getattr(left, "_fields", None)
     for index, (one, other) in enumerate(zip(list(left), list(right), strict=True)):
@@ -214,14 +215,14 @@ def _compare_sequences(self: Comparison, left: Any, right: Any, path: str) -> It
 
 def _compare_dicts(self: Comparison, left: Any, right: Any, path: str) -> Iterator[str]:
     if len(left) != len(right):
-        yield f"{path}: keys {_shown(list(left))} expected, {_shown(list(right))} seen"
+        yield f"{path}: keys {shown(list(left))} expected, {shown(list(right))} seen"
         return
     # In order: the order of a dictionary is part of what a program can see. Raw iteration, past any overrides.
     for one, other in zip(list(dict.keys(left)), list(dict.keys(right)), strict=True):
-        complaints = list(self.walk(one, other, f"{path} key {_shown(one)}"))
+        complaints = list(self.walk(one, other, f"{path} key {shown(one)}"))
         yield from complaints
         if not complaints:
-            yield from self.walk(dict.__getitem__(left, one), dict.__getitem__(right, other), f"{path}[{_shown(one)}]")
+            yield from self.walk(dict.__getitem__(left, one), dict.__getitem__(right, other), f"{path}[{shown(one)}]")
     if hasattr(left, "default_factory"):
         yield from self.walk(left.default_factory, right.default_factory, f"{path}.default_factory")
     yield from _compare_attributes(self, left, right, path)
@@ -231,7 +232,7 @@ def _compare_sets(self: Comparison, left: Any, right: Any, path: str) -> Iterato
     if left == right:
         return
     if len(left) != len(right):
-        yield f"{path}: {_shown(left)} expected, {_shown(right)} seen"
+        yield f"{path}: {shown(left)} expected, {shown(right)} seen"
         return
     # Elements without value equality (or of twin classes): pair each with an element that looks the same.
     remaining = list(right)
@@ -241,7 +242,7 @@ def _compare_sets(self: Comparison, left: Any, right: Any, path: str) -> Iterato
                 remaining.remove(other)
                 break
         else:
-            yield f"{path}: element {_shown(one)} expected, not found in {_shown(right)}"
+            yield f"{path}: element {shown(one)} expected, not found in {shown(right)}"
             return
 
 
@@ -279,14 +280,14 @@ def _compare_values(self: Comparison, left: torch.Tensor, right: torch.Tensor, p
         if torch.equal(left, right):
             return
         if not (left.is_floating_point() or left.is_complex()):
-            yield f"{path}: values {_shown(left)} expected, {_shown(right)} seen"
+            yield f"{path}: values {shown(left)} expected, {shown(right)} seen"
             return
         agree = torch.isclose(left, right, rtol=self.rtol, atol=self.atol, equal_nan=True)
         if not bool(agree.all()):
             worst = (left - right).abs().nan_to_num(nan=math.inf).max().item()
             yield (
                 f"{path}: {int((~agree).sum())} of {left.numel()} values differ, by {worst:.3g} at most: "
-                f"{_shown(left)} expected, {_shown(right)} seen"
+                f"{shown(left)} expected, {shown(right)} seen"
             )
 
 
@@ -297,9 +298,9 @@ def _compare_arrays(self: Comparison, left: Any, right: Any, path: str) -> Itera
         yield from self.walk(left.tolist(), right.tolist(), path)
     elif left.dtype.kind in "fc":
         if not numpy.allclose(left, right, rtol=self.rtol, atol=self.atol, equal_nan=True):
-            yield f"{path}: {_shown(left)} expected, {_shown(right)} seen"
+            yield f"{path}: {shown(left)} expected, {shown(right)} seen"
     elif not numpy.array_equal(left, right):
-        yield f"{path}: {_shown(left)} expected, {_shown(right)} seen"
+        yield f"{path}: {shown(left)} expected, {shown(right)} seen"
 
 
 def _compare_exceptions(self: Comparison, left: BaseException, right: BaseException, path: str) -> Iterator[str]:
@@ -309,7 +310,7 @@ def _compare_exceptions(self: Comparison, left: BaseException, right: BaseExcept
     for name in ("__cause__", "__context__"):
         expected, seen = getattr(left, name), getattr(right, name)
         if not self._same_type(type(expected), type(seen)):
-            yield f"{path}.{name}: {_shown(expected)} expected, {_shown(seen)} seen"
+            yield f"{path}.{name}: {shown(expected)} expected, {shown(seen)} seen"
     if left.__suppress_context__ != right.__suppress_context__:
         yield f"{path}.__suppress_context__: {left.__suppress_context__} expected"
     yield from _compare_attributes(self, left, right, path)
@@ -324,7 +325,7 @@ def _compare_functions(self: Comparison, left: Any, right: Any, path: str) -> It
         other.co_filename,
         other.co_firstlineno,
     ):
-        yield f"{path}: function {_shown(left)} expected, {_shown(right)} seen"
+        yield f"{path}: function {shown(left)} expected, {shown(right)} seen"
         return
     yield from self.walk(left.__defaults__, right.__defaults__, f"{path}.__defaults__")
     yield from self.walk(left.__kwdefaults__, right.__kwdefaults__, f"{path}.__kwdefaults__")
@@ -349,7 +350,7 @@ def _compare_identity(self: Comparison, left: Any, right: Any, path: str) -> Ite
     if left is not right and left != right:
         owners = getattr(left, "__self__", None), getattr(right, "__self__", None)
         if None in owners or left.__name__ != right.__name__:
-            yield f"{path}: {_shown(left)} expected, {_shown(right)} seen"
+            yield f"{path}: {shown(left)} expected, {shown(right)} seen"
         else:  # a builtin method bound to an object of each side's own
             yield from self.walk(*owners, f"{path}.__self__")
 
@@ -383,7 +384,7 @@ def _compare_attributes(self: Comparison, left: Any, right: Any, path: str) -> I
     for name in one.keys() - other.keys():
         yield f"{path}.{name}: expected, but missing"
     for name in other.keys() - one.keys():
-        yield f"{path}.{name}: not expected, but there: {_shown(other[name])}"
+        yield f"{path}.{name}: not expected, but there: {shown(other[name])}"
     for name in one.keys() & other.keys():
         yield from self.walk(one[name], other[name], f"{path}.{name}")
 
@@ -414,7 +415,7 @@ def _compare_objects(self: Comparison, left: Any, right: Any, path: str) -> Iter
     if None not in reduced:
         yield from self.walk(*reduced, f"{path} (as reduced)")
     elif type(left).__eq__ is not object.__eq__:  # type: ignore[comparison-overlap]
-        yield f"{path}: {_shown(left)} expected, {_shown(right)} seen"
+        yield f"{path}: {shown(left)} expected, {shown(right)} seen"
 
 
 def _reduced(value: Any) -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch.fx
 
-from kiln.testing.compare import Comparison
+from kiln.testing.compare import Comparison, shown
 from kiln.testing.counters import CompileCounterWithBackend
 from kiln.testing.observe import CallOutcome, Outcome, clean_process, observe_call, seed_everything
 from kiln.testing.worlds import Template, World, is_state
@@ -322,7 +322,7 @@ def _compare_calls(
     else:
         yield from comparison.walk(eager.raised, compiled.raised, "exception")
         if settings.tracebacks and eager.traceback != compiled.traceback:
-            yield f"traceback lines {eager.traceback} expected, {compiled.traceback} seen"
+            yield f"traceback lines {shown(eager.traceback)} expected, {shown(compiled.traceback)} seen"
         yield from comparison.walk(eager.returned, compiled.returned, "result")
     yield from comparison.walk(eager.backward_raised, compiled.backward_raised, "exception in backward")
     parts = ["stdout", "modes", "random_states"] + (["warnings"] if settings.compare_warnings else [])

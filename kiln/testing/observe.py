@@ -78,11 +78,13 @@ def observe_call(
 
 def user_lines(error: BaseException) -> list[tuple[str, int]]:
     """Function names and line numbers of an exception's traceback, in files of neither Python, torch nor Kiln."""
-    return [
+    lines = [
         (frame.f_code.co_name, line)
         for frame, line in traceback.walk_tb(error.__traceback__)
         if not frame.f_code.co_filename.startswith(_LIBRARY_PREFIXES)
     ]
+    # How deep an endless recursion gets depends on how deep the stack was before: each line once will do.
+    return list(dict.fromkeys(lines)) if isinstance(error, RecursionError) else lines
 
 
 def run_backward(returned: Any) -> BaseException | None:

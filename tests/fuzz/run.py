@@ -1,6 +1,8 @@
 """The long run: many generated programs, in worker processes; prints the count, and each failing program made small.
 
-python tests/fuzz/run.py --examples 10000 [--seed N] [--jobs 2]
+Programs are numbered by chunk, so a failure comes back with the same seed:
+
+    python tests/fuzz/run.py --examples 10000 [--seed N] [--jobs 2]
 """
 
 from __future__ import annotations
