@@ -7,6 +7,7 @@ and put back on the way in.  A local that is not bound travels as the object UNB
 
 from collections.abc import Iterable
 
+from .analysis import QUIET
 from .effects import Stack
 from .instruction import Bytecode, ExceptionRange, Instruction, Positions
 from .opcodes import JUMP_IF, NULL_BELOW_CALLABLE, VERSION
@@ -144,7 +145,7 @@ class Writer:
 
     def finish(self, like: Bytecode, parameters: list[str], cells: list[str], own: Iterable[str]) -> Bytecode:
         """The code as `Bytecode`: parameters as given (cells among them), Kiln's own objects as free variables."""
-        rows = self.rows + self.cold
+        rows = _padded(self.rows + self.cold)
         steps = [instruction for instruction, _ in rows]
         freevars = sorted(set(own))
         known = dict.fromkeys(parameters)
@@ -174,6 +175,23 @@ _LOCAL_OPS = frozenset({
     "LOAD_FAST", "STORE_FAST", "DELETE_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_AND_CLEAR", "LOAD_FAST_LOAD_FAST",
     "STORE_FAST_LOAD_FAST", "STORE_FAST_STORE_FAST",
 })  # fmt: skip
+
+
+def _padded(rows: list[tuple[Instruction, Guard | None]]) -> list[tuple[Instruction, Guard | None]]:
+    """On 3.13 an exception out of an inlined Python call is looked up one unit before the instruction that called.
+
+    Compilers never begin or end a range right before such an instruction; here a NOP in the same range takes the place.
+    """
+    if VERSION < (3, 13):
+        return rows
+    result: list[tuple[Instruction, Guard | None]] = []
+    last: Guard | None = None
+    for instruction, guard in rows:
+        if guard != last and instruction.op not in QUIET:
+            result.append((Instruction("NOP", positions=instruction.positions), guard))
+        result.append((instruction, guard))
+        last = guard
+    return result
 
 
 def _ranges(rows: list[tuple[Instruction, Guard | None]]) -> list[ExceptionRange]:
