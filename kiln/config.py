@@ -87,7 +87,10 @@ class Config:
         True, _flag, "Treat a size or number that was seen to vary as symbolic from the first recompile on."
     )
     suppress_errors: bool = _setting(
-        False, _flag, "Run a function in plain Python where Kiln or a backend fails, with a warning, and do not raise."
+        False, _flag, "Run a function in plain Python where a backend fails, with a warning, and do not raise."
+    )
+    raise_internal_errors: bool = _setting(
+        False, _flag, "For tests: raise where Kiln itself has a bug, in place of a warning and plain Python."
     )
     max_inline_depth: int = _setting(
         200, _count, "How deep calls are followed into user functions before the call is left to plain Python."

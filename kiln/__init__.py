@@ -1,0 +1,37 @@
+"""Kiln: a compiler for PyTorch programs. ``kiln.compile`` is where to begin."""
+
+import torch  # noqa: F401  (first: the native extension links against it)
+
+from . import exc
+from .api import (
+    allow_in_graph,
+    compile,
+    disable,
+    graph_break,
+    is_compiling,
+    mark_dynamic,
+    mark_static,
+    reset,
+)
+from .backends import list_backends, register_backend
+from .config import config
+from .explain import explain, export
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "allow_in_graph",
+    "compile",
+    "config",
+    "disable",
+    "exc",
+    "explain",
+    "export",
+    "graph_break",
+    "is_compiling",
+    "list_backends",
+    "mark_dynamic",
+    "mark_static",
+    "register_backend",
+    "reset",
+]

@@ -1,0 +1,160 @@
+"""The public functions: compile, disable, graph_break, explain, export, and what goes with them."""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from . import _native, exc
+from .backends import backend_name, lookup_backend
+
+
+def compile(
+    callable: Any = None,
+    *,
+    backend: str | Callable = "eager",
+    fullgraph: bool = False,
+    dynamic: bool | None = None,
+    options: dict[str, Any] | None = None,
+) -> Any:
+    """Compile a function, method, module or other callable; also as a decorator, with or without arguments.
+
+    ``fullgraph=True`` raises where the graph would break; ``dynamic`` makes sizes symbolic from the start (True), never
+    (False), or once they were seen to vary (None). ``options`` are keyword arguments for the backend.
+    """
+    from .capture.trace import Options
+
+    chosen = lookup_backend(backend)
+    made = Options(chosen, backend_name(backend), fullgraph, dynamic, dict(options or {}))
+    if callable is None:
+        return functools.partial(_compile, options=made)
+    return _compile(callable, made)
+
+
+def _compile(target: Any, options: Any) -> Any:
+    from .capture.dispatch import call_module, make_dispatcher
+
+    if isinstance(target, _native.Dispatcher) or getattr(target, "_kiln_disabled", False):
+        return target
+    if isinstance(target, torch.nn.Module):
+        from .modules import OptimizedModule
+
+        return target if isinstance(target, OptimizedModule) else OptimizedModule(target, options)
+    if isinstance(target, types.FunctionType):
+        return make_dispatcher(target, options)
+    if isinstance(target, types.MethodType) and isinstance(target.__func__, types.FunctionType):
+        return _compile_method(target, options)
+    if isinstance(target, staticmethod | classmethod):
+        return type(target)(_compile(target.__func__, options))
+    if not callable_object(target):
+        raise exc.NotCallable(target)
+    return _compile_call(target, options, call_module, make_dispatcher)
+
+
+def callable_object(target: Any) -> bool:
+    return hasattr(type(target), "__call__") or isinstance(target, type)
+
+
+def _compile_method(method: types.MethodType, options: Any) -> Any:
+    from .capture.dispatch import make_dispatcher
+
+    dispatcher = make_dispatcher(method.__func__, options)  # type: ignore[arg-type]
+    return types.MethodType(dispatcher, method.__self__)
+
+
+def _compile_call(target: Any, options: Any, call_target: Callable, make_dispatcher: Callable) -> Any:
+    """Callable objects, partials, builtins such as ``SomeFunction.apply``: a function that calls them."""
+
+    def compiled(*args: Any, **kwargs: Any) -> Any:
+        return target(*args, **kwargs)
+
+    functools.update_wrapper(compiled, target, updated=())
+    return make_dispatcher(compiled, options)
+
+
+class disable:
+    """Keep a function or method out of graphs, or (as a context manager) a block of calls from being compiled."""
+
+    def __new__(cls, function: Any = None, **ignored: Any) -> Any:
+        if function is None:
+            return super().__new__(cls)
+        return _disabled(function)
+
+    def __call__(self, function: Any) -> Any:
+        return _disabled(function)
+
+    def __enter__(self) -> None:
+        self._before = _native.set_disabled(True)
+
+    def __exit__(self, *error: object) -> None:
+        _native.set_disabled(self._before)
+
+
+def _disabled(function: Any) -> Any:
+    if isinstance(function, torch.nn.Module):
+        function.forward = _disabled(function.forward)
+        return function
+    original = function.function if isinstance(function, _native.Dispatcher) else function
+
+    @functools.wraps(original)
+    def eager(*args: Any, **kwargs: Any) -> Any:
+        before = _native.set_disabled(True)
+        try:
+            return original(*args, **kwargs)
+        finally:
+            _native.set_disabled(before)
+
+    eager._kiln_disabled = True  # type: ignore[attr-defined]
+    return eager
+
+
+def graph_break(message: str = "") -> None:
+    """End the graph here; the program goes on in the next one. Does nothing in eager."""
+
+
+def is_compiling() -> bool:
+    """Whether this code is being captured: True inside graphs, False in eager."""
+    return False
+
+
+def allow_in_graph(function: Callable) -> Callable:
+    """Put calls of a function into graphs as they are, without looking into it."""
+    from .capture.torch_calls import ALLOWED
+
+    for item in function if isinstance(function, list | tuple) else (function,):
+        if not callable_object(item):
+            raise exc.NotCallable(item)
+        ALLOWED.add(item)
+    return function
+
+
+def reset() -> None:
+    """Forget all compiled code; functions are compiled again when they are next called."""
+    from .capture.dispatch import reset as reset_dispatch
+
+    reset_dispatch()
+
+
+def mark_dynamic(tensor: torch.Tensor, dimensions: int | list[int] | tuple[int, ...]) -> None:
+    """Make sizes of a tensor symbolic when it is next compiled for."""
+    _mark(tensor, dimensions, "_kiln_dynamic")
+
+
+def mark_static(tensor: torch.Tensor, dimensions: int | list[int] | tuple[int, ...] | None = None) -> None:
+    """Keep sizes of a tensor (all by default) from becoming symbolic."""
+    _mark(tensor, range(tensor.dim()) if dimensions is None else dimensions, "_kiln_static")  # type: ignore[arg-type]
+
+
+def _mark(tensor: torch.Tensor, dimensions: int | list[int] | tuple[int, ...], name: str) -> None:
+    if not isinstance(tensor, torch.Tensor):
+        raise exc.UserError(f"a tensor is expected, not {type(tensor).__name__}")
+    chosen = [dimensions] if isinstance(dimensions, int) else list(dimensions)
+    for dimension in chosen:
+        if not -tensor.dim() <= dimension < tensor.dim():
+            raise exc.UserError(f"dimension {dimension} of a tensor with {tensor.dim()} dimensions")
+    normal = frozenset(dimension % tensor.dim() for dimension in chosen)
+    setattr(tensor, name, getattr(tensor, name, frozenset()) | normal)

@@ -1,0 +1,74 @@
+"""Backends: the registry, the two built-in ones, and calling one with its errors told apart from Kiln's.
+
+A backend is ``f(graph_module, example_inputs) -> callable``, the ecosystem's protocol.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch.fx
+
+from . import exc
+
+Backend = Callable[..., Any]
+_REGISTRY: dict[str, Backend] = {}
+
+
+def register_backend(backend: Backend | None = None, name: str | None = None) -> Any:
+    """Make a backend known by name; as a decorator, with or without arguments, or as a call."""
+    if isinstance(backend, str):
+        backend, name = None, backend
+    if backend is None:
+        return lambda function: register_backend(function, name)
+    if not callable(backend):
+        raise exc.NotCallable(backend)
+    _REGISTRY[name or backend.__name__] = backend
+    return backend
+
+
+def list_backends() -> list[str]:
+    """The names that ``backend=`` accepts."""
+    return sorted(_REGISTRY)
+
+
+def lookup_backend(backend: str | Backend) -> Backend:
+    """The backend behind a name; a callable is its own."""
+    if callable(backend):
+        return backend
+    if not isinstance(backend, str):
+        raise exc.UnknownBackend(repr(backend), _REGISTRY)
+    if backend not in _REGISTRY:
+        raise exc.UnknownBackend(backend, _REGISTRY)
+    return _REGISTRY[backend]
+
+
+def backend_name(backend: str | Backend) -> str:
+    return backend if isinstance(backend, str) else getattr(backend, "__name__", type(backend).__name__)
+
+
+def call_backend(options: Any, module: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+    """Compile a graph; what goes wrong in the backend is the backend's."""
+    try:
+        compiled = options.backend(module, list(example_inputs), **options.options)
+    except exc.KilnError:
+        raise
+    except Exception as error:
+        raise exc.BackendError(options.backend_name, error) from error
+    if not callable(compiled):
+        raise exc.InvalidBackend(options.backend_name, compiled)
+    return compiled
+
+
+@register_backend(name="eager")
+def eager(graph_module: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+    """Run the captured graph op by op."""
+    return graph_module.forward
+
+
+@register_backend(name="print")
+def print_graph(graph_module: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+    """Show each graph, then run it op by op."""
+    print(graph_module.print_readable(print_output=False))
+    return graph_module.forward

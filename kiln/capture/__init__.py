@@ -1,0 +1,1 @@
+"""Capture: Python function -> fx graph + guards + an entry function that runs them (see docs/architecture.md)."""

@@ -1,0 +1,480 @@
+"""Attribute access as CPython does it, over shadows: descriptors, instance dictionaries, slots, ``__getattr__``.
+
+User-defined ``__getattribute__``, ``__getattr__``, properties and descriptors are interpreted; what is native (slots,
+builtin methods) is read natively. What was found on a class is watched by the guards.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import types
+
+import torch
+
+from .source import Attribute, Identity, Item, lookup
+from .trace import Trace
+from .values import DELETED, Lazy, Raised, Trampoline
+from .wrap import (
+    HEAP_TYPE,
+    class_attribute,
+    class_attribute_source,
+    force,
+    getattr_static_dict,
+    load_slot,
+    wrap,
+)
+
+NATIVE_DESCRIPTORS = (
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+    types.ClassMethodDescriptorType,
+    types.BuiltinFunctionType,
+)
+
+
+def load_attribute(trace: Trace, owner: object, name: str) -> object:
+    """``owner.name``; may be lazy. Raises what the program would see, wrapped in :class:`Raised`."""
+    owner = force(trace, owner)
+    if isinstance(owner, torch.Tensor):
+        return load_from_tensor(trace, owner, name)
+    if isinstance(owner, types.ModuleType):
+        return load_from_module(trace, owner, name)
+    if isinstance(owner, type):
+        return load_from_class(trace, owner, name)
+    loader = LOADERS.get(type(owner))
+    if loader is not None:
+        return loader(trace, owner, name)
+    return load_from_instance(trace, owner, name)
+
+
+def load_or(trace: Trace, owner: object, name: str, default: object) -> object:
+    """The attribute, or a default where the program would see an ``AttributeError``."""
+    try:
+        return load_attribute(trace, owner, name)
+    except Raised as raised:
+        if isinstance(raised.error, AttributeError):
+            return default
+        raise
+
+
+# -- instances ------------------------------------------------------------------------------------------------------
+
+
+def load_from_instance(trace: Trace, owner: object, name: str) -> object:
+    from .calls import call
+
+    cls = type(owner)
+    getattribute = lookup(cls, "__getattribute__")
+    try:
+        if isinstance(getattribute, types.FunctionType):
+            class_attribute(trace, cls, "__getattribute__")
+            return call(trace, getattribute, (owner, name), {})
+        return generic_load(trace, owner, name)
+    except Raised as raised:
+        if not isinstance(raised.error, AttributeError):
+            raise
+        fallback = class_attribute(trace, cls, "__getattr__")
+        if not isinstance(fallback, types.FunctionType):
+            raise
+        if fallback is torch.nn.Module.__getattr__:
+            return load_module_member(trace, owner, name)
+        trace.name_source(fallback, class_attribute_source(trace, cls, "__getattr__"))
+        return call(trace, fallback, (owner, name), {})
+
+
+def load_module_member(trace: Trace, module: object, name: str) -> object:
+    """``nn.Module.__getattr__`` without interpreting it: parameters, then buffers, then submodules."""
+    namespace = module.__dict__
+    for table in ("_parameters", "_buffers", "_modules"):
+        members = force(trace, namespace.get(table))
+        if members is None:
+            continue
+        record = trace.record_of(members)
+        if name in members:
+            return members[name]
+        if record is not None and not record.loaded and name not in record.items:
+            trace.guards.add(record.source, "lacks_key", name)
+    raise Raised(AttributeError(f"'{type(module).__name__}' object has no attribute '{name}'"))
+
+
+def generic_load(trace: Trace, owner: object, name: str) -> object:
+    """``object.__getattribute__``."""
+    cls = type(owner)
+    if name == "__class__":
+        return cls
+    if name == "__dict__":
+        return load_namespace(trace, owner)
+    raw = class_attribute(trace, cls, name)
+    if raw is not None and is_data_descriptor(raw):
+        return bind_class_attribute(trace, owner, cls, name, raw)
+    namespace = getattr_static_dict(owner)
+    if namespace is not None:
+        if name in namespace:
+            return namespace[name]
+        record = trace.record_of(owner)
+        if record is not None and record.attributes is not None and name not in record.attributes:
+            trace.guards.add(record.source, "no_attribute", name)
+    if raw is not None:
+        return bind_class_attribute(trace, owner, cls, name, raw)
+    if id(owner) in trace.sources and not cls.__flags__ & HEAP_TYPE and is_foreign(cls):
+        raise trace.fail(f"attribute {name!r} of a {cls.__module__}.{cls.__qualname__} object")
+    raise Raised(AttributeError(f"'{cls.__name__}' object has no attribute '{name}'"))
+
+
+def is_foreign(cls: type) -> bool:
+    from .natives import SAFE_OWNERS
+
+    return not any(base in SAFE_OWNERS for base in cls.__mro__ if base is not object)
+
+
+def load_namespace(trace: Trace, owner: object) -> object:
+    namespace = getattr_static_dict(owner)
+    if namespace is None:
+        raise Raised(AttributeError(f"'{type(owner).__name__}' object has no attribute '__dict__'"))
+    record = trace.record_of(owner)
+    if record is not None and record.attributes is not None:
+        trace.guards.add(Attribute(record.source, "__dict__"), "keys", tuple(record.attributes))
+    return namespace
+
+
+def is_data_descriptor(raw: object) -> bool:
+    kind = type(raw)
+    return hasattr(kind, "__set__") or hasattr(kind, "__delete__")
+
+
+def bind_class_attribute(trace: Trace, owner: object, cls: type, name: str, raw: object) -> object:
+    """Run the descriptor protocol for an attribute found on the class of an instance."""
+    from .calls import call
+
+    kind = type(raw)
+    if kind is types.FunctionType:
+        name_class_value(trace, cls, name, raw)
+        return types.MethodType(raw, owner)
+    if kind is staticmethod or kind is classmethod:
+        function = wrap(trace, raw.__func__, Attribute(class_attribute_source(trace, cls, name), "__func__"))
+        return function if kind is staticmethod else bind(trace, function, cls)
+    if isinstance(raw, property) and type(raw).__get__ is property.__get__:
+        return call(trace, property_part(trace, cls, name, raw, "fget"), (owner,), {})
+    if kind is types.MemberDescriptorType:
+        return load_member(trace, owner, name, raw)
+    if kind in (types.GetSetDescriptorType,) or isinstance(raw, NATIVE_DESCRIPTORS):
+        return native_get(trace, raw, owner, cls)
+    getter = lookup(kind, "__get__")
+    if isinstance(getter, types.FunctionType):
+        descriptor = wrap(trace, raw, class_attribute_source(trace, cls, name))
+        return call(trace, getter, (descriptor, owner, cls), {})
+    if kind is functools.partialmethod or getter is not None:
+        return native_get(trace, raw, owner, cls)
+    return Lazy(raw, class_attribute_source(trace, cls, name))
+
+
+def bind(trace: Trace, function: object, owner: object) -> object:
+    return types.MethodType(function, owner) if callable(function) else function  # type: ignore[arg-type]
+
+
+def native_get(trace: Trace, raw: object, owner: object, cls: type) -> object:
+    if is_foreign(cls) and not cls.__flags__ & HEAP_TYPE and type(raw) is types.GetSetDescriptorType:
+        raise trace.fail(f"attribute {getattr(raw, '__name__', '?')!r} of a {cls.__module__}.{cls.__qualname__} object")
+    try:
+        return raw.__get__(owner, cls)  # type: ignore[attr-defined]
+    except Exception as error:
+        raise Raised(error) from None
+
+
+def property_part(trace: Trace, cls: type, name: str, raw: property, part: str) -> object:
+    function = getattr(raw, part)
+    if function is None:
+        verb = {"fget": "getter", "fset": "setter", "fdel": "deleter"}[part]
+        raise Raised(AttributeError(f"property {name!r} of {cls.__qualname__!r} object has no {verb}"))
+    return wrap(trace, function, Attribute(class_attribute_source(trace, cls, name), part))
+
+
+def load_member(trace: Trace, owner: object, name: str, descriptor: object) -> object:
+    record = trace.record_of(owner)
+    if record is not None:
+        load_slot(trace, record, name, descriptor)
+    try:
+        return descriptor.__get__(owner)  # type: ignore[attr-defined]
+    except AttributeError as error:
+        raise Raised(error) from None
+
+
+def name_class_value(trace: Trace, cls: type, name: str, value: object) -> None:
+    """A function found on a watched class needs no guard of its own, only a way to be reached."""
+    if id(value) not in trace.sources:
+        trace.name_source(value, class_attribute_source(trace, cls, name))
+
+
+# -- tensors, modules, classes, functions ---------------------------------------------------------------------------
+
+
+def load_from_tensor(trace: Trace, tensor: torch.Tensor, name: str) -> object:
+    from .tensors import tensor_attribute
+
+    info = trace.tensor_info(tensor)
+    if name not in info.attributes and name not in (getattr(info.real, "__dict__", None) or ()):
+        raw = lookup(info.kind, name)
+        if isinstance(raw, NATIVE_DESCRIPTORS):
+            return raw.__get__(tensor)  # type: ignore[attr-defined]
+        if type(raw) is types.FunctionType and info.kind in (torch.Tensor, torch.nn.Parameter):
+            name_class_value(trace, info.kind, name, raw)
+            return types.MethodType(raw, tensor)
+    return tensor_attribute(trace, tensor, name)
+
+
+def load_from_module(trace: Trace, module: types.ModuleType, name: str) -> object:
+    namespace = module.__dict__
+    written = trace.globals.get(id(namespace))
+    if written is not None and name in written[1]:
+        value = written[1][name]
+        if value is DELETED:
+            raise Raised(AttributeError(f"module {module.__name__!r} has no attribute {name!r}"))
+        return value
+    if name == "__dict__":
+        raise trace.fail("reading the __dict__ of a Python module")
+    if name in namespace:
+        return Lazy(namespace[name], Item(trace.globals_source(namespace), name))
+    try:
+        value = getattr(module, name)  # a lazily imported name, or the error that eager raises
+    except AttributeError as error:
+        trace.guards.add(trace.globals_source(namespace), "lacks_key", name)
+        raise Raised(error) from None
+    return wrap(trace, value, trace.pinned(value))
+
+
+def load_from_class(trace: Trace, cls: type, name: str) -> object:
+    from .calls import call
+
+    if isinstance(cls, enum.EnumMeta) and name in cls.__members__:
+        value = cls.__members__[name]
+        trace.pinned(value)
+        return value
+    meta = lookup(type(cls), name)
+    raw = class_attribute(trace, cls, name)
+    if raw is None or (meta is not None and is_data_descriptor(meta)):
+        return load_through_metaclass(trace, cls, name, meta)
+    kind = type(raw)
+    if kind is types.FunctionType:
+        name_class_value(trace, cls, name, raw)
+        return raw
+    if kind is staticmethod or kind is classmethod:
+        function = wrap(trace, raw.__func__, Attribute(class_attribute_source(trace, cls, name), "__func__"))
+        return function if kind is staticmethod else bind(trace, function, cls)
+    getter = lookup(kind, "__get__")
+    if isinstance(getter, types.FunctionType):
+        return call(trace, getter, (wrap(trace, raw, class_attribute_source(trace, cls, name)), None, cls), {})
+    if getter is not None:
+        return native_get_from_class(trace, cls, name)
+    return Lazy(raw, class_attribute_source(trace, cls, name))
+
+
+def native_get_from_class(trace: Trace, cls: type, name: str) -> object:
+    value = getattr(cls, name)
+    if not isinstance(value, NATIVE_DESCRIPTORS):
+        trace.pinned(value)
+    return value
+
+
+def load_through_metaclass(trace: Trace, cls: type, name: str, meta: object) -> object:
+    from .calls import call
+
+    if name == "__dict__":
+        raise trace.fail("reading the __dict__ of a class")
+    if isinstance(meta, types.FunctionType):
+        return types.MethodType(meta, cls)
+    if meta is None:
+        fallback = lookup(type(cls), "__getattr__")
+        if isinstance(fallback, types.FunctionType):
+            return call(trace, fallback, (cls, name), {})
+    elif isinstance(meta, property):
+        return call(trace, meta.fget, (cls,), {})
+    try:
+        value = getattr(cls, name)
+    except AttributeError as error:
+        raise Raised(error) from None
+    if name in ("__subclasses__",):
+        raise trace.fail(f"{name} of a class")
+    return value
+
+
+def load_from_function(trace: Trace, function: types.FunctionType, name: str) -> object:
+    source = trace.source_of(function)
+    if name in ("__code__", "__globals__", "__builtins__"):
+        if name == "__globals__":
+            raise trace.fail("reading the globals of a function")
+        return getattr(function, name)
+    if name in ("__name__", "__qualname__", "__module__", "__doc__"):
+        value = getattr(function, name)
+        if source is not None:
+            trace.guards.add(Attribute(source, name), "constant", value)
+        return value
+    if hasattr(types.FunctionType, name) and name not in ("__dict__",):
+        return load_function_part(trace, function, name, source)
+    if name in function.__dict__:
+        value = function.__dict__[name]
+        return value if source is None else Lazy(value, Item(Attribute(source, "__dict__"), name))
+    if name == "__dict__":
+        raise trace.fail("reading the __dict__ of a function")
+    if source is not None:
+        trace.guards.add(Attribute(source, "__dict__"), "lacks_key", name)
+    raise Raised(AttributeError(f"'function' object has no attribute '{name}'"))
+
+
+def load_function_part(trace: Trace, function: types.FunctionType, name: str, source: object) -> object:
+    value = getattr(function, name)
+    if isinstance(value, types.MethodWrapperType | types.BuiltinFunctionType) or source is None:
+        return value
+    return Lazy(value, Attribute(source, name))  # type: ignore[arg-type]
+
+
+def load_from_method(trace: Trace, method: types.MethodType, name: str) -> object:
+    if name == "__self__":
+        return method.__self__
+    if name == "__func__":
+        return method.__func__
+    if name in ("__call__", "__get__", "__eq__", "__hash__", "__repr__"):
+        return getattr(method, name)
+    return load_attribute(trace, method.__func__, name)
+
+
+def load_from_super(trace: Trace, proxy: super, name: str) -> object:
+    """Attributes after a class in the method resolution order, bound to the instance."""
+    owner = object.__getattribute__(proxy, "__self__")
+    start = object.__getattribute__(proxy, "__thisclass__")
+    order = object.__getattribute__(proxy, "__self_class__").__mro__
+    if name == "__class__":
+        return super
+    for cls in order[order.index(start) + 1 :]:
+        if name not in cls.__dict__:
+            continue
+        raw = cls.__dict__[name]
+        if cls.__flags__ & HEAP_TYPE:
+            trace.guards.classes.watch(cls, name, raw)
+        if isinstance(owner, type):
+            return bind_super_on_class(trace, owner, cls, name, raw)
+        return bind_class_attribute(trace, owner, cls, name, raw)
+    raise Raised(AttributeError(f"'super' object has no attribute '{name}'"))
+
+
+def bind_super_on_class(trace: Trace, owner: type, cls: type, name: str, raw: object) -> object:
+    if type(raw) is types.FunctionType:
+        name_class_value(trace, cls, name, raw)
+        return raw
+    if type(raw) is classmethod:
+        function = wrap(trace, raw.__func__, Attribute(class_attribute_source(trace, cls, name), "__func__"))
+        return types.MethodType(function, owner)  # type: ignore[arg-type]
+    if type(raw) is staticmethod:
+        return wrap(trace, raw.__func__, Attribute(class_attribute_source(trace, cls, name), "__func__"))
+    getter = getattr(type(raw), "__get__", None)
+    return raw if getter is None else getter(raw, None, owner)
+
+
+def load_from_trampoline(trace: Trace, trampoline: Trampoline, name: str) -> object:
+    return load_attribute(trace, trampoline.function, name)
+
+
+LOADERS = {
+    types.FunctionType: load_from_function,
+    types.MethodType: load_from_method,
+    super: load_from_super,
+    Trampoline: load_from_trampoline,
+}
+
+
+# -- writing --------------------------------------------------------------------------------------------------------
+
+
+def store_attribute(trace: Trace, owner: object, name: str, value: object) -> None:
+    """``owner.name = value``."""
+    from .calls import call
+    from .tensors import set_tensor_attribute
+
+    owner = force(trace, owner)
+    if isinstance(owner, torch.Tensor):
+        set_tensor_attribute(trace, owner, name, value)
+    elif isinstance(owner, types.ModuleType):
+        trace.written_globals(owner.__dict__)[name] = value
+    elif isinstance(owner, type):
+        raise trace.fail(f"assigning to attribute {name!r} of class {owner.__qualname__}")
+    else:
+        setter = class_attribute(trace, type(owner), "__setattr__")
+        if isinstance(setter, types.FunctionType):
+            name_class_value(trace, type(owner), "__setattr__", setter)
+            call(trace, setter, (owner, name, value), {})
+        else:
+            generic_store(trace, owner, name, value)
+
+
+def generic_store(trace: Trace, owner: object, name: str, value: object) -> None:
+    """``object.__setattr__``."""
+    from .calls import call
+
+    cls = type(owner)
+    raw = class_attribute(trace, cls, name)
+    if isinstance(raw, property):
+        call(trace, property_part(trace, cls, name, raw, "fset"), (owner, value), {})
+        return
+    setter = lookup(type(raw), "__set__") if raw is not None else None
+    if isinstance(setter, types.FunctionType):
+        call(trace, setter, (wrap(trace, raw, class_attribute_source(trace, cls, name)), owner, value), {})
+        return
+    if type(raw) is types.MemberDescriptorType:
+        record = trace.record_of(owner)
+        if record is not None:
+            load_slot(trace, record, name, raw)
+    check_writable(trace, owner, name)
+    try:
+        object.__setattr__(owner, name, value)
+    except Exception as error:
+        raise Raised(error) from None
+
+
+def check_writable(trace: Trace, owner: object, name: str) -> None:
+    """Objects that are themselves (not copies) must not be written to while tracing."""
+    if trace.record_of(owner) is None and id(owner) in trace.sources:
+        raise trace.fail(f"assigning to attribute {name!r} of a {type(owner).__qualname__} object from outside")
+    if isinstance(owner, types.FunctionType) and trace.source_of(owner) is not None:
+        raise trace.fail("assigning to an attribute of a function from outside")
+
+
+def delete_attribute(trace: Trace, owner: object, name: str) -> None:
+    """``del owner.name``."""
+    from .calls import call
+
+    owner = force(trace, owner)
+    if isinstance(owner, types.ModuleType):
+        load_attribute(trace, owner, name)
+        trace.written_globals(owner.__dict__)[name] = DELETED
+        return
+    if isinstance(owner, torch.Tensor | type):
+        raise trace.fail(f"deleting attribute {name!r} of a {type(owner).__qualname__}")
+    deleter = class_attribute(trace, type(owner), "__delattr__")
+    if isinstance(deleter, types.FunctionType):
+        call(trace, deleter, (owner, name), {})
+    else:
+        generic_delete(trace, owner, name)
+
+
+def generic_delete(trace: Trace, owner: object, name: str) -> None:
+    """``object.__delattr__``."""
+    from .calls import call
+
+    cls = type(owner)
+    raw = class_attribute(trace, cls, name)
+    if isinstance(raw, property):
+        call(trace, property_part(trace, cls, name, raw, "fdel"), (owner,), {})
+        return
+    if type(raw) is types.MemberDescriptorType:
+        load_member(trace, owner, name, raw)
+    check_writable(trace, owner, name)
+    record = trace.record_of(owner)
+    if record is not None and record.attributes is not None and name not in record.attributes:
+        trace.guards.add(record.source, "no_attribute", name)
+    try:
+        object.__delattr__(owner, name)
+    except Exception as error:
+        raise Raised(error) from None
+
+
+__all__ = ["Identity", "delete_attribute", "generic_load", "load_attribute", "load_or", "store_attribute"]

@@ -1,0 +1,258 @@
+"""Calling things: which callee is interpreted, recorded in the graph, run natively, or breaks the graph.
+
+One function, :func:`call`, tried in order: what has a rule of its own (``rules.py``), torch operations, Python
+functions (interpreted), methods, classes, builtins (``natives.py``), callable objects.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+
+import torch
+
+from .. import _native
+from ..config import config
+from . import natives, torch_calls
+from .attributes import class_attribute_source, name_class_value
+from .source import Attribute, Item, lookup
+from .trace import Trace
+from .values import Raised, Trampoline
+from .wrap import HEAP_TYPE, class_attribute, force, wrap
+
+NATIVE_CALLABLES = (
+    types.BuiltinFunctionType,
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+    types.MethodWrapperType,
+    types.ClassMethodDescriptorType,
+)
+
+
+def call(trace: Trace, function: object, args: tuple, kwargs: dict) -> object:
+    """The result of ``function(*args, **kwargs)`` in the program."""
+    function = force(trace, function)
+    rule = natives.rule_for(function)
+    if rule is not None:
+        return rule(trace, args, kwargs)
+    if torch_calls.is_operation(trace, function, args, kwargs):
+        return torch_calls.call_torch(trace, function, args, kwargs)
+    kind = type(function)
+    if kind is types.FunctionType:
+        return call_function(trace, function, args, kwargs)
+    if kind is types.MethodType:
+        return call_method(trace, function, args, kwargs)
+    if isinstance(function, type):
+        return call_class(trace, function, args, kwargs)
+    if isinstance(function, NATIVE_CALLABLES):
+        return natives.call_native(trace, function, args, kwargs)
+    handler = CALLABLES.get(kind)
+    if handler is not None:
+        return handler(trace, function, args, kwargs)
+    return call_object(trace, function, args, kwargs)
+
+
+# -- Python functions -----------------------------------------------------------------------------------------------
+
+SKIPPED_MODULES = ("torch._dynamo", "torch._inductor", "torch.fx", "torch.jit", "torch._subclasses", "torch._guards")
+SKIPPED_MODULES += ("torch.distributed", "torch.onnx", "torch.export", "logging", "threading", "asyncio", "numpy")
+SKIPPED_MODULES += ("multiprocessing", "subprocess", "socket", "unittest", "_pytest", "pytest", "tqdm", "kiln.capture")
+SKIPPED_MODULES += ("random", "tempfile", "traceback", "linecache", "inspect", "pdb", "importlib", "gc", "weakref")
+
+
+def call_function(trace: Trace, function: types.FunctionType, args: tuple, kwargs: dict) -> object:
+    """Interpret a Python function in place."""
+    from .frame import run_function
+
+    if getattr(function, "_kiln_disabled", False):
+        raise trace.fail(f"a call to {function.__qualname__}, which kiln.disable keeps out of graphs")
+    module = function.__module__ or ""
+    if module.startswith(SKIPPED_MODULES) and any(module == m or module.startswith(m + ".") for m in SKIPPED_MODULES):
+        if natives.runs_plainly(trace, function, args, kwargs):
+            return natives.run_plainly(trace, function, args, kwargs)
+        raise trace.fail(f"a call to {module}.{function.__qualname__}, which Kiln does not look into")
+    if len(trace.frames) > config.max_inline_depth:
+        raise trace.fail(f"calls nested more than {config.max_inline_depth} deep", "is this recursion without end?")
+    return run_function(trace, function, bind_arguments(trace, function, args, kwargs))
+
+
+def bind_arguments(trace: Trace, function: types.FunctionType, args: tuple, kwargs: dict) -> dict[str, object]:
+    """Local variables on entry, as CPython binds them. A mismatch is left to CPython to report."""
+    code = function.__code__
+    names = code.co_varnames
+    positional, keyword_only = code.co_argcount, code.co_kwonlyargcount
+    bound: dict[str, object] = dict(zip(names[:positional], args))  # noqa: B905 (surplus goes to *args)
+    extra = args[positional:]
+    rest = dict(kwargs)
+    for name in names[code.co_posonlyargcount : positional + keyword_only]:
+        if name in rest:
+            if name in bound:
+                raise bad_call(trace, function)
+            bound[name] = rest.pop(name)
+    fill_defaults(trace, function, bound)
+    index = positional + keyword_only
+    if code.co_flags & 0x04:
+        bound[names[index]] = tuple(extra)
+        index += 1
+    elif extra:
+        raise bad_call(trace, function)
+    if code.co_flags & 0x08:
+        bound[names[index]] = rest
+    elif rest:
+        raise bad_call(trace, function)
+    return bound
+
+
+def fill_defaults(trace: Trace, function: types.FunctionType, bound: dict[str, object]) -> None:
+    code = function.__code__
+    positional = code.co_varnames[: code.co_argcount]
+    keyword_only = code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]
+    defaults = function.__defaults__ or ()
+    source = trace.source_of(function)
+    for position, name in enumerate(positional):
+        if name in bound:
+            continue
+        index = position - (len(positional) - len(defaults))
+        if index < 0:
+            raise bad_call(trace, function)
+        value = defaults[index]
+        if source is not None:
+            value = wrap(trace, value, Item(Attribute(source, "__defaults__"), index))
+        bound[name] = value
+    keyword_defaults = function.__kwdefaults__ or {}
+    for name in keyword_only:
+        if name in bound:
+            continue
+        if name not in keyword_defaults:
+            raise bad_call(trace, function)
+        value = keyword_defaults[name]
+        if source is not None:
+            value = wrap(trace, value, Item(Attribute(source, "__kwdefaults__"), name))
+        bound[name] = value
+
+
+def bad_call(trace: Trace, function: types.FunctionType) -> BaseException:
+    return trace.fail(f"a call to {function.__qualname__} with arguments that do not fit its signature")
+
+
+def call_method(trace: Trace, method: types.MethodType, args: tuple, kwargs: dict) -> object:
+    owner = method.__self__
+    function = method.__func__
+    if function is APPLY and isinstance(owner, type):
+        from .autograd_function import call_apply
+
+        return call_apply(trace, owner, args, kwargs)
+    return call(trace, function, (owner, *args), kwargs)
+
+
+APPLY = torch.autograd.Function.apply.__func__  # type: ignore[attr-defined]
+
+
+# -- classes --------------------------------------------------------------------------------------------------------
+
+
+def call_class(trace: Trace, cls: type, args: tuple, kwargs: dict) -> object:
+    """``cls(...)``: a real instance of a real class, its Python ``__new__`` and ``__init__`` interpreted."""
+    maker = class_attribute(trace, type(cls), "__call__")
+    if isinstance(maker, types.FunctionType):
+        if natives.runs_plainly(trace, cls, args, kwargs):
+            return natives.run_plainly(trace, cls, args, kwargs)
+        return call(trace, maker, (cls, *args), kwargs)
+    if not cls.__flags__ & HEAP_TYPE or not has_python_constructor(cls):
+        return natives.call_native(trace, cls, args, kwargs)
+    instance = make_instance(trace, cls, args, kwargs)
+    if isinstance(instance, cls):
+        initialize(trace, instance, args, kwargs)
+    return instance
+
+
+def has_python_constructor(cls: type) -> bool:
+    """Whether making an instance runs Python code, or makes a bare object."""
+    new, init = lookup(cls, "__new__"), lookup(cls, "__init__")
+    return isinstance(new, staticmethod) or isinstance(init, types.FunctionType) or new is object.__new__
+
+
+def make_instance(trace: Trace, cls: type, args: tuple, kwargs: dict) -> object:
+    new = class_attribute(trace, cls, "__new__")
+    if isinstance(new, staticmethod):
+        function = wrap(trace, new.__func__, Attribute(class_attribute_source(trace, cls, "__new__"), "__func__"))
+        return call(trace, function, (cls, *args), kwargs)
+    if new is object.__new__:
+        init = lookup(cls, "__init__")
+        if init is object.__init__ and (args or kwargs):
+            raise Raised(TypeError(f"{cls.__name__}() takes no arguments"))
+        return new_object(trace, cls)
+    return natives.call_native(trace, new, (cls, *args), kwargs)
+
+
+def new_object(trace: Trace, cls: type) -> object:
+    try:
+        instance = object.__new__(cls)
+    except TypeError as error:
+        raise Raised(error) from None
+    trace.pinned(cls)
+    return instance
+
+
+def initialize(trace: Trace, instance: object, args: tuple, kwargs: dict) -> None:
+    cls = type(instance)
+    init = class_attribute(trace, cls, "__init__")
+    if isinstance(init, types.FunctionType):
+        name_class_value(trace, cls, "__init__", init)
+        result = call(trace, init, (instance, *args), kwargs)
+        if force(trace, result) is not None:
+            raise Raised(TypeError(f"__init__() should return None, not '{type(result).__name__}'"))
+    elif init is not object.__init__:
+        natives.call_native(trace, init, (instance, *args), kwargs)
+
+
+# -- other callables ------------------------------------------------------------------------------------------------
+
+
+def call_partial(trace: Trace, partial: functools.partial, args: tuple, kwargs: dict) -> object:
+    function = partial.func.function if type(partial.func) is Trampoline else partial.func
+    return call(trace, function, (*partial.args, *args), {**partial.keywords, **kwargs})
+
+
+def call_trampoline(trace: Trace, trampoline: Trampoline, args: tuple, kwargs: dict) -> object:
+    return call(trace, trampoline.function, args, kwargs)
+
+
+def call_dispatcher(trace: Trace, dispatcher: object, args: tuple, kwargs: dict) -> object:
+    """A function that is compiled already is interpreted like any other."""
+    function = dispatcher.function  # type: ignore[attr-defined]
+    owner = dispatcher.__dict__.get("_kiln_owner")  # type: ignore[attr-defined]
+    if owner is not None:
+        args = (wrap(trace, owner, trace.pinned(owner)), *args)
+    return call(trace, wrap(trace, function, trace.pinned(function)), args, kwargs)
+
+
+def call_lru_cache(trace: Trace, wrapper: object, args: tuple, kwargs: dict) -> object:
+    """A cached function: its cache is state Kiln cannot see, so the call is left to Python."""
+    raise trace.fail("a call to a function under functools.lru_cache", "call it outside, or cache its result yourself")
+
+
+def call_object(trace: Trace, instance: object, args: tuple, kwargs: dict) -> object:
+    """An instance with ``__call__``."""
+    cls = type(instance)
+    method = class_attribute(trace, cls, "__call__")
+    if isinstance(method, types.FunctionType):
+        name_class_value(trace, cls, "__call__", method)
+        return call(trace, method, (instance, *args), kwargs)
+    if isinstance(method, staticmethod):
+        function = wrap(trace, method.__func__, Attribute(class_attribute_source(trace, cls, "__call__"), "__func__"))
+        return call(trace, function, args, kwargs)
+    if method is None:
+        raise Raised(TypeError(f"'{cls.__name__}' object is not callable"))
+    raise trace.fail(
+        f"a call to a {cls.__module__}.{cls.__qualname__} object, which is code Kiln cannot look into",
+        "call it outside the compiled function",
+    )
+
+
+CALLABLES = {
+    functools.partial: call_partial,
+    Trampoline: call_trampoline,
+    _native.Dispatcher: call_dispatcher,
+    functools._lru_cache_wrapper: call_lru_cache,
+}

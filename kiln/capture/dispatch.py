@@ -1,0 +1,391 @@
+"""The dispatcher: calls, misses, compiling a frame, recompiles and their limit, and routing uninlined callees here.
+
+``kiln.compile(f)`` is a native ``Dispatcher`` whose slow path is :func:`miss`. What is compiled belongs to a
+:class:`FrameCache`, one per code object and set of options; a dispatcher binds its entries to its function object.
+"""
+
+from __future__ import annotations
+
+import threading
+import types
+import warnings
+import weakref
+from collections.abc import Callable
+
+import torch
+import torch.fx
+
+from .. import _native, exc
+from ..backends import call_backend
+from ..bytecode.split import CannotSplit, split
+from ..config import config
+from ..report import events
+from . import rules  # noqa: F401  (fills the table of builtins)
+from .calls import SKIPPED_MODULES, bind_arguments
+from .entry import Continuation, Entry, RunText, example_inputs, finish_graph, has_work, make_check
+from .frame import COROUTINE_FLAGS, GENERATOR_FLAG, NULL, BreakPoint, Broken, Finished, RootFrame
+from .rebuild import CannotRebuild
+from .source import Local
+from .trace import Options, Trace
+from .values import GraphBreak, Lazy, Restart
+
+COMPILE_LOCK = threading.RLock()
+
+
+class FrameCache:
+    """All entries for one code object under one set of options."""
+
+    def __init__(self, code: types.CodeType, options: Options):
+        self.code = weakref.ref(code)
+        self.options = options
+        self.entries: list[Entry] = []
+        self.hints: dict[str, object] = {}
+        self.skeletons: dict[tuple, Continuation] = {}
+        self.reasons: list[str] = []
+        self.gave_up = False
+        self.routes: dict[int, object] = {}
+
+
+_CACHES: weakref.WeakValueDictionary[tuple, FrameCache] = weakref.WeakValueDictionary()
+
+
+def cache_for(code: types.CodeType, options: Options) -> FrameCache:
+    key = (id(code), id(options.backend), options.fullgraph, options.dynamic)
+    cache = _CACHES.get(key)
+    if cache is None or cache.code() is not code:
+        cache = _CACHES[key] = FrameCache(code, options)
+    return cache
+
+
+_DISPATCHERS: weakref.WeakSet = weakref.WeakSet()
+
+
+def make_dispatcher(function: types.FunctionType, options: Options) -> _native.Dispatcher:
+    """A callable that compiles the function as it is called."""
+    dispatcher = _native.Dispatcher(function, miss)
+    dispatcher.__dict__["_kiln_cache"] = cache_for(function.__code__, options)
+    dispatcher.__dict__["_kiln_bound"] = {}
+    dispatcher.changed = redefined
+    _DISPATCHERS.add(dispatcher)
+    return dispatcher
+
+
+def redefined(dispatcher: _native.Dispatcher) -> None:
+    """The function got another ``__code__`` or other defaults."""
+    cache = dispatcher.__dict__["_kiln_cache"]
+    dispatcher.__dict__["_kiln_cache"] = cache_for(dispatcher.function.__code__, cache.options)
+    dispatcher.__dict__["_kiln_bound"] = {}
+
+
+def miss(dispatcher: _native.Dispatcher, args: tuple, kwargs: dict) -> object:
+    """No entry fits: compile one, or run eager."""
+    function = dispatcher.function
+    with COMPILE_LOCK:
+        run = find_or_compile(dispatcher, function, args, kwargs)
+    return run(*args, **kwargs)
+
+
+def find_or_compile(dispatcher, function, args: tuple, kwargs: dict) -> Callable:
+    cache: FrameCache = dispatcher.__dict__["_kiln_cache"]
+    bound: dict = dispatcher.__dict__["_kiln_bound"]
+    dispatcher.sync()
+    for entry in cache.entries:  # another thread or function object may have compiled it meanwhile
+        pair = bound.get(entry)
+        if pair is None:
+            pair = bound[entry] = entry.bind(function)
+            dispatcher.entries.append(pair)
+        if fits(pair[0], args, kwargs):
+            return pair[1]
+    if cache.gave_up or _native.is_disabled():
+        return function
+    if not args_fit(function, args, kwargs):
+        return function  # CPython's own TypeError
+    explain_miss(cache, function, args, kwargs, bound)
+    if len(cache.entries) >= config.recompile_limit:
+        return give_up(cache, dispatcher, function)
+    entry = compile_frame(cache, function, args, kwargs)
+    if entry is None:
+        cache.gave_up = True
+        dispatcher.entries.append((None, function))
+        return function
+    cache.entries.append(entry)
+    pair = bound[entry] = entry.bind(function)
+    dispatcher.entries.append(pair)
+    return pair[1]
+
+
+def fits(check: Callable, args: tuple, kwargs: dict) -> bool:
+    try:
+        return check(*args, **kwargs)
+    except Exception:
+        return False
+
+
+def args_fit(function: types.FunctionType, args: tuple, kwargs: dict) -> bool:
+    try:
+        real_arguments(function, args, kwargs)
+    except GraphBreak:
+        return False
+    return True
+
+
+class _Probe:
+    """Stands for a trace while binding real arguments."""
+
+    def source_of(self, value: object) -> None:
+        return None
+
+    def fail(self, reason: str, hint: str = "") -> GraphBreak:
+        return GraphBreak(reason)
+
+
+def real_arguments(function: types.FunctionType, args: tuple, kwargs: dict) -> dict[str, object]:
+    return bind_arguments(_Probe(), function, args, kwargs)  # type: ignore[arg-type]
+
+
+# -- misses ---------------------------------------------------------------------------------------------------------
+
+
+def explain_miss(cache: FrameCache, function, args: tuple, kwargs: dict, bound: dict) -> None:
+    """Work out why no entry fits, say so, and learn which sizes and numbers vary."""
+    if not cache.entries:
+        return
+    from .misses import reason_for_miss
+
+    reasons = [reason_for_miss(entry, function, args, kwargs, cache.hints) for entry in cache.entries]
+    reason = reasons[-1]
+    cache.reasons.append(reason)
+    events.recompile(function, reason)
+
+
+def give_up(cache: FrameCache, dispatcher, function) -> Callable:
+    cache.gave_up = True
+    dispatcher.entries.append((None, function))
+    code = function.__code__
+    reasons = list(dict.fromkeys(cache.reasons))
+    details = (code.co_qualname, len(cache.entries), reasons, exc.Location.of_code(code))
+    if cache.options.fullgraph:
+        raise exc.RecompileLimitExceeded(*details)
+    warnings.warn(exc.RecompileWarning.about(*details), stacklevel=4)
+    return function
+
+
+# -- compiling ------------------------------------------------------------------------------------------------------
+
+
+def compile_frame(cache: FrameCache, function: types.FunctionType, args: tuple, kwargs: dict) -> Entry | None:
+    """Capture, compile and wrap one frame; None if it is to be left alone."""
+    if function.__code__.co_flags & (COROUTINE_FLAGS | GENERATOR_FLAG):
+        return skip(cache, function, "a generator or coroutine function: it runs in eager")
+    state = _native.GlobalState()
+    disabled = _native.set_disabled(True)
+    try:
+        with events.compiling(function):
+            return attempts(cache, function, args, kwargs, state)
+    except (exc.KilnError, KeyboardInterrupt):
+        raise
+    except GraphBreak as reason:
+        if cache.options.fullgraph:
+            raise unsupported(reason) from reason.error
+        return skip(cache, function, reason.reason)
+    except Exception as error:
+        return internal_error(cache, function, error)
+    finally:
+        _native.set_disabled(disabled)
+        state.restore()
+
+
+def skip(cache: FrameCache, function: types.FunctionType, reason: str) -> None:
+    events.skip(function, reason)
+
+
+def internal_error(cache: FrameCache, function: types.FunctionType, error: Exception) -> None:
+    """A bug in Kiln must not stop the user's program: eager is right."""
+    where = exc.Location.of_code(function.__code__)
+    problem = exc.InternalError(f"compiling {function.__qualname__}", error, stack=[where])
+    if config.raise_internal_errors or cache.options.fullgraph:
+        raise problem from error
+    warnings.warn(f"{problem}\nThe function runs in plain Python.", RuntimeWarning, stacklevel=5)
+
+
+def attempts(cache: FrameCache, function, args: tuple, kwargs: dict, state) -> Entry | None:
+    """Trace until nothing more is learnt: each restart moves a break earlier."""
+    forced: BreakPoint | None = None
+    for _ in range(100):
+        state.restore()
+        trace = Trace(function, cache.options, cache.hints)
+        frame = RootFrame(trace, function, root_locals(function, args, kwargs))
+        try:
+            outcome = frame.run_root(forced)
+            if isinstance(outcome, Broken) and cache.options.fullgraph and outcome.reason.reason != "config.break_every":
+                raise unsupported(outcome.reason) from outcome.reason.error
+            return assemble_entry(cache, trace, outcome, state)
+        except Restart as restart:
+            forced = restart.args[0]
+        except CannotRebuild as problem:
+            forced = creation_point(trace, problem)
+    raise GraphBreak("capture did not settle")
+
+
+def creation_point(trace: Trace, problem: CannotRebuild) -> BreakPoint:
+    """Where to break instead: the root instruction that made what cannot be made again."""
+    made = trace.created.get(id(problem.value))
+    if made is None:
+        raise trace.fail(f"{problem.reason}, and Kiln cannot carry it over a graph break")
+    reason = trace.fail(f"{problem.reason}; it is made by Python instead")
+    return BreakPoint(made[1][0], made[1][1], reason)
+
+
+def root_locals(function: types.FunctionType, args: tuple, kwargs: dict) -> dict[str, object]:
+    bound = real_arguments(function, args, kwargs)
+    return {name: Lazy(value, Local(name)) for name, value in bound.items()}
+
+
+def unsupported(reason: GraphBreak) -> exc.Unsupported:
+    stack = [exc.Location(*place) for place in reason.stack]
+    return exc.Unsupported(reason.reason, hint=reason.hint or exc.DEFAULT_HINT, stack=stack)
+
+
+def assemble_entry(cache: FrameCache, trace: Trace, outcome: Finished | Broken, state) -> Entry:
+    """Turn an outcome into an entry: rebuild text, graph, check."""
+    continuation = None
+    if isinstance(outcome, Broken):
+        continuation = continue_after(cache, trace, outcome)
+    text = RunText(trace, outcome, continuation)
+    outputs = list(text.rebuilder.outputs)
+    inputs = finish_graph(trace, outputs)  # type: ignore[arg-type]
+    graph_module = graph = None
+    if has_work(trace.graph):
+        graph_module, graph = compile_graph(cache, trace, inputs, state)
+    check = make_check(trace, state)
+    check_text = check.write()
+    eager = trace.function if not trace.effects else None
+    run_text = text.write(graph, inputs, eager)
+    entry = Entry(
+        check_text,
+        run_text,
+        check.namespace,
+        text.rebuilder.namespace,
+        list(trace.guards),
+        graph_module,
+        trace.guards,
+        tensor_check=check.tensor_check,
+        tensor_sources=[guard.source for guard in trace.guards.tensors],
+        break_reason=outcome.reason if isinstance(outcome, Broken) else None,
+        state=state,
+    )
+    forget_reals(trace)
+    events.entry(trace, entry, outcome)
+    return entry
+
+
+def forget_reals(trace: Trace) -> None:
+    """The entry lives long; the arguments of the call that made it must not."""
+    for guard in trace.guards.tensors:
+        guard.shape_text = str(list(guard.real.shape)) if guard.real is not None else ""  # type: ignore[attr-defined]
+        guard.dtype_text = str(getattr(guard.real, "dtype", ""))  # type: ignore[attr-defined]
+        guard.real = None
+
+
+def compile_graph(cache: FrameCache, trace: Trace, inputs: list, state) -> tuple[torch.fx.GraphModule, Callable]:
+    module = torch.fx.GraphModule({}, trace.graph, "KilnGraph")
+    events.graph(trace, module)
+    state.restore()
+    compiled = call_backend(cache.options, module, example_inputs(inputs))
+    return module, compiled
+
+
+def continue_after(cache: FrameCache, trace: Trace, outcome: Broken) -> Continuation:
+    """The skeleton that runs the broken instruction natively and goes on in compiled segments."""
+    frame = outcome.frame
+    nulls = tuple(value is NULL for value in frame.stack)
+    key = (outcome.index, nulls)
+    known = cache.skeletons.get(key)
+    if known is not None:
+        return known
+    try:
+        parts = split(frame.code, outcome.index, nulls)
+    except CannotSplit as error:
+        raise trace.fail(f"{outcome.reason.reason} ({error})") from None
+    options = cache.options
+
+    def wrap_segment(function, segment):
+        return make_dispatcher(function, options)
+
+    skeleton = parts.build(frame.globals, wrap_segment, lambda callee: route(callee, options))
+    continuation = cache.skeletons[key] = Continuation(skeleton, parts.parameters)
+    return continuation
+
+
+# -- routing --------------------------------------------------------------------------------------------------------
+
+_ROUTES: weakref.WeakKeyDictionary[types.FunctionType, dict[int, object]] = weakref.WeakKeyDictionary()
+
+
+def route(callee: object, options: Options) -> object:
+    """A callee that was not inlined, compiled on its own if it is the user's Python."""
+    if type(callee) is types.MethodType:
+        routed = route(callee.__func__, options)
+        return callee if routed is callee.__func__ else types.MethodType(routed, callee.__self__)  # type: ignore[arg-type]
+    if type(callee) is types.FunctionType and worth_compiling(callee):
+        table = _ROUTES.setdefault(callee, {})
+        known = table.get(id(options))
+        if known is None:
+            known = make_routed(callee, options)
+            table[id(options)] = known
+        return known
+    if isinstance(callee, torch.nn.Module) and type(callee).__call__ is torch.nn.Module.__call__:
+        return types.MethodType(route_call_module(options), callee)
+    return callee
+
+
+def make_routed(callee: types.FunctionType, options: Options) -> Callable:
+    clone = types.FunctionType(
+        callee.__code__, callee.__globals__, callee.__name__, callee.__defaults__, callee.__closure__
+    )
+    clone.__kwdefaults__ = callee.__kwdefaults__
+    clone.__qualname__ = callee.__qualname__
+    clone.__module__ = callee.__module__
+    return make_dispatcher(clone, options)
+
+
+def call_module(module, *args, **kwargs):
+    """What compiling a module compiles: calling it."""
+    return module(*args, **kwargs)
+
+
+def module_caller() -> types.FunctionType:
+    """A function object of its own for each compiled module."""
+    return types.FunctionType(call_module.__code__, call_module.__globals__, "call_module")
+
+
+_MODULE_ROUTES: dict[int, tuple[Options, object]] = {}
+
+
+def route_call_module(options: Options) -> object:
+    known = _MODULE_ROUTES.get(id(options))
+    if known is None:
+        known = _MODULE_ROUTES[id(options)] = (options, make_dispatcher(module_caller(), options))
+    return known[1]
+
+
+def worth_compiling(function: types.FunctionType) -> bool:
+    module = function.__module__ or ""
+    if getattr(function, "_kiln_disabled", False) or module.startswith(("torch.", "kiln.")) or module == "torch":
+        return False
+    if function.__code__.co_flags & (COROUTINE_FLAGS | GENERATOR_FLAG):
+        return False
+    return not any(module == name or module.startswith(name + ".") for name in SKIPPED_MODULES)
+
+
+def reset() -> None:
+    """Forget everything compiled."""
+    with COMPILE_LOCK:
+        _CACHES.clear()
+        _ROUTES.clear()
+        _MODULE_ROUTES.clear()
+        for dispatcher in list(_DISPATCHERS):
+            dispatcher.entries = []
+            redefined(dispatcher)
+
+

@@ -1,0 +1,154 @@
+"""Side effects: what the program did to outside objects, written back after the graph has run.
+
+Shadows hold final states, so one comparison per object with what it held on arrival tells what to write; a list that
+was appended to and popped again costs nothing. New values are built before the first write, so writes cannot disturb
+each other.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable
+
+from .rebuild import Rebuilder
+from .trace import Trace
+from .values import DELETED, Kind, Record, same_value
+
+
+def write_effects(rebuilder: Rebuilder) -> None:
+    """Append the statements that bring outside objects up to date."""
+    trace = rebuilder.trace
+    for record in list(trace.by_shadow.values()):
+        WRITERS[record.kind](rebuilder, record)
+        write_attributes(rebuilder, record)
+    write_globals(rebuilder, trace)
+    write_tensor_attributes(rebuilder, trace)
+    rebuilder.run_later()
+
+
+def write_list(r: Rebuilder, record: Record) -> None:
+    now, before = list(record.shadow), record.items  # type: ignore[call-overload]
+    if len(now) == len(before) and all(map(same_value, before, now)):  # type: ignore[arg-type]
+        return
+    target = r.read(record.source)
+    if len(now) > len(before) and all(map(same_value, before, now)):  # type: ignore[arg-type]
+        r.effects.append(f"_k_list.extend({target}, [{r.items(now[len(before) :])}])")  # type: ignore[arg-type]
+        return
+    r.effects.append(f"_k_list.__setitem__({target}, _k_slice(None), [{r.items(now)}])")
+
+
+def write_deque(r: Rebuilder, record: Record) -> None:
+    now, before = list(record.shadow), record.items  # type: ignore[call-overload]
+    if len(now) == len(before) and all(map(same_value, before, now)):  # type: ignore[arg-type]
+        return
+    target = r.read(record.source)
+    values = f"[{r.items(now)}]"
+    r.effects += [f"{target}.clear()", f"{target}.extend({values})"]
+
+
+def write_dict(r: Rebuilder, record: Record) -> None:
+    before: dict = record.items  # type: ignore[assignment]
+    now = dict(dict.items(record.shadow))  # type: ignore[arg-type]
+    base = collections.OrderedDict if isinstance(record.shadow, collections.OrderedDict) else dict
+    kept = [key for key in before if key in now]
+    changed = [key for key in now if key not in before or not same_value(before[key], now[key])]
+    removed = [key for key in before if key not in now]
+    in_order = list(now)[: len(kept)] == kept
+    if not changed and not removed and in_order:
+        return
+    target, kind = r.read(record.source), r.bind(base, base.__name__)
+    if not in_order:
+        pairs = [(r.value(key), r.value(value)) for key, value in now.items()]
+        r.effects.append(f"{kind}.clear({target})")
+        r.effects += [f"{kind}.__setitem__({target}, {key}, {value})" for key, value in pairs]
+        return
+    removals = [f"{kind}.__delitem__({target}, {r.value(key)})" for key in removed]
+    writes = [f"{kind}.__setitem__({target}, {r.value(key)}, {r.value(now[key])})" for key in changed]
+    r.effects += removals + writes
+
+
+def write_set(r: Rebuilder, record: Record) -> None:
+    now: set = record.shadow  # type: ignore[assignment]
+    before: set = record.items  # type: ignore[assignment]
+    if set(now) == before:
+        return
+    target = r.read(record.source)
+    added = f"[{r.items(item for item in now if item not in before)}]"
+    removed = f"[{r.items(item for item in before if item not in now)}]"
+    r.effects += [f"_k_set.difference_update({target}, {removed})", f"_k_set.update({target}, {added})"]
+
+
+def write_cell(r: Rebuilder, record: Record) -> None:
+    try:
+        now: tuple = (record.shadow.cell_contents,)  # type: ignore[attr-defined]
+    except ValueError:
+        now = ()
+    before: tuple = record.items  # type: ignore[assignment]
+    if len(now) == len(before) and all(map(same_value, before, now)):
+        return
+    target = r.read(record.source)
+    if now:
+        r.effects.append(f"{target}.cell_contents = {r.value(now[0])}")
+    else:
+        r.effects.append(f"del {target}.cell_contents")
+
+
+def write_nothing(r: Rebuilder, record: Record) -> None:
+    return None
+
+
+def write_attributes(r: Rebuilder, record: Record) -> None:
+    """Instance dictionaries and slots."""
+    if record.attributes is not None:
+        before, now = record.attributes, record.shadow.__dict__
+        for name, value in now.items():
+            if name not in before or not same_value(before[name], value):
+                r.effects.append(f"{r.read(record.source)}.__dict__[{name!r}] = {r.value(value)}")
+        for name in before:
+            if name not in now:
+                r.effects.append(f"del {r.read(record.source)}.__dict__[{name!r}]")
+    for name, before_value in record.slots.items():
+        write_slot(r, record, name, before_value)
+
+
+def write_slot(r: Rebuilder, record: Record, name: str, before: object) -> None:
+    from .source import lookup
+
+    descriptor = lookup(type(record.shadow), name)
+    try:
+        now = descriptor.__get__(record.shadow)  # type: ignore[attr-defined]
+    except AttributeError:
+        if before is not None:
+            r.effects.append(f"{r.bind(descriptor, 'slot')}.__delete__({r.read(record.source)})")
+        return
+    if now is not before:
+        r.effects.append(f"{r.bind(descriptor, 'slot')}.__set__({r.read(record.source)}, {r.value(now)})")
+
+
+def write_globals(r: Rebuilder, trace: Trace) -> None:
+    for namespace, written in trace.globals.values():
+        target = r.read(trace.globals_source(namespace))
+        for name, value in written.items():
+            if value is DELETED:
+                r.effects.append(f"{target}.pop({name!r}, None)")
+            else:
+                r.effects.append(f"{target}[{name!r}] = {r.value(value)}")
+
+
+def write_tensor_attributes(r: Rebuilder, trace: Trace) -> None:
+    """Attributes and gradients that the program put on tensors; of those made inside, only if they come out."""
+    for info in list(trace.tensors.values()):
+        if not info.grad_set or (info.source is None and info.node not in r.outputs):
+            continue
+        for name, value in info.attributes.items():
+            r.effects.append(f"{r.value(info.fake)}.{name} = {r.value(value)}")
+
+
+WRITERS: dict[Kind, Callable[[Rebuilder, Record], None]] = {
+    Kind.LIST: write_list,
+    Kind.DEQUE: write_deque,
+    Kind.DICT: write_dict,
+    Kind.SET: write_set,
+    Kind.CELL: write_cell,
+    Kind.OBJECT: write_nothing,
+}

@@ -1,0 +1,293 @@
+"""Entries: the check and the run function of one capture, generated as Python source and compiled.
+
+The run function has the captured function's own signature: read what the graph needs, call the graph, build what is
+alive, write effects back, then return - or hand the live state to the skeleton of a graph break. Should the graph
+itself raise, state is put back and, where nothing was changed yet, the frame is run again in eager, which then raises
+in the user's own line (or handles the error, if the program does).
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+import torch.fx
+
+from .. import _native
+from ..bytecode.split import UNBOUND
+from .effects import write_effects
+from .frame import NULL, Broken, Finished
+from .guards import KINDS, Guard, is_global_lookup, plain
+from .rebuild import Rebuilder, Text
+from .source import Source, parameter_name
+from .symbols import shape_conditions
+from .trace import SymbolInput, Trace
+
+
+@dataclass(eq=False)
+class Entry:
+    """One compiled version of a frame."""
+
+    check_text: str
+    run_text: str
+    check_names: dict[str, object]
+    run_names: dict[str, object]
+    guard_list: list[Guard]
+    graph_module: torch.fx.GraphModule | None
+    trace_guards: object
+    explain: Callable[..., object] | None = None
+    tensor_check: object = None
+    tensor_sources: list[Source] = field(default_factory=list)
+    break_reason: object = None
+    state: object = None
+
+    def bind(self, function: types.FunctionType) -> tuple[Callable, Callable]:
+        """Check and run for a function object (functions of one code share entries)."""
+        return (
+            instantiate(self.check_text, self.check_names, function, "check"),
+            instantiate(self.run_text, self.run_names, function, "run"),
+        )
+
+
+def instantiate(text: str, names: dict[str, object], function: types.FunctionType, kind: str) -> types.FunctionType:
+    namespace = dict(names)
+    namespace["_k_G"] = function.__globals__
+    namespace["_k_C"] = function.__closure__
+    namespace["__builtins__"] = {}
+    code = function.__code__
+    exec(compiled(text, f"<kiln {kind} of {code.co_qualname} at {code.co_filename}:{code.co_firstlineno}>"), namespace)
+    made: types.FunctionType = namespace["_k_function"]  # type: ignore[assignment]
+    made.__defaults__ = function.__defaults__
+    made.__kwdefaults__ = function.__kwdefaults__
+    made.__qualname__ = made.__name__ = function.__name__ if kind == "run" else f"{function.__name__} (guards)"
+    return made
+
+
+_COMPILED: dict[str, types.CodeType] = {}
+
+
+def compiled(text: str, filename: str) -> types.CodeType:
+    if len(_COMPILED) > 512:
+        _COMPILED.clear()
+    code = _COMPILED.get(text)
+    if code is None:
+        code = _COMPILED[text] = compile(text, filename, "exec")
+    return code
+
+
+def signature(code: types.CodeType) -> str:
+    """The parameters of a code object, without defaults."""
+    names = [parameter_name(name) for name in code.co_varnames]
+    parts = names[: code.co_argcount]
+    if code.co_posonlyargcount:
+        parts.insert(code.co_posonlyargcount, "/")
+    index = code.co_argcount + code.co_kwonlyargcount
+    keyword_only = names[code.co_argcount : index]
+    if code.co_flags & 0x04:
+        parts.append("*" + names[index])
+        index += 1
+    elif keyword_only:
+        parts.append("*")
+    parts += keyword_only
+    if code.co_flags & 0x08:
+        parts.append("**" + names[index])
+    return ", ".join(parts)
+
+
+# -- checks ---------------------------------------------------------------------------------------------------------
+
+
+class CheckText(Text):
+    """The guards as statements: native tables first, then one line a guard, tensors last."""
+
+    def __init__(self, trace: Trace, state: object):
+        super().__init__()
+        self.trace = trace
+        self.lines: list[str] = []
+        self.reads = self.lines  # a read is a statement like any other here, in order
+        self.tensor_check: object = None
+        self.state = state
+
+    def write(self) -> str:
+        guards = self.trace.guards
+        self.require(f"{self.bind(self.state, 'state')}.check()")
+        items = [guard for guard in guards if is_table_guard(guard)]
+        if items:
+            self.require(f"{self.bind(items_check(self.trace, items), 'items')}()")
+        if guards.classes.found:
+            guards.classes.seal()
+            self.require(f"{self.bind(guards.classes.check, 'classes')}()")
+        for guard in guards:
+            if not is_table_guard(guard):
+                self.require(self.render(guard))
+        for _, predicate in guards.extras:
+            self.require(f"{self.bind(predicate, 'extra')}()")
+        self.write_distinct()
+        self.write_tensors()
+        for condition in self.trace.guards.shapes:
+            self.write_condition(condition)
+        body = "\n".join("    " + line for line in self.lines)
+        return f"def _k_function({signature(self.trace.function.__code__)}):\n{body}\n    return True\n"
+
+    def require(self, expression: str) -> None:
+        self.lines.append(f"if not ({expression}): return False")
+
+    def render(self, guard: Guard) -> str:
+        expression = self.read(guard.source)
+        value = plain(guard.value)
+        if isinstance(value, Source):
+            value = self.read(value)
+        return KINDS[guard.kind].render(expression, value, self.bind)
+
+    def write_distinct(self) -> None:
+        sources = list(self.trace.guards.distinct)
+        if len(sources) > 1:
+            names = ", ".join(self.read(source) for source in sources)
+            self.require(f"{self.bind(_native.distinct, 'distinct')}({names})")
+
+    def write_tensors(self) -> None:
+        tensors = self.trace.guards.tensors
+        if tensors:
+            self.tensor_check = _native.TensorCheck([(t.real, t.dynamic, t.strides) for t in tensors])
+            names = ", ".join(self.read(t.source) for t in tensors)
+            self.require(f"{self.bind(self.tensor_check, 'tensors')}({names})")
+
+    def write_condition(self, condition: object) -> None:
+        for name, source in condition.symbols:  # type: ignore[attr-defined]
+            self.lines.append(f"{name} = {self.read(source)}")
+        import math
+
+        self.namespace.setdefault("math", math)
+        self.require(condition.text)  # type: ignore[attr-defined]
+
+
+def is_table_guard(guard: Guard) -> bool:
+    """Whether a guard is about an entry of a fixed dictionary: those are checked natively, all at once."""
+    from .source import GlobalsOf
+
+    if guard.kind == "identity":
+        return is_global_lookup(guard.source)
+    return guard.kind == "lacks_key" and isinstance(guard.source, GlobalsOf)
+
+
+def items_check(trace: Trace, guards: list[Guard]) -> Callable[[], bool]:
+    rows = []
+    for guard in guards:
+        base = guard.source if guard.kind == "lacks_key" else guard.source.base
+        owner = base.owner  # type: ignore[union-attr]
+        namespace = trace.function.__globals__ if owner is None else owner.value
+        if guard.kind == "lacks_key":
+            rows.append((namespace, plain(guard.value), _native.MISSING))
+        else:
+            rows.append((namespace, guard.source.key, plain(guard.value)))  # type: ignore[union-attr]
+    return _native.ItemsCheck(rows)
+
+
+# -- runs -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Continuation:
+    """What a broken frame hands on: the skeleton and which live values it takes."""
+
+    skeleton: Callable
+    parameters: tuple
+
+
+class RunText:
+    """The run function's text, and the graph outputs it needs."""
+
+    def __init__(self, trace: Trace, outcome: Finished | Broken, continuation: Continuation | None):
+        self.trace = trace
+        self.rebuilder = Rebuilder(trace)
+        if isinstance(outcome, Finished):
+            self.ending = f"return {self.rebuilder.value(outcome.value)}"
+        else:
+            self.ending = self.call_skeleton(outcome, continuation)  # type: ignore[arg-type]
+        self.rebuilder.run_later()
+        write_effects(self.rebuilder)
+
+    def call_skeleton(self, outcome: Broken, continuation: Continuation) -> str:
+        r, frame = self.rebuilder, outcome.frame
+        arguments = []
+        for kind, key in continuation.parameters:
+            if kind == "stack":
+                value = frame.stack[key]
+                arguments.append(r.bind(UNBOUND, "unbound") if value is NULL else r.value(value))
+            elif kind == "local":
+                bound = key in frame.locals
+                arguments.append(r.value(frame.locals[key]) if bound else r.bind(UNBOUND, "unbound"))
+            else:
+                arguments.append(r.value(frame.cells[key]))
+        return f"return {r.bind(continuation.skeleton, 'continue')}({', '.join(arguments)})"
+
+    def write(self, graph: Callable | None, inputs: list, eager: Callable | None) -> str:
+        """The text, once the graph is compiled."""
+        r = self.rebuilder
+        call: list[str] = []
+        if graph is not None:
+            names = ", ".join(r.read(item.source) for item in inputs)
+            outputs = "".join(f"{name}, " for name in r.outputs.values())
+            target = f"({outputs}) = " if outputs else ""
+            call = [f"{target}{r.bind(graph, 'graph')}({names})"]
+            call = self.guarded(call, eager)
+        lines = [*r.reads, *call, *(line for line in r.lines if line), *r.effects, self.ending]
+        body = "\n".join("    " + line for line in lines)
+        return f"def _k_function({signature(self.trace.function.__code__)}):\n{body}\n"
+
+    def guarded(self, call: list[str], eager: Callable | None) -> list[str]:
+        """The graph call, with what happens if it raises."""
+        r = self.rebuilder
+        lines = ["try:", *("    " + line for line in call), "except _k_Exception:"]
+        if self.trace.state_changed:
+            state = r.bind(_native.GlobalState, "GlobalState")
+            lines.insert(0, f"_k_state = {state}()")
+            lines.append("    _k_state.restore()")
+        if eager is None:
+            return [*lines, "    raise"]
+        code = self.trace.function.__code__
+        return [*lines, f"    return {r.bind(eager, 'eager')}({call_signature(code)})"]
+
+
+def call_signature(code: types.CodeType) -> str:
+    """Arguments that pass the parameters of a code object on."""
+    names = [parameter_name(name) for name in code.co_varnames]
+    parts = names[: code.co_argcount]
+    index = code.co_argcount + code.co_kwonlyargcount
+    keyword_only = [f"{name}={name}" for name in names[code.co_argcount : index]]
+    if code.co_flags & 0x04:
+        parts.append("*" + names[index])
+        index += 1
+    parts += keyword_only
+    if code.co_flags & 0x08:
+        parts.append("**" + names[index])
+    return ", ".join(parts)
+
+
+def finish_graph(trace: Trace, outputs: list[torch.fx.Node]) -> list:
+    """Close the graph: outputs, dead code, unused inputs. Gives the inputs that are left."""
+    trace.graph.output(tuple(outputs))
+    used = []
+    for item in trace.inputs:
+        if item.node.users:
+            used.append(item)
+        else:
+            trace.graph.erase_node(item.node)
+    return used
+
+
+def has_work(graph: torch.fx.Graph) -> bool:
+    return any(node.op not in ("placeholder", "output") for node in graph.nodes)
+
+
+def example_inputs(inputs: list) -> list[object]:
+    return [item.value if isinstance(item, SymbolInput) else item.fake for item in inputs]
+
+
+def make_check(trace: Trace, state: object) -> CheckText:
+    trace.guards.shapes += shape_conditions(trace)
+    return CheckText(trace, state)
+
+

@@ -1,0 +1,260 @@
+"""The symbolic interpreter: a frame, its loop, exceptions, and how a root frame ends (return or graph break).
+
+A :class:`Frame` has what CPython's has: locals, cells, an operand stack and a position. Opcodes are in ``opcodes.py``.
+Inlined calls are nested frames. Only the outermost frame (the *root*) can break: it stops *before* an instruction,
+with its state complete, so that the instruction can be run natively and the rest captured as a frame of its own.
+"""
+
+from __future__ import annotations
+
+import types
+import weakref
+from dataclasses import dataclass
+
+from ..bytecode import Bytecode, Instruction, decode
+from ..config import config
+from .source import Attribute, Item
+from .trace import Trace
+from .values import GraphBreak, Lazy, Raised, Restart
+from .wrap import force, wrap
+
+NULL = type("NULL", (), {"__repr__": lambda self: "NULL"})()  # the empty half of a call's operands
+RETURNED, YIELDED = object(), object()  # why a frame's loop stopped
+
+COROUTINE_FLAGS = 0x80 | 0x100 | 0x200
+GENERATOR_FLAG = 0x20
+
+_DECODED: dict[int, tuple[weakref.ref, Bytecode]] = {}
+
+
+def decoded(code: types.CodeType) -> Bytecode:
+    """The instructions of a code object, decoded once."""
+    known = _DECODED.get(id(code))
+    if known is not None and known[0]() is code:
+        return known[1]
+    bytecode = decode(code)
+    key = id(code)
+    _DECODED[key] = (weakref.ref(code, lambda _: _DECODED.pop(key, None)), bytecode)
+    return bytecode
+
+
+class Frame:
+    """One Python frame, interpreted."""
+
+    def __init__(self, trace: Trace, function: types.FunctionType, bound: dict[str, object]):
+        self.trace = trace
+        self.function = function
+        self.code = function.__code__
+        self.globals = function.__globals__
+        self.bytecode = decoded(self.code)
+        self.locals = bound
+        self.cells: dict[str, types.CellType] = self.closure()
+        self.cell_names = frozenset(self.code.co_cellvars)
+        self.stack: list[object] = []
+        self.index = 0  # the instruction being executed
+        self.next = 0
+        self.keyword_names: tuple[str, ...] = ()
+        self.result: object = None
+
+    def closure(self) -> dict[str, types.CellType]:
+        cells = self.function.__closure__ or ()
+        source = self.trace.source_of(self.function)
+        if source is None:
+            return dict(zip(self.code.co_freevars, cells, strict=True))
+        base = Attribute(source, "__closure__")
+        return {
+            name: wrap(self.trace, cell, Item(base, index))  # type: ignore[misc]
+            for index, (name, cell) in enumerate(zip(self.code.co_freevars, cells, strict=True))
+        }
+
+    def line(self) -> int:
+        return self.bytecode.instructions[self.index].line or self.code.co_firstlineno
+
+    def protected(self) -> bool:
+        """Whether an ``except`` or ``finally`` of this frame would see an exception raised here."""
+        entry = self.bytecode.handler_at[self.index]
+        if entry is None:
+            return False
+        after = self.bytecode.instructions[min(entry.target.index + 1, len(self.bytecode) - 1)]
+        return after.op != "WITH_EXCEPT_START"
+
+    # -- the operand stack ----------------------------------------------------------------------------------------
+
+    def push(self, value: object) -> None:
+        self.stack.append(value)
+
+    def pop(self) -> object:
+        """The top value, looked at."""
+        value = self.stack.pop()
+        return force(self.trace, value) if type(value) is Lazy else value
+
+    def pop_raw(self) -> object:
+        return self.stack.pop()
+
+    def pop_many(self, count: int) -> list[object]:
+        """The top values, not looked at."""
+        if not count:
+            return []
+        values = self.stack[-count:]
+        del self.stack[-count:]
+        return values
+
+    def jump(self, target: Instruction) -> None:
+        self.next = target.index
+
+    # -- the loop -------------------------------------------------------------------------------------------------
+
+    def run(self) -> object:
+        """Interpret until the frame returns or yields; an exception leaves as :class:`Raised`."""
+        from .opcodes import HANDLERS
+
+        trace, instructions = self.trace, self.bytecode.instructions
+        trace.frames.append(self)
+        try:
+            while True:
+                try:
+                    while True:
+                        self.index = index = self.next
+                        self.next = index + 1
+                        instruction = instructions[index]
+                        handler = HANDLERS.get(instruction.op)
+                        if handler is None:
+                            raise trace.fail(f"the bytecode instruction {instruction.op}")
+                        signal = handler(self, instruction)
+                        if signal is not None:
+                            return signal
+                except Raised as raised:
+                    self.unwind(raised.error)
+                trace.instructions += 1
+        finally:
+            trace.frames.pop()
+
+    def unwind(self, error: BaseException) -> None:
+        """Go to the handler of an exception, or leave the frame with it."""
+        entry = self.bytecode.handler_at[self.index]
+        if entry is None:
+            raise Raised(error)
+        del self.stack[entry.depth :]
+        if entry.lasti:
+            self.stack.append(-1)  # the place to report on re-raise: the real frame has its own
+        self.stack.append(error)
+        self.jump(entry.target)
+
+    def raise_error(self, error: BaseException) -> None:
+        """Raise in the program, with ``__context__`` as CPython would set it."""
+        handled = self.trace.handled
+        if handled is not None and error is not handled and error.__context__ is None:
+            error.__context__ = handled
+        raise Raised(error)
+
+
+def run_function(trace: Trace, function: types.FunctionType, bound: dict[str, object]) -> object:
+    """Interpret a call; a generator function gives a generator that is interpreted as it is consumed."""
+    flags = function.__code__.co_flags
+    if flags & COROUTINE_FLAGS:
+        raise trace.fail(f"a call to the coroutine {function.__qualname__}", "await it outside the compiled function")
+    trace.entered += 1
+    frame = Frame(trace, function, bound)
+    if flags & GENERATOR_FLAG:
+        from .generators import InterpretedGenerator
+
+        return InterpretedGenerator(frame)
+    before = trace.handled
+    frame.run()
+    trace.handled = before
+    return frame.result
+
+
+@dataclass
+class Finished:
+    """The root frame returned."""
+
+    value: object
+
+
+@dataclass
+class Broken:
+    """The root frame stopped before an instruction."""
+
+    index: int
+    frame: Frame
+    reason: GraphBreak
+
+
+class RootFrame(Frame):
+    """The frame being captured."""
+
+    def __init__(self, trace: Trace, function: types.FunctionType, bound: dict[str, object]):
+        super().__init__(trace, function, bound)
+        self.visits: dict[int, int] = {}
+
+    def closure(self) -> dict[str, types.CellType]:
+        from .source import ClosureCell
+
+        return {
+            name: wrap(self.trace, cell, ClosureCell(index, name))  # type: ignore[misc]
+            for index, (name, cell) in enumerate(zip(self.code.co_freevars, self.function.__closure__ or (), strict=True))
+        }
+
+    def run_root(self, forced: BreakPoint | None) -> Finished | Broken:
+        """Interpret to the end or to a break. ``forced`` is where an earlier attempt had to stop."""
+        from .opcodes import HANDLERS
+
+        trace, instructions = self.trace, self.bytecode.instructions
+        first_line = None
+        trace.frames.append(self)
+        while True:
+            self.index = index = self.next
+            self.next = index + 1
+            instruction = instructions[index]
+            visit = self.visits[index] = self.visits.get(index, 0) + 1
+            if forced is not None and index == forced.index and visit == forced.visit:
+                return Broken(index, self, forced.reason)
+            if config.break_every is not None and instruction.positions and instruction.line:
+                if first_line is None:
+                    first_line = (instruction.line, index)
+                elif self.break_here(instruction, first_line):
+                    return Broken(index, self, trace.fail("config.break_every"))
+            before = list(self.stack)
+            keywords = self.keyword_names
+            marks = trace.entered, len(trace.graph.nodes)
+            try:
+                try:
+                    handler = HANDLERS.get(instruction.op)
+                    if handler is None:
+                        raise trace.fail(f"the bytecode instruction {instruction.op}")
+                    if handler(self, instruction) is RETURNED:
+                        return Finished(self.result)
+                except Raised as raised:
+                    if self.bytecode.handler_at[index] is None:
+                        raise trace.fail(
+                            f"the program raises {type(raised.error).__name__}: {raised.error}", error=raised.error
+                        ) from None
+                    self.unwind(raised.error)
+            except GraphBreak as reason:
+                reason.where = BreakPoint(index, visit, reason)
+                del trace.frames[1:]
+                if marks != (trace.entered, len(trace.graph.nodes)):
+                    raise Restart(reason.where) from None
+                self.stack, self.keyword_names, self.next = before, keywords, index
+                return Broken(index, self, reason)
+
+    def break_here(self, instruction: Instruction, first: tuple[int, int]) -> bool:
+        if instruction.op in NEVER_FORCED:
+            return False
+        if config.break_every == "instruction":
+            return instruction.index != first[1]
+        return instruction.line != first[0]
+
+
+NEVER_FORCED = frozenset({"RESUME", "MAKE_CELL", "COPY_FREE_VARS", "PUSH_EXC_INFO", "RERAISE", "NOP", "JUMP_FORWARD"})
+NEVER_FORCED |= {"JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT", "POP_EXCEPT", "COPY", "CACHE"}
+
+
+@dataclass
+class BreakPoint:
+    """Where a root frame has to stop: an instruction, the n-th time it is reached."""
+
+    index: int
+    visit: int
+    reason: GraphBreak

@@ -1,0 +1,261 @@
+"""Guards: what capture assumed, as a list of ``(source, kind, value)``, rendered into one check per entry.
+
+Each kind is a row of a table: how it is written as an expression, and how it is said in words when it fails. Tensor
+properties are checked in native code in one call; class attributes by class version; fixed-dictionary lookups
+(globals, module attributes) in one native call as well. The order of discovery is kept: a guard may rely on the ones
+before it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from .. import _native
+from .source import Attribute, GlobalsOf, Identity, Item, Local, Source, lookup, render_key
+
+Bind = Callable[[object, str], str]
+
+
+@dataclass(frozen=True)
+class Guard:
+    """One assumption. ``value`` is wrapped in :class:`Identity` so that guards hash whatever it is."""
+
+    source: Source
+    kind: str
+    value: object = None
+
+    def describe(self) -> str:
+        return f"{self.source.describe()} {KINDS[self.kind].words(plain(self.value))}"
+
+
+def plain(value: object) -> object:
+    return value.value if isinstance(value, Identity) else value
+
+
+def short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) < 80 else text[:77] + "..."
+
+
+@dataclass(frozen=True)
+class KindOfGuard:
+    """A row of the guard table."""
+
+    render: Callable[[str, object, Bind], str]
+    words: Callable[[object], str]
+    seen: Callable[[object], str]
+
+
+def _render_constant(expr: str, value: object, bind: Bind) -> str:
+    if value is None or value is Ellipsis or value is NotImplemented or isinstance(value, bool):
+        return f"{expr} is {value!r}"
+    kind = type(value)
+    if kind is float:
+        return _render_float(expr, value)
+    if kind in (int, str, bytes):
+        return f"(_k_type({expr}) is _k_{kind.__name__} and {expr} == {value!r})"
+    return f"(_k_type({expr}) is {bind(kind, kind.__name__)} and {expr} == {bind(value, 'value')})"
+
+
+def _render_float(expr: str, value: float) -> str:
+    if math.isnan(value):
+        return f"(_k_type({expr}) is _k_float and {expr} != {expr})"
+    if value == 0:  # 0.0 == -0.0, but 1/x is not the same
+        return f"(_k_type({expr}) is _k_float and _k_str({expr}) == {str(value)!r})"
+    literal = repr(value) if not math.isinf(value) else f"_k_float({str(value)!r})"
+    return f"(_k_type({expr}) is _k_float and {expr} == {literal})"
+
+
+def _keys_expression(expr: str, keys: tuple, bind: Bind) -> str:
+    """Dictionary keys and their order; identity-compared keys are bound, constants written out."""
+    if not keys:
+        return f"not {expr}"
+    return f"{bind(same_keys, 'same_keys')}({expr}, {bind(keys, 'keys')})"
+
+
+def same_keys(mapping: dict, keys: tuple) -> bool:
+    """Whether a dictionary (or set) iterates over just these keys, types included."""
+    if len(mapping) != len(keys):
+        return False
+    return all(a is b or (type(a) is type(b) and a == b) for a, b in zip(mapping, keys, strict=True))
+
+
+def _type_name(value: object) -> str:
+    return f"{value.__module__}.{value.__qualname__}" if isinstance(value, type) else short(value)
+
+
+KINDS: dict[str, KindOfGuard] = {
+    "constant": KindOfGuard(_render_constant, lambda v: f"== {short(v)}", short),
+    "identity": KindOfGuard(
+        lambda e, v, bind: f"{e} is {bind(v, 'object')}", lambda v: f"is {short(v)}", lambda v: short(v)
+    ),
+    "type": KindOfGuard(
+        lambda e, v, bind: f"_k_type({e}) is {bind(v, v.__name__)}",
+        lambda v: f"type: {_type_name(v)} expected",
+        lambda v: _type_name(type(v)),
+    ),
+    "length": KindOfGuard(
+        lambda e, v, bind: f"_k_len({e}) == {v}", lambda v: f"length: {v} expected", lambda v: str(len(v))
+    ),
+    "truth": KindOfGuard(
+        lambda e, v, bind: f"{e}" if v else f"not {e}",
+        lambda v: "not empty" if v else "empty",
+        lambda v: "not empty" if v else "empty",
+    ),
+    "has_key": KindOfGuard(
+        lambda e, v, bind: f"{render_key(v, bind)} in {e}", lambda v: f"has key {short(v)}", lambda v: "no such key"
+    ),
+    "lacks_key": KindOfGuard(
+        lambda e, v, bind: f"{render_key(v, bind)} not in {e}", lambda v: f"has no key {short(v)}", lambda v: "has it"
+    ),
+    "keys": KindOfGuard(_keys_expression, lambda v: f"keys: {short(list(v))} expected", lambda v: short(list(v))),
+    "code": KindOfGuard(
+        lambda e, v, bind: f"{e}.__code__ is {bind(v, 'code')}",
+        lambda v: f"code of {v.co_qualname} (line {v.co_firstlineno})",
+        lambda v: short(v),
+    ),
+    "no_attribute": KindOfGuard(
+        lambda e, v, bind: f"{v!r} not in {e}.__dict__", lambda v: f"has no attribute {v!r}", lambda v: "has it"
+    ),
+    "empty_slot": KindOfGuard(
+        lambda e, v, bind: f"not _k_hasattr({e}, {v!r})", lambda v: f"has no attribute {v!r}", lambda v: "has it"
+    ),
+    "empty_cell": KindOfGuard(
+        lambda e, v, bind: f"{bind(cell_is_empty, 'cell_is_empty')}({e})", lambda v: "unbound", lambda v: "bound"
+    ),
+    "same": KindOfGuard(lambda e, v, bind: f"{e} is {v}", lambda v: f"is {v}", lambda v: "another object"),
+}
+
+
+def cell_is_empty(cell: object) -> bool:
+    """Whether a closure cell holds nothing."""
+    try:
+        cell.cell_contents  # type: ignore[attr-defined]  # noqa: B018
+    except ValueError:
+        return True
+    return False
+
+
+class ClassWatch:
+    """Assumptions about class attributes: checked by class version, re-verified one by one when that moved.
+
+    The attributes' values are held: an entry that guards a function's class keeps that class's attributes alive as
+    long as the entry lives, no longer.
+    """
+
+    def __init__(self) -> None:
+        self.found: dict[type, dict[str, object]] = {}
+        self.versions: list[tuple[type, int]] = []
+
+    def watch(self, cls: type, name: str, raw: object) -> None:
+        self.found.setdefault(cls, {})[name] = raw
+
+    def seal(self) -> None:
+        """Remember the versions; called when capture is done."""
+        self.versions = [(cls, _native.type_version(cls)) for cls in self.found]
+
+    def check(self) -> bool:
+        version = _native.type_version
+        for cls, expected in self.versions:
+            if not expected or version(cls) != expected:
+                return self.verify()
+        return True
+
+    def verify(self) -> bool:
+        missing = object()
+        for cls, names in self.found.items():
+            for name, raw in names.items():
+                if lookup(cls, name, missing) is not (missing if raw is None and lookup(cls, name) is None else raw):
+                    return False
+        self.seal()
+        return True
+
+    def reason(self) -> str | None:
+        for cls, names in self.found.items():
+            for name, raw in names.items():
+                if lookup(cls, name) is not raw:
+                    return f"{cls.__qualname__}.{name} is {short(raw)} expected, {short(lookup(cls, name))} seen"
+        return None
+
+
+@dataclass(eq=False)
+class TensorGuard:
+    """A graph input's properties."""
+
+    source: Source
+    real: object
+    dynamic: tuple[bool, ...] | None
+    strides: bool = True
+
+
+class GuardSet:
+    """All assumptions of one capture, in order of discovery."""
+
+    def __init__(self) -> None:
+        self.guards: dict[Guard, None] = {}
+        self.classes = ClassWatch()
+        self.tensors: list[TensorGuard] = []
+        self.distinct: dict[Source, None] = {}
+        self.shapes: list[ShapeCondition] = []
+        self.state: object = None
+        self.extras: list[tuple[str, Callable[[], bool]]] = []  # words, predicate without arguments
+
+    def add(self, source: Source, kind: str, value: object = None) -> None:
+        wrapped = value if kind in HASHED else Identity(value)
+        self.guards.setdefault(Guard(source, kind, wrapped))
+
+    def __iter__(self) -> Iterator[Guard]:
+        return iter(self.guards)
+
+    def describe(self) -> list[str]:
+        """The guards in words, for people."""
+        lines = [guard.describe() for guard in self.guards]
+        lines += [f"{t.source.describe()} {describe_tensor(t)}" for t in self.tensors]
+        lines += [condition.words for condition in self.shapes]
+        for cls, names in self.classes.found.items():
+            lines.append(f"class {cls.__qualname__}: {', '.join(sorted(names))} unchanged")
+        lines += [words for words, _ in self.extras]
+        if len(self.distinct) > 1:
+            lines.append(f"{len(self.distinct)} arguments and objects are not the same object")
+        return lines
+
+
+@dataclass(frozen=True)
+class ShapeCondition:
+    """A condition on symbolic sizes: text in terms of ``symbols``, words for people."""
+
+    text: str
+    words: str
+    symbols: tuple[tuple[str, Source], ...]
+
+
+HASHED = frozenset({"length", "truth", "no_attribute", "empty_slot", "same"})
+
+
+def describe_tensor(guard: TensorGuard) -> str:
+    tensor = guard.real
+    shape = guard.shape_text if hasattr(guard, "shape_text") else ""
+    return f"tensor {getattr(tensor, 'dtype', '')} {shape}".strip()
+
+
+def is_global_lookup(source: Source) -> bool:
+    """Whether a source is ``fixed dictionary[name]``."""
+    return isinstance(source, Item) and isinstance(source.base, GlobalsOf)
+
+
+__all__ = [
+    "KINDS",
+    "Attribute",
+    "ClassWatch",
+    "Guard",
+    "GuardSet",
+    "Local",
+    "ShapeCondition",
+    "TensorGuard",
+    "describe_tensor",
+    "is_global_lookup",
+    "plain",
+    "short",
+]

@@ -1,0 +1,110 @@
+"""Why an entry does not fit a call, in words, and what that teaches about sizes and numbers that vary.
+
+Only run on a miss: guards are evaluated one by one, in order, until one fails.
+"""
+
+from __future__ import annotations
+
+import types
+
+from ..config import config
+from .entry import Entry, signature
+from .guards import KINDS, Guard, plain
+from .rebuild import Text
+from .source import Source
+
+
+def reason_for_miss(
+    entry: Entry, function: types.FunctionType, args: tuple, kwargs: dict, hints: dict[str, object]
+) -> str:
+    """The first assumption that fails. Sizes and ints that differ are noted in ``hints``."""
+    state = entry.state.reason()  # type: ignore[attr-defined]
+    if state is not None:
+        return state
+    reader = SourceReader(function, args, kwargs)
+    for guard in entry.guard_list:
+        words = failed(reader, guard, hints)
+        if words is not None:
+            return words
+    return failed_elsewhere(entry, reader, hints) or "an assumption that cannot be named"
+
+
+def failed(reader: SourceReader, guard: Guard, hints: dict[str, object]) -> str | None:
+    name = guard.source.describe()
+    value = plain(guard.value)
+    try:
+        seen = reader.read(guard.source)
+    except Exception:
+        return f"{name} is not there any more"
+    text = Text()
+    if isinstance(value, Source):
+        return None if seen is reader.read(value) else f"{name} is {value.describe()} expected, another object seen"
+    expression = KINDS[guard.kind].render("seen", value, text.bind)
+    try:
+        holds = eval(expression, {**text.namespace, "seen": seen})
+    except Exception:
+        holds = False
+    if holds:
+        return None
+    if guard.kind == "constant" and type(value) is type(seen) and type(value) in (int, float):
+        if config.automatic_dynamic:
+            hints[name] = True
+    kind = KINDS[guard.kind]
+    return f"{name} {kind.words(value)}, {safe(kind.seen, seen)} seen"
+
+
+def safe(words, value: object) -> str:
+    try:
+        return words(value)
+    except Exception:
+        return f"a {type(value).__name__}"
+
+
+def failed_elsewhere(entry: Entry, reader: SourceReader, hints: dict[str, object]) -> str | None:
+    guards = entry.trace_guards
+    words = guards.classes.reason()  # type: ignore[attr-defined]
+    if words is not None:
+        return words
+    if entry.tensor_check is not None:
+        words = tensor_reason(entry, reader, hints)
+        if words is not None:
+            return words
+    for condition in guards.shapes:  # type: ignore[attr-defined]
+        values = {name: reader.read(source) for name, source in condition.symbols}
+        import math
+
+        if not eval(condition.text, {"math": math}, values):
+            return f"{condition.words} expected"
+    return "arguments or objects that were different are the same object now (or the other way round)"
+
+
+def tensor_reason(entry: Entry, reader: SourceReader, hints: dict[str, object]) -> str | None:
+    tensors = [reader.read(source) for source in entry.tensor_sources]
+    names = [source.describe() for source in entry.tensor_sources]
+    if config.automatic_dynamic:
+        for index, dimension in entry.tensor_check.mismatches(*tensors):  # type: ignore[attr-defined]
+            known = hints.get(names[index]) or frozenset()
+            hints[names[index]] = frozenset(known) | {dimension}  # type: ignore[call-overload]
+    return entry.tensor_check.reason(names, *tensors)  # type: ignore[attr-defined]
+
+
+class SourceReader:
+    """Reads sources for one call, by evaluating their text."""
+
+    def __init__(self, function: types.FunctionType, args: tuple, kwargs: dict):
+        text = f"def _k_function({signature(function.__code__)}):\n    return _k_locals()\n"
+        namespace: dict[str, object] = {"_k_locals": locals}
+        exec(text, namespace)
+        bind = namespace["_k_function"]
+        bind.__defaults__ = function.__defaults__  # type: ignore[attr-defined]
+        bind.__kwdefaults__ = function.__kwdefaults__  # type: ignore[attr-defined]
+        self.values = bind(*args, **kwargs)  # type: ignore[operator]
+        self.function = function
+
+    def read(self, source: Source) -> object:
+        text = Text()
+        expression = text.read(source)
+        names = {**text.namespace, "_k_G": self.function.__globals__, "_k_C": self.function.__closure__, **self.values}
+        for line in text.reads:
+            exec(line, names)
+        return eval(expression, names)

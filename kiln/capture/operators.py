@@ -1,0 +1,446 @@
+"""Operators, indexing, membership and identity over shadows.
+
+An operator whose operand has the method in Python is interpreted with CPython's rules for reflected operators; one
+on tensors is recorded; everything else runs natively.
+"""
+
+from __future__ import annotations
+
+import operator
+import types
+from collections.abc import Iterator
+
+import torch
+
+from . import natives
+from .rules import get_iterator, next_item, special_method, truth
+from .symbols import concrete, is_symbolic
+from .tensors import record
+from .trace import Trace
+from .values import CONSTANT_TYPES, Lazy, Opaque, Raised, Trampoline
+from .wrap import HEAP_TYPE, force
+
+BINARY: dict[str, tuple[object, str, str]] = {
+    "+": (operator.add, "__add__", "__radd__"),
+    "-": (operator.sub, "__sub__", "__rsub__"),
+    "*": (operator.mul, "__mul__", "__rmul__"),
+    "/": (operator.truediv, "__truediv__", "__rtruediv__"),
+    "//": (operator.floordiv, "__floordiv__", "__rfloordiv__"),
+    "%": (operator.mod, "__mod__", "__rmod__"),
+    "@": (operator.matmul, "__matmul__", "__rmatmul__"),
+    "**": (operator.pow, "__pow__", "__rpow__"),
+    "<<": (operator.lshift, "__lshift__", "__rlshift__"),
+    ">>": (operator.rshift, "__rshift__", "__rrshift__"),
+    "&": (operator.and_, "__and__", "__rand__"),
+    "|": (operator.or_, "__or__", "__ror__"),
+    "^": (operator.xor, "__xor__", "__rxor__"),
+}
+INPLACE = {
+    sign + "=": (getattr(operator, "i" + function.__name__.rstrip("_")), "__i" + name[2:])  # type: ignore[attr-defined]
+    for sign, (function, name, _) in BINARY.items()
+}
+COMPARE: dict[str, tuple[object, str, str]] = {
+    "<": (operator.lt, "__lt__", "__gt__"),
+    "<=": (operator.le, "__le__", "__ge__"),
+    ">": (operator.gt, "__gt__", "__lt__"),
+    ">=": (operator.ge, "__ge__", "__le__"),
+    "==": (operator.eq, "__eq__", "__eq__"),
+    "!=": (operator.ne, "__ne__", "__ne__"),
+}
+UNARY = {
+    "UNARY_NEGATIVE": (operator.neg, "__neg__"),
+    "UNARY_POSITIVE": (operator.pos, "__pos__"),
+    "UNARY_INVERT": (operator.invert, "__invert__"),
+}
+
+SIMPLE = CONSTANT_TYPES - {types.CodeType}
+
+
+def has_python_method(value: object) -> bool:
+    kind = type(value)
+    return bool(kind.__flags__ & HEAP_TYPE) and not isinstance(value, torch.Tensor | Trampoline) and not is_symbolic(value)
+
+
+def binary(trace: Trace, sign: str, left: object, right: object) -> object:
+    """``left <sign> right``, augmented assignment included."""
+    if type(left) in SIMPLE and type(right) in SIMPLE:
+        function = INPLACE[sign][0] if sign.endswith("=") else BINARY[sign][0]
+        return plain(function, left, right)
+    if isinstance(left, torch.Tensor) or isinstance(right, torch.Tensor):
+        return tensor_binary(trace, sign, left, right)
+    if sign.endswith("="):
+        return inplace(trace, sign, left, right)
+    function, name, reflected = BINARY[sign]
+    if has_python_method(left) or has_python_method(right):
+        return interpreted(trace, sign, function, left, right, name, reflected)
+    return run(trace, function, left, right)
+
+
+def plain(function: object, *operands: object) -> object:
+    try:
+        return function(*operands)  # type: ignore[operator]
+    except Exception as error:
+        raise Raised(natives.clean(error)) from None
+
+
+def run(trace: Trace, function: object, left: object, right: object) -> object:
+    if isinstance(left, str) and function is operator.mod and not natives.is_value(right, deep=True):
+        raise trace.fail("formatting an object or tensor with %")
+    if isinstance(left, str):
+        right = deep_concrete(trace, right)
+    return natives.call_native_default(trace, function, (left, right), {})
+
+
+def deep_concrete(trace: Trace, value: object) -> object:
+    value = concrete(trace, value)
+    if type(value) is tuple:
+        return tuple([deep_concrete(trace, item) for item in value])
+    return value
+
+
+def tensor_binary(trace: Trace, sign: str, left: object, right: object) -> object:
+    other = right if isinstance(left, torch.Tensor) else left
+    if not isinstance(other, torch.Tensor) and has_python_method(other) and not isinstance(other, type):
+        function, name, reflected = BINARY[sign.rstrip("=")]
+        if special_method(trace, other, reflected if other is right else name) is not None:
+            return interpreted(trace, sign.rstrip("="), function, left, right, name, reflected)
+    if sign.endswith("=") and isinstance(left, torch.Tensor):
+        function = INPLACE[sign][0]
+    else:
+        function = BINARY[sign.rstrip("=") if sign.endswith("=") else sign][0]
+    return record_operator(trace, function, left, right)
+
+
+def record_operator(trace: Trace, function: object, *operands: object) -> object:
+    from .torch_calls import torch_function_override
+
+    custom = torch_function_override(trace, tensor_method(function), operands, {})
+    if custom is not None:
+        return custom[0]
+    return record(trace, function, operands, {})
+
+
+def tensor_method(function: object) -> object:
+    """The method that ``__torch_function__`` would be told of."""
+    name = "__" + function.__name__.strip("_") + "__"  # type: ignore[attr-defined]
+    return getattr(torch.Tensor, name, function)
+
+
+def inplace(trace: Trace, sign: str, left: object, right: object) -> object:
+    from .calls import call
+
+    function, name = INPLACE[sign]
+    if has_python_method(left):
+        method = special_method(trace, left, name)
+        if method is not None:
+            result = force(trace, call(trace, method, (left, right), {}))
+            if result is not NotImplemented:
+                return result
+        return binary(trace, sign[:-1], left, right)
+    if has_python_method(right):
+        return binary(trace, sign[:-1], left, right)
+    if isinstance(left, list) and sign == "+=" :
+        natives.call_native(trace, list.extend, (left, operand_iterable(trace, right)), {})
+        return left
+    return run(trace, function, left, right)
+
+
+def operand_iterable(trace: Trace, value: object) -> object:
+    return value if isinstance(value, list | tuple | str | dict | set | range) else get_iterator(trace, value)
+
+
+def interpreted(
+    trace: Trace, sign: str, function: object, left: object, right: object, name: str, reflected: str
+) -> object:
+    """CPython's rule: the right operand first if its class is a proper subclass, else left, then right."""
+    from .calls import call
+
+    attempts = [(left, right, name)]
+    if type(left) is not type(right) or sign in COMPARE:
+        attempts.append((right, left, reflected))
+        if issubclass(type(right), type(left)) and type(left) is not type(right):
+            attempts.reverse()
+    for owner, other, method_name in attempts:
+        method = special_method(trace, owner, method_name)
+        if method is not None:
+            result = force(trace, call(trace, method, (owner, other), {}))
+        else:
+            result = native_attempt(trace, owner, other, method_name)
+        if result is not NotImplemented:
+            return result
+    if sign == "==":
+        return left is right
+    if sign == "!=":
+        return negated_equality(trace, left, right)
+    kind = f"unsupported operand type(s) for {sign}" if sign in BINARY else f"{sign!r} not supported between instances of"
+    names = (type(left).__name__, type(right).__name__)
+    message = f"{kind}: '{names[0]}' and '{names[1]}'" if sign in BINARY else f"{kind} '{names[0]}' and '{names[1]}'"
+    raise Raised(TypeError(message))
+
+
+def negated_equality(trace: Trace, left: object, right: object) -> object:
+    """The default ``!=`` is the negation of ``==``."""
+    from .calls import call
+
+    for owner, other in ((left, right), (right, left)):
+        method = special_method(trace, owner, "__eq__")
+        if method is not None:
+            result = force(trace, call(trace, method, (owner, other), {}))
+            if result is not NotImplemented:
+                return not truth(trace, result)
+    return left is not right
+
+
+def native_attempt(trace: Trace, owner: object, other: object, name: str) -> object:
+    """The builtin operator method of an operand, or ``NotImplemented``."""
+    if isinstance(owner, torch.Tensor):
+        method = getattr(torch.Tensor, name, None)
+        return NotImplemented if method is None or has_python_method(other) else record(trace, method, (owner, other), {})
+    method = getattr(type(owner), name, None)
+    if method is None or not isinstance(method, types.WrapperDescriptorType) or method.__objclass__ is object:
+        return NotImplemented
+    if natives.is_allowed(method):
+        return natives.run_natively(trace, method, (owner, other), {})
+    raise trace.fail(f"an operator on a {type(owner).__qualname__} object")
+
+
+def compare(trace: Trace, sign: str, left: object, right: object) -> object:
+    """``left <sign> right`` for comparison signs."""
+    function, name, reflected = COMPARE[sign]
+    if type(left) in SIMPLE and type(right) in SIMPLE:
+        return plain(function, left, right)
+    if isinstance(left, torch.Tensor) or isinstance(right, torch.Tensor):
+        return compare_tensor(trace, sign, function, left, right)
+    if has_python_method(left) or has_python_method(right):
+        return interpreted(trace, sign, function, left, right, name, reflected)
+    return natives.call_native_default(trace, function, (left, right), {})
+
+
+def compare_tensor(trace: Trace, sign: str, function: object, left: object, right: object) -> object:
+    other = right if isinstance(left, torch.Tensor) else left
+    if other is None or isinstance(other, str | type | dict):
+        if sign in ("==", "!="):
+            return (sign == "!=") if other is None or isinstance(other, str | type | dict) else None
+    if not isinstance(other, torch.Tensor) and has_python_method(other):
+        return interpreted(trace, sign, function, left, right, *COMPARE[sign][1:])
+    return record_operator(trace, function, left, right)
+
+
+def unary(trace: Trace, name: str, value: object) -> object:
+    from .calls import call
+
+    function, method_name = UNARY[name]
+    if isinstance(value, torch.Tensor):
+        return record_operator(trace, function, value)
+    method = special_method(trace, value, method_name) if has_python_method(value) else None
+    if method is not None:
+        return call(trace, method, (value,), {})
+    return natives.call_native_default(trace, function, (value,), {})
+
+
+# -- identity and membership ----------------------------------------------------------------------------------------
+
+
+def is_same(trace: Trace, left: object, right: object) -> bool:
+    """``left is right``. Outside objects that were not looked at are compared as they are, with the guard it takes."""
+    for one, other in ((left, right), (right, left)):
+        if type(one) is Lazy and not one.done and (other is None or other is True or other is False):
+            if one.real is None or isinstance(one.real, bool):
+                return force(trace, one) is other
+            if type(one.real) not in CONSTANT_TYPES:
+                force(trace, one)
+                return False
+    left, right = force(trace, left), force(trace, right)
+    if left is right:
+        guard_identity(trace, left)
+        return True
+    if isinstance(left, types.FunctionType) and isinstance(right, types.FunctionType):
+        guard_identity(trace, left)
+        guard_identity(trace, right)
+    if isinstance(left, types.MethodType) and isinstance(right, types.MethodType):
+        return False
+    if is_symbolic(left) or is_symbolic(right):
+        return False if left is None or right is None else concrete(trace, left) is concrete(trace, right)
+    return left is right
+
+
+def guard_identity(trace: Trace, value: object) -> None:
+    if isinstance(value, types.FunctionType):
+        source = trace.source_of(value)
+        if source is not None:
+            trace.guards.add(source, "identity", value)
+
+
+def contains(trace: Trace, container: object, value: object) -> bool:
+    """``value in container``."""
+    from .calls import call
+
+    method = special_method(trace, container, "__contains__")
+    if method is not None:
+        return truth(trace, call(trace, method, (container, value), {}))
+    if isinstance(container, torch.Tensor):
+        raise trace.fail("`in` on a tensor: it needs the tensor's values")
+    if isinstance(container, dict | set | frozenset) or type(container) in natives.VIEW_TYPES:
+        return contains_hashed(trace, container, value)
+    if isinstance(container, str | bytes | range):
+        return natives.call_native_default(trace, operator.contains, (container, concrete(trace, value)), {})  # type: ignore[return-value]
+    if special_method(trace, container, "__iter__") is None and special_method(trace, container, "__getitem__") is None:
+        if type(container) in natives.SAFE_OWNERS or isinstance(container, natives.CONTAINERS):
+            return search(trace, iter(container), value)  # type: ignore[call-overload]
+    return search(trace, consume(trace, container), value)
+
+
+def contains_hashed(trace: Trace, container: object, value: object) -> bool:
+    value = concrete(trace, value)
+    if special_method(trace, value, "__hash__") is not None or special_method(trace, value, "__eq__") is not None:
+        raise trace.fail("a dictionary or set lookup with a key whose __hash__ or __eq__ is Python code")
+    record_ = trace.record_of(container)
+    if record_ is not None and isinstance(container, dict):
+        return natives.call_native(trace, dict.__contains__, (container, value), {})  # type: ignore[return-value]
+    return plain(operator.contains, container, value)  # type: ignore[return-value]
+
+
+def search(trace: Trace, items: Iterator, value: object) -> bool:
+    for item in items:
+        if is_same(trace, item, value) or truth(trace, compare(trace, "==", force(trace, item), value)):
+            return True
+    return False
+
+
+# -- items ----------------------------------------------------------------------------------------------------------
+
+
+def get_item(trace: Trace, container: object, key: object) -> object:
+    """``container[key]``; may be lazy."""
+    from .calls import call
+
+    if isinstance(container, torch.Tensor):
+        return record_operator(trace, operator.getitem, container, key)
+    if isinstance(container, type):
+        return class_item(trace, container, key)
+    method = special_method(trace, container, "__getitem__")
+    if method is not None:
+        return call(trace, method, (container, key), {})
+    if isinstance(container, Opaque):
+        raise trace.fail("indexing a graph value that is not a tensor")
+    return subscript(trace, "__getitem__", container, key)
+
+
+def subscript(trace: Trace, name: str, container: object, *operands: object) -> object:
+    """An item method of a builtin container, with the key made concrete."""
+    key = slice_concrete(trace, operands[0])
+    check_key(trace, key)
+    descriptor = natives.lookup(type(container), name)
+    if isinstance(container, dict) and special_method(trace, container, "__missing__") is not None:
+        return missing_item(trace, container, key)
+    if isinstance(descriptor, types.WrapperDescriptorType | types.MethodDescriptorType):
+        return natives.call_native(trace, descriptor, (container, key, *operands[1:]), {})
+    function = {"__getitem__": operator.getitem, "__setitem__": operator.setitem, "__delitem__": operator.delitem}[name]
+    if descriptor is not None and not natives.is_allowed(descriptor):
+        raise trace.fail(f"an item of a {type(container).__qualname__} object")
+    return natives.call_native_default(trace, function, (container, key, *operands[1:]), {})
+
+
+def missing_item(trace: Trace, container: dict, key: object) -> object:
+    """A dict subclass with a Python ``__missing__``."""
+    from .calls import call
+
+    if contains_hashed(trace, container, key):
+        return dict.__getitem__(container, key)
+    return call(trace, special_method(trace, container, "__missing__"), (container, key), {})
+
+
+def slice_concrete(trace: Trace, key: object) -> object:
+    if type(key) is slice:
+        return slice(*(concrete(trace, part) for part in (key.start, key.stop, key.step)))
+    return concrete(trace, key)
+
+
+def check_key(trace: Trace, key: object) -> None:
+    if has_python_method(key) and not isinstance(key, type):
+        for name in ("__hash__", "__eq__", "__index__"):
+            if special_method(trace, key, name) is not None:
+                raise trace.fail(f"an item whose key has a {name} written in Python")
+
+
+def class_item(trace: Trace, cls: type, key: object) -> object:
+    """``list[int]``, ``Color["RED"]``."""
+    from .calls import call
+
+    method = natives.lookup(type(cls), "__getitem__")
+    if isinstance(method, types.FunctionType):
+        if isinstance(cls, natives.enum.EnumMeta):
+            return plain(operator.getitem, cls, concrete(trace, key))
+        return call(trace, method, (cls, key), {})
+    made = plain(operator.getitem, cls, key)
+    trace.pinned(made)
+    return made
+
+
+def set_item(trace: Trace, container: object, key: object, value: object) -> None:
+    """``container[key] = value``."""
+    from .calls import call
+
+    if isinstance(container, torch.Tensor):
+        record_operator(trace, operator.setitem, container, key, force(trace, value))
+        return
+    method = special_method(trace, container, "__setitem__")
+    if method is not None:
+        call(trace, method, (container, key, value), {})
+        return
+    if type(key) is slice:
+        value = operand_iterable(trace, force(trace, value))
+    subscript(trace, "__setitem__", container, key, value)
+
+
+def delete_item(trace: Trace, container: object, key: object) -> None:
+    """``del container[key]``."""
+    from .calls import call
+
+    method = special_method(trace, container, "__delitem__")
+    if method is not None:
+        call(trace, method, (container, key), {})
+        return
+    subscript(trace, "__delitem__", container, key)
+
+
+# -- iteration ------------------------------------------------------------------------------------------------------
+
+
+def consume(trace: Trace, value: object) -> Iterator:
+    """All elements of an iterable of the program."""
+    iterator = get_iterator(trace, value)
+    while True:
+        try:
+            item = next_item(trace, iterator)
+        except Raised as raised:
+            if isinstance(raised.error, StopIteration):
+                return
+            raise
+        yield item
+
+
+def unpack(trace: Trace, value: object, count: int) -> list[object]:
+    """``a, b = value``."""
+    value = force(trace, value)
+    if not isinstance(value, torch.Tensor) and special_method(trace, value, "__iter__") is None:
+        if not hasattr(type(value), "__iter__") and not hasattr(type(value), "__getitem__"):
+            raise Raised(TypeError(f"cannot unpack non-iterable {type(value).__name__} object"))
+    items: list[object] = []
+    for item in consume(trace, value):
+        items.append(item)
+        if len(items) > count:
+            raise Raised(ValueError(f"too many values to unpack (expected {count})"))
+    if len(items) < count:
+        raise Raised(ValueError(f"not enough values to unpack (expected {count}, got {len(items)})"))
+    return items
+
+
+def plain_mapping(trace: Trace, value: object) -> dict[str, object]:
+    """Keyword arguments from ``**value``."""
+    if type(value) is dict:
+        record_ = trace.record_of(value)
+        if record_ is not None and not record_.loaded:
+            natives.guard_all_keys(trace, record_)
+        return dict(value)
+    raise trace.fail("** of something that is not a dictionary")

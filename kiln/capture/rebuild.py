@@ -1,0 +1,461 @@
+"""From shadows back to real objects, as Python source.
+
+``Rebuilder.value`` gives the expression for a shadow: an outside object is read from its source, a tensor is an output
+of the graph, anything made inside is made again. What a type needs is a row in ``BUILDERS``. Text comes in phases that
+the entry function keeps apart: *reads* (before the graph runs), *lines* (building), *effects* (writing back).
+"""
+
+from __future__ import annotations
+
+import builtins
+import collections
+import enum
+import functools
+import math
+import operator
+import re
+import types
+import warnings
+from collections.abc import Callable
+
+import torch
+import torch.fx
+
+from . import natives
+from .frame import NULL
+from .source import ClosureCell, GlobalsOf, Local, Pinned, Source, lookup, parameter_name
+from .symbols import compile_expression, expression_text, is_symbolic
+from .trace import Trace
+from .values import CONSTANT_TYPES, Lazy, Opaque, Trampoline
+from .wrap import HEAP_TYPE, getattr_static_dict
+
+BUILTIN_NAMES = {f"_k_{name}": getattr(builtins, name) for name in dir(builtins) if not name.startswith("_")}
+
+
+class CannotRebuild(Exception):
+    """A live value that no code can make again."""
+
+    def __init__(self, value: object, reason: str):
+        super().__init__(reason)
+        self.value = value
+        self.reason = reason
+
+
+class Text:
+    """Source text under construction: bound objects, and sources read once each."""
+
+    def __init__(self) -> None:
+        self.namespace: dict[str, object] = dict(BUILTIN_NAMES)
+        self.bound: dict[int, str] = {}
+        self.read_names: dict[Source, str] = {}
+        self.reads: list[str] = []
+        self.counter = 0
+
+    def fresh(self, hint: str) -> str:
+        self.counter += 1
+        return f"_k_{re.sub(r'[^a-zA-Z0-9]+', '_', hint)[:30].strip('_')}_{self.counter}"
+
+    def bind(self, value: object, hint: str = "object") -> str:
+        """A name for an object that the text refers to."""
+        name = self.bound.get(id(value))
+        if name is None:
+            name = self.bound[id(value)] = self.fresh(hint)
+            self.namespace[name] = value
+        return name
+
+    def read(self, source: Source) -> str:
+        """An expression for a source; reading it is emitted once."""
+        if isinstance(source, Local):
+            return parameter_name(source.name)
+        if isinstance(source, GlobalsOf | ClosureCell | Pinned):
+            return source.render("", self.bind)
+        name = self.read_names.get(source)
+        if name is None:
+            expression = source.render(self.read(source.base), self.bind)  # type: ignore[arg-type]
+            name = self.read_names[source] = self.fresh("v")
+            self.reads.append(f"{name} = {expression}")
+        return name
+
+
+class Rebuilder(Text):
+    """Rebuilds values of one trace."""
+
+    def __init__(self, trace: Trace):
+        super().__init__()
+        self.trace = trace
+        self.lines: list[str] = []
+        self.effects: list[str] = []
+        self.names: dict[int, str] = {}  # id of a shadow -> variable that holds its real counterpart
+        self.building: set[int] = set()
+        self.cyclic: set[int] = set()
+        self.later: list[Callable[[], None]] = []
+        self.outputs: dict[torch.fx.Node, str] = {}
+
+    # -- values ---------------------------------------------------------------------------------------------------
+
+    def value(self, shadow: object) -> str:
+        """An expression for the real counterpart of a shadow."""
+        if type(shadow) is Lazy:
+            if not shadow.done:
+                return self.read(shadow.source)
+            shadow = shadow.value
+        kind = type(shadow)
+        if kind in CONSTANT_TYPES:
+            return self.constant(shadow)
+        if is_symbolic(shadow):
+            return self.symbol(shadow)
+        if id(shadow) in self.names:
+            if id(shadow) in self.building:
+                self.cyclic.add(id(shadow))
+            return self.names[id(shadow)]
+        if isinstance(shadow, torch.Tensor):
+            return self.tensor(shadow)
+        source = self.trace.source_of(shadow)
+        if source is not None:
+            return self.read(source)
+        return self.build(shadow)
+
+    def constant(self, value: object) -> str:
+        kind = type(value)
+        if kind in (int, str, bytes, bool, type(None)):
+            return repr(value)
+        if kind is float and math.isfinite(value):  # type: ignore[arg-type]
+            return repr(value)
+        return self.bind(value, "constant")
+
+    def symbol(self, value: object) -> str:
+        expression = self.trace.environment.shapes.replace(value.node.expr)  # type: ignore[attr-defined]
+        names = sorted(str(symbol) for symbol in expression.free_symbols)
+        missing = [name for name in names if name not in self.trace.symbols]
+        if missing:
+            raise CannotRebuild(value, "a size that depends on a tensor's values")
+        if not names:
+            return str(expression)
+        function = self.bind(compile_expression(expression_text(expression), tuple(names)), "size")
+        return f"{function}({', '.join(self.read(self.trace.symbols[name]) for name in names)})"
+
+    def tensor(self, fake: torch.Tensor) -> str:
+        info = self.trace.tensor_info(fake)
+        if info.source is not None:
+            return self.read(info.source)
+        return self.output(info.node)
+
+    def output(self, node: torch.fx.Node) -> str:
+        name = self.outputs.get(node)
+        if name is None:
+            name = self.outputs[node] = f"_k_out_{len(self.outputs)}"
+        return name
+
+    def build(self, shadow: object) -> str:
+        """Make an object again; shared objects once, cycles closed after the fact."""
+        builder = builder_for(shadow)
+        if builder is None:
+            raise CannotRebuild(shadow, f"a {type(shadow).__qualname__} object is alive here")
+        name = self.names[id(shadow)] = self.fresh(type(shadow).__name__)
+        self.trace.keep.append(shadow)
+        self.building.add(id(shadow))
+        place = len(self.lines)
+        self.lines.append("")
+        builder(self, shadow, name, place)
+        self.building.discard(id(shadow))
+        return name
+
+    def items(self, shadows: object) -> str:
+        """Comma-separated expressions, with a trailing comma."""
+        return "".join(f"{self.value(item)}, " for item in shadows)  # type: ignore[attr-defined]
+
+    def class_of(self, shadow: object) -> str:
+        return self.class_expression(type(shadow))
+
+    def class_expression(self, cls: type) -> str:
+        return self.value(cls) if self.trace.source_of(cls) is not None else self.bind(cls, cls.__name__)
+
+    def run_later(self) -> None:
+        while self.later:
+            self.later.pop(0)()
+
+
+# -- builders: (rebuilder, shadow, name, place of its first line) ------------------------------------------------------
+
+
+def build_list(r: Rebuilder, shadow: list, name: str, place: int) -> None:
+    items = r.items(list(shadow))
+    finish(r, shadow, name, place, "[]", f"[{items}]", f"{name}.extend([{items}])")
+
+
+def finish(r: Rebuilder, shadow: object, name: str, place: int, empty: str, full: str, fill: str) -> None:
+    """A literal where possible; where the contents refer back, the empty object first and then its contents."""
+    if id(shadow) in r.cyclic:
+        r.lines[place] = f"{name} = {empty}"
+        r.lines.append(fill)
+    else:
+        r.lines.append(f"{name} = {full}")
+
+
+def build_dict(r: Rebuilder, shadow: dict, name: str, place: int) -> None:
+    items = "".join(f"{r.value(key)}: {r.value(value)}, " for key, value in dict.items(shadow))
+    finish(r, shadow, name, place, "{}", "{" + items + "}", f"{name}.update({{{items}}})")
+
+
+def build_set(r: Rebuilder, shadow: set, name: str, place: int) -> None:
+    r.lines.append(f"{name} = _k_set([{r.items(shadow)}])")
+
+
+def build_frozenset(r: Rebuilder, shadow: frozenset, name: str, place: int) -> None:
+    r.lines.append(f"{name} = _k_frozenset([{r.items(shadow)}])")
+
+
+def build_tuple(r: Rebuilder, shadow: tuple, name: str, place: int) -> None:
+    items = r.items(shadow)
+    if type(shadow) is tuple:
+        r.lines.append(f"{name} = ({items})")
+    elif type(shadow) is torch.Size or type(shadow).__module__ == "torch.return_types":
+        r.lines.append(f"{name} = {r.class_of(shadow)}(({items}))")
+    else:
+        r.lines.append(f"{name} = _k_tuple.__new__({r.class_of(shadow)}, ({items}))")
+        add_attributes(r, shadow, name)
+
+
+def build_deque(r: Rebuilder, shadow: collections.deque, name: str, place: int) -> None:
+    deque = r.bind(collections.deque, "deque")
+    r.lines[place] = f"{name} = {deque}((), {shadow.maxlen!r})"
+    r.lines.append(f"{name}.extend([{r.items(list(shadow))}])")
+
+
+def build_defaultdict(r: Rebuilder, shadow: collections.defaultdict, name: str, place: int) -> None:
+    r.lines[place] = ""
+    factory = r.value(shadow.default_factory)
+    r.lines.append(f"{name} = {r.bind(collections.defaultdict, 'defaultdict')}({factory})")
+    items = "".join(f"{r.value(key)}: {r.value(value)}, " for key, value in shadow.items())
+    r.lines.append(f"{name}.update({{{items}}})")
+
+
+def build_slice(r: Rebuilder, shadow: slice, name: str, place: int) -> None:
+    r.lines.append(f"{name} = _k_slice({r.items((shadow.start, shadow.stop, shadow.step))})")
+
+
+def build_cell(r: Rebuilder, shadow: types.CellType, name: str, place: int) -> None:
+    r.lines[place] = f"{name} = {r.bind(types.CellType, 'CellType')}()"
+    try:
+        contents = shadow.cell_contents
+    except ValueError:
+        return
+    r.later.append(lambda: r.lines.append(f"{name}.cell_contents = {r.value(contents)}"))
+
+
+def build_function(r: Rebuilder, shadow: types.FunctionType, name: str, place: int) -> None:
+    closure = r.items(shadow.__closure__) if shadow.__closure__ else ""
+    defaults = r.value(shadow.__defaults__)
+    parts = [r.bind(shadow.__code__, "code"), r.bind(shadow.__globals__, "globals"), repr(shadow.__name__), defaults]
+    parts.append(f"({closure})" if closure else "None")
+    r.lines.append(f"{name} = {r.bind(types.FunctionType, 'FunctionType')}({', '.join(parts)})")
+    for attribute in ("__kwdefaults__", "__annotations__", "__dict__"):
+        content = getattr(shadow, attribute)
+        if content:
+            items = "".join(f"{r.value(key)}: {r.value(value)}, " for key, value in content.items())
+            r.lines.append(f"{name}.{attribute} = {{{items}}}")
+    if shadow.__qualname__ != shadow.__name__:
+        r.lines.append(f"{name}.__qualname__ = {shadow.__qualname__!r}")
+    if shadow.__module__ != shadow.__globals__.get("__name__"):
+        r.lines.append(f"{name}.__module__ = {shadow.__module__!r}")
+
+
+def build_method(r: Rebuilder, shadow: types.MethodType, name: str, place: int) -> None:
+    parts = r.items((shadow.__func__, shadow.__self__))
+    r.lines.append(f"{name} = {r.bind(types.MethodType, 'MethodType')}({parts})")
+
+
+def build_builtin(r: Rebuilder, shadow: types.BuiltinFunctionType, name: str, place: int) -> None:
+    owner = getattr(shadow, "__self__", None)
+    if owner is None or isinstance(owner, types.ModuleType | type):
+        r.lines.append(f"{name} = {r.bind(shadow, shadow.__name__)}")
+    else:
+        r.lines.append(f"{name} = {r.value(owner)}.{shadow.__name__}")
+
+
+def build_bound(r: Rebuilder, shadow: object, name: str, place: int) -> None:
+    r.lines.append(f"{name} = {r.bind(shadow, getattr(shadow, '__name__', 'object'))}")
+
+
+def build_partial(r: Rebuilder, shadow: functools.partial, name: str, place: int) -> None:
+    keywords = "".join(f"{key!r}: {r.value(value)}, " for key, value in shadow.keywords.items())
+    function = r.value(shadow.func)
+    r.lines.append(f"{name} = {r.class_of(shadow)}({function}, *({r.items(shadow.args)}), **{{{keywords}}})")
+
+
+def build_super(r: Rebuilder, shadow: super, name: str, place: int) -> None:
+    owner = object.__getattribute__(shadow, "__self__")
+    cls = object.__getattribute__(shadow, "__thisclass__")
+    r.lines.append(f"{name} = _k_super({r.class_expression(cls)}, {r.value(owner)})")
+
+
+def build_reduced(r: Rebuilder, shadow: object, name: str, place: int) -> None:
+    """Builtin iterators and the like know how to be made again."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        reduced = shadow.__reduce__()
+    function, args = reduced[0], reduced[1]
+    r.lines.append(f"{name} = {r.bind(function, function.__name__)}({r.items(args)})")
+    if len(reduced) > 2 and reduced[2] is not None:
+        r.lines.append(f"{name}.__setstate__({r.value(reduced[2])})")
+
+
+def build_view(r: Rebuilder, shadow: object, name: str, place: int) -> None:
+    method = type(shadow).__name__.rsplit("_", 1)[-1]
+    owner = dict_of_view(shadow)
+    r.lines.append(f"{name} = {r.value(owner)}.{method}()")
+
+
+def dict_of_view(view: object) -> object:
+    """The dictionary behind a view: the proxy's only referent."""
+    import gc
+
+    mapping = view.mapping  # type: ignore[attr-defined]
+    found = [value for value in gc.get_referents(mapping) if isinstance(value, dict)]
+    if len(found) != 1:
+        raise CannotRebuild(view, "a view of a dictionary is alive here")
+    return found[0]
+
+
+def build_exception(r: Rebuilder, shadow: BaseException, name: str, place: int) -> None:
+    cls = r.class_of(shadow)
+    args = r.items(shadow.args)
+    if type(shadow).__flags__ & HEAP_TYPE:
+        r.lines.append(f"{name} = {cls}.__new__({cls}, {args})")
+        r.lines.append(f"{name}.args = ({args})")
+    else:
+        r.lines.append(f"{name} = {cls}({args})")
+    add_attributes(r, shadow, name)
+    for attribute in ("__cause__", "__context__"):
+        linked = getattr(shadow, attribute)
+        if linked is not None:
+            r.lines.append(f"{name}.{attribute} = {r.value(linked)}")
+    if shadow.__suppress_context__:
+        r.lines.append(f"{name}.__suppress_context__ = True")
+
+
+def build_instance(r: Rebuilder, shadow: object, name: str, place: int) -> None:
+    """An instance of a Python class: bare, then its attributes."""
+    r.lines[place] = f"{name} = _k_object.__new__({r.class_of(shadow)})"
+    add_attributes(r, shadow, name)
+
+
+def build_container_instance(base: type, fill: str) -> Callable:
+    def build(r: Rebuilder, shadow: object, name: str, place: int) -> None:
+        bound = r.bind(base, base.__name__)
+        r.lines[place] = f"{name} = {bound}.__new__({r.class_of(shadow)})"
+        if isinstance(shadow, dict):
+            for key, value in dict.items(shadow):
+                r.lines.append(f"{bound}.__setitem__({name}, {r.value(key)}, {r.value(value)})")
+            if isinstance(shadow, collections.defaultdict):
+                r.lines.append(f"{name}.default_factory = {r.value(shadow.default_factory)}")
+        else:
+            r.lines.append(f"{bound}.{fill}({name}, [{r.items(list(shadow))}])")  # type: ignore[call-overload]
+        add_attributes(r, shadow, name)
+
+    return build
+
+
+def build_value_subclass(r: Rebuilder, shadow: object, name: str, place: int) -> None:
+    r.lines.append(f"{name} = {r.bind(shadow, 'value')}")
+
+
+def add_attributes(r: Rebuilder, shadow: object, name: str) -> None:
+    namespace = getattr_static_dict(shadow)
+    for key, value in (namespace or {}).items():
+        r.lines.append(f"{name}.__dict__[{key!r}] = {r.value(value)}")
+    for slot in slot_descriptors(type(shadow)):
+        try:
+            value = slot.__get__(shadow)  # type: ignore[attr-defined]
+        except AttributeError:
+            continue
+        r.lines.append(f"{r.bind(slot, 'slot')}.__set__({name}, {r.value(value)})")
+
+
+def slot_descriptors(cls: type) -> list[object]:
+    return [
+        raw
+        for klass in cls.__mro__
+        if klass.__flags__ & HEAP_TYPE and "__slots__" in klass.__dict__
+        for raw in klass.__dict__.values()
+        if type(raw) is types.MemberDescriptorType
+    ]
+
+
+def build_trampoline(r: Rebuilder, shadow: Trampoline, name: str, place: int) -> None:
+    r.lines.append(f"{name} = {r.value(shadow.function)}")
+
+
+def build_opaque(r: Rebuilder, shadow: Opaque, name: str, place: int) -> None:
+    r.lines.append(f"{name} = {r.output(shadow.node)}")  # type: ignore[arg-type]
+
+
+def build_namespace(r: Rebuilder, shadow: types.SimpleNamespace, name: str, place: int) -> None:
+    r.lines[place] = f"{name} = {r.bind(types.SimpleNamespace, 'SimpleNamespace')}()"
+    for key, value in vars(shadow).items():
+        r.lines.append(f"{name}.__dict__[{key!r}] = {r.value(value)}")
+
+
+BUILDERS: dict[type, Callable] = {
+    list: build_list,
+    dict: build_dict,
+    set: build_set,
+    frozenset: build_frozenset,
+    tuple: build_tuple,
+    torch.Size: build_tuple,
+    collections.deque: build_deque,
+    collections.defaultdict: build_defaultdict,
+    slice: build_slice,
+    types.CellType: build_cell,
+    types.FunctionType: build_function,
+    types.MethodType: build_method,
+    types.BuiltinFunctionType: build_builtin,
+    types.MethodWrapperType: build_builtin,
+    functools.partial: build_partial,
+    super: build_super,
+    Trampoline: build_trampoline,
+    Opaque: build_opaque,
+    types.SimpleNamespace: build_namespace,
+    **{kind: build_reduced for kind in natives.ITERATOR_TYPES | natives.LAZY_ITERATORS},
+    **{kind: build_view for kind in natives.VIEW_TYPES},
+    operator.itemgetter: build_reduced,
+    operator.attrgetter: build_reduced,
+    operator.methodcaller: build_reduced,
+}
+
+CONTAINER_BUILDERS = [
+    (collections.OrderedDict, build_container_instance(collections.OrderedDict, "update")),
+    (collections.defaultdict, build_container_instance(collections.defaultdict, "update")),
+    (dict, build_container_instance(dict, "update")),
+    (list, build_container_instance(list, "extend")),
+    (set, build_container_instance(set, "update")),
+    (collections.deque, build_container_instance(collections.deque, "extend")),
+    (tuple, build_tuple),
+    (frozenset, build_bound),
+]
+
+FIXED = (type, types.ModuleType, enum.Enum, torch.dtype, torch.device, torch.layout, torch.memory_format)
+FIXED += (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType, property)
+FIXED += (types.GetSetDescriptorType, types.MemberDescriptorType, types.GenericAlias, types.UnionType, types.CodeType)
+FIXED += (torch._ops.OpOverload, torch._ops.OpOverloadPacket, re.Pattern, staticmethod, classmethod, torch.finfo)
+
+
+def builder_for(shadow: object) -> Callable | None:
+    builder = BUILDERS.get(type(shadow))
+    if builder is not None:
+        return builder
+    if isinstance(shadow, FIXED):
+        return build_bound
+    if isinstance(shadow, BaseException):
+        return build_exception
+    for base, container_builder in CONTAINER_BUILDERS:
+        if isinstance(shadow, base):
+            return container_builder
+    if isinstance(shadow, int | float | str | bytes | complex):
+        return build_value_subclass
+    cls = type(shadow)
+    if type(shadow).__name__ == "InterpretedGenerator" or shadow is NULL or not cls.__flags__ & HEAP_TYPE:
+        return build_bound if cls.__module__ in ("typing", "functools", "_functools", "inspect") else None
+    if lookup(cls, "__new__") is not None and next(b for b in cls.__mro__ if not b.__flags__ & HEAP_TYPE) is object:
+        return build_instance
+    return None

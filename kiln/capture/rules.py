@@ -1,0 +1,554 @@
+"""Rules for builtins that ask about types, identities, attributes or the interpreter itself.
+
+Natively these would see shadows (a ``FakeTensor``, a ``SymInt``, a copy), so each gets the answer the program would
+get. Imported for its effect: it fills the table in ``natives.py``.
+"""
+
+from __future__ import annotations
+
+import builtins
+import copy
+import dataclasses
+import enum
+import functools
+import inspect
+import operator
+import types
+import typing
+import warnings
+
+import torch
+
+from . import natives
+from .attributes import (
+    delete_attribute,
+    generic_delete,
+    generic_load,
+    generic_store,
+    load_attribute,
+    load_namespace,
+    load_or,
+    store_attribute,
+)
+from .calls import call, new_object
+from .natives import rule
+from .source import lookup
+from .symbols import concrete, is_symbolic
+from .trace import Trace
+from .values import Raised, Trampoline
+from .wrap import HEAP_TYPE, class_attribute, force
+
+
+def arguments(trace: Trace, args: tuple) -> tuple:
+    return tuple([force(trace, arg) for arg in args])
+
+
+def type_of(trace: Trace, value: object) -> type:
+    """The class that the program sees."""
+    value = force(trace, value)
+    if isinstance(value, torch.Tensor):
+        return trace.tensor_info(value).kind
+    if is_symbolic(value):
+        return {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}[type(value)]
+    if type(value) is Trampoline:
+        return type(value.function)
+    if type(value).__name__ == "InterpretedGenerator":
+        return types.GeneratorType
+    return type(value)
+
+
+# -- types ----------------------------------------------------------------------------------------------------------
+
+
+@rule(type)
+def rule_type(trace, args, kwargs):
+    if len(args) != 1:
+        raise trace.fail("making a class inside the compiled function", "define the class at module level")
+    return type_of(trace, args[0])
+
+
+@rule(isinstance)
+def rule_isinstance(trace, args, kwargs):
+    value, classes = arguments(trace, args)
+    return is_instance(trace, value, classes)
+
+
+def is_instance(trace: Trace, value: object, classes: object) -> bool:
+    if isinstance(classes, tuple):
+        return any(is_instance(trace, value, force(trace, cls)) for cls in classes)
+    check = lookup(type(classes), "__instancecheck__")
+    if isinstance(check, types.FunctionType) and not natively_checked(classes):
+        return bool(truth(trace, call(trace, check, (classes, value), {})))
+    kind = type_of(trace, value)
+    if isinstance(value, torch.Tensor):
+        return tensor_is_instance(value, kind, classes)
+    try:
+        if kind is not type(value):
+            return issubclass(kind, classes)  # type: ignore[arg-type]
+        return isinstance(value, classes)  # type: ignore[arg-type]
+    except TypeError as error:
+        raise Raised(natives.clean(error)) from None
+
+
+def natively_checked(cls: object) -> bool:
+    return type(cls).__module__ in ("abc", "typing", "torch.nn.parameter", "torch", "enum", "torch._tensor")
+
+
+def tensor_is_instance(value: torch.Tensor, kind: type, classes: object) -> bool:
+    if classes is torch.nn.Parameter or classes is torch.nn.Buffer:
+        return isinstance(value, classes)  # type: ignore[arg-type]
+    if isinstance(classes, type) and type(classes).__module__ == "torch":  # torch.FloatTensor and friends
+        return isinstance(value, classes)
+    return issubclass(kind, classes)  # type: ignore[arg-type]
+
+
+@rule(issubclass)
+def rule_issubclass(trace, args, kwargs):
+    cls, classes = arguments(trace, args)
+    try:
+        return issubclass(cls, classes)
+    except TypeError as error:
+        raise Raised(natives.clean(error)) from None
+
+
+@rule(callable)
+def rule_callable(trace, args, kwargs):
+    return callable(force(trace, args[0]))
+
+
+# -- attributes -----------------------------------------------------------------------------------------------------
+
+
+@rule(getattr)
+def rule_getattr(trace, args, kwargs):
+    owner, name = args[0], concrete(trace, args[1])
+    if len(args) == 3:
+        return load_or(trace, owner, name, args[2])
+    return load_attribute(trace, owner, name)
+
+
+@rule(hasattr)
+def rule_hasattr(trace, args, kwargs):
+    missing = object()
+    return load_or(trace, args[0], force(trace, args[1]), missing) is not missing
+
+
+@rule(setattr)
+def rule_setattr(trace, args, kwargs):
+    store_attribute(trace, args[0], force(trace, args[1]), args[2])
+
+
+@rule(delattr)
+def rule_delattr(trace, args, kwargs):
+    delete_attribute(trace, args[0], force(trace, args[1]))
+
+
+@rule(vars)
+def rule_vars(trace, args, kwargs):
+    if not args:
+        return rule_locals(trace, args, kwargs)
+    return load_attribute(trace, args[0], "__dict__")
+
+
+@rule(object.__getattribute__)
+def rule_object_getattribute(trace, args, kwargs):
+    owner = force(trace, args[0])
+    if isinstance(owner, torch.Tensor | types.ModuleType | type | types.FunctionType):
+        return load_attribute(trace, owner, force(trace, args[1]))
+    return generic_load(trace, owner, force(trace, args[1]))
+
+
+@rule(object.__setattr__)
+def rule_object_setattr(trace, args, kwargs):
+    owner = force(trace, args[0])
+    if isinstance(owner, torch.Tensor | types.ModuleType | type):
+        store_attribute(trace, owner, force(trace, args[1]), args[2])
+    else:
+        generic_store(trace, owner, force(trace, args[1]), args[2])
+
+
+@rule(object.__delattr__)
+def rule_object_delattr(trace, args, kwargs):
+    generic_delete(trace, force(trace, args[0]), force(trace, args[1]))
+
+
+@rule(object.__new__)
+def rule_object_new(trace, args, kwargs):
+    return new_object(trace, force(trace, args[0]))
+
+
+@rule(object.__init__)
+def rule_object_init(trace, args, kwargs):
+    if len(args) > 1 and lookup(type(force(trace, args[0])), "__init__") is not object.__init__:
+        raise Raised(TypeError("object.__init__() takes exactly one argument (the instance to initialize)"))
+
+
+@rule(object.__init_subclass__)
+def rule_init_subclass(trace, args, kwargs):
+    return None
+
+
+@rule(types.FunctionType.__get__)
+def rule_function_get(trace, args, kwargs):
+    function, owner = force(trace, args[0]), force(trace, args[1])
+    return function if owner is None else types.MethodType(function, owner)
+
+
+@rule(functools.partial)
+def rule_partial(trace, args, kwargs):
+    """Keep functions as trampolines, flatten nested partials as CPython does."""
+    if not args:
+        raise Raised(TypeError("type 'partial' takes at least one argument"))
+    function, *rest = args
+    function = force(trace, function)
+    made = functools.partial(natives.as_callback(trace, function), *arguments(trace, tuple(rest)), **kwargs)
+    return made
+
+
+@rule(operator.attrgetter.__call__)
+def rule_attrgetter(trace, args, kwargs):
+    raise trace.fail("operator.attrgetter")
+
+
+@rule(dir)
+def rule_dir(trace, args, kwargs):
+    raise trace.fail("dir()")
+
+
+# -- identity, truth, length, text ----------------------------------------------------------------------------------
+
+
+@rule(id)
+def rule_id(trace, args, kwargs):
+    raise trace.fail("id() of an object", "compare with `is`, or take the id outside the compiled function")
+
+
+@rule(bool)
+def rule_bool(trace, args, kwargs):
+    return truth(trace, args[0]) if args else False
+
+
+def truth(trace: Trace, value: object) -> bool:
+    """The truth of a value, as ``if`` sees it."""
+    value = force(trace, value)
+    kind = type(value)
+    if kind is bool:
+        return value
+    if isinstance(value, torch.Tensor):
+        raise trace.fail(
+            "a branch on a tensor's value", "use torch.where, or let the graph break here (without fullgraph=True)"
+        )
+    record = trace.record_of(value)
+    if record is not None and not record.loaded and isinstance(value, dict) and "__len__" not in natives.python_methods(kind):
+        if len(record.items) == len(value):
+            trace.guards.add(record.source, "truth", bool(record.items))
+        else:
+            natives.guard_all_keys(trace, record)
+        return len(value) > 0
+    if kind.__flags__ & HEAP_TYPE:
+        for name in ("__bool__", "__len__"):
+            method = class_attribute(trace, kind, name)
+            if isinstance(method, types.FunctionType):
+                return truth(trace, call(trace, method, (value,), {}))
+    if natives.Survey(trace, keep_symbols=True, shallow=True).visit(value) is not value:
+        return bool(value)
+    if kind.__module__ == "numpy":
+        raise trace.fail("the truth of a NumPy object")
+    return bool(value)
+
+
+@rule(len)
+def rule_len(trace, args, kwargs):
+    value = force(trace, args[0])
+    if isinstance(value, torch.Tensor):
+        if value.dim() == 0:
+            raise trace.fail("len() of a 0-d tensor")
+        return value.shape[0]
+    method = special_method(trace, value, "__len__")
+    if method is not None:
+        return concrete(trace, call(trace, method, (value,), {}))
+    return natives.call_native_default(trace, len, (value,), kwargs)
+
+
+def special_method(trace: Trace, value: object, name: str) -> types.FunctionType | None:
+    """A special method written in Python, if the value's class has one."""
+    kind = type(value)
+    if not kind.__flags__ & HEAP_TYPE or isinstance(value, torch.Tensor | Trampoline):
+        return None
+    method = class_attribute(trace, kind, name)
+    if isinstance(method, types.FunctionType):
+        from .attributes import name_class_value
+
+        name_class_value(trace, kind, name, method)
+        return method
+    return None
+
+
+@rule(hash)
+def rule_hash(trace, args, kwargs):
+    value = concrete(trace, args[0])
+    method = special_method(trace, value, "__hash__")
+    if method is not None:
+        return call(trace, method, (value,), {})
+    if not natives.is_value(value):
+        raise trace.fail("hash() of an object that hashes by identity")
+    return natives.call_native_default(trace, hash, (value,), kwargs)
+
+
+def text_rule(function: object, name: str):
+    @rule(function)
+    def rule_text(trace, args, kwargs):
+        if not args or kwargs:
+            return natives.call_native_default(trace, function, args, kwargs)
+        value = concrete(trace, args[0])
+        method = special_method(trace, value, name)
+        if method is None and name == "__str__":
+            method = special_method(trace, value, "__repr__") if lookup(type(value), "__str__") is object.__str__ else None
+        if method is not None:
+            return call(trace, method, (value, *args[1:]), {})
+        if isinstance(value, BaseException) and function is not hash:
+            return function(value)
+        if not natives.is_value(value, deep=True):
+            raise trace.fail(f"the text of a {type_of(trace, value).__qualname__} ({function.__name__})")
+        return natives.call_native_default(trace, function, (value, *args[1:]), kwargs)
+
+    return rule_text
+
+
+text_rule(str, "__str__")
+text_rule(repr, "__repr__")
+text_rule(format, "__format__")
+
+
+def number_rule(kind: type, name: str, symbolic: tuple):
+    @rule(kind)
+    def rule_number(trace, args, kwargs):
+        values = arguments(trace, args)
+        if len(values) == 1 and not kwargs:
+            value = values[0]
+            if isinstance(value, torch.Tensor):
+                raise trace.fail(f"{kind.__name__}() of a tensor: it needs the tensor's value")
+            if isinstance(value, symbolic):
+                return value
+            for method_name in (name, "__index__"):
+                method = special_method(trace, value, method_name)
+                if method is not None:
+                    return kind(concrete(trace, call(trace, method, (value,), {})))
+        return natives.call_native_default(trace, kind, values, kwargs)
+
+    return rule_number
+
+
+number_rule(int, "__int__", (torch.SymInt,))
+number_rule(float, "__float__", (torch.SymFloat,))
+
+
+# -- iteration ------------------------------------------------------------------------------------------------------
+
+
+@rule(iter)
+def rule_iter(trace, args, kwargs):
+    if len(args) == 1:
+        return get_iterator(trace, args[0])
+    return natives.call_native_default(trace, iter, args, kwargs)
+
+
+def get_iterator(trace: Trace, value: object) -> object:
+    """``iter(value)``."""
+    value = force(trace, value)
+    if isinstance(value, torch.Tensor):
+        return iter(unbind_tensor(trace, value))
+    record = trace.record_of(value)
+    if record is not None and isinstance(value, set) and value == record.items:
+        return iter(record.order)
+    method = special_method(trace, value, "__iter__")
+    if method is not None:
+        return force(trace, call(trace, method, (value,), {}))
+    if special_method(trace, value, "__getitem__") is not None:
+        return iter(natives.proxy(trace, value))
+    if isinstance(value, natives.Proxy) or special_method(trace, value, "__next__") is not None:
+        return value
+    return natives.call_native_default(trace, iter, (value,), {})
+
+
+def unbind_tensor(trace: Trace, tensor: torch.Tensor) -> tuple:
+    from .tensors import record
+
+    if tensor.dim() == 0:
+        raise Raised(TypeError("iteration over a 0-d tensor"))
+    return record(trace, torch.Tensor.unbind, (tensor, 0), {}, method="unbind")
+
+
+@rule(next)
+def rule_next(trace, args, kwargs):
+    try:
+        return next_item(trace, args[0])
+    except Raised as raised:
+        if len(args) == 2 and isinstance(raised.error, StopIteration):
+            return args[1]
+        raise
+
+
+def next_item(trace: Trace, iterator: object) -> object:
+    """``next(iterator)``; raises ``Raised(StopIteration)`` at the end."""
+    iterator = force(trace, iterator)
+    method = special_method(trace, iterator, "__next__") if not hasattr(iterator, "gi_interpreted") else None
+    if method is not None:
+        return call(trace, method, (iterator,), {})
+    return natives.call_native_default(trace, next, (iterator,), {})
+
+
+# -- the interpreter itself -----------------------------------------------------------------------------------------
+
+
+@rule(super)
+def rule_super(trace, args, kwargs):
+    if len(args) == 2:
+        cls, owner = arguments(trace, args)
+        try:
+            return super(cls, owner)
+        except TypeError as error:
+            raise Raised(natives.clean(error)) from None
+    if args:
+        raise trace.fail("super() with one argument")
+    frame = trace.frames[-1]
+    cell = frame.cells.get("__class__")
+    if cell is None:
+        raise Raised(RuntimeError("super(): __class__ cell not found"))
+    first = frame.code.co_varnames[0]
+    owner = frame.cells[first].cell_contents if first in frame.cells else frame.locals[first]
+    return super(force(trace, cell.cell_contents), force(trace, owner))
+
+
+@rule(globals)
+def rule_globals(trace, args, kwargs):
+    raise trace.fail("globals()", "read and write global variables by name")
+
+
+@rule(locals)
+def rule_locals(trace, args, kwargs):
+    frame = trace.frames[-1]
+    values = {name: value for name, value in frame.locals.items() if name.isidentifier()}
+    for name, cell in frame.cells.items():
+        try:
+            values[name] = cell.cell_contents
+        except ValueError:
+            continue
+    return values
+
+
+@rule(builtins.__import__)
+def rule_import(trace, args, kwargs):
+    module = __import__(*arguments(trace, args), **kwargs)
+    trace.pinned(module)
+    return module
+
+
+@rule(print, input, open, breakpoint, exec, eval, compile)
+def rule_outside(trace, args, kwargs):
+    raise trace.fail("a call to a builtin with effects outside the program (print, input, open, exec, eval …)")
+
+
+@rule(warnings.warn)
+def rule_warn(trace, args, kwargs):
+    raise trace.fail("warnings.warn", "the warning is issued between graphs")
+
+
+@rule(copy.copy)
+def rule_copy(trace, args, kwargs):
+    value = force(trace, args[0])
+    if isinstance(value, list | dict | set) and not type(value).__flags__ & HEAP_TYPE:
+        return natives.call_native(trace, type(value).copy, (value,), {})
+    if isinstance(value, torch.Tensor):
+        raise trace.fail("copy.copy of a tensor")
+    if natives.is_value(value):
+        return value
+    return call(trace, COPY_OBJECT, (value,), {}) if is_simple_object(value) else no_copy(trace, value)
+
+
+def is_simple_object(value: object) -> bool:
+    cls = type(value)
+    return bool(cls.__flags__ & HEAP_TYPE) and not any(lookup(cls, n) for n in ("__copy__", "__reduce_ex__x", "__slots__"))
+
+
+def no_copy(trace: Trace, value: object) -> object:
+    raise trace.fail(f"copy.copy of a {type(value).__qualname__}")
+
+
+def COPY_OBJECT(value):
+    made = object.__new__(type(value))
+    made.__dict__.update(value.__dict__)
+    return made
+
+
+@rule(copy.deepcopy)
+def rule_deepcopy(trace, args, kwargs):
+    value = force(trace, args[0])
+    if len(args) > 1 or kwargs:
+        raise trace.fail("copy.deepcopy with a memo")
+    return deep_copy(trace, value, {})
+
+
+def deep_copy(trace: Trace, value: object, memo: dict[int, object]) -> object:
+    value = force(trace, value)
+    if id(value) in memo:
+        return memo[id(value)]
+    kind = type(value)
+    if kind is tuple:
+        return tuple([deep_copy(trace, item, memo) for item in value])
+    if kind is list or kind is dict:
+        made = memo[id(value)] = kind()
+        items = natives.call_native(trace, dict.items, (value,), {}) if kind is dict else value
+        if kind is list:
+            made.extend(deep_copy(trace, item, memo) for item in items)
+        else:
+            made.update({deep_copy(trace, k, memo): deep_copy(trace, v, memo) for k, v in items})
+        return made
+    if natives.is_value(value, deep=True):
+        return value
+    raise trace.fail(f"copy.deepcopy of a {type_of(trace, value).__qualname__}")
+
+
+for _function in (inspect.signature, inspect.isfunction, inspect.isclass, inspect.ismethod, inspect.isbuiltin):
+
+    def _make(function):
+        @rule(function)
+        def rule_introspect(trace, args, kwargs):
+            values = arguments(trace, args)
+            if any(isinstance(v, torch.Tensor) for v in values) or kwargs:
+                return False if function is not inspect.signature else no_signature(trace)
+            return natives.run_plainly(trace, function, values, kwargs)
+
+        return rule_introspect
+
+    _make(_function)
+
+
+def no_signature(trace: Trace) -> object:
+    raise trace.fail("inspect.signature of this value")
+
+
+@rule(typing.cast)
+def rule_cast(trace, args, kwargs):
+    return args[1]
+
+
+@rule(dataclasses.is_dataclass)
+def rule_is_dataclass(trace, args, kwargs):
+    value = force(trace, args[0])
+    return dataclasses.is_dataclass(value if isinstance(value, type) else type_of(trace, value))
+
+
+@rule(dataclasses.fields)
+def rule_fields(trace, args, kwargs):
+    value = force(trace, args[0])
+    try:
+        made = dataclasses.fields(value if isinstance(value, type) else type_of(trace, value))  # type: ignore[arg-type]
+    except TypeError as error:
+        raise Raised(natives.clean(error)) from None
+    for item in made:
+        trace.pinned(item)
+    return made
+
+
+__all__ = ["enum", "get_iterator", "load_namespace", "next_item", "truth", "type_of"]

@@ -1,0 +1,219 @@
+"""Sources: how to reach a real object again from the arguments, globals and closure of the captured function.
+
+A source is a small immutable tree. Guards and rebuilt code are *text*, so the one thing a source must do is render
+itself as a Python expression; :meth:`Source.render` takes the renderer of the base, so that shared prefixes are read
+once. ``describe`` gives the name that people see (``L['x'].weight``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+class Source:
+    """Base of all sources. Subclasses are frozen dataclasses: hashable, comparable; most have a ``base``."""
+
+    def render(self, base: str, bind: Callable[[object, str], str]) -> str:
+        """The expression that reads this source, given the expression of its base."""
+        raise NotImplementedError
+
+    def describe(self) -> str:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Local(Source):
+    """A parameter of the captured function."""
+
+    name: str
+
+    def render(self, base, bind):
+        return parameter_name(self.name)
+
+    def describe(self):
+        return f"L[{self.name!r}]"
+
+
+@dataclass(frozen=True)
+class GlobalsOf(Source):
+    """A globals dictionary: of the captured function itself (``owner is None``) or of another function's module."""
+
+    owner: object = None  # the dictionary, wrapped so that it hashes by identity
+
+    def render(self, base, bind):
+        return "_k_G" if self.owner is None else bind(self.owner.value, "globals")
+
+    def describe(self):
+        return "_k_G" if self.owner is None else f"G<{self.owner.value.get('__name__', '?')}>"
+
+
+@dataclass(frozen=True)
+class ClosureCell(Source):
+    """The cell object at a position of the captured function's closure."""
+
+    index: int
+    name: str
+
+    def render(self, base, bind):
+        return f"_k_C[{self.index}]"
+
+    def describe(self):
+        return f"closure {self.name!r}"
+
+
+@dataclass(frozen=True)
+class Pinned(Source):
+    """An object that the entry holds itself (a module, a class): no path leads to it, none is needed."""
+
+    owner: Identity
+
+    def render(self, base, bind):
+        return bind(self.owner.value, "pinned")
+
+    def describe(self):
+        return getattr(self.owner.value, "__name__", None) or type(self.owner.value).__name__
+
+
+class Identity:
+    """A wrapper that hashes and compares by identity, to put any object into a frozen source."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: object):
+        self.value = value
+
+    def __hash__(self):
+        return id(self.value)
+
+    def __eq__(self, other):
+        return isinstance(other, Identity) and other.value is self.value
+
+
+@dataclass(frozen=True)
+class Attribute(Source):
+    """A native attribute read (``base.name``); only where no user code can run."""
+
+    base: Source
+    name: str
+
+    def render(self, base, bind):
+        return f"{base}.{self.name}" if self.name.isidentifier() else f"_k_getattr({base}, {self.name!r})"
+
+    def describe(self):
+        return f"{self.base.describe()}.{self.name}"
+
+
+@dataclass(frozen=True)
+class InstanceAttribute(Source):
+    """An entry of the instance dictionary, read without running descriptors or ``__getattr__``."""
+
+    base: Source
+    name: str
+
+    def render(self, base, bind):
+        return f"{base}.__dict__[{self.name!r}]"
+
+    def describe(self):
+        return f"{self.base.describe()}.{self.name}"
+
+
+@dataclass(frozen=True)
+class ClassAttribute(Source):
+    """What the class's method resolution order gives for a name, without descriptors being run."""
+
+    base: Source
+    name: str
+
+    def render(self, base, bind):
+        return f"{bind(lookup, 'lookup')}({base}, {self.name!r})"
+
+    def describe(self):
+        return f"{self.base.describe()}.{self.name}"
+
+
+@dataclass(frozen=True)
+class Slot(Source):
+    """A ``__slots__`` member, read through its descriptor."""
+
+    base: Source
+    name: str
+    descriptor: Identity
+
+    def render(self, base, bind):
+        return f"{bind(self.descriptor.value, 'slot')}.__get__({base})"
+
+    def describe(self):
+        return f"{self.base.describe()}.{self.name}"
+
+
+@dataclass(frozen=True)
+class Item(Source):
+    """``base[key]`` for a builtin container; subclasses are read past any ``__getitem__`` of theirs."""
+
+    base: Source
+    key: object
+    container: type | None = None
+
+    def render(self, base, bind):
+        key = bind(self.key.value, "key") if isinstance(self.key, Identity) else render_key(self.key, bind)
+        if self.container is None:
+            return f"{base}[{key}]"
+        return f"{bind(self.container, self.container.__name__)}.__getitem__({base}, {key})"
+
+    def describe(self):
+        key = self.key.value if isinstance(self.key, Identity) else self.key
+        return f"{self.base.describe()}[{key!r}]"
+
+
+@dataclass(frozen=True)
+class ElementAt(Source):
+    """The n-th element of an iterable that has no index (dictionary keys, sets, deques)."""
+
+    base: Source
+    index: int
+
+    def render(self, base, bind):
+        return f"{bind(element_at, 'element_at')}({base}, {self.index})"
+
+    def describe(self):
+        return f"list({self.base.describe()})[{self.index}]"
+
+
+@dataclass(frozen=True)
+class TypeOf(Source):
+    """``type(base)``."""
+
+    base: Source
+
+    def render(self, base, bind):
+        return f"_k_type({base})"
+
+    def describe(self):
+        return f"type({self.base.describe()})"
+
+
+def render_key(key: object, bind: Callable[[object, str], str]) -> str:
+    """Text of a constant key: a literal where that is exact, a bound object elsewhere."""
+    return repr(key) if type(key) in (str, int, bool, type(None), bytes) else bind(key, "key")
+
+
+def parameter_name(name: str) -> str:
+    """A parameter's name as an identifier (comprehensions call theirs ``.0``)."""
+    return name if name.isidentifier() else "implicit" + name.replace(".", "_")
+
+
+def lookup(cls: type, name: str, default: object = None) -> object:
+    """What ``_PyType_Lookup`` finds: the raw attribute along the method resolution order."""
+    for klass in cls.__mro__:
+        if name in klass.__dict__:
+            return klass.__dict__[name]
+    return default
+
+
+def element_at(iterable: object, index: int) -> object:
+    """The element at a position of an iteration."""
+    for position, element in enumerate(iterable):  # type: ignore[arg-type,var-annotated]
+        if position == index:
+            return element
+    raise IndexError(index)

@@ -1,0 +1,347 @@
+"""Tensors: graph inputs, recording an operation as a graph node, and what an operation's results mean.
+
+An operation runs on fake tensors to learn shape, dtype and aliasing, and becomes one node: torch functions and
+operators ``call_function``, methods ``call_method``, as in every fx graph. What comes out without a tensor in it
+(sizes, dtypes, flags) is a plain value that the tensor guards already pin down.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+import types
+
+import torch
+import torch.fx
+from torch.overrides import TorchFunctionMode
+
+from .guards import TensorGuard
+from .source import Attribute, Source
+from .symbols import concrete, dynamic_dimensions, fake_input, is_symbolic, symbol_node
+from .trace import Trace
+from .values import CONSTANT_TYPES, GraphBreak, Lazy, Opaque, Raised, TensorInfo, Trampoline
+
+TORCH_CONSTANTS = (torch.dtype, torch.device, torch.layout, torch.memory_format)
+
+
+def is_tensor(value: object) -> bool:
+    return isinstance(value, torch.Tensor)
+
+
+# -- graph inputs ---------------------------------------------------------------------------------------------------
+
+
+def wrap_tensor(trace: Trace, real: torch.Tensor, source: Source) -> object:
+    """A tensor from outside becomes a graph input."""
+    known = trace.by_real.get(id(real))
+    if known is not None:
+        if known.source != source:
+            trace.guards.add(source, "same", known.source)
+        return known.shadow
+    if type(real) not in (torch.Tensor, torch.nn.Parameter) and not plain_subclass(type(real)):
+        trace.name_source(real, source)
+        raise trace.fail(
+            f"a tensor of class {type(real).__qualname__}, which defines __torch_dispatch__ or is not a plain tensor",
+            "keep such tensors out of compiled code",
+        )
+    if real.layout is not torch.strided or real.is_quantized:
+        raise trace.fail(f"a tensor with layout {real.layout}", "call the code that uses it outside kiln.compile")
+    dynamic = dynamic_dimensions(trace, real, source)
+    fake = fake_input(trace, real, source, dynamic)
+    trace.guards.tensors.append(TensorGuard(source, real, dynamic))
+    node = add_placeholder(trace, source)
+    node.meta["example_value"] = fake
+    info = TensorInfo(fake, node, type(real), source, real)
+    trace.inputs.append(info)
+    trace.add_tensor(info)
+    trace.guards.distinct.setdefault(source)
+    trace.by_real[id(real)] = TensorRecord(fake, source, real)  # type: ignore[assignment]
+    return fake
+
+
+class TensorRecord:
+    """Just enough of a record for ``wrap`` to see that a real tensor is known."""
+
+    __slots__ = ("real", "shadow", "source")
+
+    def __init__(self, shadow: object, source: Source, real: object):
+        self.shadow, self.source, self.real = shadow, source, real
+
+
+def plain_subclass(kind: type) -> bool:
+    """A subclass that only adds Python attributes or ``__torch_function__``."""
+    return "__torch_dispatch__" not in {name for k in kind.__mro__ if k is not torch.Tensor for name in vars(k)} or (
+        kind.__torch_dispatch__ is torch._C._disabled_torch_dispatch_impl
+    )
+
+
+def add_placeholder(trace: Trace, source: Source) -> torch.fx.Node:
+    name = re.sub(r"\W+", "_", source.describe()).strip("_").lower() or "input"
+    anchor = trace.inputs[-1].node if trace.inputs else None
+    if anchor is None:
+        first = next(iter(trace.graph.nodes), None)
+        if first is None:
+            return trace.graph.placeholder(name)
+        with trace.graph.inserting_before(first):
+            return trace.graph.placeholder(name)
+    with trace.graph.inserting_after(anchor):
+        return trace.graph.placeholder(name)
+
+
+# -- recording ------------------------------------------------------------------------------------------------------
+
+
+def record(trace: Trace, function: object, args: tuple, kwargs: dict, *, method: str | None = None) -> object:
+    """Run an operation on fakes and add its node."""
+    args, kwargs = prepare(trace, args), prepare(trace, kwargs)
+    result = run_fake(trace, function, args, kwargs)
+    inputs = {id(leaf) for leaf in tensor_leaves((args, kwargs))}
+    if not needs_node(function, result, inputs):
+        return result
+    note_effects(trace, function, result, args, inputs)
+    target = method if method is not None else function
+    kind = "call_method" if method is not None else "call_function"
+    node = trace.graph.create_node(kind, target, to_nodes(trace, args), to_nodes(trace, kwargs))
+    node.meta["stack_trace"] = trace.stack_trace()
+    node.meta["example_value"] = result
+    return adopt(trace, result, node)
+
+
+def prepare(trace: Trace, value: object) -> object:
+    """Arguments with everything looked at, as plain containers that torch understands."""
+    from .wrap import force
+
+    value = force(trace, value)
+    kind = type(value)
+    if kind in CONSTANT_TYPES or isinstance(value, torch.Tensor) or isinstance(value, TORCH_CONSTANTS):
+        return value
+    if kind is tuple:
+        return tuple([prepare(trace, item) for item in value])
+    if isinstance(value, tuple):
+        return tuple.__new__(kind, [prepare(trace, item) for item in value])
+    if isinstance(value, list):
+        return [prepare(trace, item) for item in value]
+    if isinstance(value, dict):
+        return {key: prepare(trace, item) for key, item in value.items()}
+    if kind is slice:
+        return slice(*(prepare(trace, part) for part in (value.start, value.stop, value.step)))
+    if is_symbolic(value) or isinstance(value, Opaque):
+        return value
+    if isinstance(value, GRAPH_CONSTANTS):
+        return value
+    if isinstance(value, Trampoline):
+        return value.function
+    if isinstance(value, set | frozenset):
+        return kind(prepare(trace, item) for item in value)
+    raise trace.fail(
+        f"a torch function called with a {type(value).__module__}.{type(value).__qualname__} object",
+        "pass it tensors, numbers, strings and containers of these, or call it outside the compiled function",
+    )
+
+
+GRAPH_CONSTANTS = (type, types.BuiltinFunctionType, torch._ops.OpOverload, types.FunctionType, types.MethodDescriptorType)
+
+
+def run_fake(trace: Trace, function: object, args: tuple, kwargs: dict) -> object:
+    """Run on fakes. What goes wrong here is left to the real operation: it raises eager's own error, or works."""
+    from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
+    from torch._subclasses.fake_tensor import UnsupportedOperatorException
+    from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+    name = function_name(function)
+    try:
+        with trace.environment.mode:
+            return function(*args, **kwargs)  # type: ignore[operator]
+    except (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode) as error:
+        raise trace.fail(
+            f"{name} needs a tensor's values, not only its shape",
+            "keep it outside the compiled function, or use an operation whose output shape does not depend on data",
+        ) from error
+    except UnsupportedOperatorException as error:
+        raise trace.fail(f"{name} has no shape rule (no fake or meta implementation)") from error
+    except (GraphBreak, Raised):
+        raise
+    except Exception as error:
+        raise trace.fail(f"{name} fails on these arguments: {type(error).__name__}: {error}", error=error) from error
+
+
+def function_name(function: object) -> str:
+    name = getattr(function, "__qualname__", None) or getattr(function, "__name__", None) or str(function)
+    module = getattr(function, "__module__", None) or ""
+    return f"{module}.{name}" if module.startswith("torch") and not name.startswith("torch") else name
+
+
+def tensor_leaves(value: object) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, list | tuple | set | frozenset):
+        return [leaf for item in value for leaf in tensor_leaves(item)]
+    if isinstance(value, dict):
+        return [leaf for item in value.values() for leaf in tensor_leaves(item)]
+    if isinstance(value, slice):
+        return tensor_leaves((value.start, value.stop, value.step))
+    return []
+
+
+def needs_node(function: object, result: object, inputs: set[int]) -> bool:
+    """Whether the call does or makes something at run time: it returns a tensor, or nothing at all."""
+    if isinstance(result, Opaque) or function in EFFECTS:
+        return True
+    return bool(tensor_leaves(result)) or (result is None and bool(inputs)) or (result == [] and bool(inputs))
+
+
+EFFECTS: set[object] = set()  # operations kept for what they do (set by calls.py)
+
+RANDOM = re.compile(r"rand|dropout|bernoulli|multinomial|normal|uniform|exponential|geometric|cauchy|poisson|rrelu")
+
+
+def note_effects(trace: Trace, function: object, result: object, args: tuple, inputs: set[int]) -> None:
+    """Remember what makes running the frame again in eager different: random numbers, mutated inputs."""
+    name = getattr(function, "__name__", "")
+    mutates = name.endswith("_") and not name.endswith("__") or name.startswith("__i") or name == "__setitem__"
+    returned = any(id(leaf) in inputs for leaf in tensor_leaves(result))
+    if mutates or returned or result is None:
+        trace.effects.append(f"{name} changes a tensor")
+    if RANDOM.search(name):
+        trace.effects.append(f"{name} draws random numbers")
+    if any(frame.protected() for frame in trace.frames):
+        trace.protected = True
+        if mutates or result is None:
+            raise trace.fail(
+                f"{name} changes a tensor inside a try block",
+                "move the in-place operation out of the try block",
+            )
+
+
+def to_nodes(trace: Trace, value: object) -> object:
+    """Arguments as fx wants them: nodes for tensors and symbolic numbers."""
+    if isinstance(value, torch.Tensor):
+        return trace.tensor_info(value).node
+    if isinstance(value, Opaque):
+        return value.node
+    if is_symbolic(value):
+        return symbol_node(trace, value)
+    kind = type(value)
+    if kind is tuple or kind is torch.Size:
+        return tuple([to_nodes(trace, item) for item in value])
+    if isinstance(value, tuple):  # named tuples, torch.return_types
+        return kind(*(to_nodes(trace, item) for item in value)) if hasattr(kind, "_fields") else tuple(value)
+    if kind is list:
+        return [to_nodes(trace, item) for item in value]
+    if kind is dict:
+        return {key: to_nodes(trace, item) for key, item in value.items()}
+    if kind is slice:
+        return slice(*(to_nodes(trace, part) for part in (value.start, value.stop, value.step)))
+    return value
+
+
+def adopt(trace: Trace, result: object, node: torch.fx.Node) -> object:
+    """Connect the tensors in a result with the node that makes them."""
+    if isinstance(result, torch.Tensor):
+        if id(result) in trace.tensors:  # an in-place operation or out=: still the same tensor
+            return result
+        kind = torch.nn.Parameter if isinstance(result, torch.nn.Parameter) else torch.Tensor
+        return trace.add_tensor(TensorInfo(result, node, kind))
+    if isinstance(result, Opaque):
+        result.node = node
+        trace.keep.append(result)
+        return result
+    if isinstance(result, list | tuple):
+        for index, item in enumerate(result):
+            if tensor_leaves(item) and not (isinstance(item, torch.Tensor) and id(item) in trace.tensors):
+                part = trace.graph.call_function(operator.getitem, (node, index))
+                part.meta["example_value"] = item
+                adopt(trace, item, part)
+    elif isinstance(result, dict):
+        for key, item in result.items():
+            if tensor_leaves(item):
+                adopt(trace, item, trace.graph.call_function(operator.getitem, (node, key)))
+    return result
+
+
+class RecordMode(TorchFunctionMode):
+    """Active while native code runs on shadows: an operation reached from inside it is recorded like any other."""
+
+    def __init__(self, trace: Trace):
+        super().__init__()
+        self.trace = trace
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        from .torch_calls import call_torch
+
+        try:
+            return call_torch(self.trace, function, tuple(args), kwargs or {})
+        except Raised as raised:
+            raise raised.error from raised.error.__cause__
+
+
+# -- attributes -----------------------------------------------------------------------------------------------------
+
+NODE_ATTRIBUTES = frozenset({"T", "mT", "H", "mH", "real", "imag", "data"})
+
+PLAIN_ATTRIBUTES = frozenset(
+    "shape dtype device ndim requires_grad is_leaf layout itemsize nbytes is_cuda is_cpu is_sparse is_mkldnn is_meta "
+    "is_mps is_xpu is_quantized is_nested is_sparse_csr is_vulkan is_ipu is_xla is_maia is_mtia names retains_grad "
+    "_is_param _backward_hooks output_nr __torch_function__ __torch_dispatch__ __array_priority__ __doc__ __module__ "
+    "__class__ __hash__".split()
+)
+
+
+def tensor_attribute(trace: Trace, tensor: torch.Tensor, name: str) -> object:
+    """``tensor.name`` for what is not a method."""
+    info = trace.tensor_info(tensor)
+    if name in info.attributes:
+        return info.attributes[name]
+    if name == "grad":
+        return tensor_grad(trace, info)
+    if name in NODE_ATTRIBUTES:
+        return record(trace, getattr, (tensor, name), {})
+    if name == "__class__":
+        return info.kind
+    if name == "grad_fn" and tensor.grad_fn is None and (info.source is None or info.real.grad_fn is None):
+        return None
+    if name == "retains_grad" and info.source is not None:
+        raise trace.fail("reading retains_grad of an input")
+    if name in PLAIN_ATTRIBUTES:
+        return getattr(tensor, name)
+    if name in ("__dict__", "grad_fn", "_version", "_grad", "_base", "_backward_hooks", "_post_accumulate_grad_hooks"):
+        raise trace.fail(f"reading {name} of a tensor", "read it outside the compiled function")
+    return python_attribute(trace, info, name)
+
+
+def tensor_grad(trace: Trace, info: TensorInfo) -> object:
+    from .wrap import wrap
+
+    if info.source is None:
+        if info.fake.is_leaf and info.fake.grad is None:
+            return None
+        raise trace.fail("reading .grad of a tensor made inside the compiled function")
+    return wrap(trace, info.real.grad, Attribute(info.source, "grad"))
+
+
+def python_attribute(trace: Trace, info: TensorInfo, name: str) -> object:
+    """An attribute that the program (or its owner) put on the tensor, or a Python method of its class."""
+    from .attributes import bind_class_attribute
+    from .source import InstanceAttribute
+    from .wrap import class_attribute
+
+    namespace = getattr(info.real, "__dict__", None) or {}
+    raw = class_attribute(trace, info.kind, name)
+    if name in namespace and not hasattr(type(raw), "__set__"):
+        return Lazy(namespace[name], InstanceAttribute(info.source, name))
+    if info.source is not None:
+        trace.guards.add(info.source, "no_attribute", name)
+    if raw is None:
+        raise Raised(AttributeError(f"'{info.kind.__name__}' object has no attribute '{name}'"))
+    return bind_class_attribute(trace, info.fake, info.kind, name, raw)
+
+
+def set_tensor_attribute(trace: Trace, tensor: torch.Tensor, name: str, value: object) -> None:
+    info = trace.tensor_info(tensor)
+    if name == "requires_grad":
+        record(trace, torch.Tensor.requires_grad_, (tensor, concrete(trace, value)), {}, method="requires_grad_")
+    elif name == "grad" or not hasattr(torch.Tensor, name):
+        info.attributes[name] = value
+        info.grad_set = True
+    else:
+        raise trace.fail(f"assigning to .{name} of a tensor", "do it outside the compiled function")

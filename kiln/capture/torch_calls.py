@@ -1,0 +1,387 @@
+"""Torch functions: which are leaves of the graph, and those whose meaning is not an operation.
+
+A leaf is native code of torch, a function that torch lets others override (``torch.*``, ``torch.nn.functional.*``,
+``Tensor.*``), or a registered operator. Other Python code of torch (modules, initialisers, context managers) is
+interpreted like the user's own.
+"""
+
+from __future__ import annotations
+
+import operator
+import types
+
+import torch
+
+from . import tensors
+from .natives import rule
+from .symbols import concrete, is_symbolic
+from .tensors import record
+from .trace import Trace
+from .values import Opaque, Raised, TensorInfo
+from .wrap import force
+
+LEAF_MODULES = frozenset({"torch.functional", "torch.nn.functional", "torch._tensor", "torch._C._nn", "torch.special"})
+
+_NATIVE_OWNERS = {
+    getattr(torch._C, name)
+    for name in ("_nn", "_linalg", "_fft", "_special", "_sparse", "_nested", "_VariableFunctions")
+    if hasattr(torch._C, name)
+}
+NATIVE_OWNERS = {id(owner) for owner in _NATIVE_OWNERS} | {id(type(torch._C._VariableFunctions))}
+NATIVE_OWNERS |= {id(torch._C._VariableFunctionsClass)} if hasattr(torch._C, "_VariableFunctionsClass") else set()
+
+ALLOWED: set[object] = set()  # kiln.allow_in_graph
+
+# Methods and functions that need values, the autograd graph, storage or text: left to eager between graphs.
+REFUSED_NAMES = frozenset(
+    "item tolist numpy backward register_hook register_post_accumulate_grad_hook data_ptr storage untyped_storage "
+    "_typed_storage share_memory_ is_shared pin_memory __reduce_ex__ __deepcopy__ __array__ __repr__ __format__ "
+    "__dlpack__ retain_grad nonzero_static set_ _make_subclass as_subclass __bool__ __int__ __float__ __index__ "
+    "__complex__ equal is_nonzero allclose map_ map2_ apply_ is_set_to __cuda_array_interface__ to_mkldnn "
+    "_nnz sparse_mask to_sparse to_sparse_csr coalesce record_stream cudart resize_as_sparse_ manual_seed "
+    "seed initial_seed get_rng_state set_rng_state save load set_printoptions set_default_dtype "
+    "set_default_device set_num_threads compile __torch_function__ __setstate__ _version".split()
+)
+
+OPERATORS = {getattr(operator, name) for name in dir(operator) if not name.startswith("_")}
+
+
+def is_operation(trace: Trace, function: object, args: tuple, kwargs: dict) -> bool:
+    """Whether a callee is a leaf of the graph."""
+    kind = type(function)
+    if kind is types.FunctionType:
+        return (function.__module__ in LEAF_MODULES and is_public(function)) or function in ALLOWED
+    if kind is types.BuiltinFunctionType:
+        owner = function.__self__
+        return id(owner) in NATIVE_OWNERS or isinstance(owner, torch.Tensor) or id(type(owner)) in NATIVE_OWNERS or function in ALLOWED
+    if kind in (types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType):
+        return issubclass(torch.Tensor, function.__objclass__) and function.__objclass__ is not object
+    if kind is types.MethodWrapperType:
+        return isinstance(function.__self__, torch.Tensor)
+    if kind is types.MethodType:
+        return isinstance(function.__self__, torch.Tensor) and is_operation(trace, function.__func__, args, kwargs)
+    return isinstance(function, torch._ops.OpOverload | torch._ops.OpOverloadPacket) or function is torch.nn.Parameter
+
+
+def is_public(function: types.FunctionType) -> bool:
+    name = function.__name__
+    return not name.startswith("_") or name.startswith("__")
+
+
+def call_torch(trace: Trace, function: object, args: tuple, kwargs: dict) -> object:
+    """Record a torch call, or do what it means for the trace."""
+    if isinstance(function, types.MethodType):
+        args, function = (function.__self__, *args), function.__func__
+    if isinstance(function, types.BuiltinFunctionType | types.MethodWrapperType) and isinstance(
+        function.__self__, torch.Tensor
+    ):
+        args = (function.__self__, *args)
+        function = getattr(torch.Tensor, function.__name__)
+    name = getattr(function, "__name__", "")
+    if name == "__get__" and isinstance(function, types.MethodWrapperType):
+        return load_property(trace, function, args)
+    handler = HANDLERS.get(function) if is_hashable(function) else None
+    if handler is not None:
+        return handler(trace, args, kwargs)
+    if name in REFUSED_NAMES:
+        raise trace.fail(
+            f"{tensors.function_name(function)}: it needs a tensor's value, storage, text or autograd graph",
+            "call it outside the compiled function (the graph breaks here otherwise)",
+        )
+    custom = torch_function_override(trace, function, args, kwargs)
+    if custom is not None:
+        return custom[0]
+    return record(trace, function, args, kwargs, method=method_name(function, args))
+
+
+def is_hashable(function: object) -> bool:
+    return getattr(type(function), "__hash__", None) is not None
+
+
+def method_name(function: object, args: tuple) -> str | None:
+    """The name for a ``call_method`` node, if the callee is a method of tensors."""
+    if not args or not isinstance(args[0], torch.Tensor):
+        return None
+    if isinstance(function, types.MethodDescriptorType) and not function.__name__.startswith("__"):
+        return function.__name__
+    if isinstance(function, types.FunctionType) and function.__module__ == "torch._tensor":
+        return function.__name__ if not function.__name__.startswith("_") else None
+    return None
+
+
+def load_property(trace: Trace, getter: types.MethodWrapperType, args: tuple) -> object:
+    """``Tensor.prop.__get__`` reached from native code."""
+    from .tensors import tensor_attribute
+
+    return tensor_attribute(trace, args[0], getter.__self__.__name__)
+
+
+# -- __torch_function__ ---------------------------------------------------------------------------------------------
+
+
+def torch_function_override(trace: Trace, function: object, args: tuple, kwargs: dict) -> tuple[object] | None:
+    """Call the ``__torch_function__`` of a tensor subclass or tensor-like object among the arguments."""
+    from .calls import call
+
+    if trace.torch_function_disabled:
+        return None
+    for owner in overridable(trace, (args, kwargs)):
+        cls = trace.tensor_info(owner).kind if isinstance(owner, torch.Tensor) else type(owner)
+        if cls in (torch.Tensor, torch.nn.Parameter):
+            continue
+        from .attributes import load_attribute
+
+        override = force(trace, load_attribute(trace, cls, "__torch_function__"))
+        if isinstance(override, types.MethodType) and override.__func__ is not DEFAULT_OVERRIDE:
+            result = call(trace, override, (function, (cls,), args, kwargs), {})
+            if force(trace, result) is not NotImplemented:
+                return (result,)
+        elif isinstance(override, types.MethodType):
+            return (default_override(trace, cls, function, args, kwargs),)
+    return None
+
+
+DEFAULT_OVERRIDE = torch.Tensor.__torch_function__.__func__  # type: ignore[attr-defined]
+
+
+def overridable(trace: Trace, value: object) -> list[object]:
+    value = force(trace, value)
+    if isinstance(value, torch.Tensor):
+        return [value] if trace.tensor_info(value).kind is not torch.Tensor else []
+    if isinstance(value, tuple | list):
+        return [found for item in value for found in overridable(trace, item)]
+    if isinstance(value, dict):
+        return [found for item in value.values() for found in overridable(trace, item)]
+    return [value] if hasattr(type(value), "__torch_function__") and not isinstance(value, type) else []
+
+
+@rule(DEFAULT_OVERRIDE)
+def rule_default_override(trace, args, kwargs):
+    cls, function, types_, *rest = [force(trace, arg) for arg in args]
+    call_args = rest[0] if rest else kwargs.get("args", ())
+    call_kwargs = (rest[1] if len(rest) > 1 else kwargs.get("kwargs")) or {}
+    return default_override(trace, cls, function, tuple(force(trace, call_args)), force(trace, call_kwargs))
+
+
+def default_override(trace: Trace, cls: type, function: object, args: tuple, kwargs: dict) -> object:
+    """``Tensor.__torch_function__``: run the function, and give its results the subclass."""
+    before = trace.torch_function_disabled
+    trace.torch_function_disabled = True
+    try:
+        result = call_torch(trace, function, args, kwargs)
+    finally:
+        trace.torch_function_disabled = before
+    if function in torch.overrides.get_default_nowrap_functions():
+        return result
+    return convert(trace, result, cls)
+
+
+def convert(trace: Trace, result: object, cls: type) -> object:
+    if isinstance(result, torch.Tensor):
+        info = trace.tensor_info(result)
+        if not issubclass(info.kind, cls):
+            node = trace.graph.call_function(torch.Tensor.as_subclass, (info.node, cls))
+            alias = fake_alias(trace, result)
+            return trace.add_tensor(TensorInfo(alias, node, cls))
+        return result
+    if isinstance(result, tuple | list):
+        return type(result)(convert(trace, item, cls) for item in result)
+    return result
+
+
+def fake_alias(trace: Trace, fake: torch.Tensor) -> torch.Tensor:
+    with trace.environment.mode:
+        return torch.ops.aten.alias.default(fake) if not fake.requires_grad else fake.view_as(fake)
+
+
+# -- what is not an operation ---------------------------------------------------------------------------------------
+
+HANDLERS: dict[object, object] = {}
+
+
+def handler(*functions: object):
+    def register(function):
+        for target in functions:
+            HANDLERS[target] = function
+        return function
+
+    return register
+
+
+def _present(owner: object, *names: str) -> list[object]:
+    return [getattr(owner, name) for name in names if hasattr(owner, name)]
+
+
+@handler(torch.Tensor.__len__)
+def tensor_len(trace, args, kwargs):
+    from .rules import rule_len
+
+    return rule_len(trace, args, kwargs)
+
+
+@handler(torch.Tensor.__iter__)
+def tensor_iter(trace, args, kwargs):
+    from .rules import get_iterator
+
+    return get_iterator(trace, args[0])
+
+
+@handler(torch.Tensor.__bool__)
+def tensor_bool(trace, args, kwargs):
+    from .rules import truth
+
+    return truth(trace, args[0])
+
+
+@handler(torch.Tensor.__hash__)
+def tensor_hash(trace, args, kwargs):
+    return id(force(trace, args[0]))  # as eager: by identity; shadows are one to one with tensors
+
+
+@handler(torch.Tensor.__contains__)
+def tensor_contains(trace, args, kwargs):
+    raise trace.fail("`in` on a tensor: it needs the tensor's values")
+
+
+def _layout_query(name: str):
+    @handler(getattr(torch.Tensor, name))
+    def query(trace, args, kwargs):
+        """Sizes and strides are plain (or symbolic) numbers that the guards know: no node."""
+        tensor = force(trace, args[0])
+        rest = [concrete(trace, arg) for arg in args[1:]]
+        try:
+            return getattr(tensor, name)(*rest, **{key: concrete(trace, value) for key, value in kwargs.items()})
+        except Exception as error:
+            raise trace.fail(f"Tensor.{name} fails: {error}", error=error) from error
+
+    return query
+
+
+for _name in ("size", "stride", "dim", "numel", "nelement", "ndimension", "storage_offset", "element_size"):
+    _layout_query(_name)
+
+
+@handler(torch.Tensor.data_ptr)
+def refuse_pointer(trace, args, kwargs):
+    raise trace.fail("data_ptr() of a tensor")
+
+
+# -- state of torch -------------------------------------------------------------------------------------------------
+
+STATE_SETTERS = _present(
+    torch._C,
+    "_set_grad_enabled",
+    "set_autocast_enabled",
+    "set_autocast_dtype",
+    "set_autocast_cache_enabled",
+    "autocast_increment_nesting",
+    "autocast_decrement_nesting",
+    "clear_autocast_cache",
+    "_set_deterministic_algorithms",
+    "set_flush_denormal",
+) + _present(
+    torch,
+    "set_autocast_enabled",
+    "set_autocast_dtype",
+    "set_autocast_cache_enabled",
+    "autocast_increment_nesting",
+    "autocast_decrement_nesting",
+    "clear_autocast_cache",
+    "set_autocast_cpu_enabled",
+    "set_autocast_cpu_dtype",
+    "set_autocast_gpu_dtype",
+)
+
+STATE_GETTERS = _present(
+    torch,
+    "is_grad_enabled",
+    "is_inference_mode_enabled",
+    "is_autocast_enabled",
+    "get_autocast_dtype",
+    "is_autocast_cache_enabled",
+    "get_default_dtype",
+    "are_deterministic_algorithms_enabled",
+    "is_deterministic_algorithms_warn_only_enabled",
+    "is_autocast_cpu_enabled",
+    "get_autocast_cpu_dtype",
+    "get_autocast_gpu_dtype",
+    "is_autocast_available",
+    "is_anomaly_enabled",
+    "get_num_threads",
+    "_is_autocast_available",
+) + _present(
+    torch._C,
+    "_is_autocast_available",
+    "_get_tracing_state",
+    "_get_privateuse1_backend_name",
+    "_is_torch_function_enabled",
+    "_is_torch_function_mode_enabled",
+    "_get_default_device",
+    "_is_any_autocast_enabled",
+    "is_autocast_enabled",
+    "get_autocast_dtype",
+    "is_autocast_cache_enabled",
+    "_len_torch_function_stack",
+)
+
+
+def _state_setter(function):
+    @rule(function)
+    def set_state(trace, args, kwargs):
+        """Done now, so that what follows is traced in that state, and again by the graph at run time."""
+        args = tuple([concrete(trace, arg) for arg in args])
+        kwargs = {key: concrete(trace, value) for key, value in kwargs.items()}
+        result = function(*args, **kwargs)
+        trace.graph.call_function(function, args, kwargs)
+        trace.state_changed = True
+        return result
+
+    return set_state
+
+
+def _state_getter(function):
+    @rule(function)
+    def get_state(trace, args, kwargs):
+        return function(*[concrete(trace, arg) for arg in args], **kwargs)
+
+    return get_state
+
+
+for _function in STATE_SETTERS:
+    _state_setter(_function)
+for _function in STATE_GETTERS:
+    _state_getter(_function)
+
+
+@rule(*_present(torch, "has_torch_function"), *_present(torch._C, "_has_torch_function", "_has_torch_function_unary", "_has_torch_function_variadic"))
+def rule_has_torch_function(trace, args, kwargs):
+    return any(overridable(trace, arg) for arg in args) and not trace.torch_function_disabled
+
+
+@rule(torch.overrides.is_tensor_like)
+def rule_tensor_like(trace, args, kwargs):
+    value = force(trace, args[0])
+    return isinstance(value, torch.Tensor) or hasattr(type(value), "__torch_function__")
+
+
+@rule(torch.is_tensor)
+def rule_is_tensor(trace, args, kwargs):
+    return isinstance(force(trace, args[0]), torch.Tensor)
+
+
+@rule(torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling)
+def rule_is_compiling(trace, args, kwargs):
+    return True
+
+
+@rule(torch.jit.is_scripting, torch.jit.is_tracing, torch._jit_internal.is_scripting, torch._C._get_tracing_state)
+def rule_never(trace, args, kwargs):
+    return False
+
+
+@rule(torch._C._log_api_usage_once)
+def rule_nothing(trace, args, kwargs):
+    return None
+
+
+__all__ = ["HANDLERS", "Opaque", "Raised", "call_torch", "is_operation", "is_symbolic"]

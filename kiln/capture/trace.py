@@ -1,0 +1,216 @@
+"""The state of one capture: graph, guards, records of outside objects, globals written, and where we are.
+
+Everything the interpreter, the recorder and the rebuilder share lives here, and nothing else. A trace is used once:
+when something learnt late changes the beginning (a break inside an inlined call), capture starts over with a new one.
+"""
+
+from __future__ import annotations
+
+import types
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+import torch.fx
+
+from ..config import config
+from .guards import GuardSet
+from .source import GlobalsOf, Identity, Item, Pinned, Source
+from .values import DELETED, GraphBreak, Kind, Lazy, Raised, Record, TensorInfo, Trampoline
+
+if TYPE_CHECKING:
+    from .frame import Frame
+
+
+@dataclass
+class Options:
+    """What ``kiln.compile`` was told, for every frame compiled on its behalf."""
+
+    backend: object
+    backend_name: str
+    fullgraph: bool = False
+    dynamic: bool | None = None
+    options: dict = field(default_factory=dict)
+
+
+class Trace:
+    """One attempt at capturing one frame."""
+
+    def __init__(self, function: types.FunctionType, options: Options, hints: dict[str, object]):
+        self.function = function
+        self.options = options
+        self.hints = hints  # source description -> dims (or True) that varied between calls
+        self.guards = GuardSet()
+        self.graph = torch.fx.Graph()
+        self.tensors: dict[int, TensorInfo] = {}
+        self.inputs: list[TensorInfo | SymbolInput] = []
+        self.by_real: dict[int, Record] = {}
+        self.by_shadow: dict[int, Record] = {}
+        self.sources: dict[int, Source] = {}  # id of an identity value (function, class, module …) -> source
+        self.globals: dict[int, tuple[dict, dict[str, object]]] = {}  # globals written: id -> (dict, name -> value)
+        self.created: dict[int, tuple[object, tuple[int, int]]] = {}  # id of what cannot be rebuilt -> (it, root instruction)
+        self.keep: list[object] = []  # ids above stay valid while these live
+        self.frames: list[Frame] = []
+        self.handled: BaseException | None = None  # what sys.exc_info() would say in the program
+        self.instructions = 0
+        self.entered = 0  # frames inlined so far
+        self.effects: list[str] = []  # why re-running the frame in eager would not be the same (mutation, RNG)
+        self.protected = False  # an operation was captured inside a try block
+        self.torch_function_disabled = False
+        self.state_changed = False  # grad mode, autocast … were set while tracing
+        self.symbols: dict[str, Source] = {}  # symbolic size name -> where it is read
+        self.environment = FakeEnvironment()
+
+    # -- places ---------------------------------------------------------------------------------------------------
+
+    def location(self) -> list[tuple[str, int, str]]:
+        """(file, line, function) of each interpreted frame, outermost first."""
+        return [(f.code.co_filename, f.line(), f.code.co_qualname) for f in self.frames]
+
+    def stack_trace(self) -> str:
+        import linecache
+
+        return "".join(
+            f'  File "{file}", line {line}, in {name}\n    {linecache.getline(file, line).strip()}\n'
+            for file, line, name in self.location()
+        )
+
+    def fail(self, reason: str, hint: str = "", **details: object) -> GraphBreak:
+        """The graph break to raise: ``raise trace.fail("…")``."""
+        error = GraphBreak(reason, hint, **details)  # type: ignore[arg-type]
+        error.stack = self.location()
+        return error
+
+    # -- records and sources --------------------------------------------------------------------------------------
+
+    def remember(self, record: Record) -> object:
+        self.by_real[id(record.real)] = record
+        self.by_shadow[id(record.shadow)] = record
+        self.keep.append(record)
+        self.guards.distinct.setdefault(record.source)
+        return record.shadow
+
+    def record_of(self, value: object) -> Record | None:
+        return self.by_shadow.get(id(value))
+
+    def name_source(self, value: object, source: Source) -> None:
+        if id(value) not in self.sources:
+            self.sources[id(value)] = source
+            self.keep.append(value)
+
+    def source_of(self, value: object) -> Source | None:
+        record = self.by_shadow.get(id(value))
+        return record.source if record is not None else self.sources.get(id(value))
+
+    def pinned(self, value: object) -> Source:
+        """The value's source; one that holds it if nothing else leads there."""
+        source = self.source_of(value)
+        if source is None:
+            source = Pinned(Identity(value))
+            self.name_source(value, source)
+        return source
+
+    def mark_unbuildable(self, value: object) -> None:
+        """Note where a value was made that no code can make again (a running generator)."""
+        root = self.frames[0]
+        self.created[id(value)] = (value, (root.index, root.visits[root.index]))  # type: ignore[attr-defined]
+
+    # -- globals --------------------------------------------------------------------------------------------------
+
+    def globals_source(self, namespace: dict) -> Source:
+        return GlobalsOf(None if namespace is self.function.__globals__ else Identity(namespace))
+
+    def written_globals(self, namespace: dict) -> dict[str, object]:
+        return self.globals.setdefault(id(namespace), (namespace, {}))[1]
+
+    def load_global(self, namespace: dict, name: str) -> object:
+        """A global as the program sees it: written by it, or outside (guarded), or a builtin."""
+        written = self.globals.get(id(namespace))
+        if written is not None and name in written[1]:
+            value = written[1][name]
+            if value is DELETED:
+                raise Raised(NameError(f"name {name!r} is not defined"))
+            return value
+        source = self.globals_source(namespace)
+        if name in namespace:
+            return Lazy(namespace[name], Item(source, name))
+        builtins = namespace.get("__builtins__", __builtins__)
+        builtins = builtins.__dict__ if isinstance(builtins, types.ModuleType) else builtins
+        self.guards.add(source, "lacks_key", name)
+        if name not in builtins:
+            raise Raised(NameError(f"name {name!r} is not defined"))
+        value = builtins[name]
+        self.guards.add(Item(Pinned(Identity(builtins)), name), "identity", value)
+        return value
+
+    def count_jump(self) -> None:
+        """Bound the length of a capture: a loop without end must end in an honest break."""
+        self.instructions += 1
+        if self.instructions > config.max_instructions:
+            raise self.fail("a loop that goes on and on", "is it without end? Otherwise let it run outside the graph")
+
+    # -- tensors --------------------------------------------------------------------------------------------------
+
+    def tensor_info(self, value: object) -> TensorInfo:
+        info = self.tensors.get(id(value))
+        if info is None:
+            raise self.fail("a tensor that capture has not seen being made", "report this to Kiln's authors")
+        return info
+
+    def add_tensor(self, info: TensorInfo) -> object:
+        self.tensors[id(info.fake)] = info
+        self.keep.append(info)
+        return info.fake
+
+    def invoke(self, function: object, args: tuple, kwargs: dict) -> object:
+        """Native code calls a Python callable of the program: back into the interpreter."""
+        from .calls import call
+
+        try:
+            return call(self, function, args, kwargs)
+        except Raised as raised:
+            raise raised.error from raised.error.__cause__
+
+    def trampoline(self, function: object) -> Trampoline:
+        return Trampoline(function, self.invoke)
+
+
+@dataclass(eq=False)
+class SymbolInput:
+    """A symbolic number as a graph input."""
+
+    symbol: str
+    source: Source
+    node: torch.fx.Node
+    value: object
+
+
+class FakeEnvironment:
+    """Fake tensors and symbolic sizes, made on first use (importing them costs half a second)."""
+
+    def __init__(self) -> None:
+        self._mode: object = None
+        self._shapes: object = None
+
+    @property
+    def used(self) -> bool:
+        return self._mode is not None
+
+    @property
+    def mode(self):
+        if self._mode is None:
+            from torch._subclasses.fake_tensor import FakeTensorMode
+
+            self._mode = FakeTensorMode(shape_env=self.shapes, allow_non_fake_inputs=False)
+        return self._mode
+
+    @property
+    def shapes(self):
+        if self._shapes is None:
+            from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+            self._shapes = ShapeEnv()
+        return self._shapes
+
+
+__all__ = ["FakeEnvironment", "Kind", "Options", "SymbolInput", "Trace"]

@@ -1,0 +1,136 @@
+"""Values of the symbolic interpreter.
+
+Kiln interprets bytecode over *shadows*: ordinary Python objects that stand for what the program would have. A list
+made by the program is a real list, its string a real string; only what must not be touched while tracing differs:
+
+- a tensor is a ``FakeTensor`` (no data) that the :class:`~kiln.capture.trace.Trace` maps to a graph node;
+- an argument, global or attribute that nobody has looked at yet is a :class:`Lazy`;
+- a mutable object that came from outside (a list, a dict, an instance, a cell) is a *copy*, described by a
+  :class:`Record`, so that mutations stay in the copy until the graph has run;
+- a size or number that may vary is a ``torch.SymInt``/``SymFloat``.
+
+So builtins, containers, strings and iterators need no re-implementation: they run natively, on shadows.
+"""
+
+from __future__ import annotations
+
+import enum
+import types
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from .source import Source
+
+CONSTANT_TYPES: frozenset[type] = frozenset(
+    {int, float, bool, str, bytes, complex, type(None), type(Ellipsis), type(NotImplemented), types.CodeType, range}
+)
+
+DELETED = object()  # marks a name or attribute that the program deleted
+
+
+class GraphBreak(BaseException):
+    """Capture cannot go on past the current instruction. Not an ``Exception``: user code must never catch it."""
+
+    def __init__(self, reason: str, hint: str = "", *, culprit: object = None, error: BaseException | None = None):
+        super().__init__(reason)
+        self.reason = reason
+        self.hint = hint
+        self.culprit = culprit  # the value to blame, where its creation should have been the break
+        self.error = error  # what the operation raised on fake tensors: eager would most likely raise it too
+        self.stack: list[tuple[str, int, str]] = []
+
+
+class Raised(BaseException):
+    """The *program* raised this exception (as opposed to a bug in Kiln)."""
+
+    def __init__(self, error: BaseException):
+        super().__init__(error)
+        self.error = error
+
+
+class Restart(BaseException):
+    """Trace the frame again: something learnt on the way changes its beginning."""
+
+
+class Lazy:
+    """A real value behind a source, not looked at yet, hence not guarded."""
+
+    __slots__ = ("done", "real", "source", "value")
+
+    def __init__(self, real: object, source: Source):
+        self.real = real
+        self.source = source
+        self.done = False
+        self.value: object = None  # the shadow, once somebody looked
+
+    def __repr__(self):
+        return f"Lazy({self.source.describe()})"
+
+
+class Kind(enum.Enum):
+    """How a record's contents are compared and written back."""
+
+    LIST = "list"
+    DICT = "dict"
+    SET = "set"
+    DEQUE = "deque"
+    OBJECT = "object"
+    CELL = "cell"
+
+
+@dataclass(eq=False)
+class Record:
+    """A mutable object from outside: its shadow, and what it held when capture first saw it."""
+
+    shadow: object
+    real: object
+    source: Source
+    kind: Kind
+    items: object = None  # contents on arrival (list, dict or tuple of shadows)
+    attributes: dict[str, object] | None = None  # instance dictionary on arrival
+    slots: dict[str, object] = field(default_factory=dict)  # slot name -> value on arrival, as read
+    loaded: bool = False  # the keys or the whole contents are guarded
+    order: tuple = ()  # a set's iteration order
+
+
+@dataclass(eq=False)
+class TensorInfo:
+    """What capture knows of a fake tensor."""
+
+    fake: object
+    node: object  # torch.fx.Node
+    kind: type  # the Python type that the program sees
+    source: Source | None = None
+    real: object = None  # the real tensor, for graph inputs
+    attributes: dict[str, object] = field(default_factory=dict)  # Python attributes the program set on it
+    grad_set: bool = False
+
+
+class Opaque:
+    """A graph value that is not a tensor (a handle returned by an operator): only another graph call may take it."""
+
+    def __init__(self, node: object):
+        self.node = node
+
+
+class Trampoline:
+    """A Python callable handed to native code: calling it comes back into the interpreter."""
+
+    __slots__ = ("__weakref__", "function", "invoke")
+
+    def __init__(self, function: object, invoke: Callable):
+        self.function = function
+        self.invoke = invoke
+
+    def __call__(self, *args, **kwargs):
+        return self.invoke(self.function, args, kwargs)
+
+
+def same_value(before: object, now: object) -> bool:
+    """Whether a place still holds what it held: the same shadow, looked at since or not."""
+    return before is now or (type(before) is Lazy and before.done and before.value is now)
+
+
+def unwrap(value: object) -> object:
+    """The program's callable behind a trampoline; anything else as it is."""
+    return value.function if type(value) is Trampoline else value

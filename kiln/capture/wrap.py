@@ -1,0 +1,427 @@
+"""From real objects to shadows, with the guards that this takes.
+
+``force`` turns a :class:`Lazy` into a value. What a type needs is a row in a table: constants are guarded by value,
+containers by type and length and copied with lazy elements, instances by type and copied with lazy attributes. A type
+that nobody knows stays itself, unlooked at, and every operation on it breaks the graph.
+"""
+
+from __future__ import annotations
+
+import collections
+import enum
+import functools
+import inspect
+import re
+import types
+import typing
+from collections.abc import Callable
+
+import torch
+
+from .source import (
+    Attribute,
+    ClassAttribute,
+    ElementAt,
+    GlobalsOf,
+    Identity,
+    InstanceAttribute,
+    Item,
+    Pinned,
+    Slot,
+    Source,
+    TypeOf,
+    lookup,
+)
+from .trace import Trace
+from .values import CONSTANT_TYPES, Kind, Lazy, Record, Trampoline
+
+HEAP_TYPE = 1 << 9
+
+IDENTITY_TYPES: tuple[type, ...] = (
+    types.BuiltinFunctionType,
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+    types.MethodWrapperType,
+    types.ClassMethodDescriptorType,
+    types.GetSetDescriptorType,
+    types.MemberDescriptorType,
+    types.ModuleType,
+    types.GenericAlias,
+    types.UnionType,
+    type,
+    property,
+    staticmethod,
+    classmethod,
+    re.Pattern,
+    torch.dtype,
+    torch.layout,
+    torch.memory_format,
+    torch._ops.OpOverload,
+    torch._ops.OpOverloadPacket,
+    torch._ops._OpNamespace,
+    torch._ops._Ops,
+    torch._ops.HigherOrderOperator,
+    typing.TypeVar,
+    inspect.Signature,
+    torch.finfo,
+    torch.iinfo,
+)
+
+
+def force(trace: Trace, value: object) -> object:
+    """The value itself: a lazy one is looked at now."""
+    if type(value) is not Lazy:
+        return value
+    if not value.done:
+        value.value = wrap(trace, value.real, value.source)
+        value.done = True
+    return value.value
+
+
+def wrap(trace: Trace, real: object, source: Source) -> object:
+    """The shadow of a real object, guarded."""
+    kind = type(real)
+    if kind in CONSTANT_TYPES:
+        return wrap_constant(trace, real, source)
+    record = trace.by_real.get(id(real))
+    if record is not None:
+        if record.source != source:
+            trace.guards.add(source, "same", record.source)
+        return record.shadow
+    if trace.sources.get(id(real)) == source:
+        return real
+    wrapper = WRAPPERS.get(kind)
+    if wrapper is not None:
+        return wrapper(trace, real, source)
+    return wrap_by_class(trace, real, source)
+
+
+def wrap_constant(trace: Trace, real: object, source: Source) -> object:
+    if type(real) in (int, float):
+        from .symbols import wrap_number
+
+        return wrap_number(trace, real, source)
+    trace.guards.add(source, "constant", real)
+    return real
+
+
+def wrap_identity(trace: Trace, real: object, source: Source) -> object:
+    if not isinstance(source, Pinned):
+        trace.guards.add(source, "identity", real)
+    trace.name_source(real, source)
+    return real
+
+
+def wrap_equal(trace: Trace, real: object, source: Source) -> object:
+    """Immutable values compared by ``==`` (devices)."""
+    trace.guards.add(source, "constant", real)
+    return real
+
+
+def wrap_function(trace: Trace, real: types.FunctionType, source: Source) -> object:
+    if isinstance(source, Item) and isinstance(source.base, GlobalsOf):  # checked natively, all at once
+        return wrap_identity(trace, real, source)
+    if not isinstance(source, Pinned):
+        trace.guards.add(source, "type", types.FunctionType)
+        trace.guards.add(source, "code", real.__code__)
+    trace.name_source(real, source)
+    return real
+
+
+def wrap_method(trace: Trace, real: types.MethodType, source: Source) -> object:
+    trace.guards.add(source, "type", types.MethodType)
+    function = wrap(trace, real.__func__, Attribute(source, "__func__"))
+    owner = wrap(trace, real.__self__, Attribute(source, "__self__"))
+    shadow = types.MethodType(function, owner)
+    return known_as(trace, shadow, source)
+
+
+def known_as(trace: Trace, shadow: object, source: Source) -> object:
+    """An immutable copy that may be given back as the original."""
+    trace.name_source(shadow, source)
+    return shadow
+
+
+def wrap_builtin(trace: Trace, real: types.BuiltinFunctionType, source: Source) -> object:
+    owner = real.__self__
+    if owner is None or isinstance(owner, types.ModuleType | type) or type(owner).__module__.startswith("torch"):
+        return wrap_identity(trace, real, source)
+    trace.guards.add(source, "type", type(real))
+    trace.guards.add(Attribute(source, "__name__"), "constant", real.__name__)
+    shadow = getattr(wrap(trace, owner, Attribute(source, "__self__")), real.__name__)
+    return known_as(trace, shadow, source)
+
+
+def wrap_list(trace: Trace, real: list, source: Source) -> object:
+    guard_type(trace, real, source)
+    trace.guards.add(source, "length", len(real))
+    shadow = _empty_like(real, list)
+    items = [Lazy(item, Item(source, index, _container(real, list))) for index, item in enumerate(real)]
+    list.extend(shadow, items)
+    record = Record(shadow, real, source, Kind.LIST, items=list(items), loaded=True)
+    _add_attributes(record)
+    return trace.remember(record)
+
+
+def _empty_like(real: object, base: type) -> object:
+    return base() if type(real) is base else base.__new__(type(real))
+
+
+def _container(real: object, base: type) -> type | None:
+    return None if type(real) is base else base
+
+
+def wrap_tuple(trace: Trace, real: tuple, source: Source) -> object:
+    """Tuples are immutable and native code looks into them, so their elements are looked at at once."""
+    guard_type(trace, real, source)
+    trace.guards.add(source, "length", len(real))
+    items = [wrap(trace, item, Item(source, index, tuple)) for index, item in enumerate(real)]
+    shadow = tuple(items) if type(real) is tuple else tuple.__new__(type(real), items)
+    if all(a is b for a, b in zip(items, real, strict=True)):
+        shadow = real
+    return known_as(trace, shadow, source)
+
+
+def wrap_dict(trace: Trace, real: dict, source: Source) -> object:
+    guard_type(trace, real, source)
+    shadow = _empty_like(real, dict) if not isinstance(real, collections.OrderedDict) else _empty_ordered(real)
+    base = collections.OrderedDict if isinstance(real, collections.OrderedDict) else dict
+    for index, (key, value) in enumerate(dict.items(real)):
+        shadow_key = wrap_key(trace, key, source, index)
+        base.__setitem__(shadow, shadow_key, Lazy(value, Item(source, _source_key(key), _container(real, dict))))
+    if isinstance(real, collections.defaultdict):
+        factory = wrap(trace, real.default_factory, Attribute(source, "default_factory"))
+        shadow.default_factory = trace.trampoline(factory) if isinstance(factory, types.FunctionType) else factory
+    record = Record(shadow, real, source, Kind.DICT, items=dict(dict.items(shadow)))
+    _add_attributes(record)
+    return trace.remember(record)
+
+
+def _empty_ordered(real: collections.OrderedDict) -> collections.OrderedDict:
+    return collections.OrderedDict.__new__(type(real))
+
+
+def _source_key(key: object) -> object:
+    return key if is_constant(key) else Identity(key)
+
+
+def wrap_key(trace: Trace, key: object, source: Source, index: int) -> object:
+    """Constant keys are guarded with the dictionary's keys; others are looked at as objects."""
+    if is_constant(key):
+        return key
+    return wrap(trace, key, ElementAt(source, index))
+
+
+def is_constant(value: object) -> bool:
+    """Whether a value is immutable all the way down and compares by value."""
+    kind = type(value)
+    if kind is tuple or kind is frozenset:
+        return all(is_constant(item) for item in value)  # type: ignore[attr-defined]
+    return kind in CONSTANT_TYPES or kind in CONSTANT_LIKE or isinstance(value, enum.Enum)
+
+
+CONSTANT_LIKE: frozenset[type] = frozenset(
+    {torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size, types.ModuleType, type}
+)
+
+
+def wrap_set(trace: Trace, real: set, source: Source) -> object:
+    """Sets are guarded by contents *and* order of iteration, which the program can see."""
+    guard_type(trace, real, source)
+    trace.guards.add(source, "keys", tuple(real))
+    items = [wrap_key(trace, item, source, index) for index, item in enumerate(real)]
+    if isinstance(real, frozenset):
+        shadow = real if all(a is b for a, b in zip(items, real, strict=True)) else frozenset(items)
+        return known_as(trace, shadow, source)
+    shadow = _empty_like(real, set)
+    set.update(shadow, items)
+    record = Record(shadow, real, source, Kind.SET, items=set(items), loaded=True, order=tuple(items))
+    _add_attributes(record)
+    return trace.remember(record)
+
+
+def wrap_deque(trace: Trace, real: collections.deque, source: Source) -> object:
+    guard_type(trace, real, source)
+    trace.guards.add(source, "length", len(real))
+    trace.guards.add(Attribute(source, "maxlen"), "constant", real.maxlen)
+    items = [Lazy(item, Item(source, index)) for index, item in enumerate(real)]
+    shadow = collections.deque(items, real.maxlen)
+    return trace.remember(Record(shadow, real, source, Kind.DEQUE, items=list(items), loaded=True))
+
+
+def wrap_cell(trace: Trace, real: types.CellType, source: Source) -> object:
+    try:
+        contents: object = Lazy(real.cell_contents, Attribute(source, "cell_contents"))
+        shadow = types.CellType(contents)
+        items: tuple = (contents,)
+    except ValueError:
+        trace.guards.add(source, "empty_cell")
+        shadow, items = types.CellType(), ()
+    return trace.remember(Record(shadow, real, source, Kind.CELL, items=items, loaded=True))
+
+
+def wrap_partial(trace: Trace, real: functools.partial, source: Source) -> object:
+    guard_type(trace, real, source)
+    function = wrap(trace, real.func, Attribute(source, "func"))
+    args = wrap(trace, real.args, Attribute(source, "args"))
+    keywords_source = Attribute(source, "keywords")
+    trace.guards.add(keywords_source, "keys", tuple(real.keywords))
+    keywords = {key: wrap(trace, value, Item(keywords_source, key)) for key, value in real.keywords.items()}
+    callback = trace.trampoline(function) if isinstance(function, types.FunctionType) else function
+    return known_as(trace, functools.partial(callback, *args, **keywords), source)
+
+
+def wrap_slice(trace: Trace, real: slice, source: Source) -> object:
+    guard_type(trace, real, source)
+    parts = [wrap(trace, getattr(real, name), Attribute(source, name)) for name in ("start", "stop", "step")]
+    return known_as(trace, slice(*parts), source)
+
+
+def wrap_mapping_proxy(trace: Trace, real: types.MappingProxyType, source: Source) -> object:
+    raise trace.fail("a read-only view of a dictionary from outside", "copy it into a dict before the compiled call")
+
+
+def guard_type(trace: Trace, real: object, source: Source) -> None:
+    trace.guards.add(source, "type", type(real))
+    if type(real).__flags__ & HEAP_TYPE:
+        trace.name_source(type(real), TypeOf(source))
+
+
+def wrap_by_class(trace: Trace, real: object, source: Source) -> object:
+    """Types found by inheritance: tensors, enum members, classes with odd metaclasses, subclasses of containers."""
+    if isinstance(real, torch.Tensor):
+        from .tensors import wrap_tensor
+
+        return wrap_tensor(trace, real, source)
+    if isinstance(real, IDENTITY_TYPES) or isinstance(real, enum.Enum):
+        return wrap_identity(trace, real, source)
+    if type(real).__module__ in ("typing", "_abc", "kiln._native") or isinstance(real, Trampoline):
+        return wrap_identity(trace, real, source)
+    for base, wrapper in SUBCLASS_WRAPPERS:
+        if isinstance(real, base):
+            return wrapper(trace, real, source)
+    return wrap_instance(trace, real, source)
+
+
+def wrap_constant_subclass(trace: Trace, real: object, source: Source) -> object:
+    """Instances of subclasses of int, str …: immutable in value, so themselves; guarded by identity of the class."""
+    guard_type(trace, real, source)
+    base = next(base for base in (bool, int, float, str, bytes, complex) if isinstance(real, base))
+    trace.guards.add(source, "constant_subclass", (base, base(real)))
+    return known_as(trace, real, source)
+
+
+def wrap_instance(trace: Trace, real: object, source: Source) -> object:
+    """An instance of a Python class: a new instance of the same class with lazy attributes."""
+    cls = type(real)
+    shadow = _bare_instance(cls)
+    if shadow is None:
+        trace.name_source(real, source)  # opaque: itself, no guard, since nobody may look into it
+        return real
+    guard_type(trace, real, source)
+    record = Record(shadow, real, source, Kind.OBJECT, loaded=True)
+    _add_attributes(record)
+    return trace.remember(record)
+
+
+def _bare_instance(cls: type) -> object | None:
+    if not cls.__flags__ & HEAP_TYPE or cls.__module__ in OPAQUE_MODULES:
+        return None
+    layout = next(base for base in cls.__mro__ if not base.__flags__ & HEAP_TYPE)
+    if layout is not object:
+        return None
+    try:
+        return object.__new__(cls)
+    except TypeError:  # a C type or an abstract class
+        return _bare_abstract(cls)
+
+
+def _bare_abstract(cls: type) -> object | None:
+    if not getattr(cls, "__abstractmethods__", None):
+        return None
+    stand_in = type.__new__(type(cls), cls.__name__, (cls,), {"__abstractmethods__": frozenset()})
+    shadow = object.__new__(stand_in)
+    shadow.__class__ = cls
+    return shadow
+
+
+OPAQUE_MODULES = frozenset({"threading", "_io", "io", "logging", "asyncio", "multiprocessing", "weakref", "_weakref"})
+
+
+def _add_attributes(record: Record) -> None:
+    """Give the shadow the instance dictionary of the real object, lazily."""
+    real, shadow, source = record.real, record.shadow, record.source
+    attributes = getattr_static_dict(real)
+    if attributes is None:
+        return
+    lazies = {name: Lazy(value, InstanceAttribute(source, name)) for name, value in attributes.items()}
+    shadow.__dict__.update(lazies)  # type: ignore[attr-defined]
+    record.attributes = dict(lazies)
+
+
+def getattr_static_dict(value: object) -> dict | None:
+    """An object's instance dictionary, past any property called ``__dict__``."""
+    try:
+        namespace = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return None
+    return namespace if type(namespace) is dict else None
+
+
+def load_slot(trace: Trace, record: Record, name: str, descriptor: object) -> None:
+    """Copy a ``__slots__`` member of an outside object into its shadow, once."""
+    if name in record.slots:
+        return
+    try:
+        real = descriptor.__get__(record.real)  # type: ignore[attr-defined]
+    except AttributeError:
+        trace.guards.add(record.source, "empty_slot", name)
+        record.slots[name] = None
+        return
+    value = wrap(trace, real, Slot(record.source, name, Identity(descriptor)))
+    record.slots[name] = value
+    descriptor.__set__(record.shadow, value)  # type: ignore[attr-defined]
+
+
+def class_attribute(trace: Trace, cls: type, name: str) -> object:
+    """The raw attribute of a class (no descriptor run), watched; None where there is none."""
+    raw = lookup(cls, name)
+    if cls.__flags__ & HEAP_TYPE:
+        trace.guards.classes.watch(cls, name, raw)
+    return raw
+
+
+def class_attribute_source(trace: Trace, cls: type, name: str) -> Source:
+    return ClassAttribute(trace.pinned(cls), name)
+
+
+WRAPPERS: dict[type, Callable] = {
+    **{kind: wrap_identity for kind in IDENTITY_TYPES},
+    types.BuiltinFunctionType: wrap_builtin,
+    types.FunctionType: wrap_function,
+    types.MethodType: wrap_method,
+    types.CellType: wrap_cell,
+    types.MappingProxyType: wrap_mapping_proxy,
+    torch.device: wrap_equal,
+    list: wrap_list,
+    tuple: wrap_tuple,
+    torch.Size: wrap_tuple,
+    dict: wrap_dict,
+    collections.OrderedDict: wrap_dict,
+    collections.defaultdict: wrap_dict,
+    collections.Counter: wrap_dict,
+    set: wrap_set,
+    frozenset: wrap_set,
+    collections.deque: wrap_deque,
+    functools.partial: wrap_partial,
+    slice: wrap_slice,
+}
+
+SUBCLASS_WRAPPERS: list[tuple[type, Callable]] = [
+    (dict, wrap_dict),
+    (list, wrap_list),
+    (tuple, wrap_tuple),
+    (set, wrap_set),
+    (frozenset, wrap_set),
+    ((int, float, str, bytes, complex), wrap_constant_subclass),  # type: ignore[list-item]
+]

@@ -1,0 +1,139 @@
+"""Events: every stage tells here what it did; counters, logs and ``kiln.explain`` listen.
+
+Nothing here formats anything unless somebody listens: logging is off by default and costs one set lookup.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import time
+import types
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..config import config
+
+counters: Counter[str] = Counter()
+"""Running counts of this process: frames, graphs, breaks, recompiles, skips, entries."""
+
+
+@dataclass
+class Break:
+    """A graph break: where and why."""
+
+    reason: str
+    hint: str
+    stack: list[tuple[str, int, str]]
+
+    def __str__(self) -> str:
+        if not self.stack:
+            return self.reason
+        file, line, function = self.stack[-1]
+        return f"{file}:{line}, in {function}: {self.reason}"
+
+
+@dataclass
+class Recording:
+    """What happened while somebody listened (``kiln.explain``)."""
+
+    graphs: list[Any] = field(default_factory=list)
+    breaks: list[Break] = field(default_factory=list)
+    recompiles: list[tuple[str, str]] = field(default_factory=list)
+    skips: list[tuple[str, str]] = field(default_factory=list)
+    guards: list[tuple[str, list[str]]] = field(default_factory=list)
+    code: list[tuple[str, str, str]] = field(default_factory=list)
+    times: list[tuple[str, float]] = field(default_factory=list)
+
+
+_listening = threading.local()
+
+
+def recordings() -> list[Recording]:
+    found = getattr(_listening, "stack", None)
+    if found is None:
+        found = _listening.stack = []
+    return found
+
+
+@contextlib.contextmanager
+def listen() -> Iterator[Recording]:
+    """Collect what this thread's compiler does in the block."""
+    recording = Recording()
+    recordings().append(recording)
+    try:
+        yield recording
+    finally:
+        recordings().remove(recording)
+
+
+def log(artefact: str, text: str) -> None:
+    """Print an artefact that ``KILN_LOG`` or ``kiln.config.log`` asks for."""
+    print(f"[kiln {artefact}] {text}", file=sys.stderr)
+
+
+def place(function: types.FunctionType) -> str:
+    code = function.__code__
+    return f"{code.co_qualname} ({code.co_filename}:{code.co_firstlineno})"
+
+
+@contextlib.contextmanager
+def compiling(function: types.FunctionType) -> Iterator[None]:
+    """The time one frame takes to compile."""
+    counters["frames"] += 1
+    start = time.perf_counter()
+    try:
+        yield
+    finally:
+        seconds = time.perf_counter() - start
+        for recording in recordings():
+            recording.times.append((place(function), seconds))
+        if "trace" in config.log:
+            log("trace", f"{place(function)}: {seconds * 1e3:.1f} ms")
+
+
+def graph(trace: Any, module: Any) -> None:
+    counters["graphs"] += 1
+    for recording in recordings():
+        recording.graphs.append(module)
+    if "graph" in config.log:
+        log("graph", f"{place(trace.function)}\n{module.print_readable(print_output=False)}")
+
+
+def entry(trace: Any, made: Any, outcome: Any) -> None:
+    """A frame was captured: its guards, its code, and whether it broke."""
+    counters["entries"] += 1
+    reason = made.break_reason
+    if reason is not None:
+        counters["breaks"] += 1
+    found = Break(reason.reason, reason.hint, list(reason.stack)) if reason is not None else None
+    for recording in recordings():
+        if found is not None:
+            recording.breaks.append(found)
+        recording.guards.append((place(trace.function), trace.guards.describe()))
+        recording.code.append((place(trace.function), made.check_text, made.run_text))
+    if found is not None and "breaks" in config.log:
+        log("breaks", f"{found}\n  in {place(trace.function)}")
+    if "guards" in config.log:
+        log("guards", place(trace.function) + "".join(f"\n  {line}" for line in trace.guards.describe()))
+    if "code" in config.log:
+        log("code", f"{place(trace.function)}\n{made.check_text}\n{made.run_text}")
+
+
+def recompile(function: types.FunctionType, reason: str) -> None:
+    counters["recompiles"] += 1
+    for recording in recordings():
+        recording.recompiles.append((place(function), reason))
+    if "recompiles" in config.log:
+        log("recompiles", f"{place(function)}: {reason}")
+
+
+def skip(function: types.FunctionType, reason: str) -> None:
+    counters["skips"] += 1
+    for recording in recordings():
+        recording.skips.append((place(function), reason))
+    if "breaks" in config.log:
+        log("breaks", f"{place(function)} runs in eager: {reason}")
