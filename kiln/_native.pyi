@@ -74,6 +74,32 @@ class GlobalState:
     def restore(self) -> None:
         """Put back grad mode, autocast, the deterministic setting and the default dtype; the rest is left alone."""
 
+MISSING: object
+"""In an ItemsCheck: the key must be absent."""
+
+class ItemsCheck:
+    """`ItemsCheck([(dictionary, key, expected), ...])`, then `check()`: is each of these still that very object?
+
+    Compared is identity. Where `MISSING` is expected the key must be absent. What a subclass of dict makes of a lookup
+    does not count. A key that raises an Exception when compared says no. Dictionaries, keys and objects are kept alive.
+    Without items it holds (and is false as a truth value, as every empty sequence is).
+    """
+
+    def __init__(self, items: Sequence[tuple[dict[Any, Any], Any, Any]]) -> None: ...
+    def __call__(self) -> bool: ...
+    def __len__(self) -> int: ...
+    def reason(self) -> str | None:
+        """The first difference, as in "module['name'] is 1; 2 seen", or "G" for a dictionary without `__name__`."""
+
+class ClassCheck:
+    """`ClassCheck([(cls, version), ...])`, then `check()`: has each class still this `type_version`?
+
+    The version 0, which says that there was none to give, never holds. The classes are kept alive.
+    """
+
+    def __init__(self, classes: Sequence[tuple[type, int]]) -> None: ...
+    def __call__(self) -> bool: ...
+
 def distinct(*objects: object) -> bool:
     """Is no object given twice?"""
 

@@ -38,18 +38,7 @@ PyObject* type_version(PyObject*, PyObject* argument) {
   if (!PyType_Check(argument)) {
     return PyErr_Format(PyExc_TypeError, "type_version() needs a class, not %.200s", Py_TYPE(argument)->tp_name);
   }
-  auto* type = reinterpret_cast<PyTypeObject*>(argument);
-  if (valid_version(type) == 0) {
-#if PY_VERSION_HEX >= 0x030C0000
-    PyUnstable_Type_AssignVersionTag(type);
-#else
-    // The method cache numbers a type when something is looked up in it. This lookup runs no user code.
-    static PyObject* name = PyUnicode_InternFromString("__init__");
-    if (!name) return nullptr;
-    _PyType_Lookup(type, name);
-#endif
-  }
-  return PyLong_FromUnsignedLong(valid_version(type));
+  return PyLong_FromUnsignedLong(class_version(reinterpret_cast<PyTypeObject*>(argument)));
 }
 
 PyMethodDef functions[] = {
@@ -64,12 +53,29 @@ PyModuleDef definition = {
     nullptr};
 
 }  // namespace
+
+unsigned int class_version(PyTypeObject* type) {
+  if (unsigned int version = valid_version(type)) return version;
+#if PY_VERSION_HEX >= 0x030C0000
+  PyUnstable_Type_AssignVersionTag(type);
+#else
+  // The method cache numbers a type when something is looked up in it. This lookup runs no user code.
+  static PyObject* name = PyUnicode_InternFromString("__init__");
+  if (!name) {
+    PyErr_Clear();
+    return 0;
+  }
+  _PyType_Lookup(type, name);
+#endif
+  return valid_version(type);
+}
+
 }  // namespace kiln
 
 PyMODINIT_FUNC PyInit__native() {
   kiln::Owned module(PyModule_Create(&kiln::definition));
   if (!module || kiln::add_dispatcher(module.get()) < 0 || kiln::add_tensor_check(module.get()) < 0 ||
-      kiln::add_global_state(module.get()) < 0) {
+      kiln::add_global_state(module.get()) < 0 || kiln::add_object_checks(module.get()) < 0) {
     return nullptr;
   }
   return module.release();

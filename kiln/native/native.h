@@ -20,9 +20,14 @@ inline Owned share(PyObject* object) { return Owned(Py_XNewRef(object)); }
 // the user's and must go through.
 inline bool error_is_ordinary() { return PyErr_ExceptionMatches(PyExc_Exception); }
 
+// A number that changes with every change to the class or its bases, given to it now if it has none; 0 when it can have
+// none. Runs no user code and sets no error.
+unsigned int class_version(PyTypeObject* type);
+
 // Each adds its names to the module; -1 with an error set on failure.
 int add_dispatcher(PyObject* module);
 int add_tensor_check(PyObject* module);
 int add_global_state(PyObject* module);
+int add_object_checks(PyObject* module);
 
 }  // namespace kiln
