@@ -62,7 +62,12 @@ def observe_call(
         warnings.simplefilter("always")
         try:
             outcome.returned = function(*args, **kwargs)
-        except BaseException as error:  # KeyboardInterrupt and SystemExit of the program are results too
+        except (
+            Exception,
+            SystemExit,
+            KeyboardInterrupt,
+            GeneratorExit,
+        ) as error:  # all that a program may raise itself
             outcome.raised = error
             outcome.traceback = user_lines(error)
         outcome.modes = read_modes()

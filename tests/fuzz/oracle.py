@@ -21,6 +21,7 @@ from .reduce import reduce
 # One program in four is also run with a graph break at every line: continuations and state between graphs.
 _BREAKING_SHARE = 4
 _SECONDS_FOR_ONE = 60
+_SECONDS_FOR_REDUCED = 5  # taking a statement out of a loop can make it endless
 Compiler = Callable[..., Callable[..., Any]]
 
 _TAPES = st.binary(min_size=100, max_size=900)
@@ -36,19 +37,21 @@ class Failure:
     signature: str
 
 
-class TooSlow(Exception):
-    """A program did not end in time: a loop in Kiln, since generated programs end."""
+class TooSlow(BaseException):
+    """A program did not end in time. Not an Exception, so that no handler of the program or of Kiln swallows it."""
 
 
-def find_failure(source: str, break_every: str | None = None, compile: Compiler | None = None) -> Failure | None:
+def find_failure(
+    source: str, break_every: str | None = None, compile: Compiler | None = None, seconds: int = _SECONDS_FOR_ONE
+) -> Failure | None:
     """Run one program both ways; None if nothing differs. `compile` stands in for `kiln.compile`."""
     try:
-        with time_limit(_SECONDS_FOR_ONE):
+        with time_limit(seconds):
             check_source(source, calls_from="make_calls", breaks_every=(break_every,), compile=compile)
     except Mismatch as mismatch:
         message = "\n".join([mismatch.heading.splitlines()[-1], *mismatch.differences])
         return Failure(source, break_every, message, signature_of(mismatch.differences[0]))
-    except Exception as error:  # Kiln must not fail outside the program's own call either
+    except (Exception, TooSlow) as error:  # Kiln must not fail outside the program's own call either
         return Failure(source, break_every, f"{type(error).__name__}: {error}", type(error).__name__)
     return None
 
@@ -82,7 +85,7 @@ def reduced(failure: Failure, *, seconds: float = 60.0, compile: Compiler | None
     """The same failure with a smaller program."""
 
     def still_fails(source: str) -> bool:
-        found = find_failure(source, failure.break_every, compile)
+        found = find_failure(source, failure.break_every, compile, _SECONDS_FOR_REDUCED)
         return found is not None and found.signature == failure.signature
 
     smaller = reduce(failure.source, still_fails, seconds=seconds)

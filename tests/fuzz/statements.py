@@ -374,7 +374,9 @@ def _inner_function(self: Function) -> None:
             # Only reads and mutations of what is around: an assignment would make the name local to the closure.
             targets = self.names("ints")
             if targets:
-                self.write(f"{self.tape.pick(targets)}.append(q)")
+                # No further than this: somebody may be calling the closure while walking over the same list.
+                target = self.tape.pick(targets)
+                self.write(f"len({target}) < 9 and {target}.append(q)")
         self.write(f"return {self.expressions.make('int', 2)}")
     self.variables[name] = "fn"
     result = self.fresh("r")
