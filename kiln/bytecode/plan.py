@@ -11,7 +11,7 @@ from .decode import decode
 from .effects import Stack, reach
 from .instruction import Bytecode, Instruction
 from .normalize import Replaced, normalize
-from .opcodes import CALL_PREFIXES, CALLS, VERSION
+from .opcodes import CALL_PREFIXES, CALLS, NO_FALLTHROUGH, VERSION
 
 UNSUPPORTED_FLAGS = 0x20 | 0x80 | 0x100 | 0x200
 """Generators, coroutines, iterable coroutines and asynchronous generators have frames that outlive a call."""
@@ -88,6 +88,8 @@ class Plan:
         native: set[int] = set()
         pending = [index for first, last in self.units for index in range(first, last + 1)]
         pending += [index for index in self.cuts if self.bytecode[index].op == "FOR_ITER"]
+        # A result that is dropped at once need not travel.
+        pending += [last + 1 for _, last in self.units if self._drops_result(last)]
         limits: dict[int, tuple[int, int]] = {}
         while pending:
             index = pending.pop()
@@ -106,6 +108,10 @@ class Plan:
                     limits.setdefault(after, limits[index])
                     pending.append(after)
         return native
+
+    def _drops_result(self, last: int) -> bool:
+        falls = self.bytecode[last].op not in NO_FALLTHROUGH
+        return falls and self.bytecode[last + 1].op == "POP_TOP"
 
     def _loop_end(self, instruction: Instruction) -> list[int]:
         """What an exhausted FOR_ITER skips, and which therefore must stay right at its target."""
