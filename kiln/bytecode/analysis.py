@@ -15,9 +15,9 @@ def successors(bytecode: Bytecode, instruction: Instruction) -> list[Instruction
     result = []
     if instruction.op not in NO_FALLTHROUGH and instruction.index + 1 < len(bytecode.instructions):
         result.append(bytecode.instructions[instruction.index + 1])
-    if instruction.op in HAS_JUMP:
+    if instruction.target is not None:
         result.append(instruction.target)
-    return result  # type: ignore[return-value]
+    return result
 
 
 def handler(bytecode: Bytecode, instruction: Instruction) -> ExceptionRange | None:
@@ -159,8 +159,8 @@ def _live_masks(bytecode: Bytecode, names: _Names, edges: list[list[int]], wante
         queued[index] = False
         entry = bytecode.handler_at[index]
         out = 0
-        for after in edges[index]:
-            out |= live[after]
+        for successor in edges[index]:
+            out |= live[successor]
         value = reads[index] | out & keeps[index] | always
         if entry is not None and entry.target.index in edges[index]:
             value |= live[entry.target.index]

@@ -2,6 +2,7 @@
 
 import struct
 import types
+from typing import Any
 
 from .analysis import stack_size
 from .instruction import Bytecode, Instruction
@@ -232,7 +233,7 @@ def _place(pieces: list[_Piece]) -> tuple[list[int], int]:
 
 
 def _line_table(bytecode: Bytecode, pieces: list[_Piece]) -> bytes:
-    runs: list[list] = []
+    runs: list[list[Any]] = []
     for piece in pieces:
         positions = piece.instruction.positions
         size = piece.prefixes + piece.size
@@ -240,7 +241,7 @@ def _line_table(bytecode: Bytecode, pieces: list[_Piece]) -> bytes:
             runs[-1][1] += size
         else:
             runs.append([positions, size])
-    return build_line_table(bytecode.firstlineno, runs)  # type: ignore[arg-type]
+    return build_line_table(bytecode.firstlineno, runs)
 
 
 def _exception_table(bytecode: Bytecode, first_piece: list[int], starts: list[int], size: int) -> bytes:

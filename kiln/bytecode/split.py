@@ -147,11 +147,8 @@ class _Body:
 
     def _own_names(self) -> set[str]:
         """The names of Kiln's own objects that the code uses (also where it was copied from a segment)."""
-        return {
-            step.argval
-            for step, _ in self.writer.rows + self.writer.cold
-            if step.op == "LOAD_DEREF" and str(step.argval).startswith(OWN_PREFIX)
-        }  # type: ignore[misc]
+        loaded = {str(step.argval) for step, _ in self.writer.rows + self.writer.cold if step.op == "LOAD_DEREF"}
+        return {name for name in loaded if name.startswith(OWN_PREFIX)}
 
 
 def _fresh_prefix(source: Bytecode) -> str:
@@ -318,12 +315,12 @@ class _Skeleton(_Body):
         self.segments.append(segment)
         count = writer.load_slots(stack, region.low, depth=2)
         kept = {name for index in region.exits for name in plan.locals_at(index)} - region.written
-        for kind, name in segment.parameters[count:]:
+        for kind, variable in segment.parameters[count:]:
             if kind == "cell":
-                writer.emit("LOAD_FAST" if VERSION >= (3, 13) else "LOAD_CLOSURE", name)
+                writer.emit("LOAD_FAST" if VERSION >= (3, 13) else "LOAD_CLOSURE", variable)
             else:
-                certain = name in plan.bound[start]
-                writer.load(str(name), certain=certain, keep=name in kept, depth=2 + count)
+                certain = variable in plan.bound[start]
+                writer.load(str(variable), certain=certain, keep=variable in kept, depth=2 + count)
             count += 1
         writer.call(count)
         if region.exits:

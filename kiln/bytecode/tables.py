@@ -73,9 +73,9 @@ def build_line_table(firstlineno: int, entries: Iterable[tuple[Positions | None,
 
 def _location(positions: Positions | None, line: int) -> tuple[int, bytes, int]:
     """(kind of entry, its payload, the line after it), taking the most compact kind that holds the positions."""
-    if positions is None or positions[0] is None:
+    first, last, start, end = positions or (None, None, None, None)
+    if first is None:
         return NO_LOCATION, b"", line
-    first, last, start, end = positions
     delta = first - line
     last = first if last is None else last
     if start is None or end is None:

@@ -228,7 +228,9 @@ def case_a_native_loop_with_two_segments():
     for segment in looping:
         assert ("stack", 0) not in segment.parameters, "the iterator stays in the skeleton"
         assert 3 <= segment.line - code.co_firstlineno <= 6
-    assert {name for _, name in looping[0].parameters} == {"doubled", "total"}
+    before, after = sorted(looping, key=lambda segment: segment.start)
+    assert before.parameters == (("stack", 1), ("local", "log"), ("local", "scale"))
+    assert set(after.parameters) == {("local", "total"), ("local", "doubled")}
     assert ending[0].parameters == (("local", "total"),)
 
 
