@@ -2,10 +2,9 @@
 
 import struct
 import types
-from typing import Any
 
 from .analysis import stack_size
-from .instruction import Bytecode, Instruction
+from .instruction import Bytecode, Instruction, Positions
 from .opcodes import (
     BACKWARD,
     BINARY_OPERATORS,
@@ -233,14 +232,13 @@ def _place(pieces: list[_Piece]) -> tuple[list[int], int]:
 
 
 def _line_table(bytecode: Bytecode, pieces: list[_Piece]) -> bytes:
-    runs: list[list[Any]] = []
+    runs: list[tuple[Positions | None, int]] = []
     for piece in pieces:
         positions = piece.instruction.positions
         size = piece.prefixes + piece.size
         if runs and runs[-1][0] == positions:
-            runs[-1][1] += size
-        else:
-            runs.append([positions, size])
+            size += runs.pop()[1]
+        runs.append((positions, size))
     return build_line_table(bytecode.firstlineno, runs)
 
 

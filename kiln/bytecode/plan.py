@@ -11,7 +11,7 @@ from .decode import decode
 from .effects import Stack, reach
 from .instruction import Bytecode, Instruction
 from .normalize import Replaced, normalize
-from .opcodes import CALL_PREFIXES, CALLS, NO_FALLTHROUGH, VERSION
+from .opcodes import CALL_PREFIXES, CALLS, HAS_JUMP, NO_FALLTHROUGH, VERSION
 
 UNSUPPORTED_FLAGS = 0x20 | 0x80 | 0x100 | 0x200
 """Generators, coroutines, iterable coroutines and asynchronous generators have frames that outlive a call."""
@@ -88,8 +88,7 @@ class Plan:
         native: set[int] = set()
         pending = [index for first, last in self.units for index in range(first, last + 1)]
         pending += [index for index in self.cuts if self.bytecode[index].op == "FOR_ITER"]
-        # A result that is dropped at once need not travel.
-        pending += [last + 1 for _, last in self.units if self._drops_result(last)]
+        pending += [index for _, last in self.units for index in self._aftermath(last)]
         limits: dict[int, tuple[int, int]] = {}
         while pending:
             index = pending.pop()
@@ -109,9 +108,21 @@ class Plan:
                     pending.append(after)
         return native
 
-    def _drops_result(self, last: int) -> bool:
-        falls = self.bytecode[last].op not in NO_FALLTHROUGH
-        return falls and self.bytecode[last + 1].op == "POP_TOP"
+    def _aftermath(self, last: int) -> list[int]:
+        """What is done to a result right away and better stays native: dropping it, or deciding a branch by it.
+
+        The one saves passing it on; the other spares the segments a guard on a value that only the break knows.
+        """
+        steps = self.bytecode.instructions
+        index = last + 1
+        if steps[last].op in NO_FALLTHROUGH or steps[last].op in HAS_JUMP:
+            return []
+        if steps[index].op == "POP_TOP":
+            return [index]
+        while steps[index].op in ("TO_BOOL", "UNARY_NOT"):
+            index += 1
+        branches = steps[index].op.startswith(("POP_JUMP", "JUMP_IF"))
+        return list(range(last + 1, index + 1)) if branches else []
 
     def _loop_end(self, instruction: Instruction) -> list[int]:
         """What an exhausted FOR_ITER skips, and which therefore must stay right at its target."""

@@ -319,6 +319,17 @@ def case_unbound_locals():
         assert skeleton(*arguments) == expected
 
 
+def case_a_branch_is_decided_natively():
+    def sample(test, x):
+        if test(x):
+            return x + 1
+        return x - 1
+
+    made = split(sample.__code__, index_of(sample.__code__, "CALL"))
+    assert len(made.segments) == 2
+    assert all(segment.parameters == (("local", "x"),) for segment in made.segments)
+
+
 def case_cells_are_shared():
     def outer():
         count = 0
