@@ -25,7 +25,7 @@ from .calls import SKIPPED_MODULES, bind_arguments
 from .entry import Continuation, Entry, RunText, example_inputs, finish_graph, has_work, make_check
 from .frame import COROUTINE_FLAGS, GENERATOR_FLAG, NULL, BreakPoint, Broken, Finished, RootFrame
 from .rebuild import CannotRebuild
-from .source import Local
+from .source import Local, lookup
 from .trace import Options, Trace
 from .values import GraphBreak, Lazy, Restart
 
@@ -334,8 +334,10 @@ def route(callee: object, options: Options) -> object:
             known = make_routed(callee, options)
             table[id(options)] = known
         return known
-    if isinstance(callee, torch.nn.Module) and type(callee).__call__ is torch.nn.Module.__call__:
-        return types.MethodType(route_call_module(options), callee)
+    method = lookup(type(callee), "__call__")
+    if type(method) is types.FunctionType:  # modules and other callable objects
+        routed = route(method, options)
+        return callee if routed is method else types.MethodType(routed, callee)  # type: ignore[arg-type]
     return callee
 
 
@@ -359,19 +361,11 @@ def module_caller() -> types.FunctionType:
     return types.FunctionType(call_module.__code__, call_module.__globals__, "call_module")
 
 
-_MODULE_ROUTES: dict[int, tuple[Options, object]] = {}
-
-
-def route_call_module(options: Options) -> object:
-    known = _MODULE_ROUTES.get(id(options))
-    if known is None:
-        known = _MODULE_ROUTES[id(options)] = (options, make_dispatcher(module_caller(), options))
-    return known[1]
-
-
 def worth_compiling(function: types.FunctionType) -> bool:
     module = function.__module__ or ""
-    if getattr(function, "_kiln_disabled", False) or module.startswith(("torch.", "kiln.")) or module == "torch":
+    if getattr(function, "_kiln_disabled", False):
+        return False
+    if module.split(".", 1)[0] in ("torch", "kiln") and not module.startswith(("torch.nn.modules", "torch.optim")):
         return False
     if function.__code__.co_flags & (COROUTINE_FLAGS | GENERATOR_FLAG):
         return False
@@ -383,7 +377,6 @@ def reset() -> None:
     with COMPILE_LOCK:
         _CACHES.clear()
         _ROUTES.clear()
-        _MODULE_ROUTES.clear()
         for dispatcher in list(_DISPATCHERS):
             dispatcher.entries = []
             redefined(dispatcher)

@@ -91,6 +91,14 @@ KINDS: dict[str, KindOfGuard] = {
     "identity": KindOfGuard(
         lambda e, v, bind: f"{e} is {bind(v, 'object')}", lambda v: f"is {short(v)}", lambda v: short(v)
     ),
+    "not_identity": KindOfGuard(
+        lambda e, v, bind: f"{e} is not {bind(v, 'object')}", lambda v: f"is not {short(v)}", lambda v: short(v)
+    ),
+    "constant_subclass": KindOfGuard(
+        lambda e, v, bind: f"{bind(v[0], v[0].__name__)}({e}) == {bind(v[1], 'value')}",
+        lambda v: f"== {short(v[1])}",
+        short,
+    ),
     "type": KindOfGuard(
         lambda e, v, bind: f"_k_type({e}) is {bind(v, v.__name__)}",
         lambda v: f"type: {_type_name(v)} expected",

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 import torch
 
+from ..bytecode.split import UNBOUND
 from . import natives
 from .rules import get_iterator, next_item, special_method, truth
 from .symbols import concrete, is_symbolic
@@ -244,13 +245,20 @@ def unary(trace: Trace, name: str, value: object) -> object:
 def is_same(trace: Trace, left: object, right: object) -> bool:
     """``left is right``. Outside objects that were not looked at are compared as they are, with the guard it takes."""
     for one, other in ((left, right), (right, left)):
+        if other is UNBOUND and type(one) is Lazy:
+            trace.guards.add(one.source, "identity" if one.real is UNBOUND else "not_identity", UNBOUND)
+            return one.real is UNBOUND
         if type(one) is Lazy and not one.done and (other is None or other is True or other is False):
             if one.real is None or isinstance(one.real, bool):
                 return force(trace, one) is other
             if type(one.real) not in CONSTANT_TYPES:
                 force(trace, one)
                 return False
-    left, right = force(trace, left), force(trace, right)
+    if type(right) is Lazy:
+        right = force(trace, right)
+        if right is UNBOUND:
+            return is_same(trace, left, right)
+    left = force(trace, left)
     if left is right:
         guard_identity(trace, left)
         return True

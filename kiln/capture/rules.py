@@ -13,6 +13,7 @@ import enum
 import functools
 import inspect
 import operator
+import sys
 import types
 import typing
 import warnings
@@ -418,6 +419,17 @@ def rule_super(trace, args, kwargs):
     first = frame.code.co_varnames[0]
     owner = frame.cells[first].cell_contents if first in frame.cells else frame.locals[first]
     return super(force(trace, cell.cell_contents), force(trace, owner))
+
+
+@rule(sys.exception)
+def rule_exception(trace, args, kwargs):
+    return trace.handled
+
+
+@rule(sys.exc_info)
+def rule_exc_info(trace, args, kwargs):
+    error = trace.handled
+    return (None, None, None) if error is None else (type(error), error, None)
 
 
 @rule(globals)

@@ -296,7 +296,7 @@ def _range_conditions(trace: Trace, shapes: object, name: str, source: Source) -
     limits = shapes.var_to_range[symbol]  # type: ignore[attr-defined]
     found = []
     for bound, sign in ((limits.lower, ">="), (limits.upper, "<=")):
-        if bound.is_integer and bound.is_finite and abs(int(bound)) < 2**60:
+        if getattr(bound, "is_Integer", False) and abs(int(bound)) < 2**60:
             text = f"{name} {sign} {int(bound)}"
             words = f"{source.describe()} {sign} {int(bound)}"
             found.append(ShapeCondition(text, words, ((name, source),)))

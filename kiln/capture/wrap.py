@@ -18,6 +18,7 @@ from collections.abc import Callable
 
 import torch
 
+from ..bytecode.split import UNBOUND
 from .source import (
     Attribute,
     ClassAttribute,
@@ -293,7 +294,7 @@ def wrap_by_class(trace: Trace, real: object, source: Source) -> object:
         from .tensors import wrap_tensor
 
         return wrap_tensor(trace, real, source)
-    if isinstance(real, IDENTITY_TYPES) or isinstance(real, enum.Enum):
+    if isinstance(real, IDENTITY_TYPES) or isinstance(real, enum.Enum) or real is UNBOUND:
         return wrap_identity(trace, real, source)
     if type(real).__module__ in ("typing", "_abc", "kiln._native") or isinstance(real, Trampoline):
         return wrap_identity(trace, real, source)
