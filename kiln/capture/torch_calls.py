@@ -22,13 +22,16 @@ from .wrap import force
 
 LEAF_MODULES = frozenset({"torch.functional", "torch.nn.functional", "torch._tensor", "torch._C._nn", "torch.special"})
 
-_NATIVE_OWNERS = {
-    getattr(torch._C, name)
-    for name in ("_nn", "_linalg", "_fft", "_special", "_sparse", "_nested", "_VariableFunctions")
-    if hasattr(torch._C, name)
-}
-NATIVE_OWNERS = {id(owner) for owner in _NATIVE_OWNERS} | {id(type(torch._C._VariableFunctions))}
-NATIVE_OWNERS |= {id(torch._C._VariableFunctionsClass)} if hasattr(torch._C, "_VariableFunctionsClass") else set()
+_NATIVE_MODULES = [
+    getattr(torch._C, name) for name in ("_nn", "_linalg", "_fft", "_special", "_sparse", "_nested") if hasattr(torch._C, name)
+]
+
+NATIVE_FUNCTIONS: frozenset[object] = frozenset(
+    value
+    for owner in (*_NATIVE_MODULES, torch._C._VariableFunctions)
+    for name in dir(owner)
+    if isinstance(value := getattr(owner, name), types.BuiltinFunctionType) and not name.startswith("__")
+)
 
 ALLOWED: set[object] = set()  # kiln.allow_in_graph
 
@@ -52,8 +55,7 @@ def is_operation(trace: Trace, function: object, args: tuple, kwargs: dict) -> b
     if kind is types.FunctionType:
         return (function.__module__ in LEAF_MODULES and is_public(function)) or function in ALLOWED
     if kind is types.BuiltinFunctionType:
-        owner = function.__self__
-        return id(owner) in NATIVE_OWNERS or isinstance(owner, torch.Tensor) or id(type(owner)) in NATIVE_OWNERS or function in ALLOWED
+        return isinstance(function.__self__, torch.Tensor) or function in NATIVE_FUNCTIONS or function in ALLOWED
     if kind in (types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType):
         return issubclass(torch.Tensor, function.__objclass__) and function.__objclass__ is not object
     if kind is types.MethodWrapperType:
