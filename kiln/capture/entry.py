@@ -8,6 +8,7 @@ in the user's own line (or handles the error, if the program does).
 
 from __future__ import annotations
 
+import itertools
 import types
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -56,8 +57,7 @@ def instantiate(text: str, names: dict[str, object], function: types.FunctionTyp
     namespace["_k_G"] = function.__globals__
     namespace["_k_C"] = function.__closure__
     namespace["__builtins__"] = {}
-    code = function.__code__
-    exec(compiled(text, f"<kiln {kind} of {code.co_qualname} at {code.co_filename}:{code.co_firstlineno}>"), namespace)
+    exec(compiled(text, kind), namespace)
     made: types.FunctionType = namespace["_k_function"]  # type: ignore[assignment]
     made.__defaults__ = function.__defaults__
     made.__kwdefaults__ = function.__kwdefaults__
@@ -65,15 +65,17 @@ def instantiate(text: str, names: dict[str, object], function: types.FunctionTyp
     return made
 
 
-_COMPILED: dict[str, types.CodeType] = {}
+_COMPILED: dict[tuple[str, str], types.CodeType] = {}
+_numbers = itertools.count(1)
 
 
-def compiled(text: str, filename: str) -> types.CodeType:
+def compiled(text: str, kind: str) -> types.CodeType:
+    """The code of a generated function; its file name is plainly Kiln's, so that nobody takes it for the program."""
     if len(_COMPILED) > 512:
         _COMPILED.clear()
-    code = _COMPILED.get(text)
+    code = _COMPILED.get((text, kind))
     if code is None:
-        code = _COMPILED[text] = compile(text, filename, "exec")
+        code = _COMPILED[text, kind] = compile(text, f"<kiln {kind} {next(_numbers)}>", "exec")
     return code
 
 

@@ -49,7 +49,7 @@ class Frame:
         self.bytecode = decoded(self.code)
         self.locals = bound
         self.cells: dict[str, types.CellType] = self.closure()
-        self.cell_names = frozenset(self.code.co_cellvars)
+        self.cell_names = frozenset((*self.code.co_cellvars, *self.code.co_freevars))
         self.stack: list[object] = []
         self.index = 0  # the instruction being executed
         self.next = 0
@@ -87,6 +87,13 @@ class Frame:
         """The top value, looked at."""
         value = self.stack.pop()
         return force(self.trace, value) if type(value) is Lazy else value
+
+    def peek(self, depth: int = 1) -> object:
+        """The value at a depth (1 is the top), looked at and left in place."""
+        value = self.stack[-depth]
+        if type(value) is Lazy:
+            value = self.stack[-depth] = force(self.trace, value)
+        return value
 
     def pop_raw(self) -> object:
         return self.stack.pop()
@@ -187,6 +194,19 @@ class RootFrame(Frame):
     def __init__(self, trace: Trace, function: types.FunctionType, bound: dict[str, object]):
         super().__init__(trace, function, bound)
         self.visits: dict[int, int] = {}
+        self.take_cells()
+
+    def take_cells(self) -> None:
+        """A continuation's cells are parameters of its own: no MAKE_CELL comes before its RESUME."""
+        made = set()
+        for instruction in self.bytecode.instructions:
+            if instruction.op == "RESUME":
+                break
+            if instruction.op == "MAKE_CELL":
+                made.add(instruction.argval)
+        for name in self.code.co_cellvars:
+            if name in self.locals and name not in made:
+                self.cells[name] = force(self.trace, self.locals.pop(name))  # type: ignore[assignment]
 
     def closure(self) -> dict[str, types.CellType]:
         from .source import ClosureCell
@@ -210,7 +230,7 @@ class RootFrame(Frame):
             visit = self.visits[index] = self.visits.get(index, 0) + 1
             if forced is not None and index == forced.index and visit == forced.visit:
                 return Broken(index, self, forced.reason)
-            if config.break_every is not None and instruction.positions and instruction.line:
+            if config.break_every is not None and is_of_program(instruction):
                 if first_line is None:
                     first_line = (instruction.line, index)
                 elif self.break_here(instruction, first_line):
@@ -245,6 +265,12 @@ class RootFrame(Frame):
         if config.break_every == "instruction":
             return instruction.index != first[1]
         return instruction.line != first[0]
+
+
+def is_of_program(instruction: Instruction) -> bool:
+    """Not one that the splitter wrote: a break there would not get any further."""
+    positions = instruction.positions
+    return positions is not None and positions[0] is not None and positions[2] is not None
 
 
 NEVER_FORCED = frozenset({"RESUME", "MAKE_CELL", "COPY_FREE_VARS", "PUSH_EXC_INFO", "RERAISE", "NOP", "JUMP_FORWARD"})

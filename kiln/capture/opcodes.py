@@ -107,13 +107,15 @@ def store_fast(frame, instruction):
 
 
 def store_local(frame: Frame, name: str, value: object) -> None:
-    if name in frame.cell_names and type(value) is Lazy:
+    """Names of cells hold cells: comprehensions inlined by 3.12 put the cell of the enclosing scope back like this."""
+    if name in frame.cell_names:
+        frame.cells.pop(name, None)
         value = force(frame.trace, value)
-    if name in frame.cell_names and type(value) is types.CellType and name not in frame.cells:
-        frame.cells[name] = value  # a continuation puts its cells in place
-    elif value is NULL:
+        if type(value) is types.CellType:
+            frame.cells[name] = value
+            return
+    if value is NULL:
         frame.locals.pop(name, None)
-        frame.cells.pop(name, None) if name in frame.cell_names else None
     else:
         frame.locals[name] = value
 
@@ -414,25 +416,25 @@ def format_with_spec(frame, instruction):
 @opcode("LIST_APPEND")
 def list_append(frame, instruction):
     value = frame.pop_raw()
-    frame.stack[-instruction.arg].append(value)
+    frame.peek(instruction.arg).append(value)
 
 
 @opcode("SET_ADD")
 def set_add(frame, instruction):
     value = frame.pop()
-    call(frame.trace, frame.stack[-instruction.arg].add, (value,), {})
+    call(frame.trace, frame.peek(instruction.arg).add, (value,), {})
 
 
 @opcode("MAP_ADD")
 def map_add(frame, instruction):
     value, key = frame.pop_raw(), frame.pop()
-    operators.set_item(frame.trace, frame.stack[-instruction.arg], key, value)
+    operators.set_item(frame.trace, frame.peek(instruction.arg), key, value)
 
 
 @opcode("LIST_EXTEND")
 def list_extend(frame, instruction):
     items = frame.pop()
-    target = frame.stack[-instruction.arg]
+    target = frame.peek(instruction.arg)
     try:
         call(frame.trace, target.extend, (iterable(frame, items),), {})
     except Raised as raised:
@@ -452,13 +454,13 @@ def iterable(frame: Frame, value: object) -> object:
 @opcode("SET_UPDATE")
 def set_update(frame, instruction):
     items = frame.pop()
-    call(frame.trace, frame.stack[-instruction.arg].update, (iterable(frame, items),), {})
+    call(frame.trace, frame.peek(instruction.arg).update, (iterable(frame, items),), {})
 
 
 @opcode("DICT_UPDATE", "DICT_MERGE")
 def dict_update(frame, instruction):
     items = frame.pop()
-    target = frame.stack[-instruction.arg]
+    target = frame.peek(instruction.arg)
     if instruction.op == "DICT_MERGE":
         keys = call(frame.trace, load_attribute(frame.trace, items, "keys"), (), {})
         for key in operators.consume(frame.trace, keys):
@@ -533,7 +535,7 @@ conditional(
 @opcode("JUMP_IF_TRUE_OR_POP", "JUMP_IF_FALSE_OR_POP")
 def jump_or_pop(frame, instruction):
     wanted = instruction.op == "JUMP_IF_TRUE_OR_POP"
-    if truth(frame.trace, frame.stack[-1]) == wanted:
+    if truth(frame.trace, frame.peek()) == wanted:
         frame.jump(instruction.target)
     else:
         frame.stack.pop()
@@ -547,8 +549,7 @@ def get_iter(frame, instruction):
 @opcode("FOR_ITER")
 def for_iter(frame, instruction):
     frame.trace.count_jump()
-    iterator = force(frame.trace, frame.stack[-1])
-    frame.stack[-1] = iterator
+    iterator = frame.peek()
     try:
         frame.push(next_item(frame.trace, iterator))
     except Raised as raised:
@@ -732,7 +733,7 @@ def get_yield_from_iter(frame, instruction):
 @opcode("SEND")
 def send(frame, instruction):
     value = frame.pop()
-    receiver = force(frame.trace, frame.stack[-1])
+    receiver = frame.peek()
     try:
         if value is None:
             frame.push(next_item(frame.trace, receiver))
@@ -776,7 +777,7 @@ def check_exc_match(frame, instruction):
     for cls in classes if isinstance(classes, tuple) else (classes,):
         if not (isinstance(cls, type) and issubclass(cls, BaseException)):
             frame.raise_error(TypeError("catching classes that do not inherit from BaseException is not allowed"))
-    frame.push(is_instance(frame.trace, frame.stack[-1], classes))
+    frame.push(is_instance(frame.trace, frame.peek(), classes))
 
 
 @opcode("CHECK_EG_MATCH", "PREP_RERAISE_STAR")
@@ -832,8 +833,8 @@ def special_method(frame: Frame, manager: object, name: str) -> object:
 
 @opcode("WITH_EXCEPT_START")
 def with_except_start(frame, instruction):
-    error = frame.stack[-1]
-    leave = frame.stack[-4]
+    error = frame.peek()
+    leave = frame.peek(4)
     frame.push(call(frame.trace, leave, (type(error), error, None), {}))
 
 
@@ -853,7 +854,7 @@ def import_name(frame, instruction):
 
 @opcode("IMPORT_FROM")
 def import_from(frame, instruction):
-    module = force(frame.trace, frame.stack[-1])
+    module = frame.peek()
     try:
         frame.push(load_attribute(frame.trace, module, instruction.argval))
     except Raised:
@@ -865,22 +866,22 @@ def import_from(frame, instruction):
 
 @opcode("GET_LEN")
 def get_len(frame, instruction):
-    frame.push(call(frame.trace, len, (frame.stack[-1],), {}))
+    frame.push(call(frame.trace, len, (frame.peek(),), {}))
 
 
 @opcode("MATCH_SEQUENCE")
 def match_sequence(frame, instruction):
-    frame.push(bool(type(force(frame.trace, frame.stack[-1])).__flags__ & (1 << 5)))
+    frame.push(bool(type(frame.peek()).__flags__ & (1 << 5)))
 
 
 @opcode("MATCH_MAPPING")
 def match_mapping(frame, instruction):
-    frame.push(bool(type(force(frame.trace, frame.stack[-1])).__flags__ & (1 << 6)))
+    frame.push(bool(type(frame.peek()).__flags__ & (1 << 6)))
 
 
 @opcode("MATCH_KEYS")
 def match_keys(frame, instruction):
-    keys, subject = frame.stack[-1], force(frame.trace, frame.stack[-2])
+    keys, subject = frame.peek(), frame.peek(2)
     values = []
     for key in keys:
         if not operators.contains(frame.trace, subject, key):

@@ -24,6 +24,7 @@ except ImportError:  # torch does without, and so must we
 
 _KILN = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _LIBRARY_PREFIXES = tuple({_KILN + os.sep, *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))})
+_LIBRARY_PREFIXES += ("<kiln ",)  # functions that Kiln generated
 _DEVICES = ("cpu", "cuda")
 
 
