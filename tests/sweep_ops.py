@@ -1,0 +1,229 @@
+"""Every operator of torch through Kiln: torch's own sample inputs, each variant, results and gradients as in eager.
+
+    python tests/sweep_ops.py                    # all operators, two samples a variant
+    python tests/sweep_ops.py -k '^linalg' -n 5  # some of them, more samples
+    python tests/sweep_ops.py --shard 1/2        # every second one
+
+For each operator that torch describes (``op_db``) the function, the method, the in-place variant, the operator form and
+``out=`` are called in a compiled function on float32 CPU samples. *Captured* means one graph and no break, *broken*
+means right with a break in the graph, *eager* that the function was left alone, *failed* that something a user could
+see differs from eager.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import types
+import unittest
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+import kiln
+from kiln.report import events
+from kiln.testing import Mismatch, check
+
+
+def operators() -> list[Any]:
+    """torch's descriptions of its operators. They live in torch's test utilities, which ask for ``expecttest``."""
+    if "expecttest" not in sys.modules:
+        try:
+            import expecttest  # noqa: F401
+        except ImportError:
+            stand_in = types.ModuleType("expecttest")
+            stand_in.TestCase = unittest.TestCase  # type: ignore[attr-defined]
+            sys.modules["expecttest"] = stand_in
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from torch.testing._internal.common_methods_invocations import op_db
+    return list(op_db)
+
+
+@dataclass
+class Case:
+    """One call to compare."""
+
+    name: str
+    program: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+@dataclass
+class Verdict:
+    """How a case went: captured, broken, eager, failed, or skipped (eager itself refuses it)."""
+
+    status: str
+    reason: str = ""
+
+
+@dataclass
+class Summary:
+    """All verdicts so far."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    reasons: dict[tuple[str, str], list[str]] = field(default_factory=dict)
+
+    def add(self, case: Case, verdict: Verdict) -> None:
+        self.counts[verdict.status] += 1
+        if verdict.status != "captured":
+            self.reasons.setdefault((verdict.status, verdict.reason), []).append(case.name)
+
+    def lines(self) -> Iterator[str]:
+        for (status, reason), names in sorted(self.reasons.items()):
+            distinct = list(dict.fromkeys(names))
+            shown = ", ".join(distinct[:8]) + (f" and {len(distinct) - 8} more" if len(distinct) > 8 else "")
+            yield f"{status:8} {len(names):4} x  {reason[:300]}\n              {shown}"
+        total = sum(self.counts.values())
+        parts = (f"{self.counts[name]} {name}" for name in ("captured", "broken", "eager", "failed", "skipped"))
+        yield f"{total} calls: " + ", ".join(parts)
+
+
+# -- programs: closures over the operator, so that each is a function of its own -------------------------------------
+
+
+def calling(function: Callable[..., Any]) -> Callable[..., Any]:
+    def program(*args, **kwargs):
+        return function(*args, **kwargs)
+
+    return program
+
+
+def calling_method(name: str) -> Callable[..., Any]:
+    """``x.name(...)`` spelled out, as the bytecode of a method call is what is being tested."""
+    namespace: dict[str, Any] = {}
+    exec(f"def program(x, *args, **kwargs):\n    return x.{name}(*args, **kwargs)", namespace)
+    return namespace["program"]
+
+
+def calling_in_place(function: Callable[..., Any]) -> Callable[..., Any]:
+    def program(x, *args, **kwargs):
+        made = x.clone()
+        result = function(made, *args, **kwargs)
+        return made, result
+
+    return program
+
+
+def calling_with_out(function: Callable[..., Any]) -> Callable[..., Any]:
+    def program(out, *args, **kwargs):
+        result = function(*args, out=out, **kwargs)
+        return result
+
+    return program
+
+
+def cases(operator: Any, samples: int) -> Iterator[Case]:
+    """The calls to make for one operator."""
+    if torch.float32 not in operator.dtypes:
+        dtype = next((d for d in (torch.int64, torch.bool, torch.complex64) if d in operator.dtypes), None)
+    else:
+        dtype = torch.float32
+    if dtype is None:
+        return
+    differentiable = operator.supports_autograd and dtype.is_floating_point
+    title = operator.formatted_name
+    torch.manual_seed(0)
+    for number, sample in enumerate(operator.sample_inputs("cpu", dtype, requires_grad=differentiable)):
+        if number == samples:
+            return
+        args, kwargs = (sample.input, *sample.args), dict(sample.kwargs)
+        yield Case(title, calling(operator.op), args, kwargs)
+        if number > 1:
+            continue
+        method = operator.method_variant
+        if method is not None and isinstance(sample.input, torch.Tensor):
+            yield Case(f"{title} method", calling_method(operator.name.rsplit(".", 1)[-1]), args, kwargs)
+        if operator.inplace_variant is not None and isinstance(sample.input, torch.Tensor):
+            yield Case(f"{title} in place", calling_in_place(operator.inplace_variant), args, kwargs)
+        if operator.operator_variant is not None and not kwargs:
+            yield Case(f"{title} operator", calling(operator.operator_variant), args, kwargs)
+        if operator.supports_out:
+            yield from out_case(operator, args, kwargs)
+
+
+def out_case(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Case]:
+    detached = tuple(detach(arg) for arg in args)
+    keywords = {name: detach(value) for name, value in kwargs.items()}
+    try:
+        expected = operator.op(*detached, **keywords)
+    except Exception:
+        return
+    if isinstance(expected, torch.Tensor):
+        out: Any = torch.empty_like(expected)
+    elif isinstance(expected, tuple | list) and all(isinstance(item, torch.Tensor) for item in expected):
+        out = tuple(torch.empty_like(item) for item in expected)
+    else:
+        return
+    yield Case(f"{operator.formatted_name} out=", calling_with_out(operator.op), (out, *detached), keywords)
+
+
+def detach(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone()
+    if isinstance(value, tuple | list):
+        return type(value)(detach(item) for item in value) if type(value) in (tuple, list) else value
+    return value
+
+
+# -- verdicts -------------------------------------------------------------------------------------------------------
+
+UNSTABLE = re.compile(r"^(empty|new_empty|empty_strided|new_empty_strided|empty_like|empty_permuted)$")
+
+
+def judge(case: Case) -> Verdict:
+    """Compare one call with eager."""
+    with events.listen() as heard:
+        try:
+            report = check(case.program, *case.args, kwargs=case.kwargs)
+        except Mismatch as mismatch:
+            found = sorted(mismatch.differences, key=lambda text: "raised" not in text)  # the error first: it explains
+            return Verdict("failed", re.sub(r"\s+", " ", "; ".join(found[:2])))
+        except Exception as error:
+            return Verdict("failed", f"{type(error).__name__}: {error}".splitlines()[0])
+    if report.eager.calls[0].raised is not None:
+        return Verdict("skipped", f"eager raises {type(report.eager.calls[0].raised).__name__}")
+    if heard.breaks:
+        return Verdict("broken", heard.breaks[0].reason)
+    if heard.skips:
+        return Verdict("eager", heard.skips[0][1])
+    return Verdict("captured")
+
+
+def sweep(pattern: str = "", samples: int = 2, shard: tuple[int, int] = (1, 1), verbose: bool = False) -> Summary:
+    """Judge all cases of the operators whose name matches."""
+    summary = Summary()
+    chosen = [op for op in operators() if re.search(pattern, op.formatted_name) and not UNSTABLE.match(op.name)]
+    for operator in chosen[shard[0] - 1 :: shard[1]]:
+        for case in cases(operator, samples):
+            verdict = judge(case)
+            summary.add(case, verdict)
+            if verbose:
+                print(f"{case.name}: {verdict.status} {verdict.reason[:200]}", flush=True)
+    return summary
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("-k", dest="pattern", default="", help="regular expression that operator names must match")
+    parser.add_argument("-n", dest="samples", type=int, default=2, help="samples an operator")
+    parser.add_argument("--shard", default="1/1", help="which part of the operators: 1/2, 2/2")
+    parser.add_argument("-v", dest="verbose", action="store_true")
+    options = parser.parse_args()
+    shard = tuple(int(part) for part in options.shard.split("/"))
+    with kiln.config.patch(raise_internal_errors=True), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        summary = sweep(options.pattern, options.samples, shard, options.verbose)  # type: ignore[arg-type]
+    for line in summary.lines():
+        print(line)
+    return 1 if summary.counts["failed"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
