@@ -111,17 +111,11 @@ def live_locals(bytecode: Bytecode) -> list[frozenset[str]]:
     names = _Names(bytecode)
     edges = flow(bytecode)
     restores = _restores(bytecode)
-    wanted: set[str] = set()
-    while True:
-        live = _live_masks(bytecode, names, edges, wanted)
-        more = {
-            name
-            for index, name in restores
-            if name not in wanted and any(live[after] & names.bit[name] for after in edges[index])
-        }
-        if not more:
-            return [names.unpack(mask) for mask in live]
-        wanted |= more
+    live = _live_masks(bytecode, names, edges, wanted=False)
+    # What is put aside may come back under another name (in the code of a segment), so one that is read stands for all.
+    if any(live[after] & names.bit[name] for index, name in restores for after in edges[index]):
+        live = _live_masks(bytecode, names, edges, wanted=True)
+    return [names.unpack(mask) for mask in live]
 
 
 def _restores(bytecode: Bytecode) -> list[tuple[int, str]]:
@@ -136,14 +130,14 @@ def _restores(bytecode: Bytecode) -> list[tuple[int, str]]:
     return found
 
 
-def _live_masks(bytecode: Bytecode, names: _Names, edges: list[list[int]], wanted: set[str]) -> list[int]:
+def _live_masks(bytecode: Bytecode, names: _Names, edges: list[list[int]], wanted: bool) -> list[int]:
     always = names.mask([*bytecode.cellvars, *bytecode.freevars])
     reads, keeps = [], []
     for instruction in bytecode.instructions:
         read, written, unbound = uses(instruction)
         first_read = tuple(name for name in read if name not in written)
-        if instruction.op == "LOAD_FAST_AND_CLEAR":
-            first_read = tuple(name for name in read if name in wanted)
+        if instruction.op == "LOAD_FAST_AND_CLEAR" and not wanted:
+            first_read = ()
         reads.append(names.mask(first_read))
         keeps.append(~names.mask(written + unbound))
     count = len(edges)

@@ -33,7 +33,7 @@ class Region:
     exits: tuple[int, ...]
     """The cut points it arrives at."""
     written: frozenset[str]
-    """Locals that it may bind or unbind."""
+    """Locals that it may bind or unbind, and cell variables to which it may give another cell."""
     low: int
     """Stack slots below this one are not touched and stay with the skeleton."""
 
@@ -117,8 +117,8 @@ class Plan:
         index = last + 1
         if steps[last].op in NO_FALLTHROUGH or steps[last].op in HAS_JUMP:
             return []
-        if steps[index].op == "POP_TOP":
-            return [index]
+        if steps[index].op in ("POP_TOP", "MAKE_CELL"):
+            return [index]  # MAKE_CELL: the cell of an inlined comprehension's variable is not there yet
         while steps[index].op in ("TO_BOOL", "UNARY_NOT"):
             index += 1
         branches = steps[index].op.startswith(("POP_JUMP", "JUMP_IF"))
@@ -147,6 +147,8 @@ class Plan:
         for index in body:
             _, bound, unbound = uses(self.bytecode[index])
             written.update(bound, unbound)
+            if self.bytecode[index].op == "MAKE_CELL":  # the variable of an inlined comprehension
+                written.add(str(self.bytecode[index].argval))
         ordered = tuple(sorted(exits, key=self.cuts.index))
         return Region(start, frozenset(body), ordered, frozenset(written), self._low_water(start, body, exits))
 

@@ -212,15 +212,16 @@ def _write_exit(plan: Plan, region: Region, index: int, label: Instruction, writ
     writer.emit("LOAD_CONST", plan.cuts.index(index))
     count = 1 + writer.load_slots(stack, region.low, depth=1)
     for name in _returned(plan, region, index):
-        writer.load(name, certain=name in plan.bound[index], keep=True, depth=count)
+        certain = name in plan.bound[index] or name in plan.cells
+        writer.load(name, certain=certain, keep=True, depth=count)
         count += 1
     writer.emit("BUILD_TUPLE", count)
     writer.emit("RETURN_VALUE")
 
 
 def _returned(plan: Plan, region: Region, index: int) -> list[str]:
-    """The locals a segment hands back on arrival at a cut point; the skeleton still has the others."""
-    return [name for name in plan.locals_at(index) if name in region.written]
+    """The locals and cells a segment hands back on arrival at a cut point; the skeleton still has the others."""
+    return [name for name in [*plan.locals_at(index), *plan.cells] if name in region.written]
 
 
 class _Skeleton(_Body):
@@ -364,7 +365,7 @@ class _Skeleton(_Body):
         for name in [*slots, *names]:
             writer.emit("STORE_FAST", name)
         for name in names:
-            if name not in self.plan.bound[place]:
+            if name not in self.plan.bound[place] and name not in self.plan.cells:
                 writer.unbind(name)
         writer.take_up(stack, passed=region.low)
         writer.jump(self.destination(place))

@@ -19,12 +19,13 @@ def entry(code):
 
 
 def breakable(code):
-    """Indices at which a break is possible: all that can be reached but the ends of for loops."""
+    """Indices at which a break is possible: all that can be reached but the ends of for loops and new cells."""
     steps = bytecode.decode(code)
     kinds = bytecode.stack_kinds(steps)
     ends = {step.index for step in steps if step.op == "END_FOR"}
     if bytecode.opcodes.VERSION >= (3, 13):
         ends |= {index + 1 for index in ends}
+    ends |= {step.index for step in steps if step.op == "MAKE_CELL"}
     return [index for index in range(entry(code), len(steps)) if index not in ends and kinds[index] is not None]
 
 
@@ -95,7 +96,8 @@ class Runner:
         taken_apart = bytecode.decode(self.code)
         self.arguments = taken_apart.arguments
         self.freevars = taken_apart.freevars
-        makes = {step.argval for step in taken_apart if step.op == "MAKE_CELL"}
+        prologue = taken_apart.instructions[:start]
+        makes = {step.argval for step in prologue if step.op == "MAKE_CELL"}
         self.passed_cells = set(taken_apart.cellvars) - makes  # segments get their cells as arguments
 
     def __call__(self, arguments, cells):

@@ -333,6 +333,16 @@ def comprehensions(log):
     return squares, table, [a + b for a in "xy" for b in "zw"]
 
 
+def comprehension_cells(log):
+    x = "outer"
+    show = lambda: x
+    for round in range(2):
+        functions = [(lambda: (x, y, log.append(x))) for x in range(3) for y in "ab" if x != round]
+        log.append((x, show()))
+        x += "!"
+    return [function() for function in functions], show()
+
+
 def comprehension_calls(log):
     def note(value):
         log.append(value)
