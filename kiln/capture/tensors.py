@@ -144,25 +144,31 @@ GRAPH_CONSTANTS = (type, types.BuiltinFunctionType, torch._ops.OpOverload, types
 
 def run_fake(trace: Trace, function: object, args: tuple, kwargs: dict) -> object:
     """Run on fakes. What goes wrong here is left to the real operation: it raises eager's own error, or works."""
-    from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
-    from torch._subclasses.fake_tensor import UnsupportedOperatorException
-    from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
-
-    name = function_name(function)
     try:
         with trace.environment.mode:
             return function(*args, **kwargs)  # type: ignore[operator]
-    except (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode) as error:
-        raise trace.fail(
-            f"{name} needs a tensor's values, not only its shape",
-            "keep it outside the compiled function, or use an operation whose output shape does not depend on data",
-        ) from error
-    except UnsupportedOperatorException as error:
-        raise trace.fail(f"{name} has no shape rule (no fake or meta implementation)") from error
     except (GraphBreak, Raised):
         raise
     except Exception as error:
-        raise trace.fail(f"{name} fails on these arguments: {type(error).__name__}: {error}", error=error) from error
+        raise fake_failure(trace, function_name(function), error) from error
+
+
+NEEDS_VALUES = frozenset(
+    {"DataDependentOutputException", "DynamicOutputShapeException", "GuardOnDataDependentSymNode"}
+)
+
+
+def fake_failure(trace: Trace, name: str, error: Exception) -> GraphBreak:
+    """The break for an operation that fails on fakes; torch's classes are told by name, their modules load slowly."""
+    kinds = {kind.__name__ for kind in type(error).__mro__}
+    if kinds & NEEDS_VALUES:
+        return trace.fail(
+            f"{name} needs a tensor's values, not only its shape",
+            "keep it outside the compiled function, or use an operation whose output shape does not depend on data",
+        )
+    if "UnsupportedOperatorException" in kinds:
+        return trace.fail(f"{name} has no shape rule (no fake or meta implementation)")
+    return trace.fail(f"{name} fails on these arguments: {type(error).__name__}: {error}", error=error)
 
 
 def function_name(function: object) -> str:

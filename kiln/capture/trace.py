@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import types
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.fx
@@ -186,30 +186,31 @@ class SymbolInput:
 
 
 class FakeEnvironment:
-    """Fake tensors and symbolic sizes, made on first use (importing them costs half a second)."""
+    """Fake tensors, and symbolic sizes only once something is symbolic (sympy costs half a second to import)."""
 
     def __init__(self) -> None:
-        self._mode: object = None
-        self._shapes: object = None
+        self._mode: Any = None
+        self._shapes: Any = None
 
     @property
-    def used(self) -> bool:
-        return self._mode is not None
-
-    @property
-    def mode(self):
+    def mode(self) -> Any:
+        """The mode under which operations run on fakes."""
         if self._mode is None:
             from torch._subclasses.fake_tensor import FakeTensorMode
 
-            self._mode = FakeTensorMode(shape_env=self.shapes, allow_non_fake_inputs=False)
+            self._mode = FakeTensorMode(shape_env=self._shapes, allow_non_fake_inputs=False)
         return self._mode
 
     @property
-    def shapes(self):
+    def shapes(self) -> Any:
+        """The symbols and what is assumed of them."""
         if self._shapes is None:
             from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
             self._shapes = ShapeEnv()
+            if self._mode is not None:
+                self._mode.shape_env = self._shapes
+                self._mode.static_shapes = False
         return self._shapes
 
 
