@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import operator
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 
 from ..bytecode.split import UNBOUND
 from . import natives
-from .rules import get_iterator, next_item, special_method, truth
+from .rules import get_iterator, next_item, special_method, truth, type_of
 from .symbols import concrete, is_symbolic
 from .tensors import record
 from .trace import Trace
@@ -67,13 +67,16 @@ def binary(trace: Trace, sign: str, left: object, right: object) -> object:
     if type(left) in SIMPLE and type(right) in SIMPLE:
         function = INPLACE[sign][0] if sign.endswith("=") else BINARY[sign][0]
         return plain(function, left, right)
+    own = sign.endswith("=") and not isinstance(left, torch.Tensor)  # the left operand's own augmented assignment
+    if own and (isinstance(left, list) or (has_python_method(left) and special_method(trace, left, INPLACE[sign][1]))):
+        return inplace(trace, sign, left, right)
     if isinstance(left, torch.Tensor) or isinstance(right, torch.Tensor):
         return tensor_binary(trace, sign, left, right)
     if sign.endswith("="):
         return inplace(trace, sign, left, right)
     function, name, reflected = BINARY[sign]
     if has_python_method(left) or has_python_method(right):
-        return interpreted(trace, sign, function, left, right, name, reflected)
+        return interpreted(trace, sign, function, name, reflected, left, right)
     return run(trace, function, left, right)
 
 
@@ -104,7 +107,7 @@ def tensor_binary(trace: Trace, sign: str, left: object, right: object) -> objec
     if not isinstance(other, torch.Tensor) and has_python_method(other) and not isinstance(other, type):
         function, name, reflected = BINARY[sign.rstrip("=")]
         if special_method(trace, other, reflected if other is right else name) is not None:
-            return interpreted(trace, sign.rstrip("="), function, left, right, name, reflected)
+            return interpreted(trace, sign, function, name, reflected, left, right)
     if sign.endswith("=") and isinstance(left, torch.Tensor):
         function = INPLACE[sign][0]
     else:
@@ -118,6 +121,8 @@ def record_operator(trace: Trace, function: object, *operands: object) -> object
     custom = torch_function_override(trace, tensor_method(function), operands, {})
     if custom is not None:
         return custom[0]
+    if function is operator.pow and isinstance(operands[0], int | float) and operands[0] < 0:
+        function = torch.pow  # torch.fx writes -2 ** x, which Python reads as -(2 ** x)
     return record(trace, function, operands, {})
 
 
@@ -137,10 +142,9 @@ def inplace(trace: Trace, sign: str, left: object, right: object) -> object:
             result = force(trace, call(trace, method, (left, right), {}))
             if result is not NotImplemented:
                 return result
-        return binary(trace, sign[:-1], left, right)
-    if has_python_method(right):
-        return binary(trace, sign[:-1], left, right)
-    if isinstance(left, list) and sign == "+=" :
+    if has_python_method(left) or has_python_method(right):
+        return interpreted(trace, sign, *BINARY[sign[:-1]], left, right)
+    if isinstance(left, list) and sign == "+=":
         natives.call_native(trace, list.extend, (left, operand_iterable(trace, right)), {})
         return left
     return run(trace, function, left, right)
@@ -151,7 +155,7 @@ def operand_iterable(trace: Trace, value: object) -> object:
 
 
 def interpreted(
-    trace: Trace, sign: str, function: object, left: object, right: object, name: str, reflected: str
+    trace: Trace, sign: str, function: object, name: str, reflected: str, left: object, right: object
 ) -> object:
     """CPython's rule: the right operand first if its class is a proper subclass, else left, then right."""
     from .calls import call
@@ -160,7 +164,9 @@ def interpreted(
     if type(left) is not type(right) or sign in COMPARE:
         attempts.append((right, left, reflected))
         if issubclass(type(right), type(left)) and type(left) is not type(right):
-            attempts.reverse()
+            overridden = natives.lookup(type(right), reflected) is not natives.lookup(type(left), reflected)
+            if overridden or sign in COMPARE:
+                attempts.reverse()
     for owner, other, method_name in attempts:
         method = special_method(trace, owner, method_name)
         if method is not None:
@@ -173,10 +179,10 @@ def interpreted(
         return left is right
     if sign == "!=":
         return negated_equality(trace, left, right)
-    kind = f"unsupported operand type(s) for {sign}" if sign in BINARY else f"{sign!r} not supported between instances of"
-    names = (type(left).__name__, type(right).__name__)
-    message = f"{kind}: '{names[0]}' and '{names[1]}'" if sign in BINARY else f"{kind} '{names[0]}' and '{names[1]}'"
-    raise Raised(TypeError(message))
+    operands = f"'{type_of(trace, left).__name__}' and '{type_of(trace, right).__name__}'"
+    if sign in COMPARE:
+        raise Raised(TypeError(f"{sign!r} not supported between instances of {operands}"))
+    raise Raised(TypeError(f"unsupported operand type(s) for {'** or pow()' if sign == '**' else sign}: {operands}"))
 
 
 def negated_equality(trace: Trace, left: object, right: object) -> object:
@@ -213,7 +219,7 @@ def compare(trace: Trace, sign: str, left: object, right: object) -> object:
     if isinstance(left, torch.Tensor) or isinstance(right, torch.Tensor):
         return compare_tensor(trace, sign, function, left, right)
     if has_python_method(left) or has_python_method(right):
-        return interpreted(trace, sign, function, left, right, name, reflected)
+        return interpreted(trace, sign, function, name, reflected, left, right)
     return natives.call_native_default(trace, function, (left, right), {})
 
 
@@ -223,7 +229,7 @@ def compare_tensor(trace: Trace, sign: str, function: object, left: object, righ
         if sign in ("==", "!="):
             return (sign == "!=") if other is None or isinstance(other, str | type | dict) else None
     if not isinstance(other, torch.Tensor) and has_python_method(other):
-        return interpreted(trace, sign, function, left, right, *COMPARE[sign][1:])
+        return interpreted(trace, sign, *COMPARE[sign], left, right)
     return record_operator(trace, function, left, right)
 
 
@@ -288,14 +294,35 @@ def contains(trace: Trace, container: object, value: object) -> bool:
         return truth(trace, call(trace, method, (container, value), {}))
     if isinstance(container, torch.Tensor):
         raise trace.fail("`in` on a tensor: it needs the tensor's values")
-    if isinstance(container, dict | set | frozenset) or type(container) in natives.VIEW_TYPES:
+    if type(container) in natives.VIEW_TYPES:
+        return contains_in_view(trace, container, value)
+    if isinstance(container, dict | set | frozenset):
         return contains_hashed(trace, container, value)
     if isinstance(container, str | bytes | range):
         return natives.call_native_default(trace, operator.contains, (container, concrete(trace, value)), {})  # type: ignore[return-value]
     if special_method(trace, container, "__iter__") is None and special_method(trace, container, "__getitem__") is None:
         if type(container) in natives.SAFE_OWNERS or isinstance(container, natives.CONTAINERS):
+            if not hasattr(type(container), "__iter__"):
+                raise Raised(TypeError(f"argument of type '{type(container).__name__}' is not iterable"))
             return search(trace, iter(container), value)  # type: ignore[call-overload]
     return search(trace, consume(trace, container), value)
+
+
+def contains_in_view(trace: Trace, view: object, value: object) -> bool:
+    """``in`` on the keys, values or items of a dictionary, whose values may not have been looked at."""
+    from .rebuild import dict_of_view
+
+    owner, kind = dict_of_view(view), type(view).__name__
+    if kind.endswith("keys"):
+        return contains_hashed(trace, owner, value)
+    if kind.endswith("values"):
+        record_ = trace.record_of(owner)
+        if record_ is not None and not record_.loaded:
+            natives.guard_all_keys(trace, record_)
+        return search(trace, iter(dict.values(owner)), value)  # type: ignore[arg-type]
+    if not isinstance(value, tuple) or len(value) != 2 or not contains_hashed(trace, owner, value[0]):
+        return False
+    return search(trace, iter([dict.__getitem__(owner, concrete(trace, value[0]))]), value[1])  # type: ignore[arg-type]
 
 
 def contains_hashed(trace: Trace, container: object, value: object) -> bool:
@@ -322,6 +349,7 @@ def get_item(trace: Trace, container: object, key: object) -> object:
     """``container[key]``; may be lazy."""
     from .calls import call
 
+    key = index_of(trace, container, key)
     if isinstance(container, torch.Tensor):
         return record_operator(trace, operator.getitem, container, key)
     if isinstance(container, type):
@@ -332,6 +360,23 @@ def get_item(trace: Trace, container: object, key: object) -> object:
     if isinstance(container, Opaque):
         raise trace.fail("indexing a graph value that is not a tensor")
     return subscript(trace, "__getitem__", container, key)
+
+
+SEQUENCES = (list, tuple, str, bytes, bytearray, range, torch.Tensor)
+
+
+def index_of(trace: Trace, container: object, key: object) -> object:
+    """A key for a sequence, with the ``__index__`` of user classes asked."""
+    from .calls import call
+
+    if not isinstance(container, SEQUENCES) or type(key) in SIMPLE or isinstance(key, torch.Tensor):
+        return key
+    if type(key) is slice:
+        return slice(*(index_of(trace, container, part) for part in (key.start, key.stop, key.step)))
+    if type(key) is tuple and isinstance(container, torch.Tensor):
+        return tuple([index_of(trace, container, part) for part in key])
+    method = special_method(trace, key, "__index__")
+    return key if method is None else call(trace, method, (key,), {})
 
 
 def subscript(trace: Trace, name: str, container: object, *operands: object) -> object:
@@ -389,6 +434,7 @@ def set_item(trace: Trace, container: object, key: object, value: object) -> Non
     """``container[key] = value``."""
     from .calls import call
 
+    key = index_of(trace, container, key)
     if isinstance(container, torch.Tensor):
         record_operator(trace, operator.setitem, container, key, force(trace, value))
         return
@@ -405,6 +451,7 @@ def delete_item(trace: Trace, container: object, key: object) -> None:
     """``del container[key]``."""
     from .calls import call
 
+    key = index_of(trace, container, key)
     method = special_method(trace, container, "__delitem__")
     if method is not None:
         call(trace, method, (container, key), {})
@@ -452,3 +499,40 @@ def plain_mapping(trace: Trace, value: object) -> dict[str, object]:
             natives.guard_all_keys(trace, record_)
         return dict(value)
     raise trace.fail("** of something that is not a dictionary")
+
+
+# -- the operator module --------------------------------------------------------------------------------------------
+
+
+def operator_rule(function: object, run: Callable) -> None:
+    """``operator.add(a, b)`` is ``a + b``, also where the operands' methods are Python code."""
+
+    @natives.rule(function)
+    def rule_operator(trace, args, kwargs):
+        try:
+            return run(trace, *[force(trace, arg) for arg in args], **kwargs)
+        except TypeError as error:
+            if error.__traceback__.tb_next is None:  # the wrong number of arguments: let CPython say so
+                return natives.call_native_default(trace, function, args, kwargs)
+            raise
+
+
+for _sign, (_function, _, _) in BINARY.items():
+    operator_rule(_function, lambda trace, left, right, sign=_sign: binary(trace, sign, left, right))
+for _sign, (_function, _) in INPLACE.items():
+    operator_rule(_function, lambda trace, left, right, sign=_sign: binary(trace, sign, left, right))
+for _sign, (_function, _, _) in COMPARE.items():
+    operator_rule(_function, lambda trace, left, right, sign=_sign: compare(trace, sign, left, right))
+for _name, (_function, _) in UNARY.items():
+    operator_rule(_function, lambda trace, value, name=_name: unary(trace, name, value))
+for _function, _run in (
+    (operator.getitem, get_item),
+    (operator.setitem, set_item),
+    (operator.delitem, delete_item),
+    (operator.contains, contains),
+    (operator.is_, is_same),
+    (operator.is_not, lambda trace, left, right: not is_same(trace, left, right)),
+    (operator.truth, truth),
+    (operator.not_, lambda trace, value: not truth(trace, value)),
+):
+    operator_rule(_function, _run)

@@ -247,15 +247,34 @@ def truth(trace: Trace, value: object) -> bool:
             natives.guard_all_keys(trace, record)
         return len(value) > 0
     if kind.__flags__ & HEAP_TYPE:
-        for name in ("__bool__", "__len__"):
-            method = class_attribute(trace, kind, name)
-            if isinstance(method, types.FunctionType):
-                return truth(trace, call(trace, method, (value,), {}))
+        for name, check in (("__bool__", checked_truth), ("__len__", checked_length)):
+            method = special_method(trace, value, name)
+            if method is not None:
+                return bool(check(trace, concrete(trace, call(trace, method, (value,), {}))))
     if natives.Survey(trace, keep_symbols=True, shallow=True).visit(value) is not value:
         return bool(value)
     if kind.__module__ == "numpy":
         raise trace.fail("the truth of a NumPy object")
     return bool(value)
+
+
+def checked_truth(trace: Trace, result: object) -> bool:
+    if type(result) is not bool:
+        raise Raised(TypeError(f"__bool__ should return bool, returned {type_of(trace, result).__name__}"))
+    return result
+
+
+def checked_length(trace: Trace, result: object) -> int:
+    """What ``__len__`` returned, if it may."""
+    if not isinstance(result, int):
+        index = special_method(trace, result, "__index__")
+        if index is None:
+            name = type_of(trace, result).__name__
+            raise Raised(TypeError(f"'{name}' object cannot be interpreted as an integer"))
+        result = concrete(trace, call(trace, index, (result,), {}))
+    if result < 0:  # type: ignore[operator]
+        raise Raised(ValueError("__len__() should return >= 0"))
+    return result  # type: ignore[return-value]
 
 
 @rule(len)
@@ -267,7 +286,7 @@ def rule_len(trace, args, kwargs):
         return value.shape[0]
     method = special_method(trace, value, "__len__")
     if method is not None:
-        return concrete(trace, call(trace, method, (value,), {}))
+        return checked_length(trace, concrete(trace, call(trace, method, (value,), {})))
     return natives.call_native_default(trace, len, (value,), kwargs)
 
 

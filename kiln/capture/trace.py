@@ -14,6 +14,7 @@ import torch
 import torch.fx
 
 from ..config import config
+from .fakes import make_mode
 from .guards import GuardSet
 from .source import GlobalsOf, Identity, Item, Pinned, Source
 from .values import DELETED, GraphBreak, Kind, Lazy, Raised, Record, TensorInfo, Trampoline
@@ -49,6 +50,7 @@ class Trace:
         self.sources: dict[int, Source] = {}  # id of an identity value (function, class, module …) -> source
         self.globals: dict[int, tuple[dict, dict[str, object]]] = {}  # globals written: id -> (dict, name -> value)
         self.created: dict[int, tuple[object, tuple[int, int]]] = {}  # id of what cannot be rebuilt -> (it, root instruction)
+        self.foreign: dict[int, object] = {}  # outside objects of unknown kinds: themselves, not to be looked into
         self.keep: list[object] = []  # ids above stay valid while these live
         self.frames: list[Frame] = []
         self.handled: BaseException | None = None  # what sys.exc_info() would say in the program
@@ -165,9 +167,10 @@ class Trace:
     def invoke(self, function: object, args: tuple, kwargs: dict) -> object:
         """Native code calls a Python callable of the program: back into the interpreter."""
         from .calls import call
+        from .natives import unproxy
 
         try:
-            return call(self, function, args, kwargs)
+            return call(self, function, tuple([unproxy(arg) for arg in args]), kwargs)
         except Raised as raised:
             raise raised.error from raised.error.__cause__
 
@@ -191,14 +194,13 @@ class FakeEnvironment:
     def __init__(self) -> None:
         self._mode: Any = None
         self._shapes: Any = None
+        self.storages: dict[int, Any] = {}  # real storage -> its fake
 
     @property
     def mode(self) -> Any:
         """The mode under which operations run on fakes."""
         if self._mode is None:
-            from torch._subclasses.fake_tensor import FakeTensorMode
-
-            self._mode = FakeTensorMode(shape_env=self._shapes, allow_non_fake_inputs=False)
+            self._mode = make_mode(shape_env=self._shapes, allow_non_fake_inputs=False)
         return self._mode
 
     @property
