@@ -22,8 +22,10 @@ from ..config import config
 from ..report import events
 from . import rules  # noqa: F401  (fills the table of builtins)
 from .calls import SKIPPED_MODULES, bind_arguments
+from .fakes import without_peer
 from .entry import Continuation, Entry, RunText, example_inputs, finish_graph, has_work, make_check
 from .frame import COROUTINE_FLAGS, GENERATOR_FLAG, NULL, BreakPoint, Broken, Finished, RootFrame
+from .quiet import quiet
 from .rebuild import CannotRebuild
 from .source import Local, lookup
 from .trace import Options, Trace
@@ -41,16 +43,14 @@ class FrameCache:
         self.entries: list[Entry] = []
         self.hints: dict[str, object] = {}
         self.skeletons: dict[tuple, Continuation] = {}
-        self.reasons: list[str] = []
         self.gave_up = False
-        self.routes: dict[int, object] = {}
 
 
 _CACHES: weakref.WeakValueDictionary[tuple, FrameCache] = weakref.WeakValueDictionary()
 
 
 def cache_for(code: types.CodeType, options: Options) -> FrameCache:
-    key = (id(code), id(options.backend), options.fullgraph, options.dynamic)
+    key = (id(code), id(options.backend), options.fullgraph, options.dynamic, id(options) if options.options else 0)
     cache = _CACHES.get(key)
     if cache is None or cache.code() is not code:
         cache = _CACHES[key] = FrameCache(code, options)
@@ -65,6 +65,7 @@ def make_dispatcher(function: types.FunctionType, options: Options) -> _native.D
     dispatcher = _native.Dispatcher(function, miss)
     dispatcher.__dict__["_kiln_cache"] = cache_for(function.__code__, options)
     dispatcher.__dict__["_kiln_bound"] = {}
+    dispatcher.__dict__["_kiln_reasons"] = []
     dispatcher.changed = redefined
     _DISPATCHERS.add(dispatcher)
     return dispatcher
@@ -75,6 +76,7 @@ def redefined(dispatcher: _native.Dispatcher) -> None:
     cache = dispatcher.__dict__["_kiln_cache"]
     dispatcher.__dict__["_kiln_cache"] = cache_for(dispatcher.function.__code__, cache.options)
     dispatcher.__dict__["_kiln_bound"] = {}
+    dispatcher.__dict__["_kiln_reasons"] = []
 
 
 def miss(dispatcher: _native.Dispatcher, args: tuple, kwargs: dict) -> object:
@@ -87,31 +89,52 @@ def miss(dispatcher: _native.Dispatcher, args: tuple, kwargs: dict) -> object:
 
 def find_or_compile(dispatcher, function, args: tuple, kwargs: dict) -> Callable:
     cache: FrameCache = dispatcher.__dict__["_kiln_cache"]
-    bound: dict = dispatcher.__dict__["_kiln_bound"]
     dispatcher.sync()
-    for entry in cache.entries:  # another thread or function object may have compiled it meanwhile
-        pair = bound.get(entry)
-        if pair is None:
-            pair = bound[entry] = entry.bind(function)
-            dispatcher.entries.append(pair)
-        if fits(pair[0], args, kwargs):
-            return pair[1]
-    if cache.gave_up or _native.is_disabled():
-        return function
-    if not args_fit(function, args, kwargs):
-        return function  # CPython's own TypeError
-    explain_miss(cache, function, args, kwargs, bound)
-    if len(cache.entries) >= config.recompile_limit:
+    run = known_entry(dispatcher, cache, function, args, kwargs)
+    if run is not None:
+        return run
+    if _native.is_disabled() or not args_fit(function, args, kwargs):
+        return function  # eager as asked for, or for CPython's own TypeError
+    if cache.gave_up:
+        return leave_alone(dispatcher, function)
+    reason = explain_miss(cache, function, args, kwargs)
+    if reason is not None:
+        dispatcher.__dict__["_kiln_reasons"].append(reason)
+    if len(dispatcher.__dict__["_kiln_reasons"]) >= config.recompile_limit:
         return give_up(cache, dispatcher, function)
+    if reason is not None:
+        events.recompile(function, reason)
     entry = compile_frame(cache, function, args, kwargs)
     if entry is None:
         cache.gave_up = True
-        dispatcher.entries.append((None, function))
-        return function
+        return leave_alone(dispatcher, function)
     cache.entries.append(entry)
-    pair = bound[entry] = entry.bind(function)
+    pair = dispatcher.__dict__["_kiln_bound"][entry] = entry.bind(function)
     dispatcher.entries.append(pair)
     return pair[1]
+
+
+def known_entry(dispatcher, cache: FrameCache, function, args: tuple, kwargs: dict) -> Callable | None:
+    """An entry that another thread or another function object of the same code has had compiled meanwhile."""
+    bound: dict = dispatcher.__dict__["_kiln_bound"]
+    for entry in cache.entries:
+        pair = bound.get(entry)
+        fresh = pair is None
+        if pair is None:
+            pair = entry.bind(function)
+        if fits(pair[0], args, kwargs):
+            if fresh:
+                bound[entry] = pair
+                dispatcher.entries.append(pair)
+            return pair[1]
+    return None
+
+
+def leave_alone(dispatcher, function) -> Callable:
+    """Run this function in eager from now on, without asking again."""
+    if (None, function) not in dispatcher.entries:
+        dispatcher.entries.append((None, function))
+    return function
 
 
 def fits(check: Callable, args: tuple, kwargs: dict) -> bool:
@@ -146,26 +169,25 @@ def real_arguments(function: types.FunctionType, args: tuple, kwargs: dict) -> d
 # -- misses ---------------------------------------------------------------------------------------------------------
 
 
-def explain_miss(cache: FrameCache, function, args: tuple, kwargs: dict, bound: dict) -> None:
-    """Work out why no entry fits, say so, and learn which sizes and numbers vary."""
-    if not cache.entries:
-        return
+def explain_miss(cache: FrameCache, function, args: tuple, kwargs: dict) -> str | None:
+    """Why no entry fits (None if there is none yet); learns which sizes and numbers vary."""
     from .misses import reason_for_miss
 
-    reasons = [reason_for_miss(entry, function, args, kwargs, cache.hints) for entry in cache.entries]
-    reason = reasons[-1]
-    cache.reasons.append(reason)
-    events.recompile(function, reason)
+    reason = None
+    for entry in cache.entries:
+        reason = reason_for_miss(entry, function, args, kwargs, cache.hints)
+    return reason
 
 
 def give_up(cache: FrameCache, dispatcher, function) -> Callable:
-    cache.gave_up = True
-    dispatcher.entries.append((None, function))
+    """The function needed compiling too often: eager from now on, and one warning with the reasons."""
     code = function.__code__
-    reasons = list(dict.fromkeys(cache.reasons))
-    details = (code.co_qualname, len(cache.entries), reasons, exc.Location.of_code(code))
+    reasons = dispatcher.__dict__["_kiln_reasons"]
+    details = (code.co_qualname, config.recompile_limit, list(dict.fromkeys(reasons)), exc.Location.of_code(code))
     if cache.options.fullgraph:
+        reasons.pop()
         raise exc.RecompileLimitExceeded(*details)
+    leave_alone(dispatcher, function)
     warnings.warn(exc.RecompileWarning.about(*details), stacklevel=4)
     return function
 
@@ -180,7 +202,7 @@ def compile_frame(cache: FrameCache, function: types.FunctionType, args: tuple, 
     state = _native.GlobalState()
     disabled = _native.set_disabled(True)
     try:
-        with events.compiling(function):
+        with events.compiling(function), without_peer():
             return attempts(cache, function, args, kwargs, state)
     except (exc.KilnError, KeyboardInterrupt):
         raise
@@ -216,7 +238,8 @@ def attempts(cache: FrameCache, function, args: tuple, kwargs: dict, state) -> E
         trace = Trace(function, cache.options, cache.hints)
         frame = RootFrame(trace, function, root_locals(function, args, kwargs))
         try:
-            outcome = frame.run_root(forced)
+            with quiet():
+                outcome = frame.run_root(forced)
             if isinstance(outcome, Broken) and cache.options.fullgraph and outcome.reason.reason != "config.break_every":
                 raise unsupported(outcome.reason) from outcome.reason.error
             return assemble_entry(cache, trace, outcome, state)
@@ -271,7 +294,7 @@ def assemble_entry(cache: FrameCache, trace: Trace, outcome: Finished | Broken, 
         trace.guards,
         tensor_check=check.tensor_check,
         tensor_sources=[guard.source for guard in trace.guards.tensors],
-        break_reason=outcome.reason if isinstance(outcome, Broken) else None,
+        break_reason=events.Break.of(outcome.reason) if isinstance(outcome, Broken) else None,
         state=state,
     )
     forget_reals(trace)
@@ -313,7 +336,7 @@ def continue_after(cache: FrameCache, trace: Trace, outcome: Broken) -> Continua
         return make_dispatcher(function, options)
 
     skeleton = parts.build(frame.globals, wrap_segment, lambda callee: route(callee, options))
-    continuation = cache.skeletons[key] = Continuation(skeleton, parts.parameters)
+    continuation = cache.skeletons[key] = Continuation(skeleton, parts.parameters, parts.stack)
     return continuation
 
 

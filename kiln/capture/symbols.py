@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 import torch.fx
 
+from .fakes import static_fake
 from .guards import ShapeCondition
 from .source import Source
 from .trace import SymbolInput, Trace
@@ -96,7 +97,9 @@ def fake_input(trace: Trace, real: torch.Tensor, source: Source, dynamic: tuple[
     """The fake of a graph input, with symbols for its dynamic sizes."""
     mode = trace.environment.mode
     if dynamic is None:
-        fake = mode.from_tensor(real, static_shapes=True)
+        fake = static_fake(mode, real, trace.environment.storages)
+        if fake is None:
+            fake = mode.from_tensor(real, static_shapes=True, source=torch_source(source), trace=False)
     else:
         fake = _symbolic_fake(trace, real, source, dynamic)
         for dimension, size in enumerate(fake.shape):
@@ -114,7 +117,9 @@ def _symbolic_fake(trace: Trace, real: torch.Tensor, source: Source, dynamic: tu
     marked = getattr(real, "_kiln_dynamic", frozenset())
     sizes = [DimDynamic.DUCK if flag and index not in marked else kind for index, (flag, kind) in enumerate(zip(dynamic, sizes, strict=True))]
     context = StatelessSymbolicContext(dynamic_sizes=sizes, constraint_sizes=[None] * real.dim())
-    return trace.environment.mode.from_tensor(real, source=torch_source(source), symbolic_context=context)
+    return trace.environment.mode.from_tensor(
+        real, source=torch_source(source), symbolic_context=context, trace=False
+    )
 
 
 def torch_source(source: Source) -> object:
