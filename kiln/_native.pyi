@@ -100,6 +100,15 @@ class ClassCheck:
     def __init__(self, classes: Sequence[tuple[type, int]]) -> None: ...
     def __call__(self) -> bool: ...
 
+class CodeCheck:
+    """`CodeCheck([(function, code), ...])`, then `check()`: has each function still this `__code__`?
+
+    The functions and their code are kept alive.
+    """
+
+    def __init__(self, functions: Sequence[tuple[Any, Any]]) -> None: ...
+    def __call__(self) -> bool: ...
+
 def distinct(*objects: object) -> bool:
     """Is no object given twice?"""
 

@@ -12,6 +12,7 @@ import types
 
 import torch
 
+from .._native import MISSING
 from .source import Attribute, Identity, Item, lookup
 from .trace import Trace
 from .values import DELETED, Lazy, Raised, Trampoline
@@ -103,10 +104,12 @@ def generic_load(trace: Trace, owner: object, name: str) -> object:
     cls = type(owner)
     if name == "__class__":
         return cls
+    if id(owner) in trace.foreign:
+        raise trace.fail(f"attribute {name!r} of a {cls.__module__}.{cls.__qualname__} object")
     if name == "__dict__":
         return load_namespace(trace, owner)
-    raw = class_attribute(trace, cls, name)
-    if raw is not None and is_data_descriptor(raw):
+    raw = class_attribute(trace, cls, name, MISSING)
+    if is_data_descriptor(raw):
         return bind_class_attribute(trace, owner, cls, name, raw)
     namespace = getattr_static_dict(owner)
     if namespace is not None:
@@ -115,10 +118,8 @@ def generic_load(trace: Trace, owner: object, name: str) -> object:
         record = trace.record_of(owner)
         if record is not None and record.attributes is not None and name not in record.attributes:
             trace.guards.add(record.source, "no_attribute", name)
-    if raw is not None:
+    if raw is not MISSING:
         return bind_class_attribute(trace, owner, cls, name, raw)
-    if id(owner) in trace.sources and not cls.__flags__ & HEAP_TYPE and is_foreign(cls):
-        raise trace.fail(f"attribute {name!r} of a {cls.__module__}.{cls.__qualname__} object")
     raise Raised(AttributeError(f"'{cls.__name__}' object has no attribute '{name}'"))
 
 
@@ -250,9 +251,9 @@ def load_from_class(trace: Trace, cls: type, name: str) -> object:
         value = cls.__members__[name]
         trace.pinned(value)
         return value
-    meta = lookup(type(cls), name)
-    raw = class_attribute(trace, cls, name)
-    if raw is None or (meta is not None and is_data_descriptor(meta)):
+    meta = class_attribute(trace, type(cls), name)
+    raw = class_attribute(trace, cls, name, MISSING)
+    if raw is MISSING or (meta is not None and is_data_descriptor(meta)):
         return load_through_metaclass(trace, cls, name, meta)
     kind = type(raw)
     if kind is types.FunctionType:

@@ -73,6 +73,7 @@ def call_function(trace: Trace, function: types.FunctionType, args: tuple, kwarg
         raise trace.fail(f"a call to {module}.{function.__qualname__}, which Kiln does not look into")
     if len(trace.frames) > config.max_inline_depth:
         raise trace.fail(f"calls nested more than {config.max_inline_depth} deep", "is this recursion without end?")
+    trace.guards.add_code(function, trace.source_of(function))
     return run_function(trace, function, bind_arguments(trace, function, args, kwargs))
 
 
@@ -112,8 +113,8 @@ def fill_defaults(trace: Trace, function: types.FunctionType, bound: dict[str, o
     for position, name in enumerate(positional):
         if name in bound:
             continue
-        index = position - (len(positional) - len(defaults))
-        if index < 0:
+        index = position - len(positional)  # from the end: there may be more defaults another time
+        if index < -len(defaults):
             raise bad_call(trace, function)
         value = defaults[index]
         if source is not None:

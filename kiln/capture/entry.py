@@ -38,7 +38,6 @@ class Entry:
     guard_list: list[Guard]
     graph_module: torch.fx.GraphModule | None
     trace_guards: object
-    explain: Callable[..., object] | None = None
     tensor_check: object = None
     tensor_sources: list[Source] = field(default_factory=list)
     break_reason: object = None
@@ -121,6 +120,8 @@ class CheckText(Text):
         if guards.classes.found:
             guards.classes.seal()
             self.require(f"{self.bind(guards.classes.check, 'classes')}()")
+        if guards.codes:
+            self.require(f"{self.bind(_native.CodeCheck(list(guards.codes.items())), 'codes')}()")
         for guard in guards:
             if not is_table_guard(guard):
                 self.require(self.render(guard))
@@ -196,6 +197,7 @@ class Continuation:
 
     skeleton: Callable
     parameters: tuple
+    stack: tuple[str, ...]  # kinds of the slots of the operand stack
 
 
 class RunText:
@@ -213,10 +215,11 @@ class RunText:
 
     def call_skeleton(self, outcome: Broken, continuation: Continuation) -> str:
         r, frame = self.rebuilder, outcome.frame
+        handled = handled_exceptions(continuation.stack, frame.stack, self.trace.handled)
         arguments = []
         for kind, key in continuation.parameters:
             if kind == "stack":
-                value = frame.stack[key]
+                value = handled.get(key, frame.stack[key])
                 arguments.append(r.bind(UNBOUND, "unbound") if value is NULL else r.value(value))
             elif kind == "local":
                 bound = key in frame.locals
@@ -240,17 +243,28 @@ class RunText:
         return f"def _k_function({signature(self.trace.function.__code__)}):\n{body}\n"
 
     def guarded(self, call: list[str], eager: Callable | None) -> list[str]:
-        """The graph call, with what happens if it raises."""
+        """The graph call, with what happens if it raises.
+
+        Eager runs after the handler, not in it, or its own exception would get the graph's as context.
+        """
         r = self.rebuilder
-        lines = ["try:", *("    " + line for line in call), "except _k_Exception:"]
+        lines = ["while True:", "    try:", *("        " + line for line in (*call, "break")), "    except _k_Exception:"]
         if self.trace.state_changed:
             state = r.bind(_native.GlobalState, "GlobalState")
             lines.insert(0, f"_k_state = {state}()")
-            lines.append("    _k_state.restore()")
+            lines.append("        _k_state.restore()")
         if eager is None:
-            return [*lines, "    raise"]
+            return [*lines, "        raise"]
+        if not self.trace.state_changed:
+            lines.append("        pass")
         code = self.trace.function.__code__
         return [*lines, f"    return {r.bind(eager, 'eager')}({call_signature(code)})"]
+
+
+def handled_exceptions(kinds: tuple[str, ...], stack: list[object], current: object) -> dict[int, object]:
+    """The exception in hand for each slot in which CPython keeps the one before it, to come back to."""
+    slots = [index for index, kind in enumerate(kinds) if kind == "exc_prev"]
+    return dict(zip(slots, [*(stack[index] for index in slots[1:]), current], strict=True)) if slots else {}
 
 
 def call_signature(code: types.CodeType) -> str:

@@ -9,6 +9,7 @@ before it.
 from __future__ import annotations
 
 import math
+import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -56,6 +57,10 @@ def _render_constant(expr: str, value: object, bind: Bind) -> str:
         return _render_float(expr, value)
     if kind in (int, str, bytes):
         return f"(_k_type({expr}) is _k_{kind.__name__} and {expr} == {value!r})"
+    if kind is types.CodeType:
+        return f"{expr} is {bind(value, 'code')}"
+    if kind is complex:
+        return f"{bind(same_constant, 'same_constant')}({expr}, {bind(value, 'value')})"
     return f"(_k_type({expr}) is {bind(kind, kind.__name__)} and {expr} == {bind(value, 'value')})"
 
 
@@ -79,7 +84,19 @@ def same_keys(mapping: dict, keys: tuple) -> bool:
     """Whether a dictionary (or set) iterates over just these keys, types included."""
     if len(mapping) != len(keys):
         return False
-    return all(a is b or (type(a) is type(b) and a == b) for a, b in zip(mapping, keys, strict=True))
+    return all(a is b or same_constant(a, b) for a, b in zip(mapping, keys, strict=True))
+
+
+def same_constant(a: object, b: object) -> bool:
+    """Whether no program could tell two constants apart (other than by ``is``)."""
+    kind = type(a)
+    if kind is not type(b):
+        return False
+    if kind is tuple or kind is frozenset:
+        return len(a) == len(b) and all(map(same_constant, a, b))  # type: ignore[arg-type]
+    if kind is float or kind is complex:  # -0.0 == 0.0 and nan != nan, but their texts are exact
+        return repr(a) == repr(b)
+    return a == b
 
 
 def _type_name(value: object) -> str:
@@ -155,37 +172,37 @@ class ClassWatch:
 
     def __init__(self) -> None:
         self.found: dict[type, dict[str, object]] = {}
-        self.versions: list[tuple[type, int]] = []
+        self.unchanged: Callable[[], bool] = lambda: False
 
     def watch(self, cls: type, name: str, raw: object) -> None:
+        """Assume that looking a name up in a class gives this; ``MISSING`` that it gives nothing."""
         self.found.setdefault(cls, {})[name] = raw
 
     def seal(self) -> None:
         """Remember the versions; called when capture is done."""
-        self.versions = [(cls, _native.type_version(cls)) for cls in self.found]
+        self.unchanged = _native.ClassCheck([(cls, _native.type_version(cls)) for cls in self.found])
 
     def check(self) -> bool:
-        version = _native.type_version
-        for cls, expected in self.versions:
-            if not expected or version(cls) != expected:
-                return self.verify()
-        return True
+        return self.unchanged() or self.verify()
 
     def verify(self) -> bool:
-        missing = object()
-        for cls, names in self.found.items():
-            for name, raw in names.items():
-                if lookup(cls, name, missing) is not (missing if raw is None and lookup(cls, name) is None else raw):
-                    return False
+        if self.reason() is not None:
+            return False
         self.seal()
         return True
 
     def reason(self) -> str | None:
+        """The first assumption that no longer holds, in words."""
         for cls, names in self.found.items():
             for name, raw in names.items():
-                if lookup(cls, name) is not raw:
-                    return f"{cls.__qualname__}.{name} is {short(raw)} expected, {short(lookup(cls, name))} seen"
+                seen = lookup(cls, name, _native.MISSING)
+                if seen is not raw:
+                    return f"{cls.__qualname__}.{name}: {described(raw)} expected, {described(seen)} seen"
         return None
+
+
+def described(value: object) -> str:
+    return "nothing" if value is _native.MISSING else short(value)
 
 
 @dataclass(eq=False)
@@ -204,6 +221,7 @@ class GuardSet:
     def __init__(self) -> None:
         self.guards: dict[Guard, None] = {}
         self.classes = ClassWatch()
+        self.codes: dict[types.FunctionType, types.CodeType] = {}  # of functions known by identity
         self.tensors: list[TensorGuard] = []
         self.distinct: dict[Source, None] = {}
         self.shapes: list[ShapeCondition] = []
@@ -213,6 +231,18 @@ class GuardSet:
     def add(self, source: Source, kind: str, value: object = None) -> None:
         wrapped = value if kind in HASHED else Identity(value)
         self.guards.setdefault(Guard(source, kind, wrapped))
+
+    def add_code(self, function: types.FunctionType, source: Source | None) -> None:
+        """Assume an inlined function's code, where its source is guarded by identity (or not at all)."""
+        if source is not None and Guard(source, "code", Identity(function.__code__)) not in self.guards:
+            self.codes[function] = function.__code__
+
+    def code_reason(self) -> str | None:
+        """Which function got other code."""
+        for function, code in self.codes.items():
+            if function.__code__ is not code:
+                return f"{function.__module__}.{function.__qualname__} has other code than it had"
+        return None
 
     def __iter__(self) -> Iterator[Guard]:
         return iter(self.guards)

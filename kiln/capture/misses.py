@@ -5,6 +5,7 @@ Only run on a miss: guards are evaluated one by one, in order, until one fails.
 
 from __future__ import annotations
 
+import math
 import types
 
 from ..config import config
@@ -36,9 +37,9 @@ def failed(reader: SourceReader, guard: Guard, hints: dict[str, object]) -> str 
         seen = reader.read(guard.source)
     except Exception:
         return f"{name} is not there any more"
-    text = Text()
     if isinstance(value, Source):
-        return None if seen is reader.read(value) else f"{name} is {value.describe()} expected, another object seen"
+        return None if reader.holds(value, seen) else f"{name} is {value.describe()} expected, another object seen"
+    text = Text()
     expression = KINDS[guard.kind].render("seen", value, text.bind)
     try:
         holds = eval(expression, {**text.namespace, "seen": seen})
@@ -62,7 +63,7 @@ def safe(words, value: object) -> str:
 
 def failed_elsewhere(entry: Entry, reader: SourceReader, hints: dict[str, object]) -> str | None:
     guards = entry.trace_guards
-    words = guards.classes.reason()  # type: ignore[attr-defined]
+    words = guards.classes.reason() or guards.code_reason()  # type: ignore[attr-defined]
     if words is not None:
         return words
     if entry.tensor_check is not None:
@@ -71,8 +72,6 @@ def failed_elsewhere(entry: Entry, reader: SourceReader, hints: dict[str, object
             return words
     for condition in guards.shapes:  # type: ignore[attr-defined]
         values = {name: reader.read(source) for name, source in condition.symbols}
-        import math
-
         if not eval(condition.text, {"math": math}, values):
             return f"{condition.words} expected"
     return "arguments or objects that were different are the same object now (or the other way round)"
@@ -100,6 +99,13 @@ class SourceReader:
         bind.__kwdefaults__ = function.__kwdefaults__  # type: ignore[attr-defined]
         self.values = bind(*args, **kwargs)  # type: ignore[operator]
         self.function = function
+
+    def holds(self, source: Source, value: object) -> bool:
+        """Whether this very object is where the source says."""
+        try:
+            return self.read(source) is value
+        except Exception:
+            return False
 
     def read(self, source: Source) -> object:
         text = Text()

@@ -18,6 +18,7 @@ from collections.abc import Callable
 
 import torch
 
+from .._native import MISSING
 from ..bytecode.split import UNBOUND
 from .source import (
     Attribute,
@@ -34,7 +35,7 @@ from .source import (
     lookup,
 )
 from .trace import Trace
-from .values import CONSTANT_TYPES, Kind, Lazy, Record, Trampoline
+from .values import CONSTANT_TYPES, Kind, Lazy, Record, Trampoline, new_tuple
 
 HEAP_TYPE = 1 << 9
 
@@ -145,12 +146,17 @@ def known_as(trace: Trace, shadow: object, source: Source) -> object:
 
 def wrap_builtin(trace: Trace, real: types.BuiltinFunctionType, source: Source) -> object:
     owner = real.__self__
-    if owner is None or isinstance(owner, types.ModuleType | type) or type(owner).__module__.startswith("torch"):
+    if owner is None or isinstance(owner, types.ModuleType | type) or is_native_owner(owner):
         return wrap_identity(trace, real, source)
     trace.guards.add(source, "type", type(real))
     trace.guards.add(Attribute(source, "__name__"), "constant", real.__name__)
     shadow = getattr(wrap(trace, owner, Attribute(source, "__self__")), real.__name__)
     return known_as(trace, shadow, source)
+
+
+def is_native_owner(owner: object) -> bool:
+    """Whether a bound builtin belongs to torch's or a pybind11 extension's own machinery."""
+    return type(owner).__module__.startswith(("torch", "pybind11"))
 
 
 def wrap_list(trace: Trace, real: list, source: Source) -> object:
@@ -177,7 +183,7 @@ def wrap_tuple(trace: Trace, real: tuple, source: Source) -> object:
     guard_type(trace, real, source)
     trace.guards.add(source, "length", len(real))
     items = [wrap(trace, item, Item(source, index, tuple)) for index, item in enumerate(real)]
-    shadow = tuple(items) if type(real) is tuple else tuple.__new__(type(real), items)
+    shadow = new_tuple(type(real), items)
     if all(a is b for a, b in zip(items, real, strict=True)):
         shadow = real
     return known_as(trace, shadow, source)
@@ -317,7 +323,8 @@ def wrap_instance(trace: Trace, real: object, source: Source) -> object:
     cls = type(real)
     shadow = _bare_instance(cls)
     if shadow is None:
-        trace.name_source(real, source)  # opaque: itself, no guard, since nobody may look into it
+        trace.name_source(real, source)  # itself, no guard, since nobody may look into it
+        trace.foreign[id(real)] = real
         return real
     guard_type(trace, real, source)
     record = Record(shadow, real, source, Kind.OBJECT, loaded=True)
@@ -384,12 +391,12 @@ def load_slot(trace: Trace, record: Record, name: str, descriptor: object) -> No
     descriptor.__set__(record.shadow, value)  # type: ignore[attr-defined]
 
 
-def class_attribute(trace: Trace, cls: type, name: str) -> object:
-    """The raw attribute of a class (no descriptor run), watched; None where there is none."""
-    raw = lookup(cls, name)
+def class_attribute(trace: Trace, cls: type, name: str, default: object = None) -> object:
+    """The raw attribute of a class (no descriptor run), watched; the default where there is none."""
+    raw = lookup(cls, name, MISSING)
     if cls.__flags__ & HEAP_TYPE:
         trace.guards.classes.watch(cls, name, raw)
-    return raw
+    return default if raw is MISSING else raw
 
 
 def class_attribute_source(trace: Trace, cls: type, name: str) -> Source:

@@ -1,4 +1,5 @@
-// ItemsCheck and ClassCheck: do these dictionaries still hold these very objects, are these classes still unchanged?
+// ItemsCheck, ClassCheck and CodeCheck: do these dictionaries still hold these very objects, are these classes still
+// unchanged, have these functions still their code?
 #include "native.h"
 
 #include <climits>
@@ -22,6 +23,11 @@ struct ClassItem {
   unsigned int version = 0;
 };
 
+struct CodeItem {
+  Owned function;
+  Owned code;
+};
+
 template <class Item>
 struct Check {
   PyObject_HEAD
@@ -32,6 +38,7 @@ struct Check {
 PyTypeObject MissingType = {PyVarObject_HEAD_INIT(nullptr, 0)};
 PyTypeObject ItemsCheckType = {PyVarObject_HEAD_INIT(nullptr, 0)};
 PyTypeObject ClassCheckType = {PyVarObject_HEAD_INIT(nullptr, 0)};
+PyTypeObject CodeCheckType = {PyVarObject_HEAD_INIT(nullptr, 0)};
 
 // The module's MISSING, kept for good.
 PyObject* missing = nullptr;
@@ -57,6 +64,8 @@ int holds(const DictionaryItem& item) {
 int holds(const ClassItem& item) {
   return item.version != 0 && class_version(reinterpret_cast<PyTypeObject*>(item.type.get())) == item.version;
 }
+
+int holds(const CodeItem& item) { return PyFunction_GET_CODE(item.function.get()) == item.code.get(); }
 
 bool without_arguments(PyObject* object, size_t count, PyObject* names) {
   if (PyVectorcall_NARGS(count) == 0 && (!names || PyTuple_GET_SIZE(names) == 0)) return true;
@@ -165,10 +174,24 @@ bool read(PyObject* tuple, ClassItem& item) {
   return true;
 }
 
+bool read(PyObject* tuple, CodeItem& item) {
+  PyObject *function, *code;
+  if (!PyTuple_Check(tuple)) {
+    PyErr_SetString(PyExc_TypeError, "an item of a CodeCheck is a tuple (function, code)");
+    return false;
+  }
+  if (!PyArg_ParseTuple(tuple, "O!O!:CodeCheck", &PyFunction_Type, &function, &PyCode_Type, &code)) return false;
+  item.function = share(function);
+  item.code = share(code);
+  return true;
+}
+
 const char* format_of(const DictionaryItem*) { return "O:ItemsCheck"; }
 const char* format_of(const ClassItem*) { return "O:ClassCheck"; }
+const char* format_of(const CodeItem*) { return "O:CodeCheck"; }
 const char* argument_of(const DictionaryItem*) { return "items"; }
 const char* argument_of(const ClassItem*) { return "classes"; }
+const char* argument_of(const CodeItem*) { return "functions"; }
 
 template <class Item>
 PyObject* create(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
@@ -206,6 +229,12 @@ int visit_item(const DictionaryItem& item, visitproc visit, void* arg) {
 
 int visit_item(const ClassItem& item, visitproc visit, void* arg) {
   Py_VISIT(item.type.get());
+  return 0;
+}
+
+int visit_item(const CodeItem& item, visitproc visit, void* arg) {
+  Py_VISIT(item.function.get());
+  Py_VISIT(item.code.get());
   return 0;
 }
 
@@ -279,7 +308,10 @@ int add_object_checks(PyObject* module) {
   ClassCheckType.tp_name = "kiln._native.ClassCheck";
   ClassCheckType.tp_doc = "ClassCheck(classes): check() tells whether every class still has its version.";
   if (add_missing(module) < 0 || add_check<DictionaryItem>(module, ItemsCheckType) < 0) return -1;
-  return add_check<ClassItem>(module, ClassCheckType);
+  CodeCheckType.tp_name = "kiln._native.CodeCheck";
+  CodeCheckType.tp_doc = "CodeCheck(functions): check() tells whether every function still has its code object.";
+  if (add_check<ClassItem>(module, ClassCheckType) < 0) return -1;
+  return add_check<CodeItem>(module, CodeCheckType);
 }
 
 }  // namespace kiln

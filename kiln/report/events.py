@@ -29,6 +29,11 @@ class Break:
     hint: str
     stack: list[tuple[str, int, str]]
 
+    @classmethod
+    def of(cls, reason: Any) -> Break:
+        """From the exception that ended the graph, without its traceback: that holds the frames of the compiler."""
+        return cls(reason.reason, reason.hint, list(reason.stack))
+
     def __str__(self) -> str:
         if not self.stack:
             return self.reason
@@ -106,10 +111,9 @@ def graph(trace: Any, module: Any) -> None:
 def entry(trace: Any, made: Any, outcome: Any) -> None:
     """A frame was captured: its guards, its code, and whether it broke."""
     counters["entries"] += 1
-    reason = made.break_reason
-    if reason is not None:
+    found = made.break_reason
+    if found is not None:
         counters["breaks"] += 1
-    found = Break(reason.reason, reason.hint, list(reason.stack)) if reason is not None else None
     for recording in recordings():
         if found is not None:
             recording.breaks.append(found)

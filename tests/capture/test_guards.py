@@ -1,0 +1,1091 @@
+"""Guards: what capture assumed is checked at each call. A change gives the right result, one recompile, and its reason.
+
+A scenario is a generator that compiles, calls, changes something and calls again. It is run once in plain Python and
+once compiled; each result must be the same, and each step must recompile (for the reason given) or not (None).
+"""
+
+import enum
+import functools
+import types
+from collections import OrderedDict, defaultdict, deque, namedtuple
+
+import pytest
+import torch
+
+import kiln
+from kiln.report import events
+from kiln.testing import CompileCounter, same
+
+BACK = "hit"  # an entry made before fits again
+
+
+def plain(function, **options):
+    return function
+
+
+def play(scenario, expected, **options):
+    """Run both ways; gives the reasons of the recompiles."""
+    eager = list(scenario(plain))
+    backend = CompileCounter()
+    compiler = functools.partial(kiln.compile, backend=backend, **options)
+    steps = scenario(compiler)
+    seen = []
+    for number, wanted in enumerate(eager):
+        with events.listen() as heard:
+            result = next(steps)
+        assert same(wanted, result), f"step {number}: {wanted} expected, {result} seen"
+        seen.append([reason for _, reason in heard.recompiles])
+        assert not heard.skips, heard.skips
+    assert len(seen) == len(expected), f"{len(seen)} steps"
+    for number, (words, reasons) in enumerate(zip(expected, seen, strict=True)):
+        if words is None or words == BACK:
+            assert reasons == [], f"step {number}: no recompile expected, but {reasons}"
+        else:
+            assert len(reasons) == 1, f"step {number}: one recompile expected: {reasons}"
+            assert words in reasons[0], f"step {number}: {words!r} expected in the reason, {reasons[0]!r} seen"
+    return seen
+
+
+X = torch.arange(6.0).reshape(2, 3)
+
+SCENARIOS = []
+
+
+def guards(*expected, **options):
+    """Register a scenario with the reason of each step's recompile."""
+
+    def register(scenario):
+        SCENARIOS.append(pytest.param(scenario, expected, options, id=scenario.__name__))
+        return scenario
+
+    return register
+
+
+# -- values ---------------------------------------------------------------------------------------------------------
+
+
+@guards(None, None, "L['n'] == 3, 4 seen", dynamic=False)
+def int_value(compiler):
+    f = compiler(lambda x, n: x * n)
+    yield f(X, 3)
+    yield f(X, 3)
+    yield f(X, 4)
+
+
+@guards(None, "True", "L['n']", BACK, BACK)
+def true_is_not_one(compiler):
+    def f(x, n):
+        return x + 1 if n is True else x + 2
+
+    f = compiler(f)
+    yield f(X, 1)
+    yield f(X, True)
+    yield f(X, 1.0)
+    yield f(X, 1)
+    yield f(X, True)
+
+
+@guards(None, "-0.0 seen", BACK, BACK, dynamic=False)
+def zeros_have_signs(compiler):
+    import math
+
+    f = compiler(lambda x, s: x * math.copysign(1.0, s))
+    yield f(X, 0.0)
+    yield f(X, -0.0)
+    yield f(X, 0.0)
+    yield f(X, -0.0)
+
+
+@guards(None, None, "nan", BACK, dynamic=False)
+def not_a_number_equals_itself(compiler):
+    f = compiler(lambda x, s: x + s if s == s else x)
+    yield f(X, float("nan"))
+    yield f(X, float("nan"))
+    yield f(X, 2.5)
+    yield f(X, float("nan"))
+
+
+@guards(None, None, "(3+1j) seen", "seen")
+def complex_values(compiler):
+    f = compiler(lambda x, z: x * z.real + (z.imag if str(z.imag) != "-0.0" else 7))
+    yield f(X, 2 + 0j)
+    yield f(X, 2 + 0j)
+    yield f(X, 3 + 1j)
+    yield f(X, complex(2, -0.0))
+
+
+@guards(None, "== 'sum'", BACK)
+def string_value(compiler):
+    f = compiler(lambda x, how: getattr(x, how)())
+    yield f(X, "sum")
+    yield f(X, "mean")
+    yield f(X, "sum")
+
+
+@guards(None, "None", BACK)
+def none_or_not(compiler):
+    f = compiler(lambda x, bias=None: x if bias is None else x + bias)
+    yield f(X)
+    yield f(X, X)
+    yield f(X)
+
+
+@guards(None, "float64", BACK)
+def dtype_argument(compiler):
+    f = compiler(lambda x, dtype: x.to(dtype))
+    yield f(X, torch.float64)
+    yield f(X, torch.float16)
+    yield f(X, torch.float64)
+
+
+class Color(enum.Enum):
+    RED = 1
+    BLUE = 2
+
+
+@guards(None, None, "RED", BACK)
+def enum_member(compiler):
+    f = compiler(lambda x, color: x + 1 if color is Color.RED else x + 2)
+    yield f(X, Color.RED)
+    yield f(X, Color.RED)
+    yield f(X, Color.BLUE)
+    yield f(X, Color.RED)
+
+
+# -- types, lengths, keys -------------------------------------------------------------------------------------------
+
+
+class Plus:
+    def act(self, x):
+        return x + 1
+
+
+class Minus:
+    def act(self, x):
+        return x - 1
+
+
+@guards(None, None, "type", BACK)
+def instance_type(compiler):
+    f = compiler(lambda x, who: who.act(x))
+    yield f(X, Plus())
+    yield f(X, Plus())
+    yield f(X, Minus())
+    yield f(X, Plus())
+
+
+@guards(None, "type", "type", BACK)
+def container_type(compiler):
+    f = compiler(lambda xs: xs[0] + len(xs))
+    yield f([X, X + 1])
+    yield f((X, X + 1))
+    yield f({0: X, 1: X})
+    yield f([X, X + 1])
+
+
+@guards(None, None, "length: 2 expected, 3 seen", BACK)
+def list_length(compiler):
+    f = compiler(lambda xs: sum(xs[1:], xs[0]))
+    yield f([X, X + 1])
+    yield f([X + 5, X + 1])
+    yield f([X, X + 1, X + 2])
+    yield f([X, X + 1])
+
+
+@guards(None, "length", "length", BACK)
+def deque_length(compiler):
+    f = compiler(lambda xs: xs[-1] * len(xs))
+    yield f(deque([X]))
+    yield f(deque([X, X + 1]))
+    yield f(deque([X, X + 1, X + 2]))
+    yield f(deque([X]))
+
+
+@guards(None, None, "keys", "keys", BACK)
+def keys_and_their_order(compiler):
+    def f(d):
+        result = 0
+        for number, key in enumerate(d):
+            result = result + d[key] * (number + 1)
+        return result
+
+    f = compiler(f)
+    yield f({"a": X, "b": X + 1})
+    yield f({"a": X + 3, "b": X + 1})
+    yield f({"b": X, "a": X + 1})
+    yield f({"a": X, "b": X + 1, "c": X + 2})
+    yield f({"a": X + 3, "b": X + 1})
+
+
+@guards(None, None, None)
+def keys_that_nobody_looks_at(compiler):
+    f = compiler(lambda d: d["a"] + 1)
+    yield f({"a": X})
+    yield f({"a": X, "b": X})
+    yield f(dict(b=1, a=X))
+
+
+@guards(None, "has key 'b'", BACK)
+def key_presence(compiler):
+    f = compiler(lambda d: d["a"] + (d["b"] if "b" in d else 1))
+    yield f({"a": X, "b": X})
+    yield f({"a": X})
+    yield f({"a": X, "b": X})
+
+
+@guards(None, "has no key 'b'", BACK)
+def key_absence(compiler):
+    f = compiler(lambda d: d["a"] + d.get("b", 1))
+    yield f({"a": X})
+    yield f({"a": X, "b": X})
+    yield f({"a": X})
+
+
+@guards(None, "keys", BACK)
+def keys_have_types(compiler):
+    f = compiler(lambda x, d: x + sum(10 if type(k) is bool else 1 for k in d))
+    yield f(X, {1: 0})
+    yield f(X, {True: 0})
+    yield f(X, {1: 0})
+
+
+@guards(None, "keys", BACK)
+def keys_have_types_inside(compiler):
+    f = compiler(lambda x, d: x + sum(10 if type(k[0]) is bool else 1 for k in d))
+    yield f(X, {(1, 2): 0})
+    yield f(X, {(True, 2): 0})
+    yield f(X, {(1, 2): 0})
+
+
+@guards(None, "keys", BACK)
+def set_contents(compiler):
+    f = compiler(lambda x, s: x + sum(s))
+    yield f(X, {1, 2})
+    yield f(X, {1, 3})
+    yield f(X, {1, 2})
+
+
+@guards(None, "L['d']['k'] == 1", dynamic=False)
+def value_in_a_dictionary(compiler):
+    f = compiler(lambda x, d: x + d["k"])
+    yield f(X, {"k": 1})
+    yield f(X, {"k": 2})
+
+
+@guards(None, "key", BACK)
+def ordered_and_default(compiler):
+    f = compiler(lambda d: d["a"] + (1 if "z" in d else 2))
+    yield f(OrderedDict(a=X))
+    yield f(OrderedDict(a=X, z=X))
+    yield f(OrderedDict(a=X))
+
+
+@guards(None, "default_factory", BACK)
+def default_factory(compiler):
+    f = compiler(lambda x, d: x + len(d["new"]))
+    yield f(X, defaultdict(list))
+    yield f(X, defaultdict(dict))
+    yield f(X, defaultdict(list))
+
+
+Pair = namedtuple("Pair", "left right")
+
+
+@guards(None, None, "type", BACK)
+def named_tuples(compiler):
+    f = compiler(lambda p: p[0] + (p.right if hasattr(p, "right") else 3))
+    yield f(Pair(X, X))
+    yield f(Pair(X, X))
+    yield f((X, X))
+    yield f(Pair(X, X))
+
+
+# -- attributes -----------------------------------------------------------------------------------------------------
+
+
+class Thing:
+    scale = 2
+
+    def act(self, x):
+        return x * self.scale
+
+
+def make_thing(**attributes):
+    thing = Thing()
+    thing.__dict__.update(attributes)
+    return thing
+
+
+@guards(None, "has no attribute 'bias'", BACK)
+def attribute_absent_then_there(compiler):
+    f = compiler(lambda x, t: x + (t.bias if hasattr(t, "bias") else 1))
+    yield f(X, make_thing())
+    yield f(X, make_thing(bias=X))
+    yield f(X, make_thing())
+
+
+@guards(None, "bias", BACK)
+def attribute_there_then_absent(compiler):
+    f = compiler(lambda x, t: x + getattr(t, "bias", 1))
+    yield f(X, make_thing(bias=X))
+    yield f(X, make_thing())
+    yield f(X, make_thing(bias=X))
+
+
+@guards(None, "scale", BACK, dynamic=False)
+def instance_shadows_class_attribute(compiler):
+    f = compiler(lambda x, t: t.act(x))
+    yield f(X, make_thing())
+    yield f(X, make_thing(scale=5))
+    yield f(X, make_thing())
+
+
+@guards(None, "act", BACK)
+def instance_shadows_method(compiler):
+    f = compiler(lambda x, t: t.act(x))
+    yield f(X, make_thing())
+    yield f(X, make_thing(act=lambda x: x - 9))
+    yield f(X, make_thing())
+
+
+@guards(None, "act", BACK)
+def class_method_replaced(compiler):
+    class Local(Thing):
+        pass
+
+    f = compiler(lambda x, t: t.act(x))
+    t = Local()
+    yield f(X, t)
+    Local.act = lambda self, x: x - 4
+    yield f(X, t)
+    del Local.act
+    yield f(X, t)
+
+
+@guards(None, None, "scale")
+def class_attribute_replaced(compiler):
+    class Local(Thing):
+        other = 1
+
+    f = compiler(lambda x, t: t.act(x))
+    t = Local()
+    yield f(X, t)
+    Local.other = 2  # not looked at: the class changed, the assumptions still hold
+    yield f(X, t)
+    Local.scale = 7
+    yield f(X, t)
+
+
+@guards(None, "scale", BACK, dynamic=False)
+def base_class_attribute_replaced(compiler):
+    class Base:
+        scale = 3
+
+    class Derived(Base):
+        pass
+
+    f = compiler(lambda x, t: x * t.scale)
+    yield f(X, Derived())
+    Base.scale = 4
+    yield f(X, Derived())
+    Base.scale = 3
+    yield f(X, Derived())
+
+
+@guards(None, "offset", BACK, dynamic=False)
+def class_attribute_through_class(compiler):
+    class Settings:
+        offset = 3
+
+    f = compiler(lambda x: x + Settings.offset)
+    yield f(X)
+    Settings.offset = 4
+    yield f(X)
+    Settings.offset = 3
+    yield f(X)
+
+
+@guards(None, "extra", "extra")
+def class_attribute_none_then_gone(compiler):
+    class Settings:
+        extra = None
+
+    f = compiler(lambda x: x + (1 if getattr(Settings, "extra", 5) is None else 2))
+    yield f(X)
+    del Settings.extra
+    yield f(X)
+    Settings.extra = 3
+    yield f(X)
+
+
+@guards(None, "__getattr__")
+def fallback_added(compiler):
+    class Local(Thing):
+        pass
+
+    f = compiler(lambda x, t: x + getattr(t, "missing", 1))
+    t = Local()
+    yield f(X, t)
+    Local.__getattr__ = lambda self, name: 10
+    yield f(X, t)
+
+
+@guards(None, "scale")
+def property_replaced(compiler):
+    class Local:
+        @property
+        def scale(self):
+            return 2
+
+    f = compiler(lambda x, t: x * t.scale)
+    yield f(X, Local())
+    Local.scale = property(lambda self: 5)
+    yield f(X, Local())
+
+
+@guards(None, "value", BACK, dynamic=False)
+def slots(compiler):
+    class Slotted:
+        __slots__ = ("value",)
+
+        def __init__(self, value):
+            self.value = value
+
+    f = compiler(lambda x, t: x + t.value)
+    yield f(X, Slotted(3))
+    yield f(X, Slotted(4))
+    yield f(X, Slotted(3))
+
+
+@guards(None, "p", None)
+def class_of_instance_changed(compiler):
+    f = compiler(lambda x, p: p.act(x))
+    p = Plus()
+    yield f(X, p)
+    p.__class__ = Minus
+    yield f(X, p)
+    yield f(X, Plus())
+
+
+# -- functions ------------------------------------------------------------------------------------------------------
+
+
+def helper(x, scale=2, *, bias=1):
+    return x * scale + bias
+
+
+def helper_two(x, scale=2, *, bias=1):
+    return x * scale - bias
+
+
+def fresh_helper():
+    made = types.FunctionType(helper.__code__, globals(), "helper", helper.__defaults__)
+    made.__kwdefaults__ = dict(helper.__kwdefaults__)
+    return made
+
+
+def namespace_with(function, **names):
+    """A copy of a function with globals of its own."""
+    return types.FunctionType(function.__code__, {"torch": torch, **names}, function.__name__, function.__defaults__)
+
+
+def calls_global(x):
+    return GLOBAL(x)  # noqa: F821
+
+
+@guards(None, None, "GLOBAL", BACK)
+def global_function_rebound(compiler):
+    function = namespace_with(calls_global, GLOBAL=helper)
+    f = compiler(function)
+    yield f(X)
+    yield f(X)
+    function.__globals__["GLOBAL"] = helper_two
+    yield f(X)
+    function.__globals__["GLOBAL"] = helper
+    yield f(X)
+
+
+@guards(None, "code", None)
+def global_function_gets_other_code(compiler):
+    callee = fresh_helper()
+    f = compiler(namespace_with(calls_global, GLOBAL=callee))
+    yield f(X)
+    callee.__code__ = helper_two.__code__
+    yield f(X)
+    yield f(X)
+
+
+@guards(None, "GLOBAL", "GLOBAL", dynamic=False)
+def defaults_replaced(compiler):
+    callee = fresh_helper()
+    f = compiler(namespace_with(calls_global, GLOBAL=callee))
+    yield f(X)
+    callee.__defaults__ = (5,)
+    yield f(X)
+    callee.__defaults__ = (5, 6)
+    yield f(X)
+
+
+@guards(None, "GLOBAL", BACK, dynamic=False)
+def keyword_defaults_changed_in_place(compiler):
+    callee = fresh_helper()
+    f = compiler(namespace_with(calls_global, GLOBAL=callee))
+    yield f(X)
+    callee.__kwdefaults__["bias"] = 8
+    yield f(X)
+    callee.__kwdefaults__["bias"] = 1
+    yield f(X)
+
+
+@guards(None, "L['scale'] == 2, 5 seen", dynamic=False)
+def own_defaults_replaced(compiler):
+    callee = fresh_helper()
+    f = compiler(callee)
+    yield f(X)
+    callee.__defaults__ = (5,)
+    yield f(X)
+
+
+@guards(None, "bias", BACK, dynamic=False)
+def own_keyword_defaults_changed_in_place(compiler):
+    callee = fresh_helper()
+    f = compiler(callee)
+    yield f(X)
+    callee.__kwdefaults__["bias"] = 8
+    yield f(X)
+    callee.__kwdefaults__["bias"] = 1
+    yield f(X)
+
+
+@guards(None, None, None)
+def own_code_replaced(compiler):
+    callee = fresh_helper()
+    f = compiler(callee)
+    yield f(X)
+    callee.__code__ = helper_two.__code__
+    yield f(X)
+    yield f(X)
+
+
+@guards(None, None, "scale", BACK, dynamic=False)
+def own_cell_changed(compiler):
+    scale = 3
+
+    def f(x):
+        return x * scale
+
+    f = compiler(f)
+    yield f(X)
+    yield f(X)
+    scale = 4
+    yield f(X)
+    scale = 3
+    yield f(X)
+
+
+@guards(None, "cell_contents == 3", BACK, dynamic=False)
+def cell_of_a_callee_changed(compiler):
+    scale = 3
+
+    def inner(x):
+        return x * scale
+
+    f = compiler(lambda x, g: g(x))
+    yield f(X, inner)
+    scale = 4
+    yield f(X, inner)
+    scale = 3
+    yield f(X, inner)
+
+
+@guards(None, None, "code", BACK)
+def function_argument(compiler):
+    def make(n):
+        return lambda x: x + 2  # another object each time, the same code
+
+    f = compiler(lambda x, g: g(x))
+    yield f(X, make(1))
+    yield f(X, make(2))
+    yield f(X, lambda x: x - 2)
+    yield f(X, make(3))
+
+
+@guards(None, "keywords", "func", BACK, dynamic=False)
+def partial_argument(compiler):
+    f = compiler(lambda x, g: g(x))
+    yield f(X, functools.partial(helper, scale=3))
+    yield f(X, functools.partial(helper, scale=4))
+    yield f(X, functools.partial(helper_two, scale=3))
+    yield f(X, functools.partial(helper, scale=3))
+
+
+def reads_global(x):
+    return x * SCALE  # noqa: F821
+
+
+@guards(None, "SCALE", BACK, dynamic=False)
+def global_value_rebound(compiler):
+    function = namespace_with(reads_global, SCALE=2)
+    f = compiler(function)
+    yield f(X)
+    function.__globals__["SCALE"] = 3
+    yield f(X)
+    function.__globals__["SCALE"] = 2
+    yield f(X)
+
+
+def uses_builtin(x):
+    return x + len([1, 2])
+
+
+@guards(None, "len", BACK)
+def global_hides_builtin(compiler):
+    function = namespace_with(uses_builtin)
+    f = compiler(function)
+    yield f(X)
+    function.__globals__["len"] = lambda items: 40
+    yield f(X)
+    del function.__globals__["len"]
+    yield f(X)
+
+
+def uses_module(x):
+    return library.act(x)  # noqa: F821
+
+
+@guards(None, None, "act", BACK)
+def module_attribute_replaced(compiler):
+    library = types.ModuleType("library")
+    library.act = helper
+    library.other = 1
+    f = compiler(namespace_with(uses_module, library=library))
+    yield f(X)
+    library.other = 2
+    yield f(X)
+    library.act = helper_two
+    yield f(X)
+    library.act = helper
+    yield f(X)
+
+
+# -- tensors --------------------------------------------------------------------------------------------------------
+
+
+@guards(None, None, "dtype: float32 expected, float64 seen", BACK)
+def dtype(compiler):
+    f = compiler(lambda x: x / 2 if x.dtype is torch.float32 else x / 4)
+    yield f(X)
+    yield f(X + 1)
+    yield f(X.double())
+    yield f(X)
+
+
+@guards(None, "size 1: 3 expected, 4 seen", dynamic=False)
+def shape(compiler):
+    f = compiler(lambda x: x * x.shape[1])
+    yield f(X)
+    yield f(torch.ones(2, 4))
+
+
+@guards(None, "rank", BACK)
+def rank(compiler):
+    f = compiler(lambda x: x * x.ndim)
+    yield f(X)
+    yield f(X[0])
+    yield f(X)
+
+
+@guards(None, "stride", BACK)
+def strides(compiler):
+    f = compiler(lambda x: x + 1 if x.is_contiguous() else x - 1)
+    yield f(torch.ones(3, 3))
+    yield f(torch.ones(3, 3).t())
+    yield f(torch.ones(3, 3))
+
+
+@guards(None, "requires_grad", BACK)
+def requires_grad(compiler):
+    f = compiler(lambda x: x + 1 if x.requires_grad else x - 1)
+    yield f(X)
+    yield f(X.clone().requires_grad_())
+    yield f(X)
+
+
+@guards(None, "conj", BACK)
+def conjugate_bit(compiler):
+    f = compiler(lambda x: x + 1 if x.is_conj() else x - 1)
+    z = torch.complex(X, X + 1)
+    yield f(z)
+    yield f(z.conj())
+    yield f(z)
+
+
+@guards(None, "eg", BACK)
+def negative_bit(compiler):
+    f = compiler(lambda x: x + 1 if x.is_neg() else x - 1)
+    z = torch.complex(X, X + 1).conj().imag
+    yield f(z.clone())
+    yield f(z)
+    yield f(z.clone())
+
+
+@guards(None, "inference", BACK)
+def inference_tensor(compiler):
+    f = compiler(lambda x: x + 1 if x.is_inference() else x - 1)
+    with torch.inference_mode():
+        made = X + 0
+    yield f(X)
+    yield f(made)
+    yield f(X)
+
+
+@guards(None, "type", BACK)
+def parameter_or_tensor(compiler):
+    f = compiler(lambda x: x + 1 if isinstance(x, torch.nn.Parameter) else x - 1)
+    yield f(X.clone().requires_grad_())
+    yield f(torch.nn.Parameter(X))
+    yield f(X.clone().requires_grad_())
+
+
+@guards(None, "L['x']", BACK)
+def tensor_or_number(compiler):
+    f = compiler(lambda y, x: y + x)
+    yield f(X, X)
+    yield f(X, 3)
+    yield f(X, X)
+
+
+@guards(None, "grad", "grad", BACK)
+def gradient_there_or_not(compiler):
+    def f(p):
+        return p + 1 if p.grad is None else p + p.grad
+
+    f = compiler(f)
+    p = torch.nn.Parameter(X.clone())
+    yield f(p)
+    p.grad = X + 1
+    yield f(p)
+    p.grad = (X + 1).double().float().t().contiguous().t()
+    yield f(p)
+    p.grad = None
+    yield f(p)
+
+
+# -- aliasing -------------------------------------------------------------------------------------------------------
+
+
+@guards(None, "same object", BACK, BACK)
+def tensors_become_one(compiler):
+    def f(a, b):
+        a.add_(1)
+        return a + b
+
+    f = compiler(f)
+    x = X.clone()
+    yield f(X.clone(), X.clone())
+    yield f(x, x)
+    yield f(X.clone(), X.clone())
+    yield f(x, x)
+
+
+@guards(None, "L['a']", BACK)
+def tensors_become_two(compiler):
+    def f(a, b):
+        a.add_(1)
+        return a + b
+
+    f = compiler(f)
+    x = X.clone()
+    yield f(x, x)
+    yield f(X.clone(), X.clone())
+    yield f(x, x)
+
+
+@guards(None, "L['a']", BACK)
+def lists_become_two(compiler):
+    def f(a, b):
+        a.append(a[0] + 1)
+        return b[-1], len(b)
+
+    f = compiler(f)
+    one, two = [X], [X]
+    yield f(one, one)
+    one, two = [X], [X]
+    yield f(one, two)
+    one, two = [X], [X]
+    yield f(one, one)
+
+
+@guards(None, "same object", BACK)
+def lists_become_one(compiler):
+    def f(a, b):
+        a.append(a[0] + 1)
+        return b[-1], len(b)
+
+    f = compiler(f)
+    one, two = [X], [X]
+    yield f(one, two)
+    one, two = [X], [X]
+    yield f(one, one)
+    one, two = [X], [X]
+    yield f(one, two)
+
+
+@guards(None, "same object")
+def objects_become_one(compiler):
+    def f(x, a, b):
+        a.scale = 7
+        return x * b.scale
+
+    f = compiler(f)
+    one = make_thing(scale=3)
+    yield f(X, make_thing(scale=3), make_thing(scale=3))
+    yield f(X, one, one)
+
+
+@guards(None, "same object")
+def tensor_inside_a_list_becomes_the_argument(compiler):
+    def f(x, xs):
+        x.mul_(2)
+        return xs[0] + 1
+
+    f = compiler(f)
+    x = X.clone()
+    yield f(X.clone(), [X.clone()])
+    yield f(x, [x])
+
+
+# -- global state ---------------------------------------------------------------------------------------------------
+
+
+@guards(None, "grad mode: enabled expected, disabled seen", BACK)
+def grad_mode(compiler):
+    f = compiler(lambda x: x + 1 if torch.is_grad_enabled() else x - 1)
+    yield f(X)
+    with torch.no_grad():
+        result = f(X)
+    yield result
+    yield f(X)
+
+
+@guards(None, "grad mode", BACK)
+def inference_mode(compiler):
+    f = compiler(lambda x: x + 1)
+    yield f(X)
+    with torch.inference_mode():
+        result = f(X)
+    yield result.clone()
+    yield f(X)
+
+
+@guards(None, "autocast", BACK)
+def autocast(compiler):
+    f = compiler(lambda x: x @ x.t())
+    yield f(X)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        result = f(X)
+    yield result
+    yield f(X)
+
+
+@guards(None, "autocast", BACK)
+def autocast_dtype(compiler):
+    f = compiler(lambda x: x @ x.t())
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        result = f(X)
+    yield result
+    with torch.autocast("cpu", dtype=torch.float16):
+        result = f(X)
+    yield result
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        result = f(X)
+    yield result
+
+
+@guards(None, "deterministic", BACK)
+def deterministic(compiler):
+    f = compiler(lambda x: x + 1 if torch.are_deterministic_algorithms_enabled() else x - 1)
+    yield f(X)
+    torch.use_deterministic_algorithms(True)
+    try:
+        result = f(X)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    yield result
+    yield f(X)
+
+
+@guards(None, "default dtype", BACK)
+def default_dtype(compiler):
+    f = compiler(lambda n: torch.ones(2) * n)
+    yield f(X[0, :2])
+    torch.set_default_dtype(torch.float64)
+    try:
+        result = f(X[0, :2])
+    finally:
+        torch.set_default_dtype(torch.float32)
+    yield result
+    yield f(X[0, :2])
+
+
+class Doubling(torch.overrides.TorchFunctionMode):
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        return result * 2 if function is torch.add else result
+
+
+class Tripling(torch.overrides.TorchFunctionMode):
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        return result * 3 if function is torch.add else result
+
+
+def test_torch_function_modes_active_at_the_call():
+    f = kiln.compile(lambda x: torch.add(x, 1), backend=CompileCounter())
+    for mode in (None, Doubling(), Tripling(), Doubling(), None):
+        expected = torch.add(X, 1) if mode is None else None
+        if mode is None:
+            assert same(f(X), expected)
+        else:
+            with mode:
+                expected = torch.add(X, 1)
+                assert same(f(X), expected), mode
+
+
+# -- modules --------------------------------------------------------------------------------------------------------
+
+
+@guards(None, "training", BACK)
+def train_and_eval(compiler):
+    module = torch.nn.Dropout(0.0)
+    f = compiler(lambda x: module(x) + (1 if module.training else 2))
+    yield f(X)
+    module.eval()
+    yield f(X)
+    module.train()
+    yield f(X)
+
+
+@guards(None, "hook", None, BACK)
+def hook_added_and_removed(compiler):
+    module = torch.nn.ReLU()
+    f = compiler(lambda x: module(x))
+    yield f(X)
+    handle = module.register_forward_hook(lambda module, args, output: output + 1)
+    yield f(X)
+    yield f(X + 1)
+    handle.remove()
+    yield f(X)
+
+
+@guards(None, None, "_modules", BACK)
+def submodule_replaced(compiler):
+    module = torch.nn.Sequential(torch.nn.ReLU(), torch.nn.ReLU())
+    f = compiler(lambda x: module(x - 2))
+    yield f(X)
+    module[1] = torch.nn.ReLU()  # another object, the same in every way that was looked at
+    yield f(X)
+    module[1] = torch.nn.Tanh()
+    yield f(X)
+    module[1] = torch.nn.ReLU()
+    yield f(X)
+
+
+@guards(None, None, "weight", BACK)
+def parameter_replaced(compiler):
+    torch.manual_seed(0)
+    module = torch.nn.Linear(3, 3, bias=False)
+    f = compiler(lambda x: module(x))
+    yield f(X)
+    module.weight = torch.nn.Parameter(torch.ones(3, 3))
+    yield f(X)
+    module.weight = torch.nn.Parameter(torch.ones(4, 3))
+    yield f(X)
+    module.weight = torch.nn.Parameter(torch.ones(3, 3))
+    yield f(X)
+
+
+@guards(None, "forward", BACK)
+def forward_replaced(compiler):
+    module = torch.nn.ReLU()
+    f = compiler(lambda x: module(x))
+    yield f(X)
+    module.forward = lambda x: x + 1
+    yield f(X)
+    del module.forward
+    yield f(X)
+
+
+@pytest.mark.parametrize(("scenario", "expected", "options"), SCENARIOS)
+def test_guard(scenario, expected, options):
+    play(scenario, expected, **options)
+
+
+# -- one check per entry, and no more guards than needed ------------------------------------------------------------
+
+
+def test_an_argument_nobody_looks_at_has_no_guard():
+    f = kiln.compile(lambda x, unused: x + 1, backend=CompileCounter())
+    with events.listen() as heard:
+        f(X, 1)
+        f(X, "text")
+        f(X, object())
+        f(X, [1])
+    assert heard.recompiles == []
+
+
+def test_each_entry_has_one_generated_check():
+    f = kiln.compile(lambda x, y, n: (x + y) * n, backend=CompileCounter())
+    with events.listen() as heard:
+        f(X, X + 1, 3)
+    (_, check_text, _) = heard.code[0]
+    assert check_text.count("def ") == 1
+    assert check_text.count("_k_tensors") == 1, "both tensors in one native call"
+
+
+def test_reasons_are_listed_when_the_limit_is_met():
+    backend = CompileCounter()
+
+    def f(x, how):
+        return x + len(how)
+
+    compiled = kiln.compile(f, backend=backend)
+    words = ["a" * n for n in range(1, 12)]
+    with kiln.config.patch(recompile_limit=4), pytest.warns(kiln.exc.RecompileWarning) as caught:
+        results = [compiled(X, word) for word in words]
+    assert same(results, [f(X, word) for word in words])
+    assert backend.frame_count == 4
+    assert len(caught) == 1
+    text = str(caught[0].message)
+    assert "recompile_limit" in text and "L['how'] == 'a'" in text and "test_guards.py" in text
+    assert "L['how'] == 'aaaa', 'aaaaa' seen" in text
+    with kiln.config.patch(recompile_limit=4):
+        assert same(compiled(X, "a"), f(X, "a"))  # entries made before the limit still serve
+    assert backend.frame_count == 4
+
+
+def test_limit_under_fullgraph_raises_each_time():
+    compiled = kiln.compile(lambda x, how: x + len(how), backend=CompileCounter(), fullgraph=True)
+    with kiln.config.patch(recompile_limit=2):
+        compiled(X, "a")
+        compiled(X, "bb")
+        for _ in range(2):
+            with pytest.raises(kiln.exc.RecompileLimitExceeded, match="compiled 2 times"):
+                compiled(X, "ccc")
+        assert same(compiled(X, "bb"), X + 2)
+
+
+def test_limit_is_for_each_function_object():
+    """Closures of one code share entries, yet none eats up the others' allowance."""
+    backend = CompileCounter()
+
+    def make(word):
+        return kiln.compile(lambda x: x + len(word), backend=backend)
+
+    with kiln.config.patch(recompile_limit=2):
+        functions = [make("a" * length) for length in range(6)]
+        for length, function in enumerate(functions):
+            assert same(function(X), X + length)
+        assert backend.frame_count == 6
+        assert same(make("aaa")(X), X + 3)
+        assert backend.frame_count == 6, "the entry of another closure with the same contents fits"
