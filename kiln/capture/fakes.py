@@ -14,28 +14,30 @@ import contextlib
 import functools
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
 PEER = "torch._dy" + "namo"
 KEPT_OUT = "__dy" + "namo_disable"  # where torch remembers a function that its compiler leaves alone
-SETTINGS = {"fake_tensor_cache_enabled": True, "fake_tensor_cache_crosscheck_enabled": False}
+SETTINGS = {
+    "fake_tensor_cache_enabled": True,
+    "fake_tensor_cache_crosscheck_enabled": False,
+    "_custom_ops_profile": None,
+}
 
 
 def make_mode(**arguments: Any) -> Any:
     """A new ``FakeTensorMode``."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    if PEER not in sys.modules:
-        try:
-            mode = FakeTensorMode.__new__(FakeTensorMode)
-            light_constructor(FakeTensorMode)(mode, **arguments)
-        except Exception:
-            return FakeTensorMode(**arguments)
-        return mode
-    return FakeTensorMode(**arguments)
+    if PEER in sys.modules:
+        return FakeTensorMode(**arguments)
+    try:
+        return light_mode(FakeTensorMode)(**arguments)
+    except Exception:
+        return FakeTensorMode(**arguments)
 
 
 @contextlib.contextmanager
@@ -56,33 +58,27 @@ def without_peer() -> Iterator[None]:
 
 
 @functools.cache
-def light_constructor(cls: type) -> Callable[..., None]:
-    """The class's constructor, its imports answered by :func:`import_light`."""
-    original = cls.__init__  # type: ignore[misc]
-    names = {**vars(builtins), "__import__": import_light}
-    made = types.FunctionType(
-        original.__code__,
-        {**original.__globals__, "__builtins__": names},
-        original.__name__,
-        original.__defaults__,
-        original.__closure__,
-    )
-    made.__kwdefaults__ = original.__kwdefaults__
+def light_mode(cls: type) -> type:
+    """The mode, with the methods that look at settings of torch's compiler seeing their defaults."""
+    methods = {name: light(getattr(cls, name)) for name in ("__init__", "_dispatch_impl")}
+    return type(cls.__name__, (cls,), methods)
+
+
+def light(function: types.FunctionType) -> types.FunctionType:
+    """The same code in a world where ``torch`` is a stand-in that already has those settings."""
+    torch_with_settings = types.SimpleNamespace(**vars(torch))
+    setattr(torch_with_settings, PEER.split(".")[1], types.SimpleNamespace(config=types.SimpleNamespace(**SETTINGS)))
+
+    def import_light(name: str, *rest: Any) -> Any:
+        if not name.startswith(PEER):
+            builtins.__import__(name, *rest)
+        return torch_with_settings
+
+    world = {**function.__globals__, "torch": torch_with_settings}
+    world["__builtins__"] = {**vars(builtins), "__import__": import_light}
+    made = types.FunctionType(function.__code__, world, function.__name__, function.__defaults__, function.__closure__)
+    made.__kwdefaults__ = function.__kwdefaults__
     return made
-
-
-def import_light(name: str, *rest: Any) -> Any:
-    """``import`` as the constructor uses it: a settings module of the peer is not loaded, only stood in for."""
-    return TorchWithSettings() if name.startswith(PEER) else builtins.__import__(name, *rest) and TorchWithSettings()
-
-
-class TorchWithSettings:
-    """``torch``, with the two settings where the constructor looks for them."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name == PEER.split(".")[1]:
-            return types.SimpleNamespace(config=types.SimpleNamespace(**SETTINGS))
-        return getattr(torch, name)
 
 
 PLAIN_KINDS = (torch.Tensor, torch.nn.Parameter)
