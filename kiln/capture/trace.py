@@ -168,9 +168,10 @@ class Trace:
         """Native code calls a Python callable of the program: back into the interpreter."""
         from .calls import call
         from .natives import unproxy
+        from .wrap import force
 
         try:
-            return call(self, function, tuple([unproxy(arg) for arg in args]), kwargs)
+            return force(self, call(self, function, tuple([unproxy(arg) for arg in args]), kwargs))
         except Raised as raised:
             raise raised.error from raised.error.__cause__
 

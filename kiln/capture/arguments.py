@@ -1,0 +1,418 @@
+"""Arguments for native code: lazies looked at, callbacks as trampolines, objects with Python methods as proxies.
+
+Native code must meet neither a lazy value nor a special method that is Python code: a :class:`Survey` forces what it
+would look at, :class:`Settled` does so for elements that come out of an iterator, and proxies lead special methods
+back into the interpreter.
+"""
+
+from __future__ import annotations
+
+import collections
+import enum
+import functools
+import itertools
+import math
+import operator
+import types
+from collections.abc import Callable
+
+import torch
+
+from .. import _native
+from .builtin_tables import ITERATOR_TYPES, KEYED_NAMES, LAZY_ITERATORS, VIEW_TYPES, describe, words
+from .source import lookup
+from .symbols import SYMBOLIC, concrete
+from .trace import Trace
+from .values import CONSTANT_TYPES, Opaque, Record, Trampoline, new_tuple
+from .wrap import HEAP_TYPE, IDENTITY_TYPES, class_attribute, force, is_constant
+
+# -- keys of outside dictionaries ------------------------------------------------------------------------------------
+
+
+def guard_keys(trace: Trace, function: object, args: tuple) -> None:
+    """Guard as much of an outside dictionary as this call sees: one key, or all of them."""
+    name = getattr(function, "__name__", "")
+    for position, arg in enumerate(args):
+        record = trace.record_of(force(trace, arg))
+        if record is None or record.loaded or not isinstance(record.shadow, dict):
+            continue
+        if position == 0 and name in KEYED_NAMES and len(args) > 1:
+            guard_key(trace, record, force(trace, args[1]))
+        elif position == 0 and name in ("__setitem__",):
+            continue
+        else:
+            guard_all_keys(trace, record)
+
+
+def guard_key(trace: Trace, record: Record, key: object) -> None:
+    key = concrete(trace, key)
+    if not is_constant(key):
+        guard_all_keys(trace, record)
+        return
+    present = key in record.items
+    trace.guards.add(record.source, "has_key" if present else "lacks_key", key)
+
+
+def guard_all_keys(trace: Trace, record: Record) -> None:
+    trace.guards.add(record.source, "keys", tuple(dict.keys(record.real)))  # type: ignore[arg-type]
+    record.loaded = True
+
+
+# -- what native code would meet ------------------------------------------------------------------------------------
+
+SPECIAL_METHODS = words(
+    "__eq__ __ne__ __lt__ __le__ __gt__ __ge__ __hash__ __iter__ __next__ __len__ __getitem__ __contains__ __bool__ "
+    "__int__ __index__ __float__ __call__ __add__ __radd__ __sub__ __rsub__ __mul__ __rmul__ __truediv__ __abs__ "
+    "__neg__ __round__ __reversed__ __repr__ __str__ __format__ __length_hint__ __divmod__ __pow__ __mod__ "
+    "__floordiv__ __setitem__ __enter__ __exit__ __iadd__ __trunc__ __floor__ __ceil__ __complex__ __bytes__ keys"
+)
+
+_PYTHON_METHODS: dict[type, tuple[int, tuple[str, ...]]] = {}
+
+
+def python_methods(cls: type) -> tuple[str, ...]:
+    """Special methods of a class that are Python code: native code must not call them past the interpreter."""
+    version, known = _PYTHON_METHODS.get(cls, (0, ()))
+    if not version or version != _native.type_version(cls):
+        known = tuple(n for n in SPECIAL_METHODS if isinstance(lookup(cls, n), types.FunctionType))
+        if len(_PYTHON_METHODS) > 10_000:
+            _PYTHON_METHODS.clear()
+        _PYTHON_METHODS[cls] = (_native.type_version(cls), known)
+    return known
+
+
+def is_object(value: object) -> bool:
+    """Whether a value has special methods in Python that native code would run past the interpreter."""
+    kind = type(value)
+    if not kind.__flags__ & HEAP_TYPE or isinstance(value, PLAIN_OBJECTS):
+        return False
+    return bool(python_methods(kind))
+
+
+class Survey:
+    """Looks through arguments: forces lazies, makes symbols concrete, and notes what native code would meet."""
+
+    def __init__(self, trace: Trace, *, keep_symbols: bool, shallow: bool):
+        self.trace = trace
+        self.keep_symbols = keep_symbols
+        self.shallow = shallow
+        self.tensors = False
+        self.objects = False
+        self.unknown: object = None
+        self.seen: set[int] = set()
+
+    def visit(self, value: object) -> object:
+        value = force(self.trace, value)
+        kind = type(value)
+        if kind in CONSTANT_TYPES:
+            return value
+        if kind in SYMBOLIC:
+            return value if self.keep_symbols else concrete(self.trace, value)
+        if isinstance(value, torch.Tensor):
+            self.tensors = True
+            return value
+        if isinstance(value, tuple):
+            return self.visit_tuple(value)
+        if isinstance(value, list | dict | collections.deque | set | frozenset):
+            return self.visit_container(value)
+        if kind in NATIVE_ITERATORS or hasattr(kind, "gi_interpreted"):
+            return self.visit_iterator(value, kind)
+        self.note(value, kind)
+        return value
+
+    def visit_tuple(self, value: tuple) -> tuple:
+        items = [self.visit(item) for item in value]
+        self.note_class(type(value))
+        if all(a is b for a, b in zip(items, value, strict=True)):
+            return value
+        return new_tuple(type(value), items)
+
+    def visit_container(self, value: object) -> object:
+        if id(value) in self.seen or self.shallow:
+            self.note_class(type(value))
+            return value
+        self.seen.add(id(value))
+        record = self.trace.record_of(value)
+        if record is not None and not record.loaded and isinstance(value, dict):
+            guard_all_keys(self.trace, record)
+        if isinstance(value, dict):
+            for key in dict.keys(value):
+                self.visit(key)
+            for key, item in list(dict.items(value)):
+                settled = self.visit(item)
+                if settled is not item:
+                    dict.__setitem__(value, key, settled)
+        elif isinstance(value, list | collections.deque):
+            base: type = list if isinstance(value, list) else collections.deque
+            for index, item in enumerate(list(base.__iter__(value))):  # type: ignore[attr-defined]
+                settled = self.visit(item)
+                if settled is not item:
+                    base.__setitem__(value, index, settled)  # type: ignore[attr-defined]
+        else:
+            for item in list(value):  # type: ignore[call-overload]
+                self.visit(item)
+        self.note_class(type(value))
+        return value
+
+    def visit_iterator(self, value: object, kind: type) -> object:
+        if id(value) in self.trace.foreign:
+            self.unknown = value
+            return value
+        return value if self.shallow or kind in VIEW_TYPES else Settled(self.trace, value)
+
+    def note(self, value: object, kind: type) -> None:
+        if id(value) in self.trace.foreign:
+            self.unknown = value
+        elif kind not in KNOWN_KINDS and not isinstance(value, KNOWN_TYPES):
+            self.note_class(kind)
+
+    def note_class(self, kind: type) -> None:
+        if not kind.__flags__ & HEAP_TYPE:
+            return
+        watch_special_methods(self.trace, kind)
+        if python_methods(kind) and not issubclass(kind, PLAIN_OBJECTS):
+            self.objects = True
+
+
+def watch_special_methods(trace: Trace, kind: type) -> None:
+    """A special method that a class gets later would change what native code does with its instances."""
+    if "__length_hint__" not in trace.guards.classes.found.get(kind, ()):
+        for name in SPECIAL_METHODS:
+            class_attribute(trace, kind, name)
+
+
+class Settled:
+    """An iterator handed to native code: its elements are looked at as they come."""
+
+    __slots__ = ("iterator", "trace")
+
+    def __init__(self, trace: Trace, iterator: object):
+        self.trace = trace
+        self.iterator = iterator
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        self.trace.entered += 1  # the iterator moves on: an instruction that breaks after this must be run again
+        return settled(self.trace, next(self.iterator))  # type: ignore[call-overload]
+
+
+def settled(trace: Trace, value: object) -> object:
+    """A value that native code may look at and compare."""
+    survey = Survey(trace, keep_symbols=True, shallow=False)
+    value = survey.visit(value)
+    if survey.unknown is not None:
+        raise trace.fail(f"native code on a {type(survey.unknown).__qualname__} object from outside")
+    return proxied(trace, value, {}) if survey.objects else value
+
+
+NATIVE_ITERATORS: frozenset[type] = ITERATOR_TYPES | LAZY_ITERATORS | VIEW_TYPES
+KNOWN_KINDS: frozenset[type] = NATIVE_ITERATORS | frozenset(
+    {types.FunctionType, types.MethodType, Trampoline, Opaque, slice, functools.partial, super, types.CellType, Settled}
+)
+KNOWN_TYPES = (*IDENTITY_TYPES, enum.Enum, BaseException, operator.itemgetter, operator.attrgetter, torch.device)
+PLAIN_OBJECTS = (enum.Enum, type, torch.Tensor, Trampoline, Settled, *SYMBOLIC)  # their methods may run natively
+
+
+# -- callbacks ------------------------------------------------------------------------------------------------------
+
+# Where a builtin takes a callable that it calls on elements: position, keyword.
+CALLBACKS: dict[object, tuple[int | None, str | None]] = {
+    map: (0, None),
+    filter: (0, None),
+    functools.reduce: (0, None),
+    functools.cmp_to_key: (0, "mycmp"),
+    sorted: (None, "key"),
+    min: (None, "key"),
+    max: (None, "key"),
+    list.sort: (None, "key"),
+    collections.defaultdict.__init__: (1, None),
+    collections.defaultdict: (0, None),
+    itertools.accumulate: (1, "func"),
+    itertools.dropwhile: (0, None),
+    itertools.takewhile: (0, None),
+    itertools.filterfalse: (0, None),
+    itertools.starmap: (0, None),
+    itertools.groupby: (1, "key"),
+    iter: (0, None),
+}
+# What a missing callback stands for, where native code would look at elements itself.
+IMPLIED_CALLBACKS: dict[object, object] = {
+    filter: bool,
+    itertools.filterfalse: bool,
+    itertools.accumulate: operator.add,
+}
+
+
+def callbacks(trace: Trace, function: object, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+    """Arguments with the callables that native code is going to call as trampolines."""
+    try:
+        position, keyword = CALLBACKS.get(function, (None, None))
+    except TypeError:
+        return args, kwargs
+    implied = IMPLIED_CALLBACKS.get(function)
+    if position is not None and position < len(args) and (function is not iter or len(args) == 2):
+        callback = implied if args[position] is None else args[position]
+        args = (*args[:position], as_callback(trace, callback, function), *args[position + 1 :])
+    elif implied is not None and position == len(args) and keyword not in kwargs:
+        args = (*args, as_callback(trace, implied))
+    if keyword in kwargs:
+        callback = implied if kwargs[keyword] is None else kwargs[keyword]
+        kwargs = {**kwargs, keyword: as_callback(trace, callback, function)}
+    return args, kwargs
+
+
+# They look at what their callback returns.
+LOOKING: frozenset[object] = frozenset({sorted, min, max, list.sort, itertools.groupby, filter, itertools.filterfalse})
+LOOKING |= {itertools.takewhile, itertools.dropwhile, functools.cmp_to_key, iter}
+
+
+def as_callback(trace: Trace, value: object, function: object = None) -> object:
+    """A callable for native code: calling it comes back into the interpreter."""
+    if function in LOOKING and value is not None and type(value) is not COMPARISON_KEY:
+        return Trampoline(unproxy(value), lambda *call: settled(trace, trace.invoke(*call)))
+    if value is None or type(value) is Trampoline or not callable(value) or type(value) is COMPARISON_KEY:
+        return value
+    if value in (list, dict, set, tuple, int, float) and not isinstance(
+        value, types.MethodType
+    ):  # as they are: factories
+        return value
+    return trace.trampoline(value)
+
+
+COMPARISON_KEY = type(functools.cmp_to_key(lambda a, b: 0))
+
+
+# -- proxies --------------------------------------------------------------------------------------------------------
+
+
+class Proxy:
+    """Stands for an object whose special methods are Python code; each leads back into the interpreter."""
+
+    __slots__ = ("__weakref__", "target")
+
+
+_PROXY_CLASSES: dict[tuple[str, ...], type] = {}
+
+
+def proxy(trace: Trace, value: object) -> object:
+    methods = python_methods(type(value))
+    cls = _PROXY_CLASSES.get(methods)
+    if cls is None:
+        namespace: dict[str, object] = {name: _special_method(name) for name in methods}
+        if "__eq__" in methods:
+            namespace.setdefault("__hash__", None)
+        cls = _PROXY_CLASSES[methods] = type("Proxy", (Proxy,), {**namespace, "__slots__": ("trace",)})
+    made = cls()
+    made.target = value
+    made.trace = trace
+    return made
+
+
+def _special_method(name: str) -> Callable:
+    def method(self, *args):
+        function = lookup(type(self.target), name)
+        result = self.trace.invoke(function, (self.target, *(unproxy(arg) for arg in args)), {})
+        return proxied(self.trace, concrete(self.trace, result) if name in NUMBER_METHODS else result, {})
+
+    method.__name__ = name
+    return method
+
+
+NUMBER_METHODS = words("__len__ __hash__ __index__ __int__ __float__ __bool__ __length_hint__")
+
+# Builtins that work on proxies: they neither keep their arguments nor look at more than special methods.
+PROXY_FUNCTIONS: frozenset[object] = frozenset(
+    {
+        sorted,
+        sum,
+        min,
+        max,
+        any,
+        all,
+        list,
+        tuple,
+        set,
+        frozenset,
+        map,
+        filter,
+        zip,
+        enumerate,
+        reversed,
+        iter,
+        len,
+        next,
+    }
+    | {dict, functools.reduce, float, int, abs, divmod, round, str.join, itertools.chain, itertools.islice, pow}
+    | {operator.length_hint, operator.index, list.extend, set.update, collections.deque, itertools.accumulate}
+    | {operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge, repr, str, ascii, complex, bytes}
+    | {list.index, list.count, tuple.index, tuple.count, collections.deque.index, collections.deque.count}
+    | {math.floor, math.ceil, math.trunc, operator.countOf, operator.indexOf, format, math.sqrt, math.prod, math.fsum}
+)
+
+
+def proxies(trace: Trace, function: object, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+    """Arguments for a builtin that may call special methods written in Python."""
+    if function not in PROXY_FUNCTIONS:
+        raise trace.fail(f"{describe(function)} on an object whose special methods are Python code")
+    known: dict[int, object] = {}
+    return (
+        tuple([proxied(trace, arg, known) for arg in args]),
+        {key: proxied(trace, value, known) for key, value in kwargs.items()},
+    )
+
+
+def proxied(trace: Trace, value: object, known: dict[int, object]) -> object:
+    """The value with proxies for the objects in it; one proxy per object, since native code compares identities."""
+    value = force(trace, value)
+    kind = type(value)
+    if kind in CONSTANT_TYPES or isinstance(value, torch.Tensor | type):
+        return value
+    if id(value) in known:
+        return known[id(value)]
+    if kind in PROXIED_CONTAINERS:
+        made = known[id(value)] = PROXIED_CONTAINERS[kind](trace, value, known)
+        return made
+    if is_object(value):
+        from .generators import InterpretedGenerator
+
+        if not isinstance(value, InterpretedGenerator | Proxy):
+            made = known[id(value)] = proxy(trace, value)
+            trace.keep.append(value)
+            return made
+    return value
+
+
+def _proxied_items(trace: Trace, value: object, known: dict[int, object]) -> object:
+    return type(value)([proxied(trace, item, known) for item in value])  # type: ignore[attr-defined,call-arg]
+
+
+def _proxied_mapping(trace: Trace, value: dict, known: dict[int, object]) -> object:
+    pairs = [(proxied(trace, key, known), proxied(trace, item, known)) for key, item in value.items()]
+    return type(value)(pairs)
+
+
+PROXIED_CONTAINERS: dict[type, Callable] = {
+    **{kind: _proxied_items for kind in (list, tuple, set, frozenset, collections.deque)},
+    **{kind: _proxied_mapping for kind in (dict, collections.OrderedDict)},
+}
+
+
+def unproxy(value: object) -> object:
+    """Results without proxies and trampolines."""
+    kind = type(value)
+    if isinstance(value, Proxy):
+        return value.target
+    if kind is Trampoline:
+        return value.function
+    if kind is Settled:
+        return value.iterator
+    if kind is list and any(type(item) in (list, tuple) or isinstance(item, Proxy | Trampoline) for item in value):
+        value[:] = [unproxy(item) for item in value]
+    elif kind is tuple and any(type(item) in (list, tuple) or isinstance(item, Proxy | Trampoline) for item in value):
+        items = [unproxy(item) for item in value]
+        return value if all(a is b for a, b in zip(items, value, strict=True)) else tuple(items)
+    elif kind in (set, frozenset) and any(isinstance(item, Proxy) for item in value):
+        return kind(unproxy(item) for item in value)
+    return value

@@ -1,0 +1,152 @@
+"""Which builtins may run while tracing, in tables: owners, modules and functions, and how deep each looks.
+
+A builtin may run natively if it has no effect outside its arguments and does not look past what shadows can show.
+"""
+
+from __future__ import annotations
+
+import builtins
+import collections
+import enum
+import functools
+import itertools
+import math
+import operator
+import types
+
+import torch
+
+from .source import lookup
+
+
+def words(text: str) -> frozenset[str]:
+    """The words of a text, as a set."""
+    return frozenset(text.split())
+
+
+_ITERATORS = [
+    type(iter(empty))
+    for empty in ([], (), {}, set(), "", b"", range(0), range(1 << 70, 1 << 71), {}.items(), {}.values(), bytearray())
+]
+_ITERATORS += [type(reversed([])), type(reversed({})), type(reversed({}.items())), type(reversed({}.values()))]
+_ITERATORS += [type(iter(collections.deque())), type(reversed(collections.deque())), type(iter(int, 0))]
+_ITERATORS += [type(iter(collections.OrderedDict())), type(reversed(range(0)))]
+ITERATOR_TYPES: frozenset[type] = frozenset(_ITERATORS)
+
+_VIEWS = [type({}.keys()), type({}.values()), type({}.items())]
+_VIEWS += [type(getattr(collections.OrderedDict(), name)()) for name in ("keys", "values", "items")]
+VIEW_TYPES: frozenset[type] = frozenset(_VIEWS)
+
+LAZY_ITERATORS: frozenset[type] = frozenset(
+    {enumerate, zip, map, filter, reversed}
+    | {value for value in vars(itertools).values() if isinstance(value, type)}
+    | {itertools.chain}
+)
+
+CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque, collections.OrderedDict, collections.defaultdict)
+
+SAFE_OWNERS: frozenset[type] = frozenset(
+    {int, float, bool, str, bytes, bytearray, complex, range, slice, type(None), super, types.MethodType}
+    | set(CONTAINERS)
+    | {functools.partial, operator.itemgetter, operator.attrgetter, operator.methodcaller, torch.Size, torch.dtype}
+    | {torch.device, types.CellType, types.FunctionType, types.SimpleNamespace, types.MappingProxyType, types.CodeType}
+    | {property, staticmethod, classmethod, types.GenericAlias, type(NotImplemented), type(Ellipsis), torch.finfo}
+    | {torch.iinfo, enum.EnumMeta, functools.cmp_to_key(lambda a, b: 0).__class__}
+    | {value for value in vars(builtins).values() if isinstance(value, type) and issubclass(value, BaseException)}
+    | ITERATOR_TYPES
+    | VIEW_TYPES
+    | LAZY_ITERATORS
+)
+
+SAFE_MODULES = frozenset(
+    {"math", "cmath", "_operator", "operator", "itertools", "_bisect", "_heapq", "_stat", "_struct"}
+)
+
+SAFE_FUNCTIONS: frozenset[object] = frozenset(
+    {abs, all, any, ascii, bin, callable, chr, divmod, format, hex, iter, len, max, min, next, oct, ord, pow, round}
+    | {sorted, sum, functools.reduce, functools.cmp_to_key, collections._count_elements}  # type: ignore[attr-defined]
+    | {repr, hash, torch._C._log_api_usage_once, torch.typename}
+)
+
+# They pass elements on without looking at them.
+SHALLOW_NAMES = words(
+    "append appendleft extend extendleft insert pop popleft clear copy reverse rotate __getitem__ __setitem__ "
+    "__delitem__ __len__ __iter__ __reversed__ get setdefault items values keys popitem update move_to_end fromkeys "
+    "__contains__ __init__ __new__ add __next__ __copy__ __length_hint__ __bool__ __ior__ __or__ __iadd__ __imul__ "
+    "__add__ __mul__ __class_getitem__ __missing__"
+)
+KEYED_NAMES = words("__getitem__ get __contains__ pop setdefault __delitem__ move_to_end")
+SHALLOW_FUNCTIONS: frozenset[object] = frozenset(
+    {iter, len, next, enumerate, zip, reversed, list, tuple, dict, callable}
+)
+SHALLOW_FUNCTIONS |= {collections.OrderedDict, collections.deque, collections.defaultdict, itertools.chain}
+SHALLOW_FUNCTIONS |= {itertools.chain.from_iterable, itertools.islice, itertools.cycle, itertools.repeat}
+SHALLOW_FUNCTIONS |= {itertools.zip_longest, itertools.product, itertools.pairwise, itertools.permutations}
+SHALLOW_FUNCTIONS |= {itertools.combinations, itertools.tee, itertools.count, functools.partial, types.MethodType}
+SHALLOW_FUNCTIONS |= {super, types.SimpleNamespace, operator.getitem, operator.setitem, map, filter}
+
+# Of these: what only keeps its arguments, and which methods look into theirs (all look into their owner).
+STORING_FUNCTIONS: frozenset[object] = frozenset({callable, functools.partial, types.MethodType, types.SimpleNamespace})
+STORING_FUNCTIONS |= {super, itertools.repeat, operator.setitem}
+CONSUMING_NAMES = words("extend extendleft update fromkeys __init__ __new__ __ior__ __or__ __iadd__ __add__")
+
+TEXT_NAMES = words("__repr__ __str__ __format__ format __mod__ __hash__ join")
+TEXT_FUNCTIONS: frozenset[object] = frozenset({str, repr, format, ascii, hash})
+
+SYMBOLIC_FUNCTIONS: frozenset[object] = frozenset(
+    {abs, max, min, sum, divmod, pow, round, iter, next, enumerate, zip, list, tuple, map, filter, sorted, any, all}
+    | {getattr(operator, name) for name in dir(operator) if not name.startswith("_")} - {operator.index}
+    | {getattr(math, name) for name in ("sqrt", "floor", "ceil", "trunc", "pow")}
+    | {slice, torch.Size}
+)
+
+
+def is_allowed(function: object) -> bool:
+    """Whether a builtin may run while tracing."""
+    kind = type(function)
+    if kind in (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType):
+        return function.__objclass__ in SAFE_OWNERS or function.__objclass__ is object  # type: ignore[attr-defined]
+    if isinstance(function, type):
+        return function in SAFE_OWNERS or is_plain_exception(function) or is_native_subclass(function)
+    owner = getattr(function, "__self__", None)
+    if isinstance(owner, types.ModuleType):
+        return owner.__name__ in SAFE_MODULES or function in SAFE_FUNCTIONS
+    if isinstance(owner, type):
+        return any(base in SAFE_OWNERS for base in owner.__mro__) or owner is object
+    if owner is None:
+        return function in SAFE_FUNCTIONS
+    return any(base in SAFE_OWNERS for base in type(owner).__mro__)
+
+
+def is_plain_exception(cls: type) -> bool:
+    return issubclass(cls, BaseException) and not isinstance(lookup(cls, "__init__"), types.FunctionType)
+
+
+def is_native_subclass(cls: type) -> bool:
+    """A Python subclass of a builtin container that adds no constructor of its own."""
+    return any(base in SAFE_OWNERS for base in cls.__mro__)
+
+
+def is_shallow(function: object) -> bool:
+    if isinstance(function, types.MethodDescriptorType | types.WrapperDescriptorType):
+        owner = function.__objclass__
+        return function.__name__ in SHALLOW_NAMES and (
+            owner in CONTAINERS or owner in ITERATOR_TYPES or owner in VIEW_TYPES
+        )
+    return function in SHALLOW_FUNCTIONS
+
+
+def consumes(function: object, position: int) -> bool:
+    """Whether a builtin that passes elements on looks into its argument number ``position`` itself."""
+    if isinstance(function, types.MethodDescriptorType | types.WrapperDescriptorType):
+        return position == 0 or function.__name__ in CONSUMING_NAMES
+    return function not in STORING_FUNCTIONS
+
+
+def describe(function: object) -> str:
+    module = getattr(function, "__module__", None)
+    owner = getattr(function, "__objclass__", None)
+    name = getattr(function, "__qualname__", None) or getattr(function, "__name__", None) or repr(function)
+    if owner is not None:
+        return f"{owner.__name__}.{function.__name__}"  # type: ignore[attr-defined]
+    return f"{module}.{name}" if module and module != "builtins" else name
