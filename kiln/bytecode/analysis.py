@@ -168,8 +168,10 @@ def _live_masks(bytecode: Bytecode, names: _Names, edges: list[list[int]], wante
 
 
 def assigned(bytecode: Bytecode) -> list[frozenset[str]]:
-    """Names certainly bound on entry of each instruction.  Cell and free variables count as bound: they hold a cell.
+    """Names certainly bound on entry of each instruction.
 
+    Cell and free variables count as bound, for they hold a cell; but an inlined comprehension may use the place of one
+    for a variable of its own, which need not be.
     What cannot be reached has everything bound.
     """
     names = _Names(bytecode)
@@ -199,6 +201,8 @@ def assigned(bytecode: Bytecode) -> list[frozenset[str]]:
 
 def _bindings(names: _Names, instruction: Instruction, stack: Stack | None) -> tuple[int, int]:
     """(bound after the instruction, unbound after it).  A store of a 'saved' slot may unbind."""
+    if instruction.op == "MAKE_CELL":
+        return names.mask([str(instruction.argval)]), 0
     read, written, unbound = uses(instruction)
     gained, lost = names.mask(read + written), names.mask(unbound)
     if stack:

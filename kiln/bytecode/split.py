@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 
 from .analysis import live_locals, uses
 from .assemble import assemble
+from .effects import Stack
 from .instruction import Bytecode, Instruction
 from .opcodes import CALL_PREFIXES, CALLS, JUMP_IF, NO_FALLTHROUGH, NULL_BELOW_CALLABLE, RETURNS, VERSION
 from .plan import OWN_PREFIX, CannotSplit, Plan, Region
@@ -41,7 +42,11 @@ class _Unbound:
 UNBOUND = _Unbound()
 
 Parameter = tuple[str, object]
-"""('stack', slot index), ('local', name) or ('cell', name)."""
+"""('stack', slot index), ('local', name) or ('cell', name).
+
+A cell variable is passed as its cell; only inside an inlined comprehension (3.12 on) that has a variable of that name
+is it whatever lies in its place: the variable's value, or UNBOUND.
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,8 +69,13 @@ class Split:
     code: types.CodeType
     """That of the skeleton."""
     parameters: tuple[Parameter, ...]
-    """What the skeleton is called with: slots of the normalized stack, live locals (or UNBOUND), cell objects."""
+    """What the skeleton is called with: slots of the normalized stack, live locals (or UNBOUND), cell objects.
+
+    For a slot of kind 'exc_prev' it wants the exception being handled, not the one below that CPython keeps there.
+    """
     line: int | None
+    stack: Stack = ()
+    """The kinds of the slots of the normalized stack at the break."""
     segments: list[Segment] = field(default_factory=list)
 
     def build(
@@ -129,10 +139,11 @@ class _Body:
         slots = [index for index in range(self.low, len(stack)) if stack[index] in PASSED]
         names = [self.writer.slot(index) for index in slots]
         draft = self.writer.finish(self.source, names, cells, self._own_names())
-        live = live_locals(draft)[0] - set(names) - set(cells) - set(draft.freevars)
-        local = [name for name in self.source.slots if name in live]
+        # Both matter: the draft lacks what other segments do; the source knows which saved variables nobody reads.
+        live = live_locals(draft)[0] & self.plan.live[self.start]
+        local = [name for name in self.source.slots if name in live and name not in (*cells, *draft.freevars)]
         body, self.writer.rows = self.writer.rows, []
-        for name in local:
+        for name in [*local, *cells]:
             if name not in self.plan.bound[self.start]:
                 self.writer.unbind(name)
         self.writer.rows += body
@@ -212,8 +223,7 @@ def _write_exit(plan: Plan, region: Region, index: int, label: Instruction, writ
     writer.emit("LOAD_CONST", plan.cuts.index(index))
     count = 1 + writer.load_slots(stack, region.low, depth=1)
     for name in _returned(plan, region, index):
-        certain = name in plan.bound[index] or name in plan.cells
-        writer.load(name, certain=certain, keep=True, depth=count)
+        writer.load(name, certain=name in plan.bound[index], keep=True, depth=count)
         count += 1
     writer.emit("BUILD_TUPLE", count)
     writer.emit("RETURN_VALUE")
@@ -244,7 +254,7 @@ class _Skeleton(_Body):
         while self.pending:
             self._write_stub(self.pending.pop(0))
         code, parameters = self.close(plan.cells)
-        self.split = Split(code, parameters, self.source[self.start].line, self.segments)
+        self.split = Split(code, parameters, self.source[self.start].line, plan.stack(self.start), self.segments)
 
     def _held(self) -> list[str]:
         """The user's locals that the skeleton's frame ever holds."""
@@ -317,11 +327,12 @@ class _Skeleton(_Body):
         count = writer.load_slots(stack, region.low, depth=2)
         kept = {name for index in region.exits for name in plan.locals_at(index)} - region.written
         for kind, variable in segment.parameters[count:]:
-            if kind == "cell":
+            certain = variable in plan.bound[start]
+            if kind == "cell" and certain:
                 writer.emit("LOAD_FAST" if VERSION >= (3, 13) else "LOAD_CLOSURE", variable)
             else:
-                certain = variable in plan.bound[start]
-                writer.load(str(variable), certain=certain, keep=variable in kept, depth=2 + count)
+                keep = kind == "cell" or variable in kept
+                writer.load(str(variable), certain=certain, keep=keep, depth=2 + count)
             count += 1
         writer.call(count)
         if region.exits:
@@ -365,7 +376,7 @@ class _Skeleton(_Body):
         for name in [*slots, *names]:
             writer.emit("STORE_FAST", name)
         for name in names:
-            if name not in self.plan.bound[place] and name not in self.plan.cells:
+            if name not in self.plan.bound[place]:
                 writer.unbind(name)
         writer.take_up(stack, passed=region.low)
         writer.jump(self.destination(place))

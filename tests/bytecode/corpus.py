@@ -343,6 +343,13 @@ def comprehension_cells(log):
     return [function() for function in functions], show()
 
 
+def comprehension_hides_cell(log):
+    first = []
+    for base in (1, 2):
+        first.append(any(base == other for other in (2, 3)))
+    return [base + 1 for base in range(3)], [base for base in ()], first, (lambda: base)()
+
+
 def comprehension_calls(log):
     def note(value):
         log.append(value)
