@@ -46,13 +46,18 @@ def _compile(target: Any, options: Any) -> Any:
         return target if isinstance(target, OptimizedModule) else OptimizedModule(target, options)
     if isinstance(target, types.FunctionType):
         return make_dispatcher(target, options)
-    if isinstance(target, types.MethodType) and isinstance(target.__func__, types.FunctionType):
+    if isinstance(target, types.MethodType) and isinstance(target.__func__, types.FunctionType) and not is_apply(target):
         return _compile_method(target, options)
     if isinstance(target, staticmethod | classmethod):
         return type(target)(_compile(target.__func__, options))
     if not callable_object(target):
         raise exc.NotCallable(target)
     return _compile_call(target, options, call_module, make_dispatcher)
+
+
+def is_apply(method: types.MethodType) -> bool:
+    """``SomeFunction.apply`` is Python code of torch around native code: it is captured as one call."""
+    return method.__func__ is torch.autograd.Function.apply.__func__  # type: ignore[attr-defined]
 
 
 def callable_object(target: Any) -> bool:

@@ -1,9 +1,263 @@
-"""``torch.autograd.Function`` in captured code: one graph node that calls ``apply``."""
+"""``torch.autograd.Function`` in captured code: one graph node that calls the real ``apply``.
+
+What comes out of it must be known without running the user's code for real: ``forward`` is interpreted with a stand-in
+for its context, into nodes that are then thrown away, and the fake results go through a function of our own, so that
+torch itself says what is differentiable, what is a view and what was changed in place. At run time ``apply`` runs the
+user's ``forward`` in full; what it would do to Python objects outside is not for a graph, so that breaks it.
+"""
 
 from __future__ import annotations
 
+import collections
+import inspect
+import types
+from collections.abc import Callable
+
+import torch
+import torch.fx
+
+from .natives import rule
+from .tensors import adopt, prepare, run_fake, to_nodes
 from .trace import Trace
+from .values import CONSTANT_TYPES, Raised, Record, same_value
+from .wrap import class_attribute, force, is_constant
+
+HINT = "the graph breaks here; keep Python side effects out of forward()"
 
 
 def call_apply(trace: Trace, cls: type, args: tuple, kwargs: dict) -> object:
-    raise trace.fail(f"the autograd function {cls.__qualname__}")
+    """``cls.apply(*args)``."""
+    name = cls.__qualname__
+    if kwargs:
+        raise trace.fail(f"{name}.apply with keyword arguments")
+    if torch._C._are_functorch_transforms_active():
+        raise trace.fail(f"{name}.apply under a functorch transform")
+    args = tuple([force(trace, arg) for arg in args])
+    prepared = prepare(trace, args)
+    check_settled(trace, cls)
+    context = Context(tuple(isinstance(arg, torch.Tensor) and arg.requires_grad for arg in args))
+    outputs = interpret_forward(trace, cls, context, args)
+    result = run_fake(trace, stand_in(name, context, outputs), prepared, {})  # type: ignore[arg-type]
+    node = trace.graph.call_function(cls.apply, to_nodes(trace, prepared))  # type: ignore[attr-defined,arg-type]
+    node.meta["stack_trace"] = trace.stack_trace()
+    node.meta["example_value"] = result
+    trace.pinned(cls)
+    return adopt(trace, result, node)
+
+
+# -- the context ----------------------------------------------------------------------------------------------------
+
+
+class Context:
+    """What ``forward`` and ``setup_context`` see as ``ctx``."""
+
+    def __init__(self, needs_input_grad: tuple[bool, ...]):
+        self.needs_input_grad = needs_input_grad
+
+    def save_for_backward(self, *tensors): ...
+
+    def save_for_forward(self, *tensors): ...
+
+    def mark_dirty(self, *tensors): ...
+
+    def mark_non_differentiable(self, *tensors): ...
+
+    def set_materialize_grads(self, value): ...
+
+
+def _remembering(method: Callable, name: str) -> None:
+    @rule(method)
+    def remember(trace, args, kwargs):
+        owner, *values = [force(trace, arg) for arg in args]
+        owner.__dict__[name] = tuple(values)
+
+
+_remembering(Context.save_for_backward, "_saved")
+_remembering(Context.save_for_forward, "_saved_forward")
+_remembering(Context.mark_dirty, "_dirty")
+_remembering(Context.mark_non_differentiable, "_non_differentiable")
+_remembering(Context.set_materialize_grads, "_materialize")
+
+
+def stand_in(name: str, context: Context, outputs: object) -> Callable:
+    """An autograd function with the same marks and results: it gives the fakes their place in autograd's graph."""
+    marks = context.__dict__
+
+    def forward(ctx, *args):
+        ctx.mark_dirty(*marks.get("_dirty", ()))
+        ctx.mark_non_differentiable(*marks.get("_non_differentiable", ()))
+        ctx.save_for_backward(*marks.get("_saved", ()))
+        return outputs
+
+    def backward(ctx, *grads):
+        raise RuntimeError(f"{name}: a backward pass over fake tensors")
+
+    methods = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+    return type(name, (torch.autograd.Function,), methods).apply  # type: ignore[attr-defined]
+
+
+# -- forward --------------------------------------------------------------------------------------------------------
+
+
+def interpret_forward(trace: Trace, cls: type, context: Context, args: tuple) -> object:
+    """The fake results of ``forward``; its nodes are dropped, its guards stay."""
+    before, state = set(trace.graph.nodes), OutsideState(trace, args)
+    try:
+        with torch.no_grad():
+            outputs = run_forward(trace, cls, context, args)
+    except Raised as raised:
+        raise trace.fail(
+            f"{cls.__qualname__}.forward raises {type(raised.error).__name__}", error=raised.error
+        ) from None
+    finally:
+        drop_nodes(trace, before)
+    changed = state.difference(trace)
+    if changed is not None:
+        raise trace.fail(f"{cls.__qualname__}.forward changes {changed} outside", HINT)
+    check_outputs(trace, cls, outputs)
+    return outputs
+
+
+def run_forward(trace: Trace, cls: type, context: Context, args: tuple) -> object:
+    from .calls import call
+
+    forward = static_method(trace, cls, "forward")
+    setup = static_method(trace, cls, "setup_context")
+    if setup is torch.autograd.Function.setup_context:
+        return settle(trace, call(trace, forward, (context, *args), {}))
+    bound = inspect.signature(forward).bind(*args)  # as apply does
+    bound.apply_defaults()
+    context.needs_input_grad += (False,) * (len(bound.args) - len(args))
+    outputs = settle(trace, call(trace, forward, bound.args, {}))
+    call(trace, setup, (context, bound.args, outputs), {})
+    return outputs
+
+
+def static_method(trace: Trace, cls: type, name: str) -> types.FunctionType:
+    raw = class_attribute(trace, cls, name)
+    function = raw.__func__ if isinstance(raw, staticmethod) else raw
+    if not isinstance(function, types.FunctionType):
+        raise trace.fail(f"{cls.__qualname__}.{name} is not a static method written in Python")
+    from .attributes import load_attribute
+
+    return force(trace, load_attribute(trace, cls, name))  # type: ignore[return-value]
+
+
+def settle(trace: Trace, outputs: object) -> object:
+    outputs = force(trace, outputs)
+    return tuple([force(trace, item) for item in outputs]) if type(outputs) is tuple else outputs
+
+
+def drop_nodes(trace: Trace, before: set[torch.fx.Node]) -> None:
+    """Take back what was recorded since; new inputs stay (the end of capture drops those without users)."""
+    for node in reversed(list(trace.graph.nodes)):
+        if node not in before and node.op != "placeholder":
+            trace.graph.erase_node(node)
+
+
+def check_outputs(trace: Trace, cls: type, outputs: object) -> None:
+    for item in outputs if type(outputs) is tuple else (outputs,):
+        if not isinstance(item, torch.Tensor) and not is_constant(item):
+            raise trace.fail(f"{cls.__qualname__}.forward returns a {type(item).__qualname__}")
+
+
+# -- side effects ---------------------------------------------------------------------------------------------------
+
+
+class OutsideState:
+    """What outside objects hold, to see whether ``forward`` changed any."""
+
+    def __init__(self, trace: Trace, args: tuple):
+        self.records = [(record, contents(record.shadow)) for record in trace.by_shadow.values()]
+        self.arguments = [(value, contents(value)) for value in args if isinstance(value, list | dict | set)]
+        self.globals = globals_written(trace)
+        self.attributes = tensor_attributes(trace)
+
+    def difference(self, trace: Trace) -> str | None:
+        """What changed since, in a word."""
+        for record, before in self.records:
+            if not same_contents(before, contents(record.shadow)):
+                return f"a {type(record.shadow).__qualname__}"
+        for value, before in self.arguments:
+            if not same_contents(before, contents(value)):
+                return f"a {type(value).__qualname__}"
+        known = {id(record) for record, _ in self.records}
+        for record in trace.by_shadow.values():
+            if id(record) not in known and is_changed(record):
+                return f"a {type(record.shadow).__qualname__}"
+        if globals_written(trace) != self.globals:
+            return "a global variable"
+        if tensor_attributes(trace) != self.attributes:
+            return "an attribute of a tensor"
+        return None
+
+
+def contents(value: object) -> list[object]:
+    """All that an object holds directly."""
+    held: list[object] = []
+    if isinstance(value, dict):
+        held += [part for pair in dict.items(value) for part in pair]
+    elif isinstance(value, list | tuple | set | collections.deque):
+        held += list(value)
+    elif isinstance(value, types.CellType):
+        try:
+            held.append(value.cell_contents)
+        except ValueError:
+            pass
+    namespace = getattr(value, "__dict__", None)
+    if isinstance(namespace, dict):
+        held += [part for pair in namespace.items() for part in pair]
+    return held
+
+
+def same_contents(before: list[object], now: list[object]) -> bool:
+    return len(before) == len(now) and all(
+        same_value(a, b) or (type(a) in CONSTANT_TYPES and type(a) is type(b) and a == b)
+        for a, b in zip(before, now, strict=True)
+    )
+
+
+def is_changed(record: Record) -> bool:
+    """Whether an outside object is no longer as it arrived."""
+    before: list[object] = []
+    if isinstance(record.items, dict):
+        before += [part for pair in record.items.items() for part in pair]
+    elif record.items is not None:
+        before += list(record.items)  # type: ignore[call-overload]
+    if record.attributes is not None:
+        before += [part for pair in record.attributes.items() for part in pair]
+    return not same_contents(before, contents(record.shadow))
+
+
+def globals_written(trace: Trace) -> dict[tuple[int, str], int]:
+    return {(key, name): id(value) for key, (_, written) in trace.globals.items() for name, value in written.items()}
+
+
+def tensor_attributes(trace: Trace) -> dict[int, dict[str, int]]:
+    return {
+        key: {name: id(value) for name, value in info.attributes.items()}
+        for key, info in trace.tensors.items()
+        if info.attributes
+    }
+
+
+def check_settled(trace: Trace, cls: type) -> None:
+    """``forward`` runs with the graph, before pending writes to outside objects: it must not be able to see any."""
+    pending = bool(trace.globals) or any(is_changed(record) for record in trace.by_shadow.values())
+    if pending and not all(is_closed(vars(klass).get(name)) for klass in cls.__mro__ for name in METHODS):
+        raise trace.fail(f"{cls.__qualname__}.apply after changes to objects that its forward might look at", HINT)
+
+
+METHODS = ("forward", "setup_context")
+
+
+def is_closed(raw: object) -> bool:
+    """Whether a function sees nothing but its arguments and modules."""
+    function = raw.__func__ if isinstance(raw, staticmethod) else raw
+    if not isinstance(function, types.FunctionType) or function.__module__.startswith("torch."):
+        return True
+    known = {name: function.__globals__[name] for name in function.__code__.co_names if name in function.__globals__}
+    return not function.__closure__ and all(isinstance(value, types.ModuleType) for value in known.values())
+
+
+__all__ = ["Context", "call_apply"]

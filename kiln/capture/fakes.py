@@ -70,9 +70,10 @@ def light(function: types.FunctionType) -> types.FunctionType:
     setattr(torch_with_settings, PEER.split(".")[1], types.SimpleNamespace(config=types.SimpleNamespace(**SETTINGS)))
 
     def import_light(name: str, *rest: Any) -> Any:
-        if not name.startswith(PEER):
-            builtins.__import__(name, *rest)
-        return torch_with_settings
+        if name.startswith(PEER):
+            return torch_with_settings
+        module = builtins.__import__(name, *rest)
+        return torch_with_settings if module is torch else module
 
     world = {**function.__globals__, "torch": torch_with_settings}
     world["__builtins__"] = {**vars(builtins), "__import__": import_light}

@@ -19,7 +19,7 @@ from .guards import TensorGuard
 from .source import Attribute, Source
 from .symbols import concrete, dynamic_dimensions, fake_input, is_symbolic, symbol_node
 from .trace import Trace
-from .values import CONSTANT_TYPES, GraphBreak, Lazy, Opaque, Raised, TensorInfo, Trampoline
+from .values import CONSTANT_TYPES, GraphBreak, Lazy, Opaque, Raised, TensorInfo, Trampoline, new_tuple
 
 TORCH_CONSTANTS = (torch.dtype, torch.device, torch.layout, torch.memory_format)
 
@@ -94,11 +94,13 @@ def add_placeholder(trace: Trace, source: Source) -> torch.fx.Node:
 def record(trace: Trace, function: object, args: tuple, kwargs: dict, *, method: str | None = None) -> object:
     """Run an operation on fakes and add its node."""
     args, kwargs = prepare(trace, args), prepare(trace, kwargs)
+    leaves = tensor_leaves((args, kwargs))
+    versions = [version(leaf) for leaf in leaves]
     result = run_fake(trace, function, args, kwargs)
-    inputs = {id(leaf) for leaf in tensor_leaves((args, kwargs))}
-    if not needs_node(function, result, inputs):
+    if not needs_node(function, result, leaves):
         return result
-    note_effects(trace, function, result, args, inputs)
+    changed = [leaf for leaf, before in zip(leaves, versions, strict=True) if version(leaf) != before]
+    note_effects(trace, function, leaves, changed)
     target = method if method is not None else function
     kind = "call_method" if method is not None else "call_function"
     node = trace.graph.create_node(kind, target, to_nodes(trace, args), to_nodes(trace, kwargs))
@@ -115,10 +117,8 @@ def prepare(trace: Trace, value: object) -> object:
     kind = type(value)
     if kind in CONSTANT_TYPES or isinstance(value, torch.Tensor) or isinstance(value, TORCH_CONSTANTS):
         return value
-    if kind is tuple:
-        return tuple([prepare(trace, item) for item in value])
     if isinstance(value, tuple):
-        return tuple.__new__(kind, [prepare(trace, item) for item in value])
+        return value if kind is torch.Size else new_tuple(kind, [prepare(trace, item) for item in value])
     if isinstance(value, list):
         return [prepare(trace, item) for item in value]
     if isinstance(value, dict):
@@ -139,7 +139,7 @@ def prepare(trace: Trace, value: object) -> object:
     )
 
 
-GRAPH_CONSTANTS = (type, types.BuiltinFunctionType, torch._ops.OpOverload, types.FunctionType, types.MethodDescriptorType)
+GRAPH_CONSTANTS = (type, types.BuiltinFunctionType, torch._ops.OpOverload, types.MethodDescriptorType)
 
 
 def run_fake(trace: Trace, function: object, args: tuple, kwargs: dict) -> object:
@@ -153,9 +153,7 @@ def run_fake(trace: Trace, function: object, args: tuple, kwargs: dict) -> objec
         raise fake_failure(trace, function_name(function), error) from error
 
 
-NEEDS_VALUES = frozenset(
-    {"DataDependentOutputException", "DynamicOutputShapeException", "GuardOnDataDependentSymNode"}
-)
+NEEDS_VALUES = frozenset({"DataDependentOutputException", "DynamicOutputShapeException", "GuardOnDataDependentSymNode"})
 
 
 def fake_failure(trace: Trace, name: str, error: Exception) -> GraphBreak:
@@ -189,34 +187,74 @@ def tensor_leaves(value: object) -> list[torch.Tensor]:
     return []
 
 
-def needs_node(function: object, result: object, inputs: set[int]) -> bool:
+def needs_node(function: object, result: object, leaves: list[torch.Tensor]) -> bool:
     """Whether the call does or makes something at run time: it returns a tensor, or nothing at all."""
     if isinstance(result, Opaque) or function in EFFECTS:
         return True
-    return bool(tensor_leaves(result)) or (result is None and bool(inputs)) or (result == [] and bool(inputs))
+    return bool(tensor_leaves(result)) or (result is None and bool(leaves)) or (result == [] and bool(leaves))
 
 
 EFFECTS: set[object] = set()  # operations kept for what they do (set by calls.py)
 
-RANDOM = re.compile(r"rand|dropout|bernoulli|multinomial|normal|uniform|exponential|geometric|cauchy|poisson|rrelu")
+RANDOM = re.compile(
+    r"rand|dropout|bernoulli|multinomial|normal|uniform|exponential|geometric|cauchy|poisson|rrelu|binomial|gumbel"
+    r"|standard_gamma|dirichlet|lowrank|lstm|gru|rnn|attention|fractional_max_pool|seed"
+)
+
+# They change their running statistics without a mark on the tensor.
+CHANGES_UNMARKED = re.compile(r"batch_norm|instance_norm|_fq_helper|fake_quant")
 
 
-def note_effects(trace: Trace, function: object, result: object, args: tuple, inputs: set[int]) -> None:
-    """Remember what makes running the frame again in eager different: random numbers, mutated inputs."""
-    name = getattr(function, "__name__", "")
-    mutates = name.endswith("_") and not name.endswith("__") or name.startswith("__i") or name == "__setitem__"
-    returned = any(id(leaf) in inputs for leaf in tensor_leaves(result))
-    if mutates or returned or result is None:
-        trace.effects.append(f"{name} changes a tensor")
+def version(tensor: torch.Tensor) -> int:
+    """How often a tensor was changed in place; inference tensors do not count."""
+    return -1 if tensor.is_inference() else tensor._version
+
+
+def note_effects(trace: Trace, function: object, leaves: list[torch.Tensor], changed: list[torch.Tensor]) -> None:
+    """Remember what makes running the frame again in eager different: random numbers, inputs that were changed."""
+    name = getattr(function, "__name__", None) or str(function)
+    if CHANGES_UNMARKED.search(name):
+        changed = leaves
+    elif is_named_in_place(name):  # where nothing is counted, the name must do
+        changed = changed + [leaf for leaf in leaves[:1] if leaf.is_inference()]
+    inputs = {storage_key(item.fake) for item in trace.inputs if isinstance(item, TensorInfo)} if changed else ()
+    reasons = [f"{name} changes a tensor from outside"] if any(storage_key(leaf) in inputs for leaf in changed) else []
     if RANDOM.search(name):
-        trace.effects.append(f"{name} draws random numbers")
-    if any(frame.protected() for frame in trace.frames):
-        trace.protected = True
-        if mutates or result is None:
-            raise trace.fail(
-                f"{name} changes a tensor inside a try block",
-                "move the in-place operation out of the try block",
-            )
+        reasons.append(f"{name} draws random numbers")
+    protected = any(frame.protected() for frame in trace.frames) and name.rstrip("_") not in NEVER_RAISE
+    if (protected and (reasons or trace.effects)) or (reasons and trace.protected):
+        # Should the graph raise inside the try block, eager takes over from the start: nothing may have happened yet.
+        raise trace.fail(
+            f"{(reasons or trace.effects)[0]} in a graph whose operations may raise inside a try block",
+            "keep in-place operations on arguments and random numbers away from the try block",
+        )
+    trace.effects += reasons
+    trace.protected |= protected
+
+
+# Operations that do not look at values, so that what raises in eager has raised on fakes already.
+NEVER_RAISE = frozenset(
+    "add sub mul truediv neg pow exp log sin cos tan tanh sigmoid relu gelu silu sqrt rsqrt abs clamp where sum mean var "
+    "std max min amax amin argmax argmin matmul mm bmm linear conv1d conv2d conv3d softmax log_softmax view reshape "
+    "permute transpose t squeeze unsqueeze expand flatten cat stack chunk split unbind clone detach contiguous to float "
+    "double half int long bool zeros ones full empty zeros_like ones_like full_like empty_like rand randn rand_like "
+    "randn_like arange eye tensor getattr eq ne lt le gt ge dropout layer_norm batch_norm iadd isub imul itruediv ipow "
+    "fill zero copy uniform normal requires_grad div maximum minimum square cumsum".split()
+)
+
+
+def is_named_in_place(name: str) -> bool:
+    return (name.endswith("_") and not name.endswith("__")) or name.startswith("__i") or name in IN_PLACE_OPERATORS
+
+
+IN_PLACE_OPERATORS = frozenset("setitem iadd isub imul itruediv ifloordiv imod ipow iand ior ixor __setitem__".split())
+
+
+def storage_key(tensor: torch.Tensor) -> int:
+    """What tells whether two tensors share memory."""
+    if tensor.layout is not torch.strided:
+        return id(tensor)
+    return tensor.untyped_storage()._cdata
 
 
 def to_nodes(trace: Trace, value: object) -> object:

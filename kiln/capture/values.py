@@ -131,6 +131,14 @@ def same_value(before: object, now: object) -> bool:
     return before is now or (type(before) is Lazy and before.done and before.value is now)
 
 
+def new_tuple(kind: type, items: list) -> tuple:
+    """A tuple of some class with these elements, past any ``__new__`` in Python."""
+    if kind is tuple:
+        return tuple(items)
+    native = kind.__module__ in ("torch", "torch.return_types")  # they check their elements and refuse tuple.__new__
+    return kind(items) if native else tuple.__new__(kind, items)
+
+
 def unwrap(value: object) -> object:
     """The program's callable behind a trampoline; anything else as it is."""
     return value.function if type(value) is Trampoline else value

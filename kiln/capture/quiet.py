@@ -1,0 +1,31 @@
+"""Silence while tracing: what an operation says about its arguments it says when it really runs.
+
+Operations run on fake tensors once more than the program runs them, so their warnings must neither be shown nor count
+as shown (torch and Python both warn "once"), and torch's log of failures on fake tensors is not for users.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import warnings
+from collections.abc import Iterator
+
+import torch
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """No warnings and no log lines from operations on fake tensors in the block."""
+    always = torch.is_warn_always_enabled()
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    level = log.level
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.set_warn_always(True)  # a warning that comes once is then not used up
+        log.setLevel(logging.CRITICAL + 1)
+        try:
+            yield
+        finally:
+            log.setLevel(level)
+            torch.set_warn_always(always)
