@@ -313,8 +313,7 @@ class _Skeleton(_Body):
         plan, writer = self.plan, self.writer
         region = plan.region(start)
         segment = _write_segment(plan, region)
-        line = self.source[start].line
-        writer.positions = None if line is None else (line, line, None, None)
+        writer.positions = None  # the user has no such line: tracebacks leave entries without one out
         stack = plan.stack(start)
         writer.place(self.stubs[start])
         writer.put_aside(stack)

@@ -13,6 +13,7 @@ import types
 import torch
 
 from .._native import MISSING
+from .raising import traceback_of
 from .source import Attribute, Identity, Item, lookup
 from .trace import Trace
 from .values import DELETED, Lazy, Raised, Trampoline
@@ -108,6 +109,8 @@ def generic_load(trace: Trace, owner: object, name: str) -> object:
         raise trace.fail(f"attribute {name!r} of a {cls.__module__}.{cls.__qualname__} object")
     if name == "__dict__":
         return load_namespace(trace, owner)
+    if name == "__traceback__" and isinstance(owner, BaseException):
+        return traceback_of(trace, owner)
     raw = class_attribute(trace, cls, name, MISSING)
     if is_data_descriptor(raw):
         return bind_class_attribute(trace, owner, cls, name, raw)

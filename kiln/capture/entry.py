@@ -226,7 +226,9 @@ class RunText:
                 arguments.append(r.value(frame.locals[key]) if bound else r.bind(UNBOUND, "unbound"))
             else:
                 arguments.append(r.value(frame.cells[key]))
-        return f"return {r.bind(continuation.skeleton, 'continue')}({', '.join(arguments)})"
+        call = f"{r.bind(continuation.skeleton, 'continue')}({', '.join(arguments)})"
+        trim = r.bind(trim_traceback, "trim_traceback")
+        return f"try: return {call}\n    except _k_BaseException as error: {trim}(error); raise"
 
     def write(self, graph: Callable | None, inputs: list, eager: Callable | None) -> str:
         """The text, once the graph is compiled."""
@@ -248,7 +250,12 @@ class RunText:
         Eager runs after the handler, not in it, or its own exception would get the graph's as context.
         """
         r = self.rebuilder
-        lines = ["while True:", "    try:", *("        " + line for line in (*call, "break")), "    except _k_Exception:"]
+        lines = [
+            "while True:",
+            "    try:",
+            *("        " + line for line in (*call, "break")),
+            "    except _k_Exception:",
+        ]
         if self.trace.state_changed:
             state = r.bind(_native.GlobalState, "GlobalState")
             lines.insert(0, f"_k_state = {state}()")
@@ -265,6 +272,16 @@ def handled_exceptions(kinds: tuple[str, ...], stack: list[object], current: obj
     """The exception in hand for each slot in which CPython keeps the one before it, to come back to."""
     slots = [index for index, kind in enumerate(kinds) if kind == "exc_prev"]
     return dict(zip(slots, [*(stack[index] for index in slots[1:]), current], strict=True)) if slots else {}
+
+
+def trim_traceback(error: BaseException) -> None:
+    """Leave the skeleton's calls of segments out: in eager it is all one frame. They are the entries without a line."""
+    entry = error.__traceback__
+    while entry is not None:
+        while entry.tb_next is not None and entry.tb_next.tb_lineno is None:
+            entry.tb_next = entry.tb_next.tb_next
+        entry = entry.tb_next
+    error.__traceback__ = error.__traceback__.tb_next if error.__traceback__ is not None else None
 
 
 def call_signature(code: types.CodeType) -> str:
@@ -305,5 +322,3 @@ def example_inputs(inputs: list) -> list[object]:
 def make_check(trace: Trace, state: object) -> CheckText:
     trace.guards.shapes += shape_conditions(trace)
     return CheckText(trace, state)
-
-

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from ..bytecode import Bytecode, Instruction, decode
 from ..config import config
+from .raising import note_raised
 from .source import Attribute, Item
 from .trace import Trace
 from .values import GraphBreak, Lazy, Raised, Restart
@@ -138,6 +139,7 @@ class Frame:
 
     def unwind(self, error: BaseException) -> None:
         """Go to the handler of an exception, or leave the frame with it."""
+        note_raised(self.trace, error)
         entry = self.bytecode.handler_at[self.index]
         if entry is None:
             raise Raised(error)
@@ -148,10 +150,7 @@ class Frame:
         self.jump(entry.target)
 
     def raise_error(self, error: BaseException) -> None:
-        """Raise in the program, with ``__context__`` as CPython would set it."""
-        handled = self.trace.handled
-        if handled is not None and error is not handled and error.__context__ is None:
-            error.__context__ = handled
+        """Raise in the program."""
         raise Raised(error)
 
 
@@ -167,8 +166,10 @@ def run_function(trace: Trace, function: types.FunctionType, bound: dict[str, ob
 
         return InterpretedGenerator(frame)
     before = trace.handled
-    frame.run()
-    trace.handled = before
+    try:
+        frame.run()
+    finally:
+        trace.handled = before
     return frame.result
 
 
@@ -213,7 +214,9 @@ class RootFrame(Frame):
 
         return {
             name: wrap(self.trace, cell, ClosureCell(index, name))  # type: ignore[misc]
-            for index, (name, cell) in enumerate(zip(self.code.co_freevars, self.function.__closure__ or (), strict=True))
+            for index, (name, cell) in enumerate(
+                zip(self.code.co_freevars, self.function.__closure__ or (), strict=True)
+            )
         }
 
     def run_root(self, forced: BreakPoint | None) -> Finished | Broken:

@@ -17,6 +17,7 @@ from . import operators
 from .attributes import delete_attribute, load_attribute, store_attribute
 from .calls import call
 from .frame import NULL, RETURNED, YIELDED, Frame
+from .raising import traceback_of
 from .rules import get_iterator, is_instance, next_item, truth
 from .symbols import concrete
 from .values import DELETED, Lazy, Raised
@@ -795,7 +796,7 @@ def raise_varargs(frame, instruction):
     cause = frame.pop() if instruction.arg == 2 else NULL
     if instruction.arg == 0:
         if frame.trace.handled is None:
-            frame.raise_error(RuntimeError("No active exception to reraise"))
+            raise frame.trace.fail("raising again what a caller is handling")
         raise Raised(frame.trace.handled)
     error = exception_instance(frame, frame.pop())
     if cause is not NULL:
@@ -835,7 +836,7 @@ def special_method(frame: Frame, manager: object, name: str) -> object:
 def with_except_start(frame, instruction):
     error = frame.peek()
     leave = frame.peek(4)
-    frame.push(call(frame.trace, leave, (type(error), error, None), {}))
+    frame.push(call(frame.trace, leave, (type(error), error, traceback_of(frame.trace, error)), {}))
 
 
 # -- imports --------------------------------------------------------------------------------------------------------

@@ -23,10 +23,10 @@ import torch.fx
 
 from . import natives
 from .frame import NULL
-from .source import ClosureCell, GlobalsOf, Local, Pinned, Source, lookup, parameter_name
-from .symbols import compile_expression, expression_text, is_symbolic
+from .source import ClosureCell, Computed, GlobalsOf, Literal, Local, Pinned, Source, lookup, parameter_name
+from .symbols import is_symbolic, operand_source
 from .trace import Trace
-from .values import CONSTANT_TYPES, Lazy, Opaque, Trampoline
+from .values import CONSTANT_TYPES, Lazy, Opaque, Trampoline, mapping_items
 from .wrap import HEAP_TYPE, getattr_static_dict
 
 BUILTIN_NAMES = {f"_k_{name}": getattr(builtins, name) for name in dir(builtins) if not name.startswith("_")}
@@ -67,11 +67,14 @@ class Text:
         """An expression for a source; reading it is emitted once."""
         if isinstance(source, Local):
             return parameter_name(source.name)
-        if isinstance(source, GlobalsOf | ClosureCell | Pinned):
+        if isinstance(source, GlobalsOf | ClosureCell | Pinned | Literal):
             return source.render("", self.bind)
         name = self.read_names.get(source)
         if name is None:
-            expression = source.render(self.read(source.base), self.bind)  # type: ignore[arg-type]
+            if isinstance(source, Computed):
+                expression = source.render_call([self.read(operand) for operand in source.operands], self.bind)
+            else:
+                expression = source.render(self.read(source.base), self.bind)  # type: ignore[attr-defined]
             name = self.read_names[source] = self.fresh("v")
             self.reads.append(f"{name} = {expression}")
         return name
@@ -124,15 +127,12 @@ class Rebuilder(Text):
         return self.bind(value, "constant")
 
     def symbol(self, value: object) -> str:
-        expression = self.trace.environment.shapes.replace(value.node.expr)  # type: ignore[attr-defined]
-        names = sorted(str(symbol) for symbol in expression.free_symbols)
-        missing = [name for name in names if name not in self.trace.symbols]
-        if missing:
+        if isinstance(value, torch.SymFloat | torch.SymBool) and operand_source(self.trace, value) is None:
+            return self.constant(concrete(self.trace, value))
+        source = operand_source(self.trace, value)
+        if source is None:
             raise CannotRebuild(value, "a size that depends on a tensor's values")
-        if not names:
-            return str(expression)
-        function = self.bind(compile_expression(expression_text(expression), tuple(names)), "size")
-        return f"{function}({', '.join(self.read(self.trace.symbols[name]) for name in names)})"
+        return self.read(source)
 
     def tensor(self, fake: torch.Tensor) -> str:
         info = self.trace.tensor_info(fake)
@@ -193,7 +193,7 @@ def finish(r: Rebuilder, shadow: object, name: str, place: int, empty: str, full
 
 
 def build_dict(r: Rebuilder, shadow: dict, name: str, place: int) -> None:
-    items = "".join(f"{r.value(key)}: {r.value(value)}, " for key, value in dict.items(shadow))
+    items = "".join(f"{r.value(key)}: {r.value(value)}, " for key, value in mapping_items(shadow))
     finish(r, shadow, name, place, "{}", "{" + items + "}", f"{name}.update({{{items}}})")
 
 
@@ -318,6 +318,8 @@ def dict_of_view(view: object) -> object:
 
 
 def build_exception(r: Rebuilder, shadow: BaseException, name: str, place: int) -> None:
+    if id(shadow) in r.trace.created:
+        raise CannotRebuild(shadow, f"a {type(shadow).__qualname__} that was raised is alive here")
     cls = r.class_of(shadow)
     args = r.items(shadow.args)
     if type(shadow).__flags__ & HEAP_TYPE:
@@ -345,7 +347,7 @@ def build_container_instance(base: type, fill: str) -> Callable:
         bound = r.bind(base, base.__name__)
         r.lines[place] = f"{name} = {bound}.__new__({r.class_of(shadow)})"
         if isinstance(shadow, dict):
-            for key, value in dict.items(shadow):
+            for key, value in mapping_items(shadow):
                 r.lines.append(f"{bound}.__setitem__({name}, {r.value(key)}, {r.value(value)})")
             if isinstance(shadow, collections.defaultdict):
                 r.lines.append(f"{name}.default_factory = {r.value(shadow.default_factory)}")

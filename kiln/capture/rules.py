@@ -33,6 +33,7 @@ from .attributes import (
 )
 from .calls import call, new_object
 from .natives import rule
+from .raising import traceback_of
 from .source import lookup
 from .symbols import concrete, is_symbolic
 from .trace import Trace
@@ -442,13 +443,15 @@ def rule_super(trace, args, kwargs):
 
 @rule(sys.exception)
 def rule_exception(trace, args, kwargs):
+    if trace.handled is None:
+        raise trace.fail("the exception that a caller may be handling")
     return trace.handled
 
 
 @rule(sys.exc_info)
 def rule_exc_info(trace, args, kwargs):
-    error = trace.handled
-    return (None, None, None) if error is None else (type(error), error, None)
+    error = rule_exception(trace, (), {})
+    return type(error), error, traceback_of(trace, error)
 
 
 @rule(globals)

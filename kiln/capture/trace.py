@@ -50,7 +50,10 @@ class Trace:
         self.sources: dict[int, Source] = {}  # id of an identity value (function, class, module …) -> source
         self.globals: dict[int, tuple[dict, dict[str, object]]] = {}  # globals written: id -> (dict, name -> value)
         self.created: dict[int, tuple[object, tuple[int, int]]] = {}  # id of what cannot be rebuilt -> (it, root instruction)
+        self.tracebacks: dict[int, types.TracebackType] = {}  # id of an exception -> what stands for its traceback
         self.foreign: dict[int, object] = {}  # outside objects of unknown kinds: themselves, not to be looked into
+        self.rehearsing = 0  # inside a method that native code is going to run again (hashing.py)
+        self.rehearsed = False
         self.keep: list[object] = []  # ids above stay valid while these live
         self.frames: list[Frame] = []
         self.handled: BaseException | None = None  # what sys.exc_info() would say in the program

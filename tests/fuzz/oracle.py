@@ -81,10 +81,17 @@ def time_limit(seconds: int) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def reduced(failure: Failure, *, seconds: float = 60.0, compile: Compiler | None = None) -> Failure:
+def reduced(
+    failure: Failure,
+    *,
+    seconds: float = 60.0,
+    compile: Compiler | None = None,
+    note: Callable[[str], None] = lambda source: None,
+) -> Failure:
     """The same failure with a smaller program."""
 
     def still_fails(source: str) -> bool:
+        note(source)
         found = find_failure(source, failure.break_every, compile, _SECONDS_FOR_REDUCED)
         return found is not None and found.signature == failure.signature
 

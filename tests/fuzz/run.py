@@ -34,7 +34,7 @@ def work(seed: int, examples: int, note_path: str) -> None:
         if failure.signature in kinds:
             kinds[failure.signature]["count"] += 1  # type: ignore[operator]
             continue
-        small = reduced(failure)
+        small = reduced(failure, note=note)
         kinds[failure.signature] = {
             "count": 1,
             "source": small.source,

@@ -1,0 +1,50 @@
+"""Exceptions that the program raises while it is traced.
+
+Raising gives an exception a context and a traceback. The context is set here, as CPython would; a traceback of the
+user's lines only a real frame can make. So an exception that was raised inside and is still alive when capture ends
+cannot be rebuilt: the break moves to where it was raised, and Python raises it there.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+
+from .trace import Trace
+
+
+def note_raised(trace: Trace, error: BaseException) -> None:
+    """An exception starts on its way to a handler (a second time round it has been noted already)."""
+    if id(error) in trace.created:
+        return
+    if id(error) in trace.foreign:
+        raise trace.fail(f"raising a {type(error).__qualname__} that was made outside", error=error)
+    add_context(trace, error)
+    trace.mark_unbuildable(error)
+
+
+def add_context(trace: Trace, error: BaseException) -> None:
+    """Link to the exception being handled, without closing a circle."""
+    handled = trace.handled
+    if handled is None or handled is error:
+        return
+    link = handled
+    while link.__context__ is not None:
+        if link.__context__ is error:
+            link.__context__ = None
+            break
+        link = link.__context__
+    error.__context__ = handled
+
+
+def traceback_of(trace: Trace, error: BaseException) -> types.TracebackType | None:
+    """What stands for an exception's traceback: to be passed on, but nobody can look into it or take it along."""
+    made = trace.created.get(id(error))
+    if made is None:
+        return None
+    known = trace.tracebacks.get(id(error))
+    if known is None:
+        known = trace.tracebacks[id(error)] = types.TracebackType(None, sys._getframe(), 0, 1)
+        trace.foreign[id(known)] = known
+        trace.created[id(known)] = (known, made[1])
+    return known
