@@ -14,6 +14,7 @@ import torch
 
 from .._native import MISSING
 from .raising import traceback_of
+from .appending import list_method
 from .source import Attribute, Identity, Item, lookup
 from .trace import Trace
 from .values import DELETED, Lazy, Raised, Trampoline
@@ -37,6 +38,9 @@ NATIVE_DESCRIPTORS = (
 
 def load_attribute(trace: Trace, owner: object, name: str) -> object:
     """``owner.name``; may be lazy. Raises what the program would see, wrapped in :class:`Raised`."""
+    appending = list_method(trace, owner, name)
+    if appending is not None:
+        return appending
     owner = force(trace, owner)
     if isinstance(owner, torch.Tensor):
         return load_from_tensor(trace, owner, name)

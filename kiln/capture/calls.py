@@ -14,6 +14,7 @@ import torch
 from .. import _native
 from ..config import config
 from . import natives, torch_calls
+from .appending import ListMethod, call_list_method
 from .attributes import class_attribute_source, name_class_value
 from .source import Attribute, Item, lookup
 from .trace import Trace
@@ -252,6 +253,7 @@ def call_object(trace: Trace, instance: object, args: tuple, kwargs: dict) -> ob
 
 
 CALLABLES = {
+    ListMethod: call_list_method,
     functools.partial: call_partial,
     Trampoline: call_trampoline,
     _native.Dispatcher: call_dispatcher,

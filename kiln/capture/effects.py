@@ -10,9 +10,10 @@ from __future__ import annotations
 import collections
 from collections.abc import Callable
 
+from .arguments import guard_all_keys
 from .rebuild import Rebuilder
 from .trace import Trace
-from .values import DELETED, Kind, Record, same_value
+from .values import DELETED, Kind, Record, mapping_items, same_value
 
 
 def write_effects(rebuilder: Rebuilder) -> None:
@@ -21,6 +22,7 @@ def write_effects(rebuilder: Rebuilder) -> None:
     for record in list(trace.by_shadow.values()):
         WRITERS[record.kind](rebuilder, record)
         write_attributes(rebuilder, record)
+    write_pending(rebuilder, trace)
     write_globals(rebuilder, trace)
     write_tensor_attributes(rebuilder, trace)
     rebuilder.run_later()
@@ -37,6 +39,13 @@ def write_list(r: Rebuilder, record: Record) -> None:
     r.effects.append(f"_k_list.__setitem__({target}, _k_slice(None), [{r.items(now)}])")
 
 
+def write_pending(r: Rebuilder, trace: Trace) -> None:
+    """Elements for lists that nobody looked at."""
+    for pending in trace.pending.values():
+        if pending.values:
+            r.effects.append(f"_k_list.extend({r.read(pending.source)}, [{r.items(pending.values)}])")
+
+
 def write_deque(r: Rebuilder, record: Record) -> None:
     now, before = list(record.shadow), record.items  # type: ignore[call-overload]
     if len(now) == len(before) and all(map(same_value, before, now)):  # type: ignore[arg-type]
@@ -48,7 +57,7 @@ def write_deque(r: Rebuilder, record: Record) -> None:
 
 def write_dict(r: Rebuilder, record: Record) -> None:
     before: dict = record.items  # type: ignore[assignment]
-    now = dict(dict.items(record.shadow))  # type: ignore[arg-type]
+    now = dict(mapping_items(record.shadow))  # type: ignore[arg-type]
     base = collections.OrderedDict if isinstance(record.shadow, collections.OrderedDict) else dict
     kept = [key for key in before if key in now]
     changed = [key for key in now if key not in before or not same_value(before[key], now[key])]
@@ -58,6 +67,7 @@ def write_dict(r: Rebuilder, record: Record) -> None:
         return
     target, kind = r.read(record.source), r.bind(base, base.__name__)
     if not in_order:
+        guard_all_keys(r.trace, record)  # they are all written again
         pairs = [(r.value(key), r.value(value)) for key, value in now.items()]
         r.effects.append(f"{kind}.clear({target})")
         r.effects += [f"{kind}.__setitem__({target}, {key}, {value})" for key, value in pairs]

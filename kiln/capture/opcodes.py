@@ -218,7 +218,7 @@ def load_locals(frame, instruction):
 
 @opcode("LOAD_ATTR")
 def load_attr(frame, instruction):
-    value = load_attribute(frame.trace, frame.pop(), instruction.argval)
+    value = load_attribute(frame.trace, frame.pop_raw(), instruction.argval)
     if instruction.flag:
         push_callable(frame, value)
     else:
@@ -227,7 +227,7 @@ def load_attr(frame, instruction):
 
 @opcode("LOAD_METHOD")
 def load_method(frame, instruction):
-    push_callable(frame, load_attribute(frame.trace, frame.pop(), instruction.argval))
+    push_callable(frame, load_attribute(frame.trace, frame.pop_raw(), instruction.argval))
 
 
 def push_callable(frame: Frame, value: object) -> None:
@@ -377,7 +377,7 @@ def build_const_key_map(frame, instruction):
 
 @opcode("BUILD_STRING")
 def build_string(frame, instruction):
-    frame.push("".join(frame.pop_many(instruction.arg)))
+    frame.push("".join([force(frame.trace, part) for part in frame.pop_many(instruction.arg)]))
 
 
 @opcode("BUILD_SLICE")
@@ -487,7 +487,7 @@ def unpack_sequence(frame, instruction):
 @opcode("UNPACK_EX")
 def unpack_ex(frame, instruction):
     before, after = instruction.arg & 0xFF, instruction.arg >> 8
-    items = list(operators.consume(frame.trace, frame.pop()))
+    items = list(operators.unpackable(frame.trace, frame.pop()))
     if len(items) < before + after:
         frame.raise_error(
             ValueError(f"not enough values to unpack (expected at least {before + after}, got {len(items)})")

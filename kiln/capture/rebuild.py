@@ -11,6 +11,7 @@ import builtins
 import collections
 import enum
 import functools
+import gc
 import math
 import operator
 import re
@@ -22,11 +23,12 @@ import torch
 import torch.fx
 
 from . import natives
+from .appending import ListMethod
 from .frame import NULL
 from .source import ClosureCell, Computed, GlobalsOf, Literal, Local, Pinned, Source, lookup, parameter_name
-from .symbols import is_symbolic, operand_source
+from .symbols import concrete, is_symbolic, operand_source
 from .trace import Trace
-from .values import CONSTANT_TYPES, Lazy, Opaque, Trampoline, mapping_items
+from .values import CONSTANT_TYPES, Lazy, Opaque, Trampoline, dict_of_view, mapping_items
 from .wrap import HEAP_TYPE, getattr_static_dict
 
 BUILTIN_NAMES = {f"_k_{name}": getattr(builtins, name) for name in dir(builtins) if not name.startswith("_")}
@@ -127,9 +129,9 @@ class Rebuilder(Text):
         return self.bind(value, "constant")
 
     def symbol(self, value: object) -> str:
-        if isinstance(value, torch.SymFloat | torch.SymBool) and operand_source(self.trace, value) is None:
-            return self.constant(concrete(self.trace, value))
         source = operand_source(self.trace, value)
+        if source is None and isinstance(value, torch.SymFloat):
+            return self.constant(concrete(self.trace, value))
         if source is None:
             raise CannotRebuild(value, "a size that depends on a tensor's values")
         return self.read(source)
@@ -300,21 +302,42 @@ def build_reduced(r: Rebuilder, shadow: object, name: str, place: int) -> None:
         r.lines.append(f"{name}.__setstate__({r.value(reduced[2])})")
 
 
+def build_dict_iterator(r: Rebuilder, shadow: object, name: str, place: int) -> None:
+    """A new iterator over the same dictionary, moved on as far: it must notice changes of the dictionary's size."""
+    owner = next((value for value in gc.get_referents(shadow) if isinstance(value, dict)), None)
+    if owner is None:  # exhausted
+        r.lines.append(f"{name} = _k_iter(())")
+        return
+    method = {"key": "keys", "value": "values", "item": "items"}[type(shadow).__name__.split("_")[1].removesuffix("iterator")]
+    try:
+        left = list(shadow.__reduce__()[1][0])  # type: ignore[operator]
+    except RuntimeError:
+        raise CannotRebuild(shadow, "an iterator over a dictionary that changed is alive here") from None
+    everything = list(getattr(dict, method)(owner))
+    done = len(everything) - len(left)
+    if done < 0 or not all(map(same_entry, everything[done:], left)):
+        raise CannotRebuild(shadow, "an iterator over a dictionary that changed is alive here")
+    r.lines.append(f"{name} = {r.bind(getattr(dict, method), method)}({r.value(owner)}).__iter__()")
+    if done:
+        r.lines.append(f"{r.bind(advance, 'advance')}({name}, {done})")
+
+
+def same_entry(one: object, other: object) -> bool:
+    return one is other or (type(one) is tuple and all(map(operator.is_, one, other)))  # type: ignore[call-overload]
+
+
+def advance(iterator: object, count: int) -> None:
+    """Skip elements."""
+    for _ in range(count):
+        next(iterator)  # type: ignore[call-overload]
+
+
 def build_view(r: Rebuilder, shadow: object, name: str, place: int) -> None:
     method = type(shadow).__name__.rsplit("_", 1)[-1]
     owner = dict_of_view(shadow)
+    if owner is None:
+        raise CannotRebuild(shadow, "a view of a dictionary is alive here")
     r.lines.append(f"{name} = {r.value(owner)}.{method}()")
-
-
-def dict_of_view(view: object) -> object:
-    """The dictionary behind a view: the proxy's only referent."""
-    import gc
-
-    mapping = view.mapping  # type: ignore[attr-defined]
-    found = [value for value in gc.get_referents(mapping) if isinstance(value, dict)]
-    if len(found) != 1:
-        raise CannotRebuild(view, "a view of a dictionary is alive here")
-    return found[0]
 
 
 def build_exception(r: Rebuilder, shadow: BaseException, name: str, place: int) -> None:
@@ -398,7 +421,12 @@ def build_namespace(r: Rebuilder, shadow: types.SimpleNamespace, name: str, plac
         r.lines.append(f"{name}.__dict__[{key!r}] = {r.value(value)}")
 
 
+def build_list_method(r: Rebuilder, shadow: ListMethod, name: str, place: int) -> None:
+    r.lines.append(f"{name} = {r.read(shadow.pending.source)}.{shadow.name}")
+
+
 BUILDERS: dict[type, Callable] = {
+    ListMethod: build_list_method,
     list: build_list,
     dict: build_dict,
     set: build_set,
@@ -419,6 +447,7 @@ BUILDERS: dict[type, Callable] = {
     Opaque: build_opaque,
     types.SimpleNamespace: build_namespace,
     **{kind: build_reduced for kind in natives.ITERATOR_TYPES | natives.LAZY_ITERATORS},
+    **{type(iter(view)): build_dict_iterator for view in ({}, {}.values(), {}.items())},
     **{kind: build_view for kind in natives.VIEW_TYPES},
     operator.itemgetter: build_reduced,
     operator.attrgetter: build_reduced,

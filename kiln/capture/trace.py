@@ -47,6 +47,7 @@ class Trace:
         self.inputs: list[TensorInfo | SymbolInput] = []
         self.by_real: dict[int, Record] = {}
         self.by_shadow: dict[int, Record] = {}
+        self.pending: dict[int, Any] = {}  # id of a list only appended to -> appending.Pending
         self.sources: dict[int, Source] = {}  # id of an identity value (function, class, module …) -> source
         self.globals: dict[int, tuple[dict, dict[str, object]]] = {}  # globals written: id -> (dict, name -> value)
         self.created: dict[int, tuple[object, tuple[int, int]]] = {}  # id of what cannot be rebuilt -> (it, root instruction)
@@ -190,6 +191,7 @@ class SymbolInput:
     source: Source
     node: torch.fx.Node
     value: object
+    real: int | float  # what it is in this call
 
 
 class FakeEnvironment:
@@ -213,7 +215,7 @@ class FakeEnvironment:
         if self._shapes is None:
             from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-            self._shapes = ShapeEnv()
+            self._shapes = ShapeEnv(allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False)
             if self._mode is not None:
                 self._mode.shape_env = self._shapes
                 self._mode.static_shapes = False

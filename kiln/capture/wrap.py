@@ -35,7 +35,7 @@ from .source import (
     lookup,
 )
 from .trace import Trace
-from .values import CONSTANT_TYPES, Kind, Lazy, Record, Trampoline, new_tuple
+from .values import CONSTANT_TYPES, Kind, Lazy, Record, Trampoline, mapping_items, new_tuple
 
 HEAP_TYPE = 1 << 9
 
@@ -165,6 +165,11 @@ def wrap_list(trace: Trace, real: list, source: Source) -> object:
     shadow = _empty_like(real, list)
     items = [Lazy(item, Item(source, index, _container(real, list))) for index, item in enumerate(real)]
     list.extend(shadow, items)
+    pending = trace.pending.pop(id(real), None)
+    if pending is not None:  # it was only appended to so far
+        list.extend(shadow, pending.values)
+        if pending.source != source:
+            trace.guards.add(source, "same", pending.source)
     record = Record(shadow, real, source, Kind.LIST, items=list(items), loaded=True)
     _add_attributes(record)
     return trace.remember(record)
@@ -193,13 +198,14 @@ def wrap_dict(trace: Trace, real: dict, source: Source) -> object:
     guard_type(trace, real, source)
     shadow = _empty_like(real, dict) if not isinstance(real, collections.OrderedDict) else _empty_ordered(real)
     base = collections.OrderedDict if isinstance(real, collections.OrderedDict) else dict
-    for index, (key, value) in enumerate(dict.items(real)):
+    for index, (key, value) in enumerate(mapping_items(real)):
         shadow_key = wrap_key(trace, key, source, index)
+        prepare_key(trace, shadow_key)
         base.__setitem__(shadow, shadow_key, Lazy(value, Item(source, _source_key(key), _container(real, dict))))
     if isinstance(real, collections.defaultdict):
         factory = wrap(trace, real.default_factory, Attribute(source, "default_factory"))
         shadow.default_factory = trace.trampoline(factory) if isinstance(factory, types.FunctionType) else factory
-    record = Record(shadow, real, source, Kind.DICT, items=dict(dict.items(shadow)))
+    record = Record(shadow, real, source, Kind.DICT, items=dict(mapping_items(shadow)))
     _add_attributes(record)
     return trace.remember(record)
 
@@ -217,6 +223,14 @@ def wrap_key(trace: Trace, key: object, source: Source, index: int) -> object:
     if is_constant(key):
         return key
     return wrap(trace, key, ElementAt(source, index))
+
+
+def prepare_key(trace: Trace, key: object) -> None:
+    """A key is about to be hashed by the shadow of its container."""
+    if not is_constant(key):
+        from .hashing import prepare
+
+        prepare(trace, (key,))
 
 
 def is_constant(value: object) -> bool:
@@ -237,6 +251,8 @@ def wrap_set(trace: Trace, real: set, source: Source) -> object:
     guard_type(trace, real, source)
     trace.guards.add(source, "keys", tuple(real))
     items = [wrap_key(trace, item, source, index) for index, item in enumerate(real)]
+    for item in items:
+        prepare_key(trace, item)
     if isinstance(real, frozenset):
         shadow = real if all(a is b for a, b in zip(items, real, strict=True)) else frozenset(items)
         return known_as(trace, shadow, source)
