@@ -23,7 +23,7 @@ from .builtin_tables import ITERATOR_TYPES, KEYED_NAMES, LAZY_ITERATORS, VIEW_TY
 from .source import lookup
 from .symbols import SYMBOLIC, concrete
 from .trace import Trace
-from .values import CONSTANT_TYPES, Opaque, Record, Trampoline, new_tuple
+from .values import CONSTANT_TYPES, Opaque, Record, Trampoline, dict_of_view, mapping_items, new_tuple
 from .wrap import HEAP_TYPE, IDENTITY_TYPES, class_attribute, force, is_constant
 
 # -- keys of outside dictionaries ------------------------------------------------------------------------------------
@@ -54,7 +54,7 @@ def guard_key(trace: Trace, record: Record, key: object) -> None:
 
 
 def guard_all_keys(trace: Trace, record: Record) -> None:
-    trace.guards.add(record.source, "keys", tuple(dict.keys(record.real)))  # type: ignore[arg-type]
+    trace.guards.add(record.source, "keys", tuple(key for key, _ in mapping_items(record.real)))  # type: ignore[arg-type]
     record.loaded = True
 
 
@@ -107,7 +107,8 @@ class Survey:
         if kind in CONSTANT_TYPES:
             return value
         if kind in SYMBOLIC:
-            return value if self.keep_symbols else concrete(self.trace, value)
+            kept = self.shallow or (self.keep_symbols and kind is not torch.SymFloat)  # no sums of floats by sympy
+            return value if kept else concrete(self.trace, value)
         if isinstance(value, torch.Tensor):
             self.tensors = True
             return value
@@ -158,7 +159,17 @@ class Survey:
         if id(value) in self.trace.foreign:
             self.unknown = value
             return value
-        return value if self.shallow or kind in VIEW_TYPES else Settled(self.trace, value)
+        if self.shallow:
+            return value
+        if kind in VIEW_TYPES:
+            owner = dict_of_view(value)
+            if owner is None:
+                raise self.trace.fail("native code on a view of a dictionary")
+            objects, self.objects = self.objects, False
+            self.visit(owner)
+            self.objects = objects or any(is_object(item) for entry in dict.items(owner) for item in entry)
+            return value
+        return Settled(self.trace, value)
 
     def note(self, value: object, kind: type) -> None:
         if id(value) in self.trace.foreign:

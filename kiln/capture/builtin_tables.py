@@ -83,7 +83,9 @@ SHALLOW_FUNCTIONS |= {collections.OrderedDict, collections.deque, collections.de
 SHALLOW_FUNCTIONS |= {itertools.chain.from_iterable, itertools.islice, itertools.cycle, itertools.repeat}
 SHALLOW_FUNCTIONS |= {itertools.zip_longest, itertools.product, itertools.pairwise, itertools.permutations}
 SHALLOW_FUNCTIONS |= {itertools.combinations, itertools.tee, itertools.count, functools.partial, types.MethodType}
-SHALLOW_FUNCTIONS |= {super, types.SimpleNamespace, operator.getitem, operator.setitem, map, filter}
+SHALLOW_FUNCTIONS |= {super, types.SimpleNamespace, operator.getitem, operator.setitem, map, filter, itertools.starmap}
+SHALLOW_FUNCTIONS |= {itertools.accumulate, itertools.takewhile, itertools.dropwhile, itertools.filterfalse}
+SHALLOW_FUNCTIONS |= {itertools.combinations_with_replacement}
 
 # Of these: what only keeps its arguments, and which methods look into theirs (all look into their owner).
 STORING_FUNCTIONS: frozenset[object] = frozenset({callable, functools.partial, types.MethodType, types.SimpleNamespace})
@@ -131,7 +133,7 @@ def is_shallow(function: object) -> bool:
     if isinstance(function, types.MethodDescriptorType | types.WrapperDescriptorType):
         owner = function.__objclass__
         return function.__name__ in SHALLOW_NAMES and (
-            owner in CONTAINERS or owner in ITERATOR_TYPES or owner in VIEW_TYPES
+            owner in CONTAINERS or owner in ITERATOR_TYPES or owner in VIEW_TYPES or owner is torch.Size
         )
     return function in SHALLOW_FUNCTIONS
 
@@ -150,3 +152,44 @@ def describe(function: object) -> str:
     if owner is not None:
         return f"{owner.__name__}.{function.__name__}"  # type: ignore[attr-defined]
     return f"{module}.{name}" if module and module != "builtins" else name
+
+
+MUTATING_NAMES = words(
+    "append appendleft extend extendleft insert pop popleft clear reverse rotate sort remove add discard update "
+    "setdefault popitem move_to_end __setitem__ __delitem__ __iadd__ __ior__ __iand__ __isub__ __ixor__ __imul__ "
+    "difference_update intersection_update symmetric_difference_update __setstate__"
+)
+HASHING_TYPES = (dict, set, frozenset, collections.OrderedDict, collections.defaultdict)
+HASHING_FUNCTIONS: frozenset[object] = frozenset(
+    {dict, set, frozenset, collections.OrderedDict, hash, operator.contains}
+)
+HASHING_FUNCTIONS |= {
+    dict.fromkeys,
+    operator.or_,
+    operator.and_,
+    operator.sub,
+    operator.xor,
+    operator.ior,
+    operator.iand,
+}
+HASHING_FUNCTIONS |= {operator.isub, operator.ixor}
+
+
+def is_mutating(function: object) -> bool:
+    """Whether a builtin changes its first argument."""
+    kinds = types.MethodDescriptorType | types.WrapperDescriptorType
+    return isinstance(function, kinds) and function.__name__ in MUTATING_NAMES
+
+
+def is_hashing(function: object, args: tuple) -> bool:
+    """Whether a builtin hashes its arguments, or elements of them, and keeps or compares them."""
+    if isinstance(function, types.MethodDescriptorType | types.WrapperDescriptorType):
+        return function.__objclass__ in HASHING_TYPES or function.__name__ == "__hash__"
+    if function in (operator.eq, operator.ne, operator.le, operator.lt, operator.ge, operator.gt):
+        return any(isinstance(arg, set | frozenset) for arg in args)
+    return function in HASHING_FUNCTIONS
+
+
+def is_keyed(function: object) -> bool:
+    """Whether a builtin hashes only the argument after the container."""
+    return getattr(function, "__name__", "") in KEYED_NAMES or getattr(function, "__name__", "") == "__setitem__"

@@ -8,6 +8,7 @@ before it.
 
 from __future__ import annotations
 
+import collections
 import math
 import types
 from collections.abc import Callable, Iterator
@@ -84,7 +85,15 @@ def same_keys(mapping: dict, keys: tuple) -> bool:
     """Whether a dictionary (or set) iterates over just these keys, types included."""
     if len(mapping) != len(keys):
         return False
-    return all(a is b or same_constant(a, b) for a, b in zip(mapping, keys, strict=True))
+    return all(a is b or same_constant(a, b) for a, b in zip(native_iterator(mapping), keys, strict=True))
+
+
+def native_iterator(mapping: object) -> Iterator:
+    """Iterate over keys or elements past any ``__iter__`` in Python."""
+    for base in (collections.OrderedDict, dict, set, frozenset):
+        if isinstance(mapping, base):
+            return base.__iter__(mapping)  # type: ignore[attr-defined]
+    return iter(mapping)  # type: ignore[call-overload]
 
 
 def same_constant(a: object, b: object) -> bool:

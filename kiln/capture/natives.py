@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 import torch
 
+from . import hashing
 from .arguments import (
     Proxy,
     Settled,
@@ -21,6 +22,7 @@ from .arguments import (
     callbacks,
     guard_all_keys,
     guard_keys,
+    is_object,
     proxies,
     proxy,
     python_methods,
@@ -38,10 +40,14 @@ from .builtin_tables import (
     consumes,
     describe,
     is_allowed,
+    is_hashing,
+    is_keyed,
+    is_mutating,
     is_shallow,
 )
+from .polyfills import POLYFILLS
 from .source import lookup
-from .symbols import SYMBOLIC
+from .symbols import NUMBER_FUNCTIONS, SYMBOLIC, arithmetic, is_arithmetic
 from .trace import Trace
 from .values import CONSTANT_TYPES, GraphBreak, Lazy, Raised
 from .wrap import force, is_constant
@@ -87,6 +93,10 @@ def call_native(trace: Trace, function: object, args: tuple, kwargs: dict) -> ob
 
 def run(trace: Trace, function: object, args: tuple, kwargs: dict) -> object:
     """Prepare the arguments and run natively."""
+    if function in NUMBER_FUNCTIONS and not kwargs:
+        args = tuple([force(trace, arg) for arg in args])
+        if is_arithmetic(args):
+            return arithmetic(trace, function, args)
     shallow = is_shallow(function)
     name = getattr(function, "__name__", "")
     text = function in TEXT_FUNCTIONS or (name in TEXT_NAMES and not isinstance(function, type))
@@ -102,9 +112,54 @@ def run(trace: Trace, function: object, args: tuple, kwargs: dict) -> object:
         raise trace.fail(f"{describe(function)} on a {kind.__module__}.{kind.__qualname__} object from outside")
     if text and (survey.tensors or survey.objects):
         raise trace.fail(f"the text or hash of a tensor or object ({describe(function)})")
-    if survey.objects and not shallow:
+    if trace.rehearsing and is_mutating(function):
+        raise trace.fail("an effect inside a __hash__ or __eq__ that a dictionary or set is going to call")
+    if is_hashing(function, args):
+        args = tuple([hashed_argument(trace, function, at, arg) for at, arg in enumerate(args)])
+        hashing.prepare(trace, args[:2] if is_keyed(function) else args)
+    elif survey.objects and not shallow:
+        if function in POLYFILLS:
+            return call_polyfill(trace, function, args, kwargs)
         args, kwargs = proxies(trace, function, args, kwargs)
+    if shallow:
+        args = tuple([iterable_argument(trace, function, at, arg) for at, arg in enumerate(args)])
     return run_natively(trace, function, *callbacks(trace, function, args, kwargs))
+
+
+def iterable_argument(trace: Trace, function: object, position: int, value: object) -> object:
+    """An argument that native code iterates over: one that iterates in Python becomes a proxy."""
+    if not consumes(function, position) or not is_object(value) or hasattr(value, "gi_interpreted"):
+        return value
+    if isinstance(value, CONTAINERS) and "__iter__" not in python_methods(type(value)):
+        return value  # native code looks past the other methods
+    if position == 0 and isinstance(function, types.MethodDescriptorType | types.WrapperDescriptorType):
+        return value
+    return proxy(trace, value)
+
+
+def hashed_argument(trace: Trace, function: object, position: int, value: object) -> object:
+    """An argument whose elements are going to be hashed: looked at, and listed if it comes out of an iterator."""
+    method = isinstance(function, types.MethodDescriptorType | types.WrapperDescriptorType)
+    if (position == 0 and method) or not consumes(function, position) or isinstance(value, dict | str | type | range):
+        return value
+    survey = Survey(trace, keep_symbols=False, shallow=False)
+    if isinstance(value, list | tuple | set | frozenset | collections.deque) or type(value) in VIEW_TYPES:
+        return survey.visit(value)
+    if type(value) is Settled:
+        value = value.iterator
+    if type(value) in ITERATOR_TYPES or type(value) in LAZY_ITERATORS or hasattr(value, "gi_interpreted"):
+        trace.entered += 1  # the iterator moves on: an instruction that breaks after this must be run again
+        return [survey.visit(item) for item in value]  # type: ignore[attr-defined]
+    return value
+
+
+def call_polyfill(trace: Trace, function: object, args: tuple, kwargs: dict) -> object:
+    from .calls import bind_arguments
+    from .frame import run_function
+
+    polyfill = POLYFILLS[function]
+    trace.pinned(polyfill)
+    return run_function(trace, polyfill, bind_arguments(trace, polyfill, args, kwargs))
 
 
 def call_native_default(trace: Trace, function: object, args: tuple, kwargs: dict) -> object:
@@ -157,9 +212,10 @@ def unbind(function: object, args: tuple) -> tuple[object, tuple]:
     if owner is None or isinstance(owner, types.ModuleType | type):
         return function, args
     if isinstance(function, types.BuiltinFunctionType | types.MethodWrapperType):
-        descriptor = lookup(type(owner), function.__name__)
-        if isinstance(descriptor, types.MethodDescriptorType | types.WrapperDescriptorType):
-            return descriptor, (owner, *args)
+        for klass in type(owner).__mro__:  # not the first found: ``super()`` may have gone past an override in Python
+            descriptor = klass.__dict__.get(function.__name__)
+            if isinstance(descriptor, types.MethodDescriptorType | types.WrapperDescriptorType):
+                return descriptor, (owner, *args)
     return function, args
 
 

@@ -260,6 +260,9 @@ def is_same(trace: Trace, left: object, right: object) -> bool:
             if type(one.real) not in CONSTANT_TYPES:
                 force(trace, one)
                 return False
+    for one in (left, right):
+        if type(one) is Lazy and (isinstance(one.real, types.FunctionType) or id(force(trace, one)) in trace.foreign):
+            trace.guards.add(one.source, "identity", one.real)
     if type(right) is Lazy:
         right = force(trace, right)
         if right is UNBOUND:
@@ -310,7 +313,7 @@ def contains(trace: Trace, container: object, value: object) -> bool:
 
 def contains_in_view(trace: Trace, view: object, value: object) -> bool:
     """``in`` on the keys, values or items of a dictionary, whose values may not have been looked at."""
-    from .rebuild import dict_of_view
+    from .values import dict_of_view
 
     owner, kind = dict_of_view(view), type(view).__name__
     if kind.endswith("keys"):
@@ -327,12 +330,8 @@ def contains_in_view(trace: Trace, view: object, value: object) -> bool:
 
 def contains_hashed(trace: Trace, container: object, value: object) -> bool:
     value = concrete(trace, value)
-    if special_method(trace, value, "__hash__") is not None or special_method(trace, value, "__eq__") is not None:
-        raise trace.fail("a dictionary or set lookup with a key whose __hash__ or __eq__ is Python code")
-    record_ = trace.record_of(container)
-    if record_ is not None and isinstance(container, dict):
-        return natives.call_native(trace, dict.__contains__, (container, value), {})  # type: ignore[return-value]
-    return plain(operator.contains, container, value)  # type: ignore[return-value]
+    base = next(base for base in (dict, set, frozenset) if isinstance(container, base))
+    return natives.call_native(trace, base.__contains__, (container, value), {})  # type: ignore[return-value]
 
 
 def search(trace: Trace, items: Iterator, value: object) -> bool:
@@ -382,7 +381,6 @@ def index_of(trace: Trace, container: object, key: object) -> object:
 def subscript(trace: Trace, name: str, container: object, *operands: object) -> object:
     """An item method of a builtin container, with the key made concrete."""
     key = slice_concrete(trace, operands[0])
-    check_key(trace, key)
     descriptor = natives.lookup(type(container), name)
     if isinstance(container, dict) and special_method(trace, container, "__missing__") is not None:
         return missing_item(trace, container, key)
@@ -407,13 +405,6 @@ def slice_concrete(trace: Trace, key: object) -> object:
     if type(key) is slice:
         return slice(*(concrete(trace, part) for part in (key.start, key.stop, key.step)))
     return concrete(trace, key)
-
-
-def check_key(trace: Trace, key: object) -> None:
-    if has_python_method(key) and not isinstance(key, type):
-        for name in ("__hash__", "__eq__", "__index__"):
-            if special_method(trace, key, name) is not None:
-                raise trace.fail(f"an item whose key has a {name} written in Python")
 
 
 def class_item(trace: Trace, cls: type, key: object) -> object:
@@ -475,14 +466,19 @@ def consume(trace: Trace, value: object) -> Iterator:
         yield item
 
 
+def unpackable(trace: Trace, value: object) -> Iterator:
+    """The elements of what is being unpacked."""
+    value = force(trace, value)
+    kind = type_of(trace, value)
+    if not hasattr(kind, "__iter__") and not hasattr(kind, "__getitem__"):
+        raise Raised(TypeError(f"cannot unpack non-iterable {kind.__name__} object"))
+    return consume(trace, value)
+
+
 def unpack(trace: Trace, value: object, count: int) -> list[object]:
     """``a, b = value``."""
-    value = force(trace, value)
-    if not isinstance(value, torch.Tensor) and special_method(trace, value, "__iter__") is None:
-        if not hasattr(type(value), "__iter__") and not hasattr(type(value), "__getitem__"):
-            raise Raised(TypeError(f"cannot unpack non-iterable {type(value).__name__} object"))
     items: list[object] = []
-    for item in consume(trace, value):
+    for item in unpackable(trace, value):
         items.append(item)
         if len(items) > count:
             raise Raised(ValueError(f"too many values to unpack (expected {count})"))

@@ -308,7 +308,7 @@ def build_dict_iterator(r: Rebuilder, shadow: object, name: str, place: int) -> 
     if owner is None:  # exhausted
         r.lines.append(f"{name} = _k_iter(())")
         return
-    method = {"key": "keys", "value": "values", "item": "items"}[type(shadow).__name__.split("_")[1].removesuffix("iterator")]
+    method = next(word for word in ("keys", "values", "items") if word[:-1] in type(shadow).__name__)
     try:
         left = list(shadow.__reduce__()[1][0])  # type: ignore[operator]
     except RuntimeError:
@@ -425,6 +425,10 @@ def build_list_method(r: Rebuilder, shadow: ListMethod, name: str, place: int) -
     r.lines.append(f"{name} = {r.read(shadow.pending.source)}.{shadow.name}")
 
 
+def build_sentinel(r: Rebuilder, shadow: object, name: str, place: int) -> None:
+    r.lines.append(f"{name} = _k_object()")
+
+
 BUILDERS: dict[type, Callable] = {
     ListMethod: build_list_method,
     list: build_list,
@@ -446,6 +450,7 @@ BUILDERS: dict[type, Callable] = {
     Trampoline: build_trampoline,
     Opaque: build_opaque,
     types.SimpleNamespace: build_namespace,
+    object: build_sentinel,
     **{kind: build_reduced for kind in natives.ITERATOR_TYPES | natives.LAZY_ITERATORS},
     **{type(iter(view)): build_dict_iterator for view in ({}, {}.values(), {}.items())},
     **{kind: build_view for kind in natives.VIEW_TYPES},

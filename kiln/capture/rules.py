@@ -20,6 +20,7 @@ import warnings
 
 import torch
 
+from .. import api
 from . import natives
 from .attributes import (
     delete_attribute,
@@ -174,6 +175,13 @@ def rule_object_delattr(trace, args, kwargs):
     generic_delete(trace, force(trace, args[0]), force(trace, args[1]))
 
 
+@rule(object)
+def rule_object(trace, args, kwargs):
+    if args or kwargs:
+        raise Raised(TypeError("object() takes no arguments"))
+    return object()
+
+
 @rule(object.__new__)
 def rule_object_new(trace, args, kwargs):
     return new_object(trace, force(trace, args[0]))
@@ -252,6 +260,8 @@ def truth(trace: Trace, value: object) -> bool:
             method = special_method(trace, value, name)
             if method is not None:
                 return bool(check(trace, concrete(trace, call(trace, method, (value,), {}))))
+    if id(value) in trace.foreign:
+        raise trace.fail(f"the truth of a {kind.__module__}.{kind.__qualname__} object from outside")
     if natives.Survey(trace, keep_symbols=True, shallow=True).visit(value) is not value:
         return bool(value)
     if kind.__module__ == "numpy":
@@ -294,7 +304,7 @@ def rule_len(trace, args, kwargs):
 def special_method(trace: Trace, value: object, name: str) -> types.FunctionType | None:
     """A special method written in Python, if the value's class has one."""
     kind = type(value)
-    if not kind.__flags__ & HEAP_TYPE or isinstance(value, torch.Tensor | Trampoline):
+    if not kind.__flags__ & HEAP_TYPE or isinstance(value, torch.Tensor | Trampoline) or is_symbolic(value):
         return None
     method = class_attribute(trace, kind, name)
     if isinstance(method, types.FunctionType):
@@ -351,6 +361,8 @@ def number_rule(kind: type, name: str, symbolic: tuple):
                 raise trace.fail(f"{kind.__name__}() of a tensor: it needs the tensor's value")
             if isinstance(value, symbolic):
                 return value
+            if is_symbolic(value):
+                return natives.call_native_default(trace, kind, values, kwargs)
             for method_name in (name, "__index__"):
                 method = special_method(trace, value, method_name)
                 if method is not None:
@@ -389,7 +401,10 @@ def get_iterator(trace: Trace, value: object) -> object:
         return iter(natives.proxy(trace, value))
     if isinstance(value, natives.Proxy) or special_method(trace, value, "__next__") is not None:
         return value
-    return natives.call_native_default(trace, iter, (value,), {})
+    made = natives.call_native_default(trace, iter, (value,), {})
+    if isinstance(value, dict) or type(value) in natives.VIEW_TYPES:
+        trace.mark_unbuildable(made)  # in case the dictionary changes meanwhile
+    return made
 
 
 def unbind_tensor(trace: Trace, tensor: torch.Tensor) -> tuple:
@@ -586,3 +601,17 @@ def rule_fields(trace, args, kwargs):
 
 
 __all__ = ["enum", "get_iterator", "load_namespace", "next_item", "truth", "type_of"]
+
+
+# -- Kiln's own -----------------------------------------------------------------------------------------------------
+
+
+@rule(api.graph_break)
+def rule_graph_break(trace, args, kwargs):
+    message = args[0] if args else kwargs.get("message", "")
+    raise trace.fail(f"kiln.graph_break({force(trace, message) or ''})", "remove the call to kiln.graph_break")
+
+
+@rule(api.is_compiling)
+def rule_is_compiling(trace, args, kwargs):
+    return True

@@ -339,7 +339,10 @@ def wrap_instance(trace: Trace, real: object, source: Source) -> object:
     cls = type(real)
     shadow = _bare_instance(cls)
     if shadow is None:
-        trace.name_source(real, source)  # itself, no guard, since nobody may look into it
+        if cls is object:  # a sentinel
+            return wrap_identity(trace, real, source)
+        guard_type(trace, real, source)
+        trace.name_source(real, source)  # itself: nobody may look into it
         trace.foreign[id(real)] = real
         return real
     guard_type(trace, real, source)

@@ -218,7 +218,8 @@ def _compare_dicts(self: Comparison, left: Any, right: Any, path: str) -> Iterat
         yield f"{path}: keys {shown(list(left))} expected, {shown(list(right))} seen"
         return
     # In order: the order of a dictionary is part of what a program can see. Raw iteration, past any overrides.
-    for one, other in zip(list(dict.keys(left)), list(dict.keys(right)), strict=True):
+    keys = collections.OrderedDict.keys if isinstance(left, collections.OrderedDict) else dict.keys
+    for one, other in zip(list(keys(left)), list(keys(right)), strict=True):
         complaints = list(self.walk(one, other, f"{path} key {shown(one)}"))
         yield from complaints
         if not complaints:
@@ -237,9 +238,9 @@ def _compare_sets(self: Comparison, left: Any, right: Any, path: str) -> Iterato
     # Elements without value equality (or of twin classes): pair each with an element that looks the same.
     remaining = list(right)
     for one in left:
-        for other in remaining:
-            if one == other or not differences(one, other, identity=False, rtol=self.rtol, atol=self.atol):
-                remaining.remove(other)
+        for index, other in enumerate(remaining):
+            if one is other or not differences(one, other, identity=False, rtol=self.rtol, atol=self.atol):
+                del remaining[index]
                 break
         else:
             yield f"{path}: element {shown(one)} expected, not found in {shown(right)}"

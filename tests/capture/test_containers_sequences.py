@@ -392,6 +392,6 @@ def iterators_returned(x):
     return iter([x, 1]), zip([1, 2], (x, x)), enumerate([x]), reversed([1, x]), range(3).__iter__()
 
 
-@program.rows
+@TABLE.rows
 def test_sequences(program, args, expect):
     TABLE.run(program, args, expect)

@@ -1,0 +1,143 @@
+"""Keys of dictionaries and elements of sets whose ``__hash__`` or ``__eq__`` is Python code.
+
+Native containers call these methods themselves, past the interpreter. So they are *rehearsed*: interpreted first, for
+the guards and for what they look at; then everything they looked at is put in place of the lazies, and native code may
+run the same methods and must come to the same result. Methods with effects cannot be rehearsed and break the graph.
+"""
+
+from __future__ import annotations
+
+import collections
+import enum
+import types
+
+import torch
+
+from .arguments import is_object, python_methods
+from .symbols import concrete
+from .trace import Trace
+from .values import CONSTANT_TYPES, Lazy
+from .wrap import force, getattr_static_dict
+
+
+def prepare(trace: Trace, args: tuple) -> None:
+    """Rehearse whatever a builtin would hash or compare by hash among its arguments."""
+    if trace.rehearsed or any(may_hash_object(arg) for arg in args):
+        keys = [key for arg in args for key in keys_in(trace, arg)]
+        if any(hashed_in_python(key) for key in keys):
+            rehearse_all(trace, keys)
+
+
+def may_hash_object(value: object) -> bool:
+    kind = type(value)
+    if kind in CONSTANT_TYPES:
+        return False
+    if kind in (list, tuple, set, frozenset, collections.deque):
+        return any(may_hash_object(item) for item in value)  # type: ignore[attr-defined]
+    return hashed_in_python(value)
+
+
+def hashed_in_python(value: object) -> bool:
+    """Whether hashing or comparing a key would run Python code of the program."""
+    kind = type(value)
+    if kind in CONSTANT_TYPES or isinstance(value, enum.Enum | type | torch.Tensor):
+        return False
+    if kind is tuple or kind is frozenset:
+        return any(hashed_in_python(item) for item in value)  # type: ignore[attr-defined]
+    methods = python_methods(kind) if is_object(value) else ()
+    return "__hash__" in methods or "__eq__" in methods
+
+
+def keys_in(trace: Trace, value: object) -> list[object]:
+    """What an argument contributes to hashing: itself as a key, its elements, its keys."""
+    value = force(trace, value)
+    if isinstance(value, dict):
+        return list(dict.keys(value))
+    if isinstance(value, set | list | collections.deque):
+        return [force(trace, item) for item in value]
+    if isinstance(value, tuple | frozenset):
+        return [value, *(force(trace, item) for item in value)]
+    return [value]
+
+
+def rehearse_all(trace: Trace, keys: list[object]) -> None:
+    by_hash: dict[int, list[object]] = {}
+    for key in keys:
+        if isinstance(key, list | dict | set):
+            continue  # not hashable: native code says so
+        others = by_hash.setdefault(rehearse_hash(trace, key), [])
+        for other in others:
+            if other is not key:
+                rehearse_equality(trace, key, other)
+                rehearse_equality(trace, other, key)
+        others.append(key)
+
+
+def rehearse_hash(trace: Trace, key: object) -> int:
+    if type(key) is tuple or type(key) is frozenset:
+        for item in key:  # type: ignore[attr-defined]
+            rehearse_hash(trace, item)
+    if "__hash__" not in python_methods(type(key)) or not hashed_in_python(key):
+        return hash(key) if getattr(type(key), "__hash__", None) is not None else 0
+    from .source import lookup
+
+    method = lookup(type(key), "__hash__")
+    number = rehearse(trace, method, key)
+    if type(number) is not int or hash(number) != hash(key):
+        raise trace.fail(f"a {type(key).__qualname__}, whose __hash__ cannot be foreseen, as a key")
+    return hash(key)
+
+
+def rehearse_equality(trace: Trace, left: object, right: object) -> None:
+    from .operators import compare
+
+    if hashed_in_python(left) or hashed_in_python(right):
+        rehearse(trace, lambda: compare(trace, "==", left, right), left, right)
+
+
+def rehearse(trace: Trace, function: object, *values: object) -> object:
+    """Interpret a method, then put what it looked at in place."""
+    from .calls import call
+
+    nodes = len(trace.graph.nodes)
+    trace.rehearsing += 1
+    try:
+        if isinstance(function, types.FunctionType) and function.__name__ == "<lambda>":
+            result = function()
+        else:
+            result = call(trace, function, values, {})
+    finally:
+        trace.rehearsing -= 1
+    if len(trace.graph.nodes) != nodes:
+        raise trace.fail("a key whose __hash__ or __eq__ computes with tensors")
+    trace.rehearsed = True
+    seen: set[int] = set()
+    for value in values:
+        settle(value, seen)
+    return concrete(trace, result)
+
+
+def settle(value: object, seen: set[int]) -> None:
+    """Replace lazies that were looked at by their values, in everything reachable."""
+    if id(value) in seen or type(value) in CONSTANT_TYPES or isinstance(value, torch.Tensor | type):
+        return
+    seen.add(id(value))
+    for holder in (getattr_static_dict(value), value):
+        if isinstance(holder, dict):
+            for key, item in list(dict.items(holder)):
+                dict.__setitem__(holder, key, settled(item, seen))
+        elif isinstance(holder, list):
+            for index, item in enumerate(list.copy(holder)):
+                list.__setitem__(holder, index, settled(item, seen))
+        elif isinstance(holder, tuple):
+            for item in holder:
+                settle(item, seen)
+
+
+def settled(item: object, seen: set[int]) -> object:
+    if type(item) is Lazy:
+        if not item.done:
+            return item
+        item = item.value
+    settle(item, seen)
+    return item
