@@ -21,6 +21,7 @@ from .values import DELETED, GraphBreak, Kind, Lazy, Raised, Record, TensorInfo,
 
 if TYPE_CHECKING:
     from .frame import Frame
+    from .generators import InterpretedGenerator
 
 
 @dataclass
@@ -57,6 +58,8 @@ class Trace:
         self.rehearsed = False
         self.keep: list[object] = []  # ids above stay valid while these live
         self.frames: list[Frame] = []
+        self.links: dict[int, tuple] = {}  # id of an exception on its way through native code -> (it, what it links to)
+        self.generators: list[InterpretedGenerator] = []  # of the program
         self.handled: BaseException | None = None  # what sys.exc_info() would say in the program
         self.instructions = 0
         self.entered = 0  # frames inlined so far
@@ -146,7 +149,7 @@ class Trace:
         if name not in builtins:
             raise Raised(NameError(f"name {name!r} is not defined"))
         value = builtins[name]
-        self.guards.add(Item(Pinned(Identity(builtins)), name), "identity", value)
+        self.guards.add(Item(GlobalsOf(Identity(builtins)), name), "identity", value)
         return value
 
     def count_jump(self) -> None:
@@ -172,12 +175,12 @@ class Trace:
         """Native code calls a Python callable of the program: back into the interpreter."""
         from .calls import call
         from .natives import unproxy
+        from .raising import as_native
+        from .tensors import back_from_native
         from .wrap import force
 
-        try:
+        with as_native(self), back_from_native():
             return force(self, call(self, function, tuple([unproxy(arg) for arg in args]), kwargs))
-        except Raised as raised:
-            raise raised.error from raised.error.__cause__
 
     def trampoline(self, function: object) -> Trampoline:
         return Trampoline(function, self.invoke)

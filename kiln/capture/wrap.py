@@ -103,7 +103,8 @@ def wrap_constant(trace: Trace, real: object, source: Source) -> object:
         from .symbols import wrap_number
 
         return wrap_number(trace, real, source)
-    trace.guards.add(source, "constant", real)
+    if not isinstance(source, ClassAttribute):  # a class attribute is watched with its class
+        trace.guards.add(source, "constant", real)
     return real
 
 
