@@ -21,9 +21,10 @@ from ..bytecode.split import UNBOUND
 from .effects import write_effects
 from .frame import NULL, Broken, Finished
 from .guards import KINDS, Guard, is_global_lookup, plain
-from .rebuild import Rebuilder, Text
+from .overrides import modes_changed
+from .rebuild import CannotRebuild, Rebuilder, Text
 from .source import Source, parameter_name
-from .symbols import shape_conditions
+from .conditions import NAMES, shape_conditions
 from .trace import SymbolInput, Trace
 
 
@@ -160,9 +161,7 @@ class CheckText(Text):
     def write_condition(self, condition: object) -> None:
         for name, source in condition.symbols:  # type: ignore[attr-defined]
             self.lines.append(f"{name} = {self.read(source)}")
-        import math
-
-        self.namespace.setdefault("math", math)
+        self.namespace.update(NAMES)
         self.require(condition.text)  # type: ignore[attr-defined]
 
 
@@ -206,6 +205,9 @@ class RunText:
     def __init__(self, trace: Trace, outcome: Finished | Broken, continuation: Continuation | None):
         self.trace = trace
         self.rebuilder = Rebuilder(trace)
+        mode = modes_changed(trace)
+        if mode is not None:
+            raise CannotRebuild(mode, "a torch-function mode is active here")
         if isinstance(outcome, Finished):
             self.ending = f"return {self.rebuilder.value(outcome.value)}"
         else:

@@ -5,10 +5,10 @@ Only run on a miss: guards are evaluated one by one, in order, until one fails.
 
 from __future__ import annotations
 
-import math
 import types
 
 from ..config import config
+from .conditions import NAMES
 from .entry import Entry, signature
 from .guards import KINDS, Guard, plain
 from .rebuild import Text
@@ -72,7 +72,7 @@ def failed_elsewhere(entry: Entry, reader: SourceReader, hints: dict[str, object
             return words
     for condition in guards.shapes:  # type: ignore[attr-defined]
         values = {name: reader.read(source) for name, source in condition.symbols}
-        if not eval(condition.text, {"math": math}, values):
+        if not eval(condition.text, {**NAMES}, values):
             return f"{condition.words} expected"
     return "arguments or objects that were different are the same object now (or the other way round)"
 

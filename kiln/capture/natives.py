@@ -46,6 +46,7 @@ from .builtin_tables import (
     is_shallow,
 )
 from .polyfills import POLYFILLS
+from .raising import from_native
 from .source import lookup
 from .symbols import NUMBER_FUNCTIONS, SYMBOLIC, arithmetic, is_arithmetic
 from .trace import Trace
@@ -128,7 +129,7 @@ def run(trace: Trace, function: object, args: tuple, kwargs: dict) -> object:
 
 def iterable_argument(trace: Trace, function: object, position: int, value: object) -> object:
     """An argument that native code iterates over: one that iterates in Python becomes a proxy."""
-    if not consumes(function, position) or not is_object(value) or hasattr(value, "gi_interpreted"):
+    if not consumes(function, position) or not is_object(value) or hasattr(type(value), "gi_interpreted"):
         return value
     if isinstance(value, CONTAINERS) and "__iter__" not in python_methods(type(value)):
         return value  # native code looks past the other methods
@@ -147,7 +148,7 @@ def hashed_argument(trace: Trace, function: object, position: int, value: object
         return survey.visit(value)
     if type(value) is Settled:
         value = value.iterator
-    if type(value) in ITERATOR_TYPES or type(value) in LAZY_ITERATORS or hasattr(value, "gi_interpreted"):
+    if type(value) in ITERATOR_TYPES or type(value) in LAZY_ITERATORS or hasattr(type(value), "gi_interpreted"):
         trace.entered += 1  # the iterator moves on: an instruction that breaks after this must be run again
         return [survey.visit(item) for item in value]  # type: ignore[attr-defined]
     return value
@@ -194,16 +195,8 @@ def run_natively(trace: Trace, function: object, args: tuple, kwargs: dict) -> o
     except (GraphBreak, Raised):
         raise
     except Exception as error:
-        raise Raised(clean(error)) from None
+        raise Raised(from_native(trace, error)) from None
     return unproxy(result)
-
-
-def clean(error: BaseException) -> BaseException:
-    """Drop the traceback: its frames are Kiln's, and would keep the trace alive."""
-    error.__traceback__ = None
-    if error.__context__ is not None and isinstance(error.__context__, Raised | GraphBreak):
-        error.__context__ = None
-    return error
 
 
 def unbind(function: object, args: tuple) -> tuple[object, tuple]:
@@ -242,7 +235,7 @@ def run_plainly(trace: Trace, function: object, args: tuple, kwargs: dict) -> ob
     try:
         result = function(*args, **kwargs)  # type: ignore[operator]
     except Exception as error:
-        raise Raised(clean(error)) from None
+        raise Raised(from_native(trace, error)) from None
     if not isinstance(result, tuple(CONSTANT_TYPES)):
         trace.pinned(result)
     return result

@@ -14,6 +14,7 @@ import torch
 
 from ..bytecode.split import UNBOUND
 from . import natives
+from .raising import from_native
 from .rules import get_iterator, next_item, special_method, truth, type_of
 from .symbols import concrete, is_symbolic
 from .tensors import record
@@ -66,7 +67,7 @@ def binary(trace: Trace, sign: str, left: object, right: object) -> object:
     """``left <sign> right``, augmented assignment included."""
     if type(left) in SIMPLE and type(right) in SIMPLE:
         function = INPLACE[sign][0] if sign.endswith("=") else BINARY[sign][0]
-        return plain(function, left, right)
+        return plain(trace, function, left, right)
     own = sign.endswith("=") and not isinstance(left, torch.Tensor)  # the left operand's own augmented assignment
     if own and (isinstance(left, list) or (has_python_method(left) and special_method(trace, left, INPLACE[sign][1]))):
         return inplace(trace, sign, left, right)
@@ -80,11 +81,11 @@ def binary(trace: Trace, sign: str, left: object, right: object) -> object:
     return run(trace, function, left, right)
 
 
-def plain(function: object, *operands: object) -> object:
+def plain(trace: Trace, function: object, *operands: object) -> object:
     try:
         return function(*operands)  # type: ignore[operator]
     except Exception as error:
-        raise Raised(natives.clean(error)) from None
+        raise Raised(from_native(trace, error)) from None
 
 
 def run(trace: Trace, function: object, left: object, right: object) -> object:
@@ -116,20 +117,14 @@ def tensor_binary(trace: Trace, sign: str, left: object, right: object) -> objec
 
 
 def record_operator(trace: Trace, function: object, *operands: object) -> object:
-    from .torch_calls import torch_function_override
+    from .overrides import operator_override
 
-    custom = torch_function_override(trace, tensor_method(function), operands, {})
+    custom = operator_override(trace, function, operands)
     if custom is not None:
         return custom[0]
     if function is operator.pow and isinstance(operands[0], int | float) and operands[0] < 0:
         function = torch.pow  # torch.fx writes -2 ** x, which Python reads as -(2 ** x)
     return record(trace, function, operands, {})
-
-
-def tensor_method(function: object) -> object:
-    """The method that ``__torch_function__`` would be told of."""
-    name = "__" + function.__name__.strip("_") + "__"  # type: ignore[attr-defined]
-    return getattr(torch.Tensor, name, function)
 
 
 def inplace(trace: Trace, sign: str, left: object, right: object) -> object:
@@ -215,7 +210,7 @@ def compare(trace: Trace, sign: str, left: object, right: object) -> object:
     """``left <sign> right`` for comparison signs."""
     function, name, reflected = COMPARE[sign]
     if type(left) in SIMPLE and type(right) in SIMPLE:
-        return plain(function, left, right)
+        return plain(trace, function, left, right)
     if isinstance(left, torch.Tensor) or isinstance(right, torch.Tensor):
         return compare_tensor(trace, sign, function, left, right)
     if has_python_method(left) or has_python_method(right):
@@ -414,9 +409,9 @@ def class_item(trace: Trace, cls: type, key: object) -> object:
     method = natives.lookup(type(cls), "__getitem__")
     if isinstance(method, types.FunctionType):
         if isinstance(cls, natives.enum.EnumMeta):
-            return plain(operator.getitem, cls, concrete(trace, key))
+            return plain(trace, operator.getitem, cls, concrete(trace, key))
         return call(trace, method, (cls, key), {})
-    made = plain(operator.getitem, cls, key)
+    made = plain(trace, operator.getitem, cls, key)
     trace.pinned(made)
     return made
 

@@ -490,7 +490,7 @@ def builder_for(shadow: object) -> Callable | None:
     if isinstance(shadow, int | float | str | bytes | complex):
         return build_value_subclass
     cls = type(shadow)
-    if type(shadow).__name__ == "InterpretedGenerator" or shadow is NULL or not cls.__flags__ & HEAP_TYPE:
+    if getattr(cls, "unbuildable", False) or type(shadow).__name__ == "InterpretedGenerator" or shadow is NULL or not cls.__flags__ & HEAP_TYPE:
         return build_bound if cls.__module__ in ("typing", "functools", "_functools", "inspect") else None
     if lookup(cls, "__new__") is not None and next(b for b in cls.__mro__ if not b.__flags__ & HEAP_TYPE) is object:
         return build_instance

@@ -34,7 +34,7 @@ from .attributes import (
 )
 from .calls import call, new_object
 from .natives import rule
-from .raising import traceback_of
+from .raising import from_native, traceback_of
 from .source import lookup
 from .symbols import concrete, is_symbolic
 from .trace import Trace
@@ -90,7 +90,7 @@ def is_instance(trace: Trace, value: object, classes: object) -> bool:
             return issubclass(kind, classes)  # type: ignore[arg-type]
         return isinstance(value, classes)  # type: ignore[arg-type]
     except TypeError as error:
-        raise Raised(natives.clean(error)) from None
+        raise Raised(from_native(trace, error)) from None
 
 
 def natively_checked(cls: object) -> bool:
@@ -111,7 +111,7 @@ def rule_issubclass(trace, args, kwargs):
     try:
         return issubclass(cls, classes)
     except TypeError as error:
-        raise Raised(natives.clean(error)) from None
+        raise Raised(from_native(trace, error)) from None
 
 
 @rule(callable)
@@ -306,6 +306,8 @@ def special_method(trace: Trace, value: object, name: str) -> types.FunctionType
     kind = type(value)
     if not kind.__flags__ & HEAP_TYPE or isinstance(value, torch.Tensor | Trampoline) or is_symbolic(value):
         return None
+    if hasattr(kind, "gi_interpreted"):
+        return None
     method = class_attribute(trace, kind, name)
     if isinstance(method, types.FunctionType):
         from .attributes import name_class_value
@@ -428,7 +430,9 @@ def rule_next(trace, args, kwargs):
 def next_item(trace: Trace, iterator: object) -> object:
     """``next(iterator)``; raises ``Raised(StopIteration)`` at the end."""
     iterator = force(trace, iterator)
-    method = special_method(trace, iterator, "__next__") if not hasattr(iterator, "gi_interpreted") else None
+    if hasattr(type(iterator), "gi_interpreted"):
+        return iterator.resume(None)  # type: ignore[attr-defined]
+    method = special_method(trace, iterator, "__next__")
     if method is not None:
         return call(trace, method, (iterator,), {})
     return natives.call_native_default(trace, next, (iterator,), {})
@@ -444,7 +448,7 @@ def rule_super(trace, args, kwargs):
         try:
             return super(cls, owner)
         except TypeError as error:
-            raise Raised(natives.clean(error)) from None
+            raise Raised(from_native(trace, error)) from None
     if args:
         raise trace.fail("super() with one argument")
     frame = trace.frames[-1]
@@ -594,7 +598,7 @@ def rule_fields(trace, args, kwargs):
     try:
         made = dataclasses.fields(value if isinstance(value, type) else type_of(trace, value))  # type: ignore[arg-type]
     except TypeError as error:
-        raise Raised(natives.clean(error)) from None
+        raise Raised(from_native(trace, error)) from None
     for item in made:
         trace.pinned(item)
     return made

@@ -7,6 +7,7 @@ once. ``describe`` gives the name that people see (``L['x'].weight``).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -193,14 +194,42 @@ class TypeOf(Source):
         return f"type({self.base.describe()})"
 
 
+@dataclass(frozen=True)
+class Literal(Source):
+    """A number written in the program: an operand of a :class:`Computed`. (1, 1.0 and True are three literals.)"""
+
+    kind: type
+    text: str
+
+    def render(self, base, bind):
+        return f"_k_float({self.text!r})" if self.text.lstrip("-") in ("inf", "nan") else f"({self.text})"
+
+    def describe(self):
+        return self.text
+
+
+@dataclass(frozen=True)
+class Computed(Source):
+    """What a function without effects gives for numbers that are read from other sources."""
+
+    function: Callable
+    operands: tuple[Source, ...]
+
+    def render_call(self, operands: list[str], bind: Callable[[object, str], str]) -> str:
+        return f"{bind(self.function, self.function.__name__)}({', '.join(operands)})"
+
+    def describe(self):
+        return f"{self.function.__name__}({', '.join(operand.describe() for operand in self.operands)})"
+
+
 def render_key(key: object, bind: Callable[[object, str], str]) -> str:
     """Text of a constant key: a literal where that is exact, a bound object elsewhere."""
     return repr(key) if type(key) in (str, int, bool, type(None), bytes) else bind(key, "key")
 
 
 def parameter_name(name: str) -> str:
-    """A parameter's name as an identifier (comprehensions call theirs ``.0``)."""
-    return name if name.isidentifier() else "implicit" + name.replace(".", "_")
+    """A parameter's name as an identifier (comprehensions call theirs ``.0``, pytest names its own ``@py_assert1``)."""
+    return name if name.isidentifier() else "implicit" + re.sub(r"\W", "_", name)
 
 
 def lookup(cls: type, name: str, default: object = None) -> object:

@@ -1,24 +1,40 @@
-"""Symbolic numbers: which sizes and ints may vary, their graph nodes, and the conditions they are under.
+"""Symbolic numbers: which sizes, ints and floats may vary, how they are made, and what arithmetic on them gives.
 
 Sizes start static. One that differs from the first call (a guard miss), or is marked, or falls under
-``dynamic=True``, becomes a symbol of torch's ``ShapeEnv``. Arithmetic on it is torch's ``SymInt``; a comparison the
-program branches on becomes a condition; anything that needs the number itself specialises, with a guard.
+``dynamic=True``, becomes a symbol of torch's ``ShapeEnv``. Integer arithmetic on it is torch's ``SymInt``; a comparison
+the program branches on becomes a condition (``conditions.py``); anything that needs the number itself specialises.
+
+Floats are another matter: sympy rounds, reorders and simplifies them, which eager does not. So a symbolic float is
+never an expression, only a name. The result of arithmetic with floats is a *new* name whose source is that very
+computation (:class:`~kiln.capture.source.Computed`): plain Python does it, before the graph runs, to the last bit.
 """
 
 from __future__ import annotations
 
+import math
 import operator
+import types
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.fx
 
+from .conditions import (
+    compile_expression,
+    equal,
+    equals_expression,
+    expression_text,
+    symbol_input,
+    symbol_names,
+)
 from .fakes import static_fake
-from .guards import ShapeCondition
-from .source import Source
+from .source import Attribute, Computed, InstanceAttribute, Item, Literal, Source
 from .trace import SymbolInput, Trace
+from .values import Raised
 
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+NUMBERS = (int, float, torch.SymInt, torch.SymFloat)
 
 
 def is_symbolic(value: object) -> bool:
@@ -33,10 +49,26 @@ def concrete(trace: Trace, value: object) -> object:
     if isinstance(value, torch.SymInt):
         return int(value)
     if isinstance(value, torch.SymFloat):
-        return float(value)
+        return concrete_float(trace, value)
     if isinstance(value, torch.SymBool):
         return bool(value)
     return value
+
+
+def concrete_float(trace: Trace, value: torch.SymFloat) -> float:
+    known = known_float(trace, value)
+    if known is None:  # an expression that torch made: its symbols are guarded, which is enough
+        return float(value)
+    trace.guards.add(known.source, "constant", known.real)
+    return known.real  # type: ignore[return-value]
+
+
+def known_float(trace: Trace, value: torch.SymFloat) -> SymbolInput | None:
+    expression = value.node.expr
+    return symbol_input(trace, str(expression)) if str(expression) in trace.symbols else None
+
+
+# -- sizes of tensors -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -81,13 +113,17 @@ class OffsetOf(Source):
 
 
 def dynamic_dimensions(trace: Trace, real: torch.Tensor, source: Source) -> tuple[bool, ...] | None:
-    """Which dimensions of an input may vary: marked by the user, seen to vary, or all under ``dynamic=True``."""
+    """Which dimensions of an input may vary: marked by the user, seen to vary, or all under ``dynamic=True``.
+
+    Parameters keep their sizes unless marked: another parameter is another model.
+    """
     marked = getattr(real, "_kiln_dynamic", frozenset())
     static = getattr(real, "_kiln_static", frozenset())
-    everything = trace.options.dynamic is True and not isinstance(real, torch.nn.Parameter)
-    seen = trace.hints.get(source.describe(), frozenset()) if trace.options.dynamic is not False else frozenset()
+    free = not isinstance(real, torch.nn.Parameter)
+    seen = trace.hints.get(source.describe(), frozenset()) if free and trace.options.dynamic is not False else frozenset()
+    everything = free and trace.options.dynamic is True
     flags = [
-        (index in marked or everything or index in seen) and index not in static and size > 1
+        (index in marked or everything or index in seen) and index not in static and size > 1  # type: ignore[operator]
         for index, size in enumerate(real.shape)
     ]
     return tuple(flags) if any(flags) else None
@@ -103,23 +139,49 @@ def fake_input(trace: Trace, real: torch.Tensor, source: Source, dynamic: tuple[
     else:
         fake = _symbolic_fake(trace, real, source, dynamic)
         for dimension, size in enumerate(fake.shape):
-            _name_symbol(trace, size, SizeOf(source, dimension))
+            _name_symbol(trace, size, SizeOf(source, dimension), real.size(dimension))
         for dimension, stride in enumerate(fake.stride()):
-            _name_symbol(trace, stride, StrideOf(source, dimension))
-        _name_symbol(trace, fake.storage_offset(), OffsetOf(source))
+            _name_symbol(trace, stride, StrideOf(source, dimension), real.stride(dimension))
+        _name_symbol(trace, fake.storage_offset(), OffsetOf(source), real.storage_offset())
     return fake
 
 
 def _symbolic_fake(trace: Trace, real: torch.Tensor, source: Source, dynamic: tuple[bool, ...]) -> torch.Tensor:
     from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext
 
-    sizes = [DimDynamic.DYNAMIC if flag else DimDynamic.STATIC for flag in dynamic]
     marked = getattr(real, "_kiln_dynamic", frozenset())
-    sizes = [DimDynamic.DUCK if flag and index not in marked else kind for index, (flag, kind) in enumerate(zip(dynamic, sizes, strict=True))]
+    kinds = [DimDynamic.DYNAMIC if index in marked else DimDynamic.DUCK for index in range(real.dim())]
+    sizes = [kind if flag else DimDynamic.STATIC for kind, flag in zip(kinds, dynamic, strict=True)]
     context = StatelessSymbolicContext(dynamic_sizes=sizes, constraint_sizes=[None] * real.dim())
-    return trace.environment.mode.from_tensor(
-        real, source=torch_source(source), symbolic_context=context, trace=False
-    )
+    assert trace.environment.shapes is not None  # made now: the mode has to know it
+    return trace.environment.mode.from_tensor(real, source=torch_source(source), symbolic_context=context, trace=False)
+
+
+def guard_strides(trace: Trace, fake: torch.Tensor, source: Source) -> bool:
+    """Whether the native check of strides fits what was assumed; otherwise conditions say it, stride by stride.
+
+    The native check knows "each stride is the product of what is inside"; a view with other strides may have symbols
+    or products of its own, as ``ShapeEnv`` inferred them.
+    """
+    sizes, strides = fake.shape, fake.stride()
+    expected: Any = 1
+    plain = True
+    for size, stride in zip(reversed(sizes), reversed(strides), strict=True):
+        plain = plain and _expression(stride) == _expression(expected)
+        expected = size * expected
+    if plain:
+        return True
+    for dimension, stride in enumerate(strides):
+        place = StrideOf(source, dimension)
+        if not isinstance(stride, torch.SymInt):
+            trace.guards.add(place, "constant", stride)
+        elif not stride.node.expr.is_symbol:
+            trace.guards.shapes.append(equals_expression(trace, place, stride.node.expr))
+    return False
+
+
+def _expression(value: Any) -> Any:
+    return value.node.expr if isinstance(value, torch.SymInt) else value
 
 
 def torch_source(source: Source) -> object:
@@ -163,7 +225,7 @@ def _source_class() -> type:
     return _SOURCE_CLASS
 
 
-def _name_symbol(trace: Trace, value: object, source: Source) -> None:
+def _name_symbol(trace: Trace, value: Any, source: Source, real: int | float) -> None:
     """Remember where a symbol can be read; a second place for the same symbol is a condition of equality."""
     if not isinstance(value, torch.SymInt | torch.SymFloat):
         return
@@ -172,137 +234,177 @@ def _name_symbol(trace: Trace, value: object, source: Source) -> None:
         return
     name = str(expression)
     if name not in trace.symbols:
+        from .tensors import add_placeholder
+
         trace.symbols[name] = source
-        node = _symbol_placeholder(trace, source)
+        node = add_placeholder(trace, source)
         node.meta["example_value"] = value
-        trace.inputs.append(SymbolInput(name, source, node, value))
+        trace.inputs.append(SymbolInput(name, source, node, value, real))
     elif trace.symbols[name] != source:
-        words = f"{source.describe()} == {trace.symbols[name].describe()}"
-        trace.guards.shapes.append(ShapeCondition("a == b", words, (("a", source), ("b", trace.symbols[name]))))
+        trace.guards.shapes.append(equal(source, trace.symbols[name]))
 
 
-def _symbol_placeholder(trace: Trace, source: Source) -> torch.fx.Node:
-    from .tensors import add_placeholder
+# -- numbers from outside -------------------------------------------------------------------------------------------
 
-    return add_placeholder(trace, source)
+LARGEST = 2**62  # torch's symbols are 64 bits wide
 
 
 def wrap_number(trace: Trace, real: int | float, source: Source) -> object:
     """An int or float from outside: itself with a guard, or a symbol once it was seen to vary."""
-    varies = trace.hints.get(source.describe()) is not None and trace.options.dynamic is not False
-    if trace.options.dynamic is True:
-        varies = True
-    if not varies or type(real) is float or (type(real) is int and real in (0, 1)):
+    if not may_vary(trace, real, source):
         trace.guards.add(source, "constant", real)
         return real
     known = next((i for i in trace.inputs if isinstance(i, SymbolInput) and i.source == source), None)
     if known is not None:
         return known.value
-    trace.guards.add(source, "type", int)
-    return _symbolic_int(trace, real, source)
+    trace.guards.add(source, "type", type(real))
+    return new_symbol(trace, real, source)
 
 
-def _symbolic_int(trace: Trace, real: int, source: Source) -> object:
+def may_vary(trace: Trace, real: int | float, source: Source) -> bool:
+    """Whether a number is to be symbolic. 0, 1 and what is not finite mean too much to be left open."""
+    if trace.options.dynamic is False or real in (0, 1) or not math.isfinite(real) or abs(real) > LARGEST:
+        return False
+    if trace.hints.get(source.describe()) is not None:
+        return True
+    return trace.options.dynamic is True and type(real) is int and is_argument(source)
+
+
+def is_argument(source: Source) -> bool:
+    """Whether a number is passed in, as opposed to a setting of an object, which rarely varies."""
+    while isinstance(source, Item):
+        source = source.base
+    return not isinstance(source, InstanceAttribute | Attribute)
+
+
+def new_symbol(trace: Trace, real: int | float, source: Source) -> object:
     from torch.fx.experimental.symbolic_shapes import DimDynamic
 
     shapes = trace.environment.shapes
     named = torch_source(source)
     symbol = shapes.create_unspecified_symbol(real, source=named, dynamic_dim=DimDynamic.DYNAMIC)
-    value = shapes.create_symintnode(symbol, hint=real, source=named)
-    _name_symbol(trace, value, source)
+    make = shapes.create_symintnode if type(real) is int else shapes.create_symfloatnode
+    value = make(symbol, hint=real, source=named)
+    _name_symbol(trace, value, source, real)
     return value
+
+
+# -- arithmetic -----------------------------------------------------------------------------------------------------
+
+EXACT = {operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod, operator.neg, operator.pos}
+EXACT |= {operator.iadd, operator.isub, operator.imul, operator.ifloordiv, operator.imod, min, max}
+EXACT |= {operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne}
+POWERS = {operator.pow, operator.ipow, pow}
+DIVISIONS = {operator.floordiv, operator.mod, operator.ifloordiv, operator.imod}
+SYMBOLIC_FORMS = {min: torch.sym_min, max: torch.sym_max}
+
+NUMBER_FUNCTIONS = EXACT | POWERS | {abs, round, int, float, operator.abs, operator.index, operator.truediv}
+NUMBER_FUNCTIONS |= {operator.itruediv, operator.lshift, operator.rshift, operator.and_, operator.or_, operator.xor}
+NUMBER_FUNCTIONS |= {operator.inv, operator.invert, operator.ilshift, operator.irshift, operator.iand, operator.ior}
+NUMBER_FUNCTIONS |= {operator.ixor} | {f for f in vars(math).values() if isinstance(f, types.BuiltinFunctionType)}
+"""Functions from numbers to a number, without effects."""
+
+
+def is_arithmetic(args: tuple) -> bool:
+    """Whether all operands are numbers, of which one is symbolic."""
+    return any(is_symbolic(arg) for arg in args) and all(isinstance(arg, NUMBERS) for arg in args)
+
+
+def arithmetic(trace: Trace, function: Any, operands: tuple) -> object:
+    """What a number function gives for operands of which one is symbolic."""
+    operands = tuple([int(operand) if type(operand) is bool else operand for operand in operands])
+    if all(isinstance(operand, int | torch.SymInt) for operand in operands) and is_exact(function, operands):
+        return SYMBOLIC_FORMS.get(function, function)(*operands)
+    return computed(trace, function, operands)
+
+
+def is_exact(function: Any, operands: tuple) -> bool:
+    """Whether torch's symbolic integers do this as Python does. (An error is the program's, in its own words.)"""
+    if function in DIVISIONS:
+        return hint(operands[1]) != 0
+    if function in POWERS:
+        return len(operands) == 2 and type(operands[1]) is int and 0 <= operands[1] < 8
+    return function in EXACT and (function not in SYMBOLIC_FORMS or len(operands) == 2)
+
+
+def plain_call(function: Any, operands: list) -> object:
+    try:
+        return function(*operands)
+    except Exception as error:
+        raise Raised(error.with_traceback(None)) from None
+
+
+def computed(trace: Trace, function: Any, operands: tuple) -> object:
+    """What plain Python computes from numbers that may vary: a number that may vary, read by computing it again."""
+    sources = [operand_source(trace, operand) for operand in operands]
+    if any(source is None for source in sources):
+        return plain_call(function, [concrete(trace, operand) for operand in operands])
+    try:
+        real = function(*[real_number(trace, operand) for operand in operands])
+    except Exception:  # the error, or none, depends on the numbers
+        return plain_call(function, [concrete(trace, operand) for operand in operands])
+    if type(real) not in (int, float, bool):
+        return plain_call(function, [concrete(trace, operand) for operand in operands])
+    source = Computed(function, tuple(sources))  # type: ignore[arg-type]
+    if type(real) is bool or real in (0, 1) or not math.isfinite(real) or abs(real) > LARGEST:
+        trace.guards.add(source, "constant", real)
+        return real
+    known = next((i for i in trace.inputs if isinstance(i, SymbolInput) and i.source == source), None)
+    if known is not None:
+        return known.value
+    trace.guards.add(source, "type", type(real))
+    return new_symbol(trace, real, source)
+
+
+def operand_source(trace: Trace, operand: Any) -> Source | None:
+    """Where plain Python finds an operand."""
+    if not is_symbolic(operand):
+        return Literal(type(operand), repr(operand))
+    if isinstance(operand, torch.SymFloat):
+        known = known_float(trace, operand)
+        return None if known is None else known.source
+    expression = trace.environment.shapes.replace(operand.node.expr)
+    names = symbol_names(expression)
+    if any(name not in trace.symbols for name in names):
+        return None
+    if not names:
+        return Literal(int, str(expression))
+    if expression.is_symbol:
+        return trace.symbols[names[0]]
+    function = compile_expression(expression_text(expression), tuple(names))
+    return Computed(function, tuple(trace.symbols[name] for name in names))
+
+
+def real_number(trace: Trace, operand: Any) -> object:
+    """The number an operand is in this call, without assuming it."""
+    if isinstance(operand, torch.SymFloat):
+        return known_float(trace, operand).real  # type: ignore[union-attr]
+    return hint(operand)
+
+
+def hint(operand: Any) -> Any:
+    return operand.node.hint if isinstance(operand, torch.SymInt) else operand
 
 
 # -- graph nodes ----------------------------------------------------------------------------------------------------
 
 
-def symbol_node(trace: Trace, value: object) -> object:
+def symbol_node(trace: Trace, value: Any) -> object:
     """The graph value of a symbolic number: a plain number where it is one, else nodes made from its expression."""
-    expression = value.node.expr  # type: ignore[attr-defined]
-    node = expression_node(trace, trace.environment.shapes.replace(expression))
+    if isinstance(value, torch.SymFloat):
+        known = known_float(trace, value)
+        return concrete_float(trace, value) if known is None else known.node
+    node = expression_node(trace, trace.environment.shapes.replace(value.node.expr))
     if isinstance(node, torch.fx.Node):
         node.meta.setdefault("example_value", value)
     return node
 
 
-def expression_node(trace: Trace, expression: object) -> object:
-    if expression.is_number:  # type: ignore[attr-defined]
-        return int(expression) if expression.is_integer else float(expression)  # type: ignore[attr-defined,call-overload]
-    if expression.is_symbol:  # type: ignore[attr-defined]
-        name = str(expression)
-        return next(i.node for i in trace.inputs if isinstance(i, SymbolInput) and i.symbol == name)
-    return _operation_node(trace, expression)
-
-
-def _operation_node(trace: Trace, expression: object) -> object:
-    """Nodes for a compound expression, printed by torch as Python and recorded as one small function."""
-    names = sorted(str(symbol) for symbol in expression.free_symbols)  # type: ignore[attr-defined]
-    function = compile_expression(expression_text(expression), tuple(names))
-    arguments = tuple(next(i.node for i in trace.inputs if isinstance(i, SymbolInput) and i.symbol == n) for n in names)
-    return trace.graph.call_function(function, arguments)
-
-
-_COMPILED: dict[tuple[str, tuple[str, ...]], object] = {}
-
-
-def compile_expression(text: str, names: tuple[str, ...]) -> object:
-    """A function of the named symbols for the text of an expression."""
-    import math
-
-    known = _COMPILED.get((text, names))
-    if known is None:
-        namespace: dict[str, object] = {"math": math, "torch": torch, "operator": operator}
-        exec(f"def size_expression({', '.join(names)}):\n    return {text}", namespace)
-        known = _COMPILED[(text, names)] = namespace["size_expression"]
-        known.__module__ = "kiln.sizes"  # type: ignore[attr-defined]
-    return known
-
-
-def expression_text(expression: object) -> str:
-    """A sympy expression as Python."""
-    from torch.utils._sympy.printers import PythonPrinter
-
-    return PythonPrinter().doprint(expression)
-
-
-# -- conditions -----------------------------------------------------------------------------------------------------
-
-
-def shape_conditions(trace: Trace) -> list[ShapeCondition]:
-    """What the program's branches on sizes assumed, in terms of sources."""
-    if not trace.symbols:
-        return []
-    shapes = trace.environment.shapes
-    conditions = [condition(trace, guard.expr) for guard in shapes.guards]
-    for name, source in trace.symbols.items():
-        conditions += _range_conditions(trace, shapes, name, source)
-    return [c for c in conditions if c is not None]
-
-
-def condition(trace: Trace, expression: object) -> ShapeCondition | None:
-    names = sorted(str(symbol) for symbol in expression.free_symbols)  # type: ignore[attr-defined]
-    if not names:
-        return None
-    missing = [name for name in names if name not in trace.symbols]
-    if missing:
-        raise trace.fail(f"a condition on a size that cannot be read from the arguments: {expression}")
-    text = expression_text(expression)
-    words = text
-    for name in sorted(names, key=len, reverse=True):
-        words = words.replace(name, trace.symbols[name].describe())
-    return ShapeCondition(text, words, tuple((name, trace.symbols[name]) for name in names))
-
-
-def _range_conditions(trace: Trace, shapes: object, name: str, source: Source) -> list[ShapeCondition]:
-    """Bounds that torch assumes of a symbol (a dynamic size is at least 2: 0 and 1 are special)."""
-    symbol = next((s for s in shapes.var_to_range if str(s) == name), None)  # type: ignore[attr-defined]
-    if symbol is None:
-        return []
-    limits = shapes.var_to_range[symbol]  # type: ignore[attr-defined]
-    found = []
-    for bound, sign in ((limits.lower, ">="), (limits.upper, "<=")):
-        if getattr(bound, "is_Integer", False) and abs(int(bound)) < 2**60:
-            text = f"{name} {sign} {int(bound)}"
-            words = f"{source.describe()} {sign} {int(bound)}"
-            found.append(ShapeCondition(text, words, ((name, source),)))
-    return found
+def expression_node(trace: Trace, expression: Any) -> object:
+    if expression.is_number:
+        return int(expression) if expression.is_integer else float(expression)
+    if expression.is_symbol:
+        return symbol_input(trace, str(expression)).node
+    names = tuple(symbol_names(expression))
+    function = compile_expression(expression_text(expression), names)
+    return trace.graph.call_function(function, tuple(symbol_input(trace, name).node for name in names))

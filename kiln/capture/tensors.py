@@ -7,17 +7,19 @@ operators ``call_function``, methods ``call_method``, as in every fx graph. What
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import re
 import types
+from collections.abc import Iterator
 
 import torch
 import torch.fx
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, _get_current_function_mode, _pop_mode_temporarily
 
 from .guards import TensorGuard
 from .source import Attribute, Source
-from .symbols import concrete, dynamic_dimensions, fake_input, is_symbolic, symbol_node
+from .symbols import concrete, dynamic_dimensions, fake_input, guard_strides, is_symbolic, symbol_node
 from .trace import Trace
 from .values import CONSTANT_TYPES, GraphBreak, Lazy, Opaque, Raised, TensorInfo, Trampoline, new_tuple
 
@@ -33,6 +35,8 @@ def is_tensor(value: object) -> bool:
 
 def wrap_tensor(trace: Trace, real: torch.Tensor, source: Source) -> object:
     """A tensor from outside becomes a graph input."""
+    from .overrides import is_overriding
+
     known = trace.by_real.get(id(real))
     if known is not None:
         if known.source != source:
@@ -46,9 +50,11 @@ def wrap_tensor(trace: Trace, real: torch.Tensor, source: Source) -> object:
         )
     if real.layout is not torch.strided or real.is_quantized:
         raise trace.fail(f"a tensor with layout {real.layout}", "call the code that uses it outside kiln.compile")
+    trace.overriding |= is_overriding(type(real))
     dynamic = dynamic_dimensions(trace, real, source)
     fake = fake_input(trace, real, source, dynamic)
-    trace.guards.tensors.append(TensorGuard(source, real, dynamic))
+    strides = dynamic is None or guard_strides(trace, fake, source)
+    trace.guards.tensors.append(TensorGuard(source, real, dynamic, strides))
     node = add_placeholder(trace, source)
     node.meta["example_value"] = fake
     info = TensorInfo(fake, node, type(real), source, real)
@@ -96,7 +102,13 @@ def record(trace: Trace, function: object, args: tuple, kwargs: dict, *, method:
     args, kwargs = prepare(trace, args), prepare(trace, kwargs)
     leaves = tensor_leaves((args, kwargs))
     versions = [version(leaf) for leaf in leaves]
-    result = run_fake(trace, function, args, kwargs)
+    try:
+        result = run_fake(trace, function, args, kwargs)
+    except GraphBreak:
+        if not has_symbolic_float((args, kwargs)):
+            raise
+        args, kwargs = plain_floats(trace, args), plain_floats(trace, kwargs)  # an operation that needs the number
+        result = run_fake(trace, function, args, kwargs)
     if not needs_node(function, result, leaves):
         return result
     changed = [leaf for leaf, before in zip(leaves, versions, strict=True) if version(leaf) != before]
@@ -107,6 +119,25 @@ def record(trace: Trace, function: object, args: tuple, kwargs: dict, *, method:
     node.meta["stack_trace"] = trace.stack_trace()
     node.meta["example_value"] = result
     return adopt(trace, result, node)
+
+
+def has_symbolic_float(value: object) -> bool:
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        return any(has_symbolic_float(item) for item in value)
+    return isinstance(value, torch.SymFloat)
+
+
+def plain_floats(trace: Trace, value: object) -> object:
+    """Arguments with the floats they have in this call, which are guarded by that."""
+    if isinstance(value, dict):
+        return {key: plain_floats(trace, item) for key, item in value.items()}
+    if isinstance(value, tuple):
+        return value if type(value) is torch.Size else new_tuple(type(value), [plain_floats(trace, v) for v in value])
+    if isinstance(value, list):
+        return [plain_floats(trace, item) for item in value]
+    return concrete(trace, value) if isinstance(value, torch.SymFloat) else value
 
 
 def prepare(trace: Trace, value: object) -> object:
@@ -276,7 +307,22 @@ def to_nodes(trace: Trace, value: object) -> object:
         return {key: to_nodes(trace, item) for key, item in value.items()}
     if kind is slice:
         return slice(*(to_nodes(trace, part) for part in (value.start, value.stop, value.step)))
+    if isinstance(value, UNPRINTABLE):
+        return constant_node(trace, value)
     return value
+
+
+# What has no text that makes it again: the graph module has it as an attribute.
+UNPRINTABLE = (type, types.BuiltinFunctionType, types.MethodDescriptorType)
+
+
+def constant_node(trace: Trace, value: object) -> torch.fx.Node:
+    """A graph value that is always this object."""
+    name = next((name for name, known in trace.constants.items() if known is value), None)
+    if name is None:
+        name = f"constant_{len(trace.constants)}"
+        trace.constants[name] = value
+    return trace.graph.get_attr(name)
 
 
 def adopt(trace: Trace, result: object, node: torch.fx.Node) -> object:
@@ -311,12 +357,22 @@ class RecordMode(TorchFunctionMode):
         self.trace = trace
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
+        from .raising import as_native
         from .torch_calls import call_torch
 
-        try:
+        with as_native(self.trace):
             return call_torch(self.trace, function, tuple(args), kwargs or {})
-        except Raised as raised:
-            raise raised.error from raised.error.__cause__
+
+
+@contextlib.contextmanager
+def back_from_native() -> Iterator[None]:
+    """While native code calls back into the interpreter, operations are again the interpreter's own."""
+    mode = _get_current_function_mode()
+    if isinstance(mode, RecordMode):
+        with _pop_mode_temporarily():
+            yield
+    else:
+        yield
 
 
 # -- attributes -----------------------------------------------------------------------------------------------------
@@ -347,10 +403,17 @@ def tensor_attribute(trace: Trace, tensor: torch.Tensor, name: str) -> object:
     if name == "retains_grad" and info.source is not None:
         raise trace.fail("reading retains_grad of an input")
     if name in PLAIN_ATTRIBUTES:
-        return getattr(tensor, name)
+        return plain_attribute(tensor, name)
     if name in ("__dict__", "grad_fn", "_version", "_grad", "_base", "_backward_hooks", "_post_accumulate_grad_hooks"):
         raise trace.fail(f"reading {name} of a tensor", "read it outside the compiled function")
     return python_attribute(trace, info, name)
+
+
+def plain_attribute(tensor: torch.Tensor, name: str) -> object:
+    try:
+        return getattr(tensor, name)
+    except AttributeError:
+        raise Raised(AttributeError(f"'Tensor' object has no attribute '{name}'")) from None
 
 
 def tensor_grad(trace: Trace, info: TensorInfo) -> object:

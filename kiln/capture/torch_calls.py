@@ -14,10 +14,11 @@ import torch
 
 from . import tensors
 from .natives import rule
-from .symbols import concrete, is_symbolic
+from .overrides import as_subclass_handler, override
+from .symbols import OffsetOf, concrete, is_symbolic
 from .tensors import record
 from .trace import Trace
-from .values import Opaque, Raised, TensorInfo
+from .values import Opaque, Raised
 from .wrap import force
 
 LEAF_MODULES = frozenset({"torch.functional", "torch.nn.functional", "torch._tensor", "torch._C._nn", "torch.special"})
@@ -39,7 +40,7 @@ ALLOWED: set[object] = set()  # kiln.allow_in_graph
 REFUSED_NAMES = frozenset(
     "item tolist numpy backward register_hook register_post_accumulate_grad_hook data_ptr storage untyped_storage "
     "_typed_storage share_memory_ is_shared pin_memory __reduce_ex__ __deepcopy__ __array__ __repr__ __format__ "
-    "__dlpack__ retain_grad nonzero_static set_ _make_subclass as_subclass __bool__ __int__ __float__ __index__ "
+    "__dlpack__ retain_grad set_ _make_subclass __bool__ __int__ __float__ __index__ "
     "__complex__ equal is_nonzero allclose map_ map2_ apply_ is_set_to __cuda_array_interface__ to_mkldnn "
     "_nnz sparse_mask to_sparse to_sparse_csr coalesce record_stream cudart resize_as_sparse_ manual_seed "
     "seed initial_seed get_rng_state set_rng_state save load set_printoptions set_default_dtype "
@@ -59,10 +60,16 @@ def is_operation(trace: Trace, function: object, args: tuple, kwargs: dict) -> b
     if kind in (types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType):
         return issubclass(torch.Tensor, function.__objclass__) and function.__objclass__ is not object
     if kind is types.MethodWrapperType:
-        return isinstance(function.__self__, torch.Tensor)
+        return isinstance(function.__self__, torch.Tensor) or is_property_getter(function)
     if kind is types.MethodType:
         return isinstance(function.__self__, torch.Tensor) and is_operation(trace, function.__func__, args, kwargs)
     return isinstance(function, torch._ops.OpOverload | torch._ops.OpOverloadPacket) or function is torch.nn.Parameter
+
+
+def is_property_getter(function: types.MethodWrapperType) -> bool:
+    """``Tensor.shape.__get__``: what overrides are told when an attribute is read."""
+    owner = function.__self__
+    return isinstance(owner, types.GetSetDescriptorType) and issubclass(torch.Tensor, owner.__objclass__)
 
 
 def is_public(function: types.FunctionType) -> bool:
@@ -80,6 +87,9 @@ def call_torch(trace: Trace, function: object, args: tuple, kwargs: dict) -> obj
         args = (function.__self__, *args)
         function = getattr(torch.Tensor, function.__name__)
     name = getattr(function, "__name__", "")
+    custom = override(trace, function, args, kwargs)
+    if custom is not None:
+        return custom[0]
     if name == "__get__" and isinstance(function, types.MethodWrapperType):
         return load_property(trace, function, args)
     handler = HANDLERS.get(function) if is_hashable(function) else None
@@ -90,9 +100,6 @@ def call_torch(trace: Trace, function: object, args: tuple, kwargs: dict) -> obj
             f"{tensors.function_name(function)}: it needs a tensor's value, storage, text or autograd graph",
             "call it outside the compiled function (the graph breaks here otherwise)",
         )
-    custom = torch_function_override(trace, function, args, kwargs)
-    if custom is not None:
-        return custom[0]
     return record(trace, function, args, kwargs, method=method_name(function, args))
 
 
@@ -118,84 +125,6 @@ def load_property(trace: Trace, getter: types.MethodWrapperType, args: tuple) ->
     return tensor_attribute(trace, args[0], getter.__self__.__name__)
 
 
-# -- __torch_function__ ---------------------------------------------------------------------------------------------
-
-
-def torch_function_override(trace: Trace, function: object, args: tuple, kwargs: dict) -> tuple[object] | None:
-    """Call the ``__torch_function__`` of a tensor subclass or tensor-like object among the arguments."""
-    from .calls import call
-
-    if trace.torch_function_disabled:
-        return None
-    for owner in overridable(trace, (args, kwargs)):
-        cls = trace.tensor_info(owner).kind if isinstance(owner, torch.Tensor) else type(owner)
-        if cls in (torch.Tensor, torch.nn.Parameter):
-            continue
-        from .attributes import load_attribute
-
-        override = force(trace, load_attribute(trace, cls, "__torch_function__"))
-        if isinstance(override, types.MethodType) and override.__func__ is not DEFAULT_OVERRIDE:
-            result = call(trace, override, (function, (cls,), args, kwargs), {})
-            if force(trace, result) is not NotImplemented:
-                return (result,)
-        elif isinstance(override, types.MethodType):
-            return (default_override(trace, cls, function, args, kwargs),)
-    return None
-
-
-DEFAULT_OVERRIDE = torch.Tensor.__torch_function__.__func__  # type: ignore[attr-defined]
-
-
-def overridable(trace: Trace, value: object) -> list[object]:
-    value = force(trace, value)
-    if isinstance(value, torch.Tensor):
-        return [value] if trace.tensor_info(value).kind is not torch.Tensor else []
-    if isinstance(value, tuple | list):
-        return [found for item in value for found in overridable(trace, item)]
-    if isinstance(value, dict):
-        return [found for item in value.values() for found in overridable(trace, item)]
-    return [value] if hasattr(type(value), "__torch_function__") and not isinstance(value, type) else []
-
-
-@rule(DEFAULT_OVERRIDE)
-def rule_default_override(trace, args, kwargs):
-    cls, function, types_, *rest = [force(trace, arg) for arg in args]
-    call_args = rest[0] if rest else kwargs.get("args", ())
-    call_kwargs = (rest[1] if len(rest) > 1 else kwargs.get("kwargs")) or {}
-    return default_override(trace, cls, function, tuple(force(trace, call_args)), force(trace, call_kwargs))
-
-
-def default_override(trace: Trace, cls: type, function: object, args: tuple, kwargs: dict) -> object:
-    """``Tensor.__torch_function__``: run the function, and give its results the subclass."""
-    before = trace.torch_function_disabled
-    trace.torch_function_disabled = True
-    try:
-        result = call_torch(trace, function, args, kwargs)
-    finally:
-        trace.torch_function_disabled = before
-    if function in torch.overrides.get_default_nowrap_functions():
-        return result
-    return convert(trace, result, cls)
-
-
-def convert(trace: Trace, result: object, cls: type) -> object:
-    if isinstance(result, torch.Tensor):
-        info = trace.tensor_info(result)
-        if not issubclass(info.kind, cls):
-            node = trace.graph.call_function(torch.Tensor.as_subclass, (info.node, cls))
-            alias = fake_alias(trace, result)
-            return trace.add_tensor(TensorInfo(alias, node, cls))
-        return result
-    if isinstance(result, tuple | list):
-        return type(result)(convert(trace, item, cls) for item in result)
-    return result
-
-
-def fake_alias(trace: Trace, fake: torch.Tensor) -> torch.Tensor:
-    with trace.environment.mode:
-        return torch.ops.aten.alias.default(fake) if not fake.requires_grad else fake.view_as(fake)
-
-
 # -- what is not an operation ---------------------------------------------------------------------------------------
 
 HANDLERS: dict[object, object] = {}
@@ -212,6 +141,9 @@ def handler(*functions: object):
 
 def _present(owner: object, *names: str) -> list[object]:
     return [getattr(owner, name) for name in names if hasattr(owner, name)]
+
+
+HANDLERS[torch.Tensor.as_subclass] = as_subclass_handler
 
 
 @handler(torch.Tensor.__len__)
@@ -245,12 +177,21 @@ def tensor_contains(trace, args, kwargs):
     raise trace.fail("`in` on a tensor: it needs the tensor's values")
 
 
+def guard_offsets(trace: Trace) -> None:
+    """Where in its storage an input begins is assumed only once the program asks (a view's offset follows from it)."""
+    for item in trace.inputs:
+        if isinstance(item, TensorInfo) and not is_symbolic(item.fake.storage_offset()):  # type: ignore[attr-defined]
+            trace.guards.add(OffsetOf(item.source), "constant", item.real.storage_offset())  # type: ignore
+
+
 def _layout_query(name: str):
     @handler(getattr(torch.Tensor, name))
     def query(trace, args, kwargs):
         """Sizes and strides are plain (or symbolic) numbers that the guards know: no node."""
         tensor = force(trace, args[0])
         rest = [concrete(trace, arg) for arg in args[1:]]
+        if name == "storage_offset":
+            guard_offsets(trace)
         try:
             return getattr(tensor, name)(*rest, **{key: concrete(trace, value) for key, value in kwargs.items()})
         except Exception as error:
@@ -316,14 +257,11 @@ STATE_GETTERS = _present(
     "_is_autocast_available",
     "_get_tracing_state",
     "_get_privateuse1_backend_name",
-    "_is_torch_function_enabled",
-    "_is_torch_function_mode_enabled",
     "_get_default_device",
     "_is_any_autocast_enabled",
     "is_autocast_enabled",
     "get_autocast_dtype",
     "is_autocast_cache_enabled",
-    "_len_torch_function_stack",
 )
 
 
@@ -353,17 +291,6 @@ for _function in STATE_SETTERS:
     _state_setter(_function)
 for _function in STATE_GETTERS:
     _state_getter(_function)
-
-
-@rule(*_present(torch, "has_torch_function"), *_present(torch._C, "_has_torch_function", "_has_torch_function_unary", "_has_torch_function_variadic"))
-def rule_has_torch_function(trace, args, kwargs):
-    return any(overridable(trace, arg) for arg in args) and not trace.torch_function_disabled
-
-
-@rule(torch.overrides.is_tensor_like)
-def rule_tensor_like(trace, args, kwargs):
-    value = force(trace, args[0])
-    return isinstance(value, torch.Tensor) or hasattr(type(value), "__torch_function__")
 
 
 @rule(torch.is_tensor)

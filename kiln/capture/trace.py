@@ -65,7 +65,11 @@ class Trace:
         self.entered = 0  # frames inlined so far
         self.effects: list[str] = []  # why re-running the frame in eager would not be the same (mutation, RNG)
         self.protected = False  # an operation was captured inside a try block
-        self.torch_function_disabled = False
+        self.modes: list[object] = []  # torch-function modes that the program sees as active
+        self.outer_modes: list[object] = []  # those of them that were entered outside
+        self.function_level = self.outer_level = 0  # how much of __torch_function__ is off (see overrides.py)
+        self.overriding = False  # a tensor whose class has a __torch_function__ of its own was seen
+        self.constants: dict[str, object] = {}  # attributes of the graph module
         self.state_changed = False  # grad mode, autocast … were set while tracing
         self.symbols: dict[str, Source] = {}  # symbolic size name -> where it is read
         self.environment = FakeEnvironment()
