@@ -9,7 +9,6 @@
 #include <new>
 #include <numeric>
 #include <optional>
-#include <sstream>
 #include <vector>
 
 namespace kiln {
@@ -142,20 +141,27 @@ PyObject* call(PyObject* object, PyObject* const* arguments, size_t count, PyObj
 
 // ---- explaining --------------------------------------------------------------------------------------------------
 
-template <class Printable>
-std::string print(const Printable& value) {
-  std::ostringstream stream;
-  stream << value;
-  return stream.str();
+// Without C++ streams: an extension built with another libstdc++ than torch's crashes in them.
+std::string print(const c10::SymInt& value) {
+  auto number = value.maybe_as_int();
+  return number ? std::to_string(*number) : "a symbolic number";
 }
 
 std::string type_name(PyObject* type) { return reinterpret_cast<PyTypeObject*>(type)->tp_name; }
 std::string truth(bool value) { return value ? "True" : "False"; }
 
 std::string layout_name(at::Layout layout) {
-  std::string name = print(layout);
-  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
-  return name;
+  switch (layout) {
+    case at::kStrided: return "strided";
+    case at::kSparse: return "sparse";
+    case at::kSparseCsr: return "sparse_csr";
+    case at::kSparseCsc: return "sparse_csc";
+    case at::kSparseBsr: return "sparse_bsr";
+    case at::kSparseBsc: return "sparse_bsc";
+    case at::kMkldnn: return "mkldnn";
+    case at::kJagged: return "jagged";
+    default: return "layout " + std::to_string(static_cast<int>(layout));
+  }
 }
 
 bool keys_of_inference(Keys keys) {
