@@ -218,11 +218,15 @@ def name_class_value(trace: Trace, cls: type, name: str, value: object) -> None:
 
 
 def load_from_tensor(trace: Trace, tensor: torch.Tensor, name: str) -> object:
+    from .overrides import attribute_override
     from .tensors import tensor_attribute
 
     info = trace.tensor_info(tensor)
     if name not in info.attributes and name not in (getattr(info.real, "__dict__", None) or ()):
         raw = lookup(info.kind, name)
+        custom = attribute_override(trace, tensor, raw)
+        if custom is not None:
+            return custom[0]
         if isinstance(raw, NATIVE_DESCRIPTORS):
             return raw.__get__(tensor)  # type: ignore[attr-defined]
         if type(raw) is types.FunctionType and info.kind in (torch.Tensor, torch.nn.Parameter):

@@ -20,11 +20,12 @@ from ..backends import call_backend
 from ..bytecode.split import CannotSplit, split
 from ..config import config
 from ..report import events
-from . import rules  # noqa: F401  (fills the table of builtins)
+from . import kiln_calls, rules  # noqa: F401  (fill the table of builtins)
 from .calls import SKIPPED_MODULES, bind_arguments
 from .fakes import without_peer
 from .entry import Continuation, Entry, RunText, example_inputs, finish_graph, has_work, make_check
 from .frame import COROUTINE_FLAGS, GENERATOR_FLAG, NULL, BreakPoint, Broken, Finished, RootFrame
+from .overrides import enter_outer_modes, modes_aside, without_overrides
 from .quiet import quiet
 from .rebuild import CannotRebuild
 from .source import Local, lookup
@@ -202,8 +203,8 @@ def compile_frame(cache: FrameCache, function: types.FunctionType, args: tuple, 
     state = _native.GlobalState()
     disabled = _native.set_disabled(True)
     try:
-        with events.compiling(function), without_peer():
-            return attempts(cache, function, args, kwargs, state)
+        with events.compiling(function), without_peer(), modes_aside() as modes:
+            return attempts(cache, function, args, kwargs, state, modes)
     except (exc.KilnError, KeyboardInterrupt):
         raise
     except GraphBreak as reason:
@@ -230,18 +231,22 @@ def internal_error(cache: FrameCache, function: types.FunctionType, error: Excep
     warnings.warn(f"{problem}\nThe function runs in plain Python.", RuntimeWarning, stacklevel=5)
 
 
-def attempts(cache: FrameCache, function, args: tuple, kwargs: dict, state) -> Entry | None:
+def attempts(cache: FrameCache, function, args: tuple, kwargs: dict, state, modes: list) -> Entry | None:
     """Trace until nothing more is learnt: each restart moves a break earlier."""
     forced: BreakPoint | None = None
     for _ in range(100):
         state.restore()
         trace = Trace(function, cache.options, cache.hints)
+        enter_outer_modes(trace, modes)
         frame = RootFrame(trace, function, root_locals(function, args, kwargs))
         try:
             with quiet():
                 outcome = frame.run_root(forced)
             if isinstance(outcome, Broken) and cache.options.fullgraph and outcome.reason.reason != "config.break_every":
                 raise unsupported(outcome.reason) from outcome.reason.error
+            for generator in trace.generators:
+                if generator.left_open():
+                    raise CannotRebuild(generator, "a generator is dropped inside a try or with block")
             return assemble_entry(cache, trace, outcome, state)
         except Restart as restart:
             forced = restart.args[0]
@@ -311,11 +316,11 @@ def forget_reals(trace: Trace) -> None:
 
 
 def compile_graph(cache: FrameCache, trace: Trace, inputs: list, state) -> tuple[torch.fx.GraphModule, Callable]:
-    module = torch.fx.GraphModule({}, trace.graph, "KilnGraph")
+    module = torch.fx.GraphModule(dict(trace.constants), trace.graph, "KilnGraph")
     events.graph(trace, module)
     state.restore()
     compiled = call_backend(cache.options, module, example_inputs(inputs))
-    return module, compiled
+    return module, without_overrides(compiled) if trace.overriding or trace.outer_modes else compiled
 
 
 def continue_after(cache: FrameCache, trace: Trace, outcome: Broken) -> Continuation:
@@ -372,16 +377,6 @@ def make_routed(callee: types.FunctionType, options: Options) -> Callable:
     clone.__qualname__ = callee.__qualname__
     clone.__module__ = callee.__module__
     return make_dispatcher(clone, options)
-
-
-def call_module(module, *args, **kwargs):
-    """What compiling a module compiles: calling it."""
-    return module(*args, **kwargs)
-
-
-def module_caller() -> types.FunctionType:
-    """A function object of its own for each compiled module."""
-    return types.FunctionType(call_module.__code__, call_module.__globals__, "call_module")
 
 
 def worth_compiling(function: types.FunctionType) -> bool:

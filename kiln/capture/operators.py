@@ -60,7 +60,9 @@ SIMPLE = CONSTANT_TYPES - {types.CodeType}
 
 def has_python_method(value: object) -> bool:
     kind = type(value)
-    return bool(kind.__flags__ & HEAP_TYPE) and not isinstance(value, torch.Tensor | Trampoline) and not is_symbolic(value)
+    return (
+        bool(kind.__flags__ & HEAP_TYPE) and not isinstance(value, torch.Tensor | Trampoline) and not is_symbolic(value)
+    )
 
 
 def binary(trace: Trace, sign: str, left: object, right: object) -> object:
@@ -197,7 +199,9 @@ def native_attempt(trace: Trace, owner: object, other: object, name: str) -> obj
     """The builtin operator method of an operand, or ``NotImplemented``."""
     if isinstance(owner, torch.Tensor):
         method = getattr(torch.Tensor, name, None)
-        return NotImplemented if method is None or has_python_method(other) else record(trace, method, (owner, other), {})
+        return (
+            NotImplemented if method is None or has_python_method(other) else record(trace, method, (owner, other), {})
+        )
     method = getattr(type(owner), name, None)
     if method is None or not isinstance(method, types.WrapperDescriptorType) or method.__objclass__ is object:
         return NotImplemented
@@ -377,8 +381,9 @@ def subscript(trace: Trace, name: str, container: object, *operands: object) -> 
     """An item method of a builtin container, with the key made concrete."""
     key = slice_concrete(trace, operands[0])
     descriptor = natives.lookup(type(container), name)
-    if isinstance(container, dict) and special_method(trace, container, "__missing__") is not None:
-        return missing_item(trace, container, key)
+    if name == "__getitem__" and isinstance(container, dict):
+        if special_method(trace, container, "__missing__") is not None:
+            return missing_item(trace, container, key)
     if isinstance(descriptor, types.WrapperDescriptorType | types.MethodDescriptorType):
         return natives.call_native(trace, descriptor, (container, key, *operands[1:]), {})
     function = {"__getitem__": operator.getitem, "__setitem__": operator.setitem, "__delitem__": operator.delitem}[name]
@@ -492,7 +497,42 @@ def plain_mapping(trace: Trace, value: object) -> dict[str, object]:
     raise trace.fail("** of something that is not a dictionary")
 
 
-# -- the operator module --------------------------------------------------------------------------------------------
+# -- the operator module: getters are functions of what they were made with -------------------------------------------
+
+
+def call_getter(trace: Trace, getter: object, args: tuple, kwargs: dict) -> object:
+    """``itemgetter``, ``attrgetter`` and ``methodcaller`` objects."""
+    from .attributes import load_attribute
+    from .calls import call
+
+    if len(args) != 1 or kwargs:
+        raise trace.fail(f"a call to an operator.{type(getter).__name__} with wrong arguments")
+    owner = force(trace, args[0])
+    made_of, keywords = getter.__reduce__()[1], {}  # type: ignore[operator]
+    if isinstance(getter, operator.methodcaller):
+        maker = getter.__reduce__()[0]
+        name, made_of, keywords = (
+            (made_of[0], made_of[1:], {})
+            if maker is operator.methodcaller
+            else (maker.args[0], made_of, maker.keywords)
+        )
+        return call(trace, load_attribute(trace, owner, name), tuple(made_of), dict(keywords))
+    if isinstance(getter, operator.itemgetter):
+        found = [get_item(trace, owner, item) for item in made_of]
+    else:
+        found = [load_path(trace, owner, path) for path in made_of]
+    return found[0] if len(found) == 1 else tuple([force(trace, value) for value in found])
+
+
+def load_path(trace: Trace, owner: object, path: str) -> object:
+    from .attributes import load_attribute
+
+    for name in path.split("."):
+        owner = load_attribute(trace, owner, name)
+    return owner
+
+
+# -- its functions --------------------------------------------------------------------------------------------
 
 
 def operator_rule(function: object, run: Callable) -> None:

@@ -18,7 +18,7 @@ from .overrides import as_subclass_handler, override
 from .symbols import OffsetOf, concrete, is_symbolic
 from .tensors import record
 from .trace import Trace
-from .values import Opaque, Raised
+from .values import Opaque, Raised, TensorInfo
 from .wrap import force
 
 LEAF_MODULES = frozenset({"torch.functional", "torch.nn.functional", "torch._tensor", "torch._C._nn", "torch.special"})

@@ -6,6 +6,7 @@ when something learnt late changes the beginning (a break inside an inlined call
 
 from __future__ import annotations
 
+import sys
 import types
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ import torch.fx
 
 from ..config import config
 from .fakes import make_mode
+from .callers import FILE as CALLERS_FILE
 from .guards import GuardSet
 from .source import GlobalsOf, Identity, Item, Pinned, Source
 from .values import DELETED, GraphBreak, Kind, Lazy, Raised, Record, TensorInfo, Trampoline
@@ -60,9 +62,10 @@ class Trace:
         self.frames: list[Frame] = []
         self.links: dict[int, tuple] = {}  # id of an exception on its way through native code -> (it, what it links to)
         self.generators: list[InterpretedGenerator] = []  # of the program
+        self.outer = sys.exception()  # what a caller of the captured function is handling
         self.handled: BaseException | None = None  # what sys.exc_info() would say in the program
         self.instructions = 0
-        self.entered = 0  # frames inlined so far
+        self.entered = 0  # frames inlined and builtins run so far: an instruction that breaks after one runs again
         self.effects: list[str] = []  # why re-running the frame in eager would not be the same (mutation, RNG)
         self.protected = False  # an operation was captured inside a try block
         self.modes: list[object] = []  # torch-function modes that the program sees as active
@@ -78,7 +81,11 @@ class Trace:
 
     def location(self) -> list[tuple[str, int, str]]:
         """(file, line, function) of each interpreted frame, outermost first."""
-        return [(f.code.co_filename, f.line(), f.code.co_qualname) for f in self.frames]
+        return [
+            (f.code.co_filename, f.line(), f.code.co_qualname)
+            for f in self.frames
+            if f.code.co_filename != CALLERS_FILE  # Kiln's own: no line of the user's
+        ]
 
     def stack_trace(self) -> str:
         import linecache
@@ -142,7 +149,7 @@ class Trace:
         if written is not None and name in written[1]:
             value = written[1][name]
             if value is DELETED:
-                raise Raised(NameError(f"name {name!r} is not defined"))
+                raise Raised(NameError(f"name {name!r} is not defined", name=name))
             return value
         source = self.globals_source(namespace)
         if name in namespace:
@@ -151,7 +158,7 @@ class Trace:
         builtins = builtins.__dict__ if isinstance(builtins, types.ModuleType) else builtins
         self.guards.add(source, "lacks_key", name)
         if name not in builtins:
-            raise Raised(NameError(f"name {name!r} is not defined"))
+            raise Raised(NameError(f"name {name!r} is not defined", name=name))
         value = builtins[name]
         self.guards.add(Item(GlobalsOf(Identity(builtins)), name), "identity", value)
         return value
