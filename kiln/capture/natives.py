@@ -189,6 +189,7 @@ def run_natively(trace: Trace, function: object, args: tuple, kwargs: dict) -> o
     """The call itself; operations on tensors inside it are recorded, exceptions are the program's."""
     from .tensors import RecordMode
 
+    trace.entered += 1
     try:
         with RecordMode(trace):
             result = function(*args, **kwargs)  # type: ignore[operator]

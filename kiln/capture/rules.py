@@ -20,7 +20,6 @@ import warnings
 
 import torch
 
-from .. import api
 from . import natives
 from .attributes import (
     delete_attribute,
@@ -213,11 +212,6 @@ def rule_partial(trace, args, kwargs):
     function = force(trace, function)
     made = functools.partial(natives.as_callback(trace, function), *arguments(trace, tuple(rest)), **kwargs)
     return made
-
-
-@rule(operator.attrgetter.__call__)
-def rule_attrgetter(trace, args, kwargs):
-    raise trace.fail("operator.attrgetter")
 
 
 @rule(dir)
@@ -463,14 +457,20 @@ def rule_super(trace, args, kwargs):
 @rule(sys.exception)
 def rule_exception(trace, args, kwargs):
     if trace.handled is None:
-        raise trace.fail("the exception that a caller may be handling")
+        if trace.caller_handles:
+            raise trace.fail("the exception that a caller is handling")
+        if not any(words == NOTHING_HANDLED for words, _ in trace.guards.extras):
+            trace.guards.extras.append((NOTHING_HANDLED, lambda: sys.exception() is None))
     return trace.handled
+
+
+NOTHING_HANDLED = "no exception is being handled by a caller"
 
 
 @rule(sys.exc_info)
 def rule_exc_info(trace, args, kwargs):
     error = rule_exception(trace, (), {})
-    return type(error), error, traceback_of(trace, error)
+    return (None, None, None) if error is None else (type(error), error, traceback_of(trace, error))
 
 
 @rule(globals)
@@ -605,17 +605,3 @@ def rule_fields(trace, args, kwargs):
 
 
 __all__ = ["enum", "get_iterator", "load_namespace", "next_item", "truth", "type_of"]
-
-
-# -- Kiln's own -----------------------------------------------------------------------------------------------------
-
-
-@rule(api.graph_break)
-def rule_graph_break(trace, args, kwargs):
-    message = args[0] if args else kwargs.get("message", "")
-    raise trace.fail(f"kiln.graph_break({force(trace, message) or ''})", "remove the call to kiln.graph_break")
-
-
-@rule(api.is_compiling)
-def rule_is_compiling(trace, args, kwargs):
-    return True

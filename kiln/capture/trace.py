@@ -62,7 +62,7 @@ class Trace:
         self.frames: list[Frame] = []
         self.links: dict[int, tuple] = {}  # id of an exception on its way through native code -> (it, what it links to)
         self.generators: list[InterpretedGenerator] = []  # of the program
-        self.outer = sys.exception()  # what a caller of the captured function is handling
+        self.caller_handles = sys.exception() is not None  # the captured function was called in an except block
         self.handled: BaseException | None = None  # what sys.exc_info() would say in the program
         self.instructions = 0
         self.entered = 0  # frames inlined and builtins run so far: an instruction that breaks after one runs again

@@ -11,6 +11,7 @@ import collections
 import enum
 import functools
 import inspect
+import operator
 import re
 import types
 import typing
@@ -127,8 +128,16 @@ def wrap_function(trace: Trace, real: types.FunctionType, source: Source) -> obj
     if not isinstance(source, Pinned):
         trace.guards.add(source, "type", types.FunctionType)
         trace.guards.add(source, "code", real.__code__)
-    trace.name_source(real, source)
+    guard_same(trace, real, source)
     return real
+
+
+def guard_same(trace: Trace, real: object, source: Source) -> None:
+    """Name the source of an object that is not guarded by identity; where it has one already, they must stay one."""
+    known = trace.sources.get(id(real))
+    if known is not None and known != source and not isinstance(source, Pinned):
+        trace.guards.add(source, "same", known)
+    trace.name_source(real, source)
 
 
 def wrap_method(trace: Trace, real: types.MethodType, source: Source) -> object:
@@ -295,6 +304,13 @@ def wrap_partial(trace: Trace, real: functools.partial, source: Source) -> objec
     return known_as(trace, functools.partial(callback, *args, **keywords), source)
 
 
+def wrap_getter(trace: Trace, real: object, source: Source) -> object:
+    """``operator.itemgetter`` and the like: immutable, if what they were made with is."""
+    if not all(is_constant(part) for part in real.__reduce__()[1]):  # type: ignore[operator]
+        return wrap_instance(trace, real, source)
+    return wrap_identity(trace, real, source)
+
+
 def wrap_slice(trace: Trace, real: slice, source: Source) -> object:
     guard_type(trace, real, source)
     parts = [wrap(trace, getattr(real, name), Attribute(source, name)) for name in ("start", "stop", "step")]
@@ -343,8 +359,9 @@ def wrap_instance(trace: Trace, real: object, source: Source) -> object:
         if cls is object:  # a sentinel
             return wrap_identity(trace, real, source)
         guard_type(trace, real, source)
-        trace.name_source(real, source)  # itself: nobody may look into it
-        trace.foreign[id(real)] = real
+        guard_same(trace, real, source)
+        trace.guards.distinct.setdefault(trace.sources[id(real)])
+        trace.foreign[id(real)] = real  # itself: nobody may look into it
         return real
     guard_type(trace, real, source)
     record = Record(shadow, real, source, Kind.OBJECT, loaded=True)
@@ -442,6 +459,7 @@ WRAPPERS: dict[type, Callable] = {
     frozenset: wrap_set,
     collections.deque: wrap_deque,
     functools.partial: wrap_partial,
+    **{kind: wrap_getter for kind in (operator.itemgetter, operator.attrgetter, operator.methodcaller)},
     slice: wrap_slice,
 }
 
