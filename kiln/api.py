@@ -13,8 +13,11 @@ from . import _native, exc
 from .backends import backend_name, lookup_backend
 
 
+_NOTHING: Any = object()  # "no argument": None is one, and a mistake
+
+
 def compile(
-    callable: Any = None,
+    function: Any = _NOTHING,
     *,
     backend: str | Callable = "eager",
     fullgraph: bool = False,
@@ -30,64 +33,40 @@ def compile(
 
     chosen = lookup_backend(backend)
     made = Options(chosen, backend_name(backend), fullgraph, dynamic, dict(options or {}))
-    if callable is None:
+    if function is _NOTHING:
         return functools.partial(_compile, options=made)
-    return _compile(callable, made)
+    return _compile(function, made)
 
 
 def _compile(target: Any, options: Any) -> Any:
-    from .capture.dispatch import call_module, make_dispatcher
+    from .capture.callers import object_caller
+    from .capture.dispatch import make_dispatcher
+    from .modules import OptimizedModule
 
-    if isinstance(target, _native.Dispatcher) or getattr(target, "_kiln_disabled", False):
+    if getattr(target, "_kiln_disabled", False):
         return target
+    if isinstance(target, _native.Dispatcher):  # compiled already: as it is, or anew with other options
+        return target if target.__dict__["_kiln_cache"].options == options else _compile(target.function, options)
+    if isinstance(target, OptimizedModule):
+        return target if target._kiln_options == options else OptimizedModule(target._orig_mod, options)
     if isinstance(target, torch.nn.Module):
-        from .modules import OptimizedModule
-
-        return target if isinstance(target, OptimizedModule) else OptimizedModule(target, options)
+        return OptimizedModule(target, options)
     if isinstance(target, types.FunctionType):
         return make_dispatcher(target, options)
-    if isinstance(target, types.MethodType) and isinstance(target.__func__, types.FunctionType) and not is_apply(target):
-        return _compile_method(target, options)
+    if isinstance(target, types.MethodType) and isinstance(target.__func__, types.FunctionType | _native.Dispatcher):
+        return types.MethodType(_compile(target.__func__, options), target.__self__)
     if isinstance(target, staticmethod | classmethod):
         return type(target)(_compile(target.__func__, options))
-    if not callable_object(target):
+    if not callable(target):
         raise exc.NotCallable(target)
-    return _compile_call(target, options, call_module, make_dispatcher)
-
-
-def is_apply(method: types.MethodType) -> bool:
-    """``SomeFunction.apply`` is Python code of torch around native code: it is captured as one call."""
-    return method.__func__ is torch.autograd.Function.apply.__func__  # type: ignore[attr-defined]
-
-
-def callable_object(target: Any) -> bool:
-    return hasattr(type(target), "__call__") or isinstance(target, type)
-
-
-def _compile_method(method: types.MethodType, options: Any) -> Any:
-    from .capture.dispatch import make_dispatcher
-
-    dispatcher = make_dispatcher(method.__func__, options)  # type: ignore[arg-type]
-    return types.MethodType(dispatcher, method.__self__)
-
-
-def _compile_call(target: Any, options: Any, call_target: Callable, make_dispatcher: Callable) -> Any:
-    """Callable objects, partials, builtins such as ``SomeFunction.apply``: a function that calls them."""
-
-    def compiled(*args: Any, **kwargs: Any) -> Any:
-        return target(*args, **kwargs)
-
-    functools.update_wrapper(compiled, target, updated=())
-    return make_dispatcher(compiled, options)
+    return make_dispatcher(object_caller(target), options)
 
 
 class disable:
     """Keep a function or method out of graphs, or (as a context manager) a block of calls from being compiled."""
 
-    def __new__(cls, function: Any = None, **ignored: Any) -> Any:
-        if function is None:
-            return super().__new__(cls)
-        return _disabled(function)
+    def __new__(cls, function: Any = _NOTHING) -> Any:
+        return super().__new__(cls) if function is _NOTHING else _disabled(function)
 
     def __call__(self, function: Any) -> Any:
         return _disabled(function)
@@ -100,9 +79,19 @@ class disable:
 
 
 def _disabled(function: Any) -> Any:
+    from .modules import OptimizedModule
+
+    if isinstance(function, OptimizedModule):
+        function = function._orig_mod
     if isinstance(function, torch.nn.Module):
         function.forward = _disabled(function.forward)
         return function
+    if isinstance(function, staticmethod | classmethod):
+        return type(function)(_disabled(function.__func__))
+    if getattr(function, "_kiln_disabled", False):
+        return function
+    if not callable(function):
+        raise exc.NotCallable(function, "kiln.disable")
     original = function.function if isinstance(function, _native.Dispatcher) else function
 
     @functools.wraps(original)
@@ -131,7 +120,7 @@ def allow_in_graph(function: Callable) -> Callable:
     from .capture.torch_calls import ALLOWED
 
     for item in function if isinstance(function, list | tuple) else (function,):
-        if not callable_object(item):
+        if not callable(item):
             raise exc.NotCallable(item)
         ALLOWED.add(item)
     return function

@@ -167,11 +167,11 @@ class UserError(KilnError):
 
 
 class NotCallable(KilnError, TypeError):
-    """`kiln.compile` was given something that cannot be called."""
+    """`kiln.compile` (or another function of Kiln's) was given something that cannot be called."""
 
-    def __init__(self, value: object) -> None:
+    def __init__(self, value: object, taker: str = "kiln.compile") -> None:
         super().__init__(
-            f"kiln.compile needs a callable (a function, a method, an nn.Module, …), not {_described(value)}."
+            f"{taker} needs a callable (a function, a method, an nn.Module, …), not {_described(value)}."
         )
 
 

@@ -25,7 +25,7 @@ from .calls import SKIPPED_MODULES, bind_arguments
 from .fakes import without_peer
 from .entry import Continuation, Entry, RunText, example_inputs, finish_graph, has_work, make_check
 from .frame import COROUTINE_FLAGS, GENERATOR_FLAG, NULL, BreakPoint, Broken, Finished, RootFrame
-from .overrides import enter_outer_modes, modes_aside, without_overrides
+from .overrides import Outside, enter_outer_modes, overrides_aside, without_overrides
 from .quiet import quiet
 from .rebuild import CannotRebuild
 from .source import Local, lookup
@@ -203,8 +203,8 @@ def compile_frame(cache: FrameCache, function: types.FunctionType, args: tuple, 
     state = _native.GlobalState()
     disabled = _native.set_disabled(True)
     try:
-        with events.compiling(function), without_peer(), modes_aside() as modes:
-            return attempts(cache, function, args, kwargs, state, modes)
+        with events.compiling(function), without_peer(), overrides_aside() as outside:
+            return attempts(cache, function, args, kwargs, state, outside)
     except (exc.KilnError, KeyboardInterrupt):
         raise
     except GraphBreak as reason:
@@ -231,13 +231,13 @@ def internal_error(cache: FrameCache, function: types.FunctionType, error: Excep
     warnings.warn(f"{problem}\nThe function runs in plain Python.", RuntimeWarning, stacklevel=5)
 
 
-def attempts(cache: FrameCache, function, args: tuple, kwargs: dict, state, modes: list) -> Entry | None:
+def attempts(cache: FrameCache, function, args: tuple, kwargs: dict, state, outside: Outside) -> Entry | None:
     """Trace until nothing more is learnt: each restart moves a break earlier."""
     forced: BreakPoint | None = None
     for _ in range(100):
         state.restore()
         trace = Trace(function, cache.options, cache.hints)
-        enter_outer_modes(trace, modes)
+        enter_outer_modes(trace, outside)
         frame = RootFrame(trace, function, root_locals(function, args, kwargs))
         try:
             with quiet():

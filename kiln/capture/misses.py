@@ -10,7 +10,7 @@ import types
 from ..config import config
 from .conditions import NAMES
 from .entry import Entry, signature
-from .guards import KINDS, Guard, plain
+from .guards import KINDS, Guard, GuardSet, ShapeCondition, plain
 from .rebuild import Text
 from .source import Source
 
@@ -18,16 +18,13 @@ from .source import Source
 def reason_for_miss(
     entry: Entry, function: types.FunctionType, args: tuple, kwargs: dict, hints: dict[str, object]
 ) -> str:
-    """The first assumption that fails. Sizes and ints that differ are noted in ``hints``."""
-    state = entry.state.reason()  # type: ignore[attr-defined]
-    if state is not None:
-        return state
+    """The first assumption that fails. All sizes and numbers that differ are noted in ``hints``."""
     reader = SourceReader(function, args, kwargs)
-    for guard in entry.guard_list:
-        words = failed(reader, guard, hints)
-        if words is not None:
-            return words
-    return failed_elsewhere(entry, reader, hints) or "an assumption that cannot be named"
+    reasons = [entry.state.reason()]  # type: ignore[attr-defined]
+    reasons += [failed(reader, guard, hints) for guard in entry.guard_list]
+    reasons += failed_elsewhere(entry, reader, hints)
+    unnamed = "arguments or objects that were different are the same object now (or the other way round)"
+    return next((words for words in reasons if words is not None), unnamed)
 
 
 def failed(reader: SourceReader, guard: Guard, hints: dict[str, object]) -> str | None:
@@ -61,24 +58,29 @@ def safe(words, value: object) -> str:
         return f"a {type(value).__name__}"
 
 
-def failed_elsewhere(entry: Entry, reader: SourceReader, hints: dict[str, object]) -> str | None:
-    guards = entry.trace_guards
-    words = guards.classes.reason() or guards.code_reason()  # type: ignore[attr-defined]
-    if words is not None:
-        return words
+def failed_elsewhere(entry: Entry, reader: SourceReader, hints: dict[str, object]) -> list[str | None]:
+    """Assumptions about classes, code, tensors and symbolic sizes."""
+    guards: GuardSet = entry.trace_guards  # type: ignore[assignment]
+    reasons = [guards.classes.reason(), guards.code_reason()]
     if entry.tensor_check is not None:
-        words = tensor_reason(entry, reader, hints)
-        if words is not None:
-            return words
-    for condition in guards.shapes:  # type: ignore[attr-defined]
+        reasons.append(tensor_reason(entry, reader, hints))
+    return reasons + [condition_reason(reader, condition) for condition in guards.shapes]
+
+
+def condition_reason(reader: SourceReader, condition: ShapeCondition) -> str | None:
+    try:
         values = {name: reader.read(source) for name, source in condition.symbols}
-        if not eval(condition.text, {**NAMES}, values):
-            return f"{condition.words} expected"
-    return "arguments or objects that were different are the same object now (or the other way round)"
+        holds = eval(condition.text, dict(NAMES), values)
+    except Exception:
+        holds = False
+    return None if holds else f"{condition.words} expected"
 
 
 def tensor_reason(entry: Entry, reader: SourceReader, hints: dict[str, object]) -> str | None:
-    tensors = [reader.read(source) for source in entry.tensor_sources]
+    try:
+        tensors = [reader.read(source) for source in entry.tensor_sources]
+    except Exception:
+        return "a tensor is not there any more"
     names = [source.describe() for source in entry.tensor_sources]
     if config.automatic_dynamic:
         for index, dimension in entry.tensor_check.mismatches(*tensors):  # type: ignore[attr-defined]

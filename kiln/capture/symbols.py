@@ -120,7 +120,9 @@ def dynamic_dimensions(trace: Trace, real: torch.Tensor, source: Source) -> tupl
     marked = getattr(real, "_kiln_dynamic", frozenset())
     static = getattr(real, "_kiln_static", frozenset())
     free = not isinstance(real, torch.nn.Parameter)
-    seen = trace.hints.get(source.describe(), frozenset()) if free and trace.options.dynamic is not False else frozenset()
+    seen = (
+        trace.hints.get(source.describe(), frozenset()) if free and trace.options.dynamic is not False else frozenset()
+    )
     everything = free and trace.options.dynamic is True
     flags = [
         (index in marked or everything or index in seen) and index not in static and size > 1  # type: ignore[operator]
