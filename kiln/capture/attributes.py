@@ -15,7 +15,7 @@ import torch
 from .._native import MISSING
 from .raising import traceback_of
 from .appending import list_method
-from .source import Attribute, Identity, Item, lookup
+from .source import Attribute, Identity, Item, Source, lookup
 from .trace import Trace
 from .values import DELETED, Lazy, Raised, Trampoline
 from .wrap import (
@@ -42,6 +42,16 @@ def load_attribute(trace: Trace, owner: object, name: str) -> object:
     if appending is not None:
         return appending
     owner = force(trace, owner)
+    try:
+        return load_by_kind(trace, owner, name)
+    except Raised as raised:
+        error = raised.error
+        if isinstance(error, AttributeError) and error.name is None and error.obj is None:
+            error.name, error.obj = name, owner
+        raise
+
+
+def load_by_kind(trace: Trace, owner: object, name: str) -> object:
     if isinstance(owner, torch.Tensor):
         return load_from_tensor(trace, owner, name)
     if isinstance(owner, types.ModuleType):
@@ -327,10 +337,19 @@ def load_from_function(trace: Trace, function: types.FunctionType, name: str) ->
         value = function.__dict__[name]
         return value if source is None else Lazy(value, Item(Attribute(source, "__dict__"), name))
     if name == "__dict__":
-        raise trace.fail("reading the __dict__ of a function")
+        return function_namespace(trace, function, source)
     if source is not None:
         trace.guards.add(Attribute(source, "__dict__"), "lacks_key", name)
     raise Raised(AttributeError(f"'function' object has no attribute '{name}'"))
+
+
+def function_namespace(trace: Trace, function: types.FunctionType, source: Source | None) -> object:
+    """The dictionary of a function made inside; of one from outside a copy that can only be read."""
+    if source is None:
+        return function.__dict__
+    base = Attribute(source, "__dict__")
+    trace.guards.add(base, "keys", tuple(function.__dict__))
+    return types.MappingProxyType({key: Lazy(value, Item(base, key)) for key, value in function.__dict__.items()})
 
 
 def load_function_part(trace: Trace, function: types.FunctionType, name: str, source: object) -> object:
@@ -386,7 +405,20 @@ def load_from_trampoline(trace: Trace, trampoline: Trampoline, name: str) -> obj
     return load_attribute(trace, trampoline.function, name)
 
 
+def load_from_native(trace: Trace, function: object, name: str) -> object:
+    """Builtin functions and the descriptors of native classes: what they are called never changes."""
+    if name in ("__name__", "__qualname__", "__doc__", "__module__", "__text_signature__", "__objclass__"):
+        try:
+            return getattr(function, name)
+        except AttributeError as error:
+            raise Raised(error) from None
+    return load_from_instance(trace, function, name)
+
+
 LOADERS = {
+    **{kind: load_from_native for kind in NATIVE_DESCRIPTORS},
+    types.MethodWrapperType: load_from_native,
+    types.GetSetDescriptorType: load_from_native,
     types.FunctionType: load_from_function,
     types.MethodType: load_from_method,
     super: load_from_super,

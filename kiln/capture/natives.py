@@ -51,7 +51,7 @@ from .source import lookup
 from .symbols import NUMBER_FUNCTIONS, SYMBOLIC, arithmetic, is_arithmetic
 from .trace import Trace
 from .values import CONSTANT_TYPES, GraphBreak, Lazy, Raised
-from .wrap import force, is_constant
+from .wrap import force, getattr_static_dict, is_constant
 
 RULES: dict[object, Callable] = {}
 
@@ -254,6 +254,7 @@ __all__ = [
     "call_native",
     "call_native_default",
     "enum",
+    "getattr_static_dict",
     "guard_all_keys",
     "is_value",
     "lookup",

@@ -17,7 +17,7 @@ from . import operators
 from .attributes import delete_attribute, load_attribute, store_attribute
 from .calls import call
 from .frame import NULL, RETURNED, YIELDED, Frame
-from .raising import traceback_of
+from .raising import add_context, traceback_of
 from .rules import get_iterator, is_instance, next_item, truth
 from .symbols import concrete
 from .values import DELETED, Lazy, Raised
@@ -157,7 +157,7 @@ def load_deref(frame, instruction):
     except ValueError:
         if name in frame.code.co_freevars:
             message = f"cannot access free variable '{name}' where it is not associated with a value in enclosing scope"
-            frame.raise_error(NameError(message))
+            frame.raise_error(NameError(message, name=name))
         frame.raise_error(
             UnboundLocalError(f"cannot access local variable '{name}' where it is not associated with a value")
         )
@@ -193,7 +193,7 @@ def store_global(frame, instruction):
 def delete_global(frame, instruction):
     name = instruction.argval
     if name not in frame.globals and name not in frame.trace.written_globals(frame.globals):
-        frame.raise_error(NameError(f"name {name!r} is not defined"))
+        frame.raise_error(NameError(f"name {name!r} is not defined", name=name))
     frame.trace.load_global(frame.globals, name)
     frame.trace.written_globals(frame.globals)[name] = DELETED
 
@@ -728,7 +728,7 @@ def yield_value(frame, instruction):
 @opcode("GET_YIELD_FROM_ITER")
 def get_yield_from_iter(frame, instruction):
     value = frame.pop()
-    frame.push(value if hasattr(value, "gi_interpreted") else get_iterator(frame.trace, value))
+    frame.push(value if hasattr(type(value), "gi_interpreted") else get_iterator(frame.trace, value))
 
 
 @opcode("SEND")
@@ -798,17 +798,20 @@ def raise_varargs(frame, instruction):
         if frame.trace.handled is None:
             raise frame.trace.fail("raising again what a caller is handling")
         raise Raised(frame.trace.handled)
-    error = exception_instance(frame, frame.pop())
+    error = exception_instance(frame, frame.pop(), "exceptions must derive from BaseException")
     if cause is not NULL:
-        error.__cause__ = None if cause is None else exception_instance(frame, cause)
+        message = "exception causes must derive from BaseException"
+        error.__cause__ = None if cause is None else exception_instance(frame, cause, message)
+    if id(error) in frame.trace.created:  # it was raised before, perhaps in other circumstances
+        add_context(frame.trace, error)
     frame.raise_error(error)
 
 
-def exception_instance(frame: Frame, value: object) -> BaseException:
+def exception_instance(frame: Frame, value: object, otherwise: str) -> BaseException:
     if isinstance(value, type) and issubclass(value, BaseException):
         value = force(frame.trace, call(frame.trace, value, (), {}))
     if not isinstance(value, BaseException):
-        frame.raise_error(TypeError("exceptions must derive from BaseException"))
+        frame.raise_error(TypeError(otherwise))
     return value  # type: ignore[return-value]
 
 

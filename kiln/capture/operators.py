@@ -18,6 +18,7 @@ from .raising import from_native
 from .rules import get_iterator, next_item, special_method, truth, type_of
 from .symbols import concrete, is_symbolic
 from .tensors import record
+from .text import percent
 from .trace import Trace
 from .values import CONSTANT_TYPES, Lazy, Opaque, Raised, Trampoline
 from .wrap import HEAP_TYPE, force
@@ -70,6 +71,8 @@ def binary(trace: Trace, sign: str, left: object, right: object) -> object:
     if type(left) in SIMPLE and type(right) in SIMPLE:
         function = INPLACE[sign][0] if sign.endswith("=") else BINARY[sign][0]
         return plain(trace, function, left, right)
+    if sign in ("%", "%=") and type(left) in (str, bytes):
+        return percent(trace, left, right)
     own = sign.endswith("=") and not isinstance(left, torch.Tensor)  # the left operand's own augmented assignment
     if own and (isinstance(left, list) or (has_python_method(left) and special_method(trace, left, INPLACE[sign][1]))):
         return inplace(trace, sign, left, right)
@@ -91,8 +94,6 @@ def plain(trace: Trace, function: object, *operands: object) -> object:
 
 
 def run(trace: Trace, function: object, left: object, right: object) -> object:
-    if isinstance(left, str) and function is operator.mod and not natives.is_value(right, deep=True):
-        raise trace.fail("formatting an object or tensor with %")
     if isinstance(left, str):
         right = deep_concrete(trace, right)
     return natives.call_native_default(trace, function, (left, right), {})

@@ -11,6 +11,7 @@ import sys
 import types
 
 from .trace import Trace
+from .values import Raised
 
 
 def note_raised(trace: Trace, error: BaseException) -> None:
@@ -35,6 +36,34 @@ def add_context(trace: Trace, error: BaseException) -> None:
             break
         link = link.__context__
     error.__context__ = handled
+
+
+class as_native:  # noqa: N801 (used as a block; no generator, through which a StopIteration could not leave)
+    """What the program raises in this block leaves as itself, because native code is waiting for it."""
+
+    def __init__(self, trace: Trace):
+        self.trace = trace
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, raised: BaseException | None, traceback: object) -> None:
+        if isinstance(raised, Raised):
+            error = raised.error
+            links = (error, error.__context__, error.__cause__, error.__suppress_context__)
+            self.trace.links[id(error)] = links
+            raise error
+
+
+def from_native(trace: Trace, error: BaseException) -> BaseException:
+    """An exception that left native code, without Kiln's own frames and links (they would keep the trace alive)."""
+    error.__traceback__ = None
+    known = trace.links.pop(id(error), None)
+    if known is None:
+        error.__context__ = None
+    else:
+        _, error.__context__, error.__cause__, error.__suppress_context__ = known
+    return error
 
 
 def traceback_of(trace: Trace, error: BaseException) -> types.TracebackType | None:

@@ -216,7 +216,21 @@ def rule_partial(trace, args, kwargs):
 
 @rule(dir)
 def rule_dir(trace, args, kwargs):
-    raise trace.fail("dir()")
+    """Names of an instance or class: the instance's are guarded, the class's looked up again."""
+    if not args:
+        return sorted(rule_locals(trace, args, kwargs))
+    value = force(trace, args[0])
+    cls = value if isinstance(value, type) else type(value)
+    if isinstance(value, torch.Tensor | types.ModuleType) or lookup(type(value), "__dir__") not in (
+        object.__dir__,
+        type.__dir__,
+    ):
+        raise trace.fail(f"dir() of a {type_of(trace, value).__qualname__}")
+    if cls is not value and natives.getattr_static_dict(value) is not None:
+        load_namespace(trace, value)
+    names = dir(cls)
+    trace.guards.extras.append((f"dir({cls.__qualname__}) unchanged", lambda: dir(cls) == names))
+    return dir(value)
 
 
 # -- identity, truth, length, text ----------------------------------------------------------------------------------
@@ -224,7 +238,21 @@ def rule_dir(trace, args, kwargs):
 
 @rule(id)
 def rule_id(trace, args, kwargs):
-    raise trace.fail("id() of an object", "compare with `is`, or take the id outside the compiled function")
+    """The number itself where the object exists already; what is made inside has none yet."""
+    value = force(trace, args[0])
+    record = trace.by_shadow.get(id(value))
+    if record is not None:
+        trace.guards.add(record.source, "id", id(record.real))
+        return id(record.real)
+    info = trace.tensors.get(id(value))
+    if info is not None and info.source is not None:
+        trace.guards.add(info.source, "id", id(info.real))
+        return id(info.real)
+    if copying.compares_ids(trace):
+        return id(value)
+    if value is None or isinstance(value, bool | type | types.ModuleType | types.BuiltinFunctionType | enum.Enum):
+        return id(value)
+    raise trace.fail("id() of an object that is made inside", "compare with `is`, or take the id outside")
 
 
 @rule(bool)
@@ -316,35 +344,14 @@ def rule_hash(trace, args, kwargs):
     value = concrete(trace, args[0])
     method = special_method(trace, value, "__hash__")
     if method is not None:
-        return call(trace, method, (value,), {})
-    if not natives.is_value(value):
+        number = concrete(trace, call(trace, method, (value,), {}))
+        if not isinstance(number, int):
+            raise Raised(TypeError("__hash__ method should return an integer"))
+        return as_hash(number)
+    value = natives.Survey(trace, keep_symbols=False, shallow=False).visit(value)
+    if not natives.is_value(value) and getattr(type(value), "__hash__", None) is not None:
         raise trace.fail("hash() of an object that hashes by identity")
-    return natives.call_native_default(trace, hash, (value,), kwargs)
-
-
-def text_rule(function: object, name: str):
-    @rule(function)
-    def rule_text(trace, args, kwargs):
-        if not args or kwargs:
-            return natives.call_native_default(trace, function, args, kwargs)
-        value = concrete(trace, args[0])
-        method = special_method(trace, value, name)
-        if method is None and name == "__str__":
-            method = special_method(trace, value, "__repr__") if lookup(type(value), "__str__") is object.__str__ else None
-        if method is not None:
-            return call(trace, method, (value, *args[1:]), {})
-        if isinstance(value, BaseException) and function is not hash:
-            return function(value)
-        if not natives.is_value(value, deep=True):
-            raise trace.fail(f"the text of a {type_of(trace, value).__qualname__} ({function.__name__})")
-        return natives.call_native_default(trace, function, (value, *args[1:]), kwargs)
-
-    return rule_text
-
-
-text_rule(str, "__str__")
-text_rule(repr, "__repr__")
-text_rule(format, "__format__")
+    return natives.run_natively(trace, hash, (value,), {})
 
 
 def number_rule(kind: type, name: str, symbolic: tuple):

@@ -1,0 +1,144 @@
+"""Text of values: ``str``, ``repr``, ``format``, f-strings, ``%`` and ``str.format``.
+
+Text is made natively, on stand-ins: an object whose ``__str__``, ``__repr__`` or ``__format__`` is Python code is
+replaced by one whose methods lead back into the interpreter, also inside containers. What has an address in its text,
+or is a tensor, breaks the graph. Imported for its effect: it fills the table in ``natives.py``.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+
+from . import natives
+from .calls import call
+from .natives import rule
+from .rules import special_method, type_of
+from .source import lookup
+from .symbols import concrete
+from .trace import Trace
+from .values import Raised
+from .wrap import force
+
+METHODS = {str: "__str__", repr: "__repr__", ascii: "__repr__", format: "__format__"}
+
+
+class StandIn:
+    """Stands for an object of the program whose text is made by Python code."""
+
+    def __init__(self, trace: Trace, value: object):
+        self._trace = trace
+        self._value = value
+
+    def __str__(self) -> str:
+        return self._trace.invoke(str, (self._value,), {})  # type: ignore[return-value]
+
+    def __repr__(self) -> str:
+        return self._trace.invoke(repr, (self._value,), {})  # type: ignore[return-value]
+
+    def __format__(self, spec: str) -> str:
+        return self._trace.invoke(format, (self._value, spec), {})  # type: ignore[return-value]
+
+    def _look_inside(self, *args: object) -> object:
+        raise self._trace.fail("formatting that looks into an object", "take the attribute or number out before")
+
+    __getattr__ = __getitem__ = __int__ = __float__ = __index__ = _look_inside  # type: ignore[assignment]
+
+
+def stand_in(trace: Trace, value: object) -> object:
+    """Something with the same text as a value, for native code."""
+    value = concrete(trace, force(trace, value))
+    kind = type(value)
+    if natives.is_value(value):
+        return value
+    if special_method(trace, value, "__repr__") is not None or isinstance(value, BaseException):
+        return StandIn(trace, value)
+    if kind is list or kind is tuple:
+        return kind([stand_in(trace, item) for item in value])  # type: ignore[attr-defined]
+    if kind is dict:
+        record = trace.record_of(value)
+        if record is not None and not record.loaded:
+            natives.guard_all_keys(trace, record)
+        return {stand_in(trace, key): stand_in(trace, item) for key, item in dict.items(value)}  # type: ignore[arg-type]
+    if not natives.is_value(value, deep=True):
+        raise trace.fail(f"the text of a {type_of(trace, value).__qualname__}")
+    return natives.Survey(trace, keep_symbols=False, shallow=False).visit(value)
+
+
+def text_rule(function: Callable) -> None:
+    @rule(function)
+    def rule_text(trace, args, kwargs):
+        if not args or kwargs or (function is str and len(args) > 1):
+            return natives.call_native_default(trace, function, args, kwargs)
+        value, rest = concrete(trace, force(trace, args[0])), tuple([concrete(trace, arg) for arg in args[1:]])
+        if function is ascii:
+            return natives.run_natively(trace, ascii, (stand_in(trace, value),), {})
+        method = python_method(trace, value, METHODS[function])
+        if method is not None:
+            return checked_text(trace, call(trace, method, (value, *rest), {}), METHODS[function])
+        if function is format and lookup(type(value), "__format__") is object.__format__ and rest in ((), ("",)):
+            return call(trace, str, (value,), {})
+        if isinstance(value, BaseException):
+            return exception_text(trace, value, function)
+        return natives.run_natively(trace, function, (stand_in(trace, value), *rest), {})
+
+
+def python_method(trace: Trace, value: object, name: str) -> object:
+    """The method that makes the text, if it is Python code; the default ``__str__`` asks ``__repr__``."""
+    method = special_method(trace, value, name)
+    if method is None and name == "__str__" and lookup(type(value), "__str__") is object.__str__:
+        return special_method(trace, value, "__repr__")
+    return method
+
+
+def checked_text(trace: Trace, text: object, name: str) -> object:
+    text = force(trace, text)
+    if isinstance(text, str):
+        return text
+    returned = type_of(trace, text).__name__
+    if name == "__format__":
+        raise Raised(TypeError(f"__format__ must return a str, not {returned}"))
+    raise Raised(TypeError(f"{name} returned non-string (type {returned})"))
+
+
+def exception_text(trace: Trace, error: BaseException, function: Callable) -> object:
+    """The text of an exception is that of its arguments."""
+    native = lookup(type(error), METHODS[function])
+    args = stand_in(trace, error.args)
+    if args is error.args or all(a is b for a, b in zip(args, error.args, strict=True)):  # type: ignore[call-overload]
+        return natives.run_natively(trace, function, (error,), {})
+    if native is BaseException.__repr__:
+        text = natives.run_natively(trace, repr, (args,), {})
+        return type(error).__name__ + (text[:-2] + ")" if len(error.args) == 1 else text)  # type: ignore[index, operator]
+    if native is BaseException.__str__:
+        return natives.run_natively(trace, str, (args[0] if len(error.args) == 1 else args,), {})  # type: ignore[index]
+    raise trace.fail(f"the text of a {type(error).__qualname__}")
+
+
+for _function in METHODS:
+    text_rule(_function)
+
+
+@rule(str.format)
+def rule_format(trace, args, kwargs):
+    values = [stand_in(trace, arg) for arg in args]
+    keywords = {name: stand_in(trace, value) for name, value in kwargs.items()}
+    return natives.run_natively(trace, str.format, tuple(values), keywords)
+
+
+@rule(str.format_map)
+def rule_format_map(trace, args, kwargs):
+    mapping = force(trace, args[1])
+    if type(mapping) is not dict:
+        raise trace.fail(f"str.format_map with a {type_of(trace, mapping).__qualname__}")
+    return natives.run_natively(trace, str.format_map, (force(trace, args[0]), stand_in(trace, mapping)), {})
+
+
+def percent(trace: Trace, template: object, values: object) -> object:
+    """``template % values``."""
+    return natives.run_natively(trace, operator.mod, (template, stand_in(trace, values)), {})
+
+
+@rule(str.__mod__)
+def rule_mod(trace, args, kwargs):
+    return percent(trace, *(force(trace, arg) for arg in args))
