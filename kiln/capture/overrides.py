@@ -17,6 +17,7 @@ import torch
 import torch.utils._device
 from torch._C import _get_function_stack_at, _len_torch_function_stack, _pop_torch_function_stack
 from torch._C import _push_on_torch_function_stack as _push
+from torch.overrides import TorchFunctionMode
 
 from .natives import rule
 from .source import Identity, Pinned, Source
@@ -211,27 +212,22 @@ class Told(BaseException):
     """Thrown by the probe: the function and arguments that an override is called with."""
 
 
-class Probe(torch.Tensor):
-    """Tells what an operator on tensors is called when it comes to overrides."""
+class Probe(TorchFunctionMode):
+    """Finds out what an operator on tensors is called when it comes to overrides."""
 
-    @classmethod
-    def __torch_function__(cls, func, types, args=(), kwargs=None):
+    def __torch_function__(self, func, types, args=(), kwargs=None):
         raise Told(func, args)
 
 
 @functools.cache
-def announced(function: Callable, count: int, position: int) -> tuple[object, tuple[int, ...]] | None:
-    """The function an override is told for an operator with a tensor at ``position``, and the order of its operands."""
-    with torch._C.DisableTorchFunction():
-        probe = torch.Tensor.as_subclass(torch.empty(1), Probe)
-    operands = [object() for _ in range(count)]
-    operands[position] = probe
-    if count == 3:
-        operands[1:] = [0, 1.0]
-    elif count == 2:
-        operands[1 - position] = 0
+def announced(function: Callable, tensors: tuple[bool, ...]) -> tuple[object, tuple[int, ...]] | None:
+    """The function an override is told for an operator with tensors at these places, and the order of its operands."""
+    operands = [torch.empty(1) if flag else number for number, flag in enumerate(tensors)]
     try:
-        function(*operands)
+        with Probe():
+            function(*operands)
+    except TypeError:
+        return None
     except Told as told:
         func, args = told.args
         return func, tuple(next(index for index, operand in enumerate(operands) if operand is arg) for arg in args)
@@ -242,8 +238,7 @@ def operator_override(trace: Trace, function: object, operands: tuple) -> tuple[
     """What an override makes of an operator."""
     if not (trace.modes or trace.overriding) or trace.function_level == ALL_OFF:
         return None
-    position = next(index for index, operand in enumerate(operands) if isinstance(operand, torch.Tensor))
-    told = announced(function, len(operands), position)  # type: ignore[arg-type]
+    told = announced(function, tuple(isinstance(operand, torch.Tensor) for operand in operands))  # type: ignore[arg-type]
     if told is None:
         raise trace.fail(f"the operator {function} under __torch_function__")
     return override(trace, told[0], tuple(operands[index] for index in told[1]), {})
@@ -274,22 +269,33 @@ class ModeAt(Source):
 
 
 @contextlib.contextmanager
-def modes_aside() -> Iterator[list[object]]:
-    """Torch's stack of modes, empty while the block runs; gives those that were on it."""
+def overrides_aside() -> Iterator[Outside]:
+    """While Kiln looks at real tensors no override of the program is called; gives what there was outside."""
+    level = current_level()
     modes = [_pop_torch_function_stack() for _ in range(_len_torch_function_stack())][::-1]
     try:
-        yield modes
+        with torch._C.DisableTorchFunctionSubclass():
+            yield Outside(modes, level)
     finally:
         for mode in modes:
             _push(mode)
 
 
-def enter_outer_modes(trace: Trace, modes: list[object]) -> None:
+@dataclass
+class Outside:
+    """Torch-function modes that are active, and how much of ``__torch_function__`` is switched off."""
+
+    modes: list[object]
+    level: int
+
+
+def enter_outer_modes(trace: Trace, outside: Outside) -> None:
     """Start a trace with the modes that are active outside."""
+    modes = outside.modes
     base = Pinned(Identity(_get_function_stack_at))
     trace.modes = [Lazy(mode, ModeAt(base, index)) for index, mode in enumerate(modes)]
     trace.outer_modes = list(trace.modes)
-    trace.function_level = trace.outer_level = current_level()
+    trace.function_level = trace.outer_level = outside.level
     if modes:
         guard_level(trace)
 
