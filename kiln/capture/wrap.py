@@ -21,6 +21,7 @@ import torch
 
 from .._native import MISSING
 from ..bytecode.split import UNBOUND
+from .appending import list_method
 from .source import (
     Attribute,
     ClassAttribute,
@@ -160,6 +161,9 @@ def wrap_builtin(trace: Trace, real: types.BuiltinFunctionType, source: Source) 
         return wrap_identity(trace, real, source)
     trace.guards.add(source, "type", type(real))
     trace.guards.add(Attribute(source, "__name__"), "constant", real.__name__)
+    appending = list_method(trace, Lazy(owner, Attribute(source, "__self__")), real.__name__)
+    if appending is not None:
+        return known_as(trace, appending, source)
     shadow = getattr(wrap(trace, owner, Attribute(source, "__self__")), real.__name__)
     return known_as(trace, shadow, source)
 

@@ -25,6 +25,15 @@ def test_appending_does_not_recompile():
     check(append_only, holder, x, calls=6, graphs=1, recompiles=0, breaks=0, breaks_every=(None, "line"))
 
 
+def method_loaded_before_a_break(holder, x):
+    holder.losses.append(x.sum().item())
+    return x + 1
+
+
+def test_method_loaded_before_a_break():
+    check(method_loaded_before_a_break, Holder(), torch.ones(3), calls=6, recompiles=0)
+
+
 def look_after(items, x):
     items.append(x + 1)
     first = items[0] if len(items) > 1 else None
