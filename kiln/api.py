@@ -12,7 +12,6 @@ import torch
 from . import _native, exc
 from .backends import backend_name, lookup_backend
 
-
 _NOTHING: Any = object()  # "no argument": None is one, and a mistake
 
 

@@ -99,7 +99,8 @@ def export(function: Callable, *, dynamic: bool | None = None) -> Callable[..., 
         with events.listen() as heard:
             compiled(*args, **kwargs)
         if len(heard.graphs) != 1:
-            raise exc.UserError(f"kiln.export needs a call that does tensor work in one graph; {len(heard.graphs)} found")
+            found = len(heard.graphs)
+            raise exc.UserError(f"kiln.export needs a call that does tensor work, in one graph; {found} graphs found")
         return Exported(heard.graphs[0], heard.guards[-1][1])
 
     return run
