@@ -360,6 +360,7 @@ PROXY_FUNCTIONS: frozenset[object] = frozenset(
     | {operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge, repr, str, ascii, complex, bytes}
     | {list.index, list.count, tuple.index, tuple.count, collections.deque.index, collections.deque.count}
     | {math.floor, math.ceil, math.trunc, operator.countOf, operator.indexOf, format, math.sqrt, math.prod, math.fsum}
+    | {hex, bin, oct, chr, range, slice}
 )
 
 
@@ -410,8 +411,8 @@ PROXIED_CONTAINERS: dict[type, Callable] = {
 }
 
 
-def unproxy(value: object) -> object:
-    """Results without proxies and trampolines."""
+def unproxy(value: object, within: tuple[int, ...] = ()) -> object:
+    """Results without proxies and trampolines; ``within`` are the lists around the value, one of which it may be."""
     kind = type(value)
     if isinstance(value, Proxy):
         return value.target
@@ -419,10 +420,12 @@ def unproxy(value: object) -> object:
         return value.function
     if kind is Settled:
         return value.iterator
+    if id(value) in within:
+        return value
     if kind is list and any(type(item) in (list, tuple) or isinstance(item, Proxy | Trampoline) for item in value):
-        value[:] = [unproxy(item) for item in value]
+        value[:] = [unproxy(item, (*within, id(value))) for item in value]
     elif kind is tuple and any(type(item) in (list, tuple) or isinstance(item, Proxy | Trampoline) for item in value):
-        items = [unproxy(item) for item in value]
+        items = [unproxy(item, within) for item in value]
         return value if all(a is b for a, b in zip(items, value, strict=True)) else tuple(items)
     elif kind in (set, frozenset) and any(isinstance(item, Proxy) for item in value):
         return kind(unproxy(item) for item in value)

@@ -22,7 +22,10 @@ CHUNK = 250
 
 def work(seed: int, examples: int, note_path: str) -> None:
     """One worker: a chunk of programs, its failures reduced and printed as JSON."""
+    import kiln
     from fuzz.oracle import failures_in_chunk, reduced
+
+    kiln.config.raise_internal_errors = True  # Kiln's own bugs are to be seen, not hidden behind eager
 
     def note(source: str) -> None:  # so that the parent can show the program that crashed the interpreter
         with open(note_path, "w") as file:
