@@ -153,6 +153,8 @@ def load_namespace(trace: Trace, owner: object) -> object:
     record = trace.record_of(owner)
     if record is not None and record.attributes is not None:
         trace.guards.add(Attribute(record.source, "__dict__"), "keys", tuple(record.attributes))
+    trace.namespaces[id(namespace)] = owner
+    trace.keep.append(namespace)
     return namespace
 
 

@@ -7,6 +7,7 @@ functions (interpreted), methods, classes, builtins (``natives.py``), callable o
 from __future__ import annotations
 
 import functools
+import operator
 import types
 
 import torch
@@ -252,7 +253,14 @@ def call_object(trace: Trace, instance: object, args: tuple, kwargs: dict) -> ob
     )
 
 
+def call_getter(trace: Trace, getter: object, args: tuple, kwargs: dict) -> object:
+    from .operators import call_getter
+
+    return call_getter(trace, getter, args, kwargs)
+
+
 CALLABLES = {
+    **{kind: call_getter for kind in (operator.itemgetter, operator.attrgetter, operator.methodcaller)},
     ListMethod: call_list_method,
     functools.partial: call_partial,
     Trampoline: call_trampoline,

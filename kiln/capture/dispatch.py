@@ -20,7 +20,7 @@ from ..backends import call_backend
 from ..bytecode.split import CannotSplit, split
 from ..config import config
 from ..report import events
-from . import kiln_calls, rules  # noqa: F401  (fill the table of builtins)
+from . import copying, kiln_calls, rules  # noqa: F401  (fill the table of builtins)
 from .calls import SKIPPED_MODULES, bind_arguments
 from .fakes import without_peer
 from .entry import Continuation, Entry, RunText, example_inputs, finish_graph, has_work, make_check

@@ -159,6 +159,7 @@ KINDS: dict[str, KindOfGuard] = {
     "empty_cell": KindOfGuard(
         lambda e, v, bind: f"{bind(cell_is_empty, 'cell_is_empty')}({e})", lambda v: "unbound", lambda v: "bound"
     ),
+    "id": KindOfGuard(lambda e, v, bind: f"_k_id({e}) == {v}", lambda v: f"id {v}", lambda v: str(id(v))),
     "same": KindOfGuard(lambda e, v, bind: f"{e} is {v}", lambda v: f"is {v}", lambda v: "another object"),
 }
 
@@ -234,6 +235,7 @@ class GuardSet:
         self.tensors: list[TensorGuard] = []
         self.distinct: dict[Source, None] = {}
         self.shapes: list[ShapeCondition] = []
+        self.needed: set[str] = set()  # symbolic numbers whose very value was needed, by description
         self.state: object = None
         self.extras: list[tuple[str, Callable[[], bool]]] = []  # words, predicate without arguments
 
@@ -278,7 +280,7 @@ class ShapeCondition:
     symbols: tuple[tuple[str, Source], ...]
 
 
-HASHED = frozenset({"length", "truth", "no_attribute", "empty_slot", "same"})
+HASHED = frozenset({"length", "id", "truth", "no_attribute", "empty_slot", "same"})
 
 
 def describe_tensor(guard: TensorGuard) -> str:

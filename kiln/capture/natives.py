@@ -196,8 +196,13 @@ def run_natively(trace: Trace, function: object, args: tuple, kwargs: dict) -> o
     except (GraphBreak, Raised):
         raise
     except Exception as error:
+        if any(name in str(error) for name in STAND_INS):  # eager's message has the real name
+            raise trace.fail(f"{describe(function)} raises {type(error).__name__}", error=error) from None
         raise Raised(from_native(trace, error)) from None
     return unproxy(result)
+
+
+STAND_INS = ("FakeTensor", "'Proxy'", "'Trampoline'", "'Settled'", "'Lazy'", "'SymInt'", "'InterpretedGenerator'")
 
 
 def unbind(function: object, args: tuple) -> tuple[object, tuple]:

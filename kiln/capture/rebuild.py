@@ -195,6 +195,9 @@ def finish(r: Rebuilder, shadow: object, name: str, place: int, empty: str, full
 
 
 def build_dict(r: Rebuilder, shadow: dict, name: str, place: int) -> None:
+    if id(shadow) in r.trace.namespaces:  # vars(something)
+        r.lines.append(f"{name} = {r.value(r.trace.namespaces[id(shadow)])}.__dict__")
+        return
     items = "".join(f"{r.value(key)}: {r.value(value)}, " for key, value in mapping_items(shadow))
     finish(r, shadow, name, place, "{}", "{" + items + "}", f"{name}.update({{{items}}})")
 
@@ -429,6 +432,23 @@ def build_sentinel(r: Rebuilder, shadow: object, name: str, place: int) -> None:
     r.lines.append(f"{name} = _k_object()")
 
 
+def build_bytearray(r: Rebuilder, shadow: bytearray, name: str, place: int) -> None:
+    r.lines.append(f"{name} = _k_bytearray({bytes(shadow)!r})")
+
+
+def build_settled(r: Rebuilder, shadow: natives.Settled, name: str, place: int) -> None:
+    r.lines.append(f"{name} = {r.value(shadow.iterator)}")
+
+
+def build_proxy(r: Rebuilder, shadow: natives.Proxy, name: str, place: int) -> None:
+    r.lines.append(f"{name} = {r.value(shadow.target)}")  # type: ignore[attr-defined]
+
+
+def build_mapping_proxy(r: Rebuilder, shadow: types.MappingProxyType, name: str, place: int) -> None:
+    owner = next(value for value in gc.get_referents(shadow) if hasattr(value, "keys"))
+    r.lines.append(f"{name} = {r.bind(types.MappingProxyType, 'mappingproxy')}({r.value(owner)})")
+
+
 BUILDERS: dict[type, Callable] = {
     ListMethod: build_list_method,
     list: build_list,
@@ -451,6 +471,9 @@ BUILDERS: dict[type, Callable] = {
     Opaque: build_opaque,
     types.SimpleNamespace: build_namespace,
     object: build_sentinel,
+    bytearray: build_bytearray,
+    natives.Settled: build_settled,
+    types.MappingProxyType: build_mapping_proxy,
     **{kind: build_reduced for kind in natives.ITERATOR_TYPES | natives.LAZY_ITERATORS},
     **{type(iter(view)): build_dict_iterator for view in ({}, {}.values(), {}.items())},
     **{kind: build_view for kind in natives.VIEW_TYPES},
@@ -480,6 +503,8 @@ def builder_for(shadow: object) -> Callable | None:
     builder = BUILDERS.get(type(shadow))
     if builder is not None:
         return builder
+    if isinstance(shadow, natives.Proxy):
+        return build_proxy
     if isinstance(shadow, FIXED):
         return build_bound
     if isinstance(shadow, BaseException):

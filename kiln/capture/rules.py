@@ -7,12 +7,10 @@ get. Imported for its effect: it fills the table in ``natives.py``.
 from __future__ import annotations
 
 import builtins
-import copy
 import dataclasses
 import enum
 import functools
 import inspect
-import operator
 import sys
 import types
 import typing
@@ -32,6 +30,7 @@ from .attributes import (
     store_attribute,
 )
 from .calls import call, new_object
+from .hashing import as_hash
 from .natives import rule
 from .raising import from_native, traceback_of
 from .source import lookup
@@ -239,17 +238,15 @@ def rule_dir(trace, args, kwargs):
 @rule(id)
 def rule_id(trace, args, kwargs):
     """The number itself where the object exists already; what is made inside has none yet."""
+    from .copying import compares_ids
+
     value = force(trace, args[0])
-    record = trace.by_shadow.get(id(value))
-    if record is not None:
-        trace.guards.add(record.source, "id", id(record.real))
-        return id(record.real)
-    info = trace.tensors.get(id(value))
-    if info is not None and info.source is not None:
-        trace.guards.add(info.source, "id", id(info.real))
-        return id(info.real)
-    if copying.compares_ids(trace):
+    if compares_ids(trace):
         return id(value)
+    known = trace.by_shadow.get(id(value)) or trace.tensors.get(id(value))
+    if known is not None and known.source is not None:
+        trace.guards.add(known.source, "id", id(known.real))
+        return id(known.real)
     if value is None or isinstance(value, bool | type | types.ModuleType | types.BuiltinFunctionType | enum.Enum):
         return id(value)
     raise trace.fail("id() of an object that is made inside", "compare with `is`, or take the id outside")
@@ -271,7 +268,8 @@ def truth(trace: Trace, value: object) -> bool:
             "a branch on a tensor's value", "use torch.where, or let the graph break here (without fullgraph=True)"
         )
     record = trace.record_of(value)
-    if record is not None and not record.loaded and isinstance(value, dict) and "__len__" not in natives.python_methods(kind):
+    native_length = isinstance(value, dict) and "__len__" not in natives.python_methods(kind)
+    if native_length and record is not None and not record.loaded:
         if len(record.items) == len(value):
             trace.guards.add(record.source, "truth", bool(record.items))
         else:
@@ -411,11 +409,11 @@ def get_iterator(trace: Trace, value: object) -> object:
 
 
 def unbind_tensor(trace: Trace, tensor: torch.Tensor) -> tuple:
-    from .tensors import record
+    from .torch_calls import call_torch
 
     if tensor.dim() == 0:
         raise Raised(TypeError("iteration over a 0-d tensor"))
-    return record(trace, torch.Tensor.unbind, (tensor, 0), {}, method="unbind")
+    return call_torch(trace, torch.Tensor.unbind, (tensor, 0), {})  # type: ignore[return-value]
 
 
 @rule(next)
@@ -512,61 +510,6 @@ def rule_outside(trace, args, kwargs):
 @rule(warnings.warn)
 def rule_warn(trace, args, kwargs):
     raise trace.fail("warnings.warn", "the warning is issued between graphs")
-
-
-@rule(copy.copy)
-def rule_copy(trace, args, kwargs):
-    value = force(trace, args[0])
-    if isinstance(value, list | dict | set) and not type(value).__flags__ & HEAP_TYPE:
-        return natives.call_native(trace, type(value).copy, (value,), {})
-    if isinstance(value, torch.Tensor):
-        raise trace.fail("copy.copy of a tensor")
-    if natives.is_value(value):
-        return value
-    return call(trace, COPY_OBJECT, (value,), {}) if is_simple_object(value) else no_copy(trace, value)
-
-
-def is_simple_object(value: object) -> bool:
-    cls = type(value)
-    return bool(cls.__flags__ & HEAP_TYPE) and not any(lookup(cls, n) for n in ("__copy__", "__reduce_ex__x", "__slots__"))
-
-
-def no_copy(trace: Trace, value: object) -> object:
-    raise trace.fail(f"copy.copy of a {type(value).__qualname__}")
-
-
-def COPY_OBJECT(value):
-    made = object.__new__(type(value))
-    made.__dict__.update(value.__dict__)
-    return made
-
-
-@rule(copy.deepcopy)
-def rule_deepcopy(trace, args, kwargs):
-    value = force(trace, args[0])
-    if len(args) > 1 or kwargs:
-        raise trace.fail("copy.deepcopy with a memo")
-    return deep_copy(trace, value, {})
-
-
-def deep_copy(trace: Trace, value: object, memo: dict[int, object]) -> object:
-    value = force(trace, value)
-    if id(value) in memo:
-        return memo[id(value)]
-    kind = type(value)
-    if kind is tuple:
-        return tuple([deep_copy(trace, item, memo) for item in value])
-    if kind is list or kind is dict:
-        made = memo[id(value)] = kind()
-        items = natives.call_native(trace, dict.items, (value,), {}) if kind is dict else value
-        if kind is list:
-            made.extend(deep_copy(trace, item, memo) for item in items)
-        else:
-            made.update({deep_copy(trace, k, memo): deep_copy(trace, v, memo) for k, v in items})
-        return made
-    if natives.is_value(value, deep=True):
-        return value
-    raise trace.fail(f"copy.deepcopy of a {type_of(trace, value).__qualname__}")
 
 
 for _function in (inspect.signature, inspect.isfunction, inspect.isclass, inspect.ismethod, inspect.isbuiltin):
