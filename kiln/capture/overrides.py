@@ -75,13 +75,14 @@ def override(trace: Trace, function: object, args: tuple, kwargs: dict) -> tuple
 
 
 def has_like(values: object) -> bool:
-    """Whether an object with an override that is no tensor is among the arguments, or in a list among them."""
+    """Whether something with an override that was not met yet is among the arguments, or in a list among them."""
     for value in values:  # type: ignore[attr-defined]
-        kind = type(value.real) if type(value) is Lazy else type(value)
+        value = value.real if type(value) is Lazy and not value.done else value
+        kind = type(value)
         if kind is list or kind is tuple:
-            if has_like(value.real if type(value) is Lazy else value):
+            if has_like(value):
                 return True
-        elif kind.__flags__ & HEAP_TYPE and not issubclass(kind, torch.Tensor) and is_overriding(kind):
+        elif kind.__flags__ & HEAP_TYPE and is_overriding(kind):
             return True
     return False
 

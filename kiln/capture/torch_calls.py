@@ -87,7 +87,7 @@ def call_torch(trace: Trace, function: object, args: tuple, kwargs: dict) -> obj
         args = (function.__self__, *args)
         function = getattr(torch.Tensor, function.__name__)
     name = getattr(function, "__name__", "")
-    custom = override(trace, function, args, kwargs)
+    custom = override(trace, function, args, kwargs) if function is not torch.Tensor.as_subclass else None
     if custom is not None:
         return custom[0]
     if name == "__get__" and isinstance(function, types.MethodWrapperType):
