@@ -48,14 +48,16 @@ def backend_name(backend: str | Backend) -> str:
     return backend if isinstance(backend, str) else getattr(backend, "__name__", type(backend).__name__)
 
 
-def call_backend(options: Any, module: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-    """Compile a graph; what goes wrong in the backend is the backend's."""
+def call_backend(
+    options: Any, module: torch.fx.GraphModule, example_inputs: Sequence[Any], where: exc.Location
+) -> Callable[..., Any]:
+    """Compile a graph captured at a place; what goes wrong in the backend is the backend's."""
     try:
         compiled = options.backend(module, list(example_inputs), **options.options)
     except exc.KilnError:
         raise
     except Exception as error:
-        raise exc.BackendError(options.backend_name, error) from error
+        raise exc.BackendError(options.backend_name, error, stack=[where]) from error
     if not callable(compiled):
         raise exc.InvalidBackend(options.backend_name, compiled)
     return compiled

@@ -69,7 +69,7 @@ def _read_units(
             continue
         name = OPNAME[number]
         following = unit + 1 + CACHES[number]
-        where = positions[unit]
+        where = positions[unit] if unit < len(positions) else NOWHERE  # a table may be cut short, or missing
         instruction = Instruction(name, arg, positions=None if where[0] is None else where, offset=unit * 2)
         if name in HAS_JUMP:
             jumps.append((instruction, following - arg if name in IS_BACKWARD else following + arg))
@@ -81,6 +81,9 @@ def _read_units(
         prefixes.clear()
         extended, unit = 0, following
     return at_unit, jumps
+
+
+NOWHERE = (None, None, None, None)
 
 
 class _Resolver:

@@ -74,9 +74,20 @@ def call_function(trace: Trace, function: types.FunctionType, args: tuple, kwarg
             return natives.run_plainly(trace, function, args, kwargs)
         raise trace.fail(f"a call to {module}.{function.__qualname__}, which Kiln does not look into")
     if len(trace.frames) > config.max_inline_depth:
-        raise trace.fail(f"calls nested more than {config.max_inline_depth} deep", "is this recursion without end?")
+        raise too_deep(trace)
     trace.guards.add_code(function, trace.source_of(function))
-    return run_function(trace, function, bind_arguments(trace, function, args, kwargs))
+    try:
+        return run_function(trace, function, bind_arguments(trace, function, args, kwargs))
+    except RecursionError:  # Kiln's own: that of the program is Raised
+        raise too_deep(trace) from None
+
+
+def too_deep(trace: Trace) -> BaseException:
+    """Recursion, with or without an end, is Python's: a frame that calls itself is left alone as a whole."""
+    root = trace.frames[0].code
+    recursive = any(frame.code is root for frame in trace.frames[1:])
+    depth = len(trace.frames)
+    return trace.fail(f"calls nested more than {depth} deep", "is this recursion without end?", whole=recursive)
 
 
 def bind_arguments(trace: Trace, function: types.FunctionType, args: tuple, kwargs: dict) -> dict[str, object]:

@@ -105,7 +105,12 @@ def find_or_compile(dispatcher, function, args: tuple, kwargs: dict) -> Callable
         return give_up(cache, dispatcher, function)
     if reason is not None:
         events.recompile(function, reason)
-    entry = compile_frame(cache, function, args, kwargs)
+    try:
+        entry = compile_frame(cache, function, args, kwargs)
+    except exc.Unsupported as problem:
+        if problem.__cause__ is None:
+            raise
+        return raising(function, problem)
     if entry is None:
         cache.gave_up = True
         return leave_alone(dispatcher, function)
@@ -113,6 +118,16 @@ def find_or_compile(dispatcher, function, args: tuple, kwargs: dict) -> Callable
     pair = dispatcher.__dict__["_kiln_bound"][entry] = entry.bind(function)
     dispatcher.entries.append(pair)
     return pair[1]
+
+
+def raising(function: types.FunctionType, problem: exc.Unsupported) -> Callable:
+    """Under ``fullgraph`` a program that raises is run in eager: its own error, at its own line, is the best report."""
+
+    def run(*args, **kwargs):
+        function(*args, **kwargs)
+        raise problem
+
+    return run
 
 
 def known_entry(dispatcher, cache: FrameCache, function, args: tuple, kwargs: dict) -> Callable | None:
@@ -205,12 +220,19 @@ def compile_frame(cache: FrameCache, function: types.FunctionType, args: tuple, 
     try:
         with events.compiling(function), without_peer(), overrides_aside() as outside:
             return attempts(cache, function, args, kwargs, state, outside)
+    except exc.BackendError as error:
+        if not config.suppress_errors or cache.options.fullgraph:
+            raise
+        warnings.warn(f"{error}\nThe function runs in plain Python.", RuntimeWarning, stacklevel=5)
+        return None
     except (exc.KilnError, KeyboardInterrupt):
         raise
     except GraphBreak as reason:
         if cache.options.fullgraph:
             raise unsupported(reason) from reason.error
         return skip(cache, function, reason.reason)
+    except RecursionError:  # called with the stack nearly used up
+        return skip(cache, function, "calls nested too deep")
     except Exception as error:
         return internal_error(cache, function, error)
     finally:
@@ -238,7 +260,7 @@ def attempts(cache: FrameCache, function, args: tuple, kwargs: dict, state, outs
         state.restore()
         trace = Trace(function, cache.options, cache.hints)
         enter_outer_modes(trace, outside)
-        frame = RootFrame(trace, function, root_locals(function, args, kwargs))
+        frame = trace.root = RootFrame(trace, function, root_locals(function, args, kwargs))
         try:
             with quiet():
                 outcome = frame.run_root(forced)
@@ -258,10 +280,11 @@ def attempts(cache: FrameCache, function, args: tuple, kwargs: dict, state, outs
 def creation_point(trace: Trace, problem: CannotRebuild) -> BreakPoint:
     """Where to break instead: the root instruction that made what cannot be made again."""
     made = trace.created.get(id(problem.value))
-    if made is None:
+    place = made[1] if made is not None else trace.root.produced.get(id(problem.value))
+    if place is None:
         raise trace.fail(f"{problem.reason}, and Kiln cannot carry it over a graph break")
     reason = trace.fail(f"{problem.reason}; it is made by Python instead")
-    return BreakPoint(made[1][0], made[1][1], reason)
+    return BreakPoint(*place, reason)
 
 
 def root_locals(function: types.FunctionType, args: tuple, kwargs: dict) -> dict[str, object]:
@@ -319,7 +342,8 @@ def compile_graph(cache: FrameCache, trace: Trace, inputs: list, state) -> tuple
     module = torch.fx.GraphModule(dict(trace.constants), trace.graph, "KilnGraph")
     events.graph(trace, module)
     state.restore()
-    compiled = call_backend(cache.options, module, example_inputs(inputs))
+    where = exc.Location.of_code(trace.function.__code__)
+    compiled = call_backend(cache.options, module, example_inputs(inputs), where)
     return module, without_overrides(compiled) if trace.overriding or trace.outer_modes else compiled
 
 

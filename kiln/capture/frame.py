@@ -195,6 +195,7 @@ class RootFrame(Frame):
     def __init__(self, trace: Trace, function: types.FunctionType, bound: dict[str, object]):
         super().__init__(trace, function, bound)
         self.visits: dict[int, int] = {}
+        self.produced: dict[int, tuple[int, int]] = {}  # id of a value -> instruction (and visit) that first pushed it
         self.take_cells()
 
     def take_cells(self) -> None:
@@ -248,6 +249,8 @@ class RootFrame(Frame):
                         raise trace.fail(f"the bytecode instruction {instruction.op}")
                     if handler(self, instruction) is RETURNED:
                         return Finished(self.result)
+                    if self.stack:
+                        self.produced.setdefault(id(self.stack[-1]), (index, visit))
                 except Raised as raised:
                     if self.bytecode.handler_at[index] is None:
                         raise trace.fail(
@@ -255,6 +258,8 @@ class RootFrame(Frame):
                         ) from None
                     self.unwind(raised.error)
             except GraphBreak as reason:
+                if reason.whole:
+                    raise
                 reason.where = BreakPoint(index, visit, reason)
                 del trace.frames[1:]
                 if marks != (trace.entered, len(trace.graph.nodes)):

@@ -33,8 +33,17 @@ DELETED = object()  # marks a name or attribute that the program deleted
 class GraphBreak(BaseException):
     """Capture cannot go on past the current instruction. Not an ``Exception``: user code must never catch it."""
 
-    def __init__(self, reason: str, hint: str = "", *, culprit: object = None, error: BaseException | None = None):
+    def __init__(
+        self,
+        reason: str,
+        hint: str = "",
+        *,
+        culprit: object = None,
+        error: BaseException | None = None,
+        whole: bool = False,
+    ):
         super().__init__(reason)
+        self.whole = whole  # nothing of the frame is to be captured: it runs in eager
         self.reason = reason
         self.hint = hint
         self.culprit = culprit  # the value to blame, where its creation should have been the break
