@@ -52,6 +52,8 @@ def _compile(target: Any, options: Any) -> Any:
         return OptimizedModule(target, options)
     if isinstance(target, types.FunctionType):
         return make_dispatcher(target, options)
+    if is_apply(target):
+        return make_dispatcher(object_caller(target), options)
     if isinstance(target, types.MethodType) and isinstance(target.__func__, types.FunctionType | _native.Dispatcher):
         return types.MethodType(_compile(target.__func__, options), target.__self__)
     if isinstance(target, staticmethod | classmethod):
@@ -59,6 +61,11 @@ def _compile(target: Any, options: Any) -> Any:
     if not callable(target):
         raise exc.NotCallable(target)
     return make_dispatcher(object_caller(target), options)
+
+
+def is_apply(target: Any) -> bool:
+    """``SomeFunction.apply`` is Python code of torch around native code: it is captured as one call."""
+    return isinstance(target, types.MethodType) and target.__func__ is torch.autograd.Function.apply.__func__  # type: ignore
 
 
 class disable:

@@ -8,7 +8,6 @@ user's ``forward`` in full; what it would do to Python objects outside is not fo
 
 from __future__ import annotations
 
-import collections
 import inspect
 import types
 from collections.abc import Callable
@@ -19,7 +18,7 @@ import torch.fx
 from .natives import rule
 from .tensors import adopt, prepare, run_fake, to_nodes
 from .trace import Trace
-from .values import CONSTANT_TYPES, Raised, Record, same_value
+from .values import Raised
 from .wrap import class_attribute, force, is_constant
 
 HINT = "the graph breaks here; keep Python side effects out of forward()"
@@ -111,9 +110,8 @@ def interpret_forward(trace: Trace, cls: type, context: Context, args: tuple) ->
         ) from None
     finally:
         drop_nodes(trace, before)
-    changed = state.difference(trace)
-    if changed is not None:
-        raise trace.fail(f"{cls.__qualname__}.forward changes {changed} outside", HINT)
+    if state.is_changed(trace):
+        raise trace.fail(f"{cls.__qualname__}.forward changes Python objects outside", HINT)
     check_outputs(trace, cls, outputs)
     return outputs
 
@@ -153,6 +151,9 @@ def drop_nodes(trace: Trace, before: set[torch.fx.Node]) -> None:
     for node in reversed(list(trace.graph.nodes)):
         if node not in before and node.op != "placeholder":
             trace.graph.erase_node(node)
+    for key, info in list(trace.tensors.items()):
+        if info.node._erased:  # type: ignore[attr-defined]
+            del trace.tensors[key]
 
 
 def check_outputs(trace: Trace, cls: type, outputs: object) -> None:
@@ -165,86 +166,39 @@ def check_outputs(trace: Trace, cls: type, outputs: object) -> None:
 
 
 class OutsideState:
-    """What outside objects hold, to see whether ``forward`` changed any."""
+    """What the program has done so far to objects that ``forward`` could reach, to see whether it adds to that."""
 
     def __init__(self, trace: Trace, args: tuple):
-        self.records = [(record, contents(record.shadow)) for record in trace.by_shadow.values()]
-        self.arguments = [(value, contents(value)) for value in args if isinstance(value, list | dict | set)]
-        self.globals = globals_written(trace)
-        self.attributes = tensor_attributes(trace)
+        self.arguments = [(value, elements(value)) for value in args if isinstance(value, list | dict | set)]
+        self.pending = pending_writes(trace)
 
-    def difference(self, trace: Trace) -> str | None:
-        """What changed since, in a word."""
-        for record, before in self.records:
-            if not same_contents(before, contents(record.shadow)):
-                return f"a {type(record.shadow).__qualname__}"
-        for value, before in self.arguments:
-            if not same_contents(before, contents(value)):
-                return f"a {type(value).__qualname__}"
-        known = {id(record) for record, _ in self.records}
-        for record in trace.by_shadow.values():
-            if id(record) not in known and is_changed(record):
-                return f"a {type(record.shadow).__qualname__}"
-        if globals_written(trace) != self.globals:
-            return "a global variable"
-        if tensor_attributes(trace) != self.attributes:
-            return "an attribute of a tensor"
-        return None
+    def is_changed(self, trace: Trace) -> bool:
+        if any(elements(value) != before for value, before in self.arguments):
+            return True
+        return pending_writes(trace) != self.pending
 
 
-def contents(value: object) -> list[object]:
-    """All that an object holds directly."""
-    held: list[object] = []
-    if isinstance(value, dict):
-        held += [part for pair in dict.items(value) for part in pair]
-    elif isinstance(value, list | tuple | set | collections.deque):
-        held += list(value)
-    elif isinstance(value, types.CellType):
-        try:
-            held.append(value.cell_contents)
-        except ValueError:
-            pass
-    namespace = getattr(value, "__dict__", None)
-    if isinstance(namespace, dict):
-        held += [part for pair in namespace.items() for part in pair]
-    return held
+def elements(container: list | dict | set) -> list[int]:
+    parts = [part for pair in container.items() for part in pair] if isinstance(container, dict) else container
+    return [id(part) for part in parts]
 
 
-def same_contents(before: list[object], now: list[object]) -> bool:
-    return len(before) == len(now) and all(
-        same_value(a, b) or (type(a) in CONSTANT_TYPES and type(a) is type(b) and a == b)
-        for a, b in zip(before, now, strict=True)
-    )
+def pending_writes(trace: Trace) -> list[str]:
+    """The statements that would bring outside objects up to date now."""
+    from .effects import write_effects
+    from .rebuild import CannotRebuild, Rebuilder
 
-
-def is_changed(record: Record) -> bool:
-    """Whether an outside object is no longer as it arrived."""
-    before: list[object] = []
-    if isinstance(record.items, dict):
-        before += [part for pair in record.items.items() for part in pair]
-    elif record.items is not None:
-        before += list(record.items)  # type: ignore[call-overload]
-    if record.attributes is not None:
-        before += [part for pair in record.attributes.items() for part in pair]
-    return not same_contents(before, contents(record.shadow))
-
-
-def globals_written(trace: Trace) -> dict[tuple[int, str], int]:
-    return {(key, name): id(value) for key, (_, written) in trace.globals.items() for name, value in written.items()}
-
-
-def tensor_attributes(trace: Trace) -> dict[int, dict[str, int]]:
-    return {
-        key: {name: id(value) for name, value in info.attributes.items()}
-        for key, info in trace.tensors.items()
-        if info.attributes
-    }
+    rebuilder = Rebuilder(trace)
+    try:
+        write_effects(rebuilder)
+    except CannotRebuild as problem:
+        return [problem.reason]
+    return rebuilder.lines + rebuilder.effects
 
 
 def check_settled(trace: Trace, cls: type) -> None:
     """``forward`` runs with the graph, before pending writes to outside objects: it must not be able to see any."""
-    pending = bool(trace.globals) or any(is_changed(record) for record in trace.by_shadow.values())
-    if pending and not all(is_closed(vars(klass).get(name)) for klass in cls.__mro__ for name in METHODS):
+    if pending_writes(trace) and not all(is_closed(vars(klass).get(name)) for klass in cls.__mro__ for name in METHODS):
         raise trace.fail(f"{cls.__qualname__}.apply after changes to objects that its forward might look at", HINT)
 
 

@@ -339,6 +339,8 @@ def forget_reals(trace: Trace) -> None:
 
 
 def compile_graph(cache: FrameCache, trace: Trace, inputs: list, state) -> tuple[torch.fx.GraphModule, Callable]:
+    if config.raise_internal_errors:
+        trace.graph.lint()  # else a bad graph would only show as a slow one: it raises, and eager takes over
     module = torch.fx.GraphModule(dict(trace.constants), trace.graph, "KilnGraph")
     events.graph(trace, module)
     state.restore()
