@@ -22,12 +22,15 @@ from ..config import config
 from ..report import events
 from . import copying, kiln_calls, rules  # noqa: F401  (fill the table of builtins)
 from .calls import SKIPPED_MODULES, bind_arguments
-from .fakes import without_peer
 from .entry import Continuation, Entry, RunText, example_inputs, finish_graph, has_work, make_check
+from .fakes import without_peer
 from .frame import COROUTINE_FLAGS, GENERATOR_FLAG, NULL, BreakPoint, Broken, Finished, RootFrame
+from .generators import settle_generators
+from .hints import Hints
 from .overrides import Outside, enter_outer_modes, overrides_aside, without_overrides
 from .quiet import quiet
 from .rebuild import CannotRebuild
+from .rewind import can_rewind
 from .source import Local, lookup
 from .trace import Options, Trace
 from .values import GraphBreak, Lazy, Restart
@@ -42,7 +45,7 @@ class FrameCache:
         self.code = weakref.ref(code)
         self.options = options
         self.entries: list[Entry] = []
-        self.hints: dict[str, object] = {}
+        self.hints = Hints()
         self.skeletons: dict[tuple, Continuation] = {}
         self.gave_up = False
 
@@ -266,21 +269,20 @@ def attempts(cache: FrameCache, function, args: tuple, kwargs: dict, state, outs
                 outcome = frame.run_root(forced)
             if isinstance(outcome, Broken) and cache.options.fullgraph and outcome.reason.reason != "config.break_every":
                 raise unsupported(outcome.reason) from outcome.reason.error
-            for generator in trace.generators:
-                if generator.left_open():
-                    raise CannotRebuild(generator, "a generator is dropped inside a try or with block")
+            settle_generators(trace, outcome)
             return assemble_entry(cache, trace, outcome, state)
         except Restart as restart:
             forced = restart.args[0]
         except CannotRebuild as problem:
             forced = creation_point(trace, problem)
+        finally:
+            trace.discard()
     raise GraphBreak("capture did not settle")
 
 
 def creation_point(trace: Trace, problem: CannotRebuild) -> BreakPoint:
     """Where to break instead: the root instruction that made what cannot be made again."""
-    made = trace.created.get(id(problem.value))
-    place = made[1] if made is not None else trace.root.produced.get(id(problem.value))
+    place = trace.place_made(problem.value) or trace.root.produced.get(id(problem.value))
     if place is None:
         raise trace.fail(f"{problem.reason}, and Kiln cannot carry it over a graph break")
     reason = trace.fail(f"{problem.reason}; it is made by Python instead")
@@ -310,7 +312,7 @@ def assemble_entry(cache: FrameCache, trace: Trace, outcome: Finished | Broken, 
         graph_module, graph = compile_graph(cache, trace, inputs, state)
     check = make_check(trace, state)
     check_text = check.write()
-    eager = trace.function if not trace.effects else None
+    eager = events.takes_over(trace.function) if can_rewind(trace) else None
     run_text = text.write(graph, inputs, eager)
     entry = Entry(
         check_text,
@@ -364,7 +366,9 @@ def continue_after(cache: FrameCache, trace: Trace, outcome: Broken) -> Continua
     options = cache.options
 
     def wrap_segment(function, segment):
-        return make_dispatcher(function, options)
+        dispatcher = make_dispatcher(function, options)
+        dispatcher.__dict__["_kiln_cache"].hints = Hints(cache.hints)
+        return dispatcher
 
     skeleton = parts.build(frame.globals, wrap_segment, lambda callee: route(callee, options))
     continuation = cache.skeletons[key] = Continuation(skeleton, parts.parameters, parts.stack)
@@ -373,7 +377,7 @@ def continue_after(cache: FrameCache, trace: Trace, outcome: Broken) -> Continua
 
 # -- routing --------------------------------------------------------------------------------------------------------
 
-_ROUTES: weakref.WeakKeyDictionary[types.FunctionType, dict[int, object]] = weakref.WeakKeyDictionary()
+ROUTES = "__kiln_routes__"  # in the dictionary of a function: its routes live as long as it does, and no longer
 
 
 def route(callee: object, options: Options) -> object:
@@ -382,12 +386,8 @@ def route(callee: object, options: Options) -> object:
         routed = route(callee.__func__, options)
         return callee if routed is callee.__func__ else types.MethodType(routed, callee.__self__)  # type: ignore[arg-type]
     if type(callee) is types.FunctionType and worth_compiling(callee):
-        table = _ROUTES.setdefault(callee, {})
-        known = table.get(id(options))
-        if known is None:
-            known = make_routed(callee, options)
-            table[id(options)] = known
-        return known
+        known = callee.__dict__.get(ROUTES, {}).get(id(options))
+        return known if known is not None and known.function is callee else make_route(callee, options)
     method = lookup(type(callee), "__call__")
     if type(method) is types.FunctionType:  # modules and other callable objects
         routed = route(method, options)
@@ -395,14 +395,13 @@ def route(callee: object, options: Options) -> object:
     return callee
 
 
-def make_routed(callee: types.FunctionType, options: Options) -> Callable:
-    clone = types.FunctionType(
-        callee.__code__, callee.__globals__, callee.__name__, callee.__defaults__, callee.__closure__
-    )
-    clone.__kwdefaults__ = callee.__kwdefaults__
-    clone.__qualname__ = callee.__qualname__
-    clone.__module__ = callee.__module__
-    return make_dispatcher(clone, options)
+def make_route(callee: types.FunctionType, options: Options) -> _native.Dispatcher:
+    """A dispatcher for the callee, remembered; in a new table where the present one was copied from another function."""
+    made = make_dispatcher(callee, options)
+    known = callee.__dict__.get(ROUTES, {})
+    own = {key: dispatcher for key, dispatcher in known.items() if dispatcher.function is callee}
+    callee.__dict__[ROUTES] = {**own, id(options): made}
+    return made
 
 
 def worth_compiling(function: types.FunctionType) -> bool:
@@ -420,7 +419,6 @@ def reset() -> None:
     """Forget everything compiled."""
     with COMPILE_LOCK:
         _CACHES.clear()
-        _ROUTES.clear()
         for dispatcher in list(_DISPATCHERS):
             dispatcher.entries = []
             redefined(dispatcher)
