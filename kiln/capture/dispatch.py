@@ -354,6 +354,8 @@ def compile_graph(cache: FrameCache, trace: Trace, inputs: list, state) -> tuple
 def continue_after(cache: FrameCache, trace: Trace, outcome: Broken) -> Continuation:
     """The skeleton that runs the broken instruction natively and goes on in compiled segments."""
     frame = outcome.frame
+    if any(is_empty(frame.cells[name]) for name in frame.code.co_freevars):
+        raise trace.fail(f"{outcome.reason.reason} (while a free variable is not bound)")  # continuations have no such
     nulls = tuple(value is NULL for value in frame.stack)
     key = (outcome.index, nulls)
     known = cache.skeletons.get(key)
@@ -373,6 +375,14 @@ def continue_after(cache: FrameCache, trace: Trace, outcome: Broken) -> Continua
     skeleton = parts.build(frame.globals, wrap_segment, lambda callee: route(callee, options))
     continuation = cache.skeletons[key] = Continuation(skeleton, parts.parameters, parts.stack)
     return continuation
+
+
+def is_empty(cell: types.CellType) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018
+    except ValueError:
+        return True
+    return False
 
 
 # -- routing --------------------------------------------------------------------------------------------------------
