@@ -1,0 +1,261 @@
+"""No leaks: functions compiled and dropped leave nothing behind, and entries keep no argument alive."""
+
+import gc
+import types
+import weakref
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+import kiln
+from kiln import _native
+from kiln.capture import dispatch
+from kiln.capture.entry import Entry
+from kiln.capture.guards import GuardSet
+from kiln.capture.trace import Trace
+
+X = torch.arange(6.0).reshape(2, 3)
+
+WATCHED = (torch.fx.GraphModule, torch.fx.Graph, torch.fx.Node, FakeTensor, Entry, GuardSet, Trace)
+WATCHED += (_native.Dispatcher, _native.TensorCheck, _native.ItemsCheck, dispatch.FrameCache)
+
+
+def count():
+    """How many objects of the compiler are alive."""
+    for _ in range(3):
+        gc.collect()
+    found = dict.fromkeys(WATCHED, 0)
+    for value in gc.get_objects():
+        kind = type(value)
+        if kind in found:
+            found[kind] += 1
+        elif issubclass(kind, torch.fx.GraphModule):
+            found[torch.fx.GraphModule] += 1
+    return {kind.__name__: number for kind, number in found.items()}
+
+
+def simple(k):
+    def f(x):
+        return x * k + 1
+
+    return f, (X,)
+
+
+def breaking(k):
+    def f(x):
+        y = x * k
+        kiln.graph_break()
+        z = y + 1
+        print(end="")
+        return z * y.sum().item()
+
+    return f, (X,)
+
+
+def closing_over_itself(k):
+    box = []
+
+    def f(x):
+        kiln.graph_break()
+        return inner(x) + len(box)
+
+    def inner(x):
+        if box is None:
+            return inner(x)
+        kiln.graph_break()
+        return x * k
+
+    box.append(f)
+    return f, (X,)
+
+
+def with_hooks(k):
+    module = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.ReLU())
+    module.register_forward_hook(lambda module, args, output: output + k)
+    return module, (X,)
+
+
+class Model:
+    def __init__(self, k):
+        self.k = k
+        self.callback = lambda x: x + self.k
+
+    def run(self, x):
+        kiln.graph_break()
+        return self.callback(x) * self.k
+
+
+def method(k):
+    return Model(k).run, (X,)
+
+
+def changing_sizes(k):
+    def f(x):
+        return x.sum() * x.shape[0] + k
+
+    def call(compiled):
+        for size in (2, 3, 4, 5):
+            compiled(torch.ones(size))
+
+    return f, call
+
+
+def raising(k):
+    def f(x):
+        y = x + k
+        raise ValueError("as it should")
+
+    def call(compiled):
+        with pytest.raises(ValueError, match="as it should"):
+            compiled(X)
+
+    return f, call
+
+
+def refused(k):
+    def f(x):
+        return x.sum().item() + k
+
+    def call(compiled):
+        strict = kiln.compile(f, fullgraph=True)
+        with pytest.raises(kiln.exc.Unsupported):
+            strict(X)
+        compiled(X)
+
+    return f, call
+
+
+PROGRAMS = [simple, breaking, closing_over_itself, with_hooks, method, changing_sizes, raising, refused]
+
+
+def compile_and_drop(make, number):
+    function, call = make(number)
+    if isinstance(function, types.MethodType):
+        marker = weakref.ref(function.__self__)
+    else:
+        marker = weakref.ref(function)
+    compiled = kiln.compile(function, backend="eager")
+    if callable(call):
+        call(compiled)
+    else:
+        compiled(*call)
+        compiled(*call)
+    return marker
+
+
+@pytest.mark.parametrize("make", PROGRAMS, ids=lambda make: make.__name__)
+def test_nothing_is_left(make):
+    compile_and_drop(make, 0)  # what is imported and cached for good comes with the first
+    before = count()
+    markers = [compile_and_drop(make, number) for number in range(1, 13)]
+    after = count()
+    assert after == before, {name: (before[name], after[name]) for name in after if after[name] != before[name]}
+    assert sum(marker() is not None for marker in markers) == 0, "functions or their owners are kept alive"
+
+
+def test_a_thousand_functions():
+    for number in range(3):
+        compile_and_drop(simple, number)
+    before = count()
+    tables = len(dispatch._CACHES), len(dispatch._DISPATCHERS)
+    for number in range(1000):
+        compile_and_drop((simple, breaking)[number % 10 == 0], number)
+    assert count() == before
+    assert (len(dispatch._CACHES), len(dispatch._DISPATCHERS)) == tables
+
+
+def memory():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4096
+
+
+def test_memory_is_flat():
+    def work(times):
+        for number in range(times):
+            compile_and_drop(simple, number)
+        gc.collect()
+
+    work(150)
+    before = memory()
+    work(300)
+    assert memory() - before < 12e6
+
+
+# -- arguments ------------------------------------------------------------------------------------------------------
+
+
+class Owner:
+    def __init__(self):
+        self.tensor = torch.ones(4)
+        self.items = [torch.ones(3), {"k": torch.ones(2)}]
+
+
+ARGUMENTS = {
+    "tensor": lambda: torch.ones(1000),
+    "parameter": lambda: torch.nn.Parameter(torch.ones(10)),
+    "result": lambda: torch.ones(3, requires_grad=True) * 2,
+    "object": Owner,
+    "module": lambda: torch.nn.Linear(3, 3),
+    "function": lambda: lambda x: x + 1,
+    "set": lambda: {1, 2},
+}
+
+
+def use(value):
+    if isinstance(value, torch.Tensor):
+        return value * 2
+    if isinstance(value, Owner):
+        value.items.append(value.tensor + value.items[0].sum() + value.items[1]["k"].sum())
+        return value.items[-1]
+    if isinstance(value, set):
+        return X + len(value)
+    return value(X)
+
+
+@pytest.mark.parametrize("broken", [False, True])
+@pytest.mark.parametrize("make", ARGUMENTS.values(), ids=ARGUMENTS)
+def test_arguments_of_the_first_call_are_let_go(make, broken):
+    def f(value):
+        if broken:
+            kiln.graph_break()
+        return use(value)
+
+    compiled = kiln.compile(f, backend="eager")
+    value = make()
+    marker = weakref.ref(value)
+    tensor = weakref.ref(value.tensor) if isinstance(value, Owner) else marker
+    compiled(value)
+    del value
+    gc.collect()
+    assert marker() is None and tensor() is None, gc.get_referrers(marker() or tensor())
+    compiled(make())
+
+
+def test_results_are_let_go():
+    compiled = kiln.compile(lambda x: x * 2, backend="eager")
+    marker = weakref.ref(compiled(X))
+    assert marker() is None, "without a garbage collection"
+
+
+def test_errors_keep_no_arguments_once_gone():
+    def f(x):
+        return x @ torch.ones(7, 7)
+
+    compiled = kiln.compile(f, backend="eager")
+    x = torch.ones(100)
+    marker = weakref.ref(x)
+    with pytest.raises(RuntimeError):
+        compiled(x)
+    del x
+    gc.collect()
+    assert marker() is None
+
+
+def test_dropped_entries_go_with_reset():
+    compiled = kiln.compile(lambda x: x * 2, backend="eager")
+    compiled(X)
+    module = weakref.ref(compiled.__dict__["_kiln_cache"].entries[0].graph_module)
+    kiln.reset()
+    gc.collect()
+    assert module() is None
