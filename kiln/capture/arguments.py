@@ -19,11 +19,11 @@ from collections.abc import Callable
 import torch
 
 from .. import _native
-from .builtin_tables import ITERATOR_TYPES, KEYED_NAMES, LAZY_ITERATORS, VIEW_TYPES, describe, words
+from .builtin_tables import ITERATOR_TYPES, KEYED_NAMES, LAZY_ITERATORS, VIEW_TYPES, describe
 from .source import lookup
 from .symbols import SYMBOLIC, concrete
 from .trace import Trace
-from .values import CONSTANT_TYPES, Opaque, Record, Trampoline, dict_of_view, mapping_items, new_tuple
+from .values import CONSTANT_TYPES, Opaque, Record, Trampoline, dict_of_view, mapping_items, new_tuple, words
 from .wrap import HEAP_TYPE, IDENTITY_TYPES, class_attribute, force, is_constant
 
 # -- keys of outside dictionaries ------------------------------------------------------------------------------------

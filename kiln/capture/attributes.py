@@ -13,7 +13,7 @@ import types
 import torch
 
 from .._native import MISSING
-from .raising import traceback_of
+from .raising import context_of, traceback_of
 from .appending import list_method
 from .source import Attribute, Identity, Item, Source, lookup
 from .trace import Trace
@@ -125,6 +125,8 @@ def generic_load(trace: Trace, owner: object, name: str) -> object:
         return load_namespace(trace, owner)
     if name == "__traceback__" and isinstance(owner, BaseException):
         return traceback_of(trace, owner)
+    if name == "__context__" and isinstance(owner, BaseException):
+        return context_of(trace, owner)
     raw = class_attribute(trace, cls, name, MISSING)
     if is_data_descriptor(raw):
         return bind_class_attribute(trace, owner, cls, name, raw)
@@ -333,7 +335,7 @@ def load_from_function(trace: Trace, function: types.FunctionType, name: str) ->
         if source is not None:
             trace.guards.add(Attribute(source, name), "constant", value)
         return value
-    if hasattr(types.FunctionType, name) and name not in ("__dict__",):
+    if name in ("__annotations__", "__type_params__") or (hasattr(types.FunctionType, name) and name != "__dict__"):
         return load_function_part(trace, function, name, source)
     if name in function.__dict__:
         value = function.__dict__[name]

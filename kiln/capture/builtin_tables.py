@@ -12,16 +12,13 @@ import functools
 import itertools
 import math
 import operator
+import os
 import types
 
 import torch
 
 from .source import lookup
-
-
-def words(text: str) -> frozenset[str]:
-    """The words of a text, as a set."""
-    return frozenset(text.split())
+from .values import words
 
 
 _ITERATORS = [
@@ -65,7 +62,7 @@ SAFE_MODULES = frozenset(
 SAFE_FUNCTIONS: frozenset[object] = frozenset(
     {abs, all, any, ascii, bin, callable, chr, divmod, format, hex, iter, len, max, min, next, oct, ord, pow, round}
     | {sorted, sum, functools.reduce, functools.cmp_to_key, collections._count_elements}  # type: ignore[attr-defined]
-    | {repr, hash, str.maketrans, bytes.maketrans, torch._C._log_api_usage_once, torch.typename}
+    | {repr, hash, str.maketrans, bytes.maketrans, os.fspath, torch._C._log_api_usage_once, torch.typename}
 )
 
 # They pass elements on without looking at them.

@@ -6,9 +6,12 @@ functions (interpreted), methods, classes, builtins (``natives.py``), callable o
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import operator
+import reprlib
 import types
+from collections.abc import Callable
 
 import torch
 
@@ -17,6 +20,7 @@ from ..config import config
 from . import natives, torch_calls
 from .appending import ListMethod, call_list_method
 from .attributes import class_attribute_source, name_class_value
+from .raising import from_native
 from .source import Attribute, Item, lookup
 from .trace import Trace
 from .values import Raised, Trampoline
@@ -36,7 +40,7 @@ def call(trace: Trace, function: object, args: tuple, kwargs: dict) -> object:
     function = force(trace, function)
     rule = natives.rule_for(function)
     if rule is not None:
-        return rule(trace, args, kwargs)
+        return call_rule(trace, rule, function, args, kwargs)
     if torch_calls.is_operation(trace, function, args, kwargs):
         return torch_calls.call_torch(trace, function, args, kwargs)
     kind = type(function)
@@ -54,6 +58,21 @@ def call(trace: Trace, function: object, args: tuple, kwargs: dict) -> object:
     return call_object(trace, function, args, kwargs)
 
 
+def call_rule(trace: Trace, rule: Callable, function: object, args: tuple, kwargs: dict) -> object:
+    """Rules expect the arguments that fit; with others, CPython has the message."""
+    try:
+        return rule(trace, args, kwargs)
+    except (IndexError, ValueError) as error:
+        inside_the_rule = error.__traceback__.tb_next.tb_next is None  # type: ignore[union-attr]
+        if not inside_the_rule or isinstance(function, types.FunctionType):
+            raise
+        try:
+            function(*args, **kwargs)  # type: ignore[operator]
+        except TypeError as wrong:
+            raise Raised(from_native(trace, wrong)) from None
+        raise
+
+
 # -- Python functions -----------------------------------------------------------------------------------------------
 
 SKIPPED_MODULES = ("torch._dynamo", "torch._inductor", "torch.fx", "torch.jit", "torch._subclasses", "torch._guards")
@@ -68,6 +87,10 @@ def call_function(trace: Trace, function: types.FunctionType, args: tuple, kwarg
 
     if getattr(function, "_kiln_disabled", False):
         raise trace.fail(f"a call to {function.__qualname__}, which kiln.disable keeps out of graphs")
+    if function.__code__ in TRANSPARENT:
+        from .attributes import load_attribute
+
+        return call(trace, load_attribute(trace, function, "__wrapped__"), args, kwargs)
     module = function.__module__ or ""
     if module.startswith(SKIPPED_MODULES) and any(module == m or module.startswith(m + ".") for m in SKIPPED_MODULES):
         if natives.runs_plainly(trace, function, args, kwargs):
@@ -88,6 +111,12 @@ def too_deep(trace: Trace) -> BaseException:
     recursive = any(frame.code is root for frame in trace.frames[1:])
     depth = len(trace.frames)
     return trace.fail(f"calls nested more than {depth} deep", "is this recursion without end?", whole=recursive)
+
+
+# Wrappers that only keep a ``__repr__`` from running in circles: one that does breaks the graph anyway.
+TRANSPARENT = {reprlib.recursive_repr()(lambda self: "").__code__}
+if hasattr(dataclasses, "_recursive_repr"):
+    TRANSPARENT.add(dataclasses._recursive_repr(lambda self: "").__code__)
 
 
 def bind_arguments(trace: Trace, function: types.FunctionType, args: tuple, kwargs: dict) -> dict[str, object]:
@@ -172,6 +201,11 @@ def call_class(trace: Trace, cls: type, args: tuple, kwargs: dict) -> object:
         if natives.runs_plainly(trace, cls, args, kwargs):
             return natives.run_plainly(trace, cls, args, kwargs)
         return call(trace, maker, (cls, *args), kwargs)
+    return construct(trace, cls, args, kwargs)
+
+
+def construct(trace: Trace, cls: type, args: tuple, kwargs: dict) -> object:
+    """``type.__call__``: ``__new__``, then ``__init__``."""
     if not cls.__flags__ & HEAP_TYPE or not has_python_constructor(cls):
         return natives.call_native(trace, cls, args, kwargs)
     instance = make_instance(trace, cls, args, kwargs)

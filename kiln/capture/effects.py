@@ -128,7 +128,7 @@ def write_slot(r: Rebuilder, record: Record, name: str, before: object) -> None:
     try:
         now = descriptor.__get__(record.shadow)  # type: ignore[attr-defined]
     except AttributeError:
-        if before is not None:
+        if before is not DELETED:
             r.effects.append(f"{r.bind(descriptor, 'slot')}.__delete__({r.read(record.source)})")
         return
     if now is not before:

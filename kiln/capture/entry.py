@@ -23,6 +23,7 @@ from .frame import NULL, Broken, Finished
 from .guards import KINDS, Guard, is_global_lookup, plain
 from .overrides import modes_changed
 from .rebuild import CannotRebuild, Rebuilder, Text
+from .rewind import Snapshot
 from .source import Source, parameter_name
 from .conditions import NAMES, shape_conditions
 from .trace import SymbolInput, Trace
@@ -264,8 +265,11 @@ class RunText:
             lines.append("        _k_state.restore()")
         if eager is None:
             return [*lines, "        raise"]
-        if not self.trace.state_changed:
-            lines.append("        pass")
+        if self.trace.raises_late:
+            changed = ", ".join(r.read(info.source) for info in self.trace.changed.values())  # type: ignore[arg-type]
+            lines.insert(0, f"_k_snapshot = {r.bind(Snapshot, 'Snapshot')}({changed})")
+            lines.append("        _k_snapshot.restore()")
+        lines.append("        pass")
         code = self.trace.function.__code__
         return [*lines, f"    return {r.bind(eager, 'eager')}({call_signature(code)})"]
 

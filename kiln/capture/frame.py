@@ -260,6 +260,8 @@ class RootFrame(Frame):
             except GraphBreak as reason:
                 if reason.whole:
                     raise
+                trace.active = False
+                reason.__traceback__ = None  # it holds the interpreter's frames, and these the program's objects
                 reason.where = BreakPoint(index, visit, reason)
                 del trace.frames[1:]
                 if marks != (trace.entered, len(trace.graph.nodes)):

@@ -2,8 +2,7 @@
 
 An :class:`InterpretedGenerator` is a real iterator, so native code (``list``, ``zip``, ``sum``) can consume it; each
 ``next`` runs the generator's frame to its next ``yield``. One that is alive at a graph break cannot be rebuilt, so the
-break is moved to where it was made; likewise one that is dropped inside a ``try`` or ``with`` block, which Python would
-leave at that moment.
+break is moved to where it was made; one that is dropped inside a ``try`` or ``with`` block is closed, as Python would.
 """
 
 from __future__ import annotations
@@ -13,12 +12,12 @@ from collections.abc import Callable
 
 from .attributes import LOADERS, load_or
 from .calls import call
-from .frame import RETURNED, Frame
+from .frame import RETURNED, BreakPoint, Broken, Finished, Frame
 from .natives import rule
 from .raising import as_native, note_raised
 from .tensors import back_from_native
 from .trace import Trace
-from .values import Raised
+from .values import Raised, Restart
 from .wrap import force
 
 
@@ -33,8 +32,18 @@ class InterpretedGenerator:
         self.running = False
         self.finished = False
         self.handled: BaseException | None = None  # the exception in hand where it is suspended
-        frame.trace.mark_unbuildable(self)
-        frame.trace.generators.append(self)
+        self.made_at = frame.trace.place()  # the trace must not keep it alive: being dropped is an event
+        frame.trace.generators.add(self)
+
+    def __del__(self) -> None:
+        """Python closes a generator that is dropped."""
+        trace = self.frame.trace
+        if not trace.active or not self.left_open():
+            return
+        try:
+            self.leave()
+        except BaseException:  # a graph break, or an error that Python would report and ignore
+            trace.unsettled = self.made_at
 
     # -- for native code: exceptions leave as themselves ------------------------------------------------------------
 
@@ -109,7 +118,7 @@ class InterpretedGenerator:
 
     def left_open(self) -> bool:
         """Whether Python would run code of the program on dropping it: it waits inside ``try`` or ``with``."""
-        if not self.started or self.finished:
+        if not self.started or self.finished or self.running:
             return False
         entry = self.frame.bytecode.handler_at[self.frame.index]
         return entry is not None and entry.target.op not in ("CALL_INTRINSIC_1", "CLEANUP_THROW")
@@ -201,6 +210,22 @@ class InterpretedGenerator:
         note_raised(trace, replaced)
         replaced.__cause__ = replaced.__context__ = error
         return replaced
+
+
+def settle_generators(trace: Trace, outcome: Finished | Broken) -> None:
+    """The frame's end drops what only it holds; a generator that is left open after that must be Python's own."""
+    if isinstance(outcome, Finished):
+        root = trace.root
+        root.stack.clear()
+        root.locals.clear()
+        root.cells.clear()
+    trace.active = False
+    places = [generator.made_at for generator in trace.generators if generator.left_open()]
+    if trace.unsettled is not None:
+        places.append(trace.unsettled)
+    if places:
+        reason = trace.fail("a generator that is dropped inside a try or with block; it is made by Python instead")
+        raise Restart(BreakPoint(*places[0], reason))
 
 
 METHODS = {"send": "resume", "throw": "resume_throwing", "close": "leave"}

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from .. import _native
 from .source import Attribute, GlobalsOf, Identity, Item, Local, Source, lookup, render_key
+from .values import plain_value
 
 Bind = Callable[[object, str], str]
 
@@ -121,8 +122,8 @@ KINDS: dict[str, KindOfGuard] = {
         lambda e, v, bind: f"{e} is not {bind(v, 'object')}", lambda v: f"is not {short(v)}", lambda v: short(v)
     ),
     "constant_subclass": KindOfGuard(
-        lambda e, v, bind: f"{bind(v[0], v[0].__name__)}({e}) == {bind(v[1], 'value')}",
-        lambda v: f"== {short(v[1])}",
+        lambda e, v, bind: _render_constant(f"{bind(plain_value, 'plain_value')}({e})", v, bind),
+        lambda v: f"== {short(v)}",
         short,
     ),
     "type": KindOfGuard(

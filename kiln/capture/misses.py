@@ -11,15 +11,17 @@ from ..config import config
 from .conditions import NAMES
 from .entry import Entry, signature
 from .guards import KINDS, Guard, GuardSet, ShapeCondition, plain
+from .hints import NEEDED, Hints, is_operand
 from .rebuild import Text
 from .source import Source
 
 
 def reason_for_miss(
-    entry: Entry, function: types.FunctionType, args: tuple, kwargs: dict, hints: dict[str, object]
+    entry: Entry, function: types.FunctionType, args: tuple, kwargs: dict, hints: Hints
 ) -> str:
     """The first assumption that fails. All sizes and numbers that differ are noted in ``hints``."""
     reader = SourceReader(function, args, kwargs)
+    reader.needed = entry.trace_guards.needed  # type: ignore[attr-defined]
     reasons = [entry.state.reason()]  # type: ignore[attr-defined]
     reasons += [failed(reader, guard, hints) for guard in entry.guard_list]
     reasons += failed_elsewhere(entry, reader, hints)
@@ -27,7 +29,7 @@ def reason_for_miss(
     return next((words for words in reasons if words is not None), unnamed)
 
 
-def failed(reader: SourceReader, guard: Guard, hints: dict[str, object]) -> str | None:
+def failed(reader: SourceReader, guard: Guard, hints: Hints) -> str | None:
     name = guard.source.describe()
     value = plain(guard.value)
     try:
@@ -44,11 +46,24 @@ def failed(reader: SourceReader, guard: Guard, hints: dict[str, object]) -> str 
         holds = False
     if holds:
         return None
-    if guard.kind == "constant" and type(value) is type(seen) and type(value) in (int, float):
-        if config.automatic_dynamic:
-            hints[name] = True
+    if guard.kind == "constant" and type(value) is type(seen) and config.automatic_dynamic:
+        learn_from_constant(name, value, reader, hints)
     kind = KINDS[guard.kind]
     return f"{name} {kind.words(value)}, {safe(kind.seen, seen)} seen"
+
+
+def learn_from_constant(name: str, value: object, reader: SourceReader, hints: Hints) -> None:
+    """A constant that varies: a number becomes symbolic; where its very value is needed, or there are no symbols for
+    its kind, the program's use of it is left to Python in the end."""
+    if type(value) in (int, float):
+        hints[name] = NEEDED if name in reader.needed else True
+        return
+    if is_operand(name):
+        count = hints.get(name) or 0
+        hints[name] = NEEDED if count == NEEDED or count + 1 >= TOLERATED else count + 1  # type: ignore[operator]
+
+
+TOLERATED = 2  # so many values of an operand get an entry each
 
 
 def safe(words, value: object) -> str:
@@ -58,25 +73,31 @@ def safe(words, value: object) -> str:
         return f"a {type(value).__name__}"
 
 
-def failed_elsewhere(entry: Entry, reader: SourceReader, hints: dict[str, object]) -> list[str | None]:
+def failed_elsewhere(entry: Entry, reader: SourceReader, hints: Hints) -> list[str | None]:
     """Assumptions about classes, code, tensors and symbolic sizes."""
     guards: GuardSet = entry.trace_guards  # type: ignore[assignment]
     reasons = [guards.classes.reason(), guards.code_reason()]
     if entry.tensor_check is not None:
         reasons.append(tensor_reason(entry, reader, hints))
-    return reasons + [condition_reason(reader, condition) for condition in guards.shapes]
+    return reasons + [condition_reason(reader, condition, hints) for condition in guards.shapes]
 
 
-def condition_reason(reader: SourceReader, condition: ShapeCondition) -> str | None:
+def condition_reason(reader: SourceReader, condition: ShapeCondition, hints: Hints) -> str | None:
     try:
         values = {name: reader.read(source) for name, source in condition.symbols}
         holds = eval(condition.text, dict(NAMES), values)
     except Exception:
         holds = False
-    return None if holds else f"{condition.words} expected"
+    if holds:
+        return None
+    names = {source.describe() for _, source in condition.symbols}
+    if config.automatic_dynamic and names <= reader.needed:
+        for name in names:
+            hints[name] = NEEDED
+    return f"{condition.words} expected"
 
 
-def tensor_reason(entry: Entry, reader: SourceReader, hints: dict[str, object]) -> str | None:
+def tensor_reason(entry: Entry, reader: SourceReader, hints: Hints) -> str | None:
     try:
         tensors = [reader.read(source) for source in entry.tensor_sources]
     except Exception:
@@ -84,8 +105,8 @@ def tensor_reason(entry: Entry, reader: SourceReader, hints: dict[str, object]) 
     names = [source.describe() for source in entry.tensor_sources]
     if config.automatic_dynamic:
         for index, dimension in entry.tensor_check.mismatches(*tensors):  # type: ignore[attr-defined]
-            known = hints.get(names[index]) or frozenset()
-            hints[names[index]] = frozenset(known) | {dimension}  # type: ignore[call-overload]
+            known = hints.get(names[index])
+            hints[names[index]] = (known if isinstance(known, frozenset) else frozenset()) | {dimension}
     return entry.tensor_check.reason(names, *tensors)  # type: ignore[attr-defined]
 
 
@@ -101,6 +122,7 @@ class SourceReader:
         bind.__kwdefaults__ = function.__kwdefaults__  # type: ignore[attr-defined]
         self.values = bind(*args, **kwargs)  # type: ignore[operator]
         self.function = function
+        self.needed: set[str] = set()  # numbers whose very value the entry needed
 
     def holds(self, source: Source, value: object) -> bool:
         """Whether this very object is where the source says."""

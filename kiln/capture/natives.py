@@ -195,6 +195,8 @@ def run_natively(trace: Trace, function: object, args: tuple, kwargs: dict) -> o
             result = function(*args, **kwargs)  # type: ignore[operator]
     except (GraphBreak, Raised):
         raise
+    except RecursionError as error:  # of the program, or only of interpreting it
+        raise trace.fail("recursion too deep to interpret", error=error) from None
     except Exception as error:
         if any(name in str(error) for name in STAND_INS):  # eager's message has the real name
             raise trace.fail(f"{describe(function)} raises {type(error).__name__}", error=error) from None

@@ -156,6 +156,8 @@ def load_deref(frame, instruction):
         frame.push(frame.cells[name].cell_contents)
     except ValueError:
         if name in frame.code.co_freevars:
+            if frame is frame.trace.root:  # only the function itself, run as it is, can say this
+                raise frame.trace.fail(f"free variable {name!r} is not bound yet", whole=True)
             message = f"cannot access free variable '{name}' where it is not associated with a value in enclosing scope"
             frame.raise_error(NameError(message, name=name))
         frame.raise_error(
@@ -340,7 +342,12 @@ def contains_op(frame, instruction):
 
 @opcode("BUILD_TUPLE")
 def build_tuple(frame, instruction):
-    frame.push(tuple([force(frame.trace, item) for item in frame.pop_many(instruction.arg)]))
+    items = frame.pop_many(instruction.arg)
+    following = frame.bytecode.instructions[frame.next]
+    if following.op == "RETURN_VALUE" and frame is frame.trace.frames[0]:
+        frame.push(tuple(items))  # handed back as it is: nobody looks into it here
+    else:
+        frame.push(tuple([force(frame.trace, item) for item in items]))
 
 
 @opcode("BUILD_LIST")

@@ -353,6 +353,8 @@ def get_item(trace: Trace, container: object, key: object) -> object:
         return record_operator(trace, operator.getitem, container, key)
     if isinstance(container, type):
         return class_item(trace, container, key)
+    if type(container).__module__ == "typing":  # Optional[int]: a cache of typing's own is no state of the program
+        return class_item(trace, container, key)  # type: ignore[arg-type]
     method = special_method(trace, container, "__getitem__")
     if method is not None:
         return call(trace, method, (container, key), {})

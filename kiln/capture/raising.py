@@ -77,3 +77,10 @@ def traceback_of(trace: Trace, error: BaseException) -> types.TracebackType | No
         trace.foreign[id(known)] = known
         trace.created[id(known)] = (known, made[1])
     return known
+
+
+def context_of(trace: Trace, error: BaseException) -> BaseException | None:
+    """``__context__``: where nothing is being handled inside, a caller may be handling something."""
+    if error.__context__ is None and id(error) in trace.created:
+        raise trace.fail("the context of an exception, which a caller may be handling")
+    return error.__context__

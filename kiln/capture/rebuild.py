@@ -28,8 +28,8 @@ from .frame import NULL
 from .source import ClosureCell, Computed, GlobalsOf, Literal, Local, Pinned, Source, lookup, parameter_name
 from .symbols import concrete, is_symbolic, operand_source
 from .trace import Trace
-from .values import CONSTANT_TYPES, Lazy, Opaque, Trampoline, dict_of_view, mapping_items
-from .wrap import HEAP_TYPE, getattr_static_dict
+from .values import CONSTANT_TYPES, Lazy, Opaque, Trampoline, dict_of_view, mapping_items, plain_value
+from .wrap import HEAP_TYPE, getattr_static_dict, layout_of
 
 BUILTIN_NAMES = {f"_k_{name}": getattr(builtins, name) for name in dir(builtins) if not name.startswith("_")}
 
@@ -364,7 +364,8 @@ def build_exception(r: Rebuilder, shadow: BaseException, name: str, place: int) 
 
 def build_instance(r: Rebuilder, shadow: object, name: str, place: int) -> None:
     """An instance of a Python class: bare, then its attributes."""
-    r.lines[place] = f"{name} = _k_object.__new__({r.class_of(shadow)})"
+    layout = layout_of(type(shadow))
+    r.lines[place] = f"{name} = {r.bind(layout, layout.__name__)}.__new__({r.class_of(shadow)})"
     add_attributes(r, shadow, name)
 
 
@@ -385,7 +386,10 @@ def build_container_instance(base: type, fill: str) -> Callable:
 
 
 def build_value_subclass(r: Rebuilder, shadow: object, name: str, place: int) -> None:
-    r.lines.append(f"{name} = {r.bind(shadow, 'value')}")
+    plain = plain_value(shadow)
+    base = r.bind(type(plain), type(plain).__name__)
+    r.lines.append(f"{name} = {base}.__new__({r.class_of(shadow)}, {r.constant(plain)})")
+    add_attributes(r, shadow, name)
 
 
 def add_attributes(r: Rebuilder, shadow: object, name: str) -> None:
@@ -517,6 +521,6 @@ def builder_for(shadow: object) -> Callable | None:
     cls = type(shadow)
     if getattr(cls, "unbuildable", False) or type(shadow).__name__ == "InterpretedGenerator" or shadow is NULL or not cls.__flags__ & HEAP_TYPE:
         return build_bound if cls.__module__ in ("typing", "functools", "_functools", "inspect") else None
-    if lookup(cls, "__new__") is not None and next(b for b in cls.__mro__ if not b.__flags__ & HEAP_TYPE) is object:
+    if lookup(cls, "__new__") is not None and layout_of(cls) in (object, types.SimpleNamespace):
         return build_instance
     return None

@@ -7,6 +7,7 @@ get. Imported for its effect: it fills the table in ``natives.py``.
 from __future__ import annotations
 
 import builtins
+import contextlib
 import dataclasses
 import enum
 import functools
@@ -18,6 +19,7 @@ import warnings
 
 import torch
 
+from ..bytecode.plan import OWN_PREFIX
 from . import natives
 from .attributes import (
     delete_attribute,
@@ -29,7 +31,7 @@ from .attributes import (
     load_or,
     store_attribute,
 )
-from .calls import call, new_object
+from .calls import call, construct, new_object
 from .hashing import as_hash
 from .natives import rule
 from .raising import from_native, traceback_of
@@ -171,6 +173,11 @@ def rule_object_setattr(trace, args, kwargs):
 @rule(object.__delattr__)
 def rule_object_delattr(trace, args, kwargs):
     generic_delete(trace, force(trace, args[0]), force(trace, args[1]))
+
+
+@rule(type.__call__)
+def rule_type_call(trace, args, kwargs):
+    return construct(trace, force(trace, args[0]), args[1:], kwargs)
 
 
 @rule(object)
@@ -486,12 +493,15 @@ def rule_globals(trace, args, kwargs):
 @rule(locals)
 def rule_locals(trace, args, kwargs):
     frame = trace.frames[-1]
-    values = {name: value for name, value in frame.locals.items() if name.isidentifier()}
-    for name, cell in frame.cells.items():
-        try:
-            values[name] = cell.cell_contents
-        except ValueError:
+    code, values = frame.code, {}
+    for name in dict.fromkeys((*code.co_varnames, *code.co_cellvars, *code.co_freevars)):
+        if name.startswith(OWN_PREFIX) or not name.isidentifier():
             continue
+        if name in frame.cells:
+            with contextlib.suppress(ValueError):
+                values[name] = frame.cells[name].cell_contents
+        elif name in frame.locals:
+            values[name] = frame.locals[name]
     return values
 
 

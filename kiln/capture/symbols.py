@@ -29,6 +29,7 @@ from .conditions import (
     symbol_names,
 )
 from .fakes import static_fake
+from .hints import NEEDED
 from .source import Attribute, Computed, InstanceAttribute, Item, Literal, Source
 from .trace import SymbolInput, Trace
 from .values import Raised
@@ -46,6 +47,8 @@ def concrete(trace: Trace, value: object) -> object:
     from .wrap import force
 
     value = force(trace, value)
+    if isinstance(value, torch.SymInt | torch.SymFloat):
+        note_needed(trace, value)
     if isinstance(value, torch.SymInt):
         return int(value)
     if isinstance(value, torch.SymFloat):
@@ -53,6 +56,21 @@ def concrete(trace: Trace, value: object) -> object:
     if isinstance(value, torch.SymBool):
         return bool(value)
     return value
+
+
+def note_needed(trace: Trace, value: Any) -> None:
+    """The program needs the very number: assumed at first; once it was seen to vary all the same, a graph break."""
+    for name in symbol_names(value.node.expr):
+        source = trace.symbols.get(name)
+        if source is None:
+            continue
+        described = source.describe()
+        trace.guards.needed.add(described)
+        if trace.hints.get(described) == NEEDED and not trace.options.fullgraph:
+            raise trace.fail(
+                f"the value of {described}, a number that varies from call to call",
+                "use it in tensor operations and arithmetic only, or outside the compiled function",
+            )
 
 
 def concrete_float(trace: Trace, value: torch.SymFloat) -> float:
@@ -120,12 +138,11 @@ def dynamic_dimensions(trace: Trace, real: torch.Tensor, source: Source) -> tupl
     marked = getattr(real, "_kiln_dynamic", frozenset())
     static = getattr(real, "_kiln_static", frozenset())
     free = not isinstance(real, torch.nn.Parameter)
-    seen = (
-        trace.hints.get(source.describe(), frozenset()) if free and trace.options.dynamic is not False else frozenset()
-    )
+    hint = trace.hints.get(source.describe()) if free and trace.options.dynamic is not False else None
+    seen = hint if isinstance(hint, frozenset) else frozenset()  # a continuation may use the name for something else
     everything = free and trace.options.dynamic is True
     flags = [
-        (index in marked or everything or index in seen) and index not in static and size > 1  # type: ignore[operator]
+        (index in marked or everything or index in seen) and index not in static and size > 1
         for index, size in enumerate(real.shape)
     ]
     return tuple(flags) if any(flags) else None

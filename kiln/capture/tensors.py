@@ -21,7 +21,7 @@ from .guards import TensorGuard
 from .source import Attribute, Source
 from .symbols import concrete, dynamic_dimensions, fake_input, guard_strides, is_symbolic, symbol_node
 from .trace import Trace
-from .values import CONSTANT_TYPES, GraphBreak, Lazy, Opaque, Raised, TensorInfo, Trampoline, new_tuple
+from .values import CONSTANT_TYPES, GraphBreak, Lazy, Opaque, Raised, TensorInfo, Trampoline, new_tuple, plain_value, words
 
 TORCH_CONSTANTS = (torch.dtype, torch.device, torch.layout, torch.memory_format)
 
@@ -48,8 +48,8 @@ def wrap_tensor(trace: Trace, real: torch.Tensor, source: Source) -> object:
             f"a tensor of class {type(real).__qualname__}, which defines __torch_dispatch__ or is not a plain tensor",
             "keep such tensors out of compiled code",
         )
-    if real.layout is not torch.strided or real.is_quantized:
-        raise trace.fail(f"a tensor with layout {real.layout}", "call the code that uses it outside kiln.compile")
+    if is_unusual(real):
+        raise trace.fail("a sparse, quantized or nested tensor", "call the code that uses it outside kiln.compile")
     trace.overriding |= is_overriding(type(real))
     dynamic = dynamic_dimensions(trace, real, source)
     fake = fake_input(trace, real, source, dynamic)
@@ -63,6 +63,14 @@ def wrap_tensor(trace: Trace, real: torch.Tensor, source: Source) -> object:
     trace.guards.distinct.setdefault(source)
     trace.by_real[id(real)] = TensorRecord(fake, source, real)  # type: ignore[assignment]
     return fake
+
+
+def is_unusual(tensor: torch.Tensor) -> bool:
+    """Tensors that fakes do not tell the truth about."""
+    return tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested or tensor.dtype in QUANTIZED
+
+
+QUANTIZED = frozenset({torch.quint8, torch.qint8, torch.qint32, torch.quint4x2, torch.quint2x4})
 
 
 class TensorRecord:
@@ -111,6 +119,8 @@ def record(trace: Trace, function: object, args: tuple, kwargs: dict, *, method:
         result = run_fake(trace, function, args, kwargs)
     if not needs_node(function, result, leaves):
         return result
+    if any(is_unusual(leaf) for leaf in tensor_leaves(result)):
+        raise trace.fail(f"{function_name(function)} makes a sparse, quantized or nested tensor")
     changed = [leaf for leaf, before in zip(leaves, versions, strict=True) if version(leaf) != before]
     note_effects(trace, function, leaves, changed)
     target = method if method is not None else function
@@ -160,6 +170,8 @@ def prepare(trace: Trace, value: object) -> object:
         return value
     if isinstance(value, GRAPH_CONSTANTS):
         return value
+    if isinstance(value, int | float | complex | str):
+        return plain_value(value)
     if isinstance(value, Trampoline):
         return value.function
     if isinstance(value, set | frozenset):
@@ -248,29 +260,39 @@ def note_effects(trace: Trace, function: object, leaves: list[torch.Tensor], cha
         changed = leaves
     elif is_named_in_place(name):  # where nothing is counted, the name must do
         changed = changed + [leaf for leaf in leaves[:1] if leaf.is_inference()]
-    inputs = {storage_key(item.fake) for item in trace.inputs if isinstance(item, TensorInfo)} if changed else ()
-    reasons = [f"{name} changes a tensor from outside"] if any(storage_key(leaf) in inputs for leaf in changed) else []
+    touched = changed_inputs(trace, changed) if changed else {}
+    reasons = [f"{name} changes a tensor from outside"] if touched else []
     if RANDOM.search(name):
         reasons.append(f"{name} draws random numbers")
-    protected = any(frame.protected() for frame in trace.frames) and name.rstrip("_") not in NEVER_RAISE
+    may_raise = name.rstrip("_") not in NEVER_RAISE
+    protected = may_raise and any(frame.protected() for frame in trace.frames)
     if (protected and (reasons or trace.effects)) or (reasons and trace.protected):
         # Should the graph raise inside the try block, eager takes over from the start: nothing may have happened yet.
         raise trace.fail(
             f"{(reasons or trace.effects)[0]} in a graph whose operations may raise inside a try block",
             "keep in-place operations on arguments and random numbers away from the try block",
         )
+    trace.raises_late |= may_raise and bool(trace.effects or reasons)
     trace.effects += reasons
+    trace.changed |= touched
     trace.protected |= protected
 
 
+def changed_inputs(trace: Trace, changed: list[torch.Tensor]) -> dict[int, TensorInfo]:
+    """The graph's inputs that share memory with tensors that were changed."""
+    keys = {storage_key(tensor) for tensor in changed}
+    inputs = [item for item in trace.inputs if isinstance(item, TensorInfo)]
+    return {id(item.fake): item for item in inputs if storage_key(item.fake) in keys}
+
+
 # Operations that do not look at values, so that what raises in eager has raised on fakes already.
-NEVER_RAISE = frozenset(
-    "add sub mul truediv neg pow exp log sin cos tan tanh sigmoid relu gelu silu sqrt rsqrt abs clamp where sum mean var "
-    "std max min amax amin argmax argmin matmul mm bmm linear conv1d conv2d conv3d softmax log_softmax view reshape "
-    "permute transpose t squeeze unsqueeze expand flatten cat stack chunk split unbind clone detach contiguous to float "
-    "double half int long bool zeros ones full empty zeros_like ones_like full_like empty_like rand randn rand_like "
-    "randn_like arange eye tensor getattr eq ne lt le gt ge dropout layer_norm batch_norm iadd isub imul itruediv ipow "
-    "fill zero copy uniform normal requires_grad div maximum minimum square cumsum".split()
+NEVER_RAISE = words(
+    "add sub mul truediv neg pow exp log sin cos tan tanh sigmoid relu gelu silu sqrt rsqrt abs clamp where sum mean "
+    "var std max min amax amin argmax argmin matmul mm bmm linear conv1d conv2d conv3d softmax log_softmax view "
+    "reshape permute transpose t squeeze unsqueeze expand flatten cat stack chunk split unbind clone detach "
+    "contiguous to float double half int long bool zeros ones full empty zeros_like ones_like full_like empty_like "
+    "rand randn rand_like randn_like arange eye tensor getattr eq ne lt le gt ge dropout layer_norm batch_norm iadd "
+    "isub imul itruediv ipow fill zero copy uniform normal requires_grad div maximum minimum square cumsum"
 )
 
 
@@ -278,7 +300,7 @@ def is_named_in_place(name: str) -> bool:
     return (name.endswith("_") and not name.endswith("__")) or name.startswith("__i") or name in IN_PLACE_OPERATORS
 
 
-IN_PLACE_OPERATORS = frozenset("setitem iadd isub imul itruediv ifloordiv imod ipow iand ior ixor __setitem__".split())
+IN_PLACE_OPERATORS = words("setitem iadd isub imul itruediv ifloordiv imod ipow iand ior ixor __setitem__")
 
 
 def storage_key(tensor: torch.Tensor) -> int:
@@ -379,11 +401,11 @@ def back_from_native() -> Iterator[None]:
 
 NODE_ATTRIBUTES = frozenset({"T", "mT", "H", "mH", "real", "imag", "data"})
 
-PLAIN_ATTRIBUTES = frozenset(
+PLAIN_ATTRIBUTES = words(
     "shape dtype device ndim requires_grad is_leaf layout itemsize nbytes is_cuda is_cpu is_sparse is_mkldnn is_meta "
     "is_mps is_xpu is_quantized is_nested is_sparse_csr is_vulkan is_ipu is_xla is_maia is_mtia names retains_grad "
     "_is_param _backward_hooks output_nr __torch_function__ __torch_dispatch__ __array_priority__ __doc__ __module__ "
-    "__class__ __hash__".split()
+    "__class__ __hash__"
 )
 
 

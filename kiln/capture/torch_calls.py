@@ -209,6 +209,23 @@ def refuse_pointer(trace, args, kwargs):
     raise trace.fail("data_ptr() of a tensor")
 
 
+@handler(torch.ops.profiler._record_function_enter_new, torch.ops.profiler._record_function_enter)
+def enter_record_function(trace, args, kwargs):
+    """``with record_function(name)``: the block is marked when the graph runs; what marks it is a value of the graph."""
+    node = trace.graph.call_function(
+        torch.ops.profiler._record_function_enter_new, tensors.to_nodes(trace, tensors.prepare(trace, args))
+    )
+    return Opaque(node)
+
+
+@handler(torch.ops.profiler._record_function_exit._RecordFunction)
+def leave_record_function(trace, args, kwargs):
+    opaque = force(trace, args[0])
+    if not isinstance(opaque, Opaque):
+        raise trace.fail("leaving a record_function block that was entered outside")
+    trace.graph.call_function(torch.ops.profiler._record_function_exit._RecordFunction, (opaque.node,))
+
+
 # -- state of torch -------------------------------------------------------------------------------------------------
 
 STATE_SETTERS = _present(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import types
+import weakref
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -15,14 +16,15 @@ import torch
 import torch.fx
 
 from ..config import config
-from .fakes import make_mode
 from .callers import FILE as CALLERS_FILE
+from .fakes import make_mode
 from .guards import GuardSet
+from .hints import Hints
 from .source import GlobalsOf, Identity, Item, Pinned, Source
 from .values import DELETED, GraphBreak, Kind, Lazy, Raised, Record, TensorInfo, Trampoline
 
 if TYPE_CHECKING:
-    from .frame import Frame
+    from .frame import Frame, RootFrame
     from .generators import InterpretedGenerator
 
 
@@ -40,10 +42,10 @@ class Options:
 class Trace:
     """One attempt at capturing one frame."""
 
-    def __init__(self, function: types.FunctionType, options: Options, hints: dict[str, object]):
+    def __init__(self, function: types.FunctionType, options: Options, hints: Hints):
         self.function = function
         self.options = options
-        self.hints = hints  # source description -> dims (or True) that varied between calls
+        self.hints = hints  # what varied between calls
         self.guards = GuardSet()
         self.graph = torch.fx.Graph()
         self.tensors: dict[int, TensorInfo] = {}
@@ -60,14 +62,19 @@ class Trace:
         self.rehearsing = 0  # inside a method that native code is going to run again (hashing.py)
         self.rehearsed = False
         self.keep: list[object] = []  # ids above stay valid while these live
+        self.root: RootFrame
         self.frames: list[Frame] = []
         self.links: dict[int, tuple] = {}  # id of an exception on its way through native code -> (it, what it links to)
-        self.generators: list[InterpretedGenerator] = []  # of the program
+        self.generators: weakref.WeakSet[InterpretedGenerator] = weakref.WeakSet()  # of the program, alive
+        self.unsettled: tuple[int, int] | None = None  # where a generator was made that could not be closed
+        self.active = True  # objects that are dropped now are dropped by the program
         self.caller_handles = sys.exception() is not None  # the captured function was called in an except block
         self.handled: BaseException | None = None  # what sys.exc_info() would say in the program
         self.instructions = 0
         self.entered = 0  # frames inlined and builtins run so far: an instruction that breaks after one runs again
         self.effects: list[str] = []  # why re-running the frame in eager would not be the same (mutation, RNG)
+        self.changed: dict[int, TensorInfo] = {}  # inputs that operations of the graph change
+        self.raises_late = False  # an operation that may raise comes after such an effect
         self.protected = False  # an operation was captured inside a try block
         self.modes: list[object] = []  # torch-function modes that the program sees as active
         self.outer_modes: list[object] = []  # those of them that were entered outside
@@ -77,6 +84,21 @@ class Trace:
         self.state_changed = False  # grad mode, autocast … were set while tracing
         self.symbols: dict[str, Source] = {}  # symbolic size name -> where it is read
         self.environment = FakeEnvironment()
+
+    def discard(self) -> None:
+        """Let go of the program's objects now, not when the garbage collector comes round: dropping one can be seen."""
+        self.active = False
+        for part in (self.by_real, self.by_shadow, self.tensors, self.pending, self.sources, self.globals, self.created):
+            part.clear()
+        for part in (self.tracebacks, self.foreign, self.namespaces, self.links, self.changed, self.symbols):
+            part.clear()
+        for frame in (self.root, *self.frames):
+            frame.stack.clear()
+            frame.locals.clear()
+            frame.cells.clear()
+        self.keep.clear()
+        self.frames.clear()
+        self.handled = None
 
     # -- places ---------------------------------------------------------------------------------------------------
 
@@ -133,8 +155,15 @@ class Trace:
 
     def mark_unbuildable(self, value: object) -> None:
         """Note where a value was made that no code can make again (a running generator)."""
-        root = self.frames[0]
-        self.created[id(value)] = (value, (root.index, root.visits[root.index]))  # type: ignore[attr-defined]
+        self.created[id(value)] = (value, self.place())
+
+    def place(self) -> tuple[int, int]:
+        """The root instruction being executed, and for which time."""
+        return self.root.index, self.root.visits[self.root.index]
+
+    def place_made(self, value: object) -> tuple[int, int] | None:
+        made = self.created.get(id(value))
+        return made[1] if made is not None else getattr(value, "made_at", None)
 
     # -- globals --------------------------------------------------------------------------------------------------
 

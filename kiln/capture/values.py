@@ -142,6 +142,11 @@ def same_value(before: object, now: object) -> bool:
     return before is now or (type(before) is Lazy and before.done and before.value is now)
 
 
+def words(text: str) -> frozenset[str]:
+    """The words of a text, as a set."""
+    return frozenset(text.split())
+
+
 def new_tuple(kind: type, items: list) -> tuple:
     """A tuple of some class with these elements, past any ``__new__`` in Python."""
     if kind is tuple:
@@ -160,6 +165,20 @@ def dict_of_view(view: object) -> dict | None:
     """The dictionary behind its keys, values or items: the only referent of the view's read-only mapping."""
     found = [value for value in gc.get_referents(view.mapping) if isinstance(value, dict)]  # type: ignore[attr-defined]
     return found[0] if len(found) == 1 else None
+
+
+PLAIN_VALUES = (
+    (int, int.__int__),
+    (float, float.__float__),
+    (str, str.__str__),
+    (bytes, bytes.__bytes__),
+    (complex, complex.__complex__),
+)
+
+
+def plain_value(value: object) -> object:
+    """The int, float, str … that an instance of a subclass is, past any method in Python."""
+    return next((plain(value) for base, plain in PLAIN_VALUES if isinstance(value, base)), value)  # type: ignore[operator]
 
 
 def unwrap(value: object) -> object:

@@ -22,6 +22,7 @@ import torch
 from .._native import MISSING
 from ..bytecode.split import UNBOUND
 from .appending import list_method
+from .hints import NEEDED
 from .source import (
     Attribute,
     ClassAttribute,
@@ -37,7 +38,7 @@ from .source import (
     lookup,
 )
 from .trace import Trace
-from .values import CONSTANT_TYPES, Kind, Lazy, Record, Trampoline, mapping_items, new_tuple
+from .values import CONSTANT_TYPES, DELETED, Kind, Lazy, Record, Trampoline, mapping_items, new_tuple, plain_value
 
 HEAP_TYPE = 1 << 9
 
@@ -105,9 +106,17 @@ def wrap_constant(trace: Trace, real: object, source: Source) -> object:
         from .symbols import wrap_number
 
         return wrap_number(trace, real, source)
+    if trace.hints:
+        leave_if_varying(trace, source)
     if not isinstance(source, ClassAttribute):  # a class attribute is watched with its class
         trace.guards.add(source, "constant", real)
     return real
+
+
+def leave_if_varying(trace: Trace, source: Source) -> None:
+    """A value that had several entries already is not assumed once more: its use is left to Python."""
+    if trace.hints.get(source.describe()) == NEEDED and not trace.options.fullgraph:
+        raise trace.fail(f"the value of {source.describe()}, which varies from call to call")
 
 
 def wrap_identity(trace: Trace, real: object, source: Source) -> object:
@@ -169,8 +178,8 @@ def wrap_builtin(trace: Trace, real: types.BuiltinFunctionType, source: Source) 
 
 
 def is_native_owner(owner: object) -> bool:
-    """Whether a bound builtin belongs to torch's or a pybind11 extension's own machinery."""
-    return type(owner).__module__.startswith(("torch", "pybind11"))
+    """Whether a bound builtin belongs to torch's or a pybind11 extension's own machinery (a tensor's does not)."""
+    return not isinstance(owner, torch.Tensor) and type(owner).__module__.startswith(("torch", "pybind11"))
 
 
 def wrap_list(trace: Trace, real: list, source: Source) -> object:
@@ -203,6 +212,8 @@ def wrap_tuple(trace: Trace, real: tuple, source: Source) -> object:
     trace.guards.add(source, "length", len(real))
     items = [wrap(trace, item, Item(source, index, tuple)) for index, item in enumerate(real)]
     shadow = new_tuple(type(real), items)
+    if hasattr(shadow, "__dict__"):
+        return remember_attributes(trace, shadow, real, source)
     if all(a is b for a, b in zip(items, real, strict=True)):
         shadow = real
     return known_as(trace, shadow, source)
@@ -348,11 +359,21 @@ def wrap_by_class(trace: Trace, real: object, source: Source) -> object:
 
 
 def wrap_constant_subclass(trace: Trace, real: object, source: Source) -> object:
-    """Instances of subclasses of int, str …: immutable in value, so themselves; guarded by identity of the class."""
+    """Instances of subclasses of int, str …: immutable in value, but they may have attributes."""
     guard_type(trace, real, source)
-    base = next(base for base in (bool, int, float, str, bytes, complex) if isinstance(real, base))
-    trace.guards.add(source, "constant_subclass", (base, base(real)))
-    return known_as(trace, real, source)
+    plain = plain_value(real)
+    trace.guards.add(source, "constant_subclass", plain)
+    shadow = type(plain).__new__(type(real), plain)
+    if not hasattr(shadow, "__dict__"):
+        return known_as(trace, shadow, source)
+    return remember_attributes(trace, shadow, real, source)
+
+
+def remember_attributes(trace: Trace, shadow: object, real: object, source: Source) -> object:
+    """An immutable value with an instance dictionary."""
+    record = Record(shadow, real, source, Kind.OBJECT, loaded=True)
+    _add_attributes(record)
+    return trace.remember(record)
 
 
 def wrap_instance(trace: Trace, real: object, source: Source) -> object:
@@ -374,15 +395,18 @@ def wrap_instance(trace: Trace, real: object, source: Source) -> object:
 
 
 def _bare_instance(cls: type) -> object | None:
-    if not cls.__flags__ & HEAP_TYPE or cls.__module__ in OPAQUE_MODULES:
-        return None
-    layout = next(base for base in cls.__mro__ if not base.__flags__ & HEAP_TYPE)
-    if layout is not object:
+    layout = layout_of(cls)
+    if cls is object or cls.__module__ in OPAQUE_MODULES or layout not in (object, types.SimpleNamespace):
         return None
     try:
-        return object.__new__(cls)
+        return layout.__new__(cls)
     except TypeError:  # a C type or an abstract class
         return _bare_abstract(cls)
+
+
+def layout_of(cls: type) -> type:
+    """The native class that says how instances are laid out in memory."""
+    return next(base for base in cls.__mro__ if not base.__flags__ & HEAP_TYPE)
 
 
 def _bare_abstract(cls: type) -> object | None:
@@ -425,7 +449,7 @@ def load_slot(trace: Trace, record: Record, name: str, descriptor: object) -> No
         real = descriptor.__get__(record.real)  # type: ignore[attr-defined]
     except AttributeError:
         trace.guards.add(record.source, "empty_slot", name)
-        record.slots[name] = None
+        record.slots[name] = DELETED
         return
     value = wrap(trace, real, Slot(record.source, name, Identity(descriptor)))
     record.slots[name] = value
