@@ -377,7 +377,8 @@ def load_from_super(trace: Trace, proxy: super, name: str) -> object:
     """Attributes after a class in the method resolution order, bound to the instance."""
     owner = object.__getattribute__(proxy, "__self__")
     start = object.__getattribute__(proxy, "__thisclass__")
-    order = object.__getattribute__(proxy, "__self_class__").__mro__
+    own_class = object.__getattribute__(proxy, "__self_class__")
+    order = own_class.__mro__
     if name == "__class__":
         return super
     for cls in order[order.index(start) + 1 :]:
@@ -386,7 +387,7 @@ def load_from_super(trace: Trace, proxy: super, name: str) -> object:
         raw = cls.__dict__[name]
         if cls.__flags__ & HEAP_TYPE:
             trace.guards.classes.watch(cls, name, raw)
-        if isinstance(owner, type):
+        if owner is own_class:
             return bind_super_on_class(trace, owner, cls, name, raw)
         return bind_class_attribute(trace, owner, cls, name, raw)
     raise Raised(AttributeError(f"'super' object has no attribute '{name}'"))

@@ -20,7 +20,6 @@ import torch
 from .source import lookup
 from .values import words
 
-
 _ITERATORS = [
     type(iter(empty))
     for empty in ([], (), {}, set(), "", b"", range(0), range(1 << 70, 1 << 71), {}.items(), {}.values(), bytearray())

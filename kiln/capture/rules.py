@@ -375,6 +375,8 @@ def number_rule(kind: type, name: str, symbolic: tuple):
                 method = special_method(trace, value, method_name)
                 if method is not None:
                     return kind(concrete(trace, call(trace, method, (value,), {})))
+            if isinstance(value, int | float | str | bytes):  # subclasses too: native code looks at their value
+                return natives.run_natively(trace, kind, values, kwargs)
         return natives.call_native_default(trace, kind, values, kwargs)
 
     return rule_number
