@@ -82,5 +82,16 @@ def traceback_of(trace: Trace, error: BaseException) -> types.TracebackType | No
 def context_of(trace: Trace, error: BaseException) -> BaseException | None:
     """``__context__``: where nothing is being handled inside, a caller may be handling something."""
     if error.__context__ is None and id(error) in trace.created:
-        raise trace.fail("the context of an exception, which a caller may be handling")
+        guard_caller(trace)
     return error.__context__
+
+
+NOTHING_HANDLED = "no exception is being handled by a caller"
+
+
+def guard_caller(trace: Trace) -> None:
+    """The program is about to see that no exception is being handled, also outside."""
+    if trace.caller_handles:
+        raise trace.fail("the exception that a caller is handling")
+    if not any(words == NOTHING_HANDLED for words, _ in trace.guards.extras):
+        trace.guards.extras.append((NOTHING_HANDLED, lambda: sys.exception() is None))

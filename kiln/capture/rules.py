@@ -34,7 +34,7 @@ from .attributes import (
 from .calls import call, construct, new_object
 from .hashing import as_hash
 from .natives import rule
-from .raising import from_native, traceback_of
+from .raising import from_native, guard_caller, traceback_of
 from .source import lookup
 from .symbols import concrete, is_symbolic
 from .trace import Trace
@@ -471,14 +471,8 @@ def rule_super(trace, args, kwargs):
 @rule(sys.exception)
 def rule_exception(trace, args, kwargs):
     if trace.handled is None:
-        if trace.caller_handles:
-            raise trace.fail("the exception that a caller is handling")
-        if not any(words == NOTHING_HANDLED for words, _ in trace.guards.extras):
-            trace.guards.extras.append((NOTHING_HANDLED, lambda: sys.exception() is None))
+        guard_caller(trace)
     return trace.handled
-
-
-NOTHING_HANDLED = "no exception is being handled by a caller"
 
 
 @rule(sys.exc_info)
