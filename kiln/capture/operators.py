@@ -415,7 +415,7 @@ def class_item(trace: Trace, cls: type, key: object) -> object:
     from .calls import call
 
     method = natives.lookup(type(cls), "__getitem__")
-    if isinstance(method, types.FunctionType):
+    if isinstance(method, types.FunctionType) and type(cls).__module__ != "typing":
         if isinstance(cls, natives.enum.EnumMeta):
             return plain(trace, operator.getitem, cls, concrete(trace, key))
         return call(trace, method, (cls, key), {})

@@ -21,7 +21,18 @@ from .guards import TensorGuard
 from .source import Attribute, Source
 from .symbols import concrete, dynamic_dimensions, fake_input, guard_strides, is_symbolic, symbol_node
 from .trace import Trace
-from .values import CONSTANT_TYPES, GraphBreak, Lazy, Opaque, Raised, TensorInfo, Trampoline, new_tuple, plain_value, words
+from .values import (
+    CONSTANT_TYPES,
+    GraphBreak,
+    Lazy,
+    Opaque,
+    Raised,
+    TensorInfo,
+    Trampoline,
+    new_tuple,
+    plain_value,
+    words,
+)
 
 TORCH_CONSTANTS = (torch.dtype, torch.device, torch.layout, torch.memory_format)
 
@@ -209,11 +220,13 @@ def fake_failure(trace: Trace, name: str, error: Exception) -> GraphBreak:
         )
     if "UnsupportedOperatorException" in kinds:
         return trace.fail(f"{name} has no shape rule (no fake or meta implementation)")
-    return trace.fail(f"{name} fails on these arguments: {type(error).__name__}: {error}", error=error)
+    text = str(error).strip().split("\n", 1)[0]  # the rest is torch's list of backends, or advice about its compiler
+    return trace.fail(f"{name} fails on these arguments: {type(error).__name__}: {text}", error=error)
 
 
 def function_name(function: object) -> str:
     name = getattr(function, "__qualname__", None) or getattr(function, "__name__", None) or str(function)
+    name = name.replace("_VariableFunctionsClass.", "").replace("TensorBase.", "Tensor.")
     module = getattr(function, "__module__", None) or ""
     return f"{module}.{name}" if module.startswith("torch") and not name.startswith("torch") else name
 

@@ -7,7 +7,7 @@ interpreted like the user's own.
 
 from __future__ import annotations
 
-import operator
+import re
 import types
 
 import torch
@@ -18,14 +18,12 @@ from .overrides import as_subclass_handler, override
 from .symbols import OffsetOf, concrete, is_symbolic
 from .tensors import record
 from .trace import Trace
-from .values import Opaque, Raised, TensorInfo
+from .values import GraphBreak, Opaque, Raised, TensorInfo
 from .wrap import force
 
 LEAF_MODULES = frozenset({"torch.functional", "torch.nn.functional", "torch._tensor", "torch._C._nn", "torch.special"})
 
-_NATIVE_MODULES = [
-    getattr(torch._C, name) for name in ("_nn", "_linalg", "_fft", "_special", "_sparse", "_nested") if hasattr(torch._C, name)
-]
+_NATIVE_MODULES = [getattr(torch._C, name) for name in ("_nn", "_linalg", "_fft", "_special", "_sparse", "_nested")]
 
 NATIVE_FUNCTIONS: frozenset[object] = frozenset(
     value
@@ -47,7 +45,8 @@ REFUSED_NAMES = frozenset(
     "set_default_device set_num_threads compile __torch_function__ __setstate__ _version".split()
 )
 
-OPERATORS = {getattr(operator, name) for name in dir(operator) if not name.startswith("_")}
+# Fakes know nothing of quantized tensors and give plain ones instead.
+UNTRUE_ON_FAKES = re.compile(r"^(de)?quantize|^int_repr$|^q_|^_make_per_|^_empty_.*quantized")
 
 
 def is_operation(trace: Trace, function: object, args: tuple, kwargs: dict) -> bool:
@@ -79,6 +78,8 @@ def is_public(function: types.FunctionType) -> bool:
 
 def call_torch(trace: Trace, function: object, args: tuple, kwargs: dict) -> object:
     """Record a torch call, or do what it means for the trace."""
+    from .calls import call_function
+
     if isinstance(function, types.MethodType):
         args, function = (function.__self__, *args), function.__func__
     if isinstance(function, types.BuiltinFunctionType | types.MethodWrapperType) and isinstance(
@@ -100,7 +101,20 @@ def call_torch(trace: Trace, function: object, args: tuple, kwargs: dict) -> obj
             f"{tensors.function_name(function)}: it needs a tensor's value, storage, text or autograd graph",
             "call it outside the compiled function (the graph breaks here otherwise)",
         )
+    if UNTRUE_ON_FAKES.search(name):
+        raise trace.fail(f"{tensors.function_name(function)}: quantized tensors stay outside graphs")
+    if type(function) is types.FunctionType and function not in ALLOWED and not are_plain(trace, args, kwargs):
+        return call_function(trace, function, args, kwargs)  # it was given functions or objects to call
     return record(trace, function, args, kwargs, method=method_name(function, args))
+
+
+def are_plain(trace: Trace, args: tuple, kwargs: dict) -> bool:
+    """Whether the graph can hold all arguments."""
+    try:
+        tensors.prepare(trace, (args, kwargs))
+    except GraphBreak:
+        return False
+    return True
 
 
 def is_hashable(function: object) -> bool:
@@ -211,7 +225,7 @@ def refuse_pointer(trace, args, kwargs):
 
 @handler(torch.ops.profiler._record_function_enter_new, torch.ops.profiler._record_function_enter)
 def enter_record_function(trace, args, kwargs):
-    """``with record_function(name)``: the block is marked when the graph runs; what marks it is a value of the graph."""
+    """``with record_function(name)``: marks the block when the graph runs; its handle is a value of the graph."""
     node = trace.graph.call_function(
         torch.ops.profiler._record_function_enter_new, tensors.to_nodes(trace, tensors.prepare(trace, args))
     )
@@ -323,6 +337,11 @@ def rule_is_compiling(trace, args, kwargs):
 @rule(torch.jit.is_scripting, torch.jit.is_tracing, torch._jit_internal.is_scripting, torch._C._get_tracing_state)
 def rule_never(trace, args, kwargs):
     return False
+
+
+@rule(torch.jit.annotate)
+def rule_annotate(trace, args, kwargs):
+    return args[1]
 
 
 @rule(torch._C._log_api_usage_once)

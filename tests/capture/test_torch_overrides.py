@@ -306,7 +306,8 @@ def _(x, factor):
 
 
 scaled.register_autograd(
-    lambda ctx, grad: (grad * ctx.factor, None), setup_context=lambda ctx, inputs, output: setattr(ctx, "factor", inputs[1])
+    lambda ctx, grad: (grad * ctx.factor, None),
+    setup_context=lambda ctx, inputs, output: setattr(ctx, "factor", inputs[1]),
 )
 
 
@@ -371,6 +372,11 @@ def test_aten_operators():
         y = torch.ops.aten.add(x, 1)
         z = torch.ops.aten.mul.Tensor(y, x)
         torch.ops.aten.add_.Scalar(z, 1)
-        return z, torch.ops.aten.sum.dim_IntList(z, [0]), torch.ops.aten.max.dim(x, 0), torch.ops.aten.split.Tensor(x, 2)
+        return (
+            z,
+            torch.ops.aten.sum.dim_IntList(z, [0]),
+            torch.ops.aten.max.dim(x, 0),
+            torch.ops.aten.split.Tensor(x, 2),
+        )
 
     check(program, torch.arange(4.0), fullgraph=True, breaks_every=(None, "line"))

@@ -146,7 +146,12 @@ def device_objects(x):
 
 @attributes(X)
 def device_literals(x):
-    return x.to("cpu"), torch.ones(2, device="cpu", dtype=torch.float64), x.to(dtype=torch.float16), x.double().type_as(x)
+    return (
+        x.to("cpu"),
+        torch.ones(2, device="cpu", dtype=torch.float64),
+        x.to(dtype=torch.float16),
+        x.double().type_as(x),
+    )
 
 
 @attributes(X)
