@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from .. import _native
-from .source import Attribute, GlobalsOf, Identity, Item, Local, Source, lookup, render_key
+from .source import GlobalsOf, Identity, Item, Source, lookup, render_key
 from .values import plain_value
 
 Bind = Callable[[object, str], str]
@@ -224,6 +224,23 @@ class TensorGuard:
     real: object
     dynamic: tuple[bool, ...] | None
     strides: bool = True
+    words: str = ""
+
+    def forget(self) -> None:
+        """Keep the words, let the tensor go: entries outlive the arguments they were made for."""
+        self.words = self.describe()
+        self.real = None
+
+    def describe(self) -> str:
+        tensor = self.real
+        if tensor is None:
+            return self.words
+        free = self.dynamic or (False,) * len(tensor.shape)  # type: ignore[attr-defined]
+        sizes = ["any" if any_size else str(size) for size, any_size in zip(tensor.shape, free, strict=True)]  # type: ignore[attr-defined]
+        dtype = str(tensor.dtype).removeprefix("torch.")  # type: ignore[attr-defined]
+        grad = ", requires grad" if tensor.requires_grad else ""  # type: ignore[attr-defined]
+        kind = type(tensor).__name__
+        return f"{self.source.describe()} {kind} {dtype}[{', '.join(sizes)}] on {tensor.device}{grad}"  # type: ignore[attr-defined]
 
 
 class GuardSet:
@@ -262,7 +279,7 @@ class GuardSet:
     def describe(self) -> list[str]:
         """The guards in words, for people."""
         lines = [guard.describe() for guard in self.guards]
-        lines += [f"{t.source.describe()} {describe_tensor(t)}" for t in self.tensors]
+        lines += [tensor.describe() for tensor in self.tensors]
         lines += [condition.words for condition in self.shapes]
         for cls, names in self.classes.found.items():
             lines.append(f"class {cls.__qualname__}: {', '.join(sorted(names))} unchanged")
@@ -284,28 +301,6 @@ class ShapeCondition:
 HASHED = frozenset({"length", "id", "truth", "no_attribute", "empty_slot", "same"})
 
 
-def describe_tensor(guard: TensorGuard) -> str:
-    tensor = guard.real
-    shape = guard.shape_text if hasattr(guard, "shape_text") else ""
-    return f"tensor {getattr(tensor, 'dtype', '')} {shape}".strip()
-
-
 def is_global_lookup(source: Source) -> bool:
     """Whether a source is ``fixed dictionary[name]``."""
     return isinstance(source, Item) and isinstance(source.base, GlobalsOf)
-
-
-__all__ = [
-    "KINDS",
-    "Attribute",
-    "ClassWatch",
-    "Guard",
-    "GuardSet",
-    "Local",
-    "ShapeCondition",
-    "TensorGuard",
-    "describe_tensor",
-    "is_global_lookup",
-    "plain",
-    "short",
-]

@@ -210,7 +210,7 @@ STAND_INS = ("FakeTensor", "'Proxy'", "'Trampoline'", "'Settled'", "'Lazy'", "'S
 def unbind(function: object, args: tuple) -> tuple[object, tuple]:
     """A bound builtin method as its descriptor with the owner as first argument."""
     owner = getattr(function, "__self__", None)
-    if owner is None or isinstance(owner, types.ModuleType | type):
+    if owner is None or (isinstance(owner, types.ModuleType | type) and type(function) is not types.MethodWrapperType):
         return function, args
     if isinstance(function, types.BuiltinFunctionType | types.MethodWrapperType):
         for klass in type(owner).__mro__:  # not the first found: ``super()`` may have gone past an override in Python

@@ -1,5 +1,7 @@
 """Dictionaries of all kinds, sets and frozensets in captured code."""
 
+# ruff: noqa: B009, B010, B905 (programs under test are written the way users write them)
+
 import types
 from collections import ChainMap, Counter, OrderedDict, UserDict, UserList, defaultdict
 from typing import NamedTuple, TypedDict
@@ -37,7 +39,14 @@ def dict_views(x):
     keys, values, items = d.keys(), d.values(), d.items()
     d["c"] = 3
     both = keys & {"a", "c"}, keys | {"z"}, keys - {"a"}, keys ^ {"a", "q"}
-    tests = "c" in keys, 3 in values, ("a", 1) in items, ("a", 2) in items, keys == {"a", "b", "c"}, keys.isdisjoint({"q"})
+    tests = (
+        "c" in keys,
+        3 in values,
+        ("a", 1) in items,
+        ("a", 2) in items,
+        keys == {"a", "b", "c"},
+        keys.isdisjoint({"q"}),
+    )
     return x + sum(values), list(keys), list(items), both, tests, list(reversed(keys)), len(items)
 
 
@@ -65,7 +74,16 @@ def dict_operators(x):
     a, b = {"a": 1, "b": x}, {"b": 2, "c": 3}
     merged = a | b
     a |= b
-    return merged, a, {**b, "d": x}, {"q": 1} == {"q": 1}, {"q": 1} != {"q": 2}, dict(a=1, b=2), dict([(1, x)]), dict(b, z=1)
+    return (
+        merged,
+        a,
+        {**b, "d": x},
+        {"q": 1} == {"q": 1},
+        {"q": 1} != {"q": 2},
+        dict(a=1, b=2),
+        dict([(1, x)]),
+        dict(b, z=1),
+    )
 
 
 @program(X)
@@ -150,7 +168,16 @@ def dict_changed_while_iterating(x):
 
 @program(X)
 def dict_keys_of_many_kinds(x):
-    d = {1: "int", "1": "str", (1, "a"): "tuple", None: "none", 2.5: "float", torch.float32: "dtype", int: "class", len: "f"}
+    d = {
+        1: "int",
+        "1": "str",
+        (1, "a"): "tuple",
+        None: "none",
+        2.5: "float",
+        torch.float32: "dtype",
+        int: "class",
+        len: "f",
+    }
     d[True] = "bool"
     d[frozenset([1])] = x
     return d, d[1], d[(1, "a")], d[torch.float32], d[int], d[len], d[frozenset({1})] + 1, d[None]
@@ -240,7 +267,17 @@ def chain_map(x):
     chain = ChainMap(first, second)
     chain["c"] = 3
     child = chain.new_child({"a": 9})
-    return chain["a"], chain["b"] + 1, first, dict(chain), child["a"], len(child), "b" in child, child.parents["a"], list(chain)
+    return (
+        chain["a"],
+        chain["b"] + 1,
+        first,
+        dict(chain),
+        child["a"],
+        len(child),
+        "b" in child,
+        child.parents["a"],
+        list(chain),
+    )
 
 
 @program({"a": 1}, {"b": X})
@@ -327,7 +364,14 @@ class Named(NamedTuple):
 def typed_dict_and_typed_named_tuple(x):
     movie = Movie(title="t", score=x)
     named = Named(x)
-    return movie, movie["score"] + 1, named, named.total(), named._replace(right=1).total(), Named.__annotations__.keys()
+    return (
+        movie,
+        movie["score"] + 1,
+        named,
+        named.total(),
+        named._replace(right=1).total(),
+        Named.__annotations__.keys(),
+    )
 
 
 @program(Named(X, 1), {"title": "t", "score": X})

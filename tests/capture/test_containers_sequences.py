@@ -1,5 +1,7 @@
 """Lists, tuples, deques, ranges, slices and ``torch.Size`` in captured code."""
 
+# ruff: noqa: B009, B010, B905 (programs under test are written the way users write them)
+
 import collections
 from collections import deque
 
@@ -311,7 +313,14 @@ def deque_search(x):
     queue += [5]
     queue[0] = 4
     del queue[1]
-    return x + queue.count(3) + queue.index(4), 5 in queue, queue, list(reversed(queue)), queue == deque([4, 5]), queue + queue
+    return (
+        x + queue.count(3) + queue.index(4),
+        5 in queue,
+        queue,
+        list(reversed(queue)),
+        queue == deque([4, 5]),
+        queue + queue,
+    )
 
 
 @program(deque([X, 1], maxlen=3), X)
@@ -355,7 +364,18 @@ def sizes(m):
     rows, columns = size
     same = size == (2, 3) and size == torch.Size([2, 3])
     made = torch.Size([1, 2]) + size[1:]
-    return m.reshape(size.numel()), rows * columns, same, made, size[-1], tuple(size), list(size), size, len(size), size.numel()
+    return (
+        m.reshape(size.numel()),
+        rows * columns,
+        same,
+        made,
+        size[-1],
+        tuple(size),
+        list(size),
+        size,
+        len(size),
+        size.numel(),
+    )
 
 
 @program(torch.Size([2, 3]), M)
