@@ -19,6 +19,8 @@ from typing import Any
 
 import torch
 
+from .guards import cell_is_empty
+
 PEER = "torch._dy" + "namo"
 KEPT_OUT = "__dy" + "namo_disable"  # where torch remembers a function that its compiler leaves alone
 SETTINGS = {
@@ -43,18 +45,44 @@ def make_mode(**arguments: Any) -> Any:
 @contextlib.contextmanager
 def without_peer() -> Iterator[None]:
     """While capturing in a process that has not loaded torch's compiler: do not load it for a fake operation."""
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
-    handler = getattr(FakeTensorMode.__torch_dispatch__, "__wrapped__", None)
-    if PEER in sys.modules or handler is None or hasattr(handler, KEPT_OUT):
+    if PEER in sys.modules:
         yield
         return
-    setattr(handler, KEPT_OUT, handler)
+    marked = [function for function in kept_out() if not hasattr(function, KEPT_OUT)]
+    for function in marked:
+        setattr(function, KEPT_OUT, function)
     try:
         yield
     finally:
-        if getattr(handler, KEPT_OUT, None) is handler:
-            delattr(handler, KEPT_OUT)
+        for function in marked:
+            if getattr(function, KEPT_OUT, None) is function:
+                delattr(function, KEPT_OUT)
+
+
+SHAPE_RULES = ("", ".nn.functional", ".special", ".linalg", ".fft")
+
+
+@functools.cache
+def kept_out() -> list[types.FunctionType]:
+    """The functions that torch keeps out of its compiler's way at their first call, among those that fakes need."""
+    import torch._refs  # loaded with fake tensors anyway
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    modules = [sys.modules.get("torch._refs" + name) for name in SHAPE_RULES]
+    candidates = [value for module in modules if module for value in vars(module).values()]
+    found: dict[int, Any] = {}
+    pending = [*candidates, FakeTensorMode.__torch_dispatch__]
+    seen: set[int] = set()
+    while pending:
+        function = pending.pop()
+        if not isinstance(function, types.FunctionType) or id(function) in seen:
+            continue
+        seen.add(id(function))
+        inside = [cell.cell_contents for cell in function.__closure__ or () if not cell_is_empty(cell)]
+        if function.__code__.co_filename.endswith("torch/_compile.py"):
+            found.update((id(value), value) for value in inside if isinstance(value, types.FunctionType))
+        pending += inside
+    return list(found.values())
 
 
 @functools.cache
