@@ -135,7 +135,7 @@ def bind_arguments(trace: Trace, function: types.FunctionType, args: tuple, kwar
     fill_defaults(trace, function, bound)
     index = positional + keyword_only
     if code.co_flags & 0x04:
-        bound[names[index]] = tuple(extra)
+        bound[names[index]] = tuple([force(trace, value) for value in extra])
         index += 1
     elif extra:
         raise bad_call(trace, function)

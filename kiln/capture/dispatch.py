@@ -335,9 +335,7 @@ def assemble_entry(cache: FrameCache, trace: Trace, outcome: Finished | Broken, 
 def forget_reals(trace: Trace) -> None:
     """The entry lives long; the arguments of the call that made it must not."""
     for guard in trace.guards.tensors:
-        guard.shape_text = str(list(guard.real.shape)) if guard.real is not None else ""  # type: ignore[attr-defined]
-        guard.dtype_text = str(getattr(guard.real, "dtype", ""))  # type: ignore[attr-defined]
-        guard.real = None
+        guard.forget()
 
 
 def compile_graph(cache: FrameCache, trace: Trace, inputs: list, state) -> tuple[torch.fx.GraphModule, Callable]:

@@ -18,6 +18,7 @@ import torch.fx
 
 from .. import _native
 from ..bytecode.split import UNBOUND
+from .conditions import NAMES, shape_conditions
 from .effects import write_effects
 from .frame import NULL, Broken, Finished
 from .guards import KINDS, Guard, is_global_lookup, plain
@@ -25,7 +26,6 @@ from .overrides import modes_changed
 from .rebuild import CannotRebuild, Rebuilder, Text
 from .rewind import Snapshot
 from .source import Source, parameter_name
-from .conditions import NAMES, shape_conditions
 from .trace import SymbolInput, Trace
 
 

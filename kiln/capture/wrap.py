@@ -348,7 +348,7 @@ def wrap_by_class(trace: Trace, real: object, source: Source) -> object:
         from .tensors import wrap_tensor
 
         return wrap_tensor(trace, real, source)
-    if isinstance(real, IDENTITY_TYPES) or isinstance(real, enum.Enum) or real is UNBOUND:
+    if isinstance(real, (*IDENTITY_TYPES, enum.Enum)) or real is UNBOUND:
         return wrap_identity(trace, real, source)
     if type(real).__module__ in ("typing", "_abc", "kiln._native") or isinstance(real, Trampoline):
         return wrap_identity(trace, real, source)

@@ -17,6 +17,8 @@ from typing import Any
 
 import torch
 
+from kiln.testing.worlds import own_attributes
+
 try:
     import numpy
 except ImportError:  # torch does without, and so must we
@@ -330,7 +332,7 @@ def _compare_functions(self: Comparison, left: Any, right: Any, path: str) -> It
         return
     yield from self.walk(left.__defaults__, right.__defaults__, f"{path}.__defaults__")
     yield from self.walk(left.__kwdefaults__, right.__kwdefaults__, f"{path}.__kwdefaults__")
-    yield from self.walk(left.__dict__, right.__dict__, f"{path}.__dict__")
+    yield from self.walk(own_attributes(left), own_attributes(right), f"{path}.__dict__")
     for name, cell, twin in zip(one.co_freevars, left.__closure__ or (), right.__closure__ or (), strict=False):
         yield from self.walk(_cell_content(cell), _cell_content(twin), f"{path} closure variable {name}")
 

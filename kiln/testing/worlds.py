@@ -68,8 +68,13 @@ def _belongs_to_library(value: Any) -> bool:
     return module.split(".")[0] in _LIBRARIES
 
 
+def own_attributes(function: types.FunctionType) -> dict[str, Any]:
+    """A function's attributes without what Kiln keeps there."""
+    return {name: value for name, value in function.__dict__.items() if not name.startswith("__kiln_")}
+
+
 def _referents_of_function(function: types.FunctionType) -> list[Any]:
-    values: list[Any] = [function.__defaults__, function.__kwdefaults__, function.__dict__]
+    values: list[Any] = [function.__defaults__, function.__kwdefaults__, own_attributes(function)]
     for cell in function.__closure__ or ():
         values.append(cell)  # an empty cell simply has no referents
     values.extend(function.__globals__[name] for name in global_names(function))
@@ -142,7 +147,7 @@ def _function_with_cells(function: types.FunctionType, cells: tuple[types.CellTy
     twin.__qualname__ = function.__qualname__
     twin.__module__ = function.__module__
     twin.__doc__ = function.__doc__
-    twin.__dict__.update(function.__dict__)
+    twin.__dict__.update(own_attributes(function))
     return twin
 
 

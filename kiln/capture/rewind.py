@@ -1,0 +1,47 @@
+"""Undoing what a graph did before it raised, so that eager can run the frame from its start.
+
+Eager's run then raises in the user's own line, with everything that comes before it done, or goes on in the program's
+own handler. A graph takes a snapshot only if something in it may raise after it has drawn random numbers or changed an
+input, and only of inputs small enough for the copy not to matter (running statistics, counters).
+"""
+
+from __future__ import annotations
+
+import torch
+
+from .trace import Trace
+from .values import TensorInfo
+
+LARGEST = 1 << 16  # elements of a changed input that is still copied
+
+
+def can_rewind(trace: Trace) -> bool:
+    """Whether the frame may be run again from its start after its graph raised."""
+    return not trace.raises_late or all(map(is_restorable, trace.changed.values()))
+
+
+def is_restorable(info: TensorInfo) -> bool:
+    """Whether an input is small and has kept its form, as far as symbolic sizes tell."""
+    real, fake = info.real, info.fake
+    if real.layout is not torch.strided or real.numel() > LARGEST:  # type: ignore[attr-defined]
+        return False
+    return real.dim() == fake.dim() and real.untyped_storage().nbytes() == fake.untyped_storage().nbytes()  # type: ignore[attr-defined]
+
+
+class Snapshot:
+    """Random states, and the contents of some tensors."""
+
+    def __init__(self, *tensors: torch.Tensor):
+        self.tensors = tensors
+        with torch.no_grad():
+            self.contents = [tensor.clone() for tensor in tensors]
+        self.random = torch.get_rng_state()
+        self.devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
+
+    def restore(self) -> None:
+        torch.set_rng_state(self.random)
+        if self.devices is not None:
+            torch.cuda.set_rng_state_all(self.devices)
+        for tensor, contents in zip(self.tensors, self.contents, strict=True):
+            with torch.inference_mode(tensor.is_inference()), torch.no_grad():
+                tensor.copy_(contents)
