@@ -331,7 +331,8 @@ def rule_is_tensor(trace, args, kwargs):
 
 @rule(torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling)
 def rule_is_compiling(trace, args, kwargs):
-    return True
+    """Yes to the user's code; torch's own must do what it does in eager (Adam would compute in another order)."""
+    return not trace.frames[-1].globals.get("__name__", "").startswith("torch.")
 
 
 @rule(torch.jit.is_scripting, torch.jit.is_tracing, torch._jit_internal.is_scripting, torch._C._get_tracing_state)
