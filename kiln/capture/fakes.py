@@ -12,6 +12,7 @@ from __future__ import annotations
 import builtins
 import contextlib
 import functools
+import importlib
 import sys
 import types
 from collections.abc import Iterator
@@ -65,11 +66,10 @@ SHAPE_RULES = ("", ".nn.functional", ".special", ".linalg", ".fft")
 @functools.cache
 def kept_out() -> list[types.FunctionType]:
     """The functions that torch keeps out of its compiler's way at their first call, among those that fakes need."""
-    import torch._refs  # loaded with fake tensors anyway
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    modules = [sys.modules.get("torch._refs" + name) for name in SHAPE_RULES]
-    candidates = [value for module in modules if module for value in vars(module).values()]
+    modules = [importlib.import_module("torch._refs" + name) for name in SHAPE_RULES]  # fakes load them anyway
+    candidates = [value for module in modules for value in vars(module).values()]
     found: dict[int, Any] = {}
     pending = [*candidates, FakeTensorMode.__torch_dispatch__]
     seen: set[int] = set()
