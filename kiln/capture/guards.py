@@ -161,7 +161,7 @@ KINDS: dict[str, KindOfGuard] = {
         lambda e, v, bind: f"{bind(cell_is_empty, 'cell_is_empty')}({e})", lambda v: "unbound", lambda v: "bound"
     ),
     "id": KindOfGuard(lambda e, v, bind: f"_k_id({e}) == {v}", lambda v: f"id {v}", lambda v: str(id(v))),
-    "same": KindOfGuard(lambda e, v, bind: f"{e} is {v}", lambda v: f"is {v}", lambda v: "another object"),
+    "same": KindOfGuard(lambda e, v, bind: f"{e} is {v}", lambda v: f"is {v.describe()}", lambda v: "another object"),
 }
 
 

@@ -193,6 +193,7 @@ def wrap_list(trace: Trace, real: list, source: Source) -> object:
         list.extend(shadow, pending.values)
         if pending.source != source:
             trace.guards.add(source, "same", pending.source)
+            trace.guards.distinct.pop(pending.source, None)  # one object, two ways to it
     record = Record(shadow, real, source, Kind.LIST, items=list(items), loaded=True)
     _add_attributes(record)
     return trace.remember(record)

@@ -34,6 +34,16 @@ def test_method_loaded_before_a_break():
     check(method_loaded_before_a_break, Holder(), torch.ones(3), calls=6, recompiles=0)
 
 
+def appended_over_a_break_then_read(history, x):
+    history.append(x.sum().item())
+    return x + (1 if history[-1] > 3 else 2)
+
+
+def test_list_reached_in_two_ways_over_a_break():
+    calls = [([], torch.ones(3)) for _ in range(3)]
+    check(appended_over_a_break_then_read, calls=calls, recompiles=0)
+
+
 def look_after(items, x):
     items.append(x + 1)
     first = items[0] if len(items) > 1 else None
