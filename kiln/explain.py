@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import textwrap
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,12 +14,18 @@ from . import exc
 
 @dataclass
 class Explanation:
-    """What was captured, where it broke and why, what is guarded, how long it took. ``str()`` tells it in words."""
+    """What was captured, where it broke and why, what is guarded, how long it took. ``str()`` tells it in words.
 
+    ``guards``, ``times`` and ``code`` have one item for each frame compiled: the function itself, then what follows
+    each graph break.
+    """
+
+    function: str
     result: Any
     graphs: list[torch.fx.GraphModule] = field(default_factory=list)
     breaks: list[Any] = field(default_factory=list)
     skips: list[tuple[str, str]] = field(default_factory=list)
+    recompiles: list[tuple[str, str]] = field(default_factory=list)
     guards: list[tuple[str, list[str]]] = field(default_factory=list)
     code: list[tuple[str, str, str]] = field(default_factory=list)
     times: list[tuple[str, float]] = field(default_factory=list)
@@ -35,25 +42,48 @@ class Explanation:
     def break_count(self) -> int:
         return len(self.breaks)
 
+    @property
+    def seconds(self) -> float:
+        """How long compiling took, in all."""
+        return sum(seconds for _, seconds in self.times)
+
     def __str__(self) -> str:
-        lines = [f"{self.graph_count} graphs, {self.op_count} operations, {self.break_count} graph breaks"]
+        return "\n".join(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        counts = (
+            counted(self.graph_count, "graph"),
+            counted(self.op_count, "operation"),
+            counted(self.break_count, "graph break"),
+        )
+        yield f"{self.function}: {', '.join(counts)}; compiled in {self.seconds * 1e3:.0f} ms"
         for number, found in enumerate(self.breaks, 1):
-            lines.append(f"\nBreak {number}: {found}")
-            if found.hint:
-                lines.append(f"  What to do: {found.hint}")
+            yield f"\nGraph break {number}: {found.location or 'at a place without source'}"
+            yield f"  Reason: {found.reason}"
+            yield f"  What to do: {found.advice}"
         for where, reason in self.skips:
-            lines.append(f"\nNot compiled: {where}: {reason}")
+            yield f"\nNot compiled, runs in plain Python: {where}\n  Reason: {reason}"
+        for where, reason in self.recompiles:
+            yield f"\nCompiled again: {where}\n  Reason: {reason}"
         for number, graph in enumerate(self.graphs, 1):
-            lines.append(f"\nGraph {number}:\n{graph.print_readable(print_output=False)}")
+            yield f"\nGraph {number}, {counted(count_operations(graph), 'operation')}:"
+            yield textwrap.indent(graph.print_readable(print_output=False).strip(), "  ")
         for where, guards in self.guards:
-            lines.append(f"\nGuards of {where}:")
-            lines += [f"  {guard}" for guard in guards]
-        for where, seconds in self.times:
-            lines.append(f"\nCompiling {where} took {seconds * 1e3:.1f} ms")
-        return "\n".join(lines)
+            yield f"\nGuards of {where}:"
+            yield from (f"  {guard}" for guard in guards or ["none but the global state of torch"])
+        yield "\nTime to compile:"
+        yield from (f"  {seconds * 1e3:8.1f} ms  {where}" for where, seconds in self.times)
+        for where, check, run in self.code:
+            yield f"\nCode of {where}, its check and what it runs:"
+            yield textwrap.indent(f"{check}\n{run}".strip(), "  ")
+
+
+def counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
 def count_operations(module: torch.fx.GraphModule) -> int:
+    """How many nodes of a graph do something."""
     return sum(node.op in ("call_function", "call_method", "call_module") for node in module.graph.nodes)
 
 
@@ -63,11 +93,14 @@ def explain(function: Callable, *, dynamic: bool | None = None) -> Callable[...,
     from .report import events
 
     compiled = compile(function, backend=fresh_eager(), dynamic=dynamic)
+    name = getattr(function, "__qualname__", None) or type(function).__qualname__
 
     def run(*args: Any, **kwargs: Any) -> Explanation:
         with events.listen() as heard:
             result = compiled(*args, **kwargs)
-        return Explanation(result, heard.graphs, heard.breaks, heard.skips, heard.guards, heard.code, heard.times)
+        found = dict(vars(heard))
+        found["breaks"] = list({str(each): each for each in heard.breaks}.values())  # told by each frame it ends
+        return Explanation(name, result, **found)
 
     return run
 
@@ -84,7 +117,7 @@ class Exported:
     graph_module: torch.fx.GraphModule
     guards: list[str]
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[Any]:
         return iter((self.graph_module, self.guards))
 
 

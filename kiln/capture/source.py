@@ -46,7 +46,7 @@ class GlobalsOf(Source):
         return "_k_G" if self.owner is None else bind(self.owner.value, "globals")
 
     def describe(self):
-        return "_k_G" if self.owner is None else f"G<{self.owner.value.get('__name__', '?')}>"
+        return "G" if self.owner is None else f"G<{self.owner.value.get('__name__', '?')}>"
 
 
 @dataclass(frozen=True)
@@ -179,6 +179,19 @@ class ElementAt(Source):
 
     def describe(self):
         return f"list({self.base.describe()})[{self.index}]"
+
+
+@dataclass(frozen=True)
+class Referent(Source):
+    """What a weak reference refers to."""
+
+    base: Source
+
+    def render(self, base, bind):
+        return f"{base}()"
+
+    def describe(self):
+        return f"{self.base.describe()}()"
 
 
 @dataclass(frozen=True)

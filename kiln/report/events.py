@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..config import config
+from ..exc import Location
+from .progress import Progress
 
 counters: Counter[str] = Counter()
 """Running counts of this process: frames, graphs, breaks, recompiles, skips, entries."""
@@ -35,10 +37,18 @@ class Break:
         return cls(reason.reason, reason.hint, list(reason.stack))
 
     def __str__(self) -> str:
-        if not self.stack:
-            return self.reason
-        file, line, function = self.stack[-1]
-        return f"{file}:{line}, in {function}: {self.reason}"
+        where = self.location
+        return self.reason if where is None else f"{where.file}:{where.line}, in {where.function}: {self.reason}"
+
+    @property
+    def location(self) -> Location | None:
+        """The user's innermost line, where there is one."""
+        return Location(*self.stack[-1]) if self.stack else None
+
+    @property
+    def advice(self) -> str:
+        """What the user can do about it."""
+        return self.hint or "call it outside the compiled function, or accept that it runs in plain Python"
 
 
 @dataclass
@@ -91,7 +101,8 @@ def compiling(function: types.FunctionType) -> Iterator[None]:
     counters["frames"] += 1
     start = time.perf_counter()
     try:
-        yield
+        with Progress(place(function)):
+            yield
     finally:
         seconds = time.perf_counter() - start
         for recording in recordings():
