@@ -13,6 +13,7 @@ import functools
 import itertools
 import math
 import operator
+import re
 import types
 from collections.abc import Callable
 
@@ -247,6 +248,8 @@ CALLBACKS: dict[object, tuple[int | None, str | None]] = {
     itertools.starmap: (0, None),
     itertools.groupby: (1, "key"),
     iter: (0, None),
+    re.Pattern.sub: (1, "repl"),
+    re.Pattern.subn: (1, "repl"),
 }
 # What a missing callback stands for, where native code would look at elements itself.
 IMPLIED_CALLBACKS: dict[object, object] = {

@@ -13,11 +13,11 @@ import types
 import torch
 
 from .._native import MISSING
-from .raising import context_of, traceback_of
 from .appending import list_method
+from .raising import context_of, traceback_of
 from .source import Attribute, Identity, Item, Source, lookup
 from .trace import Trace
-from .values import DELETED, Lazy, Raised, Trampoline
+from .values import DELETED, Lazy, Raised, Trampoline, unwrap
 from .wrap import (
     HEAP_TYPE,
     class_attribute,
@@ -155,7 +155,7 @@ def load_namespace(trace: Trace, owner: object) -> object:
     record = trace.record_of(owner)
     if record is not None and record.attributes is not None:
         trace.guards.add(Attribute(record.source, "__dict__"), "keys", tuple(record.attributes))
-    trace.namespaces[id(namespace)] = owner
+    trace.namespaces[id(namespace)] = (owner, "__dict__")
     trace.keep.append(namespace)
     return namespace
 
@@ -182,6 +182,8 @@ def bind_class_attribute(trace: Trace, owner: object, cls: type, name: str, raw:
         return load_member(trace, owner, name, raw)
     if kind in (types.GetSetDescriptorType,) or isinstance(raw, NATIVE_DESCRIPTORS):
         return native_get(trace, raw, owner, cls)
+    if kind is functools.cached_property and getattr_static_dict(owner) is not None:
+        return load_cached_property(trace, owner, cls, name, raw)
     getter = lookup(kind, "__get__")
     if isinstance(getter, types.FunctionType):
         descriptor = wrap(trace, raw, class_attribute_source(trace, cls, name))
@@ -189,6 +191,18 @@ def bind_class_attribute(trace: Trace, owner: object, cls: type, name: str, raw:
     if kind is functools.partialmethod or getter is not None:
         return native_get(trace, raw, owner, cls)
     return Lazy(raw, class_attribute_source(trace, cls, name))
+
+
+def load_cached_property(
+    trace: Trace, owner: object, cls: type, name: str, raw: functools.cached_property
+) -> object:
+    """Computed once and kept in the instance dictionary (where it is found before the descriptor next time)."""
+    from .calls import call
+
+    function = wrap(trace, raw.func, Attribute(class_attribute_source(trace, cls, name), "func"))
+    value = call(trace, function, (owner,), {})
+    owner.__dict__[raw.attrname] = value
+    return value
 
 
 def bind(trace: Trace, function: object, owner: object) -> object:
@@ -199,7 +213,7 @@ def native_get(trace: Trace, raw: object, owner: object, cls: type) -> object:
     if is_foreign(cls) and not cls.__flags__ & HEAP_TYPE and type(raw) is types.GetSetDescriptorType:
         raise trace.fail(f"attribute {getattr(raw, '__name__', '?')!r} of a {cls.__module__}.{cls.__qualname__} object")
     try:
-        return raw.__get__(owner, cls)  # type: ignore[attr-defined]
+        return unwrap(raw.__get__(owner, cls))  # type: ignore[attr-defined]
     except Exception as error:
         raise Raised(error) from None
 
@@ -217,7 +231,7 @@ def load_member(trace: Trace, owner: object, name: str, descriptor: object) -> o
     if record is not None:
         load_slot(trace, record, name, descriptor)
     try:
-        return descriptor.__get__(owner)  # type: ignore[attr-defined]
+        return unwrap(descriptor.__get__(owner))  # type: ignore[attr-defined]
     except AttributeError as error:
         raise Raised(error) from None
 
@@ -420,7 +434,15 @@ def load_from_native(trace: Trace, function: object, name: str) -> object:
     return load_from_instance(trace, function, name)
 
 
+def load_from_partial(trace: Trace, partial: functools.partial, name: str) -> object:
+    if name == "keywords":
+        trace.namespaces[id(partial.keywords)] = (partial, "keywords")
+        return partial.keywords
+    return load_from_instance(trace, partial, name)
+
+
 LOADERS = {
+    functools.partial: load_from_partial,
     **{kind: load_from_native for kind in NATIVE_DESCRIPTORS},
     types.MethodWrapperType: load_from_native,
     types.GetSetDescriptorType: load_from_native,

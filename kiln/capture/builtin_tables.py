@@ -13,6 +13,7 @@ import itertools
 import math
 import operator
 import os
+import re
 import types
 
 import torch
@@ -47,7 +48,7 @@ SAFE_OWNERS: frozenset[type] = frozenset(
     | {functools.partial, operator.itemgetter, operator.attrgetter, operator.methodcaller, torch.Size, torch.dtype}
     | {torch.device, types.CellType, types.FunctionType, types.SimpleNamespace, types.MappingProxyType, types.CodeType}
     | {property, staticmethod, classmethod, types.GenericAlias, type(NotImplemented), type(Ellipsis), torch.finfo}
-    | {torch.iinfo, enum.EnumMeta, functools.cmp_to_key(lambda a, b: 0).__class__}
+    | {torch.iinfo, enum.EnumMeta, re.Pattern, re.Match, functools.cmp_to_key(lambda a, b: 0).__class__}
     | {value for value in vars(builtins).values() if isinstance(value, type) and issubclass(value, BaseException)}
     | ITERATOR_TYPES
     | VIEW_TYPES

@@ -11,17 +11,18 @@ import functools
 import operator
 import reprlib
 import types
+import weakref
 from collections.abc import Callable
 
 import torch
 
 from .. import _native
 from ..config import config
-from . import natives, torch_calls
+from . import library, natives, torch_calls
 from .appending import ListMethod, call_list_method
 from .attributes import class_attribute_source, name_class_value
 from .raising import from_native
-from .source import Attribute, Item, lookup
+from .source import Attribute, Item, lookup, Referent
 from .trace import Trace
 from .values import Raised, Trampoline
 from .wrap import HEAP_TYPE, class_attribute, force, wrap
@@ -91,10 +92,11 @@ def call_function(trace: Trace, function: types.FunctionType, args: tuple, kwarg
         from .attributes import load_attribute
 
         return call(trace, load_attribute(trace, function, "__wrapped__"), args, kwargs)
+    handler = library.handler_for(function)
+    if handler is not None and (made := handler(trace, function, args, kwargs)) is not None:
+        return made[0]
     module = function.__module__ or ""
     if module.startswith(SKIPPED_MODULES) and any(module == m or module.startswith(m + ".") for m in SKIPPED_MODULES):
-        if natives.runs_plainly(trace, function, args, kwargs):
-            return natives.run_plainly(trace, function, args, kwargs)
         raise trace.fail(f"a call to {module}.{function.__qualname__}, which Kiln does not look into")
     if len(trace.frames) > config.max_inline_depth:
         raise too_deep(trace)
@@ -113,8 +115,9 @@ def too_deep(trace: Trace) -> BaseException:
     return trace.fail(f"calls nested more than {depth} deep", "is this recursion without end?", whole=recursive)
 
 
-# Wrappers that only keep a ``__repr__`` from running in circles: one that does breaks the graph anyway.
-TRANSPARENT = {reprlib.recursive_repr()(lambda self: "").__code__}
+# Wrappers that only keep a ``__repr__`` from running in circles (one that does breaks the graph anyway), and those that
+# keep functions of torch away from torch's own compiler.
+TRANSPARENT = {reprlib.recursive_repr()(lambda self: "").__code__, torch._disable_dynamo(lambda: None).__code__}
 if hasattr(dataclasses, "_recursive_repr"):
     TRANSPARENT.add(dataclasses._recursive_repr(lambda self: "").__code__)
 
@@ -198,8 +201,8 @@ def call_class(trace: Trace, cls: type, args: tuple, kwargs: dict) -> object:
     """``cls(...)``: a real instance of a real class, its Python ``__new__`` and ``__init__`` interpreted."""
     maker = class_attribute(trace, type(cls), "__call__")
     if isinstance(maker, types.FunctionType):
-        if natives.runs_plainly(trace, cls, args, kwargs):
-            return natives.run_plainly(trace, cls, args, kwargs)
+        if library.runs_plainly(trace, cls, args, kwargs):
+            return library.run_plainly(trace, cls, args, kwargs)
         return call(trace, maker, (cls, *args), kwargs)
     return construct(trace, cls, args, kwargs)
 
@@ -258,8 +261,9 @@ def initialize(trace: Trace, instance: object, args: tuple, kwargs: dict) -> Non
 
 
 def call_partial(trace: Trace, partial: functools.partial, args: tuple, kwargs: dict) -> object:
-    function = partial.func.function if type(partial.func) is Trampoline else partial.func
-    return call(trace, function, (*partial.args, *args), {**partial.keywords, **kwargs})
+    from .operators import plain_mapping
+
+    return call(trace, partial.func, (*partial.args, *args), {**plain_mapping(trace, partial.keywords), **kwargs})
 
 
 def call_trampoline(trace: Trace, trampoline: Trampoline, args: tuple, kwargs: dict) -> object:
@@ -304,7 +308,17 @@ def call_getter(trace: Trace, getter: object, args: tuple, kwargs: dict) -> obje
     return call_getter(trace, getter, args, kwargs)
 
 
+def call_weak_reference(trace: Trace, reference: object, args: tuple, kwargs: dict) -> object:
+    """``reference()``: what a weak reference from outside refers to."""
+    source = trace.source_of(reference)
+    if source is None or args or kwargs:
+        raise trace.fail("a call to a weak reference that was made here")
+    trace.guards.add(source, "type", weakref.ReferenceType)
+    return wrap(trace, reference(), Referent(source))  # type: ignore[operator]
+
+
 CALLABLES = {
+    weakref.ReferenceType: call_weak_reference,
     **{kind: call_getter for kind in (operator.itemgetter, operator.attrgetter, operator.methodcaller)},
     ListMethod: call_list_method,
     functools.partial: call_partial,

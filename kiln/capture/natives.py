@@ -51,7 +51,7 @@ from .source import lookup
 from .symbols import NUMBER_FUNCTIONS, SYMBOLIC, arithmetic, is_arithmetic
 from .trace import Trace
 from .values import CONSTANT_TYPES, GraphBreak, Lazy, Raised
-from .wrap import force, getattr_static_dict, is_constant
+from .wrap import force, getattr_static_dict
 
 RULES: dict[object, Callable] = {}
 
@@ -219,36 +219,6 @@ def unbind(function: object, args: tuple) -> tuple[object, tuple]:
                 return descriptor, (owner, *args)
     return function, args
 
-
-# -- plain runs -----------------------------------------------------------------------------------------------------
-
-PLAIN_FUNCTIONS: set[object] = set()
-
-
-def runs_plainly(trace: Trace, function: object, args: tuple, kwargs: dict) -> bool:
-    """Python code known to be pure, on constants only, need not be interpreted."""
-    if isinstance(function, enum.EnumMeta):
-        return all(is_constant(force(trace, arg)) for arg in args) and not kwargs
-    return function in PLAIN_FUNCTIONS and all(is_known_constant(trace, arg) for arg in (*args, *kwargs.values()))
-
-
-def is_known_constant(trace: Trace, value: object) -> bool:
-    value = force(trace, value)
-    return is_constant(value) or isinstance(value, types.FunctionType | types.MethodType | type)
-
-
-def run_plainly(trace: Trace, function: object, args: tuple, kwargs: dict) -> object:
-    args = tuple([force(trace, arg) for arg in args])
-    kwargs = {key: force(trace, value) for key, value in kwargs.items()}
-    try:
-        result = function(*args, **kwargs)  # type: ignore[operator]
-    except Exception as error:
-        raise Raised(from_native(trace, error)) from None
-    if not isinstance(result, tuple(CONSTANT_TYPES)):
-        trace.pinned(result)
-    return result
-
-
 __all__ = [
     "CONTAINERS",
     "ITERATOR_TYPES",
@@ -270,6 +240,4 @@ __all__ = [
     "rule",
     "rule_for",
     "run_natively",
-    "run_plainly",
-    "runs_plainly",
 ]

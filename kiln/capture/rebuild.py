@@ -196,7 +196,8 @@ def finish(r: Rebuilder, shadow: object, name: str, place: int, empty: str, full
 
 def build_dict(r: Rebuilder, shadow: dict, name: str, place: int) -> None:
     if id(shadow) in r.trace.namespaces:  # vars(something)
-        r.lines.append(f"{name} = {r.value(r.trace.namespaces[id(shadow)])}.__dict__")
+        owner, attribute = r.trace.namespaces[id(shadow)]
+        r.lines.append(f"{name} = {r.value(owner)}.{attribute}")
         return
     items = "".join(f"{r.value(key)}: {r.value(value)}, " for key, value in mapping_items(shadow))
     finish(r, shadow, name, place, "{}", "{" + items + "}", f"{name}.update({{{items}}})")

@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import builtins
 import contextlib
-import dataclasses
 import enum
 import functools
-import inspect
 import sys
 import types
-import typing
 import warnings
 
 import torch
@@ -211,13 +208,12 @@ def rule_function_get(trace, args, kwargs):
 
 @rule(functools.partial)
 def rule_partial(trace, args, kwargs):
-    """Keep functions as trampolines, flatten nested partials as CPython does."""
     if not args:
         raise Raised(TypeError("type 'partial' takes at least one argument"))
-    function, *rest = args
-    function = force(trace, function)
-    made = functools.partial(natives.as_callback(trace, function), *arguments(trace, tuple(rest)), **kwargs)
-    return made
+    try:
+        return functools.partial(*arguments(trace, args), **kwargs)
+    except TypeError as error:
+        raise Raised(from_native(trace, error)) from None
 
 
 @rule(dir)
@@ -516,48 +512,6 @@ def rule_outside(trace, args, kwargs):
 @rule(warnings.warn)
 def rule_warn(trace, args, kwargs):
     raise trace.fail("warnings.warn", "the warning is issued between graphs")
-
-
-for _function in (inspect.signature, inspect.isfunction, inspect.isclass, inspect.ismethod, inspect.isbuiltin):
-
-    def _make(function):
-        @rule(function)
-        def rule_introspect(trace, args, kwargs):
-            values = arguments(trace, args)
-            if any(isinstance(v, torch.Tensor) for v in values) or kwargs:
-                return False if function is not inspect.signature else no_signature(trace)
-            return natives.run_plainly(trace, function, values, kwargs)
-
-        return rule_introspect
-
-    _make(_function)
-
-
-def no_signature(trace: Trace) -> object:
-    raise trace.fail("inspect.signature of this value")
-
-
-@rule(typing.cast)
-def rule_cast(trace, args, kwargs):
-    return args[1]
-
-
-@rule(dataclasses.is_dataclass)
-def rule_is_dataclass(trace, args, kwargs):
-    value = force(trace, args[0])
-    return dataclasses.is_dataclass(value if isinstance(value, type) else type_of(trace, value))
-
-
-@rule(dataclasses.fields)
-def rule_fields(trace, args, kwargs):
-    value = force(trace, args[0])
-    try:
-        made = dataclasses.fields(value if isinstance(value, type) else type_of(trace, value))  # type: ignore[arg-type]
-    except TypeError as error:
-        raise Raised(from_native(trace, error)) from None
-    for item in made:
-        trace.pinned(item)
-    return made
 
 
 __all__ = ["enum", "get_iterator", "load_namespace", "next_item", "truth", "type_of"]

@@ -58,7 +58,7 @@ class Trace:
         self.created: dict[int, tuple[object, tuple[int, int]]] = {}  # id of what cannot be rebuilt -> (it, root instruction)
         self.tracebacks: dict[int, types.TracebackType] = {}  # id of an exception -> what stands for its traceback
         self.foreign: dict[int, object] = {}  # outside objects of unknown kinds: themselves, not to be looked into
-        self.namespaces: dict[int, object] = {}  # id of an instance dictionary that the program has -> its owner
+        self.namespaces: dict[int, tuple[object, str]] = {}  # id of a dictionary that is an attribute -> owner, name
         self.rehearsing = 0  # inside a method that native code is going to run again (hashing.py)
         self.rehearsed = False
         self.keep: list[object] = []  # ids above stay valid while these live

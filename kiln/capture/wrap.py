@@ -68,6 +68,8 @@ IDENTITY_TYPES: tuple[type, ...] = (
     torch._ops.HigherOrderOperator,
     typing.TypeVar,
     inspect.Signature,
+    inspect.Parameter,
+    re.Match,
     torch.finfo,
     torch.iinfo,
 )
@@ -313,11 +315,10 @@ def wrap_partial(trace: Trace, real: functools.partial, source: Source) -> objec
     guard_type(trace, real, source)
     function = wrap(trace, real.func, Attribute(source, "func"))
     args = wrap(trace, real.args, Attribute(source, "args"))
-    keywords_source = Attribute(source, "keywords")
-    trace.guards.add(keywords_source, "keys", tuple(real.keywords))
-    keywords = {key: wrap(trace, value, Item(keywords_source, key)) for key, value in real.keywords.items()}
-    callback = trace.trampoline(function) if isinstance(function, types.FunctionType) else function
-    return known_as(trace, functools.partial(callback, *args, **keywords), source)
+    keywords = wrap(trace, real.keywords, Attribute(source, "keywords"))
+    shadow = functools.partial(function)  # type: ignore[arg-type]
+    shadow.__setstate__((function, args, keywords, None))  # type: ignore[attr-defined]
+    return known_as(trace, shadow, source)
 
 
 def wrap_getter(trace: Trace, real: object, source: Source) -> object:

@@ -1,0 +1,139 @@
+"""Python code of the standard library that is not interpreted: pure functions, run as they are on constants.
+
+Also what the library keeps in caches that Kiln cannot look into (``singledispatch``): asked natively, with a guard.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+import inspect
+import re
+import types
+import typing
+from collections.abc import Callable
+
+import torch
+
+from . import natives
+from .natives import rule
+from .raising import from_native
+from .source import Attribute, Item
+from .trace import Trace
+from .values import Raised
+from .wrap import force, is_constant, wrap
+
+PURE_FUNCTIONS: frozenset[object] = frozenset(
+    {re.match, re.fullmatch, re.search, re.sub, re.subn, re.split, re.findall, re.escape, re.compile}
+    | {typing.get_origin, typing.get_args, typing.get_type_hints}
+    | {getattr(inspect, name) for name in dir(inspect) if name.startswith("is") and callable(getattr(inspect, name))}
+)
+PURE_CLASSES = (inspect.Signature, inspect.Parameter)  # immutable: their methods and properties are pure, too
+PLAIN_RESULTS = (*PURE_CLASSES, re.Pattern, re.Match, types.MappingProxyType, enum.Enum, type, types.GenericAlias)
+
+DISPATCH_CODE = functools.singledispatch(lambda value: value).dispatch.__code__
+
+
+def handler_for(function: types.FunctionType) -> Callable | None:
+    """How to call a library function without interpreting it; the handler gives a 1-tuple, or None to interpret."""
+    if function in PURE_FUNCTIONS or function.__module__ == "inspect":
+        return run_pure
+    return call_dispatch if function.__code__ is DISPATCH_CODE else None
+
+
+def run_pure(trace: Trace, function: types.FunctionType, args: tuple, kwargs: dict) -> tuple[object] | None:
+    values = [force(trace, arg) for arg in (*args, *kwargs.values())]
+    method = function not in PURE_FUNCTIONS
+    if method and not (values and isinstance(values[0], PURE_CLASSES)):
+        return None
+    if function.__name__.startswith("is") and not method and isinstance(values[0], torch.Tensor):
+        return (False,)
+    if not all(is_known(value) for value in values):
+        return None
+    return (run_plainly(trace, function, args, kwargs),)
+
+
+def is_known(value: object) -> bool:
+    """Whether a value is what it is in the real program, and cannot change."""
+    kinds = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, type, *PURE_CLASSES, re.Pattern)
+    return is_constant(value) or isinstance(value, kinds)
+
+
+def runs_plainly(trace: Trace, cls: type, args: tuple, kwargs: dict) -> bool:
+    """An enum class called with a value looks a member up."""
+    return isinstance(cls, enum.EnumMeta) and not kwargs and all(is_constant(force(trace, arg)) for arg in args)
+
+
+def run_plainly(trace: Trace, function: object, args: tuple, kwargs: dict) -> object:
+    """Call it; what comes back is outside the program, like what a module holds."""
+    args = tuple([force(trace, arg) for arg in args])
+    kwargs = {key: force(trace, value) for key, value in kwargs.items()}
+    try:
+        result = function(*args, **kwargs)  # type: ignore[operator]
+    except Exception as error:
+        raise Raised(from_native(trace, error)) from None
+    if is_constant(result):
+        return result
+    if isinstance(result, list | tuple | dict):  # made for us
+        return result
+    source = trace.pinned(result)
+    return result if isinstance(result, PLAIN_RESULTS) else wrap(trace, result, source)
+
+
+def call_dispatch(trace: Trace, function: types.FunctionType, args: tuple, kwargs: dict) -> tuple[object] | None:
+    """``singledispatch`` chooses an implementation: guarded, since another may be registered later."""
+    cls = force(trace, args[0])
+    source = trace.source_of(function)
+    if source is not None:
+        trace.guards.add(source, "identity", function)
+    chosen = function(cls)
+    trace.guards.extras.append((f"the same implementation for {cls.__qualname__}", lambda: function(cls) is chosen))
+    trace.pinned(chosen)
+    return (chosen,)
+
+
+@rule(inspect.signature)
+def rule_signature(trace, args, kwargs):
+    function = force(trace, args[0])
+    if len(args) > 1 or kwargs or not isinstance(function, types.FunctionType | types.MethodType | type):
+        raise trace.fail("inspect.signature of this value")
+    plain = function.__func__ if isinstance(function, types.MethodType) else function
+    source = trace.source_of(plain)
+    if source is not None and isinstance(plain, types.FunctionType):
+        for name in ("__code__", "__defaults__", "__kwdefaults__", "__annotations__"):
+            trace.guards.add(Attribute(source, name), "identity", getattr(plain, name))
+        for name in ("__wrapped__", "__signature__"):
+            if name in plain.__dict__:
+                trace.guards.add(Item(Attribute(source, "__dict__"), name), "identity", plain.__dict__[name])
+    return run_plainly(trace, inspect.signature, (function,), {})
+
+
+@rule(typing.cast)
+def rule_cast(trace, args, kwargs):
+    return args[1]
+
+
+@rule(dataclasses.is_dataclass)
+def rule_is_dataclass(trace, args, kwargs):
+    from .rules import type_of
+
+    value = force(trace, args[0])
+    return dataclasses.is_dataclass(value if isinstance(value, type) else type_of(trace, value))
+
+
+@rule(dataclasses.fields)
+def rule_fields(trace, args, kwargs):
+    from .rules import type_of
+
+    value = force(trace, args[0])
+    try:
+        made = dataclasses.fields(value if isinstance(value, type) else type_of(trace, value))  # type: ignore[arg-type]
+    except TypeError as error:
+        raise Raised(from_native(trace, error)) from None
+    for item in made:
+        trace.pinned(item)
+    return made
+
+
+__all__ = ["handler_for", "natives", "run_plainly", "runs_plainly"]
