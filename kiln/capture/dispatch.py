@@ -120,6 +120,9 @@ def find_or_compile(dispatcher, function, args: tuple, kwargs: dict) -> Callable
     cache.entries.append(entry)
     pair = dispatcher.__dict__["_kiln_bound"][entry] = entry.bind(function)
     dispatcher.entries.append(pair)
+    if config.raise_internal_errors and not fits(pair[0], args, kwargs):
+        problem = AssertionError("the guards do not hold for the very call they were made from")
+        raise exc.InternalError(f"compiling {function.__qualname__}", problem)
     return pair[1]
 
 
