@@ -14,7 +14,7 @@ from .attributes import LOADERS, load_or
 from .calls import call
 from .frame import RETURNED, BreakPoint, Broken, Finished, Frame
 from .natives import rule
-from .raising import as_native, note_raised
+from .raising import as_native, generator_stopped
 from .tensors import back_from_native
 from .trace import Trace
 from .values import Raised, Restart
@@ -192,7 +192,8 @@ class InterpretedGenerator:
         except Raised as raised:
             self.finished = True
             trace.handled = caller
-            raise Raised(self._left_with(trace, raised.error)) from None
+            stopped = isinstance(raised.error, StopIteration)  # it must not leave a generator but as its end
+            raise Raised(generator_stopped(trace, raised.error) if stopped else raised.error) from None
         finally:
             self.running = False
             trace.handled = caller
@@ -201,15 +202,6 @@ class InterpretedGenerator:
             value = force(trace, self.frame.result)
             raise Raised(StopIteration() if value is None else StopIteration(value))
         return self.frame.result
-
-    def _left_with(self, trace: Trace, error: BaseException) -> BaseException:
-        """StopIteration must not leave a generator but as its end."""
-        if not isinstance(error, StopIteration):
-            return error
-        replaced = RuntimeError("generator raised StopIteration")
-        note_raised(trace, replaced)
-        replaced.__cause__ = replaced.__context__ = error
-        return replaced
 
 
 def settle_generators(trace: Trace, outcome: Finished | Broken) -> None:

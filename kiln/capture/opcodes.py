@@ -17,7 +17,7 @@ from . import operators
 from .attributes import delete_attribute, load_attribute, store_attribute
 from .calls import call
 from .frame import NULL, RETURNED, YIELDED, Frame
-from .raising import add_context, traceback_of
+from .raising import add_context, generator_stopped, traceback_of
 from .rules import get_iterator, is_instance, next_item, truth
 from .symbols import concrete
 from .values import DELETED, Lazy, Raised
@@ -647,19 +647,15 @@ def call_function_ex(frame, instruction):
 @opcode("MAKE_FUNCTION")
 def make_function(frame, instruction):
     code = frame.pop()
-    flags = 0 if CALLABLE_FIRST else instruction.arg
-    function = types.FunctionType(code, frame.globals, code.co_name, None, empty_closure(code) if flags & 8 else None)
     if CALLABLE_FIRST:
-        frame.push(PendingFunction(code) if code.co_freevars else set_up(frame, function))
+        pending = PendingFunction(code)
+        frame.push(pending if code.co_freevars else pending.finish(frame, None))
         return
-    if flags & 8:
-        function = types.FunctionType(code, frame.globals, code.co_name, None, frame.pop())
-    if flags & 4:
-        function.__annotations__ = annotations(frame.pop())
-    if flags & 2:
-        function.__kwdefaults__ = settle_dict(frame, frame.pop())
-    if flags & 1:
-        function.__defaults__ = frame.pop()
+    flags = instruction.arg
+    function = types.FunctionType(code, frame.globals, code.co_name, None, frame.pop() if flags & 8 else None)
+    for flag in (4, 2, 1):
+        if flags & flag:
+            set_part(frame, function, flag, frame.pop())
     frame.push(set_up(frame, function))
 
 
@@ -670,9 +666,11 @@ class PendingFunction:
         self.code = code
         self.parts: dict[int, object] = {}
 
-
-def empty_closure(code: types.CodeType) -> tuple:
-    return tuple(types.CellType() for _ in code.co_freevars)
+    def finish(self, frame: Frame, closure: tuple | None) -> types.FunctionType:
+        function = types.FunctionType(self.code, frame.globals, self.code.co_name, None, closure)
+        for flag, content in self.parts.items():
+            set_part(frame, function, flag, content)
+        return set_up(frame, function)
 
 
 def annotations(value: object) -> dict:
@@ -693,23 +691,16 @@ def set_up(frame: Frame, function: types.FunctionType) -> types.FunctionType:
 def set_function_attribute(frame, instruction):
     function, value = frame.pop(), frame.pop()
     flag = instruction.arg
-    if isinstance(function, PendingFunction):
-        if flag != 8:
-            function.parts[flag] = value
-            frame.push(function)
-            return
-        made = types.FunctionType(function.code, frame.globals, function.code.co_name, None, value)
-        for part, content in function.parts.items():
-            set_part(frame, made, part, content)
-        frame.push(set_up(frame, made))
-        return
-    set_part(frame, function, flag, value)
+    if not isinstance(function, PendingFunction):
+        set_part(frame, function, flag, value)
+    elif flag == 8:
+        function = function.finish(frame, value)
+    else:
+        function.parts[flag] = value
     frame.push(function)
 
 
 def set_part(frame: Frame, function: types.FunctionType, flag: int, value: object) -> None:
-    if flag == 8:
-        raise frame.trace.fail("a closure set twice")
     if flag == 4:
         function.__annotations__ = annotations(value)
     elif flag == 2:
@@ -763,6 +754,17 @@ def end_send(frame, instruction):
     frame.push(value)
 
 
+@opcode("CLEANUP_THROW")
+def cleanup_throw(frame, instruction):
+    """An exception came out of what a generator delegates to: its end, or one to go on with."""
+    error = frame.pop()
+    if not isinstance(error, StopIteration):
+        raise Raised(error)
+    frame.pop_many(2)
+    frame.push(None)
+    frame.push(error.value)
+
+
 # -- exceptions and contexts ----------------------------------------------------------------------------------------
 
 
@@ -788,9 +790,9 @@ def check_exc_match(frame, instruction):
     frame.push(is_instance(frame.trace, frame.peek(), classes))
 
 
-@opcode("CHECK_EG_MATCH", "PREP_RERAISE_STAR")
+@opcode("CHECK_EG_MATCH", "PREP_RERAISE_STAR", "CALL_INTRINSIC_2")
 def exception_groups(frame, instruction):
-    raise frame.trace.fail("except* and exception groups")
+    raise frame.trace.fail("except* and exception groups, or type parameters")
 
 
 @opcode("RERAISE")
@@ -947,13 +949,6 @@ def positional_names(frame: Frame, cls: type, count: int) -> list[object]:
 
 # -- intrinsics (3.12+) ---------------------------------------------------------------------------------------------
 
-INTRINSICS = {
-    3: "INTRINSIC_STOPITERATION_ERROR",
-    5: "INTRINSIC_UNARY_POSITIVE",
-    6: "INTRINSIC_LIST_TO_TUPLE",
-}
-
-
 @opcode("CALL_INTRINSIC_1")
 def call_intrinsic(frame, instruction):
     number = instruction.arg
@@ -964,9 +959,7 @@ def call_intrinsic(frame, instruction):
     elif number == 3:
         error = frame.pop()
         if isinstance(error, StopIteration):
-            replaced = RuntimeError("generator raised StopIteration")
-            replaced.__cause__ = error
-            error = replaced
+            error = generator_stopped(frame.trace, error)
         frame.push(error)
     else:
         raise frame.trace.fail(f"the intrinsic {number}")

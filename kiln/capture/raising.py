@@ -38,6 +38,14 @@ def add_context(trace: Trace, error: BaseException) -> None:
     error.__context__ = handled
 
 
+def generator_stopped(trace: Trace, error: BaseException) -> BaseException:
+    """What a StopIteration that a generator raises itself becomes."""
+    replaced = RuntimeError("generator raised StopIteration")
+    note_raised(trace, replaced)
+    replaced.__cause__ = replaced.__context__ = error
+    return replaced
+
+
 class as_native:  # noqa: N801 (used as a block; no generator, through which a StopIteration could not leave)
     """What the program raises in this block leaves as itself, because native code is waiting for it."""
 

@@ -36,7 +36,7 @@ def mutable_default(value, items=[]):  # noqa: B006
 
 @program(X)
 def calls_of_every_kind(x):
-    values = [everything(1, d=4), everything(1, 2, 3, 4, 5, d=6, z=7), everything(x.dim(), c=0, d=1, e=2, b=9)]
+    values = [everything(1, d=4), everything(1, 2, 3, 4, 5, d=6, z=7), everything(1, c=0, d=1, e=2, b=9)]
     args, kwargs = (1, 2), {"d": 3, "y": 4}
     values += [everything(*args, **kwargs), everything(*args, 8, *[9, 10], d=0, **{"q": 1}, **{"r": 2})]
     values += [everything(*range(4), **dict(d=1)), everything(*"ab", d="c"), everything(*{"k": 1}, d=0)]
@@ -513,6 +513,54 @@ def classes_inside(x):
             return super().scaled() + 1
 
     return Derived(x).scaled(), Local(x).scaled()
+
+
+class Parent:
+    kind = "parent"
+
+    def __init__(self, value):
+        self.value = value
+
+    def scaled(self, by=1):
+        return self.value * by
+
+    @classmethod
+    def make(cls, value):
+        return cls(value)
+
+    @property
+    def doubled(self):
+        return self.value * 2
+
+
+class Child(Parent):
+    kind = "child"
+
+    def __init__(self, value):
+        super().__init__(value)
+        self.parent_kind = super().kind
+
+    def scaled(self, by=1):
+        method = super().scaled
+        return method(by) + super(Child, self).scaled(by=2) + super().doubled
+
+    @classmethod
+    def make(cls, value):
+        made = super().make(value)
+        made.made = True
+        return made
+
+    def in_closure(self):
+        def inner():
+            return super(Child, self).scaled() + __class__.kind.count("c")
+
+        return inner()
+
+
+@program(X)
+def super_calls(x):
+    child = Child.make(x)
+    return child.scaled(3), child.parent_kind, child.made, child.in_closure(), Child(x).doubled
 
 
 @TABLE.rows

@@ -140,7 +140,7 @@ def next_and_end(x):
 def sending(x):
     g = averager()
     next(g)
-    values = [g.send(10), g.send(20), g.send(x.shape[0])]
+    values = [g.send(10), g.send(20), g.send(3)]
     try:
         g.send(None)
     except StopIteration as error:

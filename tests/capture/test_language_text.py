@@ -21,6 +21,12 @@ def f_strings(x, i, f, s):
 
 
 @program(X, 3, 2.5, "name")
+def f_strings_of_numbers(x, i, f, s):
+    width = 8
+    return x, f"{i}", f"{i:05d}|{f:.3f}|{s!r:>9}", f"{i + 1 = }", f"{f:{width}.{i}f}", f"{s!a:^10}", f"{i}{f}{s}"
+
+
+@program(X, 3, 2.5, "name")
 def formatting(x, i, f, s):
     texts = ["%d %s %r %5.2f %x %%" % (i, s, s, f, 255), "%(a)s-%(b)03d" % {"a": s, "b": i}, "%s" % i, "%s" % (s,)]
     texts += ["{} {}".format(i, s), "{1}{0}".format(i, s), "{a:>5}|{b!r}".format(a=i, b=s), "{0[1]} {1[k]}".format([1, 2], {"k": s})]
