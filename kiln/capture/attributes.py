@@ -247,7 +247,7 @@ def name_class_value(trace: Trace, cls: type, name: str, value: object) -> None:
 
 def load_from_tensor(trace: Trace, tensor: torch.Tensor, name: str) -> object:
     from .overrides import attribute_override
-    from .tensors import tensor_attribute
+    from .tensor_attributes import tensor_attribute
 
     info = trace.tensor_info(tensor)
     if name not in info.attributes and name not in (getattr(info.real, "__dict__", None) or ()):
@@ -459,7 +459,7 @@ LOADERS = {
 def store_attribute(trace: Trace, owner: object, name: str, value: object) -> None:
     """``owner.name = value``."""
     from .calls import call
-    from .tensors import set_tensor_attribute
+    from .tensor_attributes import set_tensor_attribute
 
     owner = force(trace, owner)
     if isinstance(owner, torch.Tensor):
@@ -540,8 +540,9 @@ def generic_delete(trace: Trace, owner: object, name: str) -> None:
         load_member(trace, owner, name, raw)
     check_writable(trace, owner, name)
     record = trace.record_of(owner)
-    if record is not None and record.attributes is not None and name not in record.attributes:
-        trace.guards.add(record.source, "no_attribute", name)
+    if record is not None and record.attributes is not None:
+        present = name in record.attributes
+        trace.guards.add(record.source, "has_attribute" if present else "no_attribute", name)
     try:
         object.__delattr__(owner, name)
     except Exception as error:

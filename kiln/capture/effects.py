@@ -111,14 +111,24 @@ def write_attributes(r: Rebuilder, record: Record) -> None:
     """Instance dictionaries and slots."""
     if record.attributes is not None:
         before, now = record.attributes, record.shadow.__dict__
+        gone = [*(name for name in before if name not in now), *moved_names(before, now)]
+        r.effects += [f"del {r.read(record.source)}.__dict__[{name!r}]" for name in gone]
         for name, value in now.items():
-            if name not in before or not same_value(before[name], value):
+            if name in gone or name not in before or not same_value(before[name], value):
                 r.effects.append(f"{r.read(record.source)}.__dict__[{name!r}] = {r.value(value)}")
-        for name in before:
-            if name not in now:
-                r.effects.append(f"del {r.read(record.source)}.__dict__[{name!r}]")
     for name, before_value in record.slots.items():
         write_slot(r, record, name, before_value)
+
+
+def moved_names(before: dict[str, object], now: dict[str, object]) -> list[str]:
+    """The names that were deleted and set again, which puts them last."""
+    places = {name: place for place, name in enumerate(before)}
+    furthest, moved = -1, []
+    for name in now:
+        if places.get(name, furthest) < furthest:
+            moved.append(name)
+        furthest = max(furthest, places.get(name, -1))
+    return moved
 
 
 def write_slot(r: Rebuilder, record: Record, name: str, before: object) -> None:

@@ -9,6 +9,7 @@ before it.
 from __future__ import annotations
 
 import collections
+import abc
 import math
 import types
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ from .source import GlobalsOf, Identity, Item, Source, lookup, render_key
 from .values import plain_value
 
 Bind = Callable[[object, str], str]
+HEAP_TYPE = 1 << 9  # a class made by a class statement: it can change
 
 
 @dataclass(frozen=True)
@@ -143,7 +145,7 @@ KINDS: dict[str, KindOfGuard] = {
         lambda e, v, bind: f"{render_key(v, bind)} in {e}", lambda v: f"has key {short(v)}", lambda v: "no such key"
     ),
     "lacks_key": KindOfGuard(
-        lambda e, v, bind: f"{render_key(v, bind)} not in {e}", lambda v: f"has no key {short(v)}", lambda v: "has it"
+        lambda e, v, bind: f"{render_key(v, bind)} not in {e}", lambda v: f"has no key {short(v)}", lambda v: "one"
     ),
     "keys": KindOfGuard(_keys_expression, lambda v: f"keys: {short(list(v))} expected", lambda v: short(list(v))),
     "code": KindOfGuard(
@@ -152,10 +154,13 @@ KINDS: dict[str, KindOfGuard] = {
         lambda v: short(v),
     ),
     "no_attribute": KindOfGuard(
-        lambda e, v, bind: f"{v!r} not in {e}.__dict__", lambda v: f"has no attribute {v!r}", lambda v: "has it"
+        lambda e, v, bind: f"{v!r} not in {e}.__dict__", lambda v: f"has no attribute {v!r}", lambda v: "one"
+    ),
+    "has_attribute": KindOfGuard(
+        lambda e, v, bind: f"{v!r} in {e}.__dict__", lambda v: f"has attribute {v!r}", lambda v: "has it not"
     ),
     "empty_slot": KindOfGuard(
-        lambda e, v, bind: f"not _k_hasattr({e}, {v!r})", lambda v: f"has no attribute {v!r}", lambda v: "has it"
+        lambda e, v, bind: f"not _k_hasattr({e}, {v!r})", lambda v: f"has no attribute {v!r}", lambda v: "one"
     ),
     "empty_cell": KindOfGuard(
         lambda e, v, bind: f"{bind(cell_is_empty, 'cell_is_empty')}({e})", lambda v: "unbound", lambda v: "bound"
@@ -183,18 +188,31 @@ class ClassWatch:
 
     def __init__(self) -> None:
         self.found: dict[type, dict[str, object]] = {}
+        self.related: dict[tuple[type, type], bool] = {}  # (class, other class) -> whether it is a subclass
         self.unchanged: Callable[[], bool] = lambda: False
+        self.token: object = None  # moves when a class is registered with an abstract one
 
     def watch(self, cls: type, name: str, raw: object) -> None:
         """Assume that looking a name up in a class gives this; ``MISSING`` that it gives nothing."""
         self.found.setdefault(cls, {})[name] = raw
 
+    def relate(self, cls: type, other: type, subclass: bool) -> None:
+        """Assume that a class is (or is not) a subclass of another; where that can change."""
+        if type(other) is not type or cls.__flags__ & HEAP_TYPE:
+            self.related[cls, other] = subclass
+
+    def __bool__(self) -> bool:
+        return bool(self.found or self.related)
+
     def seal(self) -> None:
         """Remember the versions; called when capture is done."""
-        self.unchanged = _native.ClassCheck([(cls, _native.type_version(cls)) for cls in self.found])
+        classes = dict.fromkeys([*self.found, *(cls for cls, _ in self.related if cls.__flags__ & HEAP_TYPE)])
+        self.unchanged = _native.ClassCheck([(cls, _native.type_version(cls)) for cls in classes])
+        self.token = abc.get_cache_token() if self.related else None
 
     def check(self) -> bool:
-        return self.unchanged() or self.verify()
+        unchanged = self.unchanged() and (self.token is None or self.token == abc.get_cache_token())
+        return unchanged or self.verify()
 
     def verify(self) -> bool:
         if self.reason() is not None:
@@ -209,6 +227,9 @@ class ClassWatch:
                 seen = lookup(cls, name, _native.MISSING)
                 if seen is not raw:
                     return f"{cls.__qualname__}.{name}: {described(raw)} expected, {described(seen)} seen"
+        for (cls, other), subclass in self.related.items():
+            if issubclass(cls, other) is not subclass:
+                return f"{cls.__qualname__} {'was' if subclass else 'was not'} a subclass of {other.__qualname__}"
         return None
 
 
@@ -283,6 +304,8 @@ class GuardSet:
         lines += [condition.words for condition in self.shapes]
         for cls, names in self.classes.found.items():
             lines.append(f"class {cls.__qualname__}: {', '.join(sorted(names))} unchanged")
+        for (cls, other), subclass in self.classes.related.items():
+            lines.append(f"{cls.__qualname__} {'is' if subclass else 'is not'} a subclass of {other.__qualname__}")
         lines += [words for words, _ in self.extras]
         if len(self.distinct) > 1:
             lines.append(f"{len(self.distinct)} arguments and objects are not the same object")
@@ -298,7 +321,7 @@ class ShapeCondition:
     symbols: tuple[tuple[str, Source], ...]
 
 
-HASHED = frozenset({"length", "id", "truth", "no_attribute", "empty_slot", "same"})
+HASHED = frozenset({"length", "id", "truth", "no_attribute", "has_attribute", "empty_slot", "same"})
 
 
 def is_global_lookup(source: Source) -> bool:

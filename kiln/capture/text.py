@@ -49,8 +49,8 @@ def stand_in(trace: Trace, value: object) -> object:
     """Something with the same text as a value, for native code."""
     value = concrete(trace, force(trace, value))
     kind = type(value)
-    if natives.is_value(value):
-        return value
+    if natives.is_value(value):  # or nearly: a symbolic number may be inside
+        return natives.Survey(trace, keep_symbols=False, shallow=False).visit(value)
     if special_method(trace, value, "__repr__") is not None or isinstance(value, BaseException):
         return StandIn(trace, value)
     if kind is list or kind is tuple:

@@ -196,6 +196,24 @@ def attributes(x, box):
     return box.fresh, box.next.inner.next is box, vars(box.next).keys()
 
 
+@program(X, Box(1, 2))
+def attributes_set_again_come_last(x, box):
+    value = box.value
+    del box.value
+    box.other = x
+    box.value = value
+    return list(vars(box))
+
+
+def test_attribute_that_is_gone_the_next_time():
+    def main(x, box):
+        del box.value
+        return x + 1
+
+    box = Box(1)
+    check(main, calls=[(X, box), (X, box)], breaks_every=(None, "line"))
+
+
 @program(X, Box([1]), Box({}), calls=1)
 def swapped_attributes(x, a, b):
     a.value, b.value = b.value, a.value
