@@ -25,7 +25,7 @@ from .source import lookup
 from .symbols import SYMBOLIC, concrete
 from .trace import Trace
 from .values import CONSTANT_TYPES, Opaque, Record, Trampoline, dict_of_view, mapping_items, new_tuple, words
-from .wrap import HEAP_TYPE, IDENTITY_TYPES, class_attribute, force, is_constant
+from .wrap import HEAP_TYPE, IDENTITY_TYPES, class_attribute, force, is_constant, key_pattern
 
 # -- keys of outside dictionaries ------------------------------------------------------------------------------------
 
@@ -55,7 +55,8 @@ def guard_key(trace: Trace, record: Record, key: object) -> None:
 
 
 def guard_all_keys(trace: Trace, record: Record) -> None:
-    trace.guards.add(record.source, "keys", tuple(key for key, _ in mapping_items(record.real)))  # type: ignore[arg-type]
+    keys = key_pattern(key for key, _ in mapping_items(record.real))  # type: ignore[arg-type]
+    trace.guards.add(record.source, "keys", keys)
     record.loaded = True
 
 
@@ -117,6 +118,9 @@ class Survey:
             return self.visit_tuple(value)
         if isinstance(value, list | dict | collections.deque | set | frozenset):
             return self.visit_container(value)
+        if isinstance(value, types.SimpleNamespace):
+            load_namespace_keys(self.trace, value)
+            self.visit(value.__dict__)
         if kind in NATIVE_ITERATORS or hasattr(kind, "gi_interpreted"):
             return self.visit_iterator(value, kind)
         self.note(value, kind)
@@ -184,6 +188,12 @@ class Survey:
         watch_special_methods(self.trace, kind)
         if python_methods(kind) and not issubclass(kind, PLAIN_OBJECTS):
             self.objects = True
+
+
+def load_namespace_keys(trace: Trace, value: object) -> None:
+    from .attributes import load_namespace
+
+    load_namespace(trace, value)
 
 
 def watch_special_methods(trace: Trace, kind: type) -> None:

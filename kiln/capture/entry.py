@@ -119,7 +119,7 @@ class CheckText(Text):
         items = [guard for guard in guards if is_table_guard(guard)]
         if items:
             self.require(f"{self.bind(items_check(self.trace, items), 'items')}()")
-        if guards.classes.found:
+        if guards.classes:
             guards.classes.seal()
             self.require(f"{self.bind(guards.classes.check, 'classes')}()")
         if guards.codes:

@@ -88,7 +88,12 @@ def same_keys(mapping: dict, keys: tuple) -> bool:
     """Whether a dictionary (or set) iterates over just these keys, types included."""
     if len(mapping) != len(keys):
         return False
-    return all(a is b or same_constant(a, b) for a, b in zip(native_iterator(mapping), keys, strict=True))
+    pairs = zip(native_iterator(mapping), keys, strict=True)
+    return all(b is ANY_KEY or a is b or same_constant(a, b) for a, b in pairs)
+
+
+ANY_KEY: object = type("AnyKey", (), {"__repr__": lambda self: "an object"})()
+"""In the keys of a guard: a key that is no constant. It is looked at as an object, by guards of its own."""
 
 
 def native_iterator(mapping: object) -> Iterator:

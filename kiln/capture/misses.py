@@ -25,8 +25,22 @@ def reason_for_miss(
     reasons = [entry.state.reason()]  # type: ignore[attr-defined]
     reasons += [failed(reader, guard, hints) for guard in entry.guard_list]
     reasons += failed_elsewhere(entry, reader, hints)
-    unnamed = "arguments or objects that were different are the same object now (or the other way round)"
-    return next((words for words in reasons if words is not None), unnamed)
+    reasons += [same_objects(entry, reader)]
+    return next((words for words in reasons if words is not None), "an assumption that cannot be named")
+
+
+def same_objects(entry: Entry, reader: SourceReader) -> str | None:
+    """Which two objects, different when the entry was made, are the same one now."""
+    found: dict[int, Source] = {}
+    for source in entry.trace_guards.distinct:  # type: ignore[attr-defined]
+        try:
+            value = reader.read(source)
+        except Exception:
+            continue
+        other = found.setdefault(id(value), source)
+        if other is not source:
+            return f"{other.describe()} and {source.describe()} are the same object now, and were two"
+    return None
 
 
 def failed(reader: SourceReader, guard: Guard, hints: Hints) -> str | None:
@@ -49,7 +63,8 @@ def failed(reader: SourceReader, guard: Guard, hints: Hints) -> str | None:
     if guard.kind == "constant" and type(value) is type(seen) and config.automatic_dynamic:
         learn_from_constant(name, value, reader, hints)
     kind = KINDS[guard.kind]
-    return f"{name} {kind.words(value)}, {safe(kind.seen, seen)} seen"
+    other = f" of type {type(seen).__qualname__}" if guard.kind == "constant" and type(seen) is not type(value) else ""
+    return f"{name} {kind.words(value)}, {safe(kind.seen, seen)}{other} seen"
 
 
 def learn_from_constant(name: str, value: object, reader: SourceReader, hints: Hints) -> None:

@@ -83,11 +83,12 @@ def is_instance(trace: Trace, value: object, classes: object) -> bool:
     if isinstance(value, torch.Tensor):
         return tensor_is_instance(value, kind, classes)
     try:
-        if kind is not type(value):
-            return issubclass(kind, classes)  # type: ignore[arg-type]
-        return isinstance(value, classes)  # type: ignore[arg-type]
+        result = issubclass(kind, classes) if kind is not type(value) else isinstance(value, classes)  # type: ignore[arg-type]
     except TypeError as error:
         raise Raised(from_native(trace, error)) from None
+    if isinstance(classes, type) and issubclass(kind, classes) is result:
+        trace.guards.classes.relate(kind, classes, result)
+    return result
 
 
 def natively_checked(cls: object) -> bool:
@@ -106,14 +107,20 @@ def tensor_is_instance(value: torch.Tensor, kind: type, classes: object) -> bool
 def rule_issubclass(trace, args, kwargs):
     cls, classes = arguments(trace, args)
     try:
-        return issubclass(cls, classes)
+        result = issubclass(cls, classes)
     except TypeError as error:
         raise Raised(from_native(trace, error)) from None
+    for other in classes if isinstance(classes, tuple) else (classes,):
+        if isinstance(other, type):
+            trace.guards.classes.relate(cls, other, issubclass(cls, other))
+    return result
 
 
 @rule(callable)
 def rule_callable(trace, args, kwargs):
-    return callable(force(trace, args[0]))
+    value = force(trace, args[0])
+    class_attribute(trace, type(value), "__call__")
+    return callable(value)
 
 
 # -- attributes -----------------------------------------------------------------------------------------------------

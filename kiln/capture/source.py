@@ -102,7 +102,7 @@ class Attribute(Source):
         return f"{base}.{self.name}" if self.name.isidentifier() else f"_k_getattr({base}, {self.name!r})"
 
     def describe(self):
-        return f"{self.base.describe()}.{self.name}"
+        return self.base.describe() if self.name == "cell_contents" else f"{self.base.describe()}.{self.name}"
 
 
 @dataclass(frozen=True)
@@ -195,6 +195,20 @@ class Referent(Source):
 
 
 @dataclass(frozen=True)
+class ValueAt(Source):
+    """The value at a position of a dictionary, where the key is an object that the entry must not keep alive."""
+
+    base: Source
+    index: int
+
+    def render(self, base, bind):
+        return f"{bind(value_at, 'value_at')}({base}, {self.index})"
+
+    def describe(self):
+        return f"list({self.base.describe()}.values())[{self.index}]"
+
+
+@dataclass(frozen=True)
 class TypeOf(Source):
     """``type(base)``."""
 
@@ -251,6 +265,11 @@ def lookup(cls: type, name: str, default: object = None) -> object:
         if name in klass.__dict__:
             return klass.__dict__[name]
     return default
+
+
+def value_at(mapping: dict, index: int) -> object:
+    """The value at a position of a dictionary."""
+    return element_at(dict.values(mapping), index)
 
 
 def element_at(iterable: object, index: int) -> object:

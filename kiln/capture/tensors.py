@@ -18,20 +18,19 @@ import torch.fx
 from torch.overrides import TorchFunctionMode, _get_current_function_mode, _pop_mode_temporarily
 
 from .guards import TensorGuard
-from .source import Attribute, Source
+from .source import Source
 from .symbols import concrete, dynamic_dimensions, fake_input, guard_strides, is_symbolic, symbol_node
+from .tensor_effects import note_effects, version
 from .trace import Trace
 from .values import (
     CONSTANT_TYPES,
     GraphBreak,
-    Lazy,
     Opaque,
     Raised,
     TensorInfo,
     Trampoline,
     new_tuple,
     plain_value,
-    words,
 )
 
 TORCH_CONSTANTS = (torch.dtype, torch.device, torch.layout, torch.memory_format)
@@ -167,7 +166,7 @@ def prepare(trace: Trace, value: object) -> object:
 
     value = force(trace, value)
     kind = type(value)
-    if kind in CONSTANT_TYPES or isinstance(value, torch.Tensor) or isinstance(value, TORCH_CONSTANTS):
+    if kind in CONSTANT_TYPES or isinstance(value, (torch.Tensor, *TORCH_CONSTANTS)):
         return value
     if isinstance(value, tuple):
         return value if kind is torch.Size else new_tuple(kind, [prepare(trace, item) for item in value])
@@ -251,76 +250,6 @@ def needs_node(function: object, result: object, leaves: list[torch.Tensor]) -> 
 
 
 EFFECTS: set[object] = set()  # operations kept for what they do (set by calls.py)
-
-RANDOM = re.compile(
-    r"rand|dropout|bernoulli|multinomial|normal|uniform|exponential|geometric|cauchy|poisson|rrelu|binomial|gumbel"
-    r"|standard_gamma|dirichlet|lowrank|lstm|gru|rnn|attention|fractional_max_pool|seed"
-)
-
-# They change their running statistics without a mark on the tensor.
-CHANGES_UNMARKED = re.compile(r"batch_norm|instance_norm|_fq_helper|fake_quant")
-
-
-def version(tensor: torch.Tensor) -> int:
-    """How often a tensor was changed in place; inference tensors do not count."""
-    return -1 if tensor.is_inference() else tensor._version
-
-
-def note_effects(trace: Trace, function: object, leaves: list[torch.Tensor], changed: list[torch.Tensor]) -> None:
-    """Remember what makes running the frame again in eager different: random numbers, inputs that were changed."""
-    name = getattr(function, "__name__", None) or str(function)
-    if CHANGES_UNMARKED.search(name):
-        changed = leaves
-    elif is_named_in_place(name):  # where nothing is counted, the name must do
-        changed = changed + [leaf for leaf in leaves[:1] if leaf.is_inference()]
-    touched = changed_inputs(trace, changed) if changed else {}
-    reasons = [f"{name} changes a tensor from outside"] if touched else []
-    if RANDOM.search(name):
-        reasons.append(f"{name} draws random numbers")
-    may_raise = name.rstrip("_") not in NEVER_RAISE
-    protected = may_raise and any(frame.protected() for frame in trace.frames)
-    if (protected and (reasons or trace.effects)) or (reasons and trace.protected):
-        # Should the graph raise inside the try block, eager takes over from the start: nothing may have happened yet.
-        raise trace.fail(
-            f"{(reasons or trace.effects)[0]} in a graph whose operations may raise inside a try block",
-            "keep in-place operations on arguments and random numbers away from the try block",
-        )
-    trace.raises_late |= may_raise and bool(trace.effects or reasons)
-    trace.effects += reasons
-    trace.changed |= touched
-    trace.protected |= protected
-
-
-def changed_inputs(trace: Trace, changed: list[torch.Tensor]) -> dict[int, TensorInfo]:
-    """The graph's inputs that share memory with tensors that were changed."""
-    keys = {storage_key(tensor) for tensor in changed}
-    inputs = [item for item in trace.inputs if isinstance(item, TensorInfo)]
-    return {id(item.fake): item for item in inputs if storage_key(item.fake) in keys}
-
-
-# Operations that do not look at values, so that what raises in eager has raised on fakes already.
-NEVER_RAISE = words(
-    "add sub mul truediv neg pow exp log sin cos tan tanh sigmoid relu gelu silu sqrt rsqrt abs clamp where sum mean "
-    "var std max min amax amin argmax argmin matmul mm bmm linear conv1d conv2d conv3d softmax log_softmax view "
-    "reshape permute transpose t squeeze unsqueeze expand flatten cat stack chunk split unbind clone detach "
-    "contiguous to float double half int long bool zeros ones full empty zeros_like ones_like full_like empty_like "
-    "rand randn rand_like randn_like arange eye tensor getattr eq ne lt le gt ge dropout layer_norm batch_norm iadd "
-    "isub imul itruediv ipow fill zero copy uniform normal requires_grad div maximum minimum square cumsum"
-)
-
-
-def is_named_in_place(name: str) -> bool:
-    return (name.endswith("_") and not name.endswith("__")) or name.startswith("__i") or name in IN_PLACE_OPERATORS
-
-
-IN_PLACE_OPERATORS = words("setitem iadd isub imul itruediv ifloordiv imod ipow iand ior ixor __setitem__")
-
-
-def storage_key(tensor: torch.Tensor) -> int:
-    """What tells whether two tensors share memory."""
-    if tensor.layout is not torch.strided:
-        return id(tensor)
-    return tensor.untyped_storage()._cdata
 
 
 def to_nodes(trace: Trace, value: object) -> object:
@@ -408,82 +337,3 @@ def back_from_native() -> Iterator[None]:
             yield
     else:
         yield
-
-
-# -- attributes -----------------------------------------------------------------------------------------------------
-
-NODE_ATTRIBUTES = frozenset({"T", "mT", "H", "mH", "real", "imag", "data"})
-
-PLAIN_ATTRIBUTES = words(
-    "shape dtype device ndim requires_grad is_leaf layout itemsize nbytes is_cuda is_cpu is_sparse is_mkldnn is_meta "
-    "is_mps is_xpu is_quantized is_nested is_sparse_csr is_vulkan is_ipu is_xla is_maia is_mtia names retains_grad "
-    "_is_param _backward_hooks output_nr __torch_function__ __torch_dispatch__ __array_priority__ __doc__ __module__ "
-    "__class__ __hash__"
-)
-
-
-def tensor_attribute(trace: Trace, tensor: torch.Tensor, name: str) -> object:
-    """``tensor.name`` for what is not a method."""
-    info = trace.tensor_info(tensor)
-    if name in info.attributes:
-        return info.attributes[name]
-    if name == "grad":
-        return tensor_grad(trace, info)
-    if name in NODE_ATTRIBUTES:
-        return record(trace, getattr, (tensor, name), {})
-    if name == "__class__":
-        return info.kind
-    if name == "grad_fn" and tensor.grad_fn is None and (info.source is None or info.real.grad_fn is None):
-        return None
-    if name == "retains_grad" and info.source is not None:
-        raise trace.fail("reading retains_grad of an input")
-    if name in PLAIN_ATTRIBUTES:
-        return plain_attribute(tensor, name)
-    if name in ("__dict__", "grad_fn", "_version", "_grad", "_base", "_backward_hooks", "_post_accumulate_grad_hooks"):
-        raise trace.fail(f"reading {name} of a tensor", "read it outside the compiled function")
-    return python_attribute(trace, info, name)
-
-
-def plain_attribute(tensor: torch.Tensor, name: str) -> object:
-    try:
-        return getattr(tensor, name)
-    except AttributeError:
-        raise Raised(AttributeError(f"'Tensor' object has no attribute '{name}'")) from None
-
-
-def tensor_grad(trace: Trace, info: TensorInfo) -> object:
-    from .wrap import wrap
-
-    if info.source is None:
-        if info.fake.is_leaf and info.fake.grad is None:
-            return None
-        raise trace.fail("reading .grad of a tensor made inside the compiled function")
-    return wrap(trace, info.real.grad, Attribute(info.source, "grad"))
-
-
-def python_attribute(trace: Trace, info: TensorInfo, name: str) -> object:
-    """An attribute that the program (or its owner) put on the tensor, or a Python method of its class."""
-    from .attributes import bind_class_attribute
-    from .source import InstanceAttribute
-    from .wrap import class_attribute
-
-    namespace = getattr(info.real, "__dict__", None) or {}
-    raw = class_attribute(trace, info.kind, name)
-    if name in namespace and not hasattr(type(raw), "__set__"):
-        return Lazy(namespace[name], InstanceAttribute(info.source, name))
-    if info.source is not None:
-        trace.guards.add(info.source, "no_attribute", name)
-    if raw is None:
-        raise Raised(AttributeError(f"'{info.kind.__name__}' object has no attribute '{name}'"))
-    return bind_class_attribute(trace, info.fake, info.kind, name, raw)
-
-
-def set_tensor_attribute(trace: Trace, tensor: torch.Tensor, name: str, value: object) -> None:
-    info = trace.tensor_info(tensor)
-    if name == "requires_grad":
-        record(trace, torch.Tensor.requires_grad_, (tensor, concrete(trace, value)), {}, method="requires_grad_")
-    elif name == "grad" or not hasattr(torch.Tensor, name):
-        info.attributes[name] = value
-        info.grad_set = True
-    else:
-        raise trace.fail(f"assigning to .{name} of a tensor", "do it outside the compiled function")

@@ -18,7 +18,7 @@ from .overrides import as_subclass_handler, override
 from .symbols import OffsetOf, concrete, is_symbolic
 from .tensors import record
 from .trace import Trace
-from .values import GraphBreak, Opaque, Raised, TensorInfo
+from .values import GraphBreak, Opaque, Raised, TensorInfo, words
 from .wrap import force
 
 LEAF_MODULES = frozenset({"torch.functional", "torch.nn.functional", "torch._tensor", "torch._C._nn", "torch.special"})
@@ -35,14 +35,14 @@ NATIVE_FUNCTIONS: frozenset[object] = frozenset(
 ALLOWED: set[object] = set()  # kiln.allow_in_graph
 
 # Methods and functions that need values, the autograd graph, storage or text: left to eager between graphs.
-REFUSED_NAMES = frozenset(
+REFUSED_NAMES = words(
     "item tolist numpy backward register_hook register_post_accumulate_grad_hook data_ptr storage untyped_storage "
     "_typed_storage share_memory_ is_shared pin_memory __reduce_ex__ __deepcopy__ __array__ __repr__ __format__ "
     "__dlpack__ retain_grad set_ _make_subclass __bool__ __int__ __float__ __index__ "
     "__complex__ equal is_nonzero allclose map_ map2_ apply_ is_set_to __cuda_array_interface__ to_mkldnn "
     "_nnz sparse_mask to_sparse to_sparse_csr coalesce record_stream cudart resize_as_sparse_ manual_seed "
     "seed initial_seed get_rng_state set_rng_state save load set_printoptions set_default_dtype "
-    "set_default_device set_num_threads compile __torch_function__ __setstate__ _version".split()
+    "set_default_device set_num_threads _is_view is_pinned compile __torch_function__ __setstate__ _version"
 )
 
 # Fakes know nothing of quantized tensors and give plain ones instead.
@@ -134,7 +134,7 @@ def method_name(function: object, args: tuple) -> str | None:
 
 def load_property(trace: Trace, getter: types.MethodWrapperType, args: tuple) -> object:
     """``Tensor.prop.__get__`` reached from native code."""
-    from .tensors import tensor_attribute
+    from .tensor_attributes import tensor_attribute
 
     return tensor_attribute(trace, args[0], getter.__self__.__name__)
 
@@ -290,6 +290,7 @@ STATE_GETTERS = _present(
     "_get_privateuse1_backend_name",
     "_get_default_device",
     "_is_any_autocast_enabled",
+    "_accelerator_getAccelerator",
     "is_autocast_enabled",
     "get_autocast_dtype",
     "is_autocast_cache_enabled",

@@ -15,13 +15,14 @@ import operator
 import re
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
 
 from .._native import MISSING
 from ..bytecode.split import UNBOUND
 from .appending import list_method
+from .guards import ANY_KEY
 from .hints import NEEDED
 from .source import (
     Attribute,
@@ -35,6 +36,7 @@ from .source import (
     Slot,
     Source,
     TypeOf,
+    ValueAt,
     lookup,
 )
 from .trace import Trace
@@ -229,7 +231,9 @@ def wrap_dict(trace: Trace, real: dict, source: Source) -> object:
     for index, (key, value) in enumerate(mapping_items(real)):
         shadow_key = wrap_key(trace, key, source, index)
         prepare_key(trace, shadow_key)
-        base.__setitem__(shadow, shadow_key, Lazy(value, Item(source, _source_key(key), _container(real, dict))))
+        known = is_constant(key)
+        place = Item(source, key, _container(real, dict)) if known else ValueAt(source, index)
+        base.__setitem__(shadow, shadow_key, Lazy(value, place))
     if isinstance(real, collections.defaultdict):
         factory = wrap(trace, real.default_factory, Attribute(source, "default_factory"))
         shadow.default_factory = trace.trampoline(factory) if isinstance(factory, types.FunctionType) else factory
@@ -242,8 +246,9 @@ def _empty_ordered(real: collections.OrderedDict) -> collections.OrderedDict:
     return collections.OrderedDict.__new__(type(real))
 
 
-def _source_key(key: object) -> object:
-    return key if is_constant(key) else Identity(key)
+def key_pattern(keys: Iterable[object]) -> tuple:
+    """Keys as a guard knows them: constants as they are, objects only by their place."""
+    return tuple([key if is_constant(key) else ANY_KEY for key in keys])
 
 
 def wrap_key(trace: Trace, key: object, source: Source, index: int) -> object:
@@ -277,7 +282,7 @@ CONSTANT_LIKE: frozenset[type] = frozenset(
 def wrap_set(trace: Trace, real: set, source: Source) -> object:
     """Sets are guarded by contents *and* order of iteration, which the program can see."""
     guard_type(trace, real, source)
-    trace.guards.add(source, "keys", tuple(real))
+    trace.guards.add(source, "keys", key_pattern(real))
     items = [wrap_key(trace, item, source, index) for index, item in enumerate(real)]
     for item in items:
         prepare_key(trace, item)

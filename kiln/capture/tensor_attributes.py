@@ -1,0 +1,103 @@
+"""Attributes of tensors, read and set.
+
+Few of them are operations (``T``, ``real``); most are facts that the tensor guards pin down. What the program itself
+puts on a tensor is kept beside it until the graph has run.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from .source import Attribute
+from .symbols import concrete
+from .tensors import record
+from .trace import Trace
+from .values import Lazy, Raised, TensorInfo, words
+
+NODE_ATTRIBUTES = frozenset({"T", "mT", "H", "mH", "real", "imag", "data"})
+
+PLAIN_ATTRIBUTES = words(
+    "shape dtype device ndim requires_grad is_leaf layout itemsize nbytes is_cuda is_cpu is_sparse is_mkldnn is_meta "
+    "is_mps is_xpu is_quantized is_nested is_sparse_csr is_vulkan is_ipu is_xla is_maia is_mtia names retains_grad "
+    "_is_param output_nr __torch_function__ __torch_dispatch__ __array_priority__ __doc__ __module__ "
+    "__class__ __hash__"
+)
+
+
+INPUT_FLAGS = words("is_leaf output_nr names")  # what the guards on a tensor do not already tell
+
+
+def guard_flag(trace: Trace, info: TensorInfo, name: str) -> None:
+    """Assume a property of an input that the program asks for."""
+    if info.source is not None:
+        trace.guards.add(Attribute(info.source, name), "constant", getattr(info.real, name))
+
+
+def tensor_attribute(trace: Trace, tensor: torch.Tensor, name: str) -> object:
+    """``tensor.name`` for what is not a method."""
+    info = trace.tensor_info(tensor)
+    if name in info.attributes:
+        return info.attributes[name]
+    if name == "grad":
+        return tensor_grad(trace, info)
+    if name in NODE_ATTRIBUTES:
+        return record(trace, getattr, (tensor, name), {})
+    if name == "__class__":
+        return info.kind
+    if name == "grad_fn" and tensor.grad_fn is None and (info.source is None or info.real.grad_fn is None):
+        guard_flag(trace, info, "is_leaf")  # a tensor with a history is none
+        return None
+    if name in INPUT_FLAGS:
+        guard_flag(trace, info, name)
+    if name == "retains_grad" and info.source is not None:
+        raise trace.fail("reading retains_grad of an input")
+    if name in PLAIN_ATTRIBUTES:
+        return plain_attribute(tensor, name)
+    if name in ("__dict__", "grad_fn", "_version", "_grad", "_base", "_backward_hooks", "_post_accumulate_grad_hooks"):
+        raise trace.fail(f"reading {name} of a tensor", "read it outside the compiled function")
+    return python_attribute(trace, info, name)
+
+
+def plain_attribute(tensor: torch.Tensor, name: str) -> object:
+    try:
+        return getattr(tensor, name)
+    except AttributeError:
+        raise Raised(AttributeError(f"'Tensor' object has no attribute '{name}'")) from None
+
+
+def tensor_grad(trace: Trace, info: TensorInfo) -> object:
+    from .wrap import wrap
+
+    if info.source is None:
+        if info.fake.is_leaf and info.fake.grad is None:
+            return None
+        raise trace.fail("reading .grad of a tensor made inside the compiled function")
+    return wrap(trace, info.real.grad, Attribute(info.source, "grad"))
+
+
+def python_attribute(trace: Trace, info: TensorInfo, name: str) -> object:
+    """An attribute that the program (or its owner) put on the tensor, or a Python method of its class."""
+    from .attributes import bind_class_attribute
+    from .source import InstanceAttribute
+    from .wrap import class_attribute
+
+    namespace = getattr(info.real, "__dict__", None) or {}
+    raw = class_attribute(trace, info.kind, name)
+    if name in namespace and not hasattr(type(raw), "__set__"):
+        return Lazy(namespace[name], InstanceAttribute(info.source, name))
+    if info.source is not None:
+        trace.guards.add(info.source, "no_attribute", name)
+    if raw is None:
+        raise Raised(AttributeError(f"'{info.kind.__name__}' object has no attribute '{name}'"))
+    return bind_class_attribute(trace, info.fake, info.kind, name, raw)
+
+
+def set_tensor_attribute(trace: Trace, tensor: torch.Tensor, name: str, value: object) -> None:
+    info = trace.tensor_info(tensor)
+    if name == "requires_grad":
+        record(trace, torch.Tensor.requires_grad_, (tensor, concrete(trace, value)), {}, method="requires_grad_")
+    elif name == "grad" or not hasattr(torch.Tensor, name):
+        info.attributes[name] = value
+        info.grad_set = True
+    else:
+        raise trace.fail(f"assigning to .{name} of a tensor", "do it outside the compiled function")
