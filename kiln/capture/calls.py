@@ -97,6 +97,8 @@ def call_function(trace: Trace, function: types.FunctionType, args: tuple, kwarg
         return made[0]
     module = function.__module__ or ""
     if module.startswith(SKIPPED_MODULES) and any(module == m or module.startswith(m + ".") for m in SKIPPED_MODULES):
+        if function.__name__ == "graph_break" and module.startswith("torch."):
+            return None  # meant for torch's own compiler, and nothing in eager
         raise trace.fail(f"a call to {module}.{function.__qualname__}, which Kiln does not look into")
     if len(trace.frames) > config.max_inline_depth:
         raise too_deep(trace)
