@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import types
 import warnings
@@ -17,6 +18,8 @@ import torch.fx
 
 from .. import _native, exc
 from ..backends import call_backend
+from ..bytecode import Bytecode
+from ..bytecode.plan import OWN_PREFIX
 from ..bytecode.split import CannotSplit, split
 from ..config import config
 from ..report import events
@@ -26,12 +29,13 @@ from .entry import Continuation, Entry, RunText, example_inputs, finish_graph, h
 from .fakes import without_peer
 from .frame import COROUTINE_FLAGS, GENERATOR_FLAG, NULL, BreakPoint, Broken, Finished, RootFrame
 from .generators import settle_generators
+from .guards import cell_is_empty
 from .hints import Hints
 from .overrides import Outside, enter_outer_modes, overrides_aside, without_overrides
 from .quiet import quiet
 from .rebuild import CannotRebuild
 from .rewind import can_rewind
-from .source import Local, lookup
+from .source import ClosureCell, Local, lookup
 from .trace import Options, Trace
 from .values import GraphBreak, Lazy, Restart
 
@@ -355,8 +359,7 @@ def compile_graph(cache: FrameCache, trace: Trace, inputs: list, state) -> tuple
 def continue_after(cache: FrameCache, trace: Trace, outcome: Broken) -> Continuation:
     """The skeleton that runs the broken instruction natively and goes on in compiled segments."""
     frame = outcome.frame
-    if any(is_empty(frame.cells[name]) for name in frame.code.co_freevars):
-        raise trace.fail(f"{outcome.reason.reason} (while a free variable is not bound)")  # continuations have no such
+    check_frame(trace, frame, outcome.reason)
     nulls = tuple(value is NULL for value in frame.stack)
     key = (outcome.index, nulls)
     known = cache.skeletons.get(key)
@@ -378,11 +381,30 @@ def continue_after(cache: FrameCache, trace: Trace, outcome: Broken) -> Continua
     return continuation
 
 
-def is_empty(cell: types.CellType) -> bool:
-    try:
-        cell.cell_contents  # noqa: B018
-    except ValueError:
-        return True
+def check_frame(trace: Trace, frame: RootFrame, reason: GraphBreak) -> None:
+    """Continuations are other frames: where the program could tell, the function runs in eager as a whole."""
+    if sees_locals(frame.bytecode):
+        raise trace.fail(f"{reason.reason} (in a function that looks at its own local variables)")
+    for index, name in enumerate(frame.code.co_freevars):
+        if name.startswith(OWN_PREFIX):
+            continue
+        if cell_is_empty(frame.cells[name]):
+            raise trace.fail(f"{reason.reason} (while the free variable {name!r} is not bound)")
+        if trace.record_of(frame.cells[name]) is not None:
+            trace.guards.add(ClosureCell(index, name), "full_cell")
+
+
+LOOKS_AT_LOCALS = frozenset({"locals", "eval", "exec"})
+
+
+def sees_locals(bytecode: Bytecode) -> bool:
+    """Whether code calls ``locals()``, ``eval``, ``exec``, ``vars()`` or ``dir()``."""
+    for instruction, following in itertools.pairwise(bytecode.instructions):
+        if instruction.op not in ("LOAD_GLOBAL", "LOAD_NAME"):
+            continue
+        bare_call = following.op in ("PRECALL", "CALL") and following.arg == 0
+        if instruction.argval in LOOKS_AT_LOCALS or (instruction.argval in ("vars", "dir") and bare_call):
+            return True
     return False
 
 

@@ -54,8 +54,10 @@ class KindOfGuard:
 
 
 def _render_constant(expr: str, value: object, bind: Bind) -> str:
-    if value is None or value is Ellipsis or value is NotImplemented or isinstance(value, bool):
+    if value is None or isinstance(value, bool):
         return f"{expr} is {value!r}"
+    if value is Ellipsis or value is NotImplemented:
+        return f"{expr} is _k_{value!r}"
     kind = type(value)
     if kind is float:
         return _render_float(expr, value)
@@ -169,6 +171,9 @@ KINDS: dict[str, KindOfGuard] = {
     ),
     "empty_cell": KindOfGuard(
         lambda e, v, bind: f"{bind(cell_is_empty, 'cell_is_empty')}({e})", lambda v: "unbound", lambda v: "bound"
+    ),
+    "full_cell": KindOfGuard(
+        lambda e, v, bind: f"not {bind(cell_is_empty, 'cell_is_empty')}({e})", lambda v: "bound", lambda v: "unbound"
     ),
     "id": KindOfGuard(lambda e, v, bind: f"_k_id({e}) == {v}", lambda v: f"id {v}", lambda v: str(id(v))),
     "same": KindOfGuard(lambda e, v, bind: f"{e} is {v}", lambda v: f"is {v.describe()}", lambda v: "another object"),

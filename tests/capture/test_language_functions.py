@@ -477,6 +477,20 @@ def local_names(x):
     return x + c, names, inner()
 
 
+@program.breaking(X)
+def looking_at_locals_across_breaks(x):
+    a = 1
+    unused = 2
+
+    def inner():
+        return a
+
+    print(sorted(locals()))
+    y = eval("a + unused") + x
+    print(sorted(dir()), vars()["a"])
+    return y, inner()
+
+
 @program(X)
 def function_attributes(x):
     def f(a: int, b: "str" = "x", *, c=1) -> float:

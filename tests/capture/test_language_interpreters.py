@@ -12,22 +12,6 @@ sys.path.insert(0, str(HERE.parent / "bytecode"))
 
 import bytecode_interpreters as interpreters  # noqa: E402
 
-ALLOWED_BREAKS = {
-    "print_is_called_in_loops",
-    "handlers_across_breaks",
-    "exception_groups",
-    "bad_calls",
-    "closures_over_breaks",
-    "recursion_with_breaks",
-    "globals_across_breaks",
-    "failing_imports",
-    "classes_inside",
-    "alive_at_a_break",
-    "breaks_inside_a_generator",
-    "breaks_inside_blocks",
-    "breaks_in_enter_and_exit",
-}
-
 
 @pytest.mark.parametrize("version", interpreters.SUPPORTED)
 def test_programs_under(version):
@@ -39,5 +23,5 @@ def test_programs_under(version):
     assert done.returncode == 0, done.stderr[-4000:]
     result = json.loads(done.stdout.splitlines()[-1])
     assert result["wrong"] == {}
-    assert set(result["breaks"]) <= ALLOWED_BREAKS, result["breaks"]
+    assert result["breaks"] == {}
     assert result["same"] > 100
