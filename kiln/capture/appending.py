@@ -52,6 +52,8 @@ def call_list_method(trace: Trace, method: ListMethod, args: tuple, kwargs: dict
     from .operators import consume
     from .wrap import wrap
 
+    if trace.rehearsing:
+        raise trace.fail("an effect inside a __hash__ or __eq__ that a dictionary or set is going to call")
     pending = method.pending
     record = trace.by_real.get(id(pending.real))
     if record is not None:  # looked at since the method was loaded, perhaps by its own argument

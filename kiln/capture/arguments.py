@@ -292,15 +292,16 @@ LOOKING: frozenset[object] = frozenset({sorted, min, max, list.sort, itertools.g
 LOOKING |= {itertools.takewhile, itertools.dropwhile, functools.cmp_to_key, iter}
 
 
+FACTORY_TAKERS: frozenset[object] = frozenset({collections.defaultdict, collections.defaultdict.__init__})
+
+
 def as_callback(trace: Trace, value: object, function: object = None) -> object:
     """A callable for native code: calling it comes back into the interpreter."""
     if function in LOOKING and value is not None and type(value) is not COMPARISON_KEY:
         return Trampoline(unproxy(value), lambda *call: settled(trace, trace.invoke(*call)))
     if value is None or type(value) is Trampoline or not callable(value) or type(value) is COMPARISON_KEY:
         return value
-    if value in (list, dict, set, tuple, int, float) and not isinstance(
-        value, types.MethodType
-    ):  # as they are: factories
+    if function in FACTORY_TAKERS and isinstance(value, type) and not value.__flags__ & HEAP_TYPE:
         return value
     return trace.trampoline(value)
 

@@ -462,6 +462,8 @@ def store_attribute(trace: Trace, owner: object, name: str, value: object) -> No
     from .tensor_attributes import set_tensor_attribute
 
     owner = force(trace, owner)
+    if trace.rehearsing:
+        raise trace.fail("an effect inside a __hash__ or __eq__ that a dictionary or set is going to call")
     if isinstance(owner, torch.Tensor):
         set_tensor_attribute(trace, owner, name, value)
     elif isinstance(owner, types.ModuleType):

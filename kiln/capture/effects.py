@@ -29,7 +29,7 @@ def write_effects(rebuilder: Rebuilder) -> None:
 
 
 def write_list(r: Rebuilder, record: Record) -> None:
-    now, before = list(record.shadow), record.items  # type: ignore[call-overload]
+    now, before = list.copy(record.shadow), record.items  # type: ignore[arg-type]
     if len(now) == len(before) and all(map(same_value, before, now)):  # type: ignore[arg-type]
         return
     target = r.read(record.source)
@@ -47,34 +47,46 @@ def write_pending(r: Rebuilder, trace: Trace) -> None:
 
 
 def write_deque(r: Rebuilder, record: Record) -> None:
-    now, before = list(record.shadow), record.items  # type: ignore[call-overload]
+    now, before = list(collections.deque.__iter__(record.shadow)), record.items  # type: ignore[arg-type]
     if len(now) == len(before) and all(map(same_value, before, now)):  # type: ignore[arg-type]
         return
     target = r.read(record.source)
     values = f"[{r.items(now)}]"
-    r.effects += [f"{target}.clear()", f"{target}.extend({values})"]
+    deque = r.bind(collections.deque, "deque")
+    r.effects += [f"{deque}.clear({target})", f"{deque}.extend({target}, {values})"]
 
 
 def write_dict(r: Rebuilder, record: Record) -> None:
     before: dict = record.items  # type: ignore[assignment]
     now = dict(mapping_items(record.shadow))  # type: ignore[arg-type]
     base = collections.OrderedDict if isinstance(record.shadow, collections.OrderedDict) else dict
-    kept = [key for key in before if key in now]
-    changed = [key for key in now if key not in before or not same_value(before[key], now[key])]
-    removed = [key for key in before if key not in now]
-    in_order = list(now)[: len(kept)] == kept
-    if not changed and not removed and in_order:
+    moved = moved_keys(before, now)
+    if moved and base is collections.OrderedDict:  # move_to_end moves to the front, too
+        guard_all_keys(r.trace, record)
+    gone = [*(key for key in before if key not in now), *moved]
+    again = set(moved)
+    written = [key for key in now if key in again or key not in before or not same_value(before[key], now[key])]
+    if not gone and not written:
         return
     target, kind = r.read(record.source), r.bind(base, base.__name__)
-    if not in_order:
-        guard_all_keys(r.trace, record)  # they are all written again
-        pairs = [(r.value(key), r.value(value)) for key, value in now.items()]
-        r.effects.append(f"{kind}.clear({target})")
-        r.effects += [f"{kind}.__setitem__({target}, {key}, {value})" for key, value in pairs]
-        return
-    removals = [f"{kind}.__delitem__({target}, {r.value(key)})" for key in removed]
-    writes = [f"{kind}.__setitem__({target}, {r.value(key)}, {r.value(now[key])})" for key in changed]
-    r.effects += removals + writes
+    removals = [f"{kind}.__delitem__({target}, {r.value(key)})" for key in gone]
+    r.effects += removals + [f"{kind}.__setitem__({target}, {r.value(key)}, {r.value(now[key])})" for key in written]
+
+
+def moved_keys(before: dict, now: dict) -> list:
+    """The keys that were deleted and set again, which puts them last: all known ones after a new or displaced one."""
+    places = {key: place for place, key in enumerate(before)}
+    furthest, late, moved = -1, False, []
+    for key in now:
+        place = places.get(key)
+        if place is None:
+            late = True
+        elif late or place < furthest:
+            late = True
+            moved.append(key)
+        else:
+            furthest = place
+    return moved
 
 
 def write_set(r: Rebuilder, record: Record) -> None:
@@ -111,24 +123,13 @@ def write_attributes(r: Rebuilder, record: Record) -> None:
     """Instance dictionaries and slots."""
     if record.attributes is not None:
         before, now = record.attributes, record.shadow.__dict__
-        gone = [*(name for name in before if name not in now), *moved_names(before, now)]
+        gone = [*(name for name in before if name not in now), *moved_keys(before, now)]
         r.effects += [f"del {r.read(record.source)}.__dict__[{name!r}]" for name in gone]
         for name, value in now.items():
             if name in gone or name not in before or not same_value(before[name], value):
                 r.effects.append(f"{r.read(record.source)}.__dict__[{name!r}] = {r.value(value)}")
     for name, before_value in record.slots.items():
         write_slot(r, record, name, before_value)
-
-
-def moved_names(before: dict[str, object], now: dict[str, object]) -> list[str]:
-    """The names that were deleted and set again, which puts them last."""
-    places = {name: place for place, name in enumerate(before)}
-    furthest, moved = -1, []
-    for name in now:
-        if places.get(name, furthest) < furthest:
-            moved.append(name)
-        furthest = max(furthest, places.get(name, -1))
-    return moved
 
 
 def write_slot(r: Rebuilder, record: Record, name: str, before: object) -> None:

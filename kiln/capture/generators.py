@@ -25,6 +25,7 @@ class InterpretedGenerator:
     """A generator object of the program."""
 
     gi_interpreted = True
+    unbuildable = True
 
     def __init__(self, frame: Frame):
         self.frame = frame

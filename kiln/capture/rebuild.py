@@ -380,7 +380,10 @@ def build_container_instance(base: type, fill: str) -> Callable:
             if isinstance(shadow, collections.defaultdict):
                 r.lines.append(f"{name}.default_factory = {r.value(shadow.default_factory)}")
         else:
-            r.lines.append(f"{bound}.{fill}({name}, [{r.items(list(shadow))}])")  # type: ignore[call-overload]
+            if isinstance(shadow, collections.deque):
+                r.lines.append(f"{bound}.__init__({name}, (), {shadow.maxlen!r})")
+            items = list(base.__iter__(shadow))  # type: ignore[attr-defined]
+            r.lines.append(f"{bound}.{fill}({name}, [{r.items(items)}])")
         add_attributes(r, shadow, name)
 
     return build
@@ -520,7 +523,9 @@ def builder_for(shadow: object) -> Callable | None:
     if isinstance(shadow, int | float | str | bytes | complex):
         return build_value_subclass
     cls = type(shadow)
-    if getattr(cls, "unbuildable", False) or type(shadow).__name__ == "InterpretedGenerator" or shadow is NULL or not cls.__flags__ & HEAP_TYPE:
+    if getattr(cls, "unbuildable", False) or shadow is NULL:
+        return None
+    if not cls.__flags__ & HEAP_TYPE:
         return build_bound if cls.__module__ in ("typing", "functools", "_functools", "inspect") else None
     if lookup(cls, "__new__") is not None and layout_of(cls) in (object, types.SimpleNamespace):
         return build_instance

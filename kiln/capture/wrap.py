@@ -300,9 +300,14 @@ def wrap_deque(trace: Trace, real: collections.deque, source: Source) -> object:
     guard_type(trace, real, source)
     trace.guards.add(source, "length", len(real))
     trace.guards.add(Attribute(source, "maxlen"), "constant", real.maxlen)
-    items = [Lazy(item, Item(source, index)) for index, item in enumerate(real)]
-    shadow = collections.deque(items, real.maxlen)
-    return trace.remember(Record(shadow, real, source, Kind.DEQUE, items=list(items), loaded=True))
+    container = _container(real, collections.deque)
+    elements = collections.deque.__iter__(real)
+    items = [Lazy(item, Item(source, index, container)) for index, item in enumerate(elements)]
+    shadow = _empty_like(real, collections.deque)
+    collections.deque.__init__(shadow, items, real.maxlen)  # type: ignore[misc]
+    record = Record(shadow, real, source, Kind.DEQUE, items=list(items), loaded=True)
+    _add_attributes(record)
+    return trace.remember(record)
 
 
 def wrap_cell(trace: Trace, real: types.CellType, source: Source) -> object:
@@ -501,6 +506,7 @@ WRAPPERS: dict[type, Callable] = {
 SUBCLASS_WRAPPERS: list[tuple[type, Callable]] = [
     (dict, wrap_dict),
     (list, wrap_list),
+    (collections.deque, wrap_deque),
     (tuple, wrap_tuple),
     (set, wrap_set),
     (frozenset, wrap_set),
