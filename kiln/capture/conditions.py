@@ -45,6 +45,7 @@ def compile_expression(text: str, names: tuple[str, ...]) -> Any:
     exec(f"def size_expression({', '.join(names)}):\n    return {text}", namespace)
     made: Any = namespace["size_expression"]
     made.__module__ = "kiln.sizes"
+    made.words = lambda operands: substitute(text, dict(zip(names, operands, strict=True)))
     return made
 
 
@@ -86,10 +87,14 @@ def condition(trace: Trace, expression: Any) -> list[ShapeCondition]:
 
 def in_words(text: str, pairs: tuple[tuple[str, Source], ...]) -> str:
     """The text with each symbol as the place where a person finds the number."""
-    known = dict(pairs)
-    words = re.sub(r"\b[a-z]+\d+\b", lambda m: known[m[0]].describe() if m[0] in known else m[0], text)
+    words = substitute(text, {name: source.describe() for name, source in pairs})
     equality = re.fullmatch(r"Eq\((.*), (.*)\)", words)
     return f"{equality[1]} == {equality[2]}" if equality else words
+
+
+def substitute(text: str, names: dict[str, str]) -> str:
+    """An expression with its symbols replaced."""
+    return re.sub(r"\b[a-z]+\d+\b", lambda found: names.get(found[0], found[0]), text)
 
 
 def is_float_symbol(trace: Trace, name: str) -> bool:

@@ -246,7 +246,19 @@ class Computed(Source):
         return f"{bind(self.function, self.function.__name__)}({', '.join(operands)})"
 
     def describe(self):
-        return f"{self.function.__name__}({', '.join(operand.describe() for operand in self.operands)})"
+        operands = [operand.describe() for operand in self.operands]
+        words = getattr(self.function, "words", None)
+        if words is not None:
+            return f"({words(operands)})"
+        name = self.function.__name__
+        if name in SIGNS and len(operands) == 2:
+            return f"({operands[0]} {SIGNS[name]} {operands[1]})"
+        return f"{name}({', '.join(operands)})"
+
+
+SIGNS = {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**", "lt": "<"}
+SIGNS |= {"le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!=", "lshift": "<<", "rshift": ">>", "and_": "&"}
+SIGNS |= {"or_": "|", "xor": "^", "iadd": "+", "isub": "-", "imul": "*", "itruediv": "/", "ipow": "**"}
 
 
 def render_key(key: object, bind: Callable[[object, str], str]) -> str:

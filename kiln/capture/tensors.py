@@ -100,16 +100,13 @@ def plain_subclass(kind: type) -> bool:
 
 
 def add_placeholder(trace: Trace, source: Source) -> torch.fx.Node:
+    """A new graph input, after those there are."""
     name = re.sub(r"\W+", "_", source.describe()).strip("_").lower() or "input"
     anchor = trace.inputs[-1].node if trace.inputs else None
-    if anchor is None:
-        first = next(iter(trace.graph.nodes), None)
-        if first is None:
-            return trace.graph.placeholder(name)
-        with trace.graph.inserting_before(first):
-            return trace.graph.placeholder(name)
-    with trace.graph.inserting_after(anchor):
-        return trace.graph.placeholder(name)
+    with trace.graph.inserting_before() if anchor is None else trace.graph.inserting_after(anchor):
+        node = trace.graph.placeholder(name)
+    node.target = node.name  # unique, which descriptions need not be
+    return node
 
 
 # -- recording ------------------------------------------------------------------------------------------------------
