@@ -6,10 +6,11 @@ from .decode import decode
 from .instruction import Bytecode, ExceptionRange, Instruction
 from .normalize import normalize
 from .printing import dis_text
+from .routing import route_calls
 from .split import UNBOUND, CannotSplit, Segment, Split, split
 
 __all__ = [
     "UNBOUND", "Bytecode", "CannotSplit", "ExceptionRange", "Instruction", "Loop", "Segment", "Split", "assemble",
     "assigned", "decode", "dis_text", "handler", "live_locals",
-    "loops", "normalize", "reachable", "split", "stack_kinds", "stack_size", "successors",
+    "loops", "normalize", "reachable", "route_calls", "split", "stack_kinds", "stack_size", "successors",
 ]  # fmt: skip

@@ -84,7 +84,7 @@ class Split:
         wrap: Callable[[types.FunctionType, Segment], Callable[..., object]],
         route: Callable[[object], object],
     ) -> types.FunctionType:
-        """The skeleton as a function whose segments went through `wrap` and whose broken call goes through `route`."""
+        """The skeleton as a function whose segments went through `wrap` and whose native calls go through `route`."""
         objects: dict[str, object] = {UNBOUND_NAME: UNBOUND, EXCEPTION_NAME: sys.exception, ROUTE_NAME: route}
         for number, segment in enumerate(self.segments):
             objects[_segment_name(number)] = wrap(_function(segment.code, globals, objects), segment)
@@ -246,7 +246,7 @@ class _Skeleton(_Body):
         self.held = self._held()
         # A copy is its own label: an exhausted FOR_ITER skips what lies at its target, so nothing may come between.
         self.copies = {index: self.source[index].copy() for index in plan.native}
-        self.routed = {index for index in map(self._call_site, plan.units) if index is not None}
+        self.routed = {self._call_site(index) for index in plan.native if self.source[index].op in CALLS}
         self.labels = self.copies | {index: self.writer.label() for index in self.routed}
         self.writer.take_up(plan.stack(self.start))
         self.writer.jump(self.labels[self.start])
@@ -287,21 +287,18 @@ class _Skeleton(_Body):
             if falls and index + 1 not in self.plan.native:
                 self.writer.jump(self.destination(index + 1))
 
-    def _call_site(self, unit: tuple[int, int]) -> int | None:
-        """The index before which a broken call's callable is routed, if the break is a call."""
-        first, last = unit
-        if self.source[last].op not in CALLS:
-            return None
-        while last > first and self.source[last - 1].op in CALL_PREFIXES:
-            last -= 1
-        return last
+    def _call_site(self, call: int) -> int:
+        """The index before which a native call's callable is routed: that of its first prefix."""
+        while self.source[call - 1].op in CALL_PREFIXES:
+            call -= 1
+        return call
 
     def _write_route(self, index: int, guard: Guard | None) -> None:
         """Replace the callable of the call at or after `index` by what the router makes of it."""
         call = index
         while self.source[call].op in CALL_PREFIXES:
             call += 1
-        place = _callable_place(self.source[call], self.plan.stack(call))
+        place = callable_place(self.source[call], self.plan.stack(call))
         self.writer.callable(ROUTE_NAME, guard)
         self.writer.emit("COPY", place + 2, guard=guard)
         self.writer.call(1, guard)
@@ -381,7 +378,7 @@ class _Skeleton(_Body):
         writer.jump(self.destination(place))
 
 
-def _callable_place(call: Instruction, stack: tuple[str, ...]) -> int:
+def callable_place(call: Instruction, stack: tuple[str, ...]) -> int:
     """How far from the top (1 is the top) the callable lies before a call."""
     arguments = int(call.argval) if call.op != "CALL_FUNCTION_EX" else 1 + call.flag  # type: ignore[call-overload]
     above = arguments + (call.op == "CALL_KW")

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 import threading
 import types
 import warnings
@@ -20,6 +21,7 @@ from .. import _native, exc
 from ..backends import call_backend
 from ..bytecode import Bytecode
 from ..bytecode.plan import OWN_PREFIX
+from ..bytecode import route_calls
 from ..bytecode.split import CannotSplit, split
 from ..config import config
 from ..report import events
@@ -52,6 +54,7 @@ class FrameCache:
         self.hints = Hints()
         self.skeletons: dict[tuple, Continuation] = {}
         self.gave_up = False
+        self.routed: types.CodeType | None = None  # what a frame that is left alone runs: its calls may be compiled
 
 
 _CACHES: weakref.WeakValueDictionary[tuple, FrameCache] = weakref.WeakValueDictionary()
@@ -158,7 +161,16 @@ def known_entry(dispatcher, cache: FrameCache, function, args: tuple, kwargs: di
 
 def leave_alone(dispatcher, function) -> Callable:
     """Run this function in eager from now on, without asking again."""
-    if (None, function) not in dispatcher.entries:
+    code = dispatcher.__dict__["_kiln_cache"].routed
+    if code is not None:
+        original, function = (
+            function,
+            types.FunctionType(
+                code, function.__globals__, function.__name__, function.__defaults__, function.__closure__
+            ),
+        )
+        function.__kwdefaults__, function.__qualname__ = original.__kwdefaults__, original.__qualname__
+    if all(check is not None for check, _ in dispatcher.entries):
         dispatcher.entries.append((None, function))
     return function
 
@@ -252,6 +264,9 @@ def compile_frame(cache: FrameCache, function: types.FunctionType, args: tuple, 
 
 def skip(cache: FrameCache, function: types.FunctionType, reason: str) -> None:
     events.skip(function, reason)
+    if not function.__code__.co_flags & COROUTINE_FLAGS:
+        options = cache.options
+        cache.routed = route_calls(function.__code__, lambda callee: route(callee, options))
 
 
 def internal_error(cache: FrameCache, function: types.FunctionType, error: Exception) -> None:
@@ -274,7 +289,11 @@ def attempts(cache: FrameCache, function, args: tuple, kwargs: dict, state, outs
         try:
             with quiet():
                 outcome = frame.run_root(forced)
-            if isinstance(outcome, Broken) and cache.options.fullgraph and outcome.reason.reason != "config.break_every":
+            if (
+                isinstance(outcome, Broken)
+                and cache.options.fullgraph
+                and outcome.reason.reason != "config.break_every"
+            ):
                 raise unsupported(outcome.reason) from outcome.reason.error
             settle_generators(trace, outcome)
             return assemble_entry(cache, trace, outcome, state)
@@ -443,7 +462,8 @@ def worth_compiling(function: types.FunctionType) -> bool:
         return False
     if module.split(".", 1)[0] in ("torch", "kiln") and not module.startswith(("torch.nn.modules", "torch.optim")):
         return False
-    if function.__code__.co_flags & (COROUTINE_FLAGS | GENERATOR_FLAG):
+    flags = function.__code__.co_flags
+    if flags & COROUTINE_FLAGS or (flags & GENERATOR_FLAG and module.split(".", 1)[0] in sys.stdlib_module_names):
         return False
     return not any(module == name or module.startswith(name + ".") for name in SKIPPED_MODULES)
 
@@ -455,5 +475,3 @@ def reset() -> None:
         for dispatcher in list(_DISPATCHERS):
             dispatcher.entries = []
             redefined(dispatcher)
-
-

@@ -37,14 +37,28 @@ def spread_out(taken_apart):
         taken_apart.renumber()
 
 
+def routed(code):
+    """Every call passes through a router that changes nothing."""
+    return bytecode.route_calls(code, same)
+
+
+def same(callee):
+    assert callable(callee), callee
+    return callee
+
+
+WAYS = [lambda code: rebuilt(code, lambda taken_apart: None), lambda code: rebuilt(code, bytecode.normalize)]
+WAYS += [lambda code: rebuilt(code, spread_out), routed]
+
+
 def main():
     expected = library_programs.run_all()
     failures = []
     count = 0
-    for change in (lambda taken_apart: None, bytecode.normalize, spread_out):
+    for way in WAYS:
         originals = {function: function.__code__ for function in library_programs.functions()}
         for function, code in originals.items():
-            function.__code__ = rebuilt(code, change)
+            function.__code__ = way(code)
         try:
             results = library_programs.run_all()
         finally:

@@ -703,6 +703,41 @@ def test_disabled_callee_runs_as_if_there_were_no_compiler():
     assert counter.op_count == 1
 
 
+def test_calls_of_a_generator_are_compiled():
+    def body(x):
+        return x.sin() + 1
+
+    def produce(x):
+        for i in range(3):
+            print("producing")
+            yield body(x * i)
+
+    def caller(x):
+        total = x
+        for value in produce(x):
+            total = total + value
+        return total
+
+    report = check(caller, X, calls=2)
+    names = {node.name for graph in report.graphs for node in graph.graph.nodes}
+    assert "sin" in names
+
+
+def test_calls_of_a_frame_left_alone_are_compiled():
+    def body(x):
+        return x.sin() + 1
+
+    def odd(x):
+        try:
+            raise ExceptionGroup("g", [ValueError(1)])
+        except* ValueError:
+            y = body(x)
+        return y
+
+    report = check(odd, X, calls=2, breaks_every=(None, "line"))
+    assert any(node.name == "sin" for graph in report.graphs for node in graph.graph.nodes)
+
+
 def test_calls_do_not_recompile():
     def step(x, table):
         y = x * table["scale"]

@@ -98,6 +98,9 @@ class Manager:
         self.name = name
         self.swallow = swallow
 
+    def __repr__(self):
+        return f"Manager({self.name!r})"
+
     def __enter__(self):
         LOG.append("enter " + self.name)
         return self
