@@ -280,6 +280,8 @@ def _compare_values(self: Comparison, left: torch.Tensor, right: torch.Tensor, p
         left, right = left.detach(), right.detach()
         if left.layout is not torch.strided:
             left, right = left.to_dense(), right.to_dense()
+        if left.dtype is torch.complex32:  # torch cannot compare these
+            left, right = left.to(torch.complex64), right.to(torch.complex64)
         if torch.equal(left, right):
             return
         if not (left.is_floating_point() or left.is_complex()):
