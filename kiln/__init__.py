@@ -11,6 +11,7 @@ from .api import (
     is_compiling,
     mark_dynamic,
     mark_static,
+    on_recompile,
     reset,
 )
 from .backends import list_backends, register_backend
@@ -32,6 +33,7 @@ __all__ = [
     "list_backends",
     "mark_dynamic",
     "mark_static",
+    "on_recompile",
     "register_backend",
     "reset",
 ]

@@ -11,6 +11,7 @@ import torch
 
 from . import _native, exc
 from .backends import backend_name, lookup_backend
+from .report.events import Subscription
 
 _NOTHING: Any = object()  # "no argument": None is one, and a mistake
 
@@ -137,6 +138,16 @@ def reset() -> None:
     from .capture.dispatch import reset as reset_dispatch
 
     reset_dispatch()
+
+
+def on_recompile(callback: Callable[[types.FunctionType, str], object]) -> Subscription:
+    """Call ``callback(function, reason)`` whenever no compiled version fits a call and another one is made.
+
+    The result has ``remove()``, and works as a ``with`` block.
+    """
+    if not callable(callback):
+        raise exc.NotCallable(callback)
+    return Subscription(callback)
 
 
 def mark_dynamic(tensor: torch.Tensor, dimensions: int | list[int] | tuple[int, ...]) -> None:

@@ -138,8 +138,32 @@ def entry(trace: Any, made: Any, outcome: Any) -> None:
         log("code", f"{place(trace.function)}\n{made.check_text}\n{made.run_text}")
 
 
+class Subscription:
+    """A callback that is told of every miss, until it is removed; a ``with`` block removes it at its end."""
+
+    def __init__(self, callback: Callable[[types.FunctionType, str], object]):
+        self.callback = callback
+        _subscriptions.append(self)
+
+    def remove(self) -> None:
+        """Stop telling it; doing so twice does nothing."""
+        if self in _subscriptions:
+            _subscriptions.remove(self)
+
+    def __enter__(self) -> Subscription:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.remove()
+
+
+_subscriptions: list[Subscription] = []
+
+
 def recompile(function: types.FunctionType, reason: str) -> None:
     counters["recompiles"] += 1
+    for subscription in list(_subscriptions):
+        subscription.callback(function, reason)
     for recording in recordings():
         recording.recompiles.append((place(function), reason))
     if "recompiles" in config.log:
