@@ -33,7 +33,7 @@ from .frame import COROUTINE_FLAGS, GENERATOR_FLAG, NULL, BreakPoint, Broken, Fi
 from .generators import settle_generators
 from .guards import cell_is_empty
 from .hints import Hints
-from .overrides import Outside, enter_outer_modes, overrides_aside, without_overrides
+from .overrides import Outside, enter_outer_modes, is_intercepted, overrides_aside, without_overrides
 from .quiet import quiet
 from .rebuild import CannotRebuild
 from .rewind import can_rewind
@@ -104,7 +104,7 @@ def find_or_compile(dispatcher, function, args: tuple, kwargs: dict) -> Callable
     run = known_entry(dispatcher, cache, function, args, kwargs)
     if run is not None:
         return run
-    if _native.is_disabled() or not args_fit(function, args, kwargs):
+    if _native.is_disabled() or is_intercepted() or not args_fit(function, args, kwargs):
         return function  # eager as asked for, or for CPython's own TypeError
     if cache.gave_up:
         return leave_alone(dispatcher, function)

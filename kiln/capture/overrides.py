@@ -275,11 +275,30 @@ def overrides_aside() -> Iterator[Outside]:
     level = current_level()
     modes = [_pop_torch_function_stack() for _ in range(_len_torch_function_stack())][::-1]
     try:
-        with torch._C.DisableTorchFunctionSubclass():
+        with torch._C.DisableTorchFunctionSubclass(), saved_tensors_hooks_aside():
             yield Outside(modes, level)
     finally:
         for mode in modes:
             _push(mode)
+
+
+@contextlib.contextmanager
+def saved_tensors_hooks_aside() -> Iterator[None]:
+    """Hooks on what autograd saves are called when the graph runs, not for fake tensors."""
+    hooks = []
+    while (pair := torch._C._autograd._top_saved_tensors_default_hooks(True)) is not None:
+        hooks.append(pair)
+        torch._C._autograd._pop_saved_tensors_default_hooks()
+    try:
+        yield
+    finally:
+        for pack, unpack in reversed(hooks):
+            torch._C._autograd._push_saved_tensors_default_hooks(pack, unpack)
+
+
+def is_intercepted() -> bool:
+    """Whether operations now mean something that fakes cannot tell: dispatch modes, functorch's transforms."""
+    return bool(torch._C._len_torch_dispatch_stack()) or torch._C._functorch.peek_interpreter_stack() is not None
 
 
 @dataclass

@@ -58,6 +58,8 @@ def wrap_tensor(trace: Trace, real: torch.Tensor, source: Source) -> object:
             f"a tensor of class {type(real).__qualname__}, which defines __torch_dispatch__ or is not a plain tensor",
             "keep such tensors out of compiled code",
         )
+    if torch.nn.parameter.is_lazy(real):
+        raise trace.fail("a parameter that is not initialised yet")
     if is_unusual(real):
         raise trace.fail("a sparse, quantized or nested tensor", "call the code that uses it outside kiln.compile")
     trace.overriding |= is_overriding(type(real))
