@@ -227,8 +227,10 @@ class RunText:
             elif kind == "local":
                 bound = key in frame.locals
                 arguments.append(r.value(frame.locals[key]) if bound else r.bind(UNBOUND, "unbound"))
+            elif key in frame.cells or key in frame.locals:  # from 3.12 on a comprehension may use the slot for itself
+                arguments.append(r.value(frame.cells[key] if key in frame.cells else frame.locals[key]))
             else:
-                arguments.append(r.value(frame.cells[key]))
+                arguments.append(r.bind(UNBOUND, "unbound"))
         call = f"{r.bind(continuation.skeleton, 'continue')}({', '.join(arguments)})"
         trim = r.bind(trim_traceback, "trim_traceback")
         return f"try: return {call}\n    except _k_BaseException as error: {trim}(error); raise"

@@ -303,7 +303,17 @@ def build_reduced(r: Rebuilder, shadow: object, name: str, place: int) -> None:
     function, args = reduced[0], reduced[1]
     r.lines.append(f"{name} = {r.bind(function, function.__name__)}({r.items(args)})")
     if len(reduced) > 2 and reduced[2] is not None:
-        r.lines.append(f"{name}.__setstate__({r.value(reduced[2])})")
+        r.lines.append(f"{r.bind(set_state, 'set_state')}({name}, {r.value(reduced[2])})")
+
+
+def set_state(iterator: object, state: object) -> None:
+    """Move an iterator to where it was. (From 3.12 on, itertools warns that it will not be able to.)"""
+    if type(iterator).__module__ != "itertools":
+        iterator.__setstate__(state)  # type: ignore[attr-defined]
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        iterator.__setstate__(state)  # type: ignore[attr-defined]
 
 
 def build_dict_iterator(r: Rebuilder, shadow: object, name: str, place: int) -> None:
