@@ -351,23 +351,22 @@ def load_from_function(trace: Trace, function: types.FunctionType, name: str) ->
         return value
     if name in ("__annotations__", "__type_params__") or (hasattr(types.FunctionType, name) and name != "__dict__"):
         return load_function_part(trace, function, name, source)
-    if name in function.__dict__:
-        value = function.__dict__[name]
-        return value if source is None else Lazy(value, Item(Attribute(source, "__dict__"), name))
     if name == "__dict__":
         return function_namespace(trace, function, source)
-    if source is not None:
+    record = trace.by_real.get(id(function.__dict__)) if source is not None else None
+    namespace = function.__dict__ if record is None else record.shadow
+    if name in namespace:
+        value = namespace[name]
+        inside = source is None or record is not None
+        return value if inside else Lazy(value, Item(Attribute(source, "__dict__"), name))
+    if source is not None and record is None:
         trace.guards.add(Attribute(source, "__dict__"), "lacks_key", name)
     raise Raised(AttributeError(f"'function' object has no attribute '{name}'"))
 
 
 def function_namespace(trace: Trace, function: types.FunctionType, source: Source | None) -> object:
-    """The dictionary of a function made inside; of one from outside a copy that can only be read."""
-    if source is None:
-        return function.__dict__
-    base = Attribute(source, "__dict__")
-    trace.guards.add(base, "keys", tuple(function.__dict__))
-    return types.MappingProxyType({key: Lazy(value, Item(base, key)) for key, value in function.__dict__.items()})
+    """The dictionary of a function made inside; of one from outside a copy, like any dictionary."""
+    return function.__dict__ if source is None else wrap(trace, function.__dict__, Attribute(source, "__dict__"))
 
 
 def load_function_part(trace: Trace, function: types.FunctionType, name: str, source: object) -> object:

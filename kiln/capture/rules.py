@@ -484,6 +484,11 @@ def rule_exc_info(trace, args, kwargs):
     return (None, None, None) if error is None else (type(error), error, traceback_of(trace, error))
 
 
+@rule(sys.exit)
+def rule_exit(trace, args, kwargs):
+    raise Raised(SystemExit(*arguments(trace, args)))
+
+
 @rule(globals)
 def rule_globals(trace, args, kwargs):
     raise trace.fail("globals()", "read and write global variables by name")
