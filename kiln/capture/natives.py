@@ -51,7 +51,7 @@ from .source import lookup
 from .symbols import NUMBER_FUNCTIONS, SYMBOLIC, arithmetic, is_arithmetic
 from .trace import Trace
 from .values import CONSTANT_TYPES, GraphBreak, Lazy, Raised
-from .wrap import force, getattr_static_dict
+from .wrap import HEAP_TYPE, force, getattr_static_dict
 
 RULES: dict[object, Callable] = {}
 
@@ -68,6 +68,9 @@ def rule(*functions: object) -> Callable:
 
 
 def rule_for(function: object) -> Callable | None:
+    kind = type(function)
+    if kind.__flags__ & HEAP_TYPE and isinstance(lookup(kind, "__hash__"), types.FunctionType):
+        return None  # an object of the program, whose __hash__ must not run here
     try:
         return RULES.get(function)
     except TypeError:  # unhashable callable object
