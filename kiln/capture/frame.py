@@ -208,7 +208,10 @@ class RootFrame(Frame):
                 made.add(instruction.argval)
         for name in self.code.co_cellvars:
             if name in self.locals and name not in made:
-                self.cells[name] = force(self.trace, self.locals.pop(name))  # type: ignore[assignment]
+                value = force(self.trace, self.locals[name])
+                if type(value) is types.CellType:  # else an inlined comprehension (3.12) has the slot for itself
+                    self.cells[name] = value
+                    del self.locals[name]
 
     def closure(self) -> dict[str, types.CellType]:
         from .source import ClosureCell
