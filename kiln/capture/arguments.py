@@ -303,7 +303,7 @@ def as_callback(trace: Trace, value: object, function: object = None) -> object:
         return value
     if function in FACTORY_TAKERS and isinstance(value, type) and not value.__flags__ & HEAP_TYPE:
         return value
-    return trace.trampoline(value)
+    return trace.trampoline(unproxy(value))
 
 
 COMPARISON_KEY = type(functools.cmp_to_key(lambda a, b: 0))

@@ -22,7 +22,7 @@ from . import library, natives, torch_calls
 from .appending import ListMethod, call_list_method
 from .attributes import class_attribute_source, name_class_value
 from .raising import from_native
-from .source import Attribute, Item, lookup, Referent
+from .source import Attribute, Item, Referent, lookup
 from .trace import Trace
 from .values import Raised, Trampoline
 from .wrap import HEAP_TYPE, class_attribute, force, wrap

@@ -1,3 +1,4 @@
+# ruff: noqa: F401, F821, F841, F842, UP037  (the programs are what they are on purpose)
 """Control flow in captured code: branches, loops, match, assert, del, unpacking, comprehensions, walrus, slices.
 
 PYTEST_DONT_REWRITE: the assert statements here belong to the programs.
@@ -213,9 +214,34 @@ def describe(value):
 
 @program(X)
 def match_patterns(x):
-    values = [0, True, 2.5, None, 101, 50, 0.5, "s", "text", Color.RED, Color.BLUE, [], [7], (1, 2, 3, 4), [1, (2, 3), 4]]
+    values = [
+        0,
+        True,
+        2.5,
+        None,
+        101,
+        50,
+        0.5,
+        "s",
+        "text",
+        Color.RED,
+        Color.BLUE,
+        [],
+        [7],
+        (1, 2, 3, 4),
+        [1, (2, 3), 4],
+    ]
     values += [(9, 8, 7, 6), {"kind": "a", "value": 1}, {"kind": "b", "z": 2}, {"q": 1}, {}, Point(0, 5), Point(1, 2)]
-    values += [Point(1, Point(2, 3)), Shape("circle", 4), Shape("square", 5), {1}, Named(1, 2), Named(5, 6), range(3), 3j]
+    values += [
+        Point(1, Point(2, 3)),
+        Shape("circle", 4),
+        Shape("square", 5),
+        {1},
+        Named(1, 2),
+        Named(5, 6),
+        range(3),
+        3j,
+    ]
     values += [b"bytes", collections.deque([1]), "abc"[:2], -1, True]
     return x + 1, [describe(value) for value in values]
 
@@ -413,7 +439,14 @@ def generator_expressions(x):
     first = next(lazy)
     rest = list(lazy)
     nested = list(tuple(j for j in range(i)) for i in range(3))
-    return first, rest, nested, max(len(str(n)) for n in (1, 22, 333)), dict((k, 1) for k in "ab"), ",".join(c for c in "xyz")
+    return (
+        first,
+        rest,
+        nested,
+        max(len(str(n)) for n in (1, 22, 333)),
+        dict((k, 1) for k in "ab"),
+        ",".join(c for c in "xyz"),
+    )
 
 
 @program(X)

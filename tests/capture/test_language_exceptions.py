@@ -1,3 +1,4 @@
+# ruff: noqa: B016, B030, B904, F841  (the programs are what they are on purpose)
 """Exceptions in captured code: try, except, else, finally, raise, chains of causes and contexts, custom classes."""
 
 import sys
@@ -143,7 +144,9 @@ def causes_and_contexts(x):
         except KeyError as key_error:
             raise ValueError("wrapped") from key_error
     except ValueError as error:
-        results.append((type(error.__cause__).__name__, error.__cause__ is error.__context__, error.__suppress_context__))
+        results.append(
+            (type(error.__cause__).__name__, error.__cause__ is error.__context__, error.__suppress_context__)
+        )
     try:
         try:
             1 / 0

@@ -1,3 +1,4 @@
+# ruff: noqa: UP008  (the programs are what they are on purpose)
 """Functions in captured code: arguments of every kind, closures, recursion, globals, decorators, imports, locals."""
 
 import functools
@@ -499,7 +500,17 @@ def function_attributes(x):
 
     f.extra = [1]
     f.extra.append(2)
-    return x, f.__name__, f.__qualname__, f.__doc__, f.__defaults__, f.__kwdefaults__, f.extra, f.__annotations__, f.__module__
+    return (
+        x,
+        f.__name__,
+        f.__qualname__,
+        f.__doc__,
+        f.__defaults__,
+        f.__kwdefaults__,
+        f.extra,
+        f.__annotations__,
+        f.__module__,
+    )
 
 
 @program(X)
@@ -586,7 +597,11 @@ def test_arguments_of_the_compiled_function():
     def program(a, b=2, /, c=3, *args, d, e=5, **kwargs):
         return a * b + c, args, d, e, kwargs
 
-    calls = [Call((X,), {"d": 1}), Call((X, 3, 4, 5, 6), {"d": 1, "e": 2, "z": 3}), Call((X,), {"d": Y, "b": 1, "a": 7})]
+    calls = [
+        Call((X,), {"d": 1}),
+        Call((X, 3, 4, 5, 6), {"d": 1, "e": 2, "z": 3}),
+        Call((X,), {"d": Y, "b": 1, "a": 7}),
+    ]
     check(program, calls=calls, breaks_every=(None, "line"))
 
 

@@ -1,3 +1,4 @@
+# ruff: noqa: UP028  (the programs are what they are on purpose)
 """Generators in captured code: consumed inside, with send, throw, close, delegation, and alive at a graph break."""
 
 import itertools
@@ -85,10 +86,31 @@ def consumed_by_loops(x):
 
 @program(X)
 def consumed_by_builtins(x):
-    values = [list(count_up(3)), tuple(count_up(2)), set(count_up(3)), sum(count_up(4)), max(count_up(4)), sorted(count_up(3))]
-    values += [dict.fromkeys(count_up(2)), any(i > 1 for i in count_up(3)), all(count_up(3)), ",".join(str(i) for i in count_up(3))]
-    values += [list(map(str, count_up(2))), list(filter(None, count_up(3))), list(enumerate(count_up(2))), [*count_up(2), 9]]
-    values += [list(itertools.islice(count_up(9), 2, 5)), list(itertools.chain(count_up(1), count_up(2))), 2 in count_up(4)]
+    values = [
+        list(count_up(3)),
+        tuple(count_up(2)),
+        set(count_up(3)),
+        sum(count_up(4)),
+        max(count_up(4)),
+        sorted(count_up(3)),
+    ]
+    values += [
+        dict.fromkeys(count_up(2)),
+        any(i > 1 for i in count_up(3)),
+        all(count_up(3)),
+        ",".join(str(i) for i in count_up(3)),
+    ]
+    values += [
+        list(map(str, count_up(2))),
+        list(filter(None, count_up(3))),
+        list(enumerate(count_up(2))),
+        [*count_up(2), 9],
+    ]
+    values += [
+        list(itertools.islice(count_up(9), 2, 5)),
+        list(itertools.chain(count_up(1), count_up(2))),
+        2 in count_up(4),
+    ]
     first, *rest = count_up(3)
     a, b = count_up(2)
     return x + first, rest, a, b, values, max(*count_up(3), 7), list(tree(3)), dict(enumerate(count_up(2)))
@@ -157,7 +179,14 @@ def sending(x):
 def throwing(x):
     log = []
     g = careful(log)
-    values = [next(g), g.send(1), g.throw(ValueError("v", 2)), g.send(3), g.throw(ValueError), g.throw(ValueError("again"))]
+    values = [
+        next(g),
+        g.send(1),
+        g.throw(ValueError("v", 2)),
+        g.send(3),
+        g.throw(ValueError),
+        g.throw(ValueError("again")),
+    ]
     try:
         g.throw(KeyError("k"))
     except KeyError as error:
@@ -362,7 +391,16 @@ def iterators_of_classes(x):
     c = Countdown(4)
     first = next(c)
     pairs = list(zip(Iterating([1, 2]), Countdown(5), strict=False))
-    return x + first, list(c), list(Iterating("ab")), sum(Iterating([1, 2])), pairs, [*Countdown(2)], max(Countdown(3)), 1 in Countdown(3)
+    return (
+        x + first,
+        list(c),
+        list(Iterating("ab")),
+        sum(Iterating([1, 2])),
+        pairs,
+        [*Countdown(2)],
+        max(Countdown(3)),
+        1 in Countdown(3),
+    )
 
 
 @program.breaking(X)

@@ -136,7 +136,18 @@ def tensor_arithmetic(x, y):
 
 @program(X, Y)
 def tensor_comparisons(x, y):
-    return x < y, x <= 1.0, 1.0 >= x, x == y, x != 0.5, 0.5 == x, (x > 0) & (y > 6), (x > 0) | (y < 0), ~(x > 0.3), (x > 0) ^ True
+    return (
+        x < y,
+        x <= 1.0,
+        1.0 >= x,
+        x == y,
+        x != 0.5,
+        0.5 == x,
+        (x > 0) & (y > 6),
+        (x > 0) | (y < 0),
+        ~(x > 0.3),
+        (x > 0) ^ True,
+    )
 
 
 @program(X, Y)
@@ -261,7 +272,17 @@ def user_comparisons(x):
 @program(X)
 def user_numbers(x):
     a = Money(2)
-    return x[Money(1)], int(a), float(a), divmod(Money(7), 2), round(a), round(a, 3), [10, 20, 30][a], "abc"[a], range(5)[a]
+    return (
+        x[Money(1)],
+        int(a),
+        float(a),
+        divmod(Money(7), 2),
+        round(a),
+        round(a, 3),
+        [10, 20, 30][a],
+        "abc"[a],
+        range(5)[a],
+    )
 
 
 @program(X)
@@ -432,7 +453,19 @@ def container_protocol(x):
     del bag[-1]
     found = 7 in bag, 9 in bag, 9 not in bag
     a, *b = bag
-    return x * len(bag), bag[0], bag[1:], found, list(bag), list(reversed(bag)), bool(Bag()), a, b, bag(1, k=2), hash(bag)
+    return (
+        x * len(bag),
+        bag[0],
+        bag[1:],
+        found,
+        list(bag),
+        list(reversed(bag)),
+        bool(Bag()),
+        a,
+        b,
+        bag(1, k=2),
+        hash(bag),
+    )
 
 
 class OldSequence:
@@ -527,12 +560,19 @@ def test_operators(program, args, expect):
     TABLE.run(program, args, expect)
 
 
-@pytest.mark.parametrize("name", ["add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "lt", "le", "eq", "ne", "gt", "ge"])
+@pytest.mark.parametrize(
+    "name", ["add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "lt", "le", "eq", "ne", "gt", "ge"]
+)
 def test_operator_module(name):
     function = getattr(operator, name)
 
     def program(x, a, b):
-        return function(a, b), function(x, b), function(b, x), function(Money(3), Money(4)) if name in ("add", "lt") else 0
+        return (
+            function(a, b),
+            function(x, b),
+            function(b, x),
+            function(Money(3), Money(4)) if name in ("add", "lt") else 0,
+        )
 
     check(program, X, 7, 2, fullgraph=True, breaks_every=(None, "line"))
 

@@ -1,3 +1,4 @@
+# ruff: noqa: B905, F524, UP030, UP031, UP032  (the programs are what they are on purpose)
 """Text in captured code: f-strings, format specifications, %-formatting and the methods of str."""
 
 import datetime
@@ -15,8 +16,13 @@ TABLE = program = ProgramTable()
 def f_strings(x, i, f, s):
     width, digits = 8, 2
     texts = [f"{i}", f"{i:05d}|{f:.3f}|{s!r}|{s:>6}", f"{i + 1 =}", f"{s!s:^10}", f"{'nested ' + s!a}", f"{{{i}}}"]
-    texts += [f"{f:{width}.{digits}f}", f"{i:#x} {i:b} {10**6:,} {f:e} {f:%}", f"{None} {True} {1j}", f"{[1, 'a']} {(1,)}"]
-    texts += [f"{ {'k': s} } {len(s)} {s.upper()} {x.shape} {x.dtype} {x.dim()}", f"{'' or 'x'}" f"{i}" "y", rf"\n{i}"]
+    texts += [
+        f"{f:{width}.{digits}f}",
+        f"{i:#x} {i:b} {10**6:,} {f:e} {f:%}",
+        f"{None} {True} {1j}",
+        f"{[1, 'a']} {(1,)}",
+    ]
+    texts += [f"{ {'k': s} } {len(s)} {s.upper()} {x.shape} {x.dtype} {x.dim()}", f"{'' or 'x'}{i}y", rf"\n{i}"]
     return x + len(texts), texts
 
 
@@ -29,7 +35,12 @@ def f_strings_of_numbers(x, i, f, s):
 @program(X, 3, 2.5, "name")
 def formatting(x, i, f, s):
     texts = ["%d %s %r %5.2f %x %%" % (i, s, s, f, 255), "%(a)s-%(b)03d" % {"a": s, "b": i}, "%s" % i, "%s" % (s,)]
-    texts += ["{} {}".format(i, s), "{1}{0}".format(i, s), "{a:>5}|{b!r}".format(a=i, b=s), "{0[1]} {1[k]}".format([1, 2], {"k": s})]
+    texts += [
+        "{} {}".format(i, s),
+        "{1}{0}".format(i, s),
+        "{a:>5}|{b!r}".format(a=i, b=s),
+        "{0[1]} {1[k]}".format([1, 2], {"k": s}),
+    ]
     texts += [format(f, ".1f"), format(i), format(s, "*^9"), str(f), repr(s), ascii("é"), "{:{}}".format(s, 10)]
     texts += ["{:>{width}.{digits}}".format(f, width=9, digits=2), "{x}".format_map({"x": i}), "%s %s" % (None, [1, s])]
     return x * i, texts
@@ -39,13 +50,60 @@ def formatting(x, i, f, s):
 def string_methods(x, s):
     t = s.strip()
     values = [t.lower(), t.upper(), t.title(), t.swapcase(), t.capitalize(), t.casefold(), s.lstrip(), s.rstrip("d ")]
-    values += [t.split(","), t.rsplit("o", 1), t.partition(", "), t.rpartition("o"), "a\nb".splitlines(), "-".join(["a", "b"])]
-    values += [t.find("o"), t.rfind("o"), t.index("l"), t.rindex("l"), t.count("l"), t.replace("l", "L", 1), t.zfill(15)]
-    values += [t.startswith("He"), t.endswith(("d", "x")), t.center(20, "*"), t.ljust(15), t.rjust(15), t.encode(), len(t)]
-    values += ["a1".isalnum(), "a".isalpha(), "1".isdigit(), "1".isdecimal(), "½".isnumeric(), "a".islower(), "A".isupper()]
-    values += [" ".isspace(), "A b".istitle(), "id".isidentifier(), "a".isprintable(), "a".isascii(), "\t".expandtabs(2)]
+    values += [
+        t.split(","),
+        t.rsplit("o", 1),
+        t.partition(", "),
+        t.rpartition("o"),
+        "a\nb".splitlines(),
+        "-".join(["a", "b"]),
+    ]
+    values += [
+        t.find("o"),
+        t.rfind("o"),
+        t.index("l"),
+        t.rindex("l"),
+        t.count("l"),
+        t.replace("l", "L", 1),
+        t.zfill(15),
+    ]
+    values += [
+        t.startswith("He"),
+        t.endswith(("d", "x")),
+        t.center(20, "*"),
+        t.ljust(15),
+        t.rjust(15),
+        t.encode(),
+        len(t),
+    ]
+    values += [
+        "a1".isalnum(),
+        "a".isalpha(),
+        "1".isdigit(),
+        "1".isdecimal(),
+        "½".isnumeric(),
+        "a".islower(),
+        "A".isupper(),
+    ]
+    values += [
+        " ".isspace(),
+        "A b".istitle(),
+        "id".isidentifier(),
+        "a".isprintable(),
+        "a".isascii(),
+        "\t".expandtabs(2),
+    ]
     values += [t.removeprefix("He"), t.removesuffix("ld"), t.translate(str.maketrans("lo", "01")), t[7:], t[-1], t * 2]
-    values += [list("abc"), sorted("bca"), "".join(reversed("abc")), "b" in "abc", min("bca"), ord("a"), chr(98), hex(10)]
+    values += [
+        list("abc"),
+        sorted("bca"),
+        "".join(reversed("abc")),
+        "b" in "abc",
+        min("bca"),
+        ord("a"),
+        chr(98),
+        hex(10),
+    ]
     return x + len(values), values
 
 
@@ -54,7 +112,16 @@ def bytes_methods(x, b):
     array = bytearray(b)
     array.append(33)
     array[0] = 65
-    return x, b.split(b","), b.upper(), b.decode("ascii"), bytes(array), b.hex(), int.from_bytes(b"\1\2", "big"), b.find(b"b")
+    return (
+        x,
+        b.split(b","),
+        b.upper(),
+        b.decode("ascii"),
+        bytes(array),
+        b.hex(),
+        int.from_bytes(b"\1\2", "big"),
+        b.find(b"b"),
+    )
 
 
 @program(X, "abc")
@@ -87,7 +154,17 @@ class OnlyRepr:
 @program(X)
 def text_of_objects(x):
     n, o = Named("n"), OnlyRepr()
-    return x, str(n), repr(n), f"{n} {n!s} {n!r} {n:>5}", f"{o} {o!s}", "{} {!r}".format(n, n), "%s %r" % (n, n), "%s" % o, format(o)
+    return (
+        x,
+        str(n),
+        repr(n),
+        f"{n} {n!s} {n!r} {n:>5}",
+        f"{o} {o!s}",
+        "{} {!r}".format(n, n),
+        "%s %r" % (n, n),
+        "%s" % o,
+        format(o),
+    )
 
 
 @program(X)
@@ -99,7 +176,16 @@ def text_of_containers_of_objects(x):
 @program(X)
 def text_of_exceptions_and_classes(x):
     error = ValueError("bad", 3)
-    return x, str(error), repr(error), f"{error}", str(ValueError), f"{int} {Named.__name__}", str(KeyError("k")), f"{type(x)}"
+    return (
+        x,
+        str(error),
+        repr(error),
+        f"{error}",
+        str(ValueError),
+        f"{int} {Named.__name__}",
+        str(KeyError("k")),
+        f"{type(x)}",
+    )
 
 
 @program.breaking(X)
@@ -152,7 +238,9 @@ def test_text(program, args, expect):
     TABLE.run(program, args, expect)
 
 
-@pytest.mark.parametrize("spec", ["", "5", "<5", ">5", "^5", "05", "+", " ", ",", "_", "x", "#b", "c", ".2f", "e", "g", "%"])
+@pytest.mark.parametrize(
+    "spec", ["", "5", "<5", ">5", "^5", "05", "+", " ", ",", "_", "x", "#b", "c", ".2f", "e", "g", "%"]
+)
 def test_format_specifications(spec):
     def program(x, n):
         return x, f"{n:{spec}}", format(n, spec), f"%{spec}" if spec else ""

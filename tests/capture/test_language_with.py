@@ -22,7 +22,9 @@ class Manager:
         return self if self.result is None else self.result
 
     def __exit__(self, kind, error, traceback):
-        self.log.append(("exit", self.name, None if kind is None else kind.__name__, None if error is None else error.args))
+        self.log.append(
+            ("exit", self.name, None if kind is None else kind.__name__, None if error is None else error.args)
+        )
         return kind is not None and issubclass(kind, self.suppress)
 
 

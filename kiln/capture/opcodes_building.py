@@ -1,0 +1,178 @@
+"""Opcodes that build and unpack containers and text."""
+
+from __future__ import annotations
+
+from . import operators
+from .attributes import load_attribute
+from .calls import call
+from .frame import Frame
+from .opcode_table import opcode
+from .rules import get_iterator
+from .values import Raised
+from .wrap import force
+
+# -- building -------------------------------------------------------------------------------------------------------
+
+
+@opcode("BUILD_TUPLE")
+def build_tuple(frame, instruction):
+    items = frame.pop_many(instruction.arg)
+    following = frame.bytecode.instructions[frame.next]
+    if following.op == "RETURN_VALUE" and frame is frame.trace.frames[0]:
+        frame.push(tuple(items))  # handed back as it is: nobody looks into it here
+    else:
+        frame.push(tuple([force(frame.trace, item) for item in items]))
+
+
+@opcode("BUILD_LIST")
+def build_list(frame, instruction):
+    frame.push(frame.pop_many(instruction.arg))
+
+
+@opcode("BUILD_SET")
+def build_set(frame, instruction):
+    items = [force(frame.trace, item) for item in frame.pop_many(instruction.arg)]
+    frame.push(native(frame, set, items))
+
+
+def native(frame: Frame, function: object, *args: object) -> object:
+    from . import natives
+
+    return natives.call_native_default(frame.trace, function, args, {})
+
+
+@opcode("BUILD_MAP")
+def build_map(frame, instruction):
+    items = frame.pop_many(2 * instruction.arg)
+    made: dict = {}
+    frame.push(made)
+    for key, value in zip(items[::2], items[1::2], strict=True):
+        operators.set_item(frame.trace, made, force(frame.trace, key), value)
+
+
+@opcode("BUILD_CONST_KEY_MAP")
+def build_const_key_map(frame, instruction):
+    keys = frame.pop()
+    frame.push(dict(zip(keys, frame.pop_many(instruction.arg), strict=True)))
+
+
+@opcode("BUILD_STRING")
+def build_string(frame, instruction):
+    frame.push("".join([force(frame.trace, part) for part in frame.pop_many(instruction.arg)]))
+
+
+@opcode("BUILD_SLICE")
+def build_slice(frame, instruction):
+    frame.push(slice(*(force(frame.trace, part) for part in frame.pop_many(instruction.arg))))
+
+
+@opcode("FORMAT_VALUE")
+def format_value(frame, instruction):
+    flags = instruction.arg
+    spec = frame.pop() if flags & 4 else ""
+    value = convert_text(frame, frame.pop(), flags & 3)
+    frame.push(call(frame.trace, format, (value, spec), {}))
+
+
+def convert_text(frame: Frame, value: object, kind: int) -> object:
+    converter = (None, str, repr, ascii)[kind]
+    return value if converter is None else call(frame.trace, converter, (value,), {})
+
+
+@opcode("CONVERT_VALUE")
+def convert_value(frame, instruction):
+    frame.push(convert_text(frame, frame.pop(), instruction.arg))
+
+
+@opcode("FORMAT_SIMPLE")
+def format_simple(frame, instruction):
+    frame.push(call(frame.trace, format, (frame.pop(), ""), {}))
+
+
+@opcode("FORMAT_WITH_SPEC")
+def format_with_spec(frame, instruction):
+    spec, value = frame.pop(), frame.pop()
+    frame.push(call(frame.trace, format, (value, spec), {}))
+
+
+@opcode("LIST_APPEND")
+def list_append(frame, instruction):
+    value = frame.pop_raw()
+    frame.peek(instruction.arg).append(value)
+
+
+@opcode("SET_ADD")
+def set_add(frame, instruction):
+    value = frame.pop()
+    call(frame.trace, frame.peek(instruction.arg).add, (value,), {})
+
+
+@opcode("MAP_ADD")
+def map_add(frame, instruction):
+    value, key = frame.pop_raw(), frame.pop()
+    operators.set_item(frame.trace, frame.peek(instruction.arg), key, value)
+
+
+@opcode("LIST_EXTEND")
+def list_extend(frame, instruction):
+    items = frame.pop()
+    target = frame.peek(instruction.arg)
+    try:
+        call(frame.trace, target.extend, (iterable(frame, items),), {})
+    except Raised as raised:
+        if isinstance(raised.error, TypeError) and "not iterable" in str(raised.error):
+            name = type(items).__name__
+            frame.raise_error(TypeError(f"Value after * must be an iterable, not {name}"))
+        raise
+
+
+def iterable(frame: Frame, value: object) -> object:
+    """Something native code may iterate: interpreted ``__iter__`` and tensors included."""
+    if isinstance(value, list | tuple | dict | str | set | frozenset | range) and type(value).__module__ == "builtins":
+        return value
+    return get_iterator(frame.trace, value)
+
+
+@opcode("SET_UPDATE")
+def set_update(frame, instruction):
+    items = frame.pop()
+    call(frame.trace, frame.peek(instruction.arg).update, (iterable(frame, items),), {})
+
+
+@opcode("DICT_UPDATE", "DICT_MERGE")
+def dict_update(frame, instruction):
+    items = frame.pop()
+    target = frame.peek(instruction.arg)
+    if instruction.op == "DICT_MERGE":
+        keys = call(frame.trace, load_attribute(frame.trace, items, "keys"), (), {})
+        for key in operators.consume(frame.trace, keys):
+            if key in target:
+                raise frame.trace.fail("a keyword argument given twice")
+            operators.set_item(frame.trace, target, key, operators.get_item(frame.trace, items, key))
+    else:
+        call(frame.trace, dict.update, (target, items), {})
+
+
+@opcode("LIST_TO_TUPLE")
+def list_to_tuple(frame, instruction):
+    frame.push(tuple([force(frame.trace, item) for item in frame.pop()]))
+
+
+@opcode("UNPACK_SEQUENCE")
+def unpack_sequence(frame, instruction):
+    value = frame.pop()
+    items = operators.unpack(frame.trace, value, instruction.arg)
+    frame.stack.extend(reversed(items))
+
+
+@opcode("UNPACK_EX")
+def unpack_ex(frame, instruction):
+    before, after = instruction.arg & 0xFF, instruction.arg >> 8
+    items = list(operators.unpackable(frame.trace, frame.pop()))
+    if len(items) < before + after:
+        frame.raise_error(
+            ValueError(f"not enough values to unpack (expected at least {before + after}, got {len(items)})")
+        )
+    middle = items[before : len(items) - after]
+    parts = [*items[:before], middle, *(items[len(items) - after :] if after else [])]
+    frame.stack.extend(reversed(parts))
