@@ -179,14 +179,14 @@ def detach(value: Any) -> Any:
 UNSTABLE = re.compile(r"^(empty|new_empty|empty_strided|new_empty_strided|empty_like|empty_permuted)$")
 
 
-def judge(case: Case) -> Verdict:
+def judge(case: Case, dynamic: bool | None = None) -> Verdict:
     """Compare one call with eager."""
     if has_sparse((case.args, case.kwargs)):
         return judge_sparse(case)
     before = events.counters["taken over"]
     with events.listen() as heard:
         try:
-            report = check(case.program, *case.args, kwargs=case.kwargs)
+            report = check(case.program, *case.args, kwargs=case.kwargs, dynamic=dynamic)
         except Mismatch as mismatch:
             found = sorted(mismatch.differences, key=lambda text: "raised" not in text)  # the error first: it explains
             return Verdict("failed", re.sub(r"\s+", " ", "; ".join(found[:2])))
@@ -220,13 +220,19 @@ def judge_sparse(case: Case) -> Verdict:
     return Verdict("broken", "sparse arguments") if equal else Verdict("failed", "other values")
 
 
-def sweep(pattern: str = "", samples: int = 2, shard: tuple[int, int] = (1, 1), verbose: bool = False) -> Summary:
+def sweep(
+    pattern: str = "",
+    samples: int = 2,
+    shard: tuple[int, int] = (1, 1),
+    dynamic: bool | None = None,
+    verbose: bool = False,
+) -> Summary:
     """Judge all cases of the operators whose name matches."""
     summary = Summary()
     chosen = [op for op in operators() if re.search(pattern, op.formatted_name) and not UNSTABLE.match(op.name)]
     for operator in chosen[shard[0] - 1 :: shard[1]]:
         for case in cases(operator, samples):
-            verdict = judge(case)
+            verdict = judge(case, dynamic)
             summary.add(case, verdict)
             if verbose:
                 print(f"{case.name}: {verdict.status} {verdict.reason[:200]}", flush=True)
@@ -238,12 +244,13 @@ def main() -> int:
     parser.add_argument("-k", dest="pattern", default="", help="regular expression that operator names must match")
     parser.add_argument("-n", dest="samples", type=int, default=2, help="samples an operator")
     parser.add_argument("--shard", default="1/1", help="which part of the operators: 1/2, 2/2")
+    parser.add_argument("--dynamic", action="store_true", default=None, help="with all sizes symbolic")
     parser.add_argument("-v", dest="verbose", action="store_true")
     options = parser.parse_args()
     shard = tuple(int(part) for part in options.shard.split("/"))
     with kiln.config.patch(raise_internal_errors=True), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        summary = sweep(options.pattern, options.samples, shard, options.verbose)  # type: ignore[arg-type]
+        summary = sweep(options.pattern, options.samples, shard, options.dynamic, options.verbose)  # type: ignore[arg-type]
     for line in summary.lines():
         print(line)
     return 1 if summary.counts["failed"] else 0
