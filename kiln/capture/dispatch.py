@@ -19,9 +19,8 @@ import torch.fx
 
 from .. import _native, exc
 from ..backends import call_backend
-from ..bytecode import Bytecode
+from ..bytecode import Bytecode, route_calls
 from ..bytecode.plan import OWN_PREFIX
-from ..bytecode import route_calls
 from ..bytecode.split import CannotSplit, split
 from ..config import config
 from ..report import events
@@ -60,8 +59,11 @@ class FrameCache:
 _CACHES: weakref.WeakValueDictionary[tuple, FrameCache] = weakref.WeakValueDictionary()
 
 
-def cache_for(code: types.CodeType, options: Options) -> FrameCache:
-    key = (id(code), id(options.backend), options.fullgraph, options.dynamic, id(options) if options.options else 0)
+def cache_for(function: types.FunctionType, options: Options) -> FrameCache:
+    """The cache of a function's code; of its globals too, since continuations are functions with globals."""
+    code = function.__code__
+    asked = (id(options.backend), options.fullgraph, options.dynamic, id(options) if options.options else 0)
+    key = (id(code), id(function.__globals__), *asked)
     cache = _CACHES.get(key)
     if cache is None or cache.code() is not code:
         cache = _CACHES[key] = FrameCache(code, options)
@@ -74,7 +76,7 @@ _DISPATCHERS: weakref.WeakSet = weakref.WeakSet()
 def make_dispatcher(function: types.FunctionType, options: Options) -> _native.Dispatcher:
     """A callable that compiles the function as it is called."""
     dispatcher = _native.Dispatcher(function, miss)
-    dispatcher.__dict__["_kiln_cache"] = cache_for(function.__code__, options)
+    dispatcher.__dict__["_kiln_cache"] = cache_for(function, options)
     dispatcher.__dict__["_kiln_bound"] = {}
     dispatcher.__dict__["_kiln_reasons"] = []
     dispatcher.changed = redefined
@@ -85,7 +87,7 @@ def make_dispatcher(function: types.FunctionType, options: Options) -> _native.D
 def redefined(dispatcher: _native.Dispatcher) -> None:
     """The function got another ``__code__`` or other defaults."""
     cache = dispatcher.__dict__["_kiln_cache"]
-    dispatcher.__dict__["_kiln_cache"] = cache_for(dispatcher.function.__code__, cache.options)
+    dispatcher.__dict__["_kiln_cache"] = cache_for(dispatcher.function, cache.options)
     dispatcher.__dict__["_kiln_bound"] = {}
     dispatcher.__dict__["_kiln_reasons"] = []
 
@@ -438,6 +440,8 @@ def route(callee: object, options: Options) -> object:
         routed = route(callee.__func__, options)
         return callee if routed is callee.__func__ else types.MethodType(routed, callee.__self__)  # type: ignore[arg-type]
     if type(callee) is types.FunctionType and worth_compiling(callee):
+        if is_deep():
+            return callee
         known = callee.__dict__.get(ROUTES, {}).get(id(options))
         return known if known is not None and known.function is callee else make_route(callee, options)
     method = lookup(type(callee), "__call__")
@@ -447,8 +451,17 @@ def route(callee: object, options: Options) -> object:
     return callee
 
 
+def is_deep() -> bool:
+    """Whether so many calls are open that recursion should go on in eager, which takes fewer frames a call."""
+    try:
+        sys._getframe(sys.getrecursionlimit() // 3)
+    except ValueError:
+        return False
+    return True
+
+
 def make_route(callee: types.FunctionType, options: Options) -> _native.Dispatcher:
-    """A dispatcher for the callee, remembered; in a new table where the present one was copied from another function."""
+    """A dispatcher for the callee, remembered; in a new table where the present one was copied from another."""
     made = make_dispatcher(callee, options)
     known = callee.__dict__.get(ROUTES, {})
     own = {key: dispatcher for key, dispatcher in known.items() if dispatcher.function is callee}

@@ -321,6 +321,16 @@ def test_recursion_across_breaks():
     check(down, X, 4, calls=2, breaks_every=(None, "line"))
 
 
+def test_deep_recursion_across_breaks():
+    def down(x, n):
+        if n == 0:
+            return x
+        print(end="")
+        return down(x + 1, n - 1) + 1
+
+    assert kiln.compile(down)(X, 500)[0] == X[0] + 1000
+
+
 @program(X, breaks_every=EVERY)
 def comprehensions(x):
     squares = [native(i) * x for i in range(3) if native(i) % 2]
@@ -771,6 +781,16 @@ def test_entries_of_continuations_are_freed():
     for _ in range(5):
         kiln.compile(make())(X)
     assert graphs() <= before + 2
+
+
+def test_one_code_with_different_globals():
+    source = "def f(x):\n    y = x + level\n    shout(level)\n    return y * level\n"
+    spaces = [{"level": level, "shout": print} for level in (1, 2)]
+    exec(source, spaces[0])
+    functions = [type(shout)(spaces[0]["f"].__code__, space, "f") for space in spaces]
+    for function, space in zip(functions, spaces, strict=True):
+        level = space["level"]
+        assert torch.equal(kiln.compile(function)(X), (X + level) * level)
 
 
 @TABLE.rows
