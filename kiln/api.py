@@ -19,7 +19,7 @@ _NOTHING: Any = object()  # "no argument": None is one, and a mistake
 def compile(
     function: Any = _NOTHING,
     *,
-    backend: str | Callable = "eager",
+    backend: str | Callable[..., Any] = "eager",
     fullgraph: bool = False,
     dynamic: bool | None = None,
     options: dict[str, Any] | None = None,
@@ -122,7 +122,7 @@ def is_compiling() -> bool:
     return False
 
 
-def allow_in_graph(function: Callable) -> Callable:
+def allow_in_graph(function: Callable[..., Any]) -> Callable[..., Any]:
     """Put calls of a function into graphs as they are, without looking into it."""
     from .capture.torch_calls import ALLOWED
 

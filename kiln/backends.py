@@ -53,7 +53,7 @@ def call_backend(
 ) -> Callable[..., Any]:
     """Compile a graph captured at a place; what goes wrong in the backend is the backend's."""
     try:
-        compiled = options.backend(module, list(example_inputs), **options.options)
+        compiled: Callable[..., Any] = options.backend(module, list(example_inputs), **options.options)
     except exc.KilnError:
         raise
     except Exception as error:
@@ -63,14 +63,16 @@ def call_backend(
     return compiled
 
 
-@register_backend(name="eager")
 def eager(graph_module: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
     """Run the captured graph op by op."""
     return graph_module.forward
 
 
-@register_backend(name="print")
 def print_graph(graph_module: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
     """Show each graph, then run it op by op."""
     print(graph_module.print_readable(print_output=False))
     return graph_module.forward
+
+
+register_backend(eager, name="eager")
+register_backend(print_graph, name="print")

@@ -87,7 +87,7 @@ def count_operations(module: torch.fx.GraphModule) -> int:
     return sum(node.op in ("call_function", "call_method", "call_module") for node in module.graph.nodes)
 
 
-def explain(function: Callable, *, dynamic: bool | None = None) -> Callable[..., Explanation]:
+def explain(function: Callable[..., Any], *, dynamic: bool | None = None) -> Callable[..., Explanation]:
     """``kiln.explain(f)(*args)``: run the call compiled, and tell what the compiler did for it."""
     from .api import compile
     from .report import events
@@ -105,7 +105,7 @@ def explain(function: Callable, *, dynamic: bool | None = None) -> Callable[...,
     return run
 
 
-def fresh_eager() -> Callable:
+def fresh_eager() -> Callable[..., Any]:
     """A backend of its own, so that nothing compiled before is reused."""
     return lambda graph_module, example_inputs: graph_module.forward
 
@@ -121,7 +121,7 @@ class Exported:
         return iter((self.graph_module, self.guards))
 
 
-def export(function: Callable, *, dynamic: bool | None = None) -> Callable[..., Exported]:
+def export(function: Callable[..., Any], *, dynamic: bool | None = None) -> Callable[..., Exported]:
     """``kiln.export(f)(*args)``: the graph module of the whole call, and its guards. Raises where it would break."""
     from .api import compile
     from .report import events

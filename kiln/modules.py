@@ -54,7 +54,7 @@ class OptimizedModule(torch.nn.Module):
             delattr(self._orig_mod, name)
 
     def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__(), *dir(self._orig_mod)})
+        return sorted({*object.__dir__(self), *dir(self._orig_mod)})
 
     def __reduce__(self) -> tuple[Any, ...]:
         return OptimizedModule, (self._orig_mod, self._kiln_options)
@@ -69,7 +69,7 @@ class OptimizedModule(torch.nn.Module):
         return bool(self._orig_mod)
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self._orig_mod)  # type: ignore[call-overload]
+        return iter(self._orig_mod)  # type: ignore[call-overload, no-any-return]
 
     def __contains__(self, item: Any) -> bool:
         return item in self._orig_mod  # type: ignore[operator]
