@@ -36,11 +36,14 @@ NATIVE_DESCRIPTORS = (
 )
 
 
+def load_method(trace: Trace, owner: object, name: str) -> object:
+    """``owner.name`` that is about to be called, and only that."""
+    appending = list_method(trace, owner, name)
+    return load_attribute(trace, owner, name) if appending is None else appending
+
+
 def load_attribute(trace: Trace, owner: object, name: str) -> object:
     """``owner.name``; may be lazy. Raises what the program would see, wrapped in :class:`Raised`."""
-    appending = list_method(trace, owner, name)
-    if appending is not None:
-        return appending
     owner = force(trace, owner)
     try:
         return load_by_kind(trace, owner, name)
@@ -425,7 +428,7 @@ def load_from_trampoline(trace: Trace, trampoline: Trampoline, name: str) -> obj
 
 def load_from_native(trace: Trace, function: object, name: str) -> object:
     """Builtin functions and the descriptors of native classes: what they are called never changes."""
-    if name in ("__name__", "__qualname__", "__doc__", "__module__", "__text_signature__", "__objclass__"):
+    if name in ("__name__", "__qualname__", "__doc__", "__module__", "__text_signature__", "__objclass__", "__self__"):
         try:
             return getattr(function, name)
         except AttributeError as error:

@@ -127,12 +127,13 @@ def is_native_subclass(cls: type) -> bool:
 
 
 def is_shallow(function: object) -> bool:
-    if isinstance(function, types.MethodDescriptorType | types.WrapperDescriptorType):
-        owner = function.__objclass__
-        return function.__name__ in SHALLOW_NAMES and (
-            owner in CONTAINERS or owner in ITERATOR_TYPES or owner in VIEW_TYPES or owner is torch.Size
-        )
-    return function in SHALLOW_FUNCTIONS
+    """Whether a builtin passes elements on without looking at them."""
+    if not isinstance(function, types.MethodDescriptorType | types.WrapperDescriptorType):
+        return function in SHALLOW_FUNCTIONS
+    owner, name = function.__objclass__, function.__name__
+    if name == "__contains__":
+        return owner in HASHING_TYPES  # a sequence compares its elements
+    return name in SHALLOW_NAMES and (owner in CONTAINERS or owner in ITERATOR_TYPES or owner in VIEW_TYPES)
 
 
 def consumes(function: object, position: int) -> bool:

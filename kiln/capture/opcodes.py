@@ -10,7 +10,7 @@ import types
 from collections.abc import Callable
 
 from . import opcodes_building, opcodes_calls, opcodes_exceptions, opcodes_match, operators  # noqa: F401  (fill the table)
-from .attributes import delete_attribute, load_attribute, store_attribute
+from .attributes import delete_attribute, load_attribute, load_method, store_attribute
 from .calls import call
 from .frame import NULL, RETURNED, Frame
 from .opcode_table import CALLABLE_FIRST, HANDLERS, opcode, push_callable
@@ -200,16 +200,15 @@ def load_locals(frame, instruction):
 
 @opcode("LOAD_ATTR")
 def load_attr(frame, instruction):
-    value = load_attribute(frame.trace, frame.pop_raw(), instruction.argval)
     if instruction.flag:
-        push_callable(frame, value)
+        push_callable(frame, load_method(frame.trace, frame.pop_raw(), instruction.argval))
     else:
-        frame.push(value)
+        frame.push(load_attribute(frame.trace, frame.pop_raw(), instruction.argval))
 
 
 @opcode("LOAD_METHOD")
-def load_method(frame, instruction):
-    push_callable(frame, load_attribute(frame.trace, frame.pop_raw(), instruction.argval))
+def load_method_opcode(frame, instruction):
+    push_callable(frame, load_method(frame.trace, frame.pop_raw(), instruction.argval))
 
 
 @opcode("LOAD_SUPER_ATTR")

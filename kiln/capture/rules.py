@@ -116,6 +116,18 @@ def rule_issubclass(trace, args, kwargs):
     return result
 
 
+@rule(type.__instancecheck__)
+def rule_instance_check(trace, args, kwargs):
+    """The check itself, past a metaclass that has its own."""
+    cls, value = arguments(trace, args)
+    return type.__subclasscheck__(cls, type_of(trace, value))
+
+
+@rule(type.__subclasscheck__)
+def rule_subclass_check(trace, args, kwargs):
+    return type.__subclasscheck__(*arguments(trace, args))
+
+
 @rule(callable)
 def rule_callable(trace, args, kwargs):
     value = force(trace, args[0])
