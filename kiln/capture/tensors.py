@@ -197,12 +197,21 @@ GRAPH_CONSTANTS = (type, types.BuiltinFunctionType, torch._ops.OpOverload, types
 def run_fake(trace: Trace, function: object, args: tuple, kwargs: dict) -> object:
     """Run on fakes. What goes wrong here is left to the real operation: it raises eager's own error, or works."""
     try:
-        with trace.environment.mode:
+        with trace.environment.mode, symbolic_kernels(trace):
             return function(*args, **kwargs)  # type: ignore[operator]
     except (GraphBreak, Raised):
         raise
     except Exception as error:
         raise fake_failure(trace, function_name(function), error) from error
+
+
+def symbolic_kernels(trace: Trace) -> contextlib.AbstractContextManager[object]:
+    """Where sizes are symbolic, torch's shape rules in Python, as many in C++ want plain numbers."""
+    if not trace.symbols:
+        return contextlib.nullcontext()
+    from torch._dispatch.python import enable_python_dispatcher
+
+    return enable_python_dispatcher()
 
 
 NEEDS_VALUES = frozenset({"DataDependentOutputException", "DynamicOutputShapeException", "GuardOnDataDependentSymNode"})
