@@ -18,7 +18,8 @@ from kiln.testing import Mismatch, check_source
 from .program import generate
 from .reduce import reduce
 
-# One program in four is also run with a graph break at every line: continuations and state between graphs.
+# One program in four is also run with a graph break at every line, one in sixteen at every instruction: continuations
+# and state between graphs.
 _BREAKING_SHARE = 4
 _SECONDS_FOR_ONE = 60
 _SECONDS_FOR_REDUCED = 5  # taking a statement out of a loop can make it endless
@@ -99,6 +100,13 @@ def reduced(
     return find_failure(smaller, failure.break_every, compile) or failure
 
 
+def modes_of(number: int) -> tuple[str | None, ...]:
+    """The ways in which program `number` of a chunk is run."""
+    if number % _BREAKING_SHARE:
+        return (None,)
+    return (None, "line") if number % _BREAKING_SHARE**2 else (None, "line", "instruction")
+
+
 def failures_in_chunk(
     number: int,
     examples: int,
@@ -122,7 +130,7 @@ def failures_in_chunk(
         nonlocal count
         source = generate(tape)
         note(source)
-        modes = (None, "line") if count % _BREAKING_SHARE == 0 else (None,)
+        modes = modes_of(count)
         count += 1
         for break_every in modes:
             failure = find_failure(source, break_every, compile)
