@@ -126,6 +126,9 @@ def is_native_subclass(cls: type) -> bool:
     return any(base in SAFE_OWNERS for base in cls.__mro__)
 
 
+SHALLOW_OWNERS = (*CONTAINERS, torch.Size)  # sizes stay symbolic
+
+
 def is_shallow(function: object) -> bool:
     """Whether a builtin passes elements on without looking at them."""
     if not isinstance(function, types.MethodDescriptorType | types.WrapperDescriptorType):
@@ -133,7 +136,7 @@ def is_shallow(function: object) -> bool:
     owner, name = function.__objclass__, function.__name__
     if name == "__contains__":
         return owner in HASHING_TYPES  # a sequence compares its elements
-    return name in SHALLOW_NAMES and (owner in CONTAINERS or owner in ITERATOR_TYPES or owner in VIEW_TYPES)
+    return name in SHALLOW_NAMES and (owner in SHALLOW_OWNERS or owner in ITERATOR_TYPES or owner in VIEW_TYPES)
 
 
 def consumes(function: object, position: int) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 FILE = "<kiln call>"
 _TEXT = "def call(target, /, *args, **kwargs): return target(*args, **kwargs)"
 _CODE: types.CodeType = compile(_TEXT, FILE, "exec").co_consts[0]
+_GLOBALS: dict[str, Any] = {"__name__": "kiln", "__builtins__": {}}
 _CODES: weakref.WeakKeyDictionary[type, types.CodeType] = weakref.WeakKeyDictionary()
 
 
@@ -27,14 +28,14 @@ def module_caller(kind: type) -> types.FunctionType:
     code = _CODES.get(kind)
     if code is None:
         code = _CODES[kind] = call_code(f"{kind.__qualname__}.__call__")
-    return types.FunctionType(code, {"__name__": "kiln", "__builtins__": {}})
+    return types.FunctionType(code, _GLOBALS)
 
 
 def object_caller(target: Any) -> types.FunctionType:
     """A function that passes its arguments on to a callable object, and looks like it."""
     name = getattr(target, "__qualname__", None) or f"{type(target).__qualname__}.__call__"
     code = _bound_code.replace(co_name=name.rpartition(".")[2], co_qualname=name)
-    made = types.FunctionType(code, {"__name__": "kiln", "__builtins__": {}}, None, None, (types.CellType(target),))
+    made = types.FunctionType(code, _GLOBALS, None, None, (types.CellType(target),))
     functools.update_wrapper(made, target, updated=())
     return made
 

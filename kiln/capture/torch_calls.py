@@ -218,6 +218,11 @@ for _name in ("size", "stride", "dim", "numel", "nelement", "ndimension", "stora
     _layout_query(_name)
 
 
+@rule(torch.Size.numel)
+def rule_size_numel(trace, args, kwargs):
+    return math.prod(force(trace, args[0]))
+
+
 @handler(torch.Tensor.data_ptr)
 def refuse_pointer(trace, args, kwargs):
     raise trace.fail("data_ptr() of a tensor")

@@ -105,6 +105,32 @@ def test_parameters_keep_their_sizes():
     assert "weight" in backend.graphs[1].code
 
 
+SIZES = {
+    "index": lambda x: x * x.shape[0],
+    "negative index": lambda x: x * x.shape[-1],
+    "size": lambda x: x * x.size(0),
+    "all sizes": lambda x: x * x.size()[0],
+    "unpacked": lambda x: x * [n for n in x.shape][0],
+    "slice": lambda x: x * x.shape[:1][0],
+    "sum": lambda x: x.reshape(x.shape[:-1] + (x.shape[-1],)) + sum(x.shape),
+    "numel": lambda x: x * x.numel() + x.shape.numel(),
+    "len": lambda x: x * len(x),
+    "tuple": lambda x: torch.zeros(tuple(x.shape)) + x + torch.zeros(*x.shape) + torch.zeros(x.shape),
+    "list": lambda x: x.reshape(list(x.shape)) + x.new_zeros(x.size(0)),
+    "returned": lambda x: (x.shape, x.size(0), tuple(x.shape), list(x.shape), x.shape[0] // 2),
+    "view": lambda x: x.view(1, x.shape[0]) + x.view(-1, x.shape[0]),
+    "compared": lambda x: x + 1 if x.shape[0] > 2 else x,
+    "equal sizes": lambda x: x + 1 if x.shape[0] == x.size(-1) else x,
+}
+
+
+@pytest.mark.parametrize("function", SIZES.values(), ids=SIZES)
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_sizes_stay_symbolic(function, dynamic):
+    backend = run(function, vectors(3, 4, 5, 7, 11, 6), dynamic=dynamic)
+    assert len(backend.reasons) == (dynamic is None), backend.reasons
+
+
 def test_zero_and_one_are_special():
     run(lambda x: x.sum() * x.shape[0], vectors(3, 4, 5, 1, 0, 1, 0, 7), frames=4)
     run(lambda x: x + torch.ones(3), vectors(3, 1, 3, 1), frames=2)
