@@ -486,6 +486,8 @@ def generic_store(trace: Trace, owner: object, name: str, value: object) -> None
     from .calls import call
 
     cls = type(owner)
+    if name in ("__dict__", "__class__"):
+        raise trace.fail(f"assigning to {name} of a {cls.__qualname__} object", "do it outside the compiled function")
     raw = class_attribute(trace, cls, name)
     if isinstance(raw, property):
         call(trace, property_part(trace, cls, name, raw, "fset"), (owner, value), {})

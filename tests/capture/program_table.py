@@ -14,12 +14,13 @@ from kiln.testing import check
 class ProgramTable:
     """Collects programs with their arguments; ``rows`` parametrises a test, ``run`` is its body.
 
-    Unless a row says otherwise a program must be captured whole (``fullgraph``), and is run again with a graph break
+    Unless a row says otherwise a program must be captured whole (``fullgraph``), is called twice (the second time with
+    what the first one left, through the guards), and is run again with a graph break
     at every line, so that each statement is also seen across a break and in a continuation.
     """
 
     def __init__(self, **defaults: Any):
-        self.defaults = {"fullgraph": True, "breaks_every": (None, "line"), **defaults}
+        self.defaults = {"fullgraph": True, "breaks_every": (None, "line"), "calls": 2, **defaults}
         self.programs: list[Any] = []
 
     def __call__(self, *args: Any, name: str | None = None, **expect: Any) -> Callable:
