@@ -375,6 +375,8 @@ def wrap_constant_subclass(trace: Trace, real: object, source: Source) -> object
     guard_type(trace, real, source)
     plain = plain_value(real)
     trace.guards.add(source, "constant_subclass", plain)
+    if not type(real).__flags__ & HEAP_TYPE:  # numpy.float64
+        return known_as(trace, real, source)
     shadow = type(plain).__new__(type(real), plain)
     if not hasattr(shadow, "__dict__"):
         return known_as(trace, shadow, source)
