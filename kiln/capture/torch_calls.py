@@ -7,6 +7,7 @@ interpreted like the user's own.
 
 from __future__ import annotations
 
+import math
 import re
 import types
 
