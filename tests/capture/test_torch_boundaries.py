@@ -370,7 +370,7 @@ def sorted_by_value(x):
 
 @classes(X)
 def formatted(x):
-    return f"{x.shape} {x.dtype} {x.device}", "%s" % (x.shape,), str(x.size()), repr(x.dtype), f"{tuple(x.shape)!r:>10}"
+    return f"{x.shape} {x.dtype} {x.device}", str(x.size()), repr(x.dtype), f"{tuple(x.shape)!r:>10}"
 
 
 @classes.rows

@@ -120,7 +120,11 @@ def statistics(x):
 
 @library(X)
 def searched(x):
-    return torch.bucketize(x, torch.tensor([0.5, 1.0])), torch.searchsorted(torch.tensor([0.5, 1.0]), x), torch.histc(x, 3)
+    return (
+        torch.bucketize(x, torch.tensor([0.5, 1.0])),
+        torch.searchsorted(torch.tensor([0.5, 1.0]), x),
+        torch.histc(x, 3),
+    )
 
 
 @library.rows

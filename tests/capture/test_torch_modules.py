@@ -53,7 +53,10 @@ IMAGE = torch.arange(2 * 3 * 8 * 8.0).reshape(2, 3, 8, 8) / 100
 MODULES = {
     "linear": (lambda: nn.Linear(4, 3), X),
     "bilinear": (lambda: nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 2), nn.LogSoftmax(dim=1)), X),
-    "convolution": (lambda: nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()), IMAGE),
+    "convolution": (
+        lambda: nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),
+        IMAGE,
+    ),
     "transposed": (lambda: nn.ConvTranspose2d(3, 2, 2, stride=2), IMAGE),
     "batch norm": (lambda: nn.BatchNorm2d(3), IMAGE),
     "batch norm evaluated": (lambda: nn.BatchNorm1d(4).eval(), X),
@@ -65,9 +68,15 @@ MODULES = {
     "embedding bag": (lambda: nn.EmbeddingBag(5, 3), torch.tensor([[0, 2], [4, 1]])),
     "pooling": (lambda: nn.Sequential(nn.AdaptiveAvgPool2d(2), nn.Upsample(scale_factor=2), nn.AvgPool2d(2)), IMAGE),
     "padding": (lambda: nn.Sequential(nn.ReflectionPad2d(1), nn.ZeroPad2d(1), nn.PixelUnshuffle(2)), IMAGE),
-    "activations": (lambda: nn.Sequential(nn.SiLU(), nn.PReLU(), nn.Softplus(), nn.ELU(), nn.Hardswish(), nn.Mish()), X),
+    "activations": (
+        lambda: nn.Sequential(nn.SiLU(), nn.PReLU(), nn.Softplus(), nn.ELU(), nn.Hardswish(), nn.Mish()),
+        X,
+    ),
     "attention": (lambda: nn.TransformerEncoderLayer(4, 2, dim_feedforward=8, batch_first=True), X[None]),
-    "attention evaluated": (lambda: nn.TransformerEncoderLayer(4, 2, dim_feedforward=8, batch_first=True).eval(), X[None]),
+    "attention evaluated": (
+        lambda: nn.TransformerEncoderLayer(4, 2, dim_feedforward=8, batch_first=True).eval(),
+        X[None],
+    ),
     "decoder": (lambda: Decoder(), X[None]),
     "block": (Block, X),
     "block evaluated": (lambda: Block().eval(), X),
@@ -164,16 +173,27 @@ def test_attention(options):
 
 def test_scaled_dot_product_attention():
     def program(q):
-        return F.scaled_dot_product_attention(q, q, q, is_causal=True), F.scaled_dot_product_attention(q, q, q, dropout_p=0.5)
+        return F.scaled_dot_product_attention(q, q, q, is_causal=True), F.scaled_dot_product_attention(
+            q, q, q, dropout_p=0.5
+        )
 
     check(program, torch.arange(24.0).reshape(1, 2, 3, 4) / 24, fullgraph=True)
 
 
 def test_losses():
     def program(x, y, labels):
-        losses = [F.mse_loss(x, y), F.l1_loss(x, y), F.smooth_l1_loss(x, y), F.cross_entropy(x, labels), F.huber_loss(x, y)]
+        losses = [
+            F.mse_loss(x, y),
+            F.l1_loss(x, y),
+            F.smooth_l1_loss(x, y),
+            F.cross_entropy(x, labels),
+            F.huber_loss(x, y),
+        ]
         losses += [F.nll_loss(F.log_softmax(x, 1), labels), F.binary_cross_entropy_with_logits(x, y.sigmoid())]
-        losses += [nn.CrossEntropyLoss(label_smoothing=0.1)(x, labels), nn.KLDivLoss(reduction="batchmean")(x, y.softmax(1))]
+        losses += [
+            nn.CrossEntropyLoss(label_smoothing=0.1)(x, labels),
+            nn.KLDivLoss(reduction="batchmean")(x, y.softmax(1)),
+        ]
         return losses, F.cosine_similarity(x, y), F.pairwise_distance(x, y)
 
     check(program, X.clone().requires_grad_(), X.cos(), torch.tensor([0, 3, 1, 2, 2]), fullgraph=True)

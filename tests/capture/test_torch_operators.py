@@ -15,7 +15,6 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import sweep_ops
 
 
-
 @pytest.fixture(scope="module")
 def operators():
     return [op for op in sweep_ops.operators() if not sweep_ops.UNSTABLE.match(op.name)]

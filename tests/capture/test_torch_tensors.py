@@ -428,7 +428,7 @@ def unpacking(x):
 
 @iteration(X)
 def comprehension(x):
-    return [row.sum() * i for i, row in enumerate(x)], list(zip(x, x.t())), tuple(reversed(list(x)))
+    return [row.sum() * i for i, row in enumerate(x)], list(zip(x, x.t(), strict=False)), tuple(reversed(list(x)))
 
 
 @iteration(V)
