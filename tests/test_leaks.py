@@ -25,14 +25,16 @@ def count():
     """How many objects of the compiler are alive."""
     for _ in range(3):
         gc.collect()
-    found = dict.fromkeys(WATCHED, 0)
+    found, classes = dict.fromkeys(WATCHED, 0), 0
     for value in gc.get_objects():
         kind = type(value)
         if kind in found:
             found[kind] += 1
         elif issubclass(kind, torch.fx.GraphModule):
             found[torch.fx.GraphModule] += 1
-    return {kind.__name__: number for kind, number in found.items()}
+        elif isinstance(value, type):
+            classes += 1
+    return {"classes": classes, **{kind.__name__: number for kind, number in found.items()}}
 
 
 def simple(k):
@@ -126,7 +128,49 @@ def refused(k):
     return f, call
 
 
-PROGRAMS = [simple, breaking, closing_over_itself, with_hooks, method, changing_sizes, raising, refused]
+def with_classes(k):
+    class Vector:
+        def __init__(self, x):
+            self.x = x
+
+        def __add__(self, other):
+            return Vector(self.x + other.x * k)
+
+        def __eq__(self, other):
+            return isinstance(other, Vector)
+
+        __hash__ = None
+
+    def f(x):
+        total = sum([Vector(x), Vector(x + 1)], Vector(x))
+        return total.x if total in [Vector(x)] else x
+
+    return f, (X,)
+
+
+def symbolic(k):
+    def f(x, n, s):
+        return x * (n // 2 + k) * s if n > 3 else x
+
+    def call(compiled):
+        for n in (5, 6, 7):
+            compiled(X, n, n / 3)
+
+    return f, call
+
+
+PROGRAMS = [
+    with_classes,
+    symbolic,
+    simple,
+    breaking,
+    closing_over_itself,
+    with_hooks,
+    method,
+    changing_sizes,
+    raising,
+    refused,
+]
 
 
 def compile_and_drop(make, number):

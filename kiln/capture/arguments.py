@@ -15,6 +15,7 @@ import math
 import operator
 import re
 import types
+import weakref
 from collections.abc import Callable
 
 import torch
@@ -69,7 +70,7 @@ SPECIAL_METHODS = words(
     "__floordiv__ __setitem__ __enter__ __exit__ __iadd__ __trunc__ __floor__ __ceil__ __complex__ __bytes__ keys"
 )
 
-_PYTHON_METHODS: dict[type, tuple[int, tuple[str, ...]]] = {}
+_PYTHON_METHODS: weakref.WeakKeyDictionary[type, tuple[int, tuple[str, ...]]] = weakref.WeakKeyDictionary()
 
 
 def python_methods(cls: type) -> tuple[str, ...]:
@@ -77,8 +78,6 @@ def python_methods(cls: type) -> tuple[str, ...]:
     version, known = _PYTHON_METHODS.get(cls, (0, ()))
     if not version or version != _native.type_version(cls):
         known = tuple(n for n in SPECIAL_METHODS if isinstance(lookup(cls, n), types.FunctionType))
-        if len(_PYTHON_METHODS) > 10_000:
-            _PYTHON_METHODS.clear()
         _PYTHON_METHODS[cls] = (_native.type_version(cls), known)
     return known
 
@@ -109,7 +108,7 @@ class Survey:
         if kind in CONSTANT_TYPES:
             return value
         if kind in SYMBOLIC:
-            kept = self.shallow or (self.keep_symbols and kind is not torch.SymFloat)  # no sums of floats by sympy
+            kept = self.shallow or (self.keep_symbols and kind is torch.SymInt)  # no sums of floats by sympy
             return value if kept else concrete(self.trace, value)
         if isinstance(value, torch.Tensor):
             self.tensors = True
