@@ -37,6 +37,7 @@ from .quiet import quiet
 from .rebuild import CannotRebuild
 from .rewind import can_rewind
 from .source import ClosureCell, Local, lookup
+from .torch_state import inference_modes_left, leaving_on_errors
 from .trace import Options, Trace
 from .values import GraphBreak, Lazy, Restart
 
@@ -289,7 +290,7 @@ def attempts(cache: FrameCache, function, args: tuple, kwargs: dict, state, outs
         enter_outer_modes(trace, outside)
         frame = trace.root = RootFrame(trace, function, root_locals(function, args, kwargs))
         try:
-            with quiet():
+            with quiet(), inference_modes_left(trace):
                 outcome = frame.run_root(forced)
             if (
                 isinstance(outcome, Broken)
@@ -374,7 +375,11 @@ def compile_graph(cache: FrameCache, trace: Trace, inputs: list, state) -> tuple
     state.restore()
     where = exc.Location.of_code(trace.function.__code__)
     compiled = call_backend(cache.options, module, example_inputs(inputs), where)
-    return module, without_overrides(compiled) if trace.overriding or trace.outer_modes else compiled
+    if trace.inference_used:
+        compiled = leaving_on_errors(compiled)
+    if trace.overriding or trace.outer_modes:
+        compiled = without_overrides(compiled)
+    return module, compiled
 
 
 def continue_after(cache: FrameCache, trace: Trace, outcome: Broken) -> Continuation:

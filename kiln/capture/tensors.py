@@ -64,7 +64,10 @@ def wrap_tensor(trace: Trace, real: torch.Tensor, source: Source) -> object:
         raise trace.fail("a sparse, quantized or nested tensor", "call the code that uses it outside kiln.compile")
     trace.overriding |= is_overriding(type(real))
     dynamic = dynamic_dimensions(trace, real, source)
-    fake = fake_input(trace, real, source, dynamic)
+    inference = real.is_inference()
+    same = inference == torch.is_inference_mode_enabled()
+    with contextlib.nullcontext() if same else torch.inference_mode(inference):
+        fake = fake_input(trace, real, source, dynamic)
     strides = dynamic is None or guard_strides(trace, fake, source)
     trace.guards.tensors.append(TensorGuard(source, real, dynamic, strides))
     node = add_placeholder(trace, source)

@@ -154,10 +154,6 @@ def handler(*functions: object):
     return register
 
 
-def _present(owner: object, *names: str) -> list[object]:
-    return [getattr(owner, name) for name in names if hasattr(owner, name)]
-
-
 HANDLERS[torch.Tensor.as_subclass] = as_subclass_handler
 
 
@@ -229,106 +225,7 @@ def refuse_pointer(trace, args, kwargs):
     raise trace.fail("data_ptr() of a tensor")
 
 
-@handler(torch.ops.profiler._record_function_enter_new, torch.ops.profiler._record_function_enter)
-def enter_record_function(trace, args, kwargs):
-    """``with record_function(name)``: marks the block when the graph runs; its handle is a value of the graph."""
-    node = trace.graph.call_function(
-        torch.ops.profiler._record_function_enter_new, tensors.to_nodes(trace, tensors.prepare(trace, args))
-    )
-    return Opaque(node)
-
-
-@handler(torch.ops.profiler._record_function_exit._RecordFunction)
-def leave_record_function(trace, args, kwargs):
-    opaque = force(trace, args[0])
-    if not isinstance(opaque, Opaque):
-        raise trace.fail("leaving a record_function block that was entered outside")
-    trace.graph.call_function(torch.ops.profiler._record_function_exit._RecordFunction, (opaque.node,))
-
-
-# -- state of torch -------------------------------------------------------------------------------------------------
-
-STATE_SETTERS = _present(
-    torch._C,
-    "_set_grad_enabled",
-    "set_autocast_enabled",
-    "set_autocast_dtype",
-    "set_autocast_cache_enabled",
-    "autocast_increment_nesting",
-    "autocast_decrement_nesting",
-    "clear_autocast_cache",
-    "_set_deterministic_algorithms",
-    "set_flush_denormal",
-) + _present(
-    torch,
-    "set_autocast_enabled",
-    "set_autocast_dtype",
-    "set_autocast_cache_enabled",
-    "autocast_increment_nesting",
-    "autocast_decrement_nesting",
-    "clear_autocast_cache",
-    "set_autocast_cpu_enabled",
-    "set_autocast_cpu_dtype",
-    "set_autocast_gpu_dtype",
-)
-
-STATE_GETTERS = _present(
-    torch,
-    "is_grad_enabled",
-    "is_inference_mode_enabled",
-    "is_autocast_enabled",
-    "get_autocast_dtype",
-    "is_autocast_cache_enabled",
-    "get_default_dtype",
-    "are_deterministic_algorithms_enabled",
-    "is_deterministic_algorithms_warn_only_enabled",
-    "is_autocast_cpu_enabled",
-    "get_autocast_cpu_dtype",
-    "get_autocast_gpu_dtype",
-    "is_autocast_available",
-    "is_anomaly_enabled",
-    "get_num_threads",
-    "_is_autocast_available",
-) + _present(
-    torch._C,
-    "_is_autocast_available",
-    "_get_tracing_state",
-    "_get_privateuse1_backend_name",
-    "_get_default_device",
-    "_is_any_autocast_enabled",
-    "_accelerator_getAccelerator",
-    "is_autocast_enabled",
-    "get_autocast_dtype",
-    "is_autocast_cache_enabled",
-)
-
-
-def _state_setter(function):
-    @rule(function)
-    def set_state(trace, args, kwargs):
-        """Done now, so that what follows is traced in that state, and again by the graph at run time."""
-        args = tuple([concrete(trace, arg) for arg in args])
-        kwargs = {key: concrete(trace, value) for key, value in kwargs.items()}
-        result = function(*args, **kwargs)
-        trace.graph.call_function(function, args, kwargs)
-        trace.state_changed = True
-        return result
-
-    return set_state
-
-
-def _state_getter(function):
-    @rule(function)
-    def get_state(trace, args, kwargs):
-        return function(*[concrete(trace, arg) for arg in args], **kwargs)
-
-    return get_state
-
-
-for _function in STATE_SETTERS:
-    _state_setter(_function)
-for _function in STATE_GETTERS:
-    _state_getter(_function)
+# -- questions -----------------------------------------------------------------------------------------------------
 
 
 @rule(torch.is_tensor)

@@ -55,9 +55,10 @@ class Trace:
         self.pending: dict[int, Any] = {}  # id of a list only appended to -> appending.Pending
         self.sources: dict[int, Source] = {}  # id of an identity value (function, class, module …) -> source
         self.globals: dict[int, tuple[dict, dict[str, object]]] = {}  # globals written: id -> (dict, name -> value)
-        self.created: dict[int, tuple[object, tuple[int, int]]] = {}  # id of what cannot be rebuilt -> (it, root instruction)
+        self.created: dict[int, tuple[object, tuple[int, int]]] = {}  # id of what cannot be rebuilt -> (it, where)
         self.tracebacks: dict[int, types.TracebackType] = {}  # id of an exception -> what stands for its traceback
         self.foreign: dict[int, object] = {}  # outside objects of unknown kinds: themselves, not to be looked into
+        self.tuples: dict[int, tuple[object, Source]] = {}  # id of an outside tuple that was copied -> (copy, source)
         self.namespaces: dict[int, tuple[object, str]] = {}  # id of a dictionary that is an attribute -> owner, name
         self.rehearsing = 0  # inside a method that native code is going to run again (hashing.py)
         self.rehearsed = False
@@ -81,6 +82,8 @@ class Trace:
         self.function_level = self.outer_level = 0  # how much of __torch_function__ is off (see overrides.py)
         self.overriding = False  # a tensor whose class has a __torch_function__ of its own was seen
         self.constants: dict[str, object] = {}  # attributes of the graph module
+        self.inference_modes: list[object] = []  # entered by the program while tracing, and so for real
+        self.inference_used = False  # the graph enters inference mode
         self.state_changed = False  # grad mode, autocast … were set while tracing
         self.symbols: dict[str, Source] = {}  # symbolic size name -> where it is read
         self.environment = FakeEnvironment()
@@ -88,14 +91,14 @@ class Trace:
     def discard(self) -> None:
         """Let go of the program's objects now, not when the garbage collector comes round: dropping one can be seen."""
         self.active = False
-        for part in (self.by_real, self.by_shadow, self.tensors, self.pending, self.sources, self.globals, self.created):
-            part.clear()
-        for part in (self.tracebacks, self.foreign, self.namespaces, self.links, self.changed, self.symbols):
-            part.clear()
+        for part in vars(self).values():
+            if type(part) is dict:
+                part.clear()
         for frame in (self.root, *self.frames):
             frame.stack.clear()
             frame.locals.clear()
             frame.cells.clear()
+            frame.result = None
         self.keep.clear()
         self.frames.clear()
         self.handled = None

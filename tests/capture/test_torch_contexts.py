@@ -117,12 +117,50 @@ def detaching(x):
     return y, z, z2, x.requires_grad_(True)
 
 
-@modes.breaking(X)
+@modes(X)
 def inference(x):
     with torch.inference_mode():
         y = x * 2
-        flag = torch.is_inference_mode_enabled()
+        flag = torch.is_inference_mode_enabled(), x.is_inference()
     return y.is_inference(), flag, torch.is_inference_mode_enabled()
+
+
+@torch.inference_mode()
+def inferred(x):
+    with torch.inference_mode(False):
+        y = x.clone() * 2
+    return y, (x * 3).is_inference()
+
+
+@modes(leaf())
+def inference_decorated(x):
+    y, flag = inferred(x)
+    return y * 2, flag
+
+
+@modes.breaking(leaf())
+def break_in_inference(x):
+    with torch.inference_mode():
+        y = x * 2
+        n = y.sum().item()
+        z = x * n
+    return y.is_inference(), z.is_inference(), (x * n).requires_grad, torch.is_inference_mode_enabled()
+
+
+@modes.breaking(X, torch.tensor([7]))
+def error_in_inference(x, index):
+    try:
+        with torch.inference_mode():
+            y = x[index] * 2
+    except IndexError:
+        return torch.is_inference_mode_enabled()
+    return y
+
+
+@modes.breaking(X, torch.tensor([7]))
+def unhandled_error_in_inference(x, index):
+    with torch.inference_mode():
+        return x[index] * 2
 
 
 @modes.rows
@@ -179,7 +217,7 @@ def nested_autocast(x):
     return a.dtype, b.dtype, c, d
 
 
-@switches.breaking(X)
+@switches(X)
 def default_dtype(x):
     torch.set_default_dtype(torch.float64)
     y = torch.ones(2) * 2
@@ -187,7 +225,7 @@ def default_dtype(x):
     return y, torch.get_default_dtype(), torch.ones(1).dtype
 
 
-@switches.breaking(X)
+@switches(X)
 def default_dtype_left_changed(x):
     torch.set_default_dtype(torch.float64)
     return torch.tensor(1.5)

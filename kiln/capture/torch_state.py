@@ -1,0 +1,204 @@
+"""The state of torch in captured code: grad mode, autocast, default dtype, inference mode, blocks of the profiler.
+
+A switch is thrown at once, so that what follows is traced in that state, and again by a node when the graph runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+
+import torch
+
+from .natives import rule
+from .symbols import concrete
+from .tensors import prepare, to_nodes
+from .torch_calls import handler
+from .trace import Trace
+from .values import Opaque
+from .wrap import force
+
+
+def _present(owner: object, *names: str) -> list[object]:
+    return [getattr(owner, name) for name in names if hasattr(owner, name)]
+
+
+STATE_SETTERS = _present(
+    torch._C,
+    "_set_grad_enabled",
+    "set_autocast_enabled",
+    "set_autocast_dtype",
+    "set_autocast_cache_enabled",
+    "autocast_increment_nesting",
+    "autocast_decrement_nesting",
+    "clear_autocast_cache",
+    "_set_deterministic_algorithms",
+    "set_flush_denormal",
+    "_set_default_dtype",
+) + _present(
+    torch,
+    "set_autocast_enabled",
+    "set_autocast_dtype",
+    "set_autocast_cache_enabled",
+    "autocast_increment_nesting",
+    "autocast_decrement_nesting",
+    "clear_autocast_cache",
+    "set_autocast_cpu_enabled",
+    "set_autocast_cpu_dtype",
+    "set_autocast_gpu_dtype",
+)
+
+STATE_GETTERS = _present(
+    torch,
+    "is_grad_enabled",
+    "is_inference_mode_enabled",
+    "is_autocast_enabled",
+    "get_autocast_dtype",
+    "is_autocast_cache_enabled",
+    "get_default_dtype",
+    "are_deterministic_algorithms_enabled",
+    "is_deterministic_algorithms_warn_only_enabled",
+    "is_autocast_cpu_enabled",
+    "get_autocast_cpu_dtype",
+    "get_autocast_gpu_dtype",
+    "is_autocast_available",
+    "is_anomaly_enabled",
+    "get_num_threads",
+    "_is_autocast_available",
+) + _present(
+    torch._C,
+    "_is_autocast_available",
+    "_get_tracing_state",
+    "_get_privateuse1_backend_name",
+    "_get_default_device",
+    "_is_any_autocast_enabled",
+    "_accelerator_getAccelerator",
+    "is_autocast_enabled",
+    "get_autocast_dtype",
+    "is_autocast_cache_enabled",
+)
+
+
+def _state_setter(function):
+    @rule(function)
+    def set_state(trace, args, kwargs):
+        """Done now, so that what follows is traced in that state, and again by the graph at run time."""
+        args = tuple([concrete(trace, arg) for arg in args])
+        kwargs = {key: concrete(trace, value) for key, value in kwargs.items()}
+        result = function(*args, **kwargs)
+        trace.graph.call_function(function, args, kwargs)
+        trace.state_changed = True
+        return result
+
+    return set_state
+
+
+def _state_getter(function):
+    @rule(function)
+    def get_state(trace, args, kwargs):
+        return function(*[concrete(trace, arg) for arg in args], **kwargs)
+
+    return get_state
+
+
+for _function in STATE_SETTERS:
+    _state_setter(_function)
+for _function in STATE_GETTERS:
+    _state_getter(_function)
+
+
+# -- blocks of the profiler -----------------------------------------------------------------------------------------
+
+
+@handler(torch.ops.profiler._record_function_enter_new, torch.ops.profiler._record_function_enter)
+def enter_record_function(trace, args, kwargs):
+    """``with record_function(name)``: marks the block when the graph runs; its handle is a value of the graph."""
+    node = trace.graph.call_function(
+        torch.ops.profiler._record_function_enter_new, to_nodes(trace, prepare(trace, args))
+    )
+    return Opaque(node)
+
+
+@handler(torch.ops.profiler._record_function_exit._RecordFunction)
+def leave_record_function(trace, args, kwargs):
+    opaque = force(trace, args[0])
+    if not isinstance(opaque, Opaque):
+        raise trace.fail("leaving a record_function block that was entered outside")
+    trace.graph.call_function(torch.ops.profiler._record_function_exit._RecordFunction, (opaque.node,))
+
+
+# -- inference mode -------------------------------------------------------------------------------------------------
+
+
+class Entered(threading.local):
+    """Inference modes entered by running graphs of this thread and not left yet."""
+
+    def __init__(self) -> None:
+        self.guards: list[object] = []
+
+
+ENTERED = Entered()
+
+
+def enter_inference_mode(flag: bool) -> object:
+    """In graphs: ``with torch.inference_mode(flag)`` begins."""
+    guard = torch._C._InferenceMode(flag)
+    guard.__enter__()
+    ENTERED.guards.append(guard)
+    return guard
+
+
+def leave_inference_mode(guard: object) -> None:
+    """In graphs: the block ends."""
+    if guard in ENTERED.guards:
+        ENTERED.guards.remove(guard)
+    guard.__exit__(None, None, None)  # type: ignore[attr-defined]
+
+
+@rule(torch.inference_mode.__enter__)
+def rule_enter_inference(trace, args, kwargs):
+    owner = force(trace, args[0])
+    flag = concrete(trace, owner.__dict__["mode"])
+    owner.__dict__["_inference_mode_context"] = Opaque(trace.graph.call_function(enter_inference_mode, (flag,)))
+    real = torch._C._InferenceMode(flag)
+    real.__enter__()
+    trace.inference_modes.append(real)
+
+
+@rule(torch.inference_mode.__exit__)
+def rule_leave_inference(trace, args, kwargs):
+    opaque = force(trace, force(trace, args[0]).__dict__.get("_inference_mode_context"))
+    if not isinstance(opaque, Opaque) or not trace.inference_modes:
+        raise trace.fail("leaving an inference mode that was entered outside")
+    trace.graph.call_function(leave_inference_mode, (opaque.node,))
+    trace.inference_modes.pop().__exit__(None, None, None)
+    trace.inference_used = True
+
+
+@contextlib.contextmanager
+def inference_modes_left(trace: Trace) -> Iterator[None]:
+    """Whatever a capture enters it leaves, also when it ends in the middle of the block."""
+    try:
+        yield
+    finally:
+        trace.inference_used |= bool(trace.inference_modes)
+        while trace.inference_modes:
+            trace.inference_modes.pop().__exit__(None, None, None)  # type: ignore[attr-defined]
+
+
+def leaving_on_errors(graph: Callable) -> Callable:
+    """A graph that raises inside an inference mode that it entered leaves it."""
+
+    def run(*inputs):
+        depth = len(ENTERED.guards)
+        try:
+            return graph(*inputs)
+        except BaseException:
+            while len(ENTERED.guards) > depth:
+                leave_inference_mode(ENTERED.guards[-1])
+            raise
+        finally:
+            del ENTERED.guards[depth:]  # what is left open is the frame's to close
+
+    return run
