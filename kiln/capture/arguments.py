@@ -48,7 +48,7 @@ def guard_keys(trace: Trace, function: object, args: tuple) -> None:
 
 def guard_key(trace: Trace, record: Record, key: object) -> None:
     key = concrete(trace, key)
-    if not is_constant(key):
+    if not is_constant(key) or "__contains__" in python_methods(type(record.real)):
         guard_all_keys(trace, record)
         return
     present = key in record.items

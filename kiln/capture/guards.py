@@ -8,7 +8,6 @@ before it.
 
 from __future__ import annotations
 
-import collections
 import abc
 import math
 import types
@@ -16,8 +15,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from .. import _native
-from .source import GlobalsOf, Identity, Item, Source, lookup, render_key
-from .values import plain_value
+from .source import GlobalsOf, Identity, Item, Source, lookup, native_iterator, native_length, render_key
+from .values import plain_value, words
 
 Bind = Callable[[object, str], str]
 HEAP_TYPE = 1 << 9  # a class made by a class statement: it can change
@@ -88,7 +87,7 @@ def _keys_expression(expr: str, keys: tuple, bind: Bind) -> str:
 
 def same_keys(mapping: dict, keys: tuple) -> bool:
     """Whether a dictionary (or set) iterates over just these keys, types included."""
-    if len(mapping) != len(keys):
+    if native_length(mapping) != len(keys):
         return False
     pairs = zip(native_iterator(mapping), keys, strict=True)
     return all(b is ANY_KEY or a is b or same_constant(a, b) for a, b in pairs)
@@ -96,14 +95,6 @@ def same_keys(mapping: dict, keys: tuple) -> bool:
 
 ANY_KEY: object = type("AnyKey", (), {"__repr__": lambda self: "an object"})()
 """In the keys of a guard: a key that is no constant. It is looked at as an object, by guards of its own."""
-
-
-def native_iterator(mapping: object) -> Iterator:
-    """Iterate over keys or elements past any ``__iter__`` in Python."""
-    for base in (collections.OrderedDict, dict, set, frozenset):
-        if isinstance(mapping, base):
-            return base.__iter__(mapping)  # type: ignore[attr-defined]
-    return iter(mapping)  # type: ignore[call-overload]
 
 
 def same_constant(a: object, b: object) -> bool:
@@ -143,6 +134,11 @@ KINDS: dict[str, KindOfGuard] = {
     "length": KindOfGuard(
         lambda e, v, bind: f"_k_len({e}) == {v}", lambda v: f"length: {v} expected", lambda v: str(len(v))
     ),
+    "native_length": KindOfGuard(
+        lambda e, v, bind: f"{bind(native_length, 'native_length')}({e}) == {v}",
+        lambda v: f"length: {v} expected",
+        lambda v: str(native_length(v)),
+    ),
     "truth": KindOfGuard(
         lambda e, v, bind: f"{e}" if v else f"not {e}",
         lambda v: "not empty" if v else "empty",
@@ -176,6 +172,9 @@ KINDS: dict[str, KindOfGuard] = {
         lambda e, v, bind: f"not {bind(cell_is_empty, 'cell_is_empty')}({e})", lambda v: "bound", lambda v: "unbound"
     ),
     "id": KindOfGuard(lambda e, v, bind: f"_k_id({e}) == {v}", lambda v: f"id {v}", lambda v: str(id(v))),
+    "not_same": KindOfGuard(
+        lambda e, v, bind: f"{e} is not {v}", lambda v: f"is not {v.describe()}", lambda v: "the same object"
+    ),
     "same": KindOfGuard(lambda e, v, bind: f"{e} is {v}", lambda v: f"is {v.describe()}", lambda v: "another object"),
 }
 
@@ -331,7 +330,7 @@ class ShapeCondition:
     symbols: tuple[tuple[str, Source], ...]
 
 
-HASHED = frozenset({"length", "id", "truth", "no_attribute", "has_attribute", "empty_slot", "same"})
+HASHED = words("length native_length id truth no_attribute has_attribute empty_slot same not_same")
 
 
 def is_global_lookup(source: Source) -> bool:

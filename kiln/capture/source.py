@@ -7,8 +7,9 @@ once. ``describe`` gives the name that people see (``L['x'].weight``).
 
 from __future__ import annotations
 
+import collections
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 
@@ -150,7 +151,10 @@ class Slot(Source):
 
 @dataclass(frozen=True)
 class Item(Source):
-    """``base[key]`` for a builtin container; subclasses are read past any ``__getitem__`` of theirs."""
+    """``base[key]`` for a builtin container; subclasses are read past any ``__getitem__`` of theirs.
+
+    ``container`` is the builtin class; for dictionaries with a ``__missing__``, which must not run, ``defaultdict``.
+    """
 
     base: Source
     key: object
@@ -160,6 +164,8 @@ class Item(Source):
         key = bind(self.key.value, "key") if isinstance(self.key, Identity) else render_key(self.key, bind)
         if self.container is None:
             return f"{base}[{key}]"
+        if self.container is collections.defaultdict:
+            return f"{bind(present_item, 'present_item')}({base}, {key})"
         return f"{bind(self.container, self.container.__name__)}.__getitem__({base}, {key})"
 
     def describe(self):
@@ -284,9 +290,39 @@ def value_at(mapping: dict, index: int) -> object:
     return element_at(dict.values(mapping), index)
 
 
+NATIVE_CONTAINERS: tuple[type, ...] = (collections.OrderedDict, dict, list, tuple, set, frozenset, collections.deque)
+
+
+def native_iterator(container: object) -> Iterator:
+    """Iterate over keys or elements past any ``__iter__`` in Python."""
+    for base in NATIVE_CONTAINERS:
+        if isinstance(container, base):
+            return base.__iter__(container)  # type: ignore[attr-defined]
+    return iter(container)  # type: ignore[call-overload]
+
+
+def native_length(container: object) -> int:
+    """The number of keys or elements, past any ``__len__`` in Python."""
+    for base in NATIVE_CONTAINERS:
+        if isinstance(container, base):
+            return base.__len__(container)  # type: ignore[attr-defined]
+    return len(container)  # type: ignore[arg-type]
+
+
+_ABSENT = object()
+
+
+def present_item(mapping: dict, key: object) -> object:
+    """An item of a dictionary, without asking ``__missing__`` for what is not there."""
+    found = dict.get(mapping, key, _ABSENT)
+    if found is _ABSENT:
+        raise KeyError(key)
+    return found
+
+
 def element_at(iterable: object, index: int) -> object:
     """The element at a position of an iteration."""
-    for position, element in enumerate(iterable):  # type: ignore[arg-type,var-annotated]
+    for position, element in enumerate(native_iterator(iterable)):
         if position == index:
             return element
     raise IndexError(index)

@@ -38,6 +38,8 @@ from .source import (
     TypeOf,
     ValueAt,
     lookup,
+    native_iterator,
+    native_length,
 )
 from .trace import Trace
 from .values import CONSTANT_TYPES, DELETED, Kind, Lazy, Record, Trampoline, mapping_items, new_tuple, plain_value
@@ -188,9 +190,10 @@ def is_native_owner(owner: object) -> bool:
 
 def wrap_list(trace: Trace, real: list, source: Source) -> object:
     guard_type(trace, real, source)
-    trace.guards.add(source, "length", len(real))
+    guard_length(trace, real, source)
     shadow = _empty_like(real, list)
-    items = [Lazy(item, Item(source, index, _container(real, list))) for index, item in enumerate(real)]
+    container = _container(real, list)
+    items = [Lazy(item, Item(source, index, container)) for index, item in enumerate(native_iterator(real))]
     list.extend(shadow, items)
     pending = trace.pending.pop(id(real), None)
     if pending is not None:  # it was only appended to so far
@@ -213,30 +216,43 @@ def _container(real: object, base: type) -> type | None:
 
 def wrap_tuple(trace: Trace, real: tuple, source: Source) -> object:
     """Tuples are immutable and native code looks into them, so their elements are looked at at once."""
+    known = trace.tuples.get(id(real))
+    if known is not None:  # one object, two ways to it
+        trace.guards.add(source, "same", known[1])
+        return known[0]
     guard_type(trace, real, source)
-    trace.guards.add(source, "length", len(real))
-    items = [wrap(trace, item, Item(source, index, tuple)) for index, item in enumerate(real)]
+    guard_length(trace, real, source)
+    items = [wrap(trace, item, Item(source, index, tuple)) for index, item in enumerate(native_iterator(real))]
     shadow = new_tuple(type(real), items)
     if hasattr(shadow, "__dict__"):
         return remember_attributes(trace, shadow, real, source)
     if all(a is b for a, b in zip(items, real, strict=True)):
         shadow = real
+    else:
+        trace.tuples[id(real)] = (shadow, source)
     return known_as(trace, shadow, source)
+
+
+def guard_length(trace: Trace, real: object, source: Source) -> None:
+    plain = not type(real).__flags__ & HEAP_TYPE
+    trace.guards.add(source, "length" if plain else "native_length", native_length(real))
 
 
 def wrap_dict(trace: Trace, real: dict, source: Source) -> object:
     guard_type(trace, real, source)
     shadow = _empty_like(real, dict) if not isinstance(real, collections.OrderedDict) else _empty_ordered(real)
     base = collections.OrderedDict if isinstance(real, collections.OrderedDict) else dict
+    container = collections.defaultdict if hasattr(type(real), "__missing__") else _container(real, dict)
     for index, (key, value) in enumerate(mapping_items(real)):
         shadow_key = wrap_key(trace, key, source, index)
         prepare_key(trace, shadow_key)
         known = is_constant(key)
-        place = Item(source, key, _container(real, dict)) if known else ValueAt(source, index)
+        place = Item(source, key, container) if known else ValueAt(source, index)
         base.__setitem__(shadow, shadow_key, Lazy(value, place))
     if isinstance(real, collections.defaultdict):
         factory = wrap(trace, real.default_factory, Attribute(source, "default_factory"))
-        shadow.default_factory = trace.trampoline(factory) if isinstance(factory, types.FunctionType) else factory
+        native = factory is None or (isinstance(factory, type) and not factory.__flags__ & HEAP_TYPE)
+        shadow.default_factory = factory if native else trace.trampoline(factory)
     record = Record(shadow, real, source, Kind.DICT, items=dict(mapping_items(shadow)))
     _add_attributes(record)
     return trace.remember(record)
@@ -298,7 +314,7 @@ def wrap_set(trace: Trace, real: set, source: Source) -> object:
 
 def wrap_deque(trace: Trace, real: collections.deque, source: Source) -> object:
     guard_type(trace, real, source)
-    trace.guards.add(source, "length", len(real))
+    guard_length(trace, real, source)
     trace.guards.add(Attribute(source, "maxlen"), "constant", real.maxlen)
     container = _container(real, collections.deque)
     elements = collections.deque.__iter__(real)
@@ -322,7 +338,10 @@ def wrap_cell(trace: Trace, real: types.CellType, source: Source) -> object:
 
 
 def wrap_partial(trace: Trace, real: functools.partial, source: Source) -> object:
+    if real.__dict__:
+        return wrap_instance(trace, real, source)
     guard_type(trace, real, source)
+    trace.guards.add(Attribute(source, "__dict__"), "keys", ())
     function = wrap(trace, real.func, Attribute(source, "func"))
     args = wrap(trace, real.args, Attribute(source, "args"))
     keywords = wrap(trace, real.keywords, Attribute(source, "keywords"))
