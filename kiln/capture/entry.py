@@ -18,15 +18,16 @@ import torch.fx
 
 from .. import _native
 from ..bytecode.split import UNBOUND
-from .conditions import NAMES, shape_conditions
+from .conditions import NAMES, shape_conditions, substitute
 from .effects import write_effects
 from .frame import NULL, Broken, Finished
-from .guards import KINDS, Guard, is_global_lookup, plain
+from .guards import KINDS, Guard, ShapeCondition, is_global_lookup, plain
 from .overrides import modes_changed
 from .rebuild import CannotRebuild, Rebuilder, Text
 from .rewind import Snapshot
 from .source import Source, parameter_name
-from .trace import SymbolInput, Trace
+from .trace import Trace
+from .values import TensorInfo
 
 
 @dataclass(eq=False)
@@ -159,11 +160,10 @@ class CheckText(Text):
             names = ", ".join(self.read(t.source) for t in tensors)
             self.require(f"{self.bind(self.tensor_check, 'tensors')}({names})")
 
-    def write_condition(self, condition: object) -> None:
-        for name, source in condition.symbols:  # type: ignore[attr-defined]
-            self.lines.append(f"{name} = {self.read(source)}")
-        self.namespace.update(NAMES)
-        self.require(condition.text)  # type: ignore[attr-defined]
+    def write_condition(self, condition: ShapeCondition) -> None:
+        names = {name: self.read(source) for name, source in condition.symbols}
+        names |= {name: self.bind(value, name) for name, value in NAMES.items()}
+        self.require(substitute(condition.text, names))
 
 
 def is_table_guard(guard: Guard) -> bool:
@@ -324,7 +324,7 @@ def has_work(graph: torch.fx.Graph) -> bool:
 
 
 def example_inputs(inputs: list) -> list[object]:
-    return [item.value if isinstance(item, SymbolInput) else item.fake for item in inputs]
+    return [item.fake if isinstance(item, TensorInfo) else item.value for item in inputs]
 
 
 def make_check(trace: Trace, state: object) -> CheckText:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import torch
 
-from .trace import Trace
+from .trace import ObjectInput, Trace
 from .values import TensorInfo
 
 LARGEST = 1 << 16  # elements of a changed input that is still copied
@@ -17,6 +17,8 @@ LARGEST = 1 << 16  # elements of a changed input that is still copied
 
 def can_rewind(trace: Trace) -> bool:
     """Whether the frame may be run again from its start after its graph raised."""
+    if trace.raises_late and any(isinstance(item, ObjectInput) for item in trace.inputs):
+        return False  # a generator of the program's own has moved on
     return not trace.raises_late or all(map(is_restorable, trace.changed.values()))
 
 

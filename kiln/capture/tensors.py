@@ -18,10 +18,10 @@ import torch.fx
 from torch.overrides import TorchFunctionMode, _get_current_function_mode, _pop_mode_temporarily
 
 from .guards import TensorGuard
-from .source import Source
+from .source import Attribute, Source
 from .symbols import concrete, dynamic_dimensions, fake_input, guard_strides, is_symbolic, symbol_node
 from .tensor_effects import note_effects, version
-from .trace import Trace
+from .trace import ObjectInput, Trace
 from .values import (
     CONSTANT_TYPES,
     GraphBreak,
@@ -182,6 +182,8 @@ def prepare(trace: Trace, value: object) -> object:
         return value
     if isinstance(value, GRAPH_CONSTANTS):
         return value
+    if isinstance(value, torch.Generator) and trace.source_of(value) is not None:
+        return value
     if isinstance(value, int | float | complex | str):
         return plain_value(value)
     if isinstance(value, Trampoline):
@@ -284,11 +286,27 @@ def to_nodes(trace: Trace, value: object) -> object:
         return slice(*(to_nodes(trace, part) for part in (value.start, value.stop, value.step)))
     if isinstance(value, UNPRINTABLE):
         return constant_node(trace, value)
+    if isinstance(value, torch.Generator):
+        return generator_node(trace, value)
     return value
 
 
 # What has no text that makes it again: the graph module has it as an attribute.
 UNPRINTABLE = (type, types.BuiltinFunctionType, types.MethodDescriptorType)
+
+
+def generator_node(trace: Trace, generator: torch.Generator) -> torch.fx.Node:
+    """A random generator from outside is a graph input, like a tensor."""
+    known = next((item for item in trace.inputs if getattr(item, "value", None) is generator), None)
+    if known is not None:
+        return known.node
+    source = trace.source_of(generator)
+    trace.guards.add(source, "type", torch.Generator)
+    trace.guards.add(Attribute(source, "device"), "constant", generator.device)
+    made = ObjectInput(source, add_placeholder(trace, source), generator)
+    made.node.meta["example_value"] = generator
+    trace.inputs.append(made)
+    return made.node
 
 
 def constant_node(trace: Trace, value: object) -> torch.fx.Node:

@@ -49,7 +49,7 @@ class Trace:
         self.guards = GuardSet()
         self.graph = torch.fx.Graph()
         self.tensors: dict[int, TensorInfo] = {}
-        self.inputs: list[TensorInfo | SymbolInput] = []
+        self.inputs: list[TensorInfo | SymbolInput | ObjectInput] = []
         self.by_real: dict[int, Record] = {}
         self.by_shadow: dict[int, Record] = {}
         self.pending: dict[int, Any] = {}  # id of a list only appended to -> appending.Pending
@@ -241,6 +241,15 @@ class SymbolInput:
     real: int | float  # what it is in this call
 
 
+@dataclass(eq=False)
+class ObjectInput:
+    """An object that operations take (a random generator) as a graph input."""
+
+    source: Source
+    node: torch.fx.Node
+    value: object
+
+
 class FakeEnvironment:
     """Fake tensors, and symbolic sizes only once something is symbolic (sympy costs half a second to import)."""
 
@@ -269,4 +278,4 @@ class FakeEnvironment:
         return self._shapes
 
 
-__all__ = ["FakeEnvironment", "Kind", "Options", "SymbolInput", "Trace"]
+__all__ = ["FakeEnvironment", "Kind", "ObjectInput", "Options", "SymbolInput", "Trace"]

@@ -365,7 +365,14 @@ def test_generator_argument():
     def setup():
         return program, [(X, torch.Generator().manual_seed(5))] * 2
 
-    check(setup=setup)
+    report = check(setup=setup, fullgraph=True)
+    assert report.recompiles == 0
+
+    def drawn_in_place(x, generator):
+        y = x.clone().uniform_(generator=generator)
+        return torch.randn(2, generator=generator), y.bernoulli_(0.3, generator=generator)
+
+    check(setup=lambda: (drawn_in_place, (X, torch.Generator().manual_seed(5))), breaks_every=(None, "line"))
 
 
 # -- numbers and factories ------------------------------------------------------------------------------------------
