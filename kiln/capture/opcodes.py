@@ -203,7 +203,14 @@ def load_attr(frame, instruction):
     if instruction.flag:
         push_callable(frame, load_method(frame.trace, frame.pop_raw(), instruction.argval))
     else:
-        frame.push(load_attribute(frame.trace, frame.pop_raw(), instruction.argval))
+        load = load_method if is_split_method_load(frame) else load_attribute
+        frame.push(load(frame.trace, frame.pop_raw(), instruction.argval))
+
+
+def is_split_method_load(frame: Frame) -> bool:
+    """In continuations, loading a method is an attribute, a NULL, and (before 3.13) their exchange."""
+    following = [step.op for step in frame.bytecode.instructions[frame.next : frame.next + 2]]
+    return following[:1] == ["PUSH_NULL"] and (CALLABLE_FIRST or following[1:] == ["SWAP"])
 
 
 @opcode("LOAD_METHOD")
