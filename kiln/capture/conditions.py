@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 import re
 from typing import Any
 
@@ -27,6 +28,25 @@ NAMES: dict[str, object] = {
     "int": int,
     "float": float,
     "torch": torch,
+    # functions of torch's that its printer leaves as they are
+    "PowByNatural": operator.pow,
+    "FloatPow": operator.pow,
+    "FloorDiv": operator.floordiv,
+    "CleanDiv": operator.floordiv,
+    "Mod": operator.mod,
+    "PythonMod": operator.mod,
+    "IntTrueDiv": operator.truediv,
+    "FloatTrueDiv": operator.truediv,
+    "LShift": operator.lshift,
+    "RShift": operator.rshift,
+    "BitwiseFn_bitwise_and": operator.and_,
+    "BitwiseFn_bitwise_or": operator.or_,
+    "BitwiseFn_bitwise_xor": operator.xor,
+    "TruncToInt": math.trunc,
+    "FloorToInt": math.floor,
+    "CeilToInt": math.ceil,
+    "RoundToInt": round,
+    "ToFloat": float,
 }
 """What the text of a condition or size expression may refer to."""
 
@@ -93,8 +113,8 @@ def in_words(text: str, pairs: tuple[tuple[str, Source], ...]) -> str:
 
 
 def substitute(text: str, names: dict[str, str]) -> str:
-    """An expression with its symbols replaced."""
-    return re.sub(r"\b[a-z]+\d+\b", lambda found: names.get(found[0], found[0]), text)
+    """An expression with names replaced (not those of attributes)."""
+    return re.sub(r"(?<!\.)\b[a-z]\w*\b", lambda found: names.get(found[0], found[0]), text)
 
 
 def is_float_symbol(trace: Trace, name: str) -> bool:

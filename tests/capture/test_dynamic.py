@@ -226,6 +226,20 @@ def test_int_arithmetic_does_not_recompile(name):
     run(INTEGERS[name], [(torch.ones(2), n) for n in (13, 14, 15, 17, 31)], frames=2)
 
 
+def test_names_that_conditions_use():
+    """Parameters called like a symbol, or like a function that conditions on sizes are written with."""
+
+    def f(s0, s77, max, min, int, math, a, here):
+        size = s0.shape[0] // 2 if s0.shape[0] % 3 == max % 3 else s0.shape[0] - int
+        return s0[:size] * max + min + (s77 if a > here else math) + (a == here)
+
+    rows = [(6, 5, 3, 2, 1, 7, 9, 8), (7, 6, 5, 3, 2, 8, 8, 9), (9, 6, 7, 4, 3, 9, 6, 2), (12, 3, 6, 5, 4, 2, 5, 5)]
+    calls = [(torch.arange(float(size)), *rest) for size, *rest in rows * 2]
+    with kiln.config.patch(recompile_limit=100):
+        backend = run(f, calls, dynamic=True)
+    assert len(backend.reasons) < 4
+
+
 def test_negative_ints_and_zero():
     run(lambda x, n: x * n, [(torch.ones(2), n) for n in (3, 4, -5, 0, 1, -1)], frames=2)
 
