@@ -179,6 +179,14 @@ def test_code_without_lines():
     assert same(kiln.compile(bare)(X), X + 1)
 
 
+def test_names_of_generated_code():
+    def f(_k_G, _k_type, error, _k_out_0=3):
+        return _k_G * 2 + _k_type + error + _k_out_0
+
+    assert same(kiln.compile(f)(X, 1, 2), f(X, 1, 2))
+    assert same(kiln.compile(lambda x: f(x, 1, 2))(X), f(X, 1, 2))
+
+
 def numbers(x):
     for i in range(3):
         yield x + i

@@ -240,6 +240,8 @@ def compile_frame(cache: FrameCache, function: types.FunctionType, args: tuple, 
     """Capture, compile and wrap one frame; None if it is to be left alone."""
     if function.__code__.co_flags & (COROUTINE_FLAGS | GENERATOR_FLAG):
         return skip(cache, function, "a generator or coroutine function: it runs in eager")
+    if any(name.startswith("_k_") for name in function.__code__.co_varnames[: parameter_count(function.__code__)]):
+        return skip(cache, function, "a parameter whose name begins with _k_, as names in generated code do")
     state = _native.GlobalState()
     disabled = _native.set_disabled(True)
     try:
@@ -263,6 +265,10 @@ def compile_frame(cache: FrameCache, function: types.FunctionType, args: tuple, 
     finally:
         _native.set_disabled(disabled)
         state.restore()
+
+
+def parameter_count(code: types.CodeType) -> int:
+    return code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & 0x04) + bool(code.co_flags & 0x08)
 
 
 def skip(cache: FrameCache, function: types.FunctionType, reason: str) -> None:
