@@ -196,9 +196,7 @@ def bind_class_attribute(trace: Trace, owner: object, cls: type, name: str, raw:
     return Lazy(raw, class_attribute_source(trace, cls, name))
 
 
-def load_cached_property(
-    trace: Trace, owner: object, cls: type, name: str, raw: functools.cached_property
-) -> object:
+def load_cached_property(trace: Trace, owner: object, cls: type, name: str, raw: functools.cached_property) -> object:
     """Computed once and kept in the instance dictionary (where it is found before the descriptor next time)."""
     from .calls import call
 
@@ -443,7 +441,15 @@ def load_from_partial(trace: Trace, partial: functools.partial, name: str) -> ob
     return load_from_instance(trace, partial, name)
 
 
+def load_from_symbol(trace: Trace, number: object, name: str) -> object:
+    """Attributes of a number that may vary are those of the number it is: torch's class has others."""
+    from .symbols import concrete
+
+    return load_attribute(trace, concrete(trace, number), name)
+
+
 LOADERS = {
+    **{kind: load_from_symbol for kind in (torch.SymInt, torch.SymFloat, torch.SymBool)},
     functools.partial: load_from_partial,
     **{kind: load_from_native for kind in NATIVE_DESCRIPTORS},
     types.MethodWrapperType: load_from_native,

@@ -194,3 +194,25 @@ def is_hashing(function: object, args: tuple) -> bool:
 def is_keyed(function: object) -> bool:
     """Whether a builtin hashes only the argument after the container."""
     return getattr(function, "__name__", "") in KEYED_NAMES or getattr(function, "__name__", "") == "__setitem__"
+
+
+ITEM_METHODS = ("__getitem__", "__setitem__", "__delitem__", "__contains__", "__missing__", "__iter__", "keys")
+ITEM_CALLERS = words("__init__ update pop popitem setdefault copy fromkeys __or__ __ior__ __ror__ __eq__ __ne__")
+CLASS_CALLERS = words("copy __copy__ __add__ __mul__ __rmul__ fromkeys")
+
+
+def runs_overrides(function: object, args: tuple) -> str | None:
+    """The Python method of a subclass of a builtin container that a native method would call by itself."""
+    owner = getattr(function, "__self__", None)
+    method = isinstance(function, types.MethodDescriptorType | types.WrapperDescriptorType)
+    cls = owner if isinstance(owner, type) else type(args[0]) if method and args else None
+    if cls is None or not cls.__flags__ & (1 << 9):
+        return None
+    base, name = function.__objclass__ if method else dict, function.__name__  # type: ignore[attr-defined]
+    called: tuple[str, ...] = ()
+    if base is collections.OrderedDict and name in ITEM_CALLERS:
+        called += ITEM_METHODS
+    if name in CLASS_CALLERS and base in (collections.OrderedDict, collections.deque, collections.defaultdict, dict):
+        called += ("__init__", "__new__") if name != "copy" or base is not dict else ()
+        called += ("__setitem__",) if name == "fromkeys" else ()
+    return next((n for n in called if isinstance(lookup(cls, n), types.FunctionType | staticmethod)), None)

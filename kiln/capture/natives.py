@@ -44,6 +44,7 @@ from .builtin_tables import (
     is_keyed,
     is_mutating,
     is_shallow,
+    runs_overrides,
 )
 from .polyfills import POLYFILLS
 from .raising import from_native
@@ -116,6 +117,9 @@ def run(trace: Trace, function: object, args: tuple, kwargs: dict) -> object:
         raise trace.fail(f"{describe(function)} on a {kind.__module__}.{kind.__qualname__} object from outside")
     if text and (survey.tensors or survey.objects):
         raise trace.fail(f"the text or hash of a tensor or object ({describe(function)})")
+    override = runs_overrides(function, args)
+    if override is not None:
+        raise trace.fail(f"{describe(function)}, which calls a {override} that is Python code")
     if trace.rehearsing and is_mutating(function):
         raise trace.fail("an effect inside a __hash__ or __eq__ that a dictionary or set is going to call")
     if is_hashing(function, args):
@@ -221,6 +225,7 @@ def unbind(function: object, args: tuple) -> tuple[object, tuple]:
             if isinstance(descriptor, types.MethodDescriptorType | types.WrapperDescriptorType):
                 return descriptor, (owner, *args)
     return function, args
+
 
 __all__ = [
     "CONTAINERS",

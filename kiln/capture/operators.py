@@ -260,6 +260,11 @@ def is_same(trace: Trace, left: object, right: object) -> bool:
             if type(one.real) not in CONSTANT_TYPES:
                 force(trace, one)
                 return False
+    if type(left) is Lazy and type(right) is Lazy and is_value(left.real) and is_value(right.real):
+        same = left.real is right.real
+        if left.source != right.source:
+            trace.guards.add(left.source, "same" if same else "not_same", right.source)
+        return same
     for one in (left, right):
         if type(one) is Lazy and (isinstance(one.real, types.FunctionType) or id(force(trace, one)) in trace.foreign):
             trace.guards.add(one.source, "identity", one.real)
@@ -279,6 +284,11 @@ def is_same(trace: Trace, left: object, right: object) -> bool:
     if is_symbolic(left) or is_symbolic(right):
         return False if left is None or right is None else concrete(trace, left) is concrete(trace, right)
     return left is right
+
+
+def is_value(real: object) -> bool:
+    """Whether an object is guarded by what it is, and not by which one it is: equal ones need not be the same."""
+    return isinstance(real, int | float | str | bytes | complex | tuple | frozenset | slice)
 
 
 def guard_identity(trace: Trace, value: object) -> None:
@@ -402,6 +412,15 @@ def missing_item(trace: Trace, container: dict, key: object) -> object:
     if contains_hashed(trace, container, key):
         return dict.__getitem__(container, key)
     return call(trace, special_method(trace, container, "__missing__"), (container, key), {})
+
+
+@natives.rule(dict.__getitem__)
+def rule_dict_item(trace, args, kwargs):
+    """Also reached by ``super().__getitem__``: a ``__missing__`` in Python is interpreted."""
+    container, key = [force(trace, arg) for arg in args]
+    if special_method(trace, container, "__missing__") is not None:
+        return missing_item(trace, container, slice_concrete(trace, key))
+    return natives.call_native_default(trace, dict.__getitem__, (container, key), kwargs)
 
 
 def slice_concrete(trace: Trace, key: object) -> object:

@@ -276,7 +276,7 @@ def build_builtin(r: Rebuilder, shadow: types.BuiltinFunctionType, name: str, pl
     if owner is None or isinstance(owner, types.ModuleType | type):
         r.lines.append(f"{name} = {r.bind(shadow, shadow.__name__)}")
     else:
-        r.lines.append(f"{name} = {r.value(owner)}.{shadow.__name__}")
+        r.lines.append(f"{name} = ({r.value(owner)}).{shadow.__name__}")  # a number needs the parentheses
 
 
 def build_bound(r: Rebuilder, shadow: object, name: str, place: int) -> None:

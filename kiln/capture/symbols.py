@@ -35,7 +35,7 @@ from .trace import SymbolInput, Trace
 from .values import Raised
 
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
-NUMBERS = (int, float, torch.SymInt, torch.SymFloat)
+NUMBERS = (int, float, torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 def is_symbolic(value: object) -> bool:
@@ -265,7 +265,7 @@ def _name_symbol(trace: Trace, value: Any, source: Source, real: int | float) ->
 
 # -- numbers from outside -------------------------------------------------------------------------------------------
 
-LARGEST = 2**62  # torch's symbols are 64 bits wide
+LARGEST = 2**62  # torch's symbols are 64 bits wide; nan and infinity are not at most that
 
 
 def wrap_number(trace: Trace, real: int | float, source: Source) -> object:
@@ -282,7 +282,7 @@ def wrap_number(trace: Trace, real: int | float, source: Source) -> object:
 
 def may_vary(trace: Trace, real: int | float, source: Source) -> bool:
     """Whether a number is to be symbolic. 0, 1 and what is not finite mean too much to be left open."""
-    if trace.options.dynamic is False or real in (0, 1) or not math.isfinite(real) or abs(real) > LARGEST:
+    if trace.options.dynamic is False or real in (0, 1) or not abs(real) <= LARGEST:
         return False
     if trace.hints.get(source.describe()) is not None:
         return True
@@ -331,6 +331,9 @@ def is_arithmetic(args: tuple) -> bool:
 
 def arithmetic(trace: Trace, function: Any, operands: tuple) -> object:
     """What a number function gives for operands of which one is symbolic."""
+    operands = tuple([concrete(trace, o) if isinstance(o, torch.SymBool) else o for o in operands])
+    if not any(is_symbolic(operand) for operand in operands):
+        return plain_call(function, list(operands))
     operands = tuple([int(operand) if type(operand) is bool else operand for operand in operands])
     if all(isinstance(operand, int | torch.SymInt) for operand in operands) and is_exact(function, operands):
         return SYMBOLIC_FORMS.get(function, function)(*operands)
@@ -365,7 +368,7 @@ def computed(trace: Trace, function: Any, operands: tuple) -> object:
     if type(real) not in (int, float, bool):
         return plain_call(function, [concrete(trace, operand) for operand in operands])
     source = Computed(function, tuple(sources))  # type: ignore[arg-type]
-    if type(real) is bool or real in (0, 1) or not math.isfinite(real) or abs(real) > LARGEST:
+    if type(real) is bool or real in (0, 1) or not abs(real) <= LARGEST:
         trace.guards.add(source, "constant", real)
         return real
     known = next((i for i in trace.inputs if isinstance(i, SymbolInput) and i.source == source), None)

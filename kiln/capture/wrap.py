@@ -13,6 +13,7 @@ import functools
 import inspect
 import operator
 import re
+import sys
 import types
 import typing
 from collections.abc import Callable, Iterable
@@ -27,6 +28,7 @@ from .hints import NEEDED
 from .source import (
     Attribute,
     ClassAttribute,
+    Computed,
     ElementAt,
     GlobalsOf,
     Identity,
@@ -239,6 +241,8 @@ def guard_length(trace: Trace, real: object, source: Source) -> None:
 
 
 def wrap_dict(trace: Trace, real: dict, source: Source) -> object:
+    if "__builtins__" in real or is_module_namespace(real):
+        raise trace.fail("global variables as a dictionary", "read and write them by name")
     guard_type(trace, real, source)
     shadow = _empty_like(real, dict) if not isinstance(real, collections.OrderedDict) else _empty_ordered(real)
     base = collections.OrderedDict if isinstance(real, collections.OrderedDict) else dict
@@ -256,6 +260,12 @@ def wrap_dict(trace: Trace, real: dict, source: Source) -> object:
     record = Record(shadow, real, source, Kind.DICT, items=dict(mapping_items(shadow)))
     _add_attributes(record)
     return trace.remember(record)
+
+
+def is_module_namespace(real: dict) -> bool:
+    """Whether a dictionary holds the globals of a module: these have bookkeeping of their own."""
+    module = sys.modules.get(dict.get(real, "__name__")) if "__name__" in real else None  # type: ignore[arg-type]
+    return getattr(module, "__dict__", None) is real
 
 
 def _empty_ordered(real: collections.OrderedDict) -> collections.OrderedDict:
@@ -338,16 +348,21 @@ def wrap_cell(trace: Trace, real: types.CellType, source: Source) -> object:
 
 
 def wrap_partial(trace: Trace, real: functools.partial, source: Source) -> object:
-    if real.__dict__:
+    if partial_attributes(real) is not None:
         return wrap_instance(trace, real, source)
     guard_type(trace, real, source)
-    trace.guards.add(Attribute(source, "__dict__"), "keys", ())
+    trace.guards.add(Computed(partial_attributes, (source,)), "constant", None)
     function = wrap(trace, real.func, Attribute(source, "func"))
     args = wrap(trace, real.args, Attribute(source, "args"))
     keywords = wrap(trace, real.keywords, Attribute(source, "keywords"))
     shadow = functools.partial(function)  # type: ignore[arg-type]
     shadow.__setstate__((function, args, keywords, None))  # type: ignore[attr-defined]
     return known_as(trace, shadow, source)
+
+
+def partial_attributes(partial: functools.partial) -> dict | None:
+    """Its instance dictionary, if it has one: reading ``__dict__`` would make one, and it would not nest as before."""
+    return partial.__reduce__()[2][3]  # type: ignore[index]
 
 
 def wrap_getter(trace: Trace, real: object, source: Source) -> object:

@@ -238,6 +238,52 @@ def test_subclass_of_deque_as_argument():
     check(program, make_args=lambda: (queue(), X.clone()), breaks_every=(None, "line"))
 
 
+class Numbering(dict):
+    """``__missing__`` reached by ``super().__getitem__``: it must not run past the interpreter."""
+
+    def __getitem__(self, key):
+        return super().__getitem__(key)
+
+    def __missing__(self, key):
+        self[key] = len(self)
+        return self[key]
+
+
+class Shouting(collections.OrderedDict):
+    """Native methods of an OrderedDict call this one."""
+
+    def __setitem__(self, key, value):
+        super().__setitem__(key.upper(), value)
+
+
+def test_missing_keys_of_subclasses():
+    def program(numbers, x):
+        return x + numbers["a"] + numbers["new"], len(numbers)
+
+    calls = [(Numbering(a=1), X), (Numbering(a=1, b=2), X), (Numbering(a=1), X)]
+    check(program, calls=calls, breaks_every=(None, "line"))
+
+
+def test_guards_do_not_fill_default_dictionaries():
+    def program(d, x):
+        d["z"] += 5
+        return x + sum(d.values())
+
+    def calls():
+        first, second = Defaults(int, a=1), collections.defaultdict(int, a=1, b=2)
+        return [(first, X), (Defaults(int, a=1, b=2), X), (first, X), (second, X), (second, X)]
+
+    check(setup=lambda: (program, calls()), breaks_every=(None, "line"))
+
+
+@program.breaking(Shouting(a=1), X)
+def native_methods_that_call_overrides(d, x):
+    d.update(b=x)
+    d.setdefault("c", 3)
+    made = Shouting(q=1)
+    return d, made, d.copy(), d.pop("C"), Shouting.fromkeys("xy")
+
+
 # -- keys that are objects ------------------------------------------------------------
 
 
