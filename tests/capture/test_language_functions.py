@@ -77,7 +77,7 @@ def bad_calls(x):
         lambda: everything(1, **5),
         lambda: everything(1, d=1, **{"d": 2}),
         lambda: len(),
-        lambda: 5(),  # noqa: F821
+        lambda: x.shape(),
     ):
         try:
             attempt()
