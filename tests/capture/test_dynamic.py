@@ -8,7 +8,7 @@ import torch
 
 import kiln
 from kiln.report import events
-from kiln.testing import CompileCounter, same
+from kiln.testing import CompileCounter, check, same
 
 
 def run(function, calls, *, frames=None, **options):
@@ -447,3 +447,11 @@ def test_data_dependent_sizes(function, dynamic):
         kiln.compile(function, fullgraph=True, dynamic=dynamic)(torch.arange(4.0))
     text = str(caught.value)
     assert "test_dynamic.py" in text and "value" in text and "What to do" in text
+
+
+def test_truths_of_varying_numbers_are_numbers_too():
+    def main(n, m):
+        found = [n << (n == m), n ** (n < m), (n < m) ^ False, (n < m) & (n == m), (n < m) + (m < n), -(n < m)]
+        return found, [type(value) for value in found], n * (m > 2), f"{(n, m < n)}"
+
+    check(main, calls=[(3, 4), (5, 4), (7, 9), (9, 2), (11, 12)])
