@@ -37,11 +37,23 @@ def call_apply(trace: Trace, cls: type, args: tuple, kwargs: dict) -> object:
     context = Context(tuple(isinstance(arg, torch.Tensor) and arg.requires_grad for arg in args))
     outputs = interpret_forward(trace, cls, context, args)
     result = run_fake(trace, stand_in(name, context, outputs), prepared, {})  # type: ignore[arg-type]
-    node = trace.graph.call_function(cls.apply, to_nodes(trace, prepared))  # type: ignore[attr-defined,arg-type]
+    node = trace.graph.call_function(apply_of(cls), to_nodes(trace, prepared))  # type: ignore[arg-type]
     node.meta["stack_trace"] = trace.stack_trace()
     node.meta["example_value"] = result
     trace.pinned(cls)
     return adopt(trace, result, node)
+
+
+def apply_of(cls: type) -> Callable:
+    """``cls.apply`` as fx can print it; ``cls.apply`` itself says that it lives in a module of torch."""
+
+    def apply(*args):
+        return cls.apply(*args)  # type: ignore[attr-defined]
+
+    apply.__module__, apply.__qualname__ = cls.__module__, f"{cls.__qualname__}.apply"
+    apply.__name__ = f"{cls.__name__}_apply"
+    apply.autograd_function = cls  # type: ignore[attr-defined]  # for backends that look at it
+    return apply
 
 
 # -- the context ----------------------------------------------------------------------------------------------------
