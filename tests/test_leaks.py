@@ -32,7 +32,7 @@ def count():
             found[kind] += 1
         elif issubclass(kind, torch.fx.GraphModule):
             found[torch.fx.GraphModule] += 1
-        elif isinstance(value, type):
+        elif issubclass(kind, type):
             classes += 1
     return {"classes": classes, **{kind.__name__: number for kind, number in found.items()}}
 
@@ -105,7 +105,7 @@ def changing_sizes(k):
 
 def raising(k):
     def f(x):
-        y = x + k
+        torch.sin(x + k)
         raise ValueError("as it should")
 
     def call(compiled):

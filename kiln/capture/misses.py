@@ -16,9 +16,7 @@ from .rebuild import Text
 from .source import Source
 
 
-def reason_for_miss(
-    entry: Entry, function: types.FunctionType, args: tuple, kwargs: dict, hints: Hints
-) -> str:
+def reason_for_miss(entry: Entry, function: types.FunctionType, args: tuple, kwargs: dict, hints: Hints) -> str:
     """The first assumption that fails. All sizes and numbers that differ are noted in ``hints``."""
     reader = SourceReader(function, args, kwargs)
     reader.needed = entry.trace_guards.needed  # type: ignore[attr-defined]

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from kiln import _native
-from kiln._native import MISSING, ClassCheck, ItemsCheck
+from kiln._native import MISSING, ClassCheck, CodeCheck, ItemsCheck
 
 
 class Key:
@@ -386,3 +386,25 @@ def test_nothing_leaks():
     gc.collect()
     assert [sys.getrefcount(each) for each in objects] == before
     assert sys.getallocatedblocks() - blocks < 300
+
+
+def test_code_check():
+    def one():
+        return 1
+
+    def two():
+        return 2
+
+    check = CodeCheck([(one, one.__code__), (two, two.__code__)])
+    assert check() is True
+    before = two.__code__
+    two.__code__ = one.__code__
+    assert check() is False
+    two.__code__ = before
+    assert check() is True
+    assert CodeCheck([])() is True
+    for wrong in ([(one, 3)], [(3, before)], [one], 5):
+        with pytest.raises(TypeError):
+            CodeCheck(wrong)
+    with pytest.raises(TypeError):
+        check(1)
