@@ -548,6 +548,10 @@ def generic_delete(trace: Trace, owner: object, name: str) -> None:
     if isinstance(raw, property):
         call(trace, property_part(trace, cls, name, raw, "fdel"), (owner,), {})
         return
+    deleter = lookup(type(raw), "__delete__") if raw is not None else None
+    if isinstance(deleter, types.FunctionType):
+        call(trace, deleter, (wrap(trace, raw, class_attribute_source(trace, cls, name)), owner), {})
+        return
     if type(raw) is types.MemberDescriptorType:
         load_member(trace, owner, name, raw)
     check_writable(trace, owner, name)

@@ -538,6 +538,35 @@ def special_methods_see_every_write(x, tracker):
     return tracker.log, x * 2
 
 
+class Watched:
+    """A descriptor that says what is done to it."""
+
+    def __get__(self, owner, cls=None):
+        return self if owner is None else owner.kept
+
+    def __set__(self, owner, value):
+        show("set", value)
+        owner.kept = value
+
+    def __delete__(self, owner):
+        show("delete")
+        del owner.kept
+
+
+class Watching:
+    field = Watched()
+    kept = "default"
+
+
+@program(X, Watching(), fullgraph=False)
+def descriptors_see_every_write(x, owner):
+    owner.field = 1
+    owner.field += 2
+    first = owner.field
+    del owner.field
+    return x + first, owner.field
+
+
 @TABLE.rows
 def test_program(program, args, expect):
     TABLE.run(program, args, expect)
