@@ -16,6 +16,7 @@ import torch
 import torch.fx
 
 from .natives import rule
+from .overrides import overloaded
 from .tensors import adopt, prepare, run_fake, to_nodes
 from .trace import Trace
 from .values import Raised
@@ -32,6 +33,8 @@ def call_apply(trace: Trace, cls: type, args: tuple, kwargs: dict) -> object:
     if torch._C._are_functorch_transforms_active():
         raise trace.fail(f"{name}.apply under a functorch transform")
     args = tuple([force(trace, arg) for arg in args])
+    if trace.modes or overloaded(trace, args):
+        raise trace.fail(f"{name}.apply under a torch-function mode or on tensors with __torch_function__")
     prepared = prepare(trace, args)
     check_settled(trace, cls)
     context = Context(tuple(isinstance(arg, torch.Tensor) and arg.requires_grad for arg in args))

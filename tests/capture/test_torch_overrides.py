@@ -190,6 +190,32 @@ def test_user_function_with_overrides():
     check(program, make_args=arguments(Logged))
 
 
+class Square(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return torch.sin(x) * x
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad
+
+
+def test_autograd_function_on_a_subclass():
+    def program(x):
+        return Square.apply(x + 1) * 2
+
+    check(program, make_args=arguments(Logged))
+
+
+def test_autograd_function_under_a_mode():
+    def program(x):
+        with Counting() as mode:
+            y = Square.apply(x + 1)
+        return y, mode.names
+
+    check(program, torch.arange(3.0))
+
+
 # -- modes ----------------------------------------------------------------------------------------------------------
 
 
