@@ -25,7 +25,7 @@ from .raising import from_native
 from .source import Attribute, Item, Referent, lookup
 from .trace import Trace
 from .values import Raised, Trampoline
-from .wrap import HEAP_TYPE, class_attribute, force, wrap
+from .wrap import HEAP_TYPE, class_attribute, force, has_finalizer, wrap
 
 NATIVE_CALLABLES = (
     types.BuiltinFunctionType,
@@ -199,8 +199,15 @@ APPLY = torch.autograd.Function.apply.__func__  # type: ignore[attr-defined]
 # -- classes --------------------------------------------------------------------------------------------------------
 
 
+def made_with_finalizer(trace: Trace, cls: type) -> BaseException:
+    """When it is dropped can be seen, and frames of Kiln's would keep it: the whole function is Python's."""
+    return trace.fail(f"making a {cls.__qualname__}, which has a __del__", "make it outside", whole=True)
+
+
 def call_class(trace: Trace, cls: type, args: tuple, kwargs: dict) -> object:
     """``cls(...)``: a real instance of a real class, its Python ``__new__`` and ``__init__`` interpreted."""
+    if has_finalizer(cls):
+        raise made_with_finalizer(trace, cls)
     maker = class_attribute(trace, type(cls), "__call__")
     if isinstance(maker, types.FunctionType):
         if library.runs_plainly(trace, cls, args, kwargs):
@@ -239,6 +246,8 @@ def make_instance(trace: Trace, cls: type, args: tuple, kwargs: dict) -> object:
 
 
 def new_object(trace: Trace, cls: type) -> object:
+    if has_finalizer(cls):
+        raise made_with_finalizer(trace, cls)
     try:
         instance = object.__new__(cls)
     except TypeError as error:

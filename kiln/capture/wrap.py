@@ -398,6 +398,8 @@ def wrap_by_class(trace: Trace, real: object, source: Source) -> object:
         return wrap_identity(trace, real, source)
     if type(real).__module__ in ("typing", "_abc", "kiln._native") or isinstance(real, Trampoline):
         return wrap_identity(trace, real, source)
+    if has_finalizer(type(real)):
+        return wrap_foreign(trace, real, source)
     for base, wrapper in SUBCLASS_WRAPPERS:
         if isinstance(real, base):
             return wrapper(trace, real, source)
@@ -429,17 +431,27 @@ def wrap_instance(trace: Trace, real: object, source: Source) -> object:
     cls = type(real)
     shadow = _bare_instance(cls)
     if shadow is None:
-        if cls is object:  # a sentinel
-            return wrap_identity(trace, real, source)
-        guard_type(trace, real, source)
-        guard_same(trace, real, source)
-        trace.guards.distinct.setdefault(trace.sources[id(real)])
-        trace.foreign[id(real)] = real  # itself: nobody may look into it
-        return real
+        return wrap_foreign(trace, real, source)
     guard_type(trace, real, source)
     record = Record(shadow, real, source, Kind.OBJECT, loaded=True)
     _add_attributes(record)
     return trace.remember(record)
+
+
+def wrap_foreign(trace: Trace, real: object, source: Source) -> object:
+    """An object that cannot be copied: itself, and nobody may look into it."""
+    if type(real) is object:  # a sentinel
+        return wrap_identity(trace, real, source)
+    guard_type(trace, real, source)
+    guard_same(trace, real, source)
+    trace.guards.distinct.setdefault(trace.sources[id(real)])
+    trace.foreign[id(real)] = real
+    return real
+
+
+def has_finalizer(cls: type) -> bool:
+    """Whether the class has a ``__del__``: Python would call it on shadows too, so there can be none."""
+    return isinstance(lookup(cls, "__del__"), types.FunctionType)
 
 
 def _bare_instance(cls: type) -> object | None:

@@ -113,7 +113,7 @@ def interpret(function, args):
     from kiln.capture.dispatch import root_locals
     from kiln.capture.frame import Finished, RootFrame
     from kiln.capture.trace import Options, Trace
-    from kiln.capture.values import Restart
+    from kiln.capture.values import GraphBreak, Restart
 
     trace = Trace(function, Options(backend=None, backend_name="none"), {})
     trace.root = frame = RootFrame(trace, function, root_locals(function, args, {}))
@@ -121,6 +121,8 @@ def interpret(function, args):
         outcome = frame.run_root(None)
     except Restart as restart:
         return ("break", restart.args[0].reason)
+    except GraphBreak as reason:
+        return ("break", reason)
     if isinstance(outcome, Finished):
         return ("returned", settle(trace, outcome.value))
     return ("break", outcome.reason)

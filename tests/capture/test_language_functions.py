@@ -588,6 +588,34 @@ def super_calls(x):
     return child.scaled(3), child.parent_kind, child.made, child.in_closure(), Child(x).doubled
 
 
+DROPPED = []
+
+
+class Finalized:
+    def __init__(self, value):
+        self.value = value
+
+    def __del__(self):
+        DROPPED.append(self.value)
+
+
+@program.breaking(X)
+def finalizers(x):
+    first = Finalized(1)
+    first = None
+    DROPPED.append("after the first")
+    second = Finalized(2)
+    y = x + second.value
+    print("break")
+    del second
+    return y, list(DROPPED), first
+
+
+@program.breaking(X, Finalized(3))
+def finalizers_of_arguments(x, kept):
+    return x + kept.value, len(DROPPED)
+
+
 @TABLE.rows
 def test_functions(program, args, expect):
     TABLE.run(program, args, expect)
