@@ -1,0 +1,126 @@
+"""Programs a stranger wrote to find Kiln wrong: identity, finalisers, odd numbers, namespaces, and what they share."""
+
+import gc
+import weakref
+
+import pytest
+import torch
+
+import kiln
+from kiln.testing import check
+
+EVERYWHERE = (None, "line", "instruction")
+
+
+# -- which object it is ---------------------------------------------------------------------------------------------
+
+
+def test_one_tuple_reached_two_ways_is_one_object():
+    def program(items):
+        pair = (items,)
+        again = pair
+        held = [pair, pair]
+        return again is pair, held[0] is held[1], pair[:] is pair
+
+    check(program, [1], breaks_every=EVERYWHERE)
+
+
+def test_equal_tuples_are_not_the_same_tuple():
+    def program(one, other):
+        return one is other, one[0] + other[0]
+
+    first, second = (torch.ones(1), [1]), (torch.ones(1), [1])
+    check(program, calls=[(first, first), (first, second), (second, first), (second, second)])
+
+
+def fresh_pairs():
+    """Values that are equal, once as one object and once as two."""
+
+    def program(one, other):
+        return one is other, one == other
+
+    makers = [lambda: "ab" * int("50"), lambda: int("5001"), lambda: float("1.5"), lambda: (int("7000"),)]
+    calls = []
+    for make in makers:
+        value = make()
+        calls += [(value, value), (value, make())]
+    return program, calls
+
+
+def test_equal_constants_are_not_the_same_constant():
+    check(setup=fresh_pairs)
+
+
+# -- when objects die -----------------------------------------------------------------------------------------------
+
+
+def test_capture_keeps_nothing_that_the_frame_returned():
+    class Thing:
+        pass
+
+    @kiln.compile
+    def program(thing, x):
+        kiln.graph_break()
+        return (thing, x + 1)
+
+    thing = Thing()
+    watch = weakref.ref(thing)
+    program(thing, torch.ones(1))
+    gc.disable()
+    try:
+        del thing
+        assert watch() is None
+    finally:
+        gc.enable()
+
+
+# -- numbers --------------------------------------------------------------------------------------------------------
+
+
+def test_integers_beyond_floats():
+    def program(big, infinite):
+        return big > infinite, big < infinite, big * 2
+
+    check(program, 10**400, float("inf"), breaks_every=EVERYWHERE)
+
+
+def test_method_of_a_number_alive_at_a_break():
+    def program(number):
+        method = number.bit_length
+        return method()
+
+    check(program, calls=[(5,), (10**30,)], breaks_every=EVERYWHERE)
+
+
+@pytest.mark.parametrize("name", ["hex", "is_integer", "as_integer_ratio", "conjugate", "real", "imag", "node"])
+def test_attributes_of_a_float_that_varies(name):
+    def program(number, x):
+        found = getattr(number, name, None)
+        return x * number, found() if callable(found) else found
+
+    check(program, calls=[(1.5, torch.ones(1)), (2.5, torch.ones(1)), (3.25, torch.ones(1))], breaks_every=EVERYWHERE)
+
+
+# -- namespaces -----------------------------------------------------------------------------------------------------
+
+
+def a_module():
+    """A program whose globals are written as a dictionary."""
+    namespace = {"torch": torch, "SCALE": 2, "helper": lambda x: x + 1}
+    text = """
+def inner(x):
+    return helper(x) * SCALE
+
+def program(which, x):
+    if which == 1:
+        globals()["SCALE"] = 3
+    if which == 2:
+        inner.__globals__["helper"] = lambda x: x - 1
+    return inner(x)
+"""
+    exec(text, namespace)
+    return namespace["program"], [(which, torch.ones(2)) for which in range(4)]
+
+
+def test_globals_written_as_a_dictionary_are_seen_by_name():
+    check(setup=a_module, breaks_every=EVERYWHERE)
