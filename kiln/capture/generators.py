@@ -216,6 +216,8 @@ def settle_generators(trace: Trace, outcome: Finished | Broken) -> None:
     places = [generator.made_at for generator in trace.generators if generator.left_open()]
     if trace.unsettled is not None:
         places.append(trace.unsettled)
+    if places and isinstance(outcome, Finished):
+        raise trace.fail("a generator that is dropped inside a try or with block", whole=True)
     if places:
         reason = trace.fail("a generator that is dropped inside a try or with block; it is made by Python instead")
         raise Restart(BreakPoint(*places[0], reason))
