@@ -338,6 +338,21 @@ def comprehensions(x):
     return squares, table, {native(i) for i in (1, 2)}, sum(native(i) for i in range(3)), [[native(j) for j in "a" * 0]]
 
 
+@program(X, breaks_every=EVERY)
+def native_code_that_calls_back(x):
+    pairs = dict(map(lambda k: (k, native(k)), "ab"))
+    items = [3, 1, 2]
+    items.extend(map(native, [4, 5]))
+    items.sort(key=native)
+    return (
+        list(map(native, [1, 2, 3])),
+        sorted("cab", key=native),
+        [*map(native, (x, x))],
+        sum(map(native, items)),
+        pairs,
+    )
+
+
 def numbers(x):
     yield x
     print("in the generator")
