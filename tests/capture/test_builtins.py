@@ -1,6 +1,6 @@
 """The builtin functions: on constants, on tensors inside containers, on objects whose special methods are Python."""
 
-# ruff: noqa: B009, B010, B905 (programs under test are written the way users write them)
+# ruff: noqa: B009, B010, B905, UP031, UP032 (programs under test are written the way users write them)
 
 import functools
 

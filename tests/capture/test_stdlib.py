@@ -1,6 +1,6 @@
 """The standard library that model code uses: functools, itertools, operator, math, collections, copy, inspect …"""
 
-# ruff: noqa: B905 (programs under test are written the way users write them)
+# ruff: noqa: B905, UP045 (programs under test are written the way users write them)
 
 import collections
 import collections.abc
@@ -567,7 +567,7 @@ def copies_of_tensors(x, items):
     return x + 1, made, copy.deepcopy(x), copy.copy(x)
 
 
-# -- inspect, re, string, json, random, time, os, warnings, logging ------------------------------------------------------------
+# -- inspect, re, string, json, random, time, os, warnings, logging ------------------------------
 
 
 @program(X)
