@@ -96,7 +96,7 @@ class Config:
         200, _count, "How deep calls are followed into user functions before the call is left to plain Python."
     )
     max_instructions: int = _setting(
-        2_000_000, _count, "How many bytecode instructions one capture may interpret before it gives up on the frame."
+        200_000, _count, "How many jumps (steps of loops) one capture may interpret before it gives up on the frame."
     )
     guard_module_hooks: bool = _setting(
         True, _flag, "Notice hooks that are added to or removed from a module after it was compiled."

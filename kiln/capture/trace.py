@@ -100,6 +100,7 @@ class Trace:
             frame.cells.clear()
             frame.result = None
         self.keep.clear()
+        self.inputs.clear()
         self.frames.clear()
         self.handled = None
 
