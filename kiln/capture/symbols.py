@@ -336,7 +336,10 @@ def arithmetic(trace: Trace, function: Any, operands: tuple) -> object:
         return plain_call(function, list(operands))
     operands = tuple([int(operand) if type(operand) is bool else operand for operand in operands])
     if all(isinstance(operand, int | torch.SymInt) for operand in operands) and is_exact(function, operands):
-        return SYMBOLIC_FORMS.get(function, function)(*operands)
+        try:
+            return SYMBOLIC_FORMS.get(function, function)(*operands)
+        except IndexError:  # torch 2.13: adding to the maximum of two sizes
+            return plain_call(function, [concrete(trace, operand) for operand in operands])
     return computed(trace, function, operands)
 
 
