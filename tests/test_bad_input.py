@@ -2,6 +2,7 @@
 
 import asyncio
 import types
+import warnings
 
 import pytest
 import torch
@@ -101,9 +102,13 @@ def test_backend_whose_code_fails_when_run():
 
         return run
 
+    compiled = kiln.compile(lambda x: x + 1, backend=backend)
     x = X.clone()
-    for _ in range(2):
-        assert same(kiln.compile(lambda x: x + 1, backend=backend)(x), X + 1), "eager takes over"
+    with pytest.warns(RuntimeWarning, match="raised BackendTrouble: at run time, which eager does not"):
+        assert same(compiled(x), X + 1), "eager takes over, and says so"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert same(compiled(x), X + 1), "once"
     assert same(x, X)
 
 

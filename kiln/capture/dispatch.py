@@ -347,7 +347,7 @@ def assemble_entry(cache: FrameCache, trace: Trace, outcome: Finished | Broken, 
         graph_module, graph = compile_graph(cache, trace, inputs, state)
     check = make_check(trace, state)
     check_text = check.write()
-    eager = events.takes_over(trace.function) if can_rewind(trace) else None
+    eager = events.takes_over(trace.function, trace.sheltered) if can_rewind(trace) else None
     run_text = text.write(graph, inputs, eager)
     entry = Entry(
         check_text,

@@ -18,6 +18,7 @@ import torch.fx
 
 from .. import _native
 from ..bytecode.split import UNBOUND
+from ..report.events import raised_text
 from .conditions import NAMES, shape_conditions, substitute
 from .effects import write_effects
 from .frame import NULL, Broken, Finished
@@ -259,7 +260,7 @@ class RunText:
             "while True:",
             "    try:",
             *("        " + line for line in (*call, "break")),
-            "    except _k_Exception:",
+            "    except _k_Exception as _k_error:",
         ]
         if self.trace.state_changed:
             state = r.bind(_native.GlobalState, "GlobalState")
@@ -271,9 +272,9 @@ class RunText:
             changed = ", ".join(r.read(info.source) for info in self.trace.changed.values())  # type: ignore[arg-type]
             lines.insert(0, f"_k_snapshot = {r.bind(Snapshot, 'Snapshot')}({changed})")
             lines.append("        _k_snapshot.restore()")
-        lines.append("        pass")
-        code = self.trace.function.__code__
-        return [*lines, f"    return {r.bind(eager, 'eager')}({call_signature(code)})"]
+        lines.append(f"        _k_raised = {r.bind(raised_text, 'raised_text')}(_k_error)")
+        arguments = call_signature(self.trace.function.__code__)
+        return [*lines, f"    return {r.bind(eager, 'eager')}(_k_raised{', ' if arguments else ''}{arguments})"]
 
 
 def handled_exceptions(kinds: tuple[str, ...], stack: list[object], current: object) -> dict[int, object]:

@@ -49,6 +49,7 @@ def note_effects(trace: Trace, function: object, leaves: list[torch.Tensor], cha
     trace.effects += reasons
     trace.changed |= touched
     trace.protected |= protected
+    trace.sheltered |= any(frame.bytecode.handler_at[frame.index] is not None for frame in trace.frames)
 
 
 def changed_inputs(trace: Trace, changed: list[torch.Tensor]) -> dict[int, TensorInfo]:

@@ -77,6 +77,7 @@ class Trace:
         self.changed: dict[int, TensorInfo] = {}  # inputs that operations of the graph change
         self.raises_late = False  # an operation that may raise comes after such an effect
         self.protected = False  # an operation was captured inside a try block
+        self.sheltered = False  # or inside a with block, whose manager may swallow what it raises
         self.modes: list[object] = []  # torch-function modes that the program sees as active
         self.outer_modes: list[object] = []  # those of them that were entered outside
         self.function_level = self.outer_level = 0  # how much of __torch_function__ is off (see overrides.py)

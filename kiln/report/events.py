@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 import types
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -178,11 +179,27 @@ def skip(function: types.FunctionType, reason: str) -> None:
         log("breaks", f"{place(function)} runs in eager: {reason}")
 
 
-def takes_over(function: types.FunctionType) -> Callable[..., Any]:
-    """The function, for when its graph raises; counted, since it is right but slow and may hide a mistake of Kiln's."""
+def takes_over(function: types.FunctionType, handled: bool) -> Callable[..., Any]:
+    """The function, for when its graph raises (``raised``): eager is right, and raises at the user's own line.
 
-    def eager(*args: Any, **kwargs: Any) -> Any:
+    Counted; and where it does not raise although nothing in the program would have handled it (``handled``), the graph
+    or its backend is wrong, which is said once.
+    """
+    said = False
+
+    def eager(raised: str, /, *args: Any, **kwargs: Any) -> Any:
+        nonlocal said
         counters["taken over"] += 1
-        return function(*args, **kwargs)
+        result = function(*args, **kwargs)
+        if not handled and not said:
+            said = True
+            text = f"The compiled graph of {place(function)} raised {raised}, which eager does not"
+            warnings.warn(f"{text}; eager's result is used.", RuntimeWarning, stacklevel=3)
+        return result
 
     return eager
+
+
+def raised_text(error: BaseException) -> str:
+    """An exception in a line."""
+    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
