@@ -76,12 +76,27 @@ def _short_path(path: str) -> str:
     return path if path.startswith("<") or relative.startswith("..") else relative
 
 
+def innermost(stack: Sequence[Location]) -> int:
+    """The place in a stack of the innermost line that is the user's own and not a library's; else of the last."""
+    own = [index for index, location in enumerate(stack) if not is_library(location.file)]
+    return own[-1] if own else len(stack) - 1
+
+
+def is_library(path: str) -> bool:
+    """Whether a file belongs to an installed package or to the standard library."""
+    import sysconfig
+
+    roots = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
+    return path.startswith((*roots, "<frozen ")) or f"{os.sep}site-packages{os.sep}" in path
+
+
 def render_stack(stack: Sequence[Location]) -> str:
-    """The innermost line first, because that is the one to look at, and below it how the program got there."""
+    """The user's innermost line first, because that is the one to look at; then what it calls and how it got there."""
     if not stack:
         return ""
-    lines = [str(stack[-1])]
-    callers = [f"  called from {location}" for location in reversed(stack[:-1])]
+    first = innermost(stack)
+    lines = [str(stack[first]), *(f"  which calls {location}" for location in stack[first + 1 :])]
+    callers = [f"  called from {location}" for location in reversed(stack[:first])]
     hidden = len(callers) - 2 * _FRAMES_SHOWN_AT_EACH_END
     if hidden > 0:
         end = _FRAMES_SHOWN_AT_EACH_END
@@ -129,7 +144,7 @@ class Unsupported(KilnError):
     @property
     def location(self) -> Location | None:
         """The user's innermost line, where it is known."""
-        return self.stack[-1] if self.stack else None
+        return self.stack[innermost(self.stack)] if self.stack else None
 
     def add_caller(self, location: Location) -> Unsupported:
         """Note the frame that called the ones known so far, and return the error itself."""
@@ -170,9 +185,7 @@ class NotCallable(KilnError, TypeError):
     """`kiln.compile` (or another function of Kiln's) was given something that cannot be called."""
 
     def __init__(self, value: object, taker: str = "kiln.compile") -> None:
-        super().__init__(
-            f"{taker} needs a callable (a function, a method, an nn.Module, …), not {_described(value)}."
-        )
+        super().__init__(f"{taker} needs a callable (a function, a method, an nn.Module, …), not {_described(value)}.")
 
 
 class UnknownBackend(KilnError, ValueError):

@@ -528,9 +528,16 @@ def rule_import(trace, args, kwargs):
     return module
 
 
-@rule(print, input, open, breakpoint, exec, eval, compile)
-def rule_outside(trace, args, kwargs):
-    raise trace.fail("a call to a builtin with effects outside the program (print, input, open, exec, eval …)")
+def outside_rule(builtin: types.BuiltinFunctionType) -> None:
+    """A builtin with effects outside the program is always left to Python."""
+
+    @rule(builtin)
+    def rule_outside(trace, args, kwargs):
+        raise trace.fail(f"a call to {builtin.__name__}(), which acts outside the program's own objects")
+
+
+for _builtin in (print, input, open, breakpoint, exec, eval, compile):
+    outside_rule(_builtin)
 
 
 @rule(warnings.warn)

@@ -227,13 +227,16 @@ def fake_failure(trace: Trace, name: str, error: Exception) -> GraphBreak:
     kinds = {kind.__name__ for kind in type(error).__mro__}
     if kinds & NEEDS_VALUES:
         return trace.fail(
-            f"{name} needs a tensor's values, not only its shape",
+            f"{name}: it needs a tensor's values, not only its shape",
             "keep it outside the compiled function, or use an operation whose output shape does not depend on data",
         )
     if "UnsupportedOperatorException" in kinds:
-        return trace.fail(f"{name} has no shape rule (no fake or meta implementation)")
+        return trace.fail(
+            f"{name}: it has no shape rule (no fake or meta implementation)",
+            "give it one (torch.library.register_fake)",
+        )
     text = str(error).strip().split("\n", 1)[0]  # the rest is torch's list of backends, or advice about its compiler
-    return trace.fail(f"{name} fails on these arguments: {type(error).__name__}: {text}", error=error)
+    return trace.fail(f"{name}: it fails on these arguments: {type(error).__name__}: {text}", error=error)
 
 
 def function_name(function: object) -> str:

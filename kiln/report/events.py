@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..config import config
-from ..exc import Location
+from ..exc import Location, innermost
 from .progress import Progress
 
 counters: Counter[str] = Counter()
@@ -44,7 +44,8 @@ class Break:
     @property
     def location(self) -> Location | None:
         """The user's innermost line, where there is one."""
-        return Location(*self.stack[-1]) if self.stack else None
+        places = [Location(*place) for place in self.stack]
+        return places[innermost(places)] if places else None
 
     @property
     def advice(self) -> str:

@@ -1,6 +1,7 @@
 """Programs a stranger wrote to find Kiln wrong: identity, finalisers, odd numbers, namespaces, and what they share."""
 
 import gc
+import json
 import weakref
 
 import pytest
@@ -124,3 +125,29 @@ def program(which, x):
 
 def test_globals_written_as_a_dictionary_are_seen_by_name():
     check(setup=a_module, breaks_every=EVERYWHERE)
+
+
+# -- messages -------------------------------------------------------------------------------------------------------
+
+
+def complaint(program, *args):
+    with pytest.raises(kiln.exc.Unsupported) as caught:
+        kiln.compile(program, fullgraph=True)(*args)
+    return str(caught.value).splitlines()
+
+
+def test_a_message_begins_with_the_users_own_line():
+    def program(x):
+        return json.dumps({"a": 1}), x
+
+    lines = complaint(program, torch.ones(1))
+    assert "test_stranger.py" in lines[0] and "json.dumps" in lines[0]
+    assert lines[1].startswith("  which calls ") and "json" in lines[1]
+
+
+@pytest.mark.parametrize("builtin", [print, open, eval])
+def test_a_message_names_the_builtin(builtin):
+    def program(x):
+        return builtin("1"), x
+
+    assert f"a call to {builtin.__name__}()" in "\n".join(complaint(program, torch.ones(1)))
