@@ -60,10 +60,11 @@ SIMPLE = CONSTANT_TYPES - {types.CodeType}
 
 
 def has_python_method(value: object) -> bool:
+    """Whether a value's class is Python code (some builtin classes are heap types from 3.12 on)."""
     kind = type(value)
-    return (
-        bool(kind.__flags__ & HEAP_TYPE) and not isinstance(value, torch.Tensor | Trampoline) and not is_symbolic(value)
-    )
+    if not kind.__flags__ & HEAP_TYPE or kind in natives.SAFE_OWNERS:
+        return False
+    return not isinstance(value, torch.Tensor | Trampoline) and not is_symbolic(value)
 
 
 def binary(trace: Trace, sign: str, left: object, right: object) -> object:
