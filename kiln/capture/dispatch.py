@@ -35,7 +35,7 @@ from .hints import Hints
 from .overrides import Outside, enter_outer_modes, is_intercepted, overrides_aside, without_overrides
 from .quiet import quiet
 from .rebuild import CannotRebuild
-from .rewind import can_rewind
+from .rewind import Switches, can_rewind
 from .source import ClosureCell, Local, lookup
 from .torch_state import inference_modes_left, leaving_on_errors
 from .trace import Options, Trace
@@ -242,7 +242,7 @@ def compile_frame(cache: FrameCache, function: types.FunctionType, args: tuple, 
         return skip(cache, function, "a generator or coroutine function: it runs in eager")
     if any(name.startswith("_k_") for name in function.__code__.co_varnames[: parameter_count(function.__code__)]):
         return skip(cache, function, "a parameter whose name begins with _k_, as names in generated code do")
-    state = _native.GlobalState()
+    state = Switches()
     disabled = _native.set_disabled(True)
     try:
         with events.compiling(function), without_peer(), overrides_aside() as outside:
@@ -334,7 +334,7 @@ def unsupported(reason: GraphBreak) -> exc.Unsupported:
     return exc.Unsupported(reason.reason, hint=reason.hint or exc.DEFAULT_HINT, stack=stack)
 
 
-def assemble_entry(cache: FrameCache, trace: Trace, outcome: Finished | Broken, state) -> Entry:
+def assemble_entry(cache: FrameCache, trace: Trace, outcome: Finished | Broken, state: Switches) -> Entry:
     """Turn an outcome into an entry: rebuild text, graph, check."""
     continuation = None
     if isinstance(outcome, Broken):
@@ -345,7 +345,7 @@ def assemble_entry(cache: FrameCache, trace: Trace, outcome: Finished | Broken, 
     graph_module = graph = None
     if has_work(trace.graph):
         graph_module, graph = compile_graph(cache, trace, inputs, state)
-    check = make_check(trace, state)
+    check = make_check(trace, state.state)
     check_text = check.write()
     eager = events.takes_over(trace.function, trace.sheltered) if can_rewind(trace) else None
     run_text = text.write(graph, inputs, eager)
@@ -360,7 +360,7 @@ def assemble_entry(cache: FrameCache, trace: Trace, outcome: Finished | Broken, 
         tensor_check=check.tensor_check,
         tensor_sources=[guard.source for guard in trace.guards.tensors],
         break_reason=events.Break.of(outcome.reason) if isinstance(outcome, Broken) else None,
-        state=state,
+        state=state.state,
     )
     forget_reals(trace)
     events.entry(trace, entry, outcome)

@@ -25,7 +25,7 @@ from .frame import NULL, Broken, Finished
 from .guards import KINDS, Guard, ShapeCondition, is_global_lookup, plain
 from .overrides import modes_changed
 from .rebuild import CannotRebuild, Rebuilder, Text
-from .rewind import Snapshot
+from .rewind import Snapshot, Switches
 from .source import Source, parameter_name
 from .trace import Trace
 from .values import TensorInfo
@@ -263,8 +263,7 @@ class RunText:
             "    except _k_Exception as _k_error:",
         ]
         if self.trace.state_changed:
-            state = r.bind(_native.GlobalState, "GlobalState")
-            lines.insert(0, f"_k_state = {state}()")
+            lines.insert(0, f"_k_state = {r.bind(Switches, 'Switches')}()")
             lines.append("        _k_state.restore()")
         if eager is None:
             return [*lines, "        raise"]

@@ -538,5 +538,16 @@ def builder_for(shadow: object) -> Callable | None:
     if not cls.__flags__ & HEAP_TYPE:
         return build_bound if cls.__module__ in ("typing", "functools", "_functools", "inspect") else None
     if lookup(cls, "__new__") is not None and layout_of(cls) in (object, types.SimpleNamespace):
-        return build_instance
+        return build_instance if is_of_python(cls) else None
     return None
+
+
+def is_of_python(cls: type) -> bool:
+    """Whether a bare instance is a whole one: classes written in C keep more, and refuse to be made past their own."""
+    if getattr(cls, "__abstractmethods__", None):
+        return True
+    try:
+        layout_of(cls).__new__(cls)
+    except TypeError:
+        return False
+    return True

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import torch
 
+from .. import _native
 from .trace import ObjectInput, Trace
 from .values import TensorInfo
 
@@ -28,6 +29,37 @@ def is_restorable(info: TensorInfo) -> bool:
     if real.layout is not torch.strided or real.numel() > LARGEST:  # type: ignore[attr-defined]
         return False
     return real.dim() == fake.dim() and real.untyped_storage().nbytes() == fake.untyped_storage().nbytes()  # type: ignore[attr-defined]
+
+
+def autocast_depth() -> int:
+    """How many autocast blocks are open. torch only tells on the way in."""
+    depth = torch.autocast_increment_nesting()
+    torch.autocast_decrement_nesting()
+    return depth - 1
+
+
+class Switches:
+    """Torch's switches, and how many autocast blocks are open.
+
+    torch keeps the casts of parameters until the outermost block ends; one that never ends would make every later
+    block use the parameters' old values.
+    """
+
+    def __init__(self) -> None:
+        self.state = _native.GlobalState()
+        self.depth = autocast_depth()
+
+    def restore(self) -> None:
+        """Put everything back."""
+        self.state.restore()
+        depth = autocast_depth()
+        if depth == self.depth:
+            return
+        step = torch.autocast_decrement_nesting if depth > self.depth else torch.autocast_increment_nesting
+        for _ in range(abs(depth - self.depth)):
+            step()
+        if self.depth == 0:
+            torch.clear_autocast_cache()
 
 
 class Snapshot:

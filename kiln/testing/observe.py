@@ -145,6 +145,8 @@ def read_modes() -> dict[str, Any]:
     for device in _DEVICES:
         modes[f"autocast on {device}"] = torch.is_autocast_enabled(device)
         modes[f"autocast dtype on {device}"] = torch.get_autocast_dtype(device)
+    modes["autocast blocks open"] = torch.autocast_increment_nesting() - 1
+    torch.autocast_decrement_nesting()
     return modes
 
 

@@ -1,7 +1,10 @@
 """Programs a stranger wrote to find Kiln wrong: identity, finalisers, odd numbers, namespaces, and what they share."""
 
+import contextlib
+import functools
 import gc
 import json
+import operator
 import weakref
 
 import pytest
@@ -125,6 +128,54 @@ def program(which, x):
 
 def test_globals_written_as_a_dictionary_are_seen_by_name():
     check(setup=a_module, breaks_every=EVERYWHERE)
+
+
+# -- torch's own state -----------------------------------------------------------------------------------------------
+
+
+def autocast_blocks_open():
+    depth = torch.autocast_increment_nesting()
+    torch.autocast_decrement_nesting()
+    return depth - 1
+
+
+def raises_inside(x, linear):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        linear(x)
+        raise ValueError("on purpose")
+
+
+def breaks_inside(x, linear):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        kiln.graph_break()
+        return linear(x).sum().item()
+
+
+def graph_raises_inside(x, linear):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return torch.linalg.cholesky(-linear(x).float() @ linear(x).float().t())
+
+
+@pytest.mark.parametrize("program", [raises_inside, breaks_inside, graph_raises_inside])
+def test_autocast_blocks_are_left_whatever_happens_in_them(program):
+    """One that stays open makes every later block use casts of old parameters: training would be silently wrong."""
+    linear = torch.nn.Linear(2, 2)
+    compiled = kiln.compile(program)
+    for _ in range(2):
+        with contextlib.suppress(ValueError, RuntimeError):
+            compiled(torch.ones(2, 2), linear)
+        assert autocast_blocks_open() == 0
+
+
+# -- objects of classes written in C ----------------------------------------------------------------------------------
+
+
+def test_keys_from_comparisons_come_out():
+    def program(values, x):
+        keys = [functools.cmp_to_key(operator.sub)(value) for value in values]
+        return keys[0] < keys[1], x + 1
+
+    check(program, [2, 1], torch.ones(1), breaks_every=EVERYWHERE)
 
 
 # -- messages -------------------------------------------------------------------------------------------------------
