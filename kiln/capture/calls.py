@@ -80,6 +80,7 @@ SKIPPED_MODULES = ("torch._dynamo", "torch._inductor", "torch.fx", "torch.jit", 
 SKIPPED_MODULES += ("torch.distributed", "torch.onnx", "torch.export", "logging", "threading", "asyncio", "numpy")
 SKIPPED_MODULES += ("multiprocessing", "subprocess", "socket", "unittest", "_pytest", "pytest", "tqdm", "kiln.capture")
 SKIPPED_MODULES += ("random", "tempfile", "traceback", "linecache", "inspect", "pdb", "importlib", "gc", "weakref")
+SKIPPED_MODULES += ("warnings",)  # its filters are others while tracing (quiet.py)
 
 
 def call_function(trace: Trace, function: types.FunctionType, args: tuple, kwargs: dict) -> object:

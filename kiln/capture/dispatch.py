@@ -416,7 +416,7 @@ def continue_after(cache: FrameCache, trace: Trace, outcome: Broken) -> Continua
 def check_frame(trace: Trace, frame: RootFrame, reason: GraphBreak) -> None:
     """Continuations are other frames: where the program could tell, the function runs in eager as a whole."""
     if sees_locals(frame.bytecode):
-        raise trace.fail(f"{reason.reason} (in a function that looks at its own local variables)")
+        raise trace.fail(f"{reason.reason} (in a function that looks at its own local variables or frame)")
     for index, name in enumerate(frame.code.co_freevars):
         if name.startswith(OWN_PREFIX):
             continue
@@ -427,11 +427,16 @@ def check_frame(trace: Trace, frame: RootFrame, reason: GraphBreak) -> None:
 
 
 LOOKS_AT_LOCALS = frozenset({"locals", "eval", "exec"})
+LOOKS_AT_FRAMES = frozenset(
+    {"_getframe", "currentframe", "getouterframes", "extract_stack", "format_stack", "print_stack"}
+)
 
 
 def sees_locals(bytecode: Bytecode) -> bool:
-    """Whether code calls ``locals()``, ``eval``, ``exec``, ``vars()`` or ``dir()``."""
+    """Whether code calls ``locals()``, ``eval``, ``exec``, ``vars()`` or ``dir()``, or asks for its own frame."""
     for instruction, following in itertools.pairwise(bytecode.instructions):
+        if instruction.op.startswith("LOAD_") and instruction.argval in LOOKS_AT_FRAMES:
+            return True
         if instruction.op not in ("LOAD_GLOBAL", "LOAD_NAME"):
             continue
         bare_call = following.op in ("PRECALL", "CALL") and following.arg == 0

@@ -531,7 +531,7 @@ def builder_for(shadow: object) -> Callable | None:
         if isinstance(shadow, base):
             return container_builder
     if isinstance(shadow, int | float | str | bytes | complex):
-        return build_value_subclass
+        return build_value_subclass if type(shadow).__flags__ & HEAP_TYPE else build_bound  # numpy.float64
     cls = type(shadow)
     if getattr(cls, "unbuildable", False) or shadow is NULL:
         return None

@@ -5,8 +5,11 @@ import functools
 import gc
 import json
 import operator
+import sys
+import warnings
 import weakref
 
+import numpy
 import pytest
 import torch
 
@@ -176,6 +179,41 @@ def test_keys_from_comparisons_come_out():
         return keys[0] < keys[1], x + 1
 
     check(program, [2, 1], torch.ones(1), breaks_every=EVERYWHERE)
+
+
+def test_numbers_of_numpy_computed_while_tracing():
+    def program(array, x):
+        array[0] += 1
+        value = array[0] * 2
+        return value, x + value, type(value).__name__
+
+    check(program, numpy.zeros(2), torch.ones(1), breaks_every=EVERYWHERE)
+
+
+# -- the interpreter's own state --------------------------------------------------------------------------------------
+
+
+def test_filters_of_warnings_are_the_programs_own():
+    def program(x):
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            warnings.warn("one", stacklevel=1)
+            y = x + 1
+            warnings.warn("two", DeprecationWarning, stacklevel=1)
+        return y, [str(warning.message) for warning in seen]
+
+    check(program, torch.ones(1), calls=2, breaks_every=EVERYWHERE)
+
+
+def test_a_frame_that_looks_at_itself_has_lines():
+    def program(x, lines):
+        frame = sys._getframe()
+        lines.append(frame.f_lineno - frame.f_code.co_firstlineno)
+        kiln.graph_break()
+        lines.append(frame.f_lineno - frame.f_code.co_firstlineno)
+        return x + 1
+
+    check(program, torch.ones(1), [], breaks_every=EVERYWHERE)
 
 
 # -- messages -------------------------------------------------------------------------------------------------------
