@@ -672,3 +672,14 @@ def test_source_programs():
     assert check_source(source, compile=identity).returned == 2
     with pytest.raises(Mismatch, match="(?s)def main.*total.*length 2 expected, 1 seen"):
         check_source(source, compile=lambda p, **k: lambda: 2)
+
+
+def test_mutable_defaults_are_copied_for_each_run():
+    def remember(x, seen=[], *, table={}):  # noqa: B006
+        seen.append(len(seen))
+        table[len(seen)] = x
+        return x + len(seen), list(table)
+
+    report = check(remember, torch.ones(2), calls=3)
+    assert [len(one.returned[1]) for one in report.eager.calls] == [1, 2, 3]
+    assert remember.__defaults__ == ([],) and remember.__kwdefaults__ == {"table": {}}

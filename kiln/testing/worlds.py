@@ -106,9 +106,14 @@ class Copier:
     def _make_functions(self) -> None:
         twins: dict[int, types.CellType] = {}
         for function in self._originals:
-            if function.__closure__:
-                cells = tuple(self._twin(cell, twins) for cell in function.__closure__)
+            if function.__closure__ or has_state_in_defaults(function):
+                cells = tuple(self._twin(cell, twins) for cell in function.__closure__ or ())
                 self.memo[id(function)] = _function_with_cells(function, cells)
+        for function in self._originals:
+            if has_state_in_defaults(function):
+                twin = self.memo[id(function)]
+                twin.__defaults__ = self.copy(function.__defaults__)
+                twin.__kwdefaults__ = self.copy(function.__kwdefaults__)
         for cell, twin in self._cells:
             try:
                 content = cell.cell_contents
@@ -141,8 +146,18 @@ class Copier:
         return result
 
 
+def has_state_in_defaults(function: types.FunctionType) -> bool:
+    """Whether a default argument could be changed by a call."""
+    defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+    return any(
+        is_state(value) and not isinstance(value, (int, float, complex, str, bytes, type(None))) for value in defaults
+    )
+
+
 def _function_with_cells(function: types.FunctionType, cells: tuple[types.CellType, ...]) -> types.FunctionType:
-    twin = types.FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__, cells)
+    twin = types.FunctionType(
+        function.__code__, function.__globals__, function.__name__, function.__defaults__, cells or None
+    )
     twin.__kwdefaults__ = function.__kwdefaults__
     twin.__qualname__ = function.__qualname__
     twin.__module__ = function.__module__
