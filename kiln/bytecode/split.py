@@ -41,6 +41,10 @@ class _Unbound:
 
 UNBOUND = _Unbound()
 
+NO_LINE = (0, 0, None, None)
+"""Where a skeleton's calls of segments are: on no line of the user's, so that tracebacks can leave them out; not on no
+line at all, since what walks the stack (``inspect.stack``) counts on a number."""
+
 Parameter = tuple[str, object]
 """('stack', slot index), ('local', name) or ('cell', name).
 
@@ -310,7 +314,7 @@ class _Skeleton(_Body):
         plan, writer = self.plan, self.writer
         region = plan.region(start)
         segment = _write_segment(plan, region)
-        writer.positions = None  # the user has no such line: tracebacks leave entries without one out
+        writer.positions = NO_LINE
         stack = plan.stack(start)
         writer.place(self.stubs[start])
         writer.put_aside(stack)

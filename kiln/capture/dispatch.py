@@ -491,6 +491,8 @@ def worth_compiling(function: types.FunctionType) -> bool:
         return False
     if module.split(".", 1)[0] in ("torch", "kiln") and not module.startswith(("torch.nn.modules", "torch.optim")):
         return False
+    if not LOOKS_AT_FRAMES.isdisjoint(function.__code__.co_names):
+        return False  # it counts frames: between it and its caller there must be none of Kiln's
     flags = function.__code__.co_flags
     if flags & COROUTINE_FLAGS or (flags & GENERATOR_FLAG and module.split(".", 1)[0] in sys.stdlib_module_names):
         return False

@@ -286,7 +286,7 @@ def trim_traceback(error: BaseException) -> None:
     """Leave the skeleton's calls of segments out: in eager it is all one frame. They are the entries without a line."""
     entry = error.__traceback__
     while entry is not None:
-        while entry.tb_next is not None and entry.tb_next.tb_lineno is None:
+        while entry.tb_next is not None and not entry.tb_next.tb_lineno:
             entry.tb_next = entry.tb_next.tb_next
         entry = entry.tb_next
     error.__traceback__ = error.__traceback__.tb_next if error.__traceback__ is not None else None

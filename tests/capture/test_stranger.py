@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import gc
+import inspect
 import json
 import operator
 import sys
@@ -214,6 +215,25 @@ def test_a_frame_that_looks_at_itself_has_lines():
         return x + 1
 
     check(program, torch.ones(1), [], breaks_every=EVERYWHERE)
+
+
+def caller_line():
+    frame = sys._getframe(1)
+    return frame.f_code.co_name, frame.f_lineno - frame.f_code.co_firstlineno
+
+
+def stack_names():
+    return [entry.function for entry in inspect.stack()][0]
+
+
+def test_a_callee_that_looks_at_its_caller_finds_it():
+    def program(x, lines):
+        lines.append(caller_line())
+        y = x + 1
+        lines.append(caller_line())
+        return y, stack_names()
+
+    check(program, torch.ones(1), [], calls=2, breaks_every=EVERYWHERE)
 
 
 # -- messages -------------------------------------------------------------------------------------------------------
