@@ -156,6 +156,12 @@ def leave_inference_mode(guard: object) -> None:
     guard.__exit__(None, None, None)  # type: ignore[attr-defined]
 
 
+@rule(torch.device.__enter__, torch.device.__exit__)
+def rule_default_device(trace, args, kwargs):
+    """Entering a device puts a torch-function mode of torch's own in place: done for real, between two graphs."""
+    raise trace.fail("`with torch.device(…)`", "pass device= to the functions that make tensors")
+
+
 @rule(torch.inference_mode.__enter__)
 def rule_enter_inference(trace, args, kwargs):
     owner = force(trace, args[0])

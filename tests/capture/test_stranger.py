@@ -171,6 +171,26 @@ def test_autocast_blocks_are_left_whatever_happens_in_them(program):
         assert autocast_blocks_open() == 0
 
 
+def with_device(x, device):
+    with device:
+        y = torch.zeros(2)
+    return x + 1, y.device, torch.zeros(1).device
+
+
+def enter_device(x, device):
+    device.__enter__()
+    try:
+        y = torch.zeros(2)
+    finally:
+        device.__exit__(None, None, None)
+    return x + 1, y.device
+
+
+@pytest.mark.parametrize("program", [with_device, enter_device])
+def test_a_device_as_a_block_is_where_tensors_are_made(program):
+    check(program, torch.ones(1), torch.device("meta"), calls=2, breaks_every=EVERYWHERE)
+
+
 # -- objects of classes written in C ----------------------------------------------------------------------------------
 
 
