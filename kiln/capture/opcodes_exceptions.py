@@ -6,7 +6,7 @@ from .calls import call
 from .frame import NULL, Frame
 from .opcode_table import opcode
 from .raising import add_context, traceback_of
-from .rules import is_instance
+from .rules import is_instance, looked_at
 from .values import Raised
 from .wrap import class_attribute, force
 
@@ -28,7 +28,7 @@ def pop_except(frame, instruction):
 
 @opcode("CHECK_EXC_MATCH")
 def check_exc_match(frame, instruction):
-    classes = frame.pop()
+    classes = looked_at(frame.trace, frame.pop())
     for cls in classes if isinstance(classes, tuple) else (classes,):
         if not (isinstance(cls, type) and issubclass(cls, BaseException)):
             frame.raise_error(TypeError("catching classes that do not inherit from BaseException is not allowed"))

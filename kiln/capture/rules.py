@@ -103,9 +103,16 @@ def tensor_is_instance(value: torch.Tensor, kind: type, classes: object) -> bool
     return issubclass(kind, classes)  # type: ignore[arg-type]
 
 
+def looked_at(trace: Trace, classes: object) -> object:
+    """A class or (nested) tuple of classes for native code; ``tuple(a_list)`` has elements nobody has looked at."""
+    classes = force(trace, classes)
+    return tuple([looked_at(trace, cls) for cls in classes]) if isinstance(classes, tuple) else classes
+
+
 @rule(issubclass)
 def rule_issubclass(trace, args, kwargs):
     cls, classes = arguments(trace, args)
+    classes = looked_at(trace, classes)
     try:
         result = issubclass(cls, classes)
     except TypeError as error:

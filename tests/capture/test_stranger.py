@@ -256,6 +256,24 @@ def test_a_callee_that_looks_at_its_caller_finds_it():
     check(program, torch.ones(1), [], calls=2, breaks_every=EVERYWHERE)
 
 
+# -- classes kept in lists ------------------------------------------------------------------------------------------
+
+
+def test_classes_kept_in_a_list_outside():
+    def program(error, kinds, x):
+        found = [issubclass(type(error), tuple(kinds)), isinstance(error, tuple(kinds))]
+        try:
+            raise error
+        except tuple(kinds):
+            found.append("caught")
+        except Exception:
+            found.append("other")
+        return found, x + 1
+
+    calls = [(KeyError("a"), [KeyError], torch.ones(1)), (ValueError("b"), [KeyError, OSError], torch.ones(1))]
+    check(program, calls=calls, breaks_every=EVERYWHERE)
+
+
 # -- messages -------------------------------------------------------------------------------------------------------
 
 
