@@ -147,6 +147,8 @@ def iterable_argument(trace: Trace, function: object, position: int, value: obje
 
 def hashed_argument(trace: Trace, function: object, position: int, value: object) -> object:
     """An argument whose elements are going to be hashed: looked at, and listed if it comes out of an iterator."""
+    if position == 1 and (is_keyed(function) or getattr(function, "__objclass__", None) in (set, frozenset)):
+        value = Survey(trace, keep_symbols=False, shallow=False).visit(value)
     method = isinstance(function, types.MethodDescriptorType | types.WrapperDescriptorType)
     if (position == 0 and method) or not consumes(function, position) or isinstance(value, dict | str | type | range):
         return value

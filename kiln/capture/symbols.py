@@ -25,6 +25,7 @@ from .conditions import (
     equal,
     equals_expression,
     expression_text,
+    pin,
     symbol_input,
     symbol_names,
 )
@@ -50,7 +51,7 @@ def concrete(trace: Trace, value: object) -> object:
     if isinstance(value, torch.SymInt | torch.SymFloat):
         note_needed(trace, value)
     if isinstance(value, torch.SymInt):
-        return int(value)
+        return concrete_int(trace, value)
     if isinstance(value, torch.SymFloat):
         return concrete_float(trace, value)
     if isinstance(value, torch.SymBool):
@@ -71,6 +72,15 @@ def note_needed(trace: Trace, value: Any) -> None:
                 f"the value of {described}, a number that varies from call to call",
                 "use it in tensor operations and arithmetic only, or outside the compiled function",
             )
+
+
+def concrete_int(trace: Trace, value: torch.SymInt) -> int:
+    try:
+        return int(value)
+    except Exception:  # torch's bookkeeping of ranges fails where an expression was pinned before a part of it
+        for name in symbol_names(value.node.expr):
+            pin(trace, name)
+        return value.node.hint  # type: ignore[no-any-return]
 
 
 def concrete_float(trace: Trace, value: torch.SymFloat) -> float:
@@ -346,7 +356,7 @@ def arithmetic(trace: Trace, function: Any, operands: tuple) -> object:
 def is_exact(function: Any, operands: tuple) -> bool:
     """Whether torch's symbolic integers do this as Python does. (An error is the program's, in its own words.)"""
     if function in DIVISIONS:
-        return hint(operands[1]) != 0
+        return bool(operands[1] != 0)  # decided here, so assumed of the calls to come
     if function in POWERS:
         return len(operands) == 2 and type(operands[1]) is int and 0 <= operands[1] < 8
     return function in EXACT and (function not in SYMBOLIC_FORMS or len(operands) == 2)

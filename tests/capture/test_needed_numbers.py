@@ -48,3 +48,28 @@ def test_fullgraph_assumes_the_value():
     x = torch.ones(2)
     for count in (2, 3, 5, 4):
         assert torch.equal(compiled(x, count), repeated(x, count))
+
+
+def in_sets(x, count):
+    made = {number for number in [count, 0]}
+    made.add(count + 1)
+    made.update([count * 2])
+    return x + len(made), count in made, sorted(made)
+
+
+def divided(x, count, by):
+    return x + count // by, count % by
+
+
+def text_of_sums(x, count):
+    twice = count + count
+    return x, f"{twice:>4}", f"{count + twice!r}", count
+
+
+def test_varying_numbers_hashed_divided_and_written():
+    x = torch.ones(2)
+    check(in_sets, calls=[(x, count) for count in (3, 6, 9, 4, 2)])
+    check(
+        divided, calls=[(x, 7, 2), (x, 8, 3), (x, 9, 4), (x, 9, 0), (x, 5, 0), (x, 9, 5)], breaks_every=(None, "line")
+    )
+    check(text_of_sums, calls=[(x, count) for count in (3, 6, 3, 9, 5)])
