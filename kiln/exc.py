@@ -291,6 +291,7 @@ class InternalError(KilnError):
         text = f"Kiln failed while {doing}" + (f": {cause}" if cause else "")
         hint = (
             "This is a bug in Kiln, not in your program; please report it with the program and this traceback. "
-            "Until it is fixed: kiln.config.suppress_errors = True runs such functions in plain Python."
+            "Until it is fixed: mark the function with kiln.disable, or (without fullgraph=True) let Kiln warn and "
+            "run it in plain Python (kiln.config.raise_internal_errors = False)."
         )
         return "\n".join(part for part in (render_stack(self.stack), _sentence(text), hint) if part)

@@ -392,6 +392,8 @@ def load_from_super(trace: Trace, proxy: super, name: str) -> object:
     owner = object.__getattribute__(proxy, "__self__")
     start = object.__getattribute__(proxy, "__thisclass__")
     own_class = object.__getattribute__(proxy, "__self_class__")
+    if own_class is None:
+        raise trace.fail("a super object that is not bound to an instance")
     order = own_class.__mro__
     if name == "__class__":
         return super

@@ -274,6 +274,13 @@ def test_classes_kept_in_a_list_outside():
     check(program, calls=calls, breaks_every=EVERYWHERE)
 
 
+def test_super_that_is_not_bound():
+    def program(cls, x):
+        return super(cls).__thisclass__, x + 1
+
+    check(program, dict, torch.ones(1))
+
+
 # -- messages -------------------------------------------------------------------------------------------------------
 
 
