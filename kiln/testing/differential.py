@@ -12,6 +12,7 @@ from typing import Any
 
 import torch.fx
 
+from kiln import _native
 from kiln.testing.compare import Comparison, shown
 from kiln.testing.counters import CompileCounterWithBackend
 from kiln.testing.observe import CallOutcome, Outcome, clean_process, observe_call, seed_everything
@@ -122,6 +123,8 @@ def check(
     `breaks_every` the compiled run is done anew under `kiln.config.break_every`. Comparison is exact for the eager
     backend, else to float tolerance, unless `rtol`/`atol` say otherwise. `compile` stands in for `kiln.compile`.
     """
+    if isinstance(program, _native.Dispatcher):
+        program = program.function  # compiled already: eager must run what it was made from
     exact = backend == "eager"
     settings = _Settings(
         backend=backend,

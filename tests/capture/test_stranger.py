@@ -281,6 +281,23 @@ def test_super_that_is_not_bound():
     check(program, dict, torch.ones(1))
 
 
+# -- the README -------------------------------------------------------------------------------------------------------
+
+
+@kiln.compile
+def step(x, history):
+    y = torch.relu(x) * 2
+    history.append(y.sum().item())
+    if history[-1] > 3:
+        y = y - 1
+    return y.sin()
+
+
+def test_what_is_compiled_already_can_be_checked():
+    step(torch.ones(4), [])
+    check(step, torch.ones(4), [], graphs=2)
+
+
 # -- messages -------------------------------------------------------------------------------------------------------
 
 
