@@ -347,10 +347,23 @@ def arithmetic(trace: Trace, function: Any, operands: tuple) -> object:
     operands = tuple([int(operand) if type(operand) is bool else operand for operand in operands])
     if all(isinstance(operand, int | torch.SymInt) for operand in operands) and is_exact(function, operands):
         try:
-            return SYMBOLIC_FORMS.get(function, function)(*operands)
+            result = SYMBOLIC_FORMS.get(function, function)(*operands)
         except IndexError:  # torch 2.13: adding to the maximum of two sizes
             return plain_call(function, [concrete(trace, operand) for operand in operands])
+        if adds_up(trace, result):
+            return result
     return computed(trace, function, operands)
+
+
+def adds_up(trace: Trace, result: object) -> bool:
+    """Whether an expression gives the number it stands for. (torch 2.13's short cut for sums of sizes can lose terms
+    of a sum that was found to be a constant meanwhile.)"""
+    if not isinstance(result, torch.SymInt):
+        return True
+    reals = {item.symbol: item.real for item in trace.inputs if isinstance(item, SymbolInput)}
+    expression = result.node.expr
+    known = {symbol: reals[str(symbol)] for symbol in expression.free_symbols if str(symbol) in reals}
+    return len(known) < len(expression.free_symbols) or expression.subs(known) == result.node.hint
 
 
 def is_exact(function: Any, operands: tuple) -> bool:

@@ -73,3 +73,18 @@ def test_varying_numbers_hashed_divided_and_written():
         divided, calls=[(x, 7, 2), (x, 8, 3), (x, 9, 4), (x, 9, 0), (x, 5, 0), (x, 9, 5)], breaks_every=(None, "line")
     )
     check(text_of_sums, calls=[(x, count) for count in (3, 6, 3, 9, 5)])
+
+
+def sum_after_its_part_was_needed(x, count):
+    kiln.graph_break()
+
+    def same(_, again=count):
+        return count
+
+    twice = count + same(int(torch.zeros(3).sum()), again=count)
+    return f"{twice:>4}| {count + twice!r}", x
+
+
+def test_sums_whose_parts_were_needed():
+    x = torch.ones(2)
+    check(sum_after_its_part_was_needed, calls=[(x, count) for count in (6, 3, 6, 3, 9)])
