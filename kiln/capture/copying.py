@@ -96,4 +96,3 @@ def contents_of(trace: Trace, value: object) -> tuple[object, object]:
     items = iter(list.copy(value)) if isinstance(value, list) else None
     pairs = iter(natives.call_native(trace, dict.items, (value,), {})) if isinstance(value, dict) else None  # type: ignore[call-overload]
     return items, pairs
-
