@@ -14,7 +14,7 @@ LINTED := $(wildcard kiln tests benchmarks examples setup.py)
 NATIVE := $(wildcard kiln/native/*.cpp kiln/native/*.h)
 TOOLS := pytest pytest-xdist pytest-timeout hypothesis numpy ruff mypy setuptools wheel ninja
 
-.PHONY: setup demo test lint check fuzz bench clean
+.PHONY: setup demo test lint check fuzz bench coverage-of-seeds clean
 
 setup: $(VENV)/.built
 
@@ -53,6 +53,10 @@ fuzz: setup
 
 bench: setup
 	$(RUN) benchmarks/capture.py
+
+# Which behaviours of the seed documents have tests: prints them, and writes docs/seed-coverage.md.
+coverage-of-seeds: setup
+	$(RUN) tests/seed_coverage.py $(ARGS)
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
