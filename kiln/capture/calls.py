@@ -6,6 +6,7 @@ functions (interpreted), methods, classes, builtins (``natives.py``), callable o
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
 import operator
@@ -243,7 +244,13 @@ def make_instance(trace: Trace, cls: type, args: tuple, kwargs: dict) -> object:
         if init is object.__init__ and (args or kwargs):
             raise Raised(TypeError(f"{cls.__name__}() takes no arguments"))
         return new_object(trace, cls)
+    if new in EMPTY_MAKERS:
+        return natives.call_native(trace, new, (cls,), {})
     return natives.call_native(trace, new, (cls, *args), kwargs)
+
+
+EMPTY_MAKERS = frozenset(lookup(kind, "__new__") for kind in (list, dict, set, collections.deque))
+"""Those that ignore their arguments: ``__init__`` fills the container."""
 
 
 def new_object(trace: Trace, cls: type) -> object:

@@ -37,6 +37,7 @@ from .quiet import quiet
 from .rebuild import CannotRebuild
 from .rewind import Switches, can_rewind
 from .source import ClosureCell, Local, lookup
+from .tensor_effects import conflict_with_try
 from .torch_state import inference_modes_left, leaving_on_errors
 from .trace import Options, Trace
 from .values import GraphBreak, Lazy, Restart
@@ -347,7 +348,10 @@ def assemble_entry(cache: FrameCache, trace: Trace, outcome: Finished | Broken, 
         graph_module, graph = compile_graph(cache, trace, inputs, state)
     check = make_check(trace, state.state)
     check_text = check.write()
-    eager = events.takes_over(trace.function, trace.sheltered) if can_rewind(trace) else None
+    rewindable = can_rewind(trace)
+    if trace.protected and trace.effects and not rewindable:
+        raise conflict_with_try(trace, trace.effects[0], whole=True)
+    eager = events.takes_over(trace.function, trace.sheltered) if rewindable else None
     run_text = text.write(graph, inputs, eager)
     entry = Entry(
         check_text,

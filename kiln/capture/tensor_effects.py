@@ -6,11 +6,13 @@ Capture needs to know when running a frame again in eager would not be the same,
 from __future__ import annotations
 
 import re
+import types
 
 import torch
 
+from .rewind import is_restorable
 from .trace import Trace
-from .values import TensorInfo, words
+from .values import GraphBreak, TensorInfo, words
 
 RANDOM = re.compile(
     r"rand|dropout|bernoulli|multinomial|normal|uniform|exponential|geometric|cauchy|poisson|rrelu|binomial|gumbel"
@@ -26,7 +28,9 @@ def version(tensor: torch.Tensor) -> int:
     return -1 if tensor.is_inference() else tensor._version
 
 
-def note_effects(trace: Trace, function: object, leaves: list[torch.Tensor], changed: list[torch.Tensor]) -> None:
+def note_effects(
+    trace: Trace, function: object, args: tuple, kwargs: dict, leaves: list[torch.Tensor], changed: list[torch.Tensor]
+) -> None:
     """Remember what makes running the frame again in eager different: random numbers, inputs that were changed."""
     name = getattr(function, "__name__", None) or str(function)
     if CHANGES_UNMARKED.search(name):
@@ -35,21 +39,47 @@ def note_effects(trace: Trace, function: object, leaves: list[torch.Tensor], cha
         changed = changed + [leaf for leaf in leaves[:1] if leaf.is_inference()]
     touched = changed_inputs(trace, changed) if changed else {}
     reasons = [f"{name} changes a tensor from outside"] if touched else []
-    if RANDOM.search(name):
+    if RANDOM.search(name) and not is_certain(function, name, args, kwargs):
         reasons.append(f"{name} draws random numbers")
     raises = may_raise(function, name, leaves)
     protected = raises and any(frame.protected() for frame in trace.frames)
-    if (protected and (reasons or trace.effects)) or (reasons and trace.protected):
-        # Should the graph raise inside the try block, eager takes over from the start: nothing may have happened yet.
-        raise trace.fail(
-            f"{(reasons or trace.effects)[0]} in a graph whose operations may raise inside a try block",
-            "keep in-place operations on arguments and random numbers away from the try block",
-        )
-    trace.raises_late |= raises and bool(trace.effects or reasons)
+    conflict = bool((protected and (reasons or trace.effects)) or (reasons and trace.protected))
+    if conflict and not all(map(is_restorable, (*trace.changed.values(), *touched.values()))):
+        raise conflict_with_try(trace, (reasons or trace.effects)[0])
+    trace.raises_late |= conflict or (raises and bool(trace.effects or reasons))
     trace.effects += reasons
     trace.changed |= touched
     trace.protected |= protected
     trace.sheltered |= any(frame.bytecode.handler_at[frame.index] is not None for frame in trace.frames)
+
+
+def conflict_with_try(trace: Trace, reason: str, whole: bool = False) -> GraphBreak:
+    """Should the graph raise inside a try block, eager takes over from the start: what happened must be undone."""
+    return trace.fail(
+        f"{reason} in a graph whose operations may raise inside a try block",
+        "keep in-place operations on arguments and random generators away from the try block",
+        whole=whole,
+    )
+
+
+SWITCHABLE = re.compile(r"dropout|rrelu|attention")
+SWITCHED_OFF = {"training": False, "train": False, "p": 0, "dropout_p": 0, "dropout": 0}
+ARGUMENT_NAMES = {"dropout": ("input", "p", "train"), "dropout_": ("input", "p", "train")}
+ARGUMENT_NAMES["scaled_dot_product_attention"] = ("query", "key", "value", "attn_mask", "dropout_p")
+
+
+def is_certain(function: object, name: str, args: tuple, kwargs: dict) -> bool:
+    """Whether a function that may draw random numbers was told not to: not training, or a probability of zero."""
+    if not SWITCHABLE.search(name):
+        return False
+    if isinstance(function, types.FunctionType):
+        code = function.__code__
+        names = code.co_varnames[: code.co_argcount]
+        defaults = dict(zip(reversed(names), reversed(function.__defaults__ or ()), strict=False))
+    else:
+        names, defaults = ARGUMENT_NAMES.get(name, ()), {"dropout_p": 0.0} if "attention" in name else {}
+    given = {**defaults, **dict(zip(names, args, strict=False)), **kwargs}
+    return any(type(given.get(key)) in (bool, int, float) and given[key] == off for key, off in SWITCHED_OFF.items())
 
 
 def changed_inputs(trace: Trace, changed: list[torch.Tensor]) -> dict[int, TensorInfo]:

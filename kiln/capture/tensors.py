@@ -134,7 +134,7 @@ def record(trace: Trace, function: object, args: tuple, kwargs: dict, *, method:
     if any(is_unusual(leaf) for leaf in tensor_leaves(result)):
         raise trace.fail(f"{function_name(function)} makes a sparse, quantized or nested tensor")
     changed = [leaf for leaf, before in zip(leaves, versions, strict=True) if version(leaf) != before]
-    note_effects(trace, function, leaves, changed)
+    note_effects(trace, function, args, kwargs, leaves, changed)
     target = method if method is not None else function
     kind = "call_method" if method is not None else "call_function"
     node = trace.graph.create_node(kind, target, to_nodes(trace, args), to_nodes(trace, kwargs))
