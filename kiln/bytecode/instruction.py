@@ -115,6 +115,8 @@ class Bytecode:
     """The decoded stack size, for information: assembling computes it anew."""
     handler_at: list[ExceptionRange | None] = field(default_factory=list)
     """By instruction index: the exception range the instruction lies in."""
+    handling: dict[int, bool] = field(default_factory=dict, compare=False)
+    """What an interpreter has found out about handlers, by where they begin."""
 
     def __post_init__(self) -> None:
         self.renumber()
@@ -123,6 +125,7 @@ class Bytecode:
         """Bring `Instruction.index` and `handler_at` up to date with the lists."""
         for index, instruction in enumerate(self.instructions):
             instruction.index = index
+        self.handling.clear()
         self.handler_at = [None] * len(self.instructions)
         for entry in self.exceptions:
             first, last = entry.start.index, entry.end.index

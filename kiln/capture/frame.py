@@ -12,6 +12,7 @@ import weakref
 from dataclasses import dataclass
 
 from ..bytecode import Bytecode, Instruction, decode
+from ..bytecode.analysis import reachable
 from ..config import config
 from .raising import note_raised
 from .source import Attribute, Item
@@ -37,6 +38,34 @@ def decoded(code: types.CodeType) -> Bytecode:
     key = id(code)
     _DECODED[key] = (weakref.ref(code, lambda _: _DECODED.pop(key, None)), bytecode)
     return bytecode
+
+
+HANDLING = frozenset({"POP_EXCEPT", "RAISE_VARARGS", "CHECK_EXC_MATCH", "CHECK_EG_MATCH"})
+
+
+def catches(bytecode: Bytecode, index: int) -> bool:
+    """Whether a handler around an instruction looks at what was raised; ``with`` and ``finally`` only pass it on.
+
+    (A ``with`` block whose manager swallows what is raised is told apart when eager takes over.)
+    """
+    entry = bytecode.handler_at[index]
+    while entry is not None:
+        start = entry.target.index
+        if start not in bytecode.handling:
+            bytecode.handling[start] = looks_at_exception(bytecode, start)
+        if bytecode.handling[start]:
+            return True
+        entry = bytecode.handler_at[start]
+    return False
+
+
+def looks_at_exception(bytecode: Bytecode, start: int) -> bool:
+    """Whether the handler that begins here is that of an ``except``."""
+    first, second = (bytecode.instructions[min(at, len(bytecode) - 1)].op for at in (start, start + 1))
+    if first != "PUSH_EXC_INFO" or second == "WITH_EXCEPT_START":  # what cleans up after a handler; a with block
+        return False
+    found = {bytecode.instructions[at].op for at in reachable(bytecode, start, exceptional=False)}
+    return bool(found & HANDLING)
 
 
 class Frame:
@@ -72,12 +101,8 @@ class Frame:
         return self.bytecode.instructions[self.index].line or self.code.co_firstlineno
 
     def protected(self) -> bool:
-        """Whether an ``except`` or ``finally`` of this frame would see an exception raised here."""
-        entry = self.bytecode.handler_at[self.index]
-        if entry is None:
-            return False
-        after = self.bytecode.instructions[min(entry.target.index + 1, len(self.bytecode) - 1)]
-        return after.op != "WITH_EXCEPT_START"
+        """Whether an ``except`` of this frame could catch an exception raised here."""
+        return catches(self.bytecode, self.index)
 
     # -- the operand stack ----------------------------------------------------------------------------------------
 
