@@ -99,7 +99,7 @@ class Config:
         200_000, _count, "How many jumps (steps of loops) one capture may interpret before it gives up on the frame."
     )
     guard_module_hooks: bool = _setting(
-        True, _flag, "Notice hooks that are added to or removed from a module after it was compiled."
+        True, _flag, "Notice hooks that are added to, removed from or replaced on a module after it was compiled."
     )
     break_every: str | None = _setting(
         None, _break_every, "For tests: force a graph break at each new 'line' or 'instruction' of the outermost frame."

@@ -22,6 +22,7 @@ import torch
 
 from .._native import MISSING
 from ..bytecode.split import UNBOUND
+from . import module_hooks
 from .appending import list_method
 from .guards import ANY_KEY
 from .hints import NEEDED
@@ -243,6 +244,8 @@ def guard_length(trace: Trace, real: object, source: Source) -> None:
 def wrap_dict(trace: Trace, real: dict, source: Source) -> object:
     if "__builtins__" in real or is_module_namespace(real):
         raise trace.fail("global variables as a dictionary", "read and write them by name")
+    if module_hooks.are_assumed(source):
+        return module_hooks.assume(trace, real, source)  # type: ignore[arg-type]
     guard_type(trace, real, source)
     shadow = _empty_like(real, dict) if not isinstance(real, collections.OrderedDict) else _empty_ordered(real)
     base = collections.OrderedDict if isinstance(real, collections.OrderedDict) else dict
