@@ -123,7 +123,7 @@ def generic_load(trace: Trace, owner: object, name: str) -> object:
     if name == "__class__":
         return cls
     if id(owner) in trace.foreign:
-        raise trace.fail(f"attribute {name!r} of a {cls.__module__}.{cls.__qualname__} object")
+        return load_foreign_method(trace, owner, name)
     if name == "__dict__":
         return load_namespace(trace, owner)
     if name == "__traceback__" and isinstance(owner, BaseException):
@@ -143,6 +143,18 @@ def generic_load(trace: Trace, owner: object, name: str) -> object:
     if raw is not MISSING:
         return bind_class_attribute(trace, owner, cls, name, raw)
     raise Raised(AttributeError(f"'{cls.__name__}' object has no attribute '{name}'"))
+
+
+def load_foreign_method(trace: Trace, owner: object, name: str) -> object:
+    """Of an object that nobody may look into, only what its class has in Python: a method to call."""
+    cls = type(owner)
+    raw = class_attribute(trace, cls, name)
+    namespace = getattr_static_dict(owner)
+    if not isinstance(raw, types.FunctionType | functools._lru_cache_wrapper) or namespace is None or name in namespace:
+        raise trace.fail(f"attribute {name!r} of a {cls.__module__}.{cls.__qualname__} object")
+    trace.guards.add(trace.pinned(owner), "no_attribute", name)
+    name_class_value(trace, cls, name, raw)
+    return types.MethodType(raw, owner)
 
 
 def is_foreign(cls: type) -> bool:

@@ -22,6 +22,7 @@ from ..config import config
 from . import library, natives, torch_calls
 from .appending import ListMethod, call_list_method
 from .attributes import class_attribute_source, name_class_value
+from .caches import call_lru_cache
 from .raising import from_native
 from .source import Attribute, Item, Referent, lookup
 from .trace import Trace
@@ -296,11 +297,6 @@ def call_dispatcher(trace: Trace, dispatcher: object, args: tuple, kwargs: dict)
     if owner is not None:
         args = (wrap(trace, owner, trace.pinned(owner)), *args)
     return call(trace, wrap(trace, function, trace.pinned(function)), args, kwargs)
-
-
-def call_lru_cache(trace: Trace, wrapper: object, args: tuple, kwargs: dict) -> object:
-    """A cached function: its cache is state Kiln cannot see, so the call is left to Python."""
-    raise trace.fail("a call to a function under functools.lru_cache", "call it outside, or cache its result yourself")
 
 
 def call_object(trace: Trace, instance: object, args: tuple, kwargs: dict) -> object:

@@ -24,7 +24,7 @@ from ..bytecode.plan import OWN_PREFIX
 from ..bytecode.split import CannotSplit, split
 from ..config import config
 from ..report import events
-from . import copying, kiln_calls, rules  # noqa: F401  (fill the table of builtins)
+from . import copying, kiln_calls, logs, rules  # noqa: F401  (fill the table of builtins)
 from .calls import SKIPPED_MODULES, bind_arguments
 from .entry import Continuation, Entry, RunText, example_inputs, finish_graph, has_work, make_check
 from .fakes import without_peer
@@ -299,6 +299,8 @@ def attempts(cache: FrameCache, function, args: tuple, kwargs: dict, state, outs
         try:
             with quiet(), inference_modes_left(trace):
                 outcome = frame.run_root(forced)
+            if trace.initialised:
+                continue
             if (
                 isinstance(outcome, Broken)
                 and cache.options.fullgraph
@@ -308,7 +310,10 @@ def attempts(cache: FrameCache, function, args: tuple, kwargs: dict, state, outs
             settle_generators(trace, outcome)
             return assemble_entry(cache, trace, outcome, state)
         except Restart as restart:
-            forced = restart.args[0]
+            forced = forced if trace.initialised else restart.args[0]
+        except GraphBreak:
+            if not trace.initialised:
+                raise
         except CannotRebuild as problem:
             forced = creation_point(trace, problem)
         finally:

@@ -11,6 +11,7 @@ import collections
 from collections.abc import Callable
 
 from .arguments import guard_all_keys
+from .logs import log_line
 from .rebuild import Rebuilder
 from .trace import Trace
 from .values import DELETED, Kind, Record, mapping_items, same_value
@@ -25,6 +26,7 @@ def write_effects(rebuilder: Rebuilder) -> None:
     write_pending(rebuilder, trace)
     write_globals(rebuilder, trace)
     write_tensor_attributes(rebuilder, trace)
+    write_log(rebuilder, trace)
     rebuilder.run_later()
 
 
@@ -163,6 +165,13 @@ def write_tensor_attributes(r: Rebuilder, trace: Trace) -> None:
             continue
         for name, value in info.attributes.items():
             r.effects.append(f"{r.value(info.fake)}.{name} = {r.value(value)}")
+
+
+def write_log(r: Rebuilder, trace: Trace) -> None:
+    """Lines for loggers, in order."""
+    for line in trace.logged:
+        parts = (line.logger, line.level, line.message, line.arguments, line.place)
+        r.effects.append(f"{r.bind(log_line, 'log_line')}({', '.join(r.bind(part, 'part') for part in parts)})")
 
 
 WRITERS: dict[Kind, Callable[[Rebuilder, Record], None]] = {

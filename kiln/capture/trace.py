@@ -26,6 +26,7 @@ from .values import DELETED, GraphBreak, Kind, Lazy, Raised, Record, TensorInfo,
 if TYPE_CHECKING:
     from .frame import Frame, RootFrame
     from .generators import InterpretedGenerator
+    from .logs import LogLine
 
 
 @dataclass
@@ -73,7 +74,9 @@ class Trace:
         self.handled: BaseException | None = None  # what sys.exc_info() would say in the program
         self.instructions = 0
         self.entered = 0  # frames inlined and builtins run so far: an instruction that breaks after one runs again
+        self.initialised = False  # a lazy module was, and what was seen of it before is no longer true
         self.effects: list[str] = []  # why re-running the frame in eager would not be the same (mutation, RNG)
+        self.logged: list[LogLine] = []  # lines for loggers
         self.changed: dict[int, TensorInfo] = {}  # inputs that operations of the graph change
         self.raises_late = False  # an operation that may raise comes after such an effect
         self.protected = False  # an operation was captured inside a try block
