@@ -18,7 +18,6 @@ import torch
 def quiet() -> Iterator[None]:
     """No warnings and no log lines from operations on fake tensors in the block."""
     always = torch.is_warn_always_enabled()
-    outside = list(warnings.filters)
     log = logging.getLogger("torch._subclasses.fake_tensor")
     level = log.level
     with warnings.catch_warnings():
@@ -27,11 +26,9 @@ def quiet() -> Iterator[None]:
         warnings.simplefilter("ignore")
         torch.set_warn_always(True)  # a warning that comes once is then not used up
         log.setLevel(logging.CRITICAL + 1)
-        _FILTERS.append(outside)
         try:
             yield
         finally:
-            _FILTERS.pop()
             SILENCED.pop()
             log.setLevel(level)
             torch.set_warn_always(always)
@@ -54,16 +51,3 @@ def aloud() -> Iterator[None]:
             yield
         finally:
             torch.set_warn_always(True)
-
-
-_FILTERS: list[list] = []  # what warnings were filtered by outside `quiet`
-
-
-@contextlib.contextmanager
-def aloud() -> Iterator[None]:
-    """Inside `quiet`: real code runs in the block, and its warnings are the program's."""
-    with warnings.catch_warnings():
-        if _FILTERS:
-            warnings.filters[:] = _FILTERS[-1]  # type: ignore[index]
-            warnings._filters_mutated()  # type: ignore[attr-defined]
-        yield
