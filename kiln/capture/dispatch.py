@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import sys
 import threading
@@ -24,7 +25,7 @@ from ..bytecode.plan import OWN_PREFIX
 from ..bytecode.split import CannotSplit, split
 from ..config import config
 from ..report import events
-from . import copying, kiln_calls, logs, rules  # noqa: F401  (fill the table of builtins)
+from . import copying, kiln_calls, lazy_modules, logs, registrations, rules  # noqa: F401  (fill the table of builtins)
 from .calls import SKIPPED_MODULES, bind_arguments
 from .entry import Continuation, Entry, RunText, example_inputs, finish_graph, has_work, make_check
 from .fakes import without_peer
@@ -64,7 +65,8 @@ _CACHES: weakref.WeakValueDictionary[tuple, FrameCache] = weakref.WeakValueDicti
 def cache_for(function: types.FunctionType, options: Options) -> FrameCache:
     """The cache of a function's code; of its globals too, since continuations are functions with globals."""
     code = function.__code__
-    asked = (id(options.backend), options.fullgraph, options.dynamic, id(options) if options.options else 0)
+    own = id(options) if options.options or options.on_recompile else 0
+    asked = (id(options.backend), options.fullgraph, options.dynamic, own)
     key = (id(code), id(function.__globals__), *asked)
     cache = _CACHES.get(key)
     if cache is None or cache.code() is not code:
@@ -114,11 +116,16 @@ def find_or_compile(dispatcher, function, args: tuple, kwargs: dict) -> Callable
         return leave_alone(dispatcher, function)
     reason = explain_miss(cache, function, args, kwargs)
     if reason is not None:
+        if config.error_on_recompile:
+            raise exc.RecompileError(function.__qualname__, reason, exc.Location.of_code(function.__code__))
         dispatcher.__dict__["_kiln_reasons"].append(reason)
-    if len(dispatcher.__dict__["_kiln_reasons"]) >= config.recompile_limit:
+    # Modules of one class share entries: what counts is how many this one has used, whoever had them compiled.
+    if len(dispatcher.__dict__["_kiln_bound"]) >= config.recompile_limit:
         return give_up(cache, dispatcher, function)
     if reason is not None:
         events.recompile(function, reason)
+        if cache.options.on_recompile is not None:
+            cache.options.on_recompile(function, reason)
     try:
         entry = compile_frame(cache, function, args, kwargs)
     except exc.Unsupported as problem:
@@ -131,10 +138,13 @@ def find_or_compile(dispatcher, function, args: tuple, kwargs: dict) -> Callable
     cache.entries.append(entry)
     pair = dispatcher.__dict__["_kiln_bound"][entry] = entry.bind(function)
     dispatcher.entries.append(pair)
-    if config.raise_internal_errors and not fits(pair[0], args, kwargs):
+    answer = asked(pair[0], args, kwargs)
+    if answer is not False:
+        return ready(pair[1], answer)
+    if config.raise_internal_errors:
         problem = AssertionError("the guards do not hold for the very call they were made from")
         raise exc.InternalError(f"compiling {function.__qualname__}", problem)
-    return pair[1]
+    return function
 
 
 def raising(function: types.FunctionType, problem: exc.Unsupported) -> Callable:
@@ -155,11 +165,12 @@ def known_entry(dispatcher, cache: FrameCache, function, args: tuple, kwargs: di
         fresh = pair is None
         if pair is None:
             pair = entry.bind(function)
-        if fits(pair[0], args, kwargs):
+        answer = asked(pair[0], args, kwargs)
+        if answer is not False:
             if fresh:
                 bound[entry] = pair
                 dispatcher.entries.append(pair)
-            return pair[1]
+            return ready(pair[1], answer)
     return None
 
 
@@ -179,11 +190,17 @@ def leave_alone(dispatcher, function) -> Callable:
     return function
 
 
-def fits(check: Callable, args: tuple, kwargs: dict) -> bool:
+def asked(check: Callable, args: tuple, kwargs: dict) -> object:
+    """What a check says: no, yes, or the inputs that it has read for the run function."""
     try:
         return check(*args, **kwargs)
     except Exception:
         return False
+
+
+def ready(run: Callable, answer: object) -> Callable:
+    """A run function with what its check has read."""
+    return run if answer is True else functools.partial(run, answer)
 
 
 def args_fit(function: types.FunctionType, args: tuple, kwargs: dict) -> bool:
@@ -351,13 +368,13 @@ def assemble_entry(cache: FrameCache, trace: Trace, outcome: Finished | Broken, 
     graph_module = graph = None
     if has_work(trace.graph):
         graph_module, graph = compile_graph(cache, trace, inputs, state)
-    check = make_check(trace, state.state)
+    check = make_check(trace, state.state, inputs)
     check_text = check.write()
     rewindable = can_rewind(trace)
     if trace.protected and trace.effects and not rewindable:
         raise conflict_with_try(trace, trace.effects[0], whole=True)
     eager = events.takes_over(trace.function, trace.sheltered) if rewindable else None
-    run_text = text.write(graph, inputs, eager)
+    run_text = text.write(graph, inputs, eager, check)
     entry = Entry(
         check_text,
         run_text,

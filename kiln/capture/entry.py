@@ -22,9 +22,11 @@ from ..report.events import raised_text
 from .conditions import NAMES, shape_conditions, substitute
 from .effects import write_effects
 from .frame import NULL, Broken, Finished
+from .guard_program import GuardProgram
 from .guards import KINDS, Guard, ShapeCondition, is_global_lookup, plain
 from .overrides import modes_changed
 from .rebuild import CannotRebuild, Rebuilder, Text
+from .registrations import undo_lines, write_registrations
 from .rewind import Snapshot, Switches
 from .source import Source, parameter_name
 from .trace import Trace
@@ -105,19 +107,28 @@ def signature(code: types.CodeType) -> str:
 
 
 class CheckText(Text):
-    """The guards as statements: native tables first, then one line a guard, tensors last."""
+    """The guards as statements: what is native first, then one line a guard, tensors last.
 
-    def __init__(self, trace: Trace, state: object):
+    Where objects have to be walked to, a native program does that, checks the tensors too, and gives the graph inputs it
+    met, which the check hands to the run function: ``inputs`` are their sources.
+    """
+
+    def __init__(self, trace: Trace, state: object, inputs: list):
         super().__init__()
         self.trace = trace
+        self.inputs: list[Source] = [item.source for item in inputs]
         self.lines: list[str] = []
         self.reads = self.lines  # a read is a statement like any other here, in order
         self.tensor_check: object = None
         self.state = state
+        self.has_program = self.tensors_done = self.distinct_done = False
 
     def write(self) -> str:
         guards = self.trace.guards
         self.require(f"{self.bind(self.state.check, 'state')}()")  # bound once: this is the hot path
+        if guards.tensors:
+            self.tensor_check = _native.TensorCheck([(t.real, t.dynamic, t.strides) for t in guards.tensors])
+        left = self.write_program([guard for guard in guards if not is_table_guard(guard)])
         items = [guard for guard in guards if is_table_guard(guard)]
         if items:
             self.require(f"{self.bind(items_check(self.trace, items), 'items')}()")
@@ -126,17 +137,42 @@ class CheckText(Text):
             self.require(f"{self.bind(guards.classes.check, 'classes')}()")
         if guards.codes:
             self.require(f"{self.bind(_native.CodeCheck(list(guards.codes.items())), 'codes')}()")
-        for guard in guards:
-            if not is_table_guard(guard):
-                self.require(self.render(guard))
+        for guard in left:
+            self.require(self.render(guard))
         for _, predicate in guards.extras:
             self.require(f"{self.bind(predicate, 'extra')}()")
-        self.write_distinct()
-        self.write_tensors()
+        if not self.tensors_done:
+            self.write_tensors()
+        if not self.distinct_done:
+            self.write_distinct()
         for condition in self.trace.guards.shapes:
             self.write_condition(condition)
         body = "\n".join("    " + line for line in self.lines)
-        return f"def _k_function({signature(self.trace.function.__code__)}):\n{body}\n    return True\n"
+        answer = "_k_inputs" if self.has_program else "True"
+        return f"def _k_function({signature(self.trace.function.__code__)}):\n{body}\n    return {answer}\n"
+
+    def write_program(self, guards: list[Guard]) -> list[Guard]:
+        """Put what can be checked natively into one call; gives the guards that are left."""
+        program = GuardProgram(self.trace.guards)
+        left = [guard for guard in guards if not program.takes(guard)]
+        if not program.worth_while:
+            self.inputs = []
+            return guards
+        tensors, distinct = self.trace.guards.tensors, list(self.trace.guards.distinct)
+        self.has_program = True
+        self.tensors_done = all([program.reads(tensor.source) for tensor in tensors])
+        self.distinct_done = all([program.reads(source) for source in distinct])
+        self.inputs = [source for source in self.inputs if program.reads(source)]
+        built = program.build(
+            self.inputs,
+            distinct if self.distinct_done else [],
+            tensors if self.tensors_done else [],
+            self.tensor_check if self.tensors_done else None,
+        )
+        roots = ", ".join(self.read(source) for source in program.roots)
+        self.lines.append(f"_k_inputs = {self.bind(built, 'program')}({roots})")
+        self.lines.append("if _k_inputs is False: return False")
+        return left
 
     def require(self, expression: str) -> None:
         self.lines.append(f"if not ({expression}): return False")
@@ -157,7 +193,6 @@ class CheckText(Text):
     def write_tensors(self) -> None:
         tensors = self.trace.guards.tensors
         if tensors:
-            self.tensor_check = _native.TensorCheck([(t.real, t.dynamic, t.strides) for t in tensors])
             names = ", ".join(self.read(t.source) for t in tensors)
             self.require(f"{self.bind(self.tensor_check, 'tensors')}({names})")
 
@@ -216,6 +251,7 @@ class RunText:
             self.ending = self.call_skeleton(outcome, continuation)  # type: ignore[arg-type]
         self.rebuilder.run_later()
         write_effects(self.rebuilder)
+        write_registrations(self.rebuilder)
 
     def call_skeleton(self, outcome: Broken, continuation: Continuation) -> str:
         r, frame = self.rebuilder, outcome.frame
@@ -236,19 +272,39 @@ class RunText:
         trim = r.bind(trim_traceback, "trim_traceback")
         return f"try: return {call}\n    except _k_BaseException as error: {trim}(error); raise"
 
-    def write(self, graph: Callable | None, inputs: list, eager: Callable | None) -> str:
+    def write(self, graph: Callable | None, inputs: list, eager: Callable | None, check: CheckText) -> str:
         """The text, once the graph is compiled."""
         r = self.rebuilder
         call: list[str] = []
         if graph is not None:
-            names = ", ".join(r.read(item.source) for item in inputs)
+            names = self.graph_arguments(inputs, check.inputs)
             outputs = "".join(f"{name}, " for name in r.outputs.values())
             target = f"({outputs}) = " if outputs else ""
             call = [f"{target}{r.bind(graph, 'graph')}({names})"]
             call = self.guarded(call, eager)
         lines = [*r.reads, *call, *(line for line in r.lines if line), *r.effects, self.ending]
         body = "\n".join("    " + line for line in lines)
-        return f"def _k_function({signature(self.trace.function.__code__)}):\n{body}\n"
+        parameters = signature(self.trace.function.__code__)
+        if check.has_program:
+            parameters = f"_k_inputs, {parameters}" if "/" in parameters else f"_k_inputs, /, {parameters}"
+        return f"def _k_function({parameters}):\n{body}\n"
+
+    def graph_arguments(self, inputs: list, checked: list[Source]) -> str:
+        """The inputs in order: runs of those that the check has read are slices of what it gave."""
+        places = {source: place for place, source in enumerate(checked)}
+        parts: list[list] = []  # [first, end] of a slice, or [expression]
+        for item in inputs:
+            place = places.get(item.source)
+            if place is None:
+                parts.append([self.rebuilder.read(item.source)])
+            elif parts and parts[-1][1:] == [place]:
+                parts[-1][1] = place + 1
+            else:
+                parts.append([place, place + 1])
+        if parts == [[0, len(checked)]]:
+            return "*_k_inputs"
+        texts = [f"*_k_inputs[{part[0]}:{part[1]}]" if len(part) == 2 else part[0] for part in parts]
+        return ", ".join(texts)
 
     def guarded(self, call: list[str], eager: Callable | None) -> list[str]:
         """The graph call, with what happens if it raises.
@@ -265,6 +321,7 @@ class RunText:
         if self.trace.state_changed:
             lines.insert(0, f"_k_state = {r.bind(Switches, 'Switches')}()")
             lines.append("        _k_state.restore()")
+        lines += ["        " + line for line in undo_lines(self.trace)]
         if eager is None:
             return [*lines, "        raise"]
         if self.trace.raises_late:
@@ -327,6 +384,7 @@ def example_inputs(inputs: list) -> list[object]:
     return [item.fake if isinstance(item, TensorInfo) else item.value for item in inputs]
 
 
-def make_check(trace: Trace, state: object) -> CheckText:
+def make_check(trace: Trace, state: object, inputs: list) -> CheckText:
+    trace.assume_presence()
     trace.guards.shapes += shape_conditions(trace)
-    return CheckText(trace, state)
+    return CheckText(trace, state, inputs)

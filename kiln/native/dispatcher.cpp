@@ -1,7 +1,10 @@
 // Dispatcher: what kiln.compile(f) returns. A call finds the first entry whose check holds and runs it.
 #include "native.h"
 
+#include <algorithm>
 #include <cstddef>
+#include <utility>
+#include <vector>
 
 #include <structmember.h>
 
@@ -68,22 +71,37 @@ int forget_entries(Dispatcher* self) {
 
 // ---- calling -----------------------------------------------------------------------------------------------------
 
-// 1: the entry applies, 0: it does not, -1: an error to propagate. A check that raises says no.
-int applies(PyObject* check, PyObject* const* arguments, size_t count, PyObject* names) {
+// 1: the entry applies, 0: it does not, -1: an error to propagate. A check that raises says no; one that answers with a
+// tuple says yes, and the tuple is what it has read for the run function.
+int applies(PyObject* check, PyObject* const* arguments, size_t count, PyObject* names, Owned& found) {
   if (check == Py_None) return 1;
-  PyObject* answer = PyObject_Vectorcall(check, arguments, count, names);
-  int truth;
-  if (answer == Py_True || answer == Py_False) {
-    truth = answer == Py_True;
-  } else {
-    truth = answer ? PyObject_IsTrue(answer) : -1;
+  Owned answer(PyObject_Vectorcall(check, arguments, count, names));
+  if (answer.get() == Py_True) return 1;
+  if (answer.get() == Py_False) return 0;
+  if (answer && PyTuple_CheckExact(answer.get())) {
+    found = std::move(answer);
+    return 1;
   }
-  Py_XDECREF(answer);
+  int truth = answer ? PyObject_IsTrue(answer.get()) : -1;
   if (truth < 0 && error_is_ordinary()) {
     PyErr_Clear();
     return 0;
   }
   return truth;
+}
+
+// Calls a run function: with what its check has read in front of the arguments, if it has read anything.
+PyObject* call_run(PyObject* run, PyObject* found, PyObject* const* arguments, size_t count, PyObject* names) {
+  if (!found) return PyObject_Vectorcall(run, arguments, count, names);
+  constexpr size_t usual = 8;
+  Py_ssize_t positional = PyVectorcall_NARGS(count);
+  size_t all = static_cast<size_t>(positional) + (names ? PyTuple_GET_SIZE(names) : 0);
+  PyObject* few[usual + 1];
+  std::vector<PyObject*> many(all > usual ? all + 1 : 0);
+  PyObject** shifted = all > usual ? many.data() : few;
+  shifted[0] = found;
+  std::copy(arguments, arguments + all, shifted + 1);
+  return PyObject_Vectorcall(run, shifted, static_cast<size_t>(positional) + 1, names);
 }
 
 // Puts the entry that just hit in front, if the list is still as it was when the entry was read.
@@ -121,13 +139,13 @@ bool is_entry(PyObject* entry) {
 
 // The entry that applies, moved to the front; null without an error set when there is none. Checks are Python and may do
 // anything, so whatever is in use is held on to.
-Owned find_entry(Dispatcher* self, PyObject* const* arguments, size_t count, PyObject* names) {
+Owned find_entry(Dispatcher* self, PyObject* const* arguments, size_t count, PyObject* names, Owned& found) {
   Owned entries = share(self->entries);
   for (Py_ssize_t i = 0; i < PyList_GET_SIZE(entries.get()); ++i) {
     Owned entry = share(PyList_GET_ITEM(entries.get(), i));
     if (!is_entry(entry.get())) return nullptr;
     PyObject* check = PyTuple_GET_ITEM(entry.get(), 0);
-    int answer = applies(check, arguments, count, names);
+    int answer = applies(check, arguments, count, names, found);
     if (answer < 0) return nullptr;
     if (answer == 0) continue;
     // An entry without a check takes everything: in front it would hide the others.
@@ -148,8 +166,9 @@ PyObject* call(PyObject* object, PyObject* const* arguments, size_t count, PyObj
   // A miss is expensive, so look again if another thread moved entries meanwhile; not for ever, in case a check does.
   for (int tries = 0; tries < 8; ++tries) {
     size_t moves = self->moves;
-    Owned entry = find_entry(self, arguments, count, names);
-    if (entry) return PyObject_Vectorcall(PyTuple_GET_ITEM(entry.get(), 1), arguments, count, names);
+    Owned found;
+    Owned entry = find_entry(self, arguments, count, names, found);
+    if (entry) return call_run(PyTuple_GET_ITEM(entry.get(), 1), found.get(), arguments, count, names);
     if (PyErr_Occurred()) return nullptr;
     if (moves == self->moves) break;
   }

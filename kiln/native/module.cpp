@@ -75,7 +75,8 @@ unsigned int class_version(PyTypeObject* type) {
 PyMODINIT_FUNC PyInit__native() {
   kiln::Owned module(PyModule_Create(&kiln::definition));
   if (!module || kiln::add_dispatcher(module.get()) < 0 || kiln::add_tensor_check(module.get()) < 0 ||
-      kiln::add_global_state(module.get()) < 0 || kiln::add_object_checks(module.get()) < 0) {
+      kiln::add_global_state(module.get()) < 0 || kiln::add_object_checks(module.get()) < 0 ||
+      kiln::add_guard_program(module.get()) < 0) {
     return nullptr;
   }
   return module.release();

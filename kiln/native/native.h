@@ -24,10 +24,15 @@ inline bool error_is_ordinary() { return PyErr_ExceptionMatches(PyExc_Exception)
 // none. Runs no user code and sets no error.
 unsigned int class_version(PyTypeObject* type);
 
+// Whether each of these objects is like the tensor that a TensorCheck describes at its place: 1 or 0, or -1 with an error
+// set that is not an ordinary one. The caller vouches for the count.
+int tensors_match(PyObject* tensor_check, PyObject* const* objects, size_t count);
+
 // Each adds its names to the module; -1 with an error set on failure.
 int add_dispatcher(PyObject* module);
 int add_tensor_check(PyObject* module);
 int add_global_state(PyObject* module);
 int add_object_checks(PyObject* module);
+int add_guard_program(PyObject* module);
 
 }  // namespace kiln

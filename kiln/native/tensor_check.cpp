@@ -128,15 +128,8 @@ PyObject* call(PyObject* object, PyObject* const* arguments, size_t count, PyObj
     return nullptr;
   }
   if (!right_count(self, PyVectorcall_NARGS(count))) return nullptr;
-  try {
-    for (const Expectation& expected : self->expectations) {
-      if (!matches(expected, *arguments++)) Py_RETURN_FALSE;
-    }
-  } catch (...) {
-    if (!swallow_error()) return nullptr;
-    Py_RETURN_FALSE;
-  }
-  Py_RETURN_TRUE;
+  int answer = tensors_match(object, arguments, PyVectorcall_NARGS(count));
+  return answer < 0 ? nullptr : PyBool_FromLong(answer);
 }
 
 // ---- explaining --------------------------------------------------------------------------------------------------
@@ -452,6 +445,19 @@ PyMethodDef methods[] = {
 PySequenceMethods sequence = {};
 
 }  // namespace
+
+int tensors_match(PyObject* tensor_check, PyObject* const* objects, size_t count) {
+  const auto& expectations = cast(tensor_check)->expectations;
+  if (expectations.size() != count) return 0;  // the garbage collector has emptied it
+  try {
+    for (const Expectation& expected : expectations) {
+      if (!matches(expected, *objects++)) return 0;
+    }
+  } catch (...) {
+    return swallow_error() ? 0 : -1;
+  }
+  return 1;
+}
 
 int add_tensor_check(PyObject* module) {
   PyTypeObject& type = TensorCheckType;
