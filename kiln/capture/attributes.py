@@ -111,7 +111,7 @@ def load_module_member(trace: Trace, module: object, name: str) -> object:
             continue
         record = trace.record_of(members)
         if name in members:
-            return members[name]
+            return trace.glance(members[name])
         if record is not None and not record.loaded and name not in record.items:
             trace.guards.add(record.source, "lacks_key", name)
     raise Raised(AttributeError(f"'{type(module).__name__}' object has no attribute '{name}'"))
@@ -136,7 +136,7 @@ def generic_load(trace: Trace, owner: object, name: str) -> object:
     namespace = getattr_static_dict(owner)
     if namespace is not None:
         if name in namespace:
-            return namespace[name]
+            return trace.glance(namespace[name])
         record = trace.record_of(owner)
         if record is not None and record.attributes is not None and name not in record.attributes:
             trace.guards.add(record.source, "no_attribute", name)
@@ -287,7 +287,7 @@ def load_from_module(trace: Trace, module: types.ModuleType, name: str) -> objec
     if name == "__dict__":
         raise trace.fail("reading the __dict__ of a Python module")
     if name in namespace:
-        return Lazy(namespace[name], Item(trace.globals_source(namespace), name))
+        return trace.glance(Lazy(namespace[name], Item(trace.globals_source(namespace), name)))
     try:
         value = getattr(module, name)  # a lazily imported name, or the error that eager raises
     except AttributeError as error:
@@ -371,7 +371,7 @@ def load_from_function(trace: Trace, function: types.FunctionType, name: str) ->
     if name in namespace:
         value = namespace[name]
         inside = source is None or record is not None
-        return value if inside else Lazy(value, Item(Attribute(source, "__dict__"), name))
+        return value if inside else trace.glance(Lazy(value, Item(Attribute(source, "__dict__"), name)))
     if source is not None and record is None:
         trace.guards.add(Attribute(source, "__dict__"), "lacks_key", name)
     raise Raised(AttributeError(f"'function' object has no attribute '{name}'"))

@@ -133,7 +133,7 @@ def make_cell(frame, instruction):
 def load_deref(frame, instruction):
     name = instruction.argval
     try:
-        frame.push(frame.cells[name].cell_contents)
+        frame.push(frame.trace.glance(frame.cells[name].cell_contents))
     except ValueError:
         if name in frame.code.co_freevars:
             if frame is frame.trace.root:  # only the function itself, run as it is, can say this

@@ -84,7 +84,7 @@ def python_attribute(trace: Trace, info: TensorInfo, name: str) -> object:
     namespace = getattr(info.real, "__dict__", None) or {}
     raw = class_attribute(trace, info.kind, name)
     if name in namespace and not hasattr(type(raw), "__set__"):
-        return Lazy(namespace[name], InstanceAttribute(info.source, name))
+        return trace.glance(Lazy(namespace[name], InstanceAttribute(info.source, name)))
     if info.source is not None:
         trace.guards.add(info.source, "no_attribute", name)
     if raw is None:

@@ -20,7 +20,7 @@ from .callers import FILE as CALLERS_FILE
 from .fakes import make_mode
 from .guards import GuardSet
 from .hints import Hints
-from .source import GlobalsOf, Identity, Item, Pinned, Source
+from .source import Attribute, GlobalsOf, Identity, InstanceAttribute, Item, Pinned, Source
 from .values import DELETED, GraphBreak, Kind, Lazy, Raised, Record, TensorInfo, Trampoline
 
 if TYPE_CHECKING:
@@ -68,6 +68,7 @@ class Trace:
         self.frames: list[Frame] = []
         self.links: dict[int, tuple] = {}  # id of an exception on its way through native code -> (it, what it links to)
         self.generators: weakref.WeakSet[InterpretedGenerator] = weakref.WeakSet()  # of the program, alive
+        self.glanced: dict[int, Lazy] = {}  # what the program reached, by id
         self.unsettled: tuple[int, int] | None = None  # where a generator was made that could not be closed
         self.active = True  # objects that are dropped now are dropped by the program
         self.caller_handles = sys.exception() is not None  # the captured function was called in an except block
@@ -191,7 +192,7 @@ class Trace:
             return value
         source = self.globals_source(namespace)
         if name in namespace:
-            return Lazy(namespace[name], Item(source, name))
+            return self.glance(Lazy(namespace[name], Item(source, name)))
         builtins = namespace.get("__builtins__", __builtins__)
         builtins = builtins.__dict__ if isinstance(builtins, types.ModuleType) else builtins
         self.guards.add(source, "lacks_key", name)
@@ -206,6 +207,25 @@ class Trace:
         self.instructions += 1
         if self.instructions > config.max_instructions:
             raise self.fail("a loop that goes on and on", "is it without end? Otherwise let it run outside the graph")
+    def glance(self, value: object) -> object:
+        """The program has reached a value, and perhaps never looks at it: at least that it is there is assumed."""
+        if type(value) is Lazy and not value.done:
+            self.glanced[id(value)] = value
+        return value
+
+    def assume_presence(self) -> None:
+        """Guard what was reached and not looked at, once capture is done."""
+        for value in self.glanced.values():
+            source = value.source
+            if value.done:
+                continue
+            if isinstance(source, InstanceAttribute):
+                self.guards.add(source.base, "has_attribute", source.name)
+            elif isinstance(source, Item):
+                self.guards.add(source.base, "has_key", source.key)
+            elif isinstance(source, Attribute) and source.name == "cell_contents":
+                self.guards.add(source.base, "full_cell")
+
 
     # -- tensors --------------------------------------------------------------------------------------------------
 
