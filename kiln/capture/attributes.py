@@ -122,6 +122,10 @@ def generic_load(trace: Trace, owner: object, name: str) -> object:
     cls = type(owner)
     if name == "__class__":
         return cls
+    if id(owner) in trace.gradient_nodes:
+        from .registrations import load_from_node
+
+        return load_from_node(trace, owner, name)
     if id(owner) in trace.foreign:
         return load_foreign_method(trace, owner, name)
     if name == "__dict__":
@@ -452,6 +456,12 @@ def load_from_partial(trace: Trace, partial: functools.partial, name: str) -> ob
     if name == "keywords":
         trace.namespaces[id(partial.keywords)] = (partial, "keywords")
         return partial.keywords
+    if name == "args":  # nobody has looked at them so far
+        args = tuple([force(trace, arg) for arg in partial.args])
+        if any(now is not before for now, before in zip(args, partial.args, strict=True)):
+            function, _, keywords, attributes = partial.__reduce__()[2]  # type: ignore[misc]
+            partial.__setstate__((function, args, keywords, attributes))  # type: ignore[attr-defined]
+        return partial.args
     return load_from_instance(trace, partial, name)
 
 
@@ -529,7 +539,7 @@ def generic_store(trace: Trace, owner: object, name: str, value: object) -> None
 
 def check_writable(trace: Trace, owner: object, name: str) -> None:
     """Objects that are themselves (not copies) must not be written to while tracing."""
-    if trace.record_of(owner) is None and id(owner) in trace.sources:
+    if trace.record_of(owner) is None and (id(owner) in trace.sources or id(owner) in trace.foreign):
         raise trace.fail(f"assigning to attribute {name!r} of a {type(owner).__qualname__} object from outside")
     if isinstance(owner, types.FunctionType) and trace.source_of(owner) is not None:
         raise trace.fail("assigning to an attribute of a function from outside")

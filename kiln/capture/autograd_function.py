@@ -39,7 +39,7 @@ def call_apply(trace: Trace, cls: type, args: tuple, kwargs: dict) -> object:
     check_settled(trace, cls)
     context = Context(tuple(isinstance(arg, torch.Tensor) and arg.requires_grad for arg in args))
     outputs = interpret_forward(trace, cls, context, args)
-    result = run_fake(trace, stand_in(name, context, outputs), prepared, {})  # type: ignore[arg-type]
+    result = run_fake(trace, stand_in(cls.__name__, context, outputs), prepared, {})  # type: ignore[arg-type]
     node = trace.graph.call_function(apply_of(cls), to_nodes(trace, prepared))  # type: ignore[arg-type]
     node.meta["stack_trace"] = trace.stack_trace()
     node.meta["example_value"] = result
@@ -186,11 +186,17 @@ class OutsideState:
     def __init__(self, trace: Trace, args: tuple):
         self.arguments = [(value, elements(value)) for value in args if isinstance(value, list | dict | set)]
         self.pending = pending_writes(trace)
+        self.hooks = hooks_so_far(trace)
 
     def is_changed(self, trace: Trace) -> bool:
-        if any(elements(value) != before for value, before in self.arguments):
+        if any(elements(value) != before for value, before in self.arguments) or hooks_so_far(trace) != self.hooks:
             return True
         return pending_writes(trace) != self.pending
+
+
+def hooks_so_far(trace: Trace) -> tuple:
+    """Hooks put on tensors and taken off again: they are kept apart from other effects."""
+    return len(trace.registrations), len(trace.removals), sum(item.removed for item in trace.registrations.values())
 
 
 def elements(container: list | dict | set) -> list[int]:

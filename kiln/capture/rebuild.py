@@ -25,7 +25,7 @@ import torch.fx
 from . import natives
 from .appending import ListMethod
 from .frame import NULL
-from .source import ClosureCell, Computed, GlobalsOf, Literal, Local, Pinned, Source, lookup, parameter_name
+from .source import ClosureCell, Computed, GlobalsOf, Literal, Local, Made, Pinned, Source, lookup, parameter_name
 from .symbols import concrete, is_symbolic, operand_source
 from .trace import Trace
 from .values import CONSTANT_TYPES, Lazy, Opaque, Trampoline, dict_of_view, mapping_items, plain_value
@@ -69,7 +69,7 @@ class Text:
         """An expression for a source; reading it is emitted once."""
         if isinstance(source, Local):
             return parameter_name(source.name)
-        if isinstance(source, GlobalsOf | ClosureCell | Pinned | Literal):
+        if isinstance(source, GlobalsOf | ClosureCell | Pinned | Literal | Made):
             return source.render("", self.bind)
         name = self.read_names.get(source)
         if name is None:

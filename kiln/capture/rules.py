@@ -35,6 +35,7 @@ from .raising import from_native, guard_caller, traceback_of
 from .source import lookup
 from .symbols import concrete, is_symbolic
 from .trace import Trace
+from .value_ranges import known_truth
 from .values import Raised, Trampoline
 from .wrap import HEAP_TYPE, class_attribute, force
 
@@ -237,7 +238,7 @@ def rule_partial(trace, args, kwargs):
     if not args:
         raise Raised(TypeError("type 'partial' takes at least one argument"))
     try:
-        return functools.partial(*arguments(trace, args), **kwargs)
+        return functools.partial(force(trace, args[0]), *args[1:], **kwargs)
     except TypeError as error:
         raise Raised(from_native(trace, error)) from None
 
@@ -293,6 +294,9 @@ def truth(trace: Trace, value: object) -> bool:
     if kind is bool:
         return value
     if isinstance(value, torch.Tensor):
+        known = known_truth(trace, value)
+        if known is not None:
+            return known
         raise trace.fail(
             "a branch on a tensor's value", "use torch.where, or let the graph break here (without fullgraph=True)"
         )

@@ -228,6 +228,19 @@ class TypeOf(Source):
 
 
 @dataclass(frozen=True)
+class Made(Source):
+    """A variable of the run function, which it makes itself before it calls the graph."""
+
+    name: str
+
+    def render(self, base, bind):
+        return self.name
+
+    def describe(self):
+        return self.name.removeprefix("_k_")
+
+
+@dataclass(frozen=True)
 class Literal(Source):
     """A number written in the program: an operand of a :class:`Computed`. (1, 1.0 and True are three literals.)"""
 

@@ -47,10 +47,15 @@ def tensor_attribute(trace: Trace, tensor: torch.Tensor, name: str) -> object:
     if name == "grad_fn" and tensor.grad_fn is None and (info.source is None or info.real.grad_fn is None):
         guard_flag(trace, info, "is_leaf")  # a tensor with a history is none
         return None
+    if name == "grad_fn" and info.source is None:
+        from .registrations import load_grad_fn
+
+        return load_grad_fn(trace, info)
     if name in INPUT_FLAGS:
         guard_flag(trace, info, name)
-    if name == "retains_grad" and info.source is not None:
-        raise trace.fail("reading retains_grad of an input")
+    if name == "retains_grad" and info.source is not None and not tensor.retains_grad:
+        guard_flag(trace, info, name)
+        return info.real.retains_grad  # type: ignore[attr-defined]
     if name in PLAIN_ATTRIBUTES:
         return plain_attribute(tensor, name)
     if name in ("__dict__", "grad_fn", "_version", "_grad", "_base", "_backward_hooks", "_post_accumulate_grad_hooks"):
@@ -69,7 +74,7 @@ def tensor_grad(trace: Trace, info: TensorInfo) -> object:
     from .wrap import wrap
 
     if info.source is None:
-        if info.fake.is_leaf and info.fake.grad is None:
+        if info.fake.grad is None and (info.fake.is_leaf or info.fake.retains_grad):
             return None
         raise trace.fail("reading .grad of a tensor made inside the compiled function")
     return wrap(trace, info.real.grad, Attribute(info.source, "grad"))

@@ -37,9 +37,9 @@ ALLOWED: set[object] = set()  # kiln.allow_in_graph
 
 # Methods and functions that need values, the autograd graph, storage or text: left to eager between graphs.
 REFUSED_NAMES = words(
-    "item tolist numpy backward register_hook register_post_accumulate_grad_hook data_ptr storage untyped_storage "
+    "item tolist numpy backward data_ptr storage untyped_storage "
     "_typed_storage share_memory_ is_shared pin_memory __reduce_ex__ __deepcopy__ __array__ __repr__ __format__ "
-    "__dlpack__ retain_grad set_ _make_subclass __bool__ __int__ __float__ __index__ "
+    "__dlpack__ set_ _make_subclass __bool__ __int__ __float__ __index__ "
     "__complex__ equal is_nonzero allclose map_ map2_ apply_ is_set_to __cuda_array_interface__ to_mkldnn "
     "_nnz sparse_mask to_sparse to_sparse_csr coalesce record_stream cudart resize_as_sparse_ manual_seed "
     "seed initial_seed get_rng_state set_rng_state save load set_printoptions set_default_dtype "

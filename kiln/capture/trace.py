@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import types
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +39,7 @@ class Options:
     fullgraph: bool = False
     dynamic: bool | None = None
     options: dict = field(default_factory=dict)
+    on_recompile: Callable[[types.FunctionType, str], object] | None = None
 
 
 class Trace:
@@ -61,14 +63,17 @@ class Trace:
         self.foreign: dict[int, object] = {}  # outside objects of unknown kinds: themselves, not to be looked into
         self.tuples: dict[int, tuple[object, Source]] = {}  # id of an outside tuple that was copied -> (copy, source)
         self.namespaces: dict[int, tuple[object, str]] = {}  # id of a dictionary that is an attribute -> owner, name
+        self.registrations: dict[int, Any] = {}  # id of a handle made here -> registrations.Registration
+        self.removals: dict[int, Any] = {}  # id of a handle from outside -> registrations.Removal
+        self.gradient_nodes: dict[int, TensorInfo] = {}  # id of a node of autograd's graph -> a tensor that it makes
         self.rehearsing = 0  # inside a method that native code is going to run again (hashing.py)
         self.rehearsed = False
+        self.glanced: dict[int, Lazy] = {}  # what the program reached, by id
         self.keep: list[object] = []  # ids above stay valid while these live
         self.root: RootFrame
         self.frames: list[Frame] = []
         self.links: dict[int, tuple] = {}  # id of an exception on its way through native code -> (it, what it links to)
         self.generators: weakref.WeakSet[InterpretedGenerator] = weakref.WeakSet()  # of the program, alive
-        self.glanced: dict[int, Lazy] = {}  # what the program reached, by id
         self.unsettled: tuple[int, int] | None = None  # where a generator was made that could not be closed
         self.active = True  # objects that are dropped now are dropped by the program
         self.caller_handles = sys.exception() is not None  # the captured function was called in an except block
@@ -202,11 +207,6 @@ class Trace:
         self.guards.add(Item(GlobalsOf(Identity(builtins)), name), "identity", value)
         return value
 
-    def count_jump(self) -> None:
-        """Bound the length of a capture: a loop without end must end in an honest break."""
-        self.instructions += 1
-        if self.instructions > config.max_instructions:
-            raise self.fail("a loop that goes on and on", "is it without end? Otherwise let it run outside the graph")
     def glance(self, value: object) -> object:
         """The program has reached a value, and perhaps never looks at it: at least that it is there is assumed."""
         if type(value) is Lazy and not value.done:
@@ -226,6 +226,11 @@ class Trace:
             elif isinstance(source, Attribute) and source.name == "cell_contents":
                 self.guards.add(source.base, "full_cell")
 
+    def count_jump(self) -> None:
+        """Bound the length of a capture: a loop without end must end in an honest break."""
+        self.instructions += 1
+        if self.instructions > config.max_instructions:
+            raise self.fail("a loop that goes on and on", "is it without end? Otherwise let it run outside the graph")
 
     # -- tensors --------------------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch.utils.hooks import RemovableHandle
 
 from kiln.testing.worlds import own_attributes
 
@@ -272,7 +273,27 @@ def _compare_tensors(self: Comparison, left: torch.Tensor, right: torch.Tensor, 
         yield from self.share_storage(left, right, path)
     if self.gradients and left.is_leaf:
         yield from self.walk(left.grad, right.grad, f"{path}.grad")
+    if self.gradients:
+        yield from self.walk(_hooks_on(left), _hooks_on(right), f"{path}: hooks")
     yield from _compare_attributes(self, left, right, path)
+
+
+def _hooks_on(tensor: torch.Tensor) -> list[list[Any]]:
+    """The hooks on a tensor, in order. (What they are numbered with goes on from run to run.)"""
+    with torch._C.DisableTorchFunctionSubclass():
+        tables = (tensor._backward_hooks, tensor._post_accumulate_grad_hooks)
+    return [list(table.values()) if table else [] for table in tables]
+
+
+def _compare_handles(self: Comparison, left: RemovableHandle, right: RemovableHandle, path: str) -> Iterator[str]:
+    """Handles, by the hooks beside theirs and their place among them."""
+    tables = [handle.hooks_dict_ref() or {} for handle in (left, right)]
+    places = [
+        list(table).index(handle.id) if handle.id in table else None
+        for handle, table in zip((left, right), tables, strict=True)
+    ]
+    yield from self.walk(places[0], places[1], f"{path}: place")
+    yield from self.walk(list(tables[0].values()), list(tables[1].values()), f"{path}: hooks")
 
 
 def _compare_values(self: Comparison, left: torch.Tensor, right: torch.Tensor, path: str) -> Iterator[str]:
@@ -448,6 +469,7 @@ _COMPARE: list[tuple[Any, _Comparer]] = [
     (type, _compare_types),
     (_BY_IDENTITY, _compare_identity),
     (weakref.ref, _compare_weak),
+    (RemovableHandle, _compare_handles),
     (types.GeneratorType, _compare_generators),
     (torch.Generator, _compare_torch_generators),
 ]

@@ -1,0 +1,344 @@
+"""Hooks that captured code puts on tensors and on nodes of autograd's graph, and the handles that take them off again.
+
+A hook is not traced: it is a value like any other, to be made again after the graph has run, and nobody looks at it, so
+another hook in its place needs no recompile. Where it is put matters, however: an operation that changes the tensor
+later moves the tensor to another node of autograd's graph, and leaves the hook where it was. So a registration is a
+node of the graph, with a :class:`HookSlot` as an input of the graph that stands for the hook until there is one:
+
+    slot = HookSlot()
+    y, = graph(x, slot)            # in it: register_hook(y, slot)
+    hook = …                       # it may close over tensors that the graph computed
+    slot.settle(hook)              # now the tensor has the program's own hook, and slot.handle is its handle
+
+Registrations on inputs that the graph does not change are taken out of the graph and done after it: then they are no
+matter of the backend, and a function that only registers hooks on its arguments has no graph at all.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.fx
+from torch.utils.hooks import RemovableHandle
+
+from .attributes import LOADERS, load_from_instance
+from .calls import CALLABLES, call_function
+from .natives import rule
+from .rebuild import BUILDERS, CannotRebuild, Rebuilder, build_instance
+from .source import InstanceAttribute, Made, Referent
+from .tensors import add_placeholder, function_name
+from .torch_calls import handler
+from .trace import Trace
+from .values import Raised, TensorInfo, words
+from .wrap import force
+
+# -- at run time ----------------------------------------------------------------------------------------------------
+
+
+class HookSlot:
+    """Stands for a hook until the graph has run; then the program's own hook takes its place, at the same position."""
+
+    __slots__ = ("handle",)
+
+    def __init__(self) -> None:
+        self.handle: RemovableHandle | None = None
+
+    def __call__(self, *gradients: object) -> None:
+        """Nothing runs backward while the graph runs forward."""
+
+    def settle(self, hook: object) -> None:
+        hooks = self.handle.hooks_dict_ref()  # type: ignore[union-attr]
+        if hooks is not None:  # else whatever it was on is gone
+            hooks[self.handle.id] = hook  # type: ignore[union-attr]
+
+    def remove(self) -> None:
+        """Take the hook off again: the program did, or the graph raised and eager is going to register it."""
+        if self.handle is not None:
+            self.handle.remove()
+
+
+def register_hook(tensor: torch.Tensor, slot: HookSlot) -> None:
+    """In graphs: ``tensor.register_hook(…)``."""
+    with torch._C.DisableTorchFunction():
+        slot.handle = tensor.register_hook(slot)
+
+
+def register_post_accumulate_grad_hook(tensor: torch.Tensor, slot: HookSlot) -> None:
+    """In graphs: ``tensor.register_post_accumulate_grad_hook(…)``."""
+    with torch._C.DisableTorchFunction():
+        slot.handle = tensor.register_post_accumulate_grad_hook(slot)
+
+
+def register_node_hook(tensor: torch.Tensor, slot: HookSlot) -> None:
+    """In graphs: ``tensor.grad_fn.register_hook(…)``."""
+    slot.handle = tensor.grad_fn.register_hook(slot)
+
+
+def register_node_prehook(tensor: torch.Tensor, slot: HookSlot) -> None:
+    """In graphs: ``tensor.grad_fn.register_prehook(…)``."""
+    slot.handle = tensor.grad_fn.register_prehook(slot)
+
+
+def retain_grad(tensor: torch.Tensor) -> None:
+    """In graphs: ``tensor.retain_grad()``."""
+    with torch._C.DisableTorchFunction():
+        tensor.retain_grad()
+
+
+for _function in (register_hook, register_post_accumulate_grad_hook, register_node_hook, register_node_prehook):
+    torch.fx.node.has_side_effect(_function)
+torch.fx.node.has_side_effect(retain_grad)
+
+
+# -- while tracing --------------------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class SlotInput:
+    """A slot as a graph input."""
+
+    source: Made
+    node: torch.fx.Node
+    value: HookSlot
+
+
+@dataclass(eq=False)
+class Registration:
+    """One hook on one tensor, or the wish to keep its gradient."""
+
+    function: Callable
+    info: TensorInfo
+    node: torch.fx.Node
+    grad_fn: object  # the tensor's place in autograd's graph
+    slot: SlotInput | None = None
+    hook: object = None
+    handle: RemovableHandle | None = None
+    removed: bool = False
+
+
+@dataclass(eq=False)
+class Removal:
+    """``handle.remove()`` of a handle from outside."""
+
+    handle: object
+    hooks: object  # the dictionary that the hook is in
+    source: Referent
+
+
+def add_registration(trace: Trace, function: Callable, info: TensorInfo, hook: object = None) -> object:
+    """Note a registration at this place of the graph; gives the handle's shadow."""
+    if trace.rehearsing:
+        raise trace.fail("a hook registered inside a __hash__ or __eq__ that a dictionary or set is going to call")
+    grad_fn = info.fake.grad_fn  # type: ignore[attr-defined]
+    made = Registration(function, info, None, grad_fn)  # type: ignore[arg-type]
+    arguments: tuple = (info.node,)
+    if function is not retain_grad:
+        made.slot, made.hook = add_slot(trace, function), hook
+        made.handle = object.__new__(RemovableHandle)
+        trace.foreign[id(made.handle)] = made.handle  # nobody may look into it
+        arguments += (made.slot.node,)
+    made.node = trace.graph.call_function(function, arguments)
+    made.node.meta["stack_trace"] = trace.stack_trace()
+    trace.registrations[id(made.handle or made)] = made
+    return made.handle
+
+
+def add_slot(trace: Trace, function: Callable) -> SlotInput:
+    source = Made(f"_k_hook_{len(trace.registrations)}")
+    slot = SlotInput(source, add_placeholder(trace, source), HookSlot())
+    slot.node.meta["example_value"] = slot.value
+    slot.node.meta["hook_slot"] = function.__name__  # for backends: no tensor, and what it is for
+    trace.inputs.append(slot)  # type: ignore[arg-type]
+    return slot
+
+
+def _register(method: Callable, function: Callable) -> None:
+    @handler(method)
+    def register(trace, args, kwargs):
+        given = {**dict(zip(("self", "hook"), args, strict=False)), **kwargs}
+        tensor = force(trace, given.get("self"))
+        if not isinstance(tensor, torch.Tensor) or given.keys() != {"self", "hook"} or len(args) > 2:
+            raise trace.fail(f"{function_name(method)} with these arguments")
+        info = trace.tensor_info(tensor)
+        check_eager(trace, info, method, given["hook"])
+        return add_registration(trace, function, info, given["hook"])
+
+
+def check_eager(trace: Trace, info: TensorInfo, method: Callable, *args: object) -> None:
+    """Eager's own error, from a real tensor of the same standing in autograd's graph."""
+    if method is torch.Tensor.register_post_accumulate_grad_hook and info.source is not None:
+        from .tensor_attributes import guard_flag
+
+        guard_flag(trace, info, "is_leaf")
+    with torch.enable_grad(), torch.inference_mode(False):
+        probe = torch.empty(0, requires_grad=info.fake.requires_grad)  # type: ignore[attr-defined]
+        if not info.fake.is_leaf:  # type: ignore[attr-defined]
+            probe = probe.view_as(probe)
+        try:
+            method(probe, *args)
+        except Exception as error:
+            raise Raised(error.with_traceback(None)) from None
+
+
+_register(torch.Tensor.register_hook, register_hook)
+_register(torch.Tensor.register_post_accumulate_grad_hook, register_post_accumulate_grad_hook)
+
+
+@handler(torch.Tensor.retain_grad)
+def rule_retain_grad(trace, args, kwargs):
+    info = trace.tensor_info(force(trace, args[0]))
+    check_eager(trace, info, torch.Tensor.retain_grad)
+    add_registration(trace, retain_grad, info)
+    info.fake.retain_grad()
+
+
+# -- nodes of autograd's graph --------------------------------------------------------------------------------------
+
+NODE_REGISTRATIONS = {"register_hook": register_node_hook, "register_prehook": register_node_prehook}
+
+
+class NodeMethod:
+    """A method of a node of autograd's graph, about to be called."""
+
+    unbuildable = True
+
+    def __init__(self, node: object, name: str):
+        self.node, self.name = node, name
+
+
+def load_grad_fn(trace: Trace, info: TensorInfo) -> object:
+    """``tensor.grad_fn`` of a tensor made by the graph: the fake's own node stands for it."""
+    node = info.fake.grad_fn  # type: ignore[attr-defined]
+    trace.foreign[id(node)] = node
+    trace.gradient_nodes.setdefault(id(node), info)
+    trace.mark_unbuildable(node)
+    return node
+
+
+def load_from_node(trace: Trace, node: object, name: str) -> object:
+    """What the program may ask of a node. The fake's node knows its name where the program wrote its class."""
+    written = isinstance(node, torch._C._FunctionBase)
+    if name in NODE_REGISTRATIONS or (name == "name" and written):
+        return NodeMethod(node, name)
+    raise trace.fail(f"attribute {name!r} of a node of autograd's graph", "read it outside the compiled function")
+
+
+def call_node_method(trace: Trace, method: NodeMethod, args: tuple, kwargs: dict) -> object:
+    info = trace.gradient_nodes[id(method.node)]
+    if kwargs or len(args) != (method.name != "name"):
+        raise trace.fail(f"{method.name} of a node of autograd's graph with these arguments")
+    if method.name == "name":
+        return method.node.name()  # type: ignore[attr-defined]
+    if info.fake.grad_fn is not method.node:  # type: ignore[attr-defined]
+        raise trace.fail("a hook on a node of autograd's graph whose tensor was changed in place since")
+    return add_registration(trace, NODE_REGISTRATIONS[method.name], info, args[0])
+
+
+CALLABLES[NodeMethod] = call_node_method
+
+
+# -- handles --------------------------------------------------------------------------------------------------------
+
+
+def load_from_handle(trace: Trace, handle: object, name: str) -> object:
+    """A handle made here has methods and nothing else, until the graph has run."""
+    if id(handle) not in trace.registrations:
+        return load_from_instance(trace, handle, name)
+    if name not in HANDLE_METHODS:
+        raise trace.fail(f"attribute {name!r} of a handle that was made here")
+    return types.MethodType(vars(RemovableHandle)[name], handle)
+
+
+HANDLE_METHODS = words("remove __enter__ __exit__")
+LOADERS[RemovableHandle] = load_from_handle
+
+
+@rule(RemovableHandle.remove)
+def rule_remove(trace, args, kwargs):
+    handle = force(trace, args[0])
+    registration = trace.registrations.get(id(handle))
+    if registration is not None and not kwargs:
+        registration.removed = True
+        return None
+    removal = find_removal(trace, handle)
+    if removal is None or trace.rehearsing or kwargs:
+        return call_function(trace, RemovableHandle.remove, args, kwargs)
+    trace.removals[id(handle)] = removal
+    trace.mark_unbuildable(removal)
+    return None
+
+
+def find_removal(trace: Trace, handle: object) -> Removal | None:
+    """The removal of a hook, where what it is on has no part in the trace; its handle is then not looked at."""
+    record = trace.record_of(handle)
+    if record is None or record.attributes != vars(handle) or "extra_dict_ref" not in vars(handle):
+        return None
+    if id(handle) in trace.removals:
+        return trace.removals[id(handle)]
+    if force(trace, vars(handle)["extra_dict_ref"]) != ():  # hooks of modules, which calls of the module look at
+        return None
+    hooks = record.real.hooks_dict_ref()
+    source = Referent(InstanceAttribute(record.source, "hooks_dict_ref"))
+    if id(hooks) in trace.by_real:
+        return None
+    known = next((removal for removal in trace.removals.values() if removal.hooks is hooks), None)
+    if known is not None:
+        trace.guards.add(source, "same", known.source)
+    else:
+        trace.guards.distinct.setdefault(source)
+    return Removal(handle, hooks, source)
+
+
+# -- the end of a trace ---------------------------------------------------------------------------------------------
+
+
+def build_handle(r: Rebuilder, shadow: RemovableHandle, name: str, place: int) -> None:
+    registration = r.trace.registrations.get(id(shadow))
+    if registration is None:
+        build_instance(r, shadow, name, place)
+    else:
+        r.lines.append(f"{name} = {registration.slot.source.name}.handle")
+
+
+BUILDERS[RemovableHandle] = build_handle
+
+
+def write_registrations(r: Rebuilder) -> None:
+    """Append what the run function does about hooks, after everything else is written."""
+    trace = r.trace
+    after: list[str] = []  # right after the graph
+    settled: list[str] = []
+    for registration in list(trace.registrations.values()):
+        slot = registration.slot
+        if slot is not None:
+            r.reads.append(f"{slot.source.name} = {r.bind(HookSlot, 'HookSlot')}()")
+            action = "remove()" if registration.removed else f"settle({r.value(registration.hook)})"
+            settled.append(f"{slot.source.name}.{action}")
+        if is_left_to_python(trace, registration):
+            trace.graph.erase_node(registration.node)
+            arguments = [r.value(registration.info.fake)] + ([slot.source.name] if slot is not None else [])
+            after.append(f"{r.bind(registration.function, registration.function.__name__)}({', '.join(arguments)})")
+    for removal in trace.removals.values():
+        if removal.hooks is not None and id(removal.hooks) in trace.by_real:
+            raise CannotRebuild(removal, "hooks that are looked at after one of them was removed")
+        settled.append(f"{r.value(removal.handle)}.remove()")
+    r.run_later()
+    r.lines[:0] = after
+    r.effects[:0] = settled
+
+
+def is_left_to_python(trace: Trace, registration: Registration) -> bool:
+    """Whether a registration may wait until the graph has run: on an input that is where it was in autograd's graph."""
+    info = registration.info
+    if info.source is None or id(info.fake) in trace.changed:
+        return False
+    return info.fake.grad_fn is registration.grad_fn and info.fake.requires_grad  # type: ignore[attr-defined]
+
+
+def undo_lines(trace: Trace) -> list[str]:
+    """What to do about hooks when the graph has raised."""
+    slots = [item for item in trace.inputs if isinstance(item, SlotInput)]
+    return [f"{slot.source.name}.remove()" for slot in slots if slot.node.users]
