@@ -7,6 +7,7 @@ from .api import (
     allow_in_graph,
     compile,
     disable,
+    disallow_in_graph,
     graph_break,
     is_compiling,
     mark_dynamic,
@@ -15,6 +16,7 @@ from .api import (
     reset,
 )
 from .backends import list_backends, register_backend
+from .compat import install, uninstall
 from .config import config
 from .explain import explain, export
 
@@ -25,10 +27,12 @@ __all__ = [
     "compile",
     "config",
     "disable",
+    "disallow_in_graph",
     "exc",
     "explain",
     "export",
     "graph_break",
+    "install",
     "is_compiling",
     "list_backends",
     "mark_dynamic",
@@ -36,4 +40,5 @@ __all__ = [
     "on_recompile",
     "register_backend",
     "reset",
+    "uninstall",
 ]

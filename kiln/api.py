@@ -23,16 +23,19 @@ def compile(
     fullgraph: bool = False,
     dynamic: bool | None = None,
     options: dict[str, Any] | None = None,
+    on_recompile: Callable[[types.FunctionType, str], object] | None = None,
 ) -> Any:
     """Compile a function, method, module or other callable; also as a decorator, with or without arguments.
 
     ``fullgraph=True`` raises where the graph would break; ``dynamic`` makes sizes symbolic from the start (True), never
     (False), or once they were seen to vary (None). ``options`` are keyword arguments for the backend.
+    ``on_recompile(function, reason)`` is called before anything is compiled again on behalf of this one; the module's
+    function of that name hears of all.
     """
     from .capture.trace import Options
 
     chosen = lookup_backend(backend)
-    made = Options(chosen, backend_name(backend), fullgraph, dynamic, dict(options or {}))
+    made = Options(chosen, backend_name(backend), fullgraph, dynamic, dict(options or {}), on_recompile)
     if function is _NOTHING:
         return functools.partial(_compile, options=made)
     return _compile(function, made)
@@ -130,6 +133,17 @@ def allow_in_graph(function: Callable[..., Any]) -> Callable[..., Any]:
         if not callable(item):
             raise exc.NotCallable(item)
         ALLOWED.add(item)
+    return function
+
+
+def disallow_in_graph(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Keep calls of a function, torch's own ones included, out of graphs: the graph ends before such a call."""
+    from .capture.kiln_calls import leave_to_python
+
+    for item in function if isinstance(function, list | tuple) else (function,):
+        if not callable(item):
+            raise exc.NotCallable(item, "kiln.disallow_in_graph")
+        leave_to_python(item, getattr(item, "__name__", repr(item)), "kiln.disallow_in_graph keeps it out of graphs")
     return function
 
 

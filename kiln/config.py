@@ -86,6 +86,9 @@ class Config:
     automatic_dynamic: bool = _setting(
         True, _flag, "Treat a size or number that was seen to vary as symbolic from the first recompile on."
     )
+    error_on_recompile: bool = _setting(
+        False, _flag, "Raise kiln.exc.RecompileError where a function would be compiled again, with the reason."
+    )
     suppress_errors: bool = _setting(
         False, _flag, "Run a function in plain Python where a backend fails, with a warning, and do not raise."
     )

@@ -247,6 +247,20 @@ class RecompileLimitExceeded(KilnError):
         return describe_recompiles(self.function, self.limit, self.reasons, self.location)
 
 
+class RecompileError(KilnError):
+    """A function would be compiled again while `kiln.config.error_on_recompile` forbids it."""
+
+    def __init__(self, function: str, reason: str, location: Location | None = None) -> None:
+        super().__init__(function, reason)
+        self.function = function
+        self.reason = reason
+        self.location = location
+
+    def __str__(self) -> str:
+        text = f"Recompiling function {self.function} (kiln.config.error_on_recompile is on): {self.reason}"
+        return "\n".join(part for part in (str(self.location or ""), _sentence(text)) if part)
+
+
 class RecompileWarning(UserWarning):
     """A function met the recompile limit and runs in plain Python from now on."""
 
@@ -276,6 +290,18 @@ class UnknownSetting(KilnError, AttributeError):
 
     def __init__(self, name: str, known: Iterable[str]) -> None:
         super().__init__(f"kiln.config has no setting {name!r}: {did_you_mean(name, known)}")
+
+
+class NotAvailable(KilnError, NotImplementedError):
+    """A name of torch's compiler was used, while Kiln stands in for it (`kiln.install`), that Kiln does not have."""
+
+    def __init__(self, name: str, reason: str, hint: str) -> None:
+        super().__init__(name, reason, hint)
+        self.name = name
+
+    def __str__(self) -> str:
+        name, reason, hint = self.args
+        return f"Kiln has no {name}: {_sentence(reason)}\n{_sentence(f'What to do: {hint}')}"
 
 
 class InternalError(KilnError):

@@ -19,13 +19,15 @@ def rule_is_compiling(trace, args, kwargs):
     return True
 
 
-def _left_to_python(function: object, name: str) -> None:
+def leave_to_python(function: object, name: str, why: str = "") -> None:
+    """Give a function the rule that the graph ends before a call of it."""
+
     @rule(function)
     def leave(trace, args, kwargs):
-        raise trace.fail(f"a call to kiln.{name}", "call it outside the compiled function")
+        raise trace.fail(f"a call to {name}" + (f": {why}" if why else ""), "call it outside the compiled function")
 
 
-for _name in ("compile", "disable", "allow_in_graph", "reset", "mark_dynamic", "mark_static"):
-    _left_to_python(getattr(api, _name), _name)
-_left_to_python(explain, "explain")
-_left_to_python(export, "export")
+for _name in ("compile", "disable", "allow_in_graph", "disallow_in_graph", "reset", "mark_dynamic", "mark_static"):
+    leave_to_python(getattr(api, _name), f"kiln.{_name}")
+leave_to_python(explain, "kiln.explain")
+leave_to_python(export, "kiln.export")

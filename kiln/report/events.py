@@ -23,6 +23,15 @@ from .progress import Progress
 counters: Counter[str] = Counter()
 """Running counts of this process: frames, graphs, breaks, recompiles, skips, entries."""
 
+watchers: list[Callable[[str, str], object]] = []
+"""Told of everything that is counted: what, and its reason or place where there is one."""
+
+
+def count(what: str, detail: str = "") -> None:
+    counters[what] += 1
+    for watcher in list(watchers):
+        watcher(what, detail)
+
 
 @dataclass
 class Break:
@@ -100,7 +109,7 @@ def place(function: types.FunctionType) -> str:
 @contextlib.contextmanager
 def compiling(function: types.FunctionType) -> Iterator[None]:
     """The time one frame takes to compile."""
-    counters["frames"] += 1
+    count("frames", place(function))
     start = time.perf_counter()
     try:
         with Progress(place(function)):
@@ -114,7 +123,7 @@ def compiling(function: types.FunctionType) -> Iterator[None]:
 
 
 def graph(trace: Any, module: Any) -> None:
-    counters["graphs"] += 1
+    count("graphs", place(trace.function))
     for recording in recordings():
         recording.graphs.append(module)
     if "graph" in config.log:
@@ -123,10 +132,10 @@ def graph(trace: Any, module: Any) -> None:
 
 def entry(trace: Any, made: Any, outcome: Any) -> None:
     """A frame was captured: its guards, its code, and whether it broke."""
-    counters["entries"] += 1
+    count("entries", place(trace.function))
     found = made.break_reason
     if found is not None:
-        counters["breaks"] += 1
+        count("breaks", found.reason)
     for recording in recordings():
         if found is not None:
             recording.breaks.append(found)
@@ -163,7 +172,7 @@ _subscriptions: list[Subscription] = []
 
 
 def recompile(function: types.FunctionType, reason: str) -> None:
-    counters["recompiles"] += 1
+    count("recompiles", reason)
     for subscription in list(_subscriptions):
         subscription.callback(function, reason)
     for recording in recordings():
@@ -173,7 +182,7 @@ def recompile(function: types.FunctionType, reason: str) -> None:
 
 
 def skip(function: types.FunctionType, reason: str) -> None:
-    counters["skips"] += 1
+    count("skips", reason)
     for recording in recordings():
         recording.skips.append((place(function), reason))
     if "breaks" in config.log:
@@ -190,7 +199,7 @@ def takes_over(function: types.FunctionType, handled: bool) -> Callable[..., Any
 
     def eager(raised: str, /, *args: Any, **kwargs: Any) -> Any:
         nonlocal said
-        counters["taken over"] += 1
+        count("taken over", raised)
         result = function(*args, **kwargs)
         if not handled and not said:
             said = True

@@ -1,0 +1,104 @@
+"""Kiln under torch's names: programs and test-suites written for ``torch.compile`` and its modules run on Kiln.
+
+``kiln.install()`` puts Kiln there, ``kiln.uninstall()`` takes it away again; ``python -m kiln run script.py`` and
+``pytest -p kiln.compat.auto`` install it before anything else runs. Nothing here imports what it stands in for: the
+names are only strings (`names.py` is the table of them).
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import threading
+from types import TracebackType
+from typing import Any
+
+import torch
+
+_lock = threading.RLock()
+_state: Any = None
+
+
+class Installation:
+    """What ``kiln.install()`` returns: as a ``with`` block it takes away at the end what it has put there."""
+
+    def __init__(self, fresh: bool):
+        self._fresh = fresh  # one inside another leaves Kiln installed for the outer one
+
+    def __enter__(self) -> Installation:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        if self._fresh:
+            uninstall()
+
+
+def install() -> Installation:
+    """Put Kiln where torch's compiler is: ``torch.compile``, ``torch._dynamo`` and what else docs/compat.md lists.
+
+    Doing so twice is doing it once. The result can be used as a ``with`` block.
+    """
+    global _state
+    with _lock:
+        fresh = _state is None
+        if fresh:
+            _state = _Installed()
+    return Installation(fresh)
+
+
+def uninstall() -> None:
+    """Put back everything that was there before ``kiln.install()``; does nothing where Kiln is not installed."""
+    global _state
+    with _lock:
+        if _state is not None:
+            _state.remove()
+            _state = None
+
+
+def is_installed() -> bool:
+    """Whether torch's names mean Kiln now."""
+    return _state is not None
+
+
+_finder: Any = None
+
+
+def _standins() -> Any:
+    """The finder, made once per process: its modules keep their settings."""
+    global _finder
+    if _finder is None:
+        from .names import make
+        from .standins import Finder
+
+        _finder = Finder(make)
+    return _finder
+
+
+class _Installed:
+    def __init__(self) -> None:
+        from . import counting, names
+        from .standins import ROOTS, Aside
+
+        finder = _standins()
+        self.aside = Aside()
+        sys.meta_path.insert(0, finder)
+        for root in ROOTS:
+            if root in self.aside.modules or root.count(".") == 1 and root.startswith("torch."):
+                importlib.import_module(root)
+        self.functions = [(owner, own, owner.__dict__[own]) for owner, own, _ in names.functions()]
+        for owner, own, function in names.functions():
+            setattr(owner, own, function)
+        counting.start()
+
+    def remove(self) -> None:
+        from . import counting, dynamo
+
+        counting.stop()
+        for owner, own, function in self.functions:
+            setattr(owner, own, function)
+        sys.meta_path.remove(_finder)
+        self.aside.restore()
+        dynamo.forget_kept_out()
+
+
+__all__ = ["Installation", "install", "is_installed", "torch", "uninstall"]

@@ -1,0 +1,358 @@
+"""``torch.compile`` and the functions of ``torch._dynamo``, on Kiln."""
+
+from __future__ import annotations
+
+import functools
+import types
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from .. import _native, api, exc
+from .. import explain as explaining
+from ..backends import backend_name, list_backends, lookup_backend, register_backend
+from ..modules import OptimizedModule
+from .missing import Missing
+from .reasons import GuardFail, translated
+from .settings import dynamo_config
+
+# Backends known by name to programs that Kiln is to get: naming one is no error, compiling a graph with it is.
+PENDING_BACKENDS = {
+    "aot_eager": "aot",
+    "aot_eager_decomp_partition": "aot",
+    "aot_eager_default_partitioner": "aot",
+    "inductor": "codegen",
+    "cudagraphs": "codegen",
+}
+
+DEFAULT_BACKEND = api.compile.__kwdefaults__["backend"]
+
+
+def find_backend(backend: Any) -> Any:
+    """The backend behind a name that programs use; one that Kiln is still to get raises when it is given a graph."""
+    if backend is None or backend is DEFAULT_BACKEND:
+        return DEFAULT_BACKEND
+    if isinstance(backend, str) and backend not in list_backends() and backend in PENDING_BACKENDS:
+        return pending_backend(backend)
+    return backend
+
+
+@functools.cache
+def pending_backend(name: str) -> Missing:
+    return Missing(f"backend {name!r}", PENDING_BACKENDS[name])
+
+
+def lookup(backend: Any) -> Any:
+    """``torch._dynamo.lookup_backend``."""
+    return lookup_backend(find_backend(backend))
+
+
+def backends(exclude_tags: Any = ()) -> list[str]:
+    """``torch._dynamo.list_backends``; Kiln's backends have no tags."""
+    return list_backends()
+
+
+def register(compiler_fn: Any = None, name: str | None = None, tags: Any = ()) -> Any:
+    """``torch._dynamo.register_backend``."""
+    return register_backend(compiler_fn, name)
+
+
+# -- compiling ------------------------------------------------------------------------------------------------------
+
+
+def compile(
+    model: Any = None,
+    *,
+    fullgraph: bool = False,
+    dynamic: bool | None = None,
+    backend: Any = None,
+    mode: str | None = None,
+    options: dict[str, Any] | None = None,
+    disable: bool = False,
+    **accepted: Any,
+) -> Any:
+    """``torch.compile``: Kiln's compiler with torch's arguments.
+
+    ``mode`` and ``options`` steer torch's default backend and mean nothing to Kiln's; another backend gets them.
+    """
+    if mode is not None and options is not None:
+        raise RuntimeError("Either mode or options can be specified, but both can't be specified at the same time.")
+    more: dict[str, Any] = {}
+    if callable(backend):
+        more |= {"mode": mode} if mode not in (None, "default") else {}
+        more |= {"options": options} if options else {}
+    chosen = Optimize(backend, nopython=fullgraph, dynamic=dynamic, disable=disable, options=more)
+    return chosen if model is None else chosen(model)
+
+
+def optimize(
+    backend: Any = None,
+    *,
+    nopython: bool = False,
+    guard_export_fn: Callable[[Any], object] | None = None,
+    guard_fail_fn: Callable[[GuardFail], object] | None = None,
+    disable: bool = False,
+    dynamic: bool | None = None,
+    **accepted: Any,
+) -> Optimize:
+    """``torch._dynamo.optimize``: a decorator for functions and modules, and a ``with`` block (see `Optimize`)."""
+    return Optimize(
+        backend, nopython=nopython, dynamic=dynamic, disable=disable, guard_fail_fn=guard_fail_fn, options={}
+    )
+
+
+def optimize_assert(backend: Any = None, **arguments: Any) -> Optimize:
+    """``torch._dynamo.optimize_assert``: one graph, or an error."""
+    return optimize(backend, **{**arguments, "nopython": True})
+
+
+class Optimize:
+    """What ``torch._dynamo.optimize(…)`` gives.
+
+    As a ``with`` block, which torch deprecates and refuses unless ``raise_on_ctx_manager_usage`` is off, it compiles
+    the modules that are called in it. Functions called in it run as they are: Kiln hooks no frames.
+    """
+
+    def __init__(
+        self,
+        backend: Any,
+        *,
+        nopython: bool,
+        dynamic: bool | None,
+        options: dict[str, Any],
+        disable: bool = False,
+        guard_fail_fn: Callable[[GuardFail], object] | None = None,
+    ):
+        self.disable = disable
+        self.arguments = {
+            "backend": find_backend(backend),
+            "fullgraph": nopython,
+            "dynamic": dynamic,
+            "options": options,
+            "on_recompile": None if guard_fail_fn is None else on_recompile(guard_fail_fn),
+        }
+
+    def __call__(self, target: Any) -> Any:
+        if self.disable:
+            return target
+        dynamic = self.arguments["dynamic"]
+        if dynamic is None and not dynamo_config.assume_static_by_default:
+            dynamic = True
+        return api.compile(target, **{**self.arguments, "dynamic": dynamic})
+
+    def __enter__(self) -> None:
+        if dynamo_config.raise_on_ctx_manager_usage:
+            raise RuntimeError(
+                "torch._dynamo.optimize(…) is used with a context manager. Use it as a decorator, or "
+                "torch.compile(model); with torch._dynamo.config.raise_on_ctx_manager_usage = False, Kiln compiles "
+                "the modules called in the block."
+            )
+        from .generations import GenerationTracker
+
+        GenerationTracker.generation += 1
+        self.calls = ModuleCalls(self)
+
+    def __exit__(self, *error: object) -> None:
+        self.calls.remove()
+
+
+class ModuleCalls:
+    """While there: every outermost call of a module is a compiled one."""
+
+    def __init__(self, compiler: Callable[[Any], Any]):
+        self.before = before = torch.nn.Module.__call__
+        self.compiled: weakref.WeakKeyDictionary[torch.nn.Module, Any] = weakref.WeakKeyDictionary()
+
+        def call(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+            torch.nn.Module.__call__ = before  # type: ignore[method-assign]
+            try:
+                if module not in self.compiled:
+                    self.compiled[module] = compiler(module)
+                return self.compiled[module](*args, **kwargs)
+            finally:
+                torch.nn.Module.__call__ = call  # type: ignore[method-assign]
+
+        torch.nn.Module.__call__ = call  # type: ignore[method-assign]
+
+    def remove(self) -> None:
+        torch.nn.Module.__call__ = self.before  # type: ignore[method-assign]
+
+
+def on_recompile(guard_fail_fn: Callable[[GuardFail], object]) -> Callable[[types.FunctionType, str], object]:
+    return lambda function, reason: guard_fail_fn(GuardFail(translated(reason), function.__code__))
+
+
+# -- keeping out, and in --------------------------------------------------------------------------------------------
+
+KEPT_OUT = "__dynamo_disable"  # where torch remembers what it has disabled for the functions of its own
+_kept_out: list[weakref.ref[Any]] = []
+
+
+def disable(fn: Any = None, recursive: bool = True, *, reason: str | None = None, wrapping: bool = True) -> Any:
+    """``torch._dynamo.disable``, also without arguments and as a context manager.
+
+    ``recursive=False`` would let Kiln compile what the function calls; it is left to plain Python as well.
+    """
+    if fn is None:
+        return api.disable()
+    if not wrapping:  # torch's own functions: it remembers what it gets, and must not do so for longer than we stay
+        _kept_out.append(weakref.ref(fn))
+    return api.disable(fn)
+
+
+def forget_kept_out() -> None:
+    """Let torch ask its own compiler again about the functions it keeps out of it."""
+    for reference in _kept_out:
+        function = reference()
+        if function is not None and hasattr(function, KEPT_OUT):
+            delattr(function, KEPT_OUT)
+    _kept_out.clear()
+
+
+def run(fn: Any = None) -> Any:
+    """``torch._dynamo.run``: what is compiled already is used, nothing new is compiled."""
+    return api.disable() if fn is None else disable(fn)
+
+
+def assume_constant_result(fn: Any) -> Any:
+    """``torch._dynamo.assume_constant_result``. Kiln looks inside and guards what the result depends on."""
+    return fn
+
+
+def maybe_mark_dynamic(tensor: torch.Tensor, index: Any) -> None:
+    """``torch._dynamo.maybe_mark_dynamic``: Kiln's marks are wishes already."""
+    api.mark_dynamic(tensor, index)
+
+
+def mark_dynamic(tensor: torch.Tensor, index: Any, **bounds: Any) -> None:
+    """``torch._dynamo.mark_dynamic``; bounds have no effect."""
+    api.mark_dynamic(tensor, index)
+
+
+def mark_static_address(tensor: torch.Tensor, guard: bool = False) -> None:
+    """``torch._dynamo.mark_static_address``: Kiln's graphs take parameters as inputs, whatever their address."""
+
+
+def pass_through(fn: Any = None, *args: Any, **kwargs: Any) -> Any:
+    """A decorator that changes nothing."""
+    return (lambda function: function) if fn is None else fn
+
+
+class set_stance:
+    """``torch.compiler.set_stance``: ``force_eager`` turns compiled code off, the others leave it on.
+
+    A call sets it; used as a ``with`` block or a decorator, it holds for that long.
+    """
+
+    STANCES = (
+        "default",
+        "force_eager",
+        "eager_on_recompile",
+        "fail_on_recompile",
+        "eager_then_compile",
+        "aot_eager_then_compile",
+    )
+
+    def __init__(self, stance: str = "default", **accepted: Any):
+        if stance not in self.STANCES:
+            raise RuntimeError(f"invalid torch.compile stance {stance!r}: {exc.did_you_mean(stance, self.STANCES)}")
+        if stance not in ("default", "force_eager", "fail_on_recompile"):
+            raise exc.NotAvailable(f"stance {stance!r}", "it has no counterpart", "use 'default' or 'force_eager'")
+        self.stance = stance
+        self.before = self._set()
+
+    def _set(self) -> tuple[bool, bool]:
+        from ..config import config
+
+        before = (_native.set_disabled(self.stance == "force_eager"), config.error_on_recompile)
+        config.error_on_recompile = self.stance == "fail_on_recompile"
+        return before
+
+    def _restore(self) -> None:
+        from ..config import config
+
+        _native.set_disabled(self.before[0])
+        config.error_on_recompile = self.before[1]
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *error: object) -> None:
+        self._restore()
+
+    def __call__(self, function: Any) -> Any:
+        self._restore()
+
+        @functools.wraps(function)
+        def stanced(*args: Any, **kwargs: Any) -> Any:
+            with type(self)(self.stance):
+                return function(*args, **kwargs)
+
+        return stanced
+
+
+# -- looking inside -------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class ExplainOutput:
+    """What ``torch._dynamo.explain(f)(…)`` gives: Kiln's explanation, under torch's names."""
+
+    graphs: list[torch.fx.GraphModule]
+    graph_count: int
+    graph_break_count: int
+    break_reasons: list[Any]
+    op_count: int
+    ops_per_graph: list[list[Any]] = field(default_factory=list)
+    out_guards: list[Any] = field(default_factory=list)
+    explanation: Any = None
+
+    def __str__(self) -> str:
+        return str(self.explanation)
+
+
+def explain(f: Any, *extra_args: Any, **extra_kwargs: Any) -> Any:
+    """``torch._dynamo.explain``."""
+
+    def inner(*args: Any, **kwargs: Any) -> ExplainOutput:
+        found = explaining.explain(f)(*args, **kwargs)
+        operations = [
+            [node.target for node in graph.graph.nodes if node.op.startswith("call_")] for graph in found.graphs
+        ]
+        return ExplainOutput(
+            graphs=found.graphs,
+            graph_count=found.graph_count,
+            graph_break_count=found.break_count,
+            break_reasons=found.breaks,
+            op_count=found.op_count,
+            ops_per_graph=operations,
+            out_guards=[guard for _, guards in found.guards for guard in guards],
+            explanation=found,
+        )
+
+    return inner(*extra_args, **extra_kwargs) if extra_args or extra_kwargs else inner
+
+
+def export(f: Any, *extra_args: Any, **accepted: Any) -> Any:
+    """``torch._dynamo.export``."""
+    from .exporting import export as export_call
+
+    return export_call(f, *extra_args, **accepted)
+
+
+def innermost_fn(fn: Any) -> Any:
+    """``torch._dynamo.eval_frame.innermost_fn``: the function that was compiled."""
+    while isinstance(fn, _native.Dispatcher | OptimizedModule):
+        fn = fn.function if isinstance(fn, _native.Dispatcher) else fn._orig_mod
+    return fn
+
+
+def reset() -> None:
+    """``torch._dynamo.reset``."""
+    api.reset()
+
+
+__all__ = ["backend_name", "compile", "exc", "optimize"]

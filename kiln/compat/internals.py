@@ -1,0 +1,89 @@
+"""What torch itself asks of its compiler while no compiler is at work: harmless answers, so that it goes on working."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import types
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torch._guards import detect_fake_mode
+
+from .. import exc
+
+
+class LazyString:
+    """Text that is made when somebody reads it."""
+
+    def __init__(self, func: Callable[..., str], *args: Any, **kwargs: Any):
+        self.func = functools.partial(func, *args, **kwargs)
+
+    def __str__(self) -> str:
+        return self.func()
+
+
+@contextlib.contextmanager
+def nothing(*args: Any, **kwargs: Any) -> Iterator[None]:
+    """A block that changes nothing."""
+    yield
+
+
+@functools.cache
+def warn_once(message: str, stacklevel: int = 1) -> None:
+    warnings.warn(message, stacklevel=stacklevel + 2)
+
+
+def unimplemented(*args: Any, **words: Any) -> Any:
+    """Torch's own code gives up on something."""
+    raise exc.Unsupported(str(words.get("context") or words.get("explanation") or (args and args[0]) or "this"))
+
+
+UTILS: dict[str, Any] = {
+    "LazyString": LazyString,
+    "detect_fake_mode": detect_fake_mode,
+    "dynamo_timed": nothing,
+    "get_current_node": lambda: None,
+    "is_compile_supported": lambda device_type: True,
+    "warn_once": warn_once,
+}
+
+TRACE_RULES: dict[str, Any] = {
+    "_as_posix_path": lambda path: str(path).replace("\\", "/"),
+    "LEGACY_MOD_INLINELIST": set(),
+    "get_legacy_mod_inlinelist": functools.cache(lambda: set()),
+}
+
+CUDAGRAPH_TREES: dict[str, Any] = {"mark_step_begin": lambda: None, "reset_cudagraph_trees": lambda: None}
+
+
+class CompilerBisector:
+    """Torch's tool for searching a wrong pass: not searching."""
+
+    bisection_enabled = False
+
+    @classmethod
+    def disable_subsystem(cls, *args: Any) -> bool:
+        return False
+
+    @classmethod
+    def get_backend(cls) -> None:
+        return None
+
+    @classmethod
+    def get_config_change(cls, subsystem: str) -> None:
+        return None
+
+
+def nop(f: Any, _: Any = None) -> Any:
+    """``functorch.compile.nop``: the compiler that gives back what it is given."""
+    return f
+
+
+def reset_metrics() -> None:
+    import sys
+
+    metrics: types.ModuleType | None = sys.modules.get(".".join(("torch", "_inductor", "metrics")))
+    if metrics is not None:
+        metrics.generated_kernel_count = 0  # type: ignore[attr-defined]

@@ -1,0 +1,194 @@
+"""The table of what torch's names mean while Kiln is installed.
+
+A row is the thing itself or, for what Kiln is still to get, ``later(topic)``: to bring a name to life, replace its row.
+Names that are in no row but in torch's source can be imported and raise when they are used (`missing.py`).
+"""
+
+from __future__ import annotations
+
+import enum
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from .. import api, exc, modules
+from ..capture.values import words
+from . import counting, dynamo, generations, internals, settings, sources, testing
+from .missing import later, source_file
+from .standins import make_standin
+
+
+class UserErrorType(enum.Enum):
+    """Kinds of `UserError`, as torch's compiler has them."""
+
+    DYNAMIC_CONTROL_FLOW = enum.auto()
+    ANTI_PATTERN = enum.auto()
+    STANDARD_LIBRARY = enum.auto()
+    CONSTRAINT_VIOLATION = enum.auto()
+    DYNAMIC_DIM = enum.auto()
+    INVALID_INPUT = enum.auto()
+    INVALID_OUTPUT = enum.auto()
+    UNSUPPORTED_ALIASED_MUTATED_DYNAMIC_INPUTS = enum.auto()
+
+
+AOT = {
+    name: later("aot")
+    for name in words(
+        "aot_function aot_module aot_module_simplified aot_export_module aot_export_joint_simple _aot_export_function "
+        "create_functional_call setup_stacktrace_preservation_hooks compiled_function compiled_module "
+        "make_boxed_func make_boxed_compiler min_cut_rematerialization_partition default_partition "
+        "draw_graph ts_compile memory_efficient_fusion get_decompositions print_compile aot_autograd"
+    )
+}
+
+MARKS = {"mark_dynamic": dynamo.mark_dynamic, "mark_static": api.mark_static}
+MARKS |= {"maybe_mark_dynamic": dynamo.maybe_mark_dynamic, "mark_static_address": dynamo.mark_static_address}
+
+DECORATORS = {
+    **MARKS,
+    "allow_in_graph": api.allow_in_graph,
+    "assume_constant_result": dynamo.assume_constant_result,
+    "disable": dynamo.disable,
+    "disallow_in_graph": api.disallow_in_graph,
+    "dont_skip_tracing": dynamo.pass_through,
+    "forbid_in_graph": api.disallow_in_graph,
+    "graph_break": api.graph_break,
+    "nonstrict_trace": api.allow_in_graph,
+    "leaf_function": api.allow_in_graph,
+    "run": dynamo.run,
+    "set_stance": dynamo.set_stance,
+}
+
+BACKENDS = {
+    "list_backends": dynamo.backends,
+    "lookup_backend": dynamo.lookup,
+    "register_backend": dynamo.register,
+}
+
+EVAL_FRAME = {
+    "OptimizedModule": modules.OptimizedModule,
+    "explain": dynamo.explain,
+    "export": dynamo.export,
+    "innermost_fn": dynamo.innermost_fn,
+    "is_dynamo_supported": lambda: True,
+    "is_inductor_supported": lambda: False,
+    "optimize": dynamo.optimize,
+    "optimize_assert": dynamo.optimize_assert,
+    "reset_code": lambda code: api.reset(),
+    "unsupported": testing.unsupported,
+}
+
+
+def tests() -> dict[str, Any]:
+    """Torch's helpers for tests take long to load: only for those who ask."""
+    from . import test_case
+
+    return {"TestCase": test_case.TestCase, "run_tests": test_case.run_tests}
+
+
+CONTENTS: dict[str, dict[str, Any] | Callable[[], dict[str, Any]]] = {
+    "torch._dynamo": {
+        **DECORATORS,
+        **BACKENDS,
+        **EVAL_FRAME,
+        "GenerationTracker": generations.GenerationTracker,
+        "is_compiling": api.is_compiling,
+        "reset": dynamo.reset,
+    },
+    "torch._dynamo.decorators": DECORATORS,
+    "torch._dynamo.eval_frame": EVAL_FRAME,
+    "torch._dynamo.backends.registry": {
+        **BACKENDS,
+        "get_default_backend": lambda: dynamo.DEFAULT_BACKEND,
+    },
+    "torch._dynamo.backends.debugging": {"eager": dynamo.lookup("eager"), "aot_eager": later("aot")},
+    "torch._dynamo.backends.common": {"aot_autograd": later("aot")},
+    "torch._dynamo.external_utils": {"is_compiling": api.is_compiling, "wrap_inline": dynamo.pass_through},
+    "torch._dynamo.mutation_guard": {"GenerationTracker": generations.GenerationTracker},
+    "torch._dynamo.debug_utils": {"same_two_models": testing.same_two_models},
+    "torch._dynamo.test_case": tests,
+    "torch._dynamo.testing": {
+        name: getattr(testing, name)
+        for name in words(
+            "CompileCounter CompileCounterWithBackend EagerAndRecordGraphs collect_results make_test_cls_with_patches "
+            "normalize_gm rand_strided reduce_to_scalar_loss remove_trailing_space requires_bwd_pass same "
+            "standard_test strip_comment unsupported"
+        )
+    }
+    | {
+        "expectedFailureDynamic": testing.mark_expected_failure,
+        "expectedFailureCodegenDynamic": testing.mark_expected_failure,
+        "expectedFailureDynamicWrapper": testing.mark_expected_failure,
+        "reset": dynamo.reset,
+        "optimize_assert": dynamo.optimize_assert,
+    },
+    "torch._dynamo.utils": {
+        **internals.UTILS,
+        "clone_input": testing.clone_input,
+        "counters": counting.counters,
+        "same": testing.same,
+        "set_locals_to_steal": later("engine"),
+    },
+    "torch._dynamo.exc": {
+        "BackendCompilerFailed": exc.BackendError,
+        "FailOnRecompileLimitHit": exc.RecompileLimitExceeded,
+        "InternalTorchDynamoError": exc.InternalError,
+        "InvalidBackend": exc.UnknownBackend,
+        "RecompileError": exc.RecompileError,
+        "RecompileLimitExceeded": exc.RecompileLimitExceeded,
+        "TorchDynamoException": exc.KilnError,
+        "TorchRuntimeError": RuntimeError,  # Kiln raises eager's own error
+        "Unsupported": exc.Unsupported,
+        "UserError": exc.UserError,
+        "UserErrorType": UserErrorType,
+        "unimplemented": internals.unimplemented,
+    },
+    "torch._dynamo.convert_frame": {"register_bytecode_hook": later("engine")},
+    "torch._dynamo.compiled_autograd": {
+        "enable": later("engine"),
+        "_enable": later("engine"),
+        "disable": internals.nothing,
+        "_disable": internals.nothing,
+        "reset": lambda: None,
+        "compiled_autograd_enabled": False,
+        "in_compiled_autograd_region": False,
+        "AutogradCompilerInstance": later("engine"),
+    },
+    "torch._dynamo._trace_wrapped_higher_order_op": {"trace_wrapped": later("engine")},
+    "torch._dynamo.source": {name: value for name, value in vars(sources).items() if name[:1].isalpha()},
+    "torch._dynamo.guards": {"uninteresting_files": lambda: set()},
+    "torch._dynamo.trace_rules": internals.TRACE_RULES,
+    "torch._functorch.aot_autograd": AOT,
+    "torch._functorch.partitioners": AOT,
+    "torch._functorch.compilers": AOT | {"nop": internals.nop},
+    "functorch.compile": AOT | {"nop": internals.nop},
+    "torch._inductor": {"compile": later("codegen"), "aot_compile": later("codegen")},
+    "torch._inductor.compile_fx": {"compile_fx": later("codegen"), "compile_fx_inner": later("codegen")},
+    "torch._inductor.metrics": {"reset": internals.reset_metrics, "generated_kernel_count": 0},
+    "torch._inductor.test_case": tests,
+    "torch._inductor.compiler_bisector": {"CompilerBisector": internals.CompilerBisector},
+    "torch._inductor.cudagraph_trees": internals.CUDAGRAPH_TREES,
+}
+
+CONFIGS = {
+    "torch._dynamo.config": settings.dynamo_config,
+    "torch._inductor.config": settings.inductor_config,
+    "torch._functorch.config": settings.functorch_config,
+}
+
+
+def make(name: str) -> types.ModuleType | None:
+    """The stand-in for a module; None where neither Kiln nor torch has one of that name."""
+    if name in CONFIGS:
+        return CONFIGS[name]
+    if name not in CONTENTS and source_file(name) is None:
+        return None
+    contents = CONTENTS.get(name, {})
+    return make_standin(name, contents() if callable(contents) else contents)
+
+
+def functions() -> list[tuple[Any, str, Any]]:
+    """Functions of torch that are replaced where they are: owner, name, Kiln's."""
+    return [(torch, "compile", dynamo.compile)]

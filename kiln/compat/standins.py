@@ -1,0 +1,125 @@
+"""Modules that stand where torch's compiler is imported from, and how they get there and away again.
+
+A finder in front of all others answers for the names below `ROOTS`. What was loaded under those names before is put
+aside, and comes back, the very same objects, with :func:`restore`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+from .missing import _NOTHING, Missing, from_outline, is_package, source_file
+
+# Nothing at or below these names is torch's while Kiln is installed.
+ROOTS = (
+    "torch._dynamo",
+    "torch._inductor",
+    "torch._functorch.aot_autograd",
+    "torch._functorch._aot_autograd",
+    "torch._functorch.partitioners",
+    "torch._functorch.compilers",
+    "torch._functorch.config",
+    "functorch.compile",
+)
+
+
+def is_below_roots(name: str) -> bool:
+    return any(name == root or name.startswith(root + ".") for root in ROOTS)
+
+
+def make_standin(name: str, contents: dict[str, Any]) -> types.ModuleType:
+    """A module with these names; for others that torch's module has, placeholders; for the rest, no attribute."""
+    module = types.ModuleType(name, f"Kiln's stand-in for {name}.")
+    for own, value in contents.items():
+        module.__dict__[own] = value(f"{name}.{own}") if is_later(value) else value
+    module.__dict__["__getattr__"] = fallback(name, module)
+    return module
+
+
+def is_later(value: Any) -> bool:
+    return getattr(value, "func", None) is Missing
+
+
+def fallback(name: str, module: types.ModuleType) -> Callable[[str], Any]:
+    """The ``__getattr__`` of a stand-in."""
+
+    def __getattr__(attribute: str) -> Any:
+        if attribute.startswith("__"):
+            raise AttributeError(f"module {name!r} has no attribute {attribute!r}")
+        below = f"{name}.{attribute}"
+        if source_file(below) is not None and name in sys.modules:
+            return importlib.import_module(below)
+        value = from_outline(name, attribute)
+        if value is _NOTHING:
+            raise AttributeError(f"module {name!r} has no attribute {attribute!r}")
+        module.__dict__[attribute] = value
+        return value
+
+    return __getattr__
+
+
+class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds stand-ins: those of a table, and empty ones for the other modules that torch has below `ROOTS`."""
+
+    def __init__(self, make: Callable[[str], types.ModuleType | None]):
+        self.make = make
+        self.made: dict[str, types.ModuleType] = {}
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
+        if not is_below_roots(name) or self.module(name) is None:
+            return None
+        spec = importlib.machinery.ModuleSpec(name, self, origin=source_file(name), is_package=self.has_children(name))
+        return spec
+
+    def has_children(self, name: str) -> bool:
+        return is_package(name) or source_file(name) is None
+
+    def module(self, name: str) -> types.ModuleType | None:
+        """The stand-in of this name, made once: settings last over uninstalling and installing again."""
+        if name not in self.made:
+            module = self.make(name)
+            if module is None:
+                return None
+            module.__dict__["__file__"] = source_file(name) or f"<kiln.compat: {name}>"
+            self.made[name] = module
+        return self.made[name]
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType | None:
+        return self.module(spec.name)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        """All is there already."""
+
+
+class Aside:
+    """What was loaded under the names that Kiln takes, to be put back."""
+
+    def __init__(self) -> None:
+        self.modules = {name: module for name, module in sys.modules.items() if is_below_roots(name)}
+        self.attributes: list[tuple[types.ModuleType, str, Any]] = []
+        for name in self.modules:
+            del sys.modules[name]
+        for root in ROOTS:
+            parent, _, own = root.rpartition(".")
+            owner = sys.modules.get(parent)
+            if owner is not None and not is_below_roots(parent):
+                self.attributes.append((owner, own, owner.__dict__.pop(own, _NOTHING)))
+
+    def restore(self) -> None:
+        for name in [name for name in sys.modules if is_below_roots(name)]:
+            del sys.modules[name]
+        sys.modules.update(self.modules)
+        for root in ROOTS:  # a parent that was first imported meanwhile
+            parent, _, own = root.rpartition(".")
+            if parent in sys.modules and not is_below_roots(parent):
+                sys.modules[parent].__dict__.pop(own, None)
+        for owner, own, value in self.attributes:
+            if value is not _NOTHING:
+                owner.__dict__[own] = value

@@ -1,0 +1,59 @@
+"""``torch._dynamo.test_case`` and ``torch._inductor.test_case``: loaded only when somebody asks for them."""
+
+from __future__ import annotations
+
+import unittest
+from typing import Any
+
+import torch
+
+from ..config import config as kiln_config
+from . import dynamo, testing
+from .counting import counters
+from .settings import dynamo_config
+
+try:
+    from torch.testing._internal.common_utils import TestCase as Base
+    from torch.testing._internal.common_utils import run_tests as run_unittest
+except ImportError:  # torch's own test helpers need packages that torch itself does not
+    run_unittest = unittest.main
+
+    class Base(unittest.TestCase):  # type: ignore[no-redef]
+        """Comparison of tensors, as far as tests of compiled code need it."""
+
+        def assertEqual(self, first: Any, second: Any, msg: Any = None, **tolerances: Any) -> None:
+            if not testing.same(first, second, tol=tolerances.get("atol") or 1e-5):
+                super().assertEqual(first, second, msg)
+
+
+class TestCase(Base):
+    """``torch._dynamo.test_case.TestCase``: each test starts with nothing compiled and nothing counted.
+
+    Bugs of Kiln's are raised in it: a test must not pass because plain Python took over.
+    """
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        super().setUpClass()
+        for patch in (
+            dynamo_config.patch(raise_on_ctx_manager_usage=True, suppress_errors=False),
+            kiln_config.patch(raise_internal_errors=True),
+        ):
+            cls.enterClassContext(patch)
+
+    def setUp(self) -> None:
+        super().setUp()
+        dynamo.reset()
+        counters.clear()
+        self._grad_mode = torch.is_grad_enabled()
+
+    def tearDown(self) -> None:
+        dynamo.reset()
+        counters.clear()
+        super().tearDown()
+        torch.set_grad_enabled(self._grad_mode)
+
+
+def run_tests(needs: Any = ()) -> None:
+    """``torch._dynamo.test_case.run_tests``."""
+    run_unittest()
