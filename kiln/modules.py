@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import copy
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+_MADE_ANEW = ("_kiln_call", "_kiln_options")
 
 
 class OptimizedModule(torch.nn.Module):
@@ -56,8 +58,39 @@ class OptimizedModule(torch.nn.Module):
     def __dir__(self) -> list[str]:
         return sorted({*object.__dir__(self), *dir(self._orig_mod)})
 
+    def _own_state(self) -> dict[str, Any]:
+        """What belongs to this object itself: the hooks registered on it."""
+        return {name: value for name, value in self.__dict__.items() if name != "_modules" and name not in _MADE_ANEW}
+
     def __reduce__(self) -> tuple[Any, ...]:
-        return OptimizedModule, (self._orig_mod, self._kiln_options)
+        return OptimizedModule, (self._orig_mod, self._kiln_options), self._own_state()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> OptimizedModule:
+        original = copy.deepcopy(self._orig_mod, memo)
+        if id(self) not in memo:  # it may have been reached through the original
+            made = memo[id(self)] = OptimizedModule(original, self._kiln_options)
+            made.__dict__.update(copy.deepcopy(self._own_state(), memo))
+        return memo[id(self)]  # type: ignore[no-any-return]
+
+    # What is registered here belongs to the module that runs.
+
+    def register_buffer(self, *args: Any, **kwargs: Any) -> None:
+        self._orig_mod.register_buffer(*args, **kwargs)
+
+    def register_parameter(self, *args: Any, **kwargs: Any) -> None:
+        self._orig_mod.register_parameter(*args, **kwargs)
+
+    def add_module(self, *args: Any, **kwargs: Any) -> None:
+        self._orig_mod.add_module(*args, **kwargs)
+
+    register_module = add_module
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """Takes the original module's state as well as this one's, whose names begin with ``_orig_mod.``"""
+        own = any(name.startswith("_orig_mod.") for name in state_dict) or not state_dict
+        if own:
+            return super().load_state_dict(state_dict, *args, **kwargs)
+        return self._orig_mod.load_state_dict(state_dict, *args, **kwargs)
 
     def __getitem__(self, key: Any) -> Any:
         return self._orig_mod[key]  # type: ignore[index]
