@@ -76,6 +76,14 @@ class CompilerBisector:
         return None
 
 
+class PyCodeCache:
+    """Torch's native code asks it, for each line of a traceback, for the program that generated that line."""
+
+    @classmethod
+    def stack_frames_for_code(cls, path: str, lineno: int) -> None:
+        return None
+
+
 def nop(f: Any, _: Any = None) -> Any:
     """``functorch.compile.nop``: the compiler that gives back what it is given."""
     return f

@@ -43,7 +43,7 @@ def not_available(name: str, topic: str | None = None) -> exc.NotAvailable:
 
 
 class Missing:
-    """A function or value that Kiln has no counterpart of. Importing it, storing it, naming it in types: no use of it."""
+    """A function or value that Kiln has no counterpart of. Importing it, storing it, naming it in types is no use."""
 
     def __init__(self, name: str, topic: str | None = None):
         self.__dict__.update(_name=name, _topic=topic, __name__=name.rpartition(".")[2], __qualname__=name)

@@ -88,6 +88,8 @@ def tests() -> dict[str, Any]:
     return {"TestCase": test_case.TestCase, "run_tests": test_case.run_tests}
 
 
+INDUCTOR_UTILS: dict[str, Any] = {"HAS_CPU": True, "RUN_CPU": True, "GPU_TYPE": "cuda"}
+
 CONTENTS: dict[str, dict[str, Any] | Callable[[], dict[str, Any]]] = {
     "torch._dynamo": {
         **DECORATORS,
@@ -168,7 +170,10 @@ CONTENTS: dict[str, dict[str, Any] | Callable[[], dict[str, Any]]] = {
     "torch._inductor.compile_fx": {"compile_fx": later("codegen"), "compile_fx_inner": later("codegen")},
     "torch._inductor.metrics": {"reset": internals.reset_metrics, "generated_kernel_count": 0},
     "torch._inductor.test_case": tests,
+    "torch._inductor.codecache": {"PyCodeCache": internals.PyCodeCache},
     "torch._inductor.compiler_bisector": {"CompilerBisector": internals.CompilerBisector},
+    "torch._inductor.utils": {"get_gpu_type": lambda: "cuda", "device_supports_fp64": lambda device: True},
+    "torch.testing._internal.inductor_utils": INDUCTOR_UTILS,
     "torch._inductor.cudagraph_trees": internals.CUDAGRAPH_TREES,
 }
 
@@ -177,6 +182,10 @@ CONFIGS = {
     "torch._inductor.config": settings.inductor_config,
     "torch._functorch.config": settings.functorch_config,
 }
+
+# What test-suites ask about the machine: Kiln generates no code for GPUs.
+for _name in ("HAS_CUDA", "HAS_GPU", "HAS_XPU", "HAS_MULTIGPU", "HAS_TRITON", "HAS_CUDA_AND_TRITON", "RUN_GPU"):
+    INDUCTOR_UTILS[_name] = False
 
 
 def make(name: str) -> types.ModuleType | None:

@@ -27,6 +27,7 @@ ROOTS = (
     "torch._functorch.compilers",
     "torch._functorch.config",
     "functorch.compile",
+    "torch.testing._internal.inductor_utils",
 )
 
 
