@@ -110,6 +110,19 @@ def light(function: types.FunctionType) -> types.FunctionType:
     return made
 
 
+class History(torch.autograd.Function):
+    """Gives a fake a history, as results of operations have one: it may be changed in place, which a view may not."""
+
+    @staticmethod
+    def forward(ctx, fake, seed):
+        ctx.mark_dirty(fake)
+        return fake
+
+    @staticmethod
+    def backward(ctx, gradient):
+        raise RuntimeError("a backward pass over fake tensors")
+
+
 PLAIN_KINDS = (torch.Tensor, torch.nn.Parameter)
 
 
@@ -131,6 +144,9 @@ def static_fake(mode: Any, real: torch.Tensor, storages: dict[int, Any]) -> torc
     with torch.no_grad():
         elem = torch.empty(0, dtype=real.dtype, device="meta")
         elem.set_(storage, real.storage_offset(), real.size(), real.stride())
+    if not real.is_leaf and not real._is_view():
+        with torch.enable_grad():
+            return History.apply(FakeTensor(mode, elem, real.device), torch.empty((), requires_grad=True))  # type: ignore
     elem.requires_grad_(real.requires_grad)
     fake = FakeTensor(mode, elem, real.device)
     if not real.is_leaf:

@@ -6,9 +6,12 @@ puts on a tensor is kept beside it until the graph has run.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+
 import torch
 
-from .source import Attribute
+from .source import Attribute, Computed
 from .symbols import concrete
 from .tensors import record
 from .trace import Trace
@@ -29,8 +32,23 @@ INPUT_FLAGS = words("is_leaf output_nr names")  # what the guards on a tensor do
 
 def guard_flag(trace: Trace, info: TensorInfo, name: str) -> None:
     """Assume a property of an input that the program asks for."""
-    if info.source is not None:
-        trace.guards.add(Attribute(info.source, name), "constant", getattr(info.real, name))
+    if info.source is None:
+        return
+    overriding = info.kind not in (torch.Tensor, torch.nn.Parameter)
+    source = Computed(past_overrides(name), (info.source,)) if overriding else Attribute(info.source, name)
+    trace.guards.add(source, "constant", getattr(info.real, name))
+
+
+@functools.cache
+def past_overrides(name: str) -> Callable[[torch.Tensor], object]:
+    """Reads a property of a tensor without asking the ``__torch_function__`` of its class."""
+
+    def read(tensor: torch.Tensor) -> object:
+        with torch._C.DisableTorchFunction():
+            return getattr(tensor, name)
+
+    read.__name__ = name
+    return read
 
 
 def tensor_attribute(trace: Trace, tensor: torch.Tensor, name: str) -> object:

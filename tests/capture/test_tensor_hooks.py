@@ -487,3 +487,401 @@ def test_programs(name):
     function, counts = PROGRAMS[name]
     counts = {"breaks": 0, "fullgraph": True, **counts} if counts else {}
     check(function, leaf(), [], calls=2, breaks_every=BOTH, **counts)
+
+
+# -- inputs of other kinds -------------------------------------------------------------------------------------------
+
+
+def with_history():
+    base = leaf()
+    x = base * 2
+    x.register_hook(lambda g: g + 1)  # there before Kiln sees it
+    return x, []
+
+
+@pytest.mark.parametrize("breaks_every", BOTH)
+@pytest.mark.parametrize("function", [several_in_order, all_kinds_at_once, retained, with_block, not_a_leaf])
+def test_input_with_history(function, breaks_every):
+    check(function, make_args=with_history, calls=2, breaks_every=(breaks_every,))
+
+
+def changes_its_argument(x, log):
+    x.register_hook(lambda g: note(log, "before", g))
+    x.mul_(3)
+    x.register_hook(lambda g: note(log, "after", g))
+    x.retain_grad()
+    x.add_(1)
+    return x * 2
+
+
+def changes_a_view_of_its_argument(x, log):
+    x.register_hook(lambda g: note(log, "before", g))
+    x[0].mul_(3)
+    handle = x.register_hook(lambda g: note(log, "after", g))
+    return x * 2, handle
+
+
+def detaches_its_argument(x, log):
+    x.register_hook(lambda g: note(log, "before", g))
+    y = x * 2
+    x.detach_()
+    return y, x.requires_grad
+
+
+@pytest.mark.parametrize(
+    "function", [changes_its_argument, changes_a_view_of_its_argument, detaches_its_argument], ids=lambda f: f.__name__
+)
+def test_input_changed_in_place(function):
+    """A hook stays where the tensor was in autograd's graph when it was registered: these are left in the graph."""
+    check(function, make_args=with_history, fullgraph=True, graphs=1, breaks_every=BOTH)
+
+
+def test_input_that_is_a_view_of_something_changed():
+    def function(x, y, log):
+        x.register_hook(lambda g: note(log, "before", g))
+        y.mul_(3)
+        return x * 2, y * 2
+
+    def views():
+        base = leaf() * 2
+        return base[:2], base[1:], []
+
+    check(function, make_args=views, breaks_every=BOTH)
+
+
+def test_one_tensor_twice():
+    def function(x, y, log):
+        x.register_hook(lambda g: note(log, "first", g))
+        y.register_hook(lambda g: note(log, "second", g))
+        return x * y
+
+    def same():
+        x = leaf()
+        return x, x, []
+
+    check(function, make_args=same, calls=2, graphs=1)
+
+
+def test_parameters_and_subclasses():
+    class Plain(torch.Tensor):
+        pass
+
+    class Counting(torch.Tensor):
+        calls = []
+
+        @classmethod
+        def __torch_function__(cls, function, types, args=(), kwargs=None):
+            cls.calls.append(getattr(function, "__name__", "?"))
+            return super().__torch_function__(function, types, args, kwargs or {})
+
+    def function(x, log):
+        x.register_hook(lambda g: log.append(type(g).__name__))
+        x.register_post_accumulate_grad_hook(lambda p: log.append(type(p).__name__))
+        y = x * 2
+        y.register_hook(lambda g: log.append(type(g).__name__))
+        return y, tuple(Counting.calls)
+
+    for kind in (torch.nn.Parameter, lambda t: t.as_subclass(Plain).requires_grad_()):
+        check(function, make_args=lambda kind=kind: (kind(torch.ones(3)), []), fullgraph=True, graphs=1)
+
+    def setup():
+        Counting.calls = []
+        return function, (torch.ones(3).as_subclass(Counting).requires_grad_(), [])
+
+    check(setup=setup)
+
+
+# -- nothing is assumed of a hook ------------------------------------------------------------------------------------
+
+
+class Value:
+    def __init__(self, value):
+        self.value = value
+
+
+@pytest.mark.covers(
+    "test_hooks::test_hook_with_closure",
+    "test_hooks::test_intermediate_hook_with_closure_eager",
+    "test_hooks::test_register_hook_partial_guarding",
+)
+@pytest.mark.parametrize("on_input", [True, False])
+@pytest.mark.parametrize("form", ["closure", "partial", "positional", "default"])
+def test_another_object_in_the_hook_does_not_recompile(form, on_input):
+    def add(value, gradient):
+        return gradient + value.value
+
+    def function(x, value):
+        y = x.sin()
+        target = x if on_input else y
+        if form == "closure":
+            target.register_hook(lambda g: g + value.value)
+        elif form == "partial":
+            target.register_hook(functools.partial(lambda g, value: g + value.value, value=value))
+        elif form == "positional":
+            target.register_hook(functools.partial(add, value))
+        else:
+            target.register_hook(lambda g, value=value: g + value.value)
+        return y.sin()
+
+    values = [Value(torch.tensor(88)), Value(torch.tensor(99.0)), Value(11), Value(2.5)]
+    check(function, calls=[(leaf(), value) for value in values], fullgraph=True, graphs=1, recompiles=0)
+
+
+@pytest.mark.covers(
+    "test_hooks::test_no_recompile_on_hook_identity_change",
+    "test_hooks::test_functools_arg_vary",
+    "test_hooks::test_tensor_only_register_hook_in_graph_local",
+    "test_hooks::test_tensor_register_hook_in_graph_local",
+    "test_hooks::test_tensor_register_hook_in_graph_break_handle_local",
+)
+def test_another_hook_does_not_recompile():
+    def setup():
+        log = []
+        hook = functools.partial(note, log, "first")
+
+        def function(x, replace, y):
+            nonlocal hook
+            x.register_hook(hook)
+            y = y * 2
+            y.register_hook(hook)
+            y.register_hook(hook)
+            hook = replace
+            return y * 3
+
+        calls = [(leaf(), replace, leaf()) for replace in (global_double, Scale(3), functools.partial(note, log, 2))]
+        return function, calls, log
+
+    check(setup=setup, fullgraph=True, graphs=1, recompiles=0)
+
+
+@pytest.mark.covers("test_hooks::test_tensor_only_register_hook_in_graph_local_inner")
+def test_one_inner_function_on_input_and_intermediate():
+    def function(x):
+        def hook(gradient):
+            return gradient * 2
+
+        z = x * x
+        x.register_hook(hook)
+        z.register_hook(hook)
+        return x, z
+
+    check(function, leaf(), calls=2, fullgraph=True, graphs=1)
+
+
+# -- where handles go ------------------------------------------------------------------------------------------------
+
+
+class Keeper(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.handle = None
+        self.handles = []
+
+    def forward(self, x):
+        if self.handle is not None:
+            self.handle.remove()
+        self.handle = x.register_hook(global_double)
+        y = x * 2
+        self.handles.append(y.register_hook(global_square))
+        return y
+
+
+@pytest.mark.covers("test_hooks::test_tensor_register_hook_repeated_handle_not_local")
+def test_handle_on_a_module():
+    """The handle of the call before is removed; which number it has is not assumed."""
+    x = leaf()
+    report = check(Keeper(), x, calls=5, fullgraph=True, breaks_every=BOTH)
+    assert report.recompiles <= 1, "the first call meets None, the others a handle"
+
+
+@pytest.mark.covers(
+    "test_hooks::test_tensor_register_global_hooks_handles_in_list",
+    "test_hooks::test_tensor_register_multiple_hooks_handles_in_list",
+)
+def test_handle_in_a_global():
+    """The document asserts that a handle stored in a global is not captured at all: Kiln makes one graph of it."""
+    namespace = {"hook": global_double, "kept": None, "removed": []}
+    exec("def function(x):\n    global kept\n    kept = x.register_hook(hook)\n    return x, x * x\n", namespace)
+
+    def setup():
+        namespace["kept"] = None
+
+        def both(x):
+            first = namespace["function"](x)
+            return first, namespace["kept"]
+
+        return namespace["function"], (leaf(),)
+
+    check(setup=setup, fullgraph=True, graphs=1)
+    namespace["kept"].remove()
+    x = leaf()
+    x.backward(torch.ones(3))
+    assert x.grad.tolist() == [1.0, 1.0, 1.0]
+
+
+def test_handles_from_outside():
+    def removes(x, handles, log):
+        for handle in handles:
+            handle.remove()
+        y = x * 2
+        y.register_hook(lambda g: note(log, "y", g))
+        with handles[0]:
+            y = y + 1
+        return y, handles[0]
+
+    def setup():
+        log = []
+        tensors = [leaf() for _ in range(4)]
+
+        def handles(x):
+            return [x.register_hook(lambda g, i=i: note(log, i, g)) for i in range(3)]
+
+        return removes, [(x, handles(x)[:2], log) for x in tensors], log
+
+    check(setup=setup, graphs=1, recompiles=0, fullgraph=True, breaks_every=BOTH)
+
+
+def test_handles_of_modules_from_outside():
+    """The dictionary that a handle belongs to may have a part in the trace: a call of the module looks at it."""
+    for register in ("register_forward_hook", "register_forward_pre_hook", "register_full_backward_hook"):
+
+        def setup(register=register):
+            log = []
+            module = torch.nn.Linear(3, 3)
+
+            def function(x, handle):
+                before = module(x)
+                handle.remove()
+                return before, module(x)
+
+            def only_after(x, handle):
+                handle.remove()
+                return module(x)
+
+            def hook(*args):
+                log.append(register)
+
+            handles = [getattr(module, register)(hook) for _ in range(2)]
+            return only_after if len(register) > 22 else function, [(leaf(), handle) for handle in handles], log
+
+        check(setup=setup, breaks_every=BOTH)
+
+
+# -- a graph that raises -----------------------------------------------------------------------------------------------
+
+
+def test_graph_that_raises_leaves_no_hooks():
+    """Eager takes over from the start of the frame and registers all hooks itself."""
+
+    def function(x, index, log):
+        x.register_hook(lambda g: note(log, "before", g))
+        x.mul_(2)
+        x.register_hook(lambda g: note(log, "after", g))
+        y = x * 2
+        y.register_hook(lambda g: note(log, "y", g))
+        return y[index]
+
+    def arguments():
+        def history():
+            return leaf() * 2
+
+        log = []
+        return [(history(), torch.tensor([place]), log) for place in (0, 2, 7, 1)]
+
+    def setup():
+        return function, arguments()
+
+    check(setup=setup, graphs=1)
+
+
+# -- functions of autograd, slots -----------------------------------------------------------------------------------
+
+
+def test_inside_an_autograd_function():
+    class Registering(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, log):
+            x.register_hook(lambda g: note(log, "x", g))
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient * 2, None
+
+    def function(x, log):
+        y = x * 2
+        y.register_hook(lambda g: note(log, "y", g))
+        return Registering.apply(y, log)
+
+    check(function, leaf(), [], calls=2)
+
+
+def test_hooks_around_an_autograd_function():
+    class Double(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient * 2
+
+    def function(x, log):
+        y = x * 2
+        y.register_hook(lambda g: note(log, "y", g))
+        z = Double.apply(y)
+        z.register_hook(lambda g: note(log, "z", g))
+        z.grad_fn.register_hook(lambda inputs, outputs: log.append((len(inputs), len(outputs))))
+        z.grad_fn.register_prehook(lambda outputs: log.append(("pre", len(outputs))))
+        return z, z.grad_fn.name()
+
+    check(function, leaf(), [], calls=2, fullgraph=True, graphs=1, breaks_every=BOTH)
+
+
+def test_backends_see_slots():
+    """What a backend gets for a hook: an input that is no tensor, marked, and a node that must not be dropped."""
+    seen = []
+
+    def backend(module, inputs):
+        placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
+        seen.append([node.meta.get("hook_slot") for node in placeholders])
+        assert [not isinstance(value, torch.Tensor) for value in inputs] == [mark is not None for mark in seen[-1]]
+        module.graph.eliminate_dead_code()
+        module.recompile()
+        return module.forward
+
+    def function(x, log):
+        x.register_hook(lambda g: note(log, "x", g))  # done after the graph: no matter of the backend
+        y = x * 2
+        y.register_hook(lambda g: note(log, "y", g))
+        y.retain_grad()
+        return y * 3
+
+    check(function, leaf(), [], calls=2, backend=backend, fullgraph=True)
+    assert seen == [[None, "register_hook"]]
+
+
+# -- nodes of autograd's graph -------------------------------------------------------------------------------------
+
+
+def test_nodes_asked_for_more():
+    """Whatever else the program asks of a node is answered by eager, between graphs."""
+
+    def function(x, log):
+        y = x * 2
+        node = y.grad_fn
+        node.register_hook(lambda inputs, outputs: log.append("node"))
+        names = [type(node).__name__, node.name(), len(node.next_functions)]
+        z = y + 1
+        return z, names, node is y.grad_fn, z.grad_fn is node, x.grad_fn
+
+    check(function, leaf(), [], calls=2, breaks_every=BOTH)
+
+
+def test_multi_grad_hooks():
+    def function(x, log):
+        y, z = x * 2, x + 1
+        torch.autograd.graph.register_multi_grad_hook((y, z), lambda gradients: log.append(len(gradients)))
+        return y * z
+
+    check(function, leaf(), [], calls=2)
