@@ -29,6 +29,7 @@ from .calls import CALLABLES, call_function
 from .natives import rule
 from .rebuild import BUILDERS, CannotRebuild, Rebuilder, build_instance
 from .source import InstanceAttribute, Made, Referent
+from .tensor_attributes import guard_flag
 from .tensors import add_placeholder, function_name
 from .torch_calls import handler
 from .trace import Trace
@@ -169,10 +170,11 @@ def _register(method: Callable, function: Callable) -> None:
 
 def check_eager(trace: Trace, info: TensorInfo, method: Callable, *args: object) -> None:
     """Eager's own error, from a real tensor of the same standing in autograd's graph."""
-    if method is torch.Tensor.register_post_accumulate_grad_hook and info.source is not None:
-        from .tensor_attributes import guard_flag
-
+    for_leaves = method is torch.Tensor.register_post_accumulate_grad_hook
+    if for_leaves and info.source is not None:
         guard_flag(trace, info, "is_leaf")
+    if info.fake.requires_grad and (info.fake.is_leaf or not for_leaves):  # type: ignore[attr-defined]
+        return
     with torch.enable_grad(), torch.inference_mode(False):
         probe = torch.empty(0, requires_grad=info.fake.requires_grad)  # type: ignore[attr-defined]
         if not info.fake.is_leaf:  # type: ignore[attr-defined]

@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch.fx
+from torch.utils.hooks import RemovableHandle
 
 from kiln import _native
 from kiln.testing.compare import Comparison, shown
 from kiln.testing.counters import CompileCounterWithBackend
-from kiln.testing.observe import CallOutcome, Outcome, clean_process, observe_call, seed_everything
+from kiln.testing.observe import CallOutcome, Outcome, clean_process, numbered_from, observe_call, seed_everything
 from kiln.testing.worlds import Template, World, is_state
 
 _DIFFERENCES_SHOWN = 12
@@ -72,6 +73,7 @@ class _Settings:
     tracebacks: bool
     compare_warnings: bool
     compile: Callable[..., Any] | None
+    first_hook: int = field(default_factory=lambda: RemovableHandle.next_id)
 
     def compile_program(self, program: Callable[..., Any], backend: Any, fullgraph: bool) -> Callable[..., Any]:
         """The program under Kiln, or under what a test of this helper puts in Kiln's place."""
@@ -231,7 +233,7 @@ def _world_maker(
 
 def _run(make_world: Callable[[], Any], settings: _Settings, transform: Callable[..., Any] | None) -> Outcome:
     """One run in a world of its own; `transform` makes the compiled callable out of the program."""
-    with clean_process():
+    with clean_process(), numbered_from(settings.first_hook):
         seed_everything(settings.seed)
         with make_world() as (world, final_globals):
             seed_everything(settings.seed)

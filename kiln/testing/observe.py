@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.utils.hooks import RemovableHandle
 
 from kiln.exc import RecompileWarning
 
@@ -169,6 +170,17 @@ def seed_everything(seed: int) -> None:
     random.seed(seed)
     if numpy is not None:
         numpy.random.seed(seed)
+
+
+@contextlib.contextmanager
+def numbered_from(first: int) -> Iterator[None]:
+    """Hooks get the same numbers in each run, which are keys of dictionaries; later ones get none of them again."""
+    latest = RemovableHandle.next_id
+    RemovableHandle.next_id = first
+    try:
+        yield
+    finally:
+        RemovableHandle.next_id = max(latest, RemovableHandle.next_id)
 
 
 @contextlib.contextmanager
