@@ -7,6 +7,7 @@ is what compiled entries belong to); modules of one class share theirs, and with
 from __future__ import annotations
 
 import functools
+import inspect
 import types
 import weakref
 from typing import Any
@@ -38,6 +39,16 @@ def object_caller(target: Any) -> types.FunctionType:
     made = types.FunctionType(code, _GLOBALS, None, None, (types.CellType(target),))
     functools.update_wrapper(made, target, updated=())
     return made
+
+
+def parameter_names(caller: types.FunctionType, args: tuple) -> list[str]:
+    """What the callee of one of these functions calls its positional arguments."""
+    target = caller.__closure__[0].cell_contents if caller.__closure__ else args[0]
+    try:
+        parameters = inspect.signature(getattr(target, "forward", target)).parameters.values()
+    except Exception:  # no signature, or a program's own idea of one
+        return []
+    return [each.name for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
 
 
 _BOUND_TEXT = "def outer(target):\n def call(*args, **kwargs): return target(*args, **kwargs)\n return call"

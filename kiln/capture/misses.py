@@ -5,15 +5,18 @@ Only run on a miss: guards are evaluated one by one, in order, until one fails.
 
 from __future__ import annotations
 
+import re
 import types
 
 from ..config import config
+from .callers import FILE as CALLERS_FILE
+from .callers import parameter_names
 from .conditions import NAMES
 from .entry import Entry, signature
 from .guards import KINDS, Guard, GuardSet, ShapeCondition, plain
 from .hints import NEEDED, Hints, is_operand
 from .rebuild import Text
-from .source import Source
+from .source import Computed, Source
 
 
 def reason_for_miss(entry: Entry, function: types.FunctionType, args: tuple, kwargs: dict, hints: Hints) -> str:
@@ -24,7 +27,22 @@ def reason_for_miss(entry: Entry, function: types.FunctionType, args: tuple, kwa
     reasons += [failed(reader, guard, hints) for guard in entry.guard_list]
     reasons += failed_elsewhere(entry, reader, hints)
     reasons += [same_objects(entry, reader)]
-    return next((words for words in reasons if words is not None), "an assumption that cannot be named")
+    reason = next((words for words in reasons if words is not None), "an assumption that cannot be named")
+    return in_callee_names(reason, function, args)
+
+
+def in_callee_names(reason: str, function: types.FunctionType, args: tuple) -> str:
+    """What is compiled for a module or a callable object takes ``*args``: name them as the user's own function does."""
+    if function.__code__.co_filename != CALLERS_FILE:
+        return reason
+    names = parameter_names(function, args)
+
+    def positional(found: re.Match[str]) -> str:
+        index = int(found[1])
+        return f"L[{names[index]!r}]" if index < len(names) else found[0]
+
+    reason = re.sub(r"L\['args'\]\[(\d+)\]", positional, reason)
+    return re.sub(r"L\['kwargs'\]\['(\w+)'\]", r"L['\1']", reason).replace("L['target']", "L['self']")
 
 
 def same_objects(entry: Entry, reader: SourceReader) -> str | None:
@@ -135,6 +153,7 @@ class SourceReader:
         bind.__kwdefaults__ = function.__kwdefaults__  # type: ignore[attr-defined]
         self.values = bind(*args, **kwargs)  # type: ignore[operator]
         self.function = function
+        self.known: dict[Source, object] = {}
         self.needed: set[str] = set()  # numbers whose very value the entry needed
 
     def holds(self, source: Source, value: object) -> bool:
@@ -145,9 +164,20 @@ class SourceReader:
             return False
 
     def read(self, source: Source) -> object:
+        """The object that a source leads to; what was read once is kept: sources share long beginnings."""
+        if source in self.known:
+            return self.known[source]
         text = Text()
-        expression = text.read(source)
-        names = {**text.namespace, "_k_G": self.function.__globals__, "_k_C": self.function.__closure__, **self.values}
-        for line in text.reads:
-            exec(line, names)
-        return eval(expression, names)
+        names: dict[str, object] = {"_k_G": self.function.__globals__, "_k_C": self.function.__closure__}
+        if hasattr(source, "base"):
+            expression = source.render("_k_base", text.bind)
+            names["_k_base"] = self.read(source.base)
+        elif isinstance(source, Computed):
+            operands = [f"_k_operand_{place}" for place, _ in enumerate(source.operands)]
+            expression = source.render_call(operands, text.bind)
+            names |= zip(operands, map(self.read, source.operands), strict=True)
+        else:
+            expression = text.read(source)
+            names |= self.values
+        found = self.known[source] = eval(expression, {**text.namespace, **names})
+        return found
