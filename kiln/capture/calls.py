@@ -17,6 +17,11 @@ from collections.abc import Callable
 
 import torch
 
+try:
+    import numpy
+except ImportError:  # torch works without it
+    numpy = None  # type: ignore[assignment]
+
 from .. import _native
 from ..config import config
 from . import library, natives, torch_calls
@@ -332,7 +337,26 @@ def call_weak_reference(trace: Trace, reference: object, args: tuple, kwargs: di
     return wrap(trace, reference(), Referent(source))  # type: ignore[operator]
 
 
+def call_script(trace: Trace, script: object, args: tuple, kwargs: dict) -> object:
+    """A function under ``torch.jit.script`` or ``trace``: the Python function that it was made from."""
+    function = getattr(script, "_torchdynamo_inline", None)
+    if not isinstance(function, types.FunctionType):
+        raise trace.fail("a call to a TorchScript function whose Python code is not known")
+    source = Attribute(trace.pinned(script), "_torchdynamo_inline")
+    return call(trace, wrap(trace, function, source), args, kwargs)
+
+
+def call_ufunc(trace: Trace, ufunc: object, args: tuple, kwargs: dict) -> object:
+    """A function of numpy on plain numbers is arithmetic; on anything else it makes arrays, which are Python's."""
+    values = [force(trace, arg) for arg in args]
+    if kwargs or not all(type(value) in (int, float, bool) or isinstance(value, numpy.number) for value in values):
+        raise trace.fail(f"numpy.{ufunc.__name__}, on something else than plain numbers")  # type: ignore[attr-defined]
+    return natives.run_natively(trace, ufunc, tuple(values), {})
+
+
 CALLABLES = {
+    torch.jit.ScriptFunction: call_script,
+    **({numpy.ufunc: call_ufunc} if numpy is not None else {}),
     weakref.ReferenceType: call_weak_reference,
     **{kind: call_getter for kind in (operator.itemgetter, operator.attrgetter, operator.methodcaller)},
     ListMethod: call_list_method,

@@ -19,6 +19,7 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode, _pop_
 
 from .guards import TensorGuard
 from .source import Attribute, Source
+from .shape_rules import shape_rule
 from .symbols import concrete, dynamic_dimensions, fake_input, guard_strides, is_symbolic, symbol_node
 from .tensor_effects import note_effects, version
 from .trace import ObjectInput, Trace
@@ -201,9 +202,10 @@ GRAPH_CONSTANTS = (type, types.BuiltinFunctionType, torch._ops.OpOverload, types
 
 def run_fake(trace: Trace, function: object, args: tuple, kwargs: dict) -> object:
     """Run on fakes. What goes wrong here is left to the real operation: it raises eager's own error, or works."""
+    rule = shape_rule(function, args, kwargs)
     try:
         with trace.environment.mode, symbolic_kernels(trace):
-            return function(*args, **kwargs)  # type: ignore[operator]
+            return (rule or function)(*args, **kwargs)  # type: ignore[operator]
     except (GraphBreak, Raised):
         raise
     except Exception as error:

@@ -244,6 +244,17 @@ def rule_never(trace, args, kwargs):
     return False
 
 
+@rule(torch._C._len_torch_dispatch_stack)
+def rule_no_modes(trace, args, kwargs):
+    """Calls under a dispatch mode are not compiled, so there is none."""
+    return 0
+
+
+@rule(torch._C._get_dispatch_mode)
+def rule_no_mode(trace, args, kwargs):
+    return None
+
+
 @rule(torch.jit.annotate)
 def rule_annotate(trace, args, kwargs):
     return args[1]

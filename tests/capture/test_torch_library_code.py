@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy
+import pytest
 import torch
 import torch.nn.functional as F
 from program_table import ProgramTable
@@ -211,3 +212,41 @@ def test_schedule():
         return schedule.get_last_lr(), module(x)
 
     module_program(lambda: nn.Linear(3, 2), program)
+
+
+# -- recurrent networks, script functions, numbers of numpy -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+@pytest.mark.parametrize("kind", [torch.nn.LSTM, torch.nn.GRU, torch.nn.RNN])
+def test_recurrent_networks_take_any_length_in_one_graph(kind, batch_first):
+    core = kind(4, 6, num_layers=2, bidirectional=True, batch_first=batch_first)
+
+    def run(x):
+        y, state = core(x)
+        return y, state, y.stride(), y.requires_grad, y.is_leaf
+
+    calls = [(torch.randn(2, 5, 4),), (torch.randn(3, 7, 4),), (torch.randn(4, 9, 4),), (torch.randn(2, 6, 4),)]
+    check(run, calls=calls, graphs=2, breaks=0, recompiles=1)
+
+
+def test_projections_and_missing_batch_of_a_recurrent_network():
+    core = torch.nn.LSTM(4, 6, proj_size=3)
+    check(lambda x: core(x), torch.randn(5, 4), fullgraph=True)
+    check(lambda x: core(x), torch.randn(5, 3), tracebacks=False)  # eager's error
+
+
+@torch.jit.script
+def scripted(x, size: int):
+    if size > 3:
+        return torch.clamp(x, 0, size)
+    return x
+
+
+def test_script_functions_are_captured_as_the_python_they_were_made_from():
+    check(lambda x: scripted(x * 2, x.shape[0]), calls=[(torch.randn(5),), (torch.randn(2),)], fullgraph=True, graphs=2)
+
+
+def test_numpy_on_plain_numbers_is_arithmetic():
+    check(lambda x: x * numpy.sqrt(x.shape[-1]) + numpy.float64(2.0), torch.randn(2, 16), fullgraph=True)
+    check(lambda x: x + numpy.sqrt(x.shape), torch.randn(2, 2), grads=False)

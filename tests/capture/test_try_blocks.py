@@ -1,4 +1,4 @@
-"""Effects and exceptions meet: a graph that raises inside a try block, after it drew random numbers or changed inputs."""
+"""Effects and exceptions meet: a graph raises inside a try block after it drew random numbers or changed inputs."""
 
 import torch
 import torch.nn.functional as F

@@ -1,0 +1,48 @@
+"""Shapes of operations whose own rule in torch needs plain numbers where sizes are symbolic.
+
+torch unrolls a recurrent network over its sequence to learn what comes out, so that every length would be a graph of
+its own. What comes out follows from the sizes that go in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+
+def recurrent(
+    data: torch.Tensor,
+    state: torch.Tensor | tuple[torch.Tensor, ...],
+    weights: list[torch.Tensor],
+    has_biases: bool,
+    layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_first: bool,
+) -> tuple[torch.Tensor, ...]:
+    """Output and final states of an LSTM, GRU or plain recurrent network."""
+    states = (state,) if isinstance(state, torch.Tensor) else tuple(state)
+    batch, length = data.shape[:2] if batch_first else (data.shape[1], data.shape[0])
+    output = data.new_empty(length, batch, states[0].shape[-1] * (2 if bidirectional else 1))
+    if batch_first:
+        output = output.transpose(0, 1)
+    made = [output, *(data.new_empty(item.shape) for item in states)]
+    leaves = [leaf for leaf in (data, *states, *weights) if leaf.requires_grad]
+    if leaves and torch.is_grad_enabled():
+        made = [item + leaves[0].sum() for item in made]  # differentiable, like the real ones
+    return tuple(made)
+
+
+RECURRENT: tuple[object, ...] = tuple(
+    getattr(torch._C._VariableFunctions, name) for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")
+)
+
+
+def shape_rule(function: object, args: tuple, kwargs: dict) -> Callable | None:
+    """What to run on fakes instead of the operation, where that is known."""
+    if function not in RECURRENT or kwargs or len(args) != 9 or type(args[8]) is not bool:  # else: packed sequences
+        return None
+    plain = not torch.is_autocast_enabled(args[0].device.type)
+    return recurrent if plain and args[0].dim() == 3 else None
