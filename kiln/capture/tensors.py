@@ -18,8 +18,8 @@ import torch.fx
 from torch.overrides import TorchFunctionMode, _get_current_function_mode, _pop_mode_temporarily
 
 from .guards import TensorGuard
-from .source import Attribute, Source
 from .shape_rules import shape_rule
+from .source import Attribute, Source
 from .symbols import concrete, dynamic_dimensions, fake_input, guard_strides, is_symbolic, symbol_node
 from .tensor_effects import note_effects, version
 from .trace import ObjectInput, Trace
