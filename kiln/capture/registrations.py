@@ -16,7 +16,6 @@ matter of the backend, and a function that only registers hooks on its arguments
 
 from __future__ import annotations
 
-import types
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -24,16 +23,15 @@ import torch
 import torch.fx
 from torch.utils.hooks import RemovableHandle
 
-from .attributes import LOADERS, load_from_instance
-from .calls import CALLABLES, call_function
-from .natives import rule
-from .rebuild import BUILDERS, CannotRebuild, Rebuilder, build_instance
-from .source import InstanceAttribute, Made, Referent
+from .calls import CALLABLES
+from .handles import removal_lines
+from .rebuild import Rebuilder
+from .source import Made
 from .tensor_attributes import guard_flag
 from .tensors import add_placeholder, function_name
 from .torch_calls import handler
 from .trace import Trace
-from .values import Raised, TensorInfo, words
+from .values import Raised, TensorInfo
 from .wrap import force
 
 # -- at run time ----------------------------------------------------------------------------------------------------
@@ -118,15 +116,6 @@ class Registration:
     hook: object = None
     handle: RemovableHandle | None = None
     removed: bool = False
-
-
-@dataclass(eq=False)
-class Removal:
-    """``handle.remove()`` of a handle from outside."""
-
-    handle: object
-    hooks: object  # the dictionary that the hook is in
-    source: Referent
 
 
 def add_registration(trace: Trace, function: Callable, info: TensorInfo, hook: object = None) -> object:
@@ -242,70 +231,7 @@ def call_node_method(trace: Trace, method: NodeMethod, args: tuple, kwargs: dict
 CALLABLES[NodeMethod] = call_node_method
 
 
-# -- handles --------------------------------------------------------------------------------------------------------
-
-
-def load_from_handle(trace: Trace, handle: object, name: str) -> object:
-    """A handle made here has methods and nothing else, until the graph has run."""
-    if id(handle) not in trace.registrations:
-        return load_from_instance(trace, handle, name)
-    if name not in HANDLE_METHODS:
-        raise trace.fail(f"attribute {name!r} of a handle that was made here")
-    return types.MethodType(vars(RemovableHandle)[name], handle)
-
-
-HANDLE_METHODS = words("remove __enter__ __exit__")
-LOADERS[RemovableHandle] = load_from_handle
-
-
-@rule(RemovableHandle.remove)
-def rule_remove(trace, args, kwargs):
-    handle = force(trace, args[0])
-    registration = trace.registrations.get(id(handle))
-    if registration is not None and not kwargs:
-        registration.removed = True
-        return None
-    removal = find_removal(trace, handle)
-    if removal is None or trace.rehearsing or kwargs:
-        return call_function(trace, RemovableHandle.remove, args, kwargs)
-    trace.removals[id(handle)] = removal
-    trace.mark_unbuildable(removal)
-    return None
-
-
-def find_removal(trace: Trace, handle: object) -> Removal | None:
-    """The removal of a hook, where what it is on has no part in the trace; its handle is then not looked at."""
-    record = trace.record_of(handle)
-    if record is None or record.attributes != vars(handle) or "extra_dict_ref" not in vars(handle):
-        return None
-    if id(handle) in trace.removals:
-        return trace.removals[id(handle)]
-    if force(trace, vars(handle)["extra_dict_ref"]) != ():  # hooks of modules, which calls of the module look at
-        return None
-    hooks = record.real.hooks_dict_ref()
-    source = Referent(InstanceAttribute(record.source, "hooks_dict_ref"))
-    if id(hooks) in trace.by_real:
-        return None
-    known = next((removal for removal in trace.removals.values() if removal.hooks is hooks), None)
-    if known is not None:
-        trace.guards.add(source, "same", known.source)
-    else:
-        trace.guards.distinct.setdefault(source)
-    return Removal(handle, hooks, source)
-
-
 # -- the end of a trace ---------------------------------------------------------------------------------------------
-
-
-def build_handle(r: Rebuilder, shadow: RemovableHandle, name: str, place: int) -> None:
-    registration = r.trace.registrations.get(id(shadow))
-    if registration is None:
-        build_instance(r, shadow, name, place)
-    else:
-        r.lines.append(f"{name} = {registration.slot.source.name}.handle")
-
-
-BUILDERS[RemovableHandle] = build_handle
 
 
 def write_registrations(r: Rebuilder) -> None:
@@ -323,10 +249,7 @@ def write_registrations(r: Rebuilder) -> None:
             trace.graph.erase_node(registration.node)
             arguments = [r.value(registration.info.fake)] + ([slot.source.name] if slot is not None else [])
             after.append(f"{r.bind(registration.function, registration.function.__name__)}({', '.join(arguments)})")
-    for removal in trace.removals.values():
-        if removal.hooks is not None and id(removal.hooks) in trace.by_real:
-            raise CannotRebuild(removal, "hooks that are looked at after one of them was removed")
-        settled.append(f"{r.value(removal.handle)}.remove()")
+    settled += removal_lines(r)
     r.run_later()
     r.lines[:0] = after
     r.effects[:0] = settled

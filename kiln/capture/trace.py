@@ -17,12 +17,11 @@ import torch
 import torch.fx
 
 from ..config import config
-from .callers import FILE as CALLERS_FILE
 from .fakes import make_mode
 from .guards import GuardSet
 from .hints import Hints
 from .source import Attribute, GlobalsOf, Identity, InstanceAttribute, Item, Pinned, Source
-from .values import DELETED, GraphBreak, Kind, Lazy, Raised, Record, TensorInfo, Trampoline
+from .values import DELETED, GraphBreak, Kind, Lazy, Place, Raised, Record, TensorInfo, Trampoline
 
 if TYPE_CHECKING:
     from .frame import Frame, RootFrame
@@ -64,7 +63,8 @@ class Trace:
         self.tuples: dict[int, tuple[object, Source]] = {}  # id of an outside tuple that was copied -> (copy, source)
         self.namespaces: dict[int, tuple[object, str]] = {}  # id of a dictionary that is an attribute -> owner, name
         self.registrations: dict[int, Any] = {}  # id of a handle made here -> registrations.Registration
-        self.removals: dict[int, Any] = {}  # id of a handle from outside -> registrations.Removal
+        self.handles: dict[int, Any] = {}  # id of a handle made here for a dictionary of hooks -> handles.MadeHandle
+        self.removals: dict[int, Any] = {}  # id of a handle from outside -> handles.Removal
         self.gradient_nodes: dict[int, TensorInfo] = {}  # id of a node of autograd's graph -> a tensor that it makes
         self.rehearsing = 0  # inside a method that native code is going to run again (hashing.py)
         self.rehearsed = False
@@ -118,11 +118,7 @@ class Trace:
 
     def location(self) -> list[tuple[str, int, str]]:
         """(file, line, function) of each interpreted frame, outermost first."""
-        return [
-            (f.code.co_filename, f.line(), f.code.co_qualname)
-            for f in self.frames
-            if f.code.co_filename != CALLERS_FILE  # Kiln's own: no line of the user's
-        ]
+        return [frame.location() for frame in self.frames if frame.is_of_user()]
 
     def stack_trace(self) -> str:
         import linecache
@@ -135,7 +131,10 @@ class Trace:
     def fail(self, reason: str, hint: str = "", **details: object) -> GraphBreak:
         """The graph break to raise: ``raise trace.fail("…")``."""
         error = GraphBreak(reason, hint, **details)  # type: ignore[arg-type]
-        error.stack = self.location()
+        error.places = [
+            Place(frame.code, frame.index, frame.looped, frame.location() if frame.is_of_user() else None)
+            for frame in self.frames
+        ]
         return error
 
     # -- records and sources --------------------------------------------------------------------------------------
