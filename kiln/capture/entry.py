@@ -109,8 +109,8 @@ def signature(code: types.CodeType) -> str:
 class CheckText(Text):
     """The guards as statements: what is native first, then one line a guard, tensors last.
 
-    Where objects have to be walked to, a native program does that, checks the tensors too, and gives the graph inputs it
-    met, which the check hands to the run function: ``inputs`` are their sources.
+    Where objects have to be walked to, a native program does that, checks the tensors too, and gives the graph inputs
+    it met, which the check hands to the run function: ``inputs`` are their sources.
     """
 
     def __init__(self, trace: Trace, state: object, inputs: list):

@@ -341,3 +341,24 @@ def test_threads_share_a_dispatcher():
     # An entry that another thread moves during the walk must not be stepped over: that would compile it again.
     assert wrong == []
     assert len(set(made.entries)) == 5
+
+
+@pytest.mark.parametrize("count", (0, 3, 20))
+def test_what_a_check_has_read_goes_to_the_run_function(count):
+    seen = []
+
+    def run(read, /, *args, **kwargs):
+        seen.append((read, args, kwargs))
+        return "ran"
+
+    dispatcher = _native.Dispatcher(lambda *args, **kwargs: None, lambda *args: "missed")
+    dispatcher.entries.append((lambda *args, **kwargs: ("inputs", 1), run))
+    arguments = tuple(range(count))
+    assert dispatcher(*arguments, k=5) == "ran"
+    assert seen == [(("inputs", 1), arguments, {"k": 5})]
+
+
+def test_an_empty_tuple_is_a_yes():
+    dispatcher = _native.Dispatcher(lambda: None, lambda *args: "missed")
+    dispatcher.entries.append((lambda: (), lambda read: read))
+    assert dispatcher() == ()
