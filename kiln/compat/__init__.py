@@ -13,8 +13,6 @@ import threading
 from types import TracebackType
 from typing import Any
 
-import torch
-
 _lock = threading.RLock()
 _state: Any = None
 
@@ -61,6 +59,7 @@ def is_installed() -> bool:
 
 
 _finder: Any = None
+_ABSENT: Any = object()
 
 
 def _standins() -> Any:
@@ -85,20 +84,20 @@ class _Installed:
         for root in ROOTS:
             if root in self.aside.modules or root.count(".") == 1 and root.startswith("torch."):
                 importlib.import_module(root)
-        self.functions = [(owner, own, owner.__dict__[own]) for owner, own, _ in names.functions()]
-        for owner, own, function in names.functions():
-            setattr(owner, own, function)
+        self.replaced = [(owner, own, vars(owner).get(own, _ABSENT)) for owner, own, _ in names.replacements()]
+        for owner, own, value in names.replacements():
+            setattr(owner, own, value)
         counting.start()
 
     def remove(self) -> None:
         from . import counting, dynamo
 
         counting.stop()
-        for owner, own, function in self.functions:
-            setattr(owner, own, function)
+        for owner, own, value in self.replaced:
+            if value is _ABSENT:
+                delattr(owner, own)
+            else:
+                setattr(owner, own, value)
         sys.meta_path.remove(_finder)
         self.aside.restore()
         dynamo.forget_kept_out()
-
-
-__all__ = ["Installation", "install", "is_installed", "torch", "uninstall"]

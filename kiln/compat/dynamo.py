@@ -241,6 +241,13 @@ def pass_through(fn: Any = None, *args: Any, **kwargs: Any) -> Any:
     return (lambda function: function) if fn is None else fn
 
 
+def leaf_function(fn: Any) -> Any:
+    """``torch._dynamo.decorators.leaf_function``: in graphs as it is; Kiln runs it on fakes, and needs none of it."""
+    api.allow_in_graph(fn)
+    fn.register_fake = pass_through
+    return fn
+
+
 class set_stance:
     """``torch.compiler.set_stance``: ``force_eager`` turns compiled code off, the others leave it on.
 

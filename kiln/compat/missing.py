@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from .. import exc
+from . import is_installed
 
 SITE = os.path.dirname(os.path.dirname(os.path.abspath(torch.__file__)))
 
@@ -42,6 +43,14 @@ def not_available(name: str, topic: str | None = None) -> exc.NotAvailable:
     return exc.NotAvailable(name, f"{what} is not there yet", hint)
 
 
+def real_thing(name: str, topic: str | None = None) -> Any:
+    """What a missing name is: an error, or, for files of torch's that have kept it after Kiln went, torch's own."""
+    if is_installed():
+        raise not_available(name, topic)
+    module, _, own = name.rpartition(".")
+    return getattr(importlib.import_module(module), own)
+
+
 class Missing:
     """A function or value that Kiln has no counterpart of. Importing it, storing it, naming it in types is no use."""
 
@@ -49,12 +58,12 @@ class Missing:
         self.__dict__.update(_name=name, _topic=topic, __name__=name.rpartition(".")[2], __qualname__=name)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        raise not_available(self._name, self._topic)
+        return real_thing(self._name, self._topic)(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name.startswith("_pytest"):
+        if name.startswith(("__", "_pytest")):
             raise AttributeError(name)
-        raise not_available(self.__dict__["_name"], self.__dict__["_topic"])
+        return getattr(real_thing(self.__dict__["_name"], self.__dict__["_topic"]), name)
 
     def _in_annotation(self, other: Any) -> Any:
         return Any
@@ -69,12 +78,17 @@ class MissingType(type):
     """The class of classes that Kiln has no counterpart of: they can be subclassed and asked about, not made."""
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        raise not_available(cls.__dict__.get("_missing_name", cls.__name__), cls._missing_topic)
+        return real_thing(cls._missing_name)(*args, **kwargs)
 
     def __getattr__(cls, name: str) -> Any:
-        if name.startswith("__") or name.startswith("_missing"):
+        if name.startswith(("__", "_missing")):
             raise AttributeError(name)
-        raise not_available(f"{cls._missing_name}.{name}", cls._missing_topic)
+        return getattr(real_thing(cls._missing_name), name)
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        if is_installed() or "_missing_name" not in vars(cls):
+            return super().__instancecheck__(instance)
+        return isinstance(instance, real_thing(cls._missing_name))
 
 
 def later(topic: str) -> Any:
@@ -85,7 +99,7 @@ def later(topic: str) -> Any:
 def missing_class(name: str, is_error: bool = False) -> type:
     """A stand-in for a class; one for an exception can be named in ``except``."""
     module, _, own = name.rpartition(".")
-    names = {"__module__": module, "__qualname__": own, "_missing_name": name, "_missing_topic": None}
+    names = {"__module__": module, "__qualname__": own, "_missing_name": name}
     if is_error:
         return type(own, (Exception,), names)
     return MissingType(own, (), {**names, "__class_getitem__": classmethod(lambda cls, item: cls)})

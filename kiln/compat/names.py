@@ -7,6 +7,7 @@ Names that are in no row but in torch's source can be imported and raise when th
 from __future__ import annotations
 
 import enum
+import importlib
 import types
 from collections.abc import Callable
 from typing import Any
@@ -56,7 +57,7 @@ DECORATORS = {
     "forbid_in_graph": api.disallow_in_graph,
     "graph_break": api.graph_break,
     "nonstrict_trace": api.allow_in_graph,
-    "leaf_function": api.allow_in_graph,
+    "leaf_function": dynamo.leaf_function,
     "run": dynamo.run,
     "set_stance": dynamo.set_stance,
 }
@@ -167,6 +168,7 @@ CONTENTS: dict[str, dict[str, Any] | Callable[[], dict[str, Any]]] = {
     "torch._functorch.compilers": AOT | {"nop": internals.nop},
     "functorch.compile": AOT | {"nop": internals.nop},
     "torch._inductor": {"compile": later("codegen"), "aot_compile": later("codegen")},
+    "torch._inductor.fx_passes.dedupe_symint_uses": {"dedupe_symints": lambda graph: None},  # only tidies up
     "torch._inductor.compile_fx": {"compile_fx": later("codegen"), "compile_fx_inner": later("codegen")},
     "torch._inductor.metrics": {"reset": internals.reset_metrics, "generated_kernel_count": 0},
     "torch._inductor.test_case": tests,
@@ -198,6 +200,23 @@ def make(name: str) -> types.ModuleType | None:
     return make_standin(name, contents() if callable(contents) else contents)
 
 
-def functions() -> list[tuple[Any, str, Any]]:
-    """Functions of torch that are replaced where they are: owner, name, Kiln's."""
-    return [(torch, "compile", dynamo.compile)]
+# Packages of torch's whose modules its compiler loads, and which the rest of torch takes for loaded since.
+PACKAGES_ASKED = ("torch._higher_order_ops", "torch.fx.experimental", "torch.fx.passes", "torch._subclasses")
+
+
+def load_module(package: str) -> Callable[[str], Any]:
+    """The ``__getattr__`` of such a package."""
+
+    def __getattr__(name: str) -> Any:
+        if name.startswith("__") or source_file(f"{package}.{name}") is None:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return importlib.import_module(f"{package}.{name}")
+
+    return __getattr__
+
+
+def replacements() -> list[tuple[Any, str, Any]]:
+    """What is replaced in torch where it is: owner, name, Kiln's."""
+    packages = [importlib.import_module(name) for name in PACKAGES_ASKED]
+    loading = [(package, "__getattr__", load_module(package.__name__)) for package in packages]
+    return [(torch, "compile", dynamo.compile), *loading]

@@ -1,0 +1,78 @@
+"""Running a program as ``python script.py`` and ``python -m module`` would, with Kiln under torch's names."""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+import os
+import runpy
+import sys
+import types
+from collections.abc import Callable
+
+from . import install
+
+
+def run_script(path: str, arguments: list[str]) -> int:
+    """Run a file, or a directory or zip file with a ``__main__.py``; the exit status."""
+    if not os.path.exists(path):
+        return refuse(f"there is no file {path!r}")
+    if os.path.isdir(path) or not is_text(path):
+        return run(lambda: runpy.run_path(path, run_name="__main__"), [path, *arguments], path)
+    directory = os.path.dirname(os.path.realpath(path))
+    return run(lambda: exec_file(path), [path, *arguments], directory)
+
+
+def run_module(name: str, arguments: list[str]) -> int:
+    """Run a module, or the ``__main__`` of a package; the exit status."""
+    sys.path[0] = os.getcwd()
+    try:
+        found = importlib.util.find_spec(name)
+    except (ImportError, ValueError, AttributeError) as error:
+        return refuse(f"no module {name!r} to run: {error}")
+    if found is None:
+        return refuse(f"no module {name!r} to run")
+    return run(lambda: runpy.run_module(name, run_name="__main__", alter_sys=True), [name, *arguments], os.getcwd())
+
+
+def is_text(path: str) -> bool:
+    with open(path, "rb") as file:
+        return b"\0" not in file.read(1024)
+
+
+def exec_file(path: str) -> None:
+    """The program's own ``__main__``, which stays: classes in it can be pickled, and ``atexit`` sees its globals."""
+    with open(path, "rb") as file:
+        code = compile(file.read(), path, "exec")
+    module = types.ModuleType("__main__")
+    loader = importlib.machinery.SourceFileLoader("__main__", path)
+    module.__dict__.update(__file__=path, __builtins__=__builtins__, __loader__=loader, __spec__=None)
+    sys.modules["__main__"] = module
+    exec(code, module.__dict__)
+
+
+def run(program: Callable[[], object], argv: list[str], directory: str) -> int:
+    sys.argv = argv
+    sys.path[0] = directory
+    install()
+    try:
+        program()
+    except Exception as error:
+        # As the interpreter would show it: from the program's own first line on.
+        shown = beyond_this_file(error.__traceback__)
+        sys.excepthook(type(error), error.with_traceback(shown), shown)
+        return 1
+    return 0
+
+
+def beyond_this_file(traceback: types.TracebackType | None) -> types.TracebackType | None:
+    own = (__file__, runpy.__file__)
+    first = traceback
+    while first is not None and (first.tb_frame.f_code.co_filename in own or "<frozen runpy>" in str(first.tb_frame)):
+        first = first.tb_next
+    return first
+
+
+def refuse(reason: str) -> int:
+    print(f"python -m kiln run: {reason}", file=sys.stderr)
+    return 2
