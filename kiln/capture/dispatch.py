@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import sys
 import threading
 import types
 import warnings
@@ -25,9 +24,9 @@ from ..bytecode.plan import OWN_PREFIX
 from ..bytecode.split import CannotSplit, split
 from ..config import config
 from ..report import events
-from . import copying, kiln_calls, lazy_modules, logs, registrations, rules  # noqa: F401  (fill the table of builtins)
-from .calls import SKIPPED_MODULES, bind_arguments
-from .entry import Continuation, Entry, RunText, example_inputs, finish_graph, has_work, make_check
+from . import copying, foretold, kiln_calls, lazy_modules, logs, registrations, rules  # noqa: F401  (fill the tables)
+from .calls import bind_arguments
+from .entry import Continuation, Entry, RunText, example_inputs, finish_graph, has_work, make_check, make_graph_module
 from .fakes import without_peer
 from .frame import COROUTINE_FLAGS, GENERATOR_FLAG, NULL, BreakPoint, Broken, Finished, RootFrame
 from .generators import settle_generators
@@ -37,7 +36,8 @@ from .overrides import Outside, enter_outer_modes, is_intercepted, overrides_asi
 from .quiet import quiet
 from .rebuild import CannotRebuild
 from .rewind import Switches, can_rewind
-from .source import ClosureCell, Local, lookup
+from .routing import LOOKS_AT_FRAMES, PASSING_ON, route
+from .source import ClosureCell, Local
 from .tensor_effects import conflict_with_try
 from .torch_state import inference_modes_left, leaving_on_errors
 from .trace import Options, Trace
@@ -88,6 +88,13 @@ def make_dispatcher(function: types.FunctionType, options: Options) -> _native.D
     return dispatcher
 
 
+def make_compiled(function: types.FunctionType, options: Options) -> _native.Dispatcher:
+    """The dispatcher that the user gets. While there is one, what was compiled on its behalf is in use."""
+    dispatcher = make_dispatcher(function, options)
+    dispatcher.__dict__["_kiln_cache"].options.users.add(dispatcher)
+    return dispatcher
+
+
 def redefined(dispatcher: _native.Dispatcher) -> None:
     """The function got another ``__code__`` or other defaults."""
     cache = dispatcher.__dict__["_kiln_cache"]
@@ -101,7 +108,10 @@ def miss(dispatcher: _native.Dispatcher, args: tuple, kwargs: dict) -> object:
     function = dispatcher.function
     with COMPILE_LOCK:
         run = find_or_compile(dispatcher, function, args, kwargs)
-    return run(*args, **kwargs)
+    try:
+        return run(*args, **kwargs)
+    finally:
+        foretold.forget()
 
 
 def find_or_compile(dispatcher, function, args: tuple, kwargs: dict) -> Callable:
@@ -258,6 +268,8 @@ def compile_frame(cache: FrameCache, function: types.FunctionType, args: tuple, 
     """Capture, compile and wrap one frame; None if it is to be left alone."""
     if function.__code__.co_flags & (COROUTINE_FLAGS | GENERATOR_FLAG):
         return skip(cache, function, "a generator or coroutine function: it runs in eager")
+    if function.__code__ in PASSING_ON:
+        return pass_on(cache, function)
     if any(name.startswith("_k_") for name in function.__code__.co_varnames[: parameter_count(function.__code__)]):
         return skip(cache, function, "a parameter whose name begins with _k_, as names in generated code do")
     state = Switches()
@@ -292,8 +304,13 @@ def parameter_count(code: types.CodeType) -> int:
 def skip(cache: FrameCache, function: types.FunctionType, reason: str) -> None:
     events.skip(function, reason)
     if not function.__code__.co_flags & COROUTINE_FLAGS:
-        options = cache.options
-        cache.routed = route_calls(function.__code__, lambda callee: route(callee, options))
+        pass_on(cache, function)
+
+
+def pass_on(cache: FrameCache, function: types.FunctionType) -> None:
+    """Leave a frame to Python, and compile what it calls."""
+    options = cache.options
+    cache.routed = route_calls(function.__code__, lambda callee: route(callee, options))
 
 
 def internal_error(cache: FrameCache, function: types.FunctionType, error: Exception) -> None:
@@ -307,7 +324,7 @@ def internal_error(cache: FrameCache, function: types.FunctionType, error: Excep
 
 def attempts(cache: FrameCache, function, args: tuple, kwargs: dict, state, outside: Outside) -> Entry | None:
     """Trace until nothing more is learnt: each restart moves a break earlier."""
-    forced: BreakPoint | None = None
+    forced = foretold.break_of(function.__code__)
     for _ in range(100):
         state.restore()
         trace = Trace(function, cache.options, cache.hints)
@@ -373,7 +390,7 @@ def assemble_entry(cache: FrameCache, trace: Trace, outcome: Finished | Broken, 
     rewindable = can_rewind(trace)
     if trace.protected and trace.effects and not rewindable:
         raise conflict_with_try(trace, trace.effects[0], whole=True)
-    eager = events.takes_over(trace.function, trace.sheltered) if rewindable else None
+    eager = events.takes_over(trace.sheltered) if rewindable else None
     run_text = text.write(graph, inputs, eager, check)
     entry = Entry(
         check_text,
@@ -389,7 +406,7 @@ def assemble_entry(cache: FrameCache, trace: Trace, outcome: Finished | Broken, 
         state=state.state,
     )
     forget_reals(trace)
-    events.entry(trace, entry, outcome)
+    events.entry(trace, entry, retold=isinstance(outcome, Broken) and foretold.is_retold(outcome.reason))
     return entry
 
 
@@ -402,7 +419,7 @@ def forget_reals(trace: Trace) -> None:
 def compile_graph(cache: FrameCache, trace: Trace, inputs: list, state) -> tuple[torch.fx.GraphModule, Callable]:
     if config.raise_internal_errors:
         trace.graph.lint()  # else a bad graph would only show as a slow one: it raises, and eager takes over
-    module = torch.fx.GraphModule(dict(trace.constants), trace.graph, "KilnGraph")
+    module = make_graph_module(trace)
     events.graph(trace, module)
     state.restore()
     where = exc.Location.of_code(trace.function.__code__)
@@ -453,9 +470,6 @@ def check_frame(trace: Trace, frame: RootFrame, reason: GraphBreak) -> None:
 
 
 LOOKS_AT_LOCALS = frozenset({"locals", "eval", "exec"})
-LOOKS_AT_FRAMES = frozenset(
-    {"_getframe", "currentframe", "getouterframes", "extract_stack", "format_stack", "print_stack"}
-)
 
 
 def sees_locals(bytecode: Bytecode) -> bool:
@@ -471,64 +485,11 @@ def sees_locals(bytecode: Bytecode) -> bool:
     return False
 
 
-# -- routing --------------------------------------------------------------------------------------------------------
-
-ROUTES = "__kiln_routes__"  # in the dictionary of a function: its routes live as long as it does, and no longer
-
-
-def route(callee: object, options: Options) -> object:
-    """A callee that was not inlined, compiled on its own if it is the user's Python."""
-    if type(callee) is types.MethodType:
-        routed = route(callee.__func__, options)
-        return callee if routed is callee.__func__ else types.MethodType(routed, callee.__self__)  # type: ignore[arg-type]
-    if type(callee) is types.FunctionType and worth_compiling(callee):
-        if is_deep():
-            return callee
-        known = callee.__dict__.get(ROUTES, {}).get(id(options))
-        return known if known is not None and known.function is callee else make_route(callee, options)
-    method = lookup(type(callee), "__call__")
-    if type(method) is types.FunctionType:  # modules and other callable objects
-        routed = route(method, options)
-        return callee if routed is method else types.MethodType(routed, callee)  # type: ignore[arg-type]
-    return callee
-
-
-def is_deep() -> bool:
-    """Whether so many calls are open that recursion should go on in eager, which takes fewer frames a call."""
-    try:
-        sys._getframe(sys.getrecursionlimit() // 3)
-    except ValueError:
-        return False
-    return True
-
-
-def make_route(callee: types.FunctionType, options: Options) -> _native.Dispatcher:
-    """A dispatcher for the callee, remembered; in a new table where the present one was copied from another."""
-    made = make_dispatcher(callee, options)
-    known = callee.__dict__.get(ROUTES, {})
-    own = {key: dispatcher for key, dispatcher in known.items() if dispatcher.function is callee}
-    callee.__dict__[ROUTES] = {**own, id(options): made}
-    return made
-
-
-def worth_compiling(function: types.FunctionType) -> bool:
-    module = function.__module__ or ""
-    if getattr(function, "_kiln_disabled", False):
-        return False
-    if module.split(".", 1)[0] in ("torch", "kiln") and not module.startswith(("torch.nn.modules", "torch.optim")):
-        return False
-    if not LOOKS_AT_FRAMES.isdisjoint(function.__code__.co_names):
-        return False  # it counts frames: between it and its caller there must be none of Kiln's
-    flags = function.__code__.co_flags
-    if flags & COROUTINE_FLAGS or (flags & GENERATOR_FLAG and module.split(".", 1)[0] in sys.stdlib_module_names):
-        return False
-    return not any(module == name or module.startswith(name + ".") for name in SKIPPED_MODULES)
-
-
 def reset() -> None:
     """Forget everything compiled."""
     with COMPILE_LOCK:
         _CACHES.clear()
         for dispatcher in list(_DISPATCHERS):
             dispatcher.entries = []
+            dispatcher.__dict__["_kiln_cache"].options.kept.clear()
             redefined(dispatcher)

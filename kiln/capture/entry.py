@@ -9,7 +9,9 @@ in the user's own line (or handles the error, if the program does).
 from __future__ import annotations
 
 import itertools
+import linecache
 import types
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -61,6 +63,7 @@ def instantiate(text: str, names: dict[str, object], function: types.FunctionTyp
     namespace = dict(names)
     namespace["_k_G"] = function.__globals__
     namespace["_k_C"] = function.__closure__
+    namespace["_k_F"] = function
     namespace["__builtins__"] = {}
     exec(compiled(text, kind), namespace)
     made: types.FunctionType = namespace["_k_function"]  # type: ignore[assignment]
@@ -330,7 +333,7 @@ class RunText:
             lines.append("        _k_snapshot.restore()")
         lines.append(f"        _k_raised = {r.bind(raised_text, 'raised_text')}(_k_error)")
         arguments = call_signature(self.trace.function.__code__)
-        return [*lines, f"    return {r.bind(eager, 'eager')}(_k_raised{', ' if arguments else ''}{arguments})"]
+        return [*lines, f"    return {r.bind(eager, 'eager')}(_k_F, _k_raised{', ' if arguments else ''}{arguments})"]
 
 
 def handled_exceptions(kinds: tuple[str, ...], stack: list[object], current: object) -> dict[int, object]:
@@ -374,6 +377,19 @@ def finish_graph(trace: Trace, outputs: list[torch.fx.Node]) -> list:
         else:
             trace.graph.erase_node(item.node)
     return used
+
+
+def make_graph_module(trace: Trace) -> torch.fx.GraphModule:
+    """The graph as a module; what torch.fx keeps of its text for tracebacks goes when the module goes."""
+    module = torch.fx.GraphModule(dict(trace.constants), trace.graph, "KilnGraph")
+    file = module.forward.__code__.co_filename
+    weakref.finalize(module, forget_text, file).atexit = False
+    return module
+
+
+def forget_text(file: str) -> None:
+    linecache.cache.pop(file, None)
+    torch.fx.graph_module._loader.eval_cache.pop(file, None)
 
 
 def has_work(graph: torch.fx.Graph) -> bool:

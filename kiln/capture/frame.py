@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from ..bytecode import Bytecode, Instruction, decode
 from ..bytecode.analysis import reachable
 from ..config import config
+from .callers import FILE as CALLERS_FILE
 from .raising import note_raised
 from .source import Attribute, Item
 from .trace import Trace
@@ -35,8 +36,8 @@ def decoded(code: types.CodeType) -> Bytecode:
     if known is not None and known[0]() is code:
         return known[1]
     bytecode = decode(code)
-    key = id(code)
-    _DECODED[key] = (weakref.ref(code, lambda _: _DECODED.pop(key, None)), bytecode)
+    key, table = id(code), _DECODED  # the module's own name is gone when the interpreter shuts down
+    table[key] = (weakref.ref(code, lambda _: table.pop(key, None)), bytecode)
     return bytecode
 
 
@@ -85,6 +86,7 @@ class Frame:
         self.next = 0
         self.keyword_names: tuple[str, ...] = ()
         self.result: object = None
+        self.looped = False  # it has jumped back: instructions may be reached for another time
 
     def closure(self) -> dict[str, types.CellType]:
         cells = self.function.__closure__ or ()
@@ -99,6 +101,13 @@ class Frame:
 
     def line(self) -> int:
         return self.bytecode.instructions[self.index].line or self.code.co_firstlineno
+
+    def location(self) -> tuple[str, int, str]:
+        return self.code.co_filename, self.line(), self.code.co_qualname
+
+    def is_of_user(self) -> bool:
+        """Whether the frame has lines of the user's; Kiln's callers have none."""
+        return self.code.co_filename != CALLERS_FILE
 
     def protected(self) -> bool:
         """Whether an ``except`` of this frame could catch an exception raised here."""
@@ -133,6 +142,7 @@ class Frame:
         return values
 
     def jump(self, target: Instruction) -> None:
+        self.looped |= target.index <= self.index
         self.next = target.index
 
     # -- the loop -------------------------------------------------------------------------------------------------

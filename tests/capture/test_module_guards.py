@@ -2,6 +2,7 @@
 
 import collections
 import gc
+import resource
 import threading
 import types
 import weakref
@@ -189,20 +190,64 @@ def live_objects(kind):
     return sum(isinstance(thing, kind) for thing in gc.get_objects())
 
 
-def test_models_made_and_dropped_leave_nothing():
-    def use(seed):
-        model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
+def resident_megabytes():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * resource.getpagesize() / 2**20
+
+
+class Wide(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(128, 128)  # 64 KiB: a thousand that stay would be 64 MiB
+
+    def forward(self, x):
+        return torch.relu(self.linear(x))
+
+
+def test_a_thousand_models_made_and_dropped_leave_memory_flat():
+    x = torch.ones(2, 128)
+    first = kiln.compile(Wide())
+    first(x)
+
+    def use():
+        model = Wide()
         compiled = kiln.compile(model)
-        compiled(torch.ones(2, 4))
+        compiled(x)
         return weakref.ref(model), weakref.ref(compiled)
 
-    for seed in range(3):
-        use(seed)
-    before = live_objects((nn.Module, torch.Tensor, types.FunctionType))
-    references = [use(seed) for seed in range(50)]
-    after = live_objects((nn.Module, torch.Tensor, types.FunctionType))
+    for _ in range(50):
+        use()
+    objects, before = live_objects(object), resident_megabytes()
+    references = [use() for _ in range(1000)]
+    assert live_objects(object) - objects < 4000  # the list of references; an entry or a model each would be far more
     assert all(model() is None and compiled() is None for model, compiled in references)
-    assert after - before <= 20  # a cache or two may fill; nothing a model
+    assert resident_megabytes() - before < 16
+
+
+@pytest.mark.parametrize("broken", (False, True))
+def test_models_of_their_own_classes_leave_nothing(broken):
+    """Each is compiled anew, into entries of its own: they go with the model."""
+
+    def use():
+        class Own(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.linear = nn.Linear(4, 4)
+
+            def forward(self, x):
+                y = self.linear(x)
+                if broken:
+                    kiln.graph_break()
+                return y * 2
+
+        kiln.compile(Own())(torch.ones(2, 4))
+
+    for _ in range(5):
+        use()
+    before = live_objects(object)
+    for _ in range(10):
+        use()
+    assert live_objects(object) - before < 50
 
 
 def test_models_passed_to_one_function_are_not_kept():
