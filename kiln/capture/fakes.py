@@ -32,7 +32,13 @@ SETTINGS = {
 
 
 def make_mode(**arguments: Any) -> Any:
-    """A new ``FakeTensorMode``."""
+    """A new ``FakeTensorMode``. Code that asks for the address of a fake's data fails: it has none."""
+    mode = plain_mode(**arguments)
+    mode._allow_unsafe_data_ptr_access = False
+    return mode
+
+
+def plain_mode(**arguments: Any) -> Any:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     if PEER in sys.modules:

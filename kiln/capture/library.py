@@ -15,6 +15,7 @@ import typing
 from collections.abc import Callable
 
 import torch
+from torch.fx import GraphModule
 
 from . import natives
 from .natives import rule
@@ -22,7 +23,7 @@ from .raising import from_native
 from .source import Attribute, Item
 from .trace import Trace
 from .values import Raised
-from .wrap import force, is_constant, wrap
+from .wrap import class_attribute, force, is_constant, wrap
 
 PURE_FUNCTIONS: frozenset[object] = frozenset(
     {re.match, re.fullmatch, re.search, re.sub, re.subn, re.split, re.findall, re.escape, re.compile}
@@ -39,7 +40,26 @@ def handler_for(function: types.FunctionType) -> Callable | None:
     """How to call a library function without interpreting it; the handler gives a 1-tuple, or None to interpret."""
     if function in PURE_FUNCTIONS or function.__module__ == "inspect":
         return run_pure
+    if function.__code__ in GRAPH_MODULE_CALLS:
+        return call_graph_module
     return call_dispatch if function.__code__ is DISPATCH_CODE else None
+
+
+# ``__call__`` of each class of graph modules: that of modules, in a try block that only prints more about errors.
+GRAPH_MODULE_CALLS = {code for code in GraphModule.recompile.__code__.co_consts if isinstance(code, types.CodeType)}
+
+
+def call_graph_module(trace: Trace, function: types.FunctionType, args: tuple, kwargs: dict) -> tuple[object] | None:
+    from .calls import call
+
+    owner = force(trace, args[0])
+    wrapped = class_attribute(trace, type(owner), "_wrapped_call")
+    if wrapped is None or wrapped.cls_call is not None:  # type: ignore[attr-defined]
+        return None
+    classes = type(owner).__mro__[type(owner).__mro__.index(wrapped.cls) + 1 :]  # type: ignore[attr-defined]
+    method = next(vars(cls)["__call__"] for cls in classes if "__call__" in vars(cls))
+    trace.pinned(method)
+    return (call(trace, method, (owner, *args[1:]), kwargs),)
 
 
 def run_pure(trace: Trace, function: types.FunctionType, args: tuple, kwargs: dict) -> tuple[object] | None:

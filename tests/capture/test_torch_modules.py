@@ -282,3 +282,20 @@ def test_step_inside(name):
         return program, [(module, optimizer, X)] * 3, [p for p in module.parameters()]
 
     check(setup=setup, tracebacks=False)
+
+
+def test_graph_modules():
+    """Modules that torch.fx made: their call is that of modules, with hooks and all."""
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = torch.nn.Linear(3, 3)
+            self.dropout = torch.nn.Dropout(0.5)
+
+        def forward(self, x):
+            return self.dropout(self.linear(x)).relu()
+
+    traced = torch.fx.symbolic_trace(Net())
+    traced.register_forward_hook(lambda module, args, result: result * 2)
+    check(lambda x: traced(x) + 1, torch.ones(2, 3), calls=2, fullgraph=True, graphs=1, recompiles=0)
