@@ -43,7 +43,7 @@ def compile(
 
 def _compile(target: Any, options: Any) -> Any:
     from .capture.callers import object_caller
-    from .capture.dispatch import make_dispatcher
+    from .capture.dispatch import make_compiled
     from .modules import OptimizedModule
 
     if getattr(target, "_kiln_disabled", False):
@@ -55,16 +55,16 @@ def _compile(target: Any, options: Any) -> Any:
     if isinstance(target, torch.nn.Module):
         return OptimizedModule(target, options)
     if isinstance(target, types.FunctionType):
-        return make_dispatcher(target, options)
+        return make_compiled(target, options)
     if is_apply(target):
-        return make_dispatcher(object_caller(target), options)
+        return make_compiled(object_caller(target), options)
     if isinstance(target, types.MethodType) and isinstance(target.__func__, types.FunctionType | _native.Dispatcher):
         return types.MethodType(_compile(target.__func__, options), target.__self__)
     if isinstance(target, staticmethod | classmethod):
         return type(target)(_compile(target.__func__, options))
     if not callable(target):
         raise exc.NotCallable(target)
-    return make_dispatcher(object_caller(target), options)
+    return make_compiled(object_caller(target), options)
 
 
 def is_apply(target: Any) -> bool:

@@ -22,12 +22,12 @@ class OptimizedModule(torch.nn.Module):
 
     def __init__(self, module: torch.nn.Module, options: Any):
         from .capture.callers import module_caller
-        from .capture.dispatch import make_dispatcher
+        from .capture.dispatch import make_compiled
 
         super().__init__()
         self._orig_mod = module
         del self.__dict__["training"]  # the original's is the one that counts
-        self.__dict__["_kiln_call"] = make_dispatcher(module_caller(type(module)), options)
+        self.__dict__["_kiln_call"] = make_compiled(module_caller(type(module)), options)
         self.__dict__["_kiln_options"] = options
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

@@ -10,7 +10,7 @@ import sys
 import types
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -39,6 +39,12 @@ class Options:
     dynamic: bool | None = None
     options: dict = field(default_factory=dict)
     on_recompile: Callable[[types.FunctionType, str], object] | None = None
+    users: weakref.WeakSet = field(default_factory=weakref.WeakSet, compare=False, repr=False)  # what compile() gave
+    kept: dict[int, tuple] = field(default_factory=dict, compare=False, repr=False)  # see routing.keep
+
+    def __reduce__(self) -> tuple:
+        """Copies and pickles have what was asked for, and nothing that was compiled."""
+        return Options, tuple(getattr(self, each.name) for each in fields(self) if each.compare)
 
 
 class Trace:

@@ -20,6 +20,7 @@ import gc
 import types
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from .source import Source
 
@@ -28,6 +29,15 @@ CONSTANT_TYPES: frozenset[type] = frozenset(
 )
 
 DELETED = object()  # marks a name or attribute that the program deleted
+
+
+class Place(NamedTuple):
+    """Where a frame is."""
+
+    code: types.CodeType
+    index: int  # of the instruction
+    looped: bool  # it may have been there before
+    location: tuple[str, int, str] | None  # None in Kiln's own code
 
 
 class GraphBreak(BaseException):
@@ -48,7 +58,12 @@ class GraphBreak(BaseException):
         self.hint = hint
         self.culprit = culprit  # the value to blame, where its creation should have been the break
         self.error = error  # what the operation raised on fake tensors: eager would most likely raise it too
-        self.stack: list[tuple[str, int, str]] = []
+        self.places: list[Place] = []  # of each interpreted frame, outermost first
+
+    @property
+    def stack(self) -> list[tuple[str, int, str]]:
+        """(file, line, function) of each frame that is the user's."""
+        return [place.location for place in self.places if place.location is not None]
 
 
 class Raised(BaseException):

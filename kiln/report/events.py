@@ -130,10 +130,10 @@ def graph(trace: Any, module: Any) -> None:
         log("graph", f"{place(trace.function)}\n{module.print_readable(print_output=False)}")
 
 
-def entry(trace: Any, made: Any, outcome: Any) -> None:
-    """A frame was captured: its guards, its code, and whether it broke."""
+def entry(trace: Any, made: Any, retold: bool) -> None:
+    """A frame was captured: its guards, its code, and whether it broke. A break that its caller told of is no news."""
     count("entries", place(trace.function))
-    found = made.break_reason
+    found = None if retold else made.break_reason
     if found is not None:
         count("breaks", found.reason)
     for recording in recordings():
@@ -189,15 +189,15 @@ def skip(function: types.FunctionType, reason: str) -> None:
         log("breaks", f"{place(function)} runs in eager: {reason}")
 
 
-def takes_over(function: types.FunctionType, handled: bool) -> Callable[..., Any]:
-    """The function, for when its graph raises (``raised``): eager is right, and raises at the user's own line.
+def takes_over(handled: bool) -> Callable[..., Any]:
+    """What runs a function when its graph raises (``raised``): eager is right, and raises at the user's own line.
 
     Counted; and where it does not raise although nothing in the program would have handled it (``handled``), the graph
     or its backend is wrong, which is said once.
     """
     said = False
 
-    def eager(raised: str, /, *args: Any, **kwargs: Any) -> Any:
+    def eager(function: types.FunctionType, raised: str, /, *args: Any, **kwargs: Any) -> Any:
         nonlocal said
         count("taken over", raised)
         result = function(*args, **kwargs)

@@ -420,6 +420,7 @@ def test_parameters_changed_by_the_program_itself(way, where):
     play(scenario, None)
 
 
+@kiln.config.patch(raise_internal_errors=False)  # guards need not hold when compiling is done: then eager runs
 def test_parameters_swapped_by_another_thread():
     """Each call sees the one or the other in full: guards, reads and the graph are about the same parameters."""
     m = nn.Linear(3, 3)

@@ -1,0 +1,100 @@
+"""Where native calls go that were not inlined: to the callee compiled as a frame of its own, if that is worth it.
+
+Skeletons of broken frames, and frames that run in eager as a whole, ask here before each call, with the very callee.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+import weakref
+from typing import TYPE_CHECKING
+
+import torch
+
+from .. import _native
+from .calls import SKIPPED_MODULES
+from .frame import COROUTINE_FLAGS, GENERATOR_FLAG
+from .source import lookup
+from .trace import Options
+from .values import words
+
+if TYPE_CHECKING:
+    from .dispatch import FrameCache
+
+ROUTES = "__kiln_routes__"  # in the dictionary of a function: its routes live as long as it does, and no longer
+LOOKS_AT_FRAMES = words("_getframe currentframe getouterframes extract_stack format_stack print_stack")
+
+
+def route(callee: object, options: Options) -> object:
+    """What to call in place of a callee."""
+    if type(callee) is types.MethodType:
+        routed = route(callee.__func__, options)
+        return callee if routed is callee.__func__ else types.MethodType(routed, callee.__self__)  # type: ignore[arg-type]
+    if type(callee) is types.FunctionType:
+        known = callee.__dict__.get(ROUTES, {}).get(id(options))
+        if known is None or known.function is not callee or known.__dict__["_kiln_users"] is not options.users:
+            known = make_route(callee, options) if worth_compiling(callee) else None
+        return callee if known is None or is_deep() else known
+    method = lookup(type(callee), "__call__")
+    if type(method) is types.FunctionType:  # modules and other callable objects
+        routed = route(method, options)
+        return callee if routed is method else types.MethodType(routed, callee)  # type: ignore[arg-type]
+    return callee
+
+
+_CALL: types.CodeType = torch.nn.Module._call_impl.__code__
+PASSING_ON = frozenset(
+    {torch.nn.Module.__call__.__code__, _CALL, *(part for part in _CALL.co_consts if isinstance(part, types.CodeType))}
+)
+"""How modules are called, with hooks or without: nothing but calls of what is the user's.
+
+It is the same code for all modules; compiled, it would need an entry for each class and each number of hooks.
+"""
+
+
+def is_deep() -> bool:
+    """Whether so many calls are open that recursion should go on in eager, which takes fewer frames a call."""
+    try:
+        sys._getframe(sys.getrecursionlimit() // 3)
+    except ValueError:
+        return False
+    return True
+
+
+def make_route(callee: types.FunctionType, options: Options) -> _native.Dispatcher:
+    """A dispatcher for the callee, remembered; in a new table, for the present one may be a copy of another function's.
+
+    Routes are left out that were made on behalf of what the user has compiled and dropped since.
+    """
+    from .dispatch import make_dispatcher
+
+    made = make_dispatcher(callee, options)
+    made.__dict__["_kiln_users"] = options.users
+    keep(made.__dict__["_kiln_cache"])
+    known = callee.__dict__.get(ROUTES, {})
+    own = {key: other for key, other in known.items() if other.function is callee and other.__dict__["_kiln_users"]}
+    callee.__dict__[ROUTES] = {**own, id(options): made}
+    return made
+
+
+def keep(cache: FrameCache) -> None:
+    """Hold what is compiled for a callee: it may be a new function each time, and the next one has the same code."""
+    kept = cache.options.kept
+    code = cache.code()
+    if id(cache) not in kept and code is not None:
+        kept[id(cache)] = (cache, weakref.ref(code, lambda _, key=id(cache): kept.pop(key, None)))
+
+
+def worth_compiling(function: types.FunctionType) -> bool:
+    module = function.__module__ or ""
+    if getattr(function, "_kiln_disabled", False):
+        return False
+    if module.split(".", 1)[0] in ("torch", "kiln") and not module.startswith(("torch.nn.modules", "torch.optim")):
+        return False
+    if not LOOKS_AT_FRAMES.isdisjoint(function.__code__.co_names):
+        return False  # it counts frames: between it and its caller there must be none of Kiln's
+    flags = function.__code__.co_flags
+    if flags & COROUTINE_FLAGS or (flags & GENERATOR_FLAG and module.split(".", 1)[0] in sys.stdlib_module_names):
+        return False
+    return not any(module == name or module.startswith(name + ".") for name in SKIPPED_MODULES)
