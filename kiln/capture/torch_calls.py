@@ -260,6 +260,17 @@ def rule_annotate(trace, args, kwargs):
     return args[1]
 
 
+@rule(torch._C._group_tensors_by_device_and_dtype)
+def rule_group_tensors(trace, args, kwargs):
+    """Sorts tensors by what their guards know, in an order of its own: it is asked itself."""
+    lists = [[force(trace, tensor) for tensor in force(trace, group)] for group in force(trace, args[0])]
+    rest = [concrete(trace, value) for value in (*args[1:], *kwargs.values())]
+    try:
+        return torch._C._group_tensors_by_device_and_dtype(lists, *rest)
+    except RuntimeError as error:
+        raise trace.fail(f"tensors that cannot be grouped: {error}", error=error) from None
+
+
 @rule(torch._C._log_api_usage_once)
 def rule_nothing(trace, args, kwargs):
     return None
