@@ -1,6 +1,11 @@
 """Backends: the registry, the two built-in ones, and calling one with its errors told apart from Kiln's.
 
 A backend is ``f(graph_module, example_inputs) -> callable``, the ecosystem's protocol.
+
+Besides tensors and numbers, a graph may take *slots* of hooks that it registers on tensors it computes: placeholders
+whose ``meta["hook_slot"]`` names the kind (``register_hook``, ``register_node_hook`` …). Their only use is in a call of
+that function of ``kiln.capture.registrations`` with the tensor and the slot; what the backend makes of the graph has to
+do the same, on the tensor that the gradient flows through. Hooks on inputs that the graph leaves alone are not in it.
 """
 
 from __future__ import annotations

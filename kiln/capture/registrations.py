@@ -49,9 +49,11 @@ class HookSlot:
         """Nothing runs backward while the graph runs forward."""
 
     def settle(self, hook: object) -> None:
-        hooks = self.handle.hooks_dict_ref()  # type: ignore[union-attr]
+        if self.handle is None:
+            raise RuntimeError("The backend's code did not register a hook that the graph registers.")
+        hooks = self.handle.hooks_dict_ref()
         if hooks is not None:  # else whatever it was on is gone
-            hooks[self.handle.id] = hook  # type: ignore[union-attr]
+            hooks[self.handle.id] = hook
 
     def remove(self) -> None:
         """Take the hook off again: the program did, or the graph raised and eager is going to register it."""
@@ -137,7 +139,7 @@ def add_registration(trace: Trace, function: Callable, info: TensorInfo, hook: o
 
 
 def add_slot(trace: Trace, function: Callable) -> SlotInput:
-    source = Made(f"_k_hook_{len(trace.registrations)}")
+    source = Made(f"_k_hook{len(trace.registrations)}")  # generated names end in _ and a number
     slot = SlotInput(source, add_placeholder(trace, source), HookSlot())
     slot.node.meta["example_value"] = slot.value
     slot.node.meta["hook_slot"] = function.__name__  # for backends: no tensor, and what it is for

@@ -313,6 +313,8 @@ def truth(trace: Trace, value: object) -> bool:
             method = special_method(trace, value, name)
             if method is not None:
                 return bool(check(trace, concrete(trace, call(trace, method, (value,), {}))))
+    if id(value) in trace.registrations or id(value) in trace.handles:
+        return True
     if id(value) in trace.foreign:
         raise trace.fail(f"the truth of a {kind.__module__}.{kind.__qualname__} object from outside")
     if natives.Survey(trace, keep_symbols=True, shallow=True).visit(value) is not value:

@@ -71,9 +71,10 @@ def tensor_attribute(trace: Trace, tensor: torch.Tensor, name: str) -> object:
         return load_grad_fn(trace, info)
     if name in INPUT_FLAGS:
         guard_flag(trace, info, name)
-    if name == "retains_grad" and info.source is not None and not tensor.retains_grad:
+    if name == "retains_grad" and info.source is not None:
+        guard_flag(trace, info, "is_leaf")  # leaves have no need to
         guard_flag(trace, info, name)
-        return info.real.retains_grad  # type: ignore[attr-defined]
+        return tensor.retains_grad or info.real.retains_grad  # type: ignore[attr-defined]
     if name in PLAIN_ATTRIBUTES:
         return plain_attribute(tensor, name)
     if name in ("__dict__", "grad_fn", "_version", "_grad", "_base", "_backward_hooks", "_post_accumulate_grad_hooks"):

@@ -191,6 +191,8 @@ def twice_the_same(x, log):
 def handle_returned_twice(x, log):
     handle = x.register_hook(global_double)
     other = handle
+    if not handle:
+        x = x + 1
     return x * 2, handle, [other, handle], handle is other, handle == other
 
 
@@ -919,3 +921,58 @@ def test_multi_grad_hooks():
         return y * z
 
     check(function, leaf(), [], calls=2)
+
+
+# -- backward passes inside ------------------------------------------------------------------------------------------
+
+
+def test_backward_inside():
+    """The backward pass breaks the graph: by then all hooks are in their places."""
+
+    def function(x, log):
+        handle = x.register_hook(lambda g: note(log, "x", g))
+        y = x * 2
+        y.register_hook(lambda g: note(log, "y", g))
+        y.retain_grad()
+        y.sum().backward()
+        handle.remove()
+        (gradient,) = torch.autograd.grad((x * y.detach()).sum(), x)
+        return gradient, y.grad, x.grad
+
+    check(function, leaf(), [], calls=2, breaks_every=BOTH)
+
+
+def test_leaves_and_others_are_told_apart():
+    def function(x):
+        x.retain_grad()
+        return x * 2, x.retains_grad
+
+    check(setup=lambda: (function, [(leaf(),), (leaf() * 2,), (leaf(),)]), graphs=2)
+
+
+def test_a_backend_that_drops_registrations():
+    def backend(module, inputs):
+        for node in module.graph.nodes:
+            if node.name == "register_hook":
+                module.graph.erase_node(node)
+        module.recompile()
+        return module.forward
+
+    def function(x):
+        y = x * 2
+        y.register_hook(global_double)
+        return y
+
+    with pytest.raises(RuntimeError, match="did not register a hook"):
+        kiln.compile(function, backend=backend)(leaf())
+
+
+def test_graphs_with_slots_print(capsys):
+    def function(x):
+        y = x * 2
+        y.register_hook(global_double)
+        return y
+
+    kiln.compile(function, backend="print")(leaf())
+    assert "register_hook" in capsys.readouterr().out
+    assert "register_hook" in str(kiln.explain(function)(leaf()))
