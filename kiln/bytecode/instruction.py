@@ -117,6 +117,8 @@ class Bytecode:
     """By instruction index: the exception range the instruction lies in."""
     handling: dict[int, bool] = field(default_factory=dict, compare=False)
     """What an interpreter has found out about handlers, by where they begin."""
+    raising: dict[int, bool] = field(default_factory=dict, compare=False)
+    """By instruction index: whether what follows can only end in an exception, as far as asked."""
 
     def __post_init__(self) -> None:
         self.renumber()
@@ -126,6 +128,7 @@ class Bytecode:
         for index, instruction in enumerate(self.instructions):
             instruction.index = index
         self.handling.clear()
+        self.raising.clear()
         self.handler_at = [None] * len(self.instructions)
         for entry in self.exceptions:
             first, last = entry.start.index, entry.end.index

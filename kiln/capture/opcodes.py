@@ -9,7 +9,9 @@ import sys
 import types
 from collections.abc import Callable
 
+from ..bytecode import Instruction
 from . import opcodes_building, opcodes_calls, opcodes_exceptions, opcodes_match, operators  # noqa: F401  (fill the table)
+from .assertions import branch, branch_ahead
 from .attributes import delete_attribute, load_attribute, load_method, store_attribute
 from .calls import call
 from .frame import NULL, RETURNED, Frame
@@ -291,14 +293,14 @@ def unary_not(frame, instruction):
 
 @opcode("TO_BOOL")
 def to_bool(frame, instruction):
-    frame.push(truth(frame.trace, frame.pop()))
+    frame.push(branch_ahead(frame, frame.pop()))
 
 
 @opcode("COMPARE_OP")
 def compare_op(frame, instruction):
     right, left = frame.pop(), frame.pop()
     result = operators.compare(frame.trace, instruction.argval, left, right)
-    frame.push(truth(frame.trace, result) if CALLABLE_FIRST and instruction.flag else result)
+    frame.push(branch_ahead(frame, result) if CALLABLE_FIRST and instruction.flag else result)
 
 
 @opcode("IS_OP")
@@ -323,9 +325,9 @@ def jump(frame, instruction):
     frame.trace.count_jump()
 
 
-def conditional(names: tuple[str, ...], test: Callable[[Frame], bool]) -> None:
+def conditional(names: tuple[str, ...], test: Callable[[Frame, Instruction], bool]) -> None:
     def handler(frame, instruction):
-        if test(frame):
+        if test(frame, instruction):
             frame.jump(instruction.target)
 
     for name in names:
@@ -334,19 +336,19 @@ def conditional(names: tuple[str, ...], test: Callable[[Frame], bool]) -> None:
 
 conditional(
     ("POP_JUMP_IF_TRUE", "POP_JUMP_FORWARD_IF_TRUE", "POP_JUMP_BACKWARD_IF_TRUE"),
-    lambda frame: truth(frame.trace, frame.pop()),
+    lambda frame, instruction: branch(frame, instruction, frame.pop()),
 )
 conditional(
     ("POP_JUMP_IF_FALSE", "POP_JUMP_FORWARD_IF_FALSE", "POP_JUMP_BACKWARD_IF_FALSE"),
-    lambda frame: not truth(frame.trace, frame.pop()),
+    lambda frame, instruction: not branch(frame, instruction, frame.pop()),
 )
 conditional(
     ("POP_JUMP_IF_NONE", "POP_JUMP_FORWARD_IF_NONE", "POP_JUMP_BACKWARD_IF_NONE"),
-    lambda frame: operators.is_same(frame.trace, frame.pop_raw(), None),
+    lambda frame, instruction: operators.is_same(frame.trace, frame.pop_raw(), None),
 )
 conditional(
     ("POP_JUMP_IF_NOT_NONE", "POP_JUMP_FORWARD_IF_NOT_NONE", "POP_JUMP_BACKWARD_IF_NOT_NONE"),
-    lambda frame: not operators.is_same(frame.trace, frame.pop_raw(), None),
+    lambda frame, instruction: not operators.is_same(frame.trace, frame.pop_raw(), None),
 )
 
 

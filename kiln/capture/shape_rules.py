@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+import torch.nn.functional as F
 
 
 def recurrent(
@@ -35,6 +36,33 @@ def recurrent(
     return tuple(made)
 
 
+def pooled(
+    data: torch.Tensor,
+    kernel_size: int | tuple[int],
+    stride: int | tuple[int] | None = None,
+    padding: int | tuple[int] = 0,
+    dilation: int | tuple[int] = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> object:
+    """One-dimensional pooling as two-dimensional: only that keeps its sizes symbolic."""
+
+    def pair(value: int | tuple[int], other: int) -> tuple[int, int]:
+        return (other, value) if isinstance(value, int) else (other, value[0])
+
+    made = F.max_pool2d(
+        data.unsqueeze(-2),
+        pair(kernel_size, 1),
+        pair(kernel_size if stride is None else stride, 1),
+        pair(padding, 0),
+        pair(dilation, 1),
+        ceil_mode,
+        return_indices,
+    )
+    return tuple(item.squeeze(-2) for item in made) if return_indices else made.squeeze(-2)
+
+
+POOLING: tuple[object, ...] = (F.max_pool1d, torch.max_pool1d)
 RECURRENT: tuple[object, ...] = tuple(
     getattr(torch._C._VariableFunctions, name) for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")
 )
@@ -42,6 +70,8 @@ RECURRENT: tuple[object, ...] = tuple(
 
 def shape_rule(function: object, args: tuple, kwargs: dict) -> Callable | None:
     """What to run on fakes instead of the operation, where that is known."""
+    if function in POOLING:
+        return pooled
     if function not in RECURRENT or kwargs or len(args) != 9 or type(args[8]) is not bool:  # else: packed sequences
         return None
     plain = not torch.is_autocast_enabled(args[0].device.type)

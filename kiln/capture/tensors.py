@@ -267,7 +267,8 @@ def needs_node(function: object, result: object, leaves: list[torch.Tensor]) -> 
     return bool(tensor_leaves(result)) or (result is None and bool(leaves)) or (result == [] and bool(leaves))
 
 
-EFFECTS: set[object] = set()  # operations kept for what they do (set by calls.py)
+EFFECTS: set[object] = {torch._assert_async}  # type: ignore[attr-defined]
+"""Operations kept for what they do."""
 
 
 def to_nodes(trace: Trace, value: object) -> object:

@@ -1,0 +1,93 @@
+"""Branches on tensors that only guard against an error are captured; the error is the program's own.
+
+PYTEST_DONT_REWRITE: the assertions here are the programs under test.
+"""
+
+import pytest
+import torch
+
+import kiln
+from kiln.testing import check
+
+GOOD, BAD = torch.ones(3), torch.tensor([1.0, -1.0, 1.0])
+
+
+def asserted(x):
+    assert (x > 0).all(), f"all of {len(x)} must be positive"
+    return x * 2
+
+
+def bare(x):
+    assert x.min() > 0
+    return x.sqrt()
+
+
+def checked(x):
+    if (x <= 0).any():
+        raise ValueError("positive numbers only")
+    return x.log()
+
+
+def checked_far(x):
+    y = x + 1
+    if not torch.all(x > 0):
+        message = "positive" + " numbers"
+        print(message)
+        raise ValueError(message)
+    return y * 2
+
+
+def handled(x):
+    try:
+        return checked(x)
+    except ValueError:
+        return x * 0
+
+
+def inside(x):
+    return asserted(x) + checked(x)
+
+
+@pytest.mark.parametrize("program", [asserted, bare, checked, checked_far, handled, inside])
+def test_checks_of_values_are_captured_and_raise_as_in_eager(program):
+    check(program, calls=[(GOOD,), (BAD,), (GOOD,)], fullgraph=True, graphs=1)
+
+
+def test_a_real_branch_still_breaks():
+    def branch(x):
+        if (x > 0).all():
+            return x * 2
+        return x / 2
+
+    check(branch, calls=[(GOOD,), (BAD,)])
+    with pytest.raises(kiln.exc.Unsupported):
+        kiln.compile(branch, fullgraph=True)(GOOD)
+
+
+def test_a_check_after_an_effect_is_undone():
+    def count(x, total):
+        total += x.sum()
+        assert (x > 0).all()
+        return x + torch.rand(3)
+
+    check(count, calls=[(x, torch.zeros(())) for x in (GOOD, BAD, GOOD)], fullgraph=True, graphs=1)
+
+
+def test_a_tensor_with_several_values_is_ambiguous():
+    def several(x):
+        assert x > 0
+        return x
+
+    check(several, GOOD)
+
+
+def test_sizes_searched_for_a_number_stay_symbolic():
+    def program(x):
+        return x * 2 if 0 in x.shape else x + 1
+
+    check(program, calls=[(torch.ones(n, 2),) for n in (3, 4, 5, 6)], graphs=2, recompiles=1)
+
+
+def test_pooling_over_a_symbolic_length():
+    pool = torch.nn.MaxPool1d(3, 2, padding=1)
+    check(lambda x: pool(x), calls=[(torch.randn(2, 3, n),) for n in (8, 11, 12, 17)], graphs=2, recompiles=1)
