@@ -1,8 +1,9 @@
 """What capture costs: Kiln beside torch.compile(backend="eager"), in one run.
 
-Dispatch of a compiled function, time to the first result of a new function, the first compile of a process, and what
-`import kiln` adds to `import torch`. Repeats of the two are interleaved, so that a machine that slows down slows down
-both; the numbers are medians. The last line is the result as JSON.
+Dispatch of a compiled function, and of modules with many parameters (whose graph does nothing, so that guards and the
+reading of parameters are all there is); time to the first result of a new function and of six tiny Hugging Face models;
+the first compile of a process, and what `import kiln` adds to `import torch`. Repeats of the two are interleaved, so
+that a machine that slows down slows down both; the numbers are medians. The last line is the result as JSON.
 
     python benchmarks/capture.py [--quick]
 """
@@ -105,6 +106,10 @@ def time_calls(function: Callable[..., Any], args: tuple[Any, ...], calls: int) 
 def measure_dispatch(name: str, function: Callable[..., Any], args: tuple[Any, ...], repeats: int, calls: int) -> Row:
     """The time of a call whose graph is compiled already."""
     contestants = {"eager": function, **{key: compiler(function) for key, compiler in COMPILERS.items()}}
+    return race(name, contestants, args, repeats, calls)
+
+
+def race(name: str, contestants: dict[str, Callable[..., Any]], args: tuple[Any, ...], repeats: int, calls: int) -> Row:
     for contestant in contestants.values():
         for _ in range(50):
             contestant(*args)
@@ -113,6 +118,32 @@ def measure_dispatch(name: str, function: Callable[..., Any], args: tuple[Any, .
         for key in rotated(list(contestants), number):
             times[key].append(time_calls(contestants[key], args, calls))
     return judged(Row(name, **{key: statistics.median(values) for key, values in times.items()}))
+
+
+class Tower(torch.nn.Module):
+    """A module with so many parameters, two in each layer."""
+
+    def __init__(self, parameters: int):
+        super().__init__()
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(4, 4) for _ in range(parameters // 2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def nothing(graph_module: torch.fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
+    """A backend whose code does not compute: what is left is what the compiler adds."""
+    result = (torch.ones(2, 4),)
+    return lambda *inputs: result
+
+
+def measure_module(parameters: int, repeats: int, calls: int) -> Row:
+    """The time of a call of a compiled module whose graph does nothing."""
+    module, x = Tower(parameters), torch.ones(2, 4)
+    contestants = {"kiln": kiln.compile(module, backend=nothing), "peer": torch.compile(module, backend=nothing)}
+    return race(f"dispatch, module, {parameters} parameters", contestants, (x,), repeats, calls)
 
 
 def rotated(items: list[str], number: int) -> list[str]:
@@ -157,6 +188,35 @@ def measure_first_result(ops: int, repeats: int) -> Row:
         for key in rotated(list(COMPILERS), number):
             times[key].append(first_result(COMPILERS[key], ops))
     return judged(Row(f"first result, {ops:,} ops", **{key: statistics.median(each) for key, each in times.items()}))
+
+
+def first_result_of_model(key: str, build: Callable[..., Any]) -> float:
+    """Seconds to the first result of a new model; what was compiled before is forgotten."""
+    model, inputs = build()
+    model.eval()
+    arguments = inputs(2, 8)
+    kiln.reset()
+    torch._dynamo.reset()
+    with no_collection(), torch.no_grad():
+        start = time.perf_counter()
+        COMPILERS[key](model)(**arguments)
+        return time.perf_counter() - start
+
+
+def measure_models(repeats: int) -> Iterator[Row]:
+    """The time to the first result of each of the six models, both compilers warm from the one before."""
+    from tests.models import tiny_models
+
+    for name in ("bert", "gpt2", "llama", "t5", "vit", "whisper"):
+        build = getattr(tiny_models, name)
+        times: dict[str, list[float]] = {key: [] for key in COMPILERS}
+        for key in COMPILERS:
+            first_result_of_model(key, build)
+        for number in range(repeats):
+            for key in rotated(list(COMPILERS), number):
+                times[key].append(first_result_of_model(key, build))
+        medians = {key: statistics.median(each) for key, each in times.items()}
+        yield judged(Row(f"first result, {name}", **medians))
 
 
 # --- whole processes --------------------------------------------------------------------------------------------------
@@ -224,8 +284,11 @@ def measure(quick: bool) -> Iterator[Row]:
     yield measure_dispatch("dispatch, one op", one_op, (x,), repeats, calls)
     tensors = tuple(torch.ones(4) for _ in range(10))
     yield measure_dispatch("dispatch, ten tensors", ten_tensors, tensors, repeats, calls)
+    for parameters in (20, 150, 600):
+        yield measure_module(parameters, repeats, calls // 10)
     for ops, times in ((10, 25), (100, 15), (1000, 7)):
         yield measure_first_result(ops, 3 if quick else times)
+    yield from measure_models(1 if quick else 5)
     yield measure_cold(1 if quick else 5)
     yield measure_import(3 if quick else 7)
 
