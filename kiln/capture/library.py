@@ -40,13 +40,15 @@ def handler_for(function: types.FunctionType) -> Callable | None:
     """How to call a library function without interpreting it; the handler gives a 1-tuple, or None to interpret."""
     if function in PURE_FUNCTIONS or function.__module__ == "inspect":
         return run_pure
-    if function.__code__ in GRAPH_MODULE_CALLS:
+    if function.__code__.co_name == "call_wrapped" and function.__code__ in graph_module_calls():
         return call_graph_module
     return call_dispatch if function.__code__ is DISPATCH_CODE else None
 
 
-# ``__call__`` of each class of graph modules: that of modules, in a try block that only prints more about errors.
-GRAPH_MODULE_CALLS = {code for code in GraphModule.recompile.__code__.co_consts if isinstance(code, types.CodeType)}
+@functools.cache
+def graph_module_calls() -> set[object]:
+    """``__call__`` of each class of graph modules: that of modules, in a try block that only prints about errors."""
+    return {code for code in GraphModule.recompile.__code__.co_consts if isinstance(code, types.CodeType)}
 
 
 def call_graph_module(trace: Trace, function: types.FunctionType, args: tuple, kwargs: dict) -> tuple[object] | None:
