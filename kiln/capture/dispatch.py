@@ -32,7 +32,14 @@ from .frame import COROUTINE_FLAGS, GENERATOR_FLAG, NULL, BreakPoint, Broken, Fi
 from .generators import settle_generators
 from .guards import cell_is_empty
 from .hints import Hints
-from .overrides import Outside, enter_outer_modes, is_intercepted, overrides_aside, without_overrides
+from .overrides import (
+    Outside,
+    enter_outer_modes,
+    is_intercepted,
+    overrides_aside,
+    take_out_conversions,
+    without_overrides,
+)
 from .quiet import quiet
 from .rebuild import CannotRebuild
 from .rewind import Switches, can_rewind
@@ -381,6 +388,7 @@ def assemble_entry(cache: FrameCache, trace: Trace, outcome: Finished | Broken, 
         continuation = continue_after(cache, trace, outcome)
     text = RunText(trace, outcome, continuation)
     outputs = list(text.rebuilder.outputs)
+    take_out_conversions(trace, outputs)  # type: ignore[arg-type]
     inputs = finish_graph(trace, outputs)  # type: ignore[arg-type]
     graph_module = graph = None
     if has_work(trace.graph):
@@ -427,7 +435,7 @@ def compile_graph(cache: FrameCache, trace: Trace, inputs: list, state) -> tuple
     if trace.inference_used:
         compiled = leaving_on_errors(compiled)
     if trace.overriding or trace.outer_modes:
-        compiled = without_overrides(compiled)
+        compiled = without_overrides(compiled, dict(trace.conversions))
     return module, compiled
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
+import torch.fx
 import torch.utils._device
 from torch._C import _get_function_stack_at, _len_torch_function_stack, _pop_torch_function_stack
 from torch._C import _push_on_torch_function_stack as _push
@@ -21,6 +22,7 @@ from torch.overrides import TorchFunctionMode
 
 from .natives import rule
 from .source import Identity, Pinned, Source
+from .tensor_effects import is_named_in_place
 from .trace import Trace
 from .values import Lazy, TensorInfo
 from .wrap import HEAP_TYPE, force
@@ -331,14 +333,53 @@ def modes_changed(trace: Trace) -> object | None:
     return None
 
 
-def without_overrides(graph: Callable) -> Callable:
-    """A graph of what overrides came down to runs without them."""
+def without_overrides(graph: Callable, conversions: dict[int, type]) -> Callable:
+    """A graph of what overrides came down to runs without them, on plain tensors: results get their classes here."""
 
     def run(*inputs):
         with torch._C.DisableTorchFunction():
-            return graph(*inputs)
+            results = graph(*inputs)
+            if not conversions:
+                return results
+            return [
+                value.as_subclass(conversions[place]) if place in conversions else value
+                for place, value in enumerate(results)
+            ]
 
     return run
+
+
+def take_out_conversions(trace: Trace, outputs: list[torch.fx.Node]) -> None:
+    """Leave the classes of tensors to `without_overrides` where no operation can tell.
+
+    With overrides off, operations do not care what class a tensor has, so a backend need not see it.
+    """
+    graph = trace.graph
+    for node in reversed(graph.find_nodes(op="call_function", target=torch.Tensor.as_subclass)):
+        tensor, cls = node.args
+        inside = tensor.op != "placeholder" and all(is_indifferent(user) for user in node.users)
+        places = [place for place, output in enumerate(outputs) if output is node]
+        if not inside:
+            continue
+        for place in places:
+            outputs[place] = tensor
+            trace.conversions.setdefault(place, trace.constants[cls.target])
+        node.replace_all_uses_with(tensor)
+        graph.erase_node(node)
+        if not cls.users:
+            graph.erase_node(cls)
+
+
+def is_indifferent(node: torch.fx.Node) -> bool:
+    """Whether an operation only computes: what changes a tensor, or hangs something on it, needs the very object."""
+    from .torch_calls import LEAF_MODULES, NATIVE_FUNCTIONS
+
+    if node.op == "call_method":
+        return not is_named_in_place(node.target) and node.target not in ("register_hook", "retain_grad")
+    function = node.target
+    own = function in NATIVE_FUNCTIONS or getattr(function, "__module__", None) in (*LEAF_MODULES, "_operator")
+    known = own or function in (getattr, torch.Tensor.as_subclass)
+    return known and not is_named_in_place(function.__name__)
 
 
 @rule(_push)

@@ -406,3 +406,52 @@ def test_aten_operators():
         )
 
     check(program, torch.arange(4.0), fullgraph=True, breaks_every=(None, "line"))
+
+
+# -- classes of results are not the graph's business -------------------------------------------------------------------
+
+
+class Marked(torch.Tensor):
+    pass
+
+
+def leaf(x):
+    y = torch.ones_like(x)
+    y.requires_grad_()
+    return y, y * 2
+
+
+def changed(x):
+    y = x.sin()
+    z = y.view(-1)
+    z.add_(1)
+    y.mul_(2)
+    return y, z
+
+
+def hooked(x):
+    y = x * 3
+    y.register_hook(lambda gradient: gradient * 10)
+    return y * 2, y
+
+
+def same_twice(x):
+    y = x + 1
+    plain = y.as_subclass(torch.Tensor)
+    return y, y, plain, plain * 2, [y.shape, type(y), type(plain)]
+
+
+@pytest.mark.parametrize("program", [leaf, changed, hooked, same_twice])
+def test_class_given_after_the_graph(program):
+    def marked():
+        return (torch.arange(3.0).as_subclass(Marked).requires_grad_(),)
+
+    check(program, make_args=marked, calls=2, fullgraph=True, breaks_every=(None, "line"))
+
+
+def test_graph_of_plain_operations():
+    def program(x):
+        return (x.sin() + 1).cos() * 2
+
+    report = check(program, make_args=lambda: (torch.arange(3.0).as_subclass(Marked),), fullgraph=True, ops=4)
+    assert type(report.returned) is Marked
