@@ -43,10 +43,9 @@ def route(callee: object, options: Options) -> object:
     return callee
 
 
-_CALL: types.CodeType = torch.nn.Module._call_impl.__code__
-PASSING_ON = frozenset(
-    {torch.nn.Module.__call__.__code__, _CALL, *(part for part in _CALL.co_consts if isinstance(part, types.CodeType))}
-)
+_CALLS = (torch.nn.Module._wrapped_call_impl.__code__, torch.nn.Module._call_impl.__code__)
+_INSIDE = [getattr(code, "co_consts", ()) for code in _CALLS if isinstance(code, types.CodeType)]
+PASSING_ON = frozenset({*_CALLS, *(part for parts in _INSIDE for part in parts if isinstance(part, types.CodeType))})
 """How modules are called, with hooks or without: nothing but calls of what is the user's.
 
 It is the same code for all modules; compiled, it would need an entry for each class and each number of hooks.
