@@ -17,9 +17,10 @@ from .appending import list_method
 from .raising import context_of, traceback_of
 from .source import Attribute, Identity, Item, Source, lookup
 from .trace import Trace
-from .values import DELETED, Lazy, Raised, Trampoline, unwrap
+from .values import CONSTANT_TYPES, DELETED, Lazy, Raised, Trampoline, unwrap
 from .wrap import (
     HEAP_TYPE,
+    IDENTITY_TYPES,
     class_attribute,
     class_attribute_source,
     force,
@@ -81,14 +82,13 @@ def load_or(trace: Trace, owner: object, name: str, default: object) -> object:
 
 
 def load_from_instance(trace: Trace, owner: object, name: str) -> object:
-    from .calls import call
 
     cls = type(owner)
     getattribute = lookup(cls, "__getattribute__")
     try:
         if isinstance(getattribute, types.FunctionType):
             class_attribute(trace, cls, "__getattribute__")
-            return call(trace, getattribute, (owner, name), {})
+            return calls.call(trace, getattribute, (owner, name), {})
         return generic_load(trace, owner, name)
     except Raised as raised:
         if not isinstance(raised.error, AttributeError):
@@ -99,7 +99,7 @@ def load_from_instance(trace: Trace, owner: object, name: str) -> object:
         if fallback is torch.nn.Module.__getattr__:
             return load_module_member(trace, owner, name)
         trace.name_source(fallback, class_attribute_source(trace, cls, "__getattr__"))
-        return call(trace, fallback, (owner, name), {})
+        return calls.call(trace, fallback, (owner, name), {})
 
 
 def load_module_member(trace: Trace, module: object, name: str) -> object:
@@ -162,9 +162,8 @@ def load_foreign_method(trace: Trace, owner: object, name: str) -> object:
 
 
 def is_foreign(cls: type) -> bool:
-    from .natives import SAFE_OWNERS
 
-    return not any(base in SAFE_OWNERS for base in cls.__mro__ if base is not object)
+    return not any(base in natives.SAFE_OWNERS for base in cls.__mro__ if base is not object)
 
 
 def load_namespace(trace: Trace, owner: object) -> object:
@@ -186,7 +185,6 @@ def is_data_descriptor(raw: object) -> bool:
 
 def bind_class_attribute(trace: Trace, owner: object, cls: type, name: str, raw: object) -> object:
     """Run the descriptor protocol for an attribute found on the class of an instance."""
-    from .calls import call
 
     kind = type(raw)
     if kind is types.FunctionType:
@@ -196,7 +194,7 @@ def bind_class_attribute(trace: Trace, owner: object, cls: type, name: str, raw:
         function = wrap(trace, raw.__func__, Attribute(class_attribute_source(trace, cls, name), "__func__"))
         return function if kind is staticmethod else bind(trace, function, cls)
     if isinstance(raw, property) and type(raw).__get__ is property.__get__:
-        return call(trace, property_part(trace, cls, name, raw, "fget"), (owner,), {})
+        return calls.call(trace, property_part(trace, cls, name, raw, "fget"), (owner,), {})
     if kind is types.MemberDescriptorType:
         return load_member(trace, owner, name, raw)
     if kind in (types.GetSetDescriptorType,) or isinstance(raw, NATIVE_DESCRIPTORS):
@@ -206,7 +204,7 @@ def bind_class_attribute(trace: Trace, owner: object, cls: type, name: str, raw:
     getter = lookup(kind, "__get__")
     if isinstance(getter, types.FunctionType):
         descriptor = wrap(trace, raw, class_attribute_source(trace, cls, name))
-        return call(trace, getter, (descriptor, owner, cls), {})
+        return calls.call(trace, getter, (descriptor, owner, cls), {})
     if kind is functools.partialmethod or getter is not None:
         return native_get(trace, raw, owner, cls)
     return Lazy(raw, class_attribute_source(trace, cls, name))
@@ -214,10 +212,9 @@ def bind_class_attribute(trace: Trace, owner: object, cls: type, name: str, raw:
 
 def load_cached_property(trace: Trace, owner: object, cls: type, name: str, raw: functools.cached_property) -> object:
     """Computed once and kept in the instance dictionary (where it is found before the descriptor next time)."""
-    from .calls import call
 
     function = wrap(trace, raw.func, Attribute(class_attribute_source(trace, cls, name), "func"))
-    value = call(trace, function, (owner,), {})
+    value = calls.call(trace, function, (owner,), {})
     owner.__dict__[raw.attrname] = value
     return value
 
@@ -290,18 +287,36 @@ def load_from_module(trace: Trace, module: types.ModuleType, name: str) -> objec
         return value
     if name == "__dict__":
         raise trace.fail("reading the __dict__ of a Python module")
-    if name in namespace:
+    if name in namespace and not (
+        type(module) is not types.ModuleType and is_data_descriptor(lookup(type(module), name))
+    ):
         return trace.glance(Lazy(namespace[name], Item(trace.globals_source(namespace), name)))
     try:
         value = getattr(module, name)  # a lazily imported name, or the error that eager raises
     except AttributeError as error:
         trace.guards.add(trace.globals_source(namespace), "lacks_key", name)
         raise Raised(error) from None
-    return wrap(trace, value, trace.pinned(value))
+    if name in namespace or isinstance(value, (types.FunctionType, *IDENTITY_TYPES)):
+        return wrap(trace, value, trace.pinned(value))
+    return load_computed(trace, module, name, value)
+
+
+def load_computed(trace: Trace, module: types.ModuleType, name: str, value: object) -> object:
+    """What a module's ``__getattr__``, or a property of its class, gives: a setting, which may change."""
+    if type(value) not in CONSTANT_TYPES and getattr(module, name) is not value:
+        raise trace.fail(f"{module.__name__}.{name}: the module makes it anew on each look")
+    return wrap(trace, value, Attribute(trace.pinned(module), name))
+
+
+def check_plain_module(trace: Trace, module: types.ModuleType, name: str, doing: str) -> None:
+    """Writing to a module is writing to its dictionary - unless its class has another idea."""
+    kind = type(module)
+    own = lookup(kind, "__setattr__") is not lookup(types.ModuleType, "__setattr__")
+    if own or (kind is not types.ModuleType and is_data_descriptor(lookup(kind, name))):
+        raise trace.fail(f"{doing} {module.__name__}.{name}, for which the module has code of its own")
 
 
 def load_from_class(trace: Trace, cls: type, name: str) -> object:
-    from .calls import call
 
     if isinstance(cls, enum.EnumMeta) and name in cls.__members__:
         value = cls.__members__[name]
@@ -320,7 +335,7 @@ def load_from_class(trace: Trace, cls: type, name: str) -> object:
         return function if kind is staticmethod else bind(trace, function, cls)
     getter = lookup(kind, "__get__")
     if isinstance(getter, types.FunctionType):
-        return call(trace, getter, (wrap(trace, raw, class_attribute_source(trace, cls, name)), None, cls), {})
+        return calls.call(trace, getter, (wrap(trace, raw, class_attribute_source(trace, cls, name)), None, cls), {})
     if getter is not None:
         return native_get_from_class(trace, cls, name)
     return Lazy(raw, class_attribute_source(trace, cls, name))
@@ -334,7 +349,6 @@ def native_get_from_class(trace: Trace, cls: type, name: str) -> object:
 
 
 def load_through_metaclass(trace: Trace, cls: type, name: str, meta: object) -> object:
-    from .calls import call
 
     if name == "__dict__":
         raise trace.fail("reading the __dict__ of a class")
@@ -343,9 +357,9 @@ def load_through_metaclass(trace: Trace, cls: type, name: str, meta: object) -> 
     if meta is None:
         fallback = lookup(type(cls), "__getattr__")
         if isinstance(fallback, types.FunctionType):
-            return call(trace, fallback, (cls, name), {})
+            return calls.call(trace, fallback, (cls, name), {})
     elif isinstance(meta, property):
-        return call(trace, meta.fget, (cls,), {})
+        return calls.call(trace, meta.fget, (cls,), {})
     try:
         value = getattr(cls, name)
     except AttributeError as error:
@@ -490,7 +504,6 @@ LOADERS = {
 
 def store_attribute(trace: Trace, owner: object, name: str, value: object) -> None:
     """``owner.name = value``."""
-    from .calls import call
     from .tensor_attributes import set_tensor_attribute
 
     owner = force(trace, owner)
@@ -499,6 +512,7 @@ def store_attribute(trace: Trace, owner: object, name: str, value: object) -> No
     if isinstance(owner, torch.Tensor):
         set_tensor_attribute(trace, owner, name, value)
     elif isinstance(owner, types.ModuleType):
+        check_plain_module(trace, owner, name, "setting")
         trace.written_globals(owner.__dict__)[name] = value
     elif isinstance(owner, type):
         raise trace.fail(f"assigning to attribute {name!r} of class {owner.__qualname__}")
@@ -506,25 +520,24 @@ def store_attribute(trace: Trace, owner: object, name: str, value: object) -> No
         setter = class_attribute(trace, type(owner), "__setattr__")
         if isinstance(setter, types.FunctionType):
             name_class_value(trace, type(owner), "__setattr__", setter)
-            call(trace, setter, (owner, name, value), {})
+            calls.call(trace, setter, (owner, name, value), {})
         else:
             generic_store(trace, owner, name, value)
 
 
 def generic_store(trace: Trace, owner: object, name: str, value: object) -> None:
     """``object.__setattr__``."""
-    from .calls import call
 
     cls = type(owner)
     if name in ("__dict__", "__class__"):
         raise trace.fail(f"assigning to {name} of a {cls.__qualname__} object", "do it outside the compiled function")
     raw = class_attribute(trace, cls, name)
     if isinstance(raw, property):
-        call(trace, property_part(trace, cls, name, raw, "fset"), (owner, value), {})
+        calls.call(trace, property_part(trace, cls, name, raw, "fset"), (owner, value), {})
         return
     setter = lookup(type(raw), "__set__") if raw is not None else None
     if isinstance(setter, types.FunctionType):
-        call(trace, setter, (wrap(trace, raw, class_attribute_source(trace, cls, name)), owner, value), {})
+        calls.call(trace, setter, (wrap(trace, raw, class_attribute_source(trace, cls, name)), owner, value), {})
         return
     if type(raw) is types.MemberDescriptorType:
         record = trace.record_of(owner)
@@ -547,10 +560,10 @@ def check_writable(trace: Trace, owner: object, name: str) -> None:
 
 def delete_attribute(trace: Trace, owner: object, name: str) -> None:
     """``del owner.name``."""
-    from .calls import call
 
     owner = force(trace, owner)
     if isinstance(owner, types.ModuleType):
+        check_plain_module(trace, owner, name, "deleting")
         load_attribute(trace, owner, name)
         trace.written_globals(owner.__dict__)[name] = DELETED
         return
@@ -558,23 +571,22 @@ def delete_attribute(trace: Trace, owner: object, name: str) -> None:
         raise trace.fail(f"deleting attribute {name!r} of a {type(owner).__qualname__}")
     deleter = class_attribute(trace, type(owner), "__delattr__")
     if isinstance(deleter, types.FunctionType):
-        call(trace, deleter, (owner, name), {})
+        calls.call(trace, deleter, (owner, name), {})
     else:
         generic_delete(trace, owner, name)
 
 
 def generic_delete(trace: Trace, owner: object, name: str) -> None:
     """``object.__delattr__``."""
-    from .calls import call
 
     cls = type(owner)
     raw = class_attribute(trace, cls, name)
     if isinstance(raw, property):
-        call(trace, property_part(trace, cls, name, raw, "fdel"), (owner,), {})
+        calls.call(trace, property_part(trace, cls, name, raw, "fdel"), (owner,), {})
         return
     deleter = lookup(type(raw), "__delete__") if raw is not None else None
     if isinstance(deleter, types.FunctionType):
-        call(trace, deleter, (wrap(trace, raw, class_attribute_source(trace, cls, name)), owner), {})
+        calls.call(trace, deleter, (wrap(trace, raw, class_attribute_source(trace, cls, name)), owner), {})
         return
     if type(raw) is types.MemberDescriptorType:
         load_member(trace, owner, name, raw)
@@ -590,3 +602,6 @@ def generic_delete(trace: Trace, owner: object, name: str) -> None:
 
 
 __all__ = ["Identity", "delete_attribute", "generic_load", "load_attribute", "load_or", "store_attribute"]
+
+
+from . import calls, natives  # noqa: E402  (last: they need what is above, and it them, but only when called)

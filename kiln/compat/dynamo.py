@@ -12,8 +12,10 @@ from typing import Any
 import torch
 
 from .. import _native, api, exc
-from .. import explain as explaining
 from ..backends import backend_name, list_backends, lookup_backend, register_backend
+from ..capture import kiln_calls as rules_of_kiln
+from ..capture.natives import rule
+from ..explain import explain as kiln_explain
 from ..modules import OptimizedModule
 from .missing import Missing
 from .reasons import GuardFail, translated
@@ -141,7 +143,10 @@ class Optimize:
         dynamic = self.arguments["dynamic"]
         if dynamic is None and not dynamo_config.assume_static_by_default:
             dynamic = True
-        return api.compile(target, **{**self.arguments, "dynamic": dynamic})
+        compiled = api.compile(target, **{**self.arguments, "dynamic": dynamic})
+        if isinstance(compiled, _native.Dispatcher):
+            compiled.__dict__.setdefault("_torchdynamo_orig_callable", target)  # how libraries find the original
+        return compiled
 
     def __enter__(self) -> None:
         if dynamo_config.raise_on_ctx_manager_usage:
@@ -241,6 +246,18 @@ def pass_through(fn: Any = None, *args: Any, **kwargs: Any) -> Any:
     return (lambda function: function) if fn is None else fn
 
 
+def graph_break(msg: str = "") -> None:
+    """``torch._dynamo.graph_break``."""
+
+
+@rule(graph_break)
+def rule_graph_break(trace: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Ends the graph, except where torch's own code asks its compiler to: in the optimizers, for reasons of its own."""
+    if trace.frames and trace.frames[-1].globals.get("__name__", "").startswith("torch."):
+        return
+    rules_of_kiln.rule_graph_break(trace, args, {"message": kwargs["msg"]} if "msg" in kwargs else {})
+
+
 def leaf_function(fn: Any) -> Any:
     """``torch._dynamo.decorators.leaf_function``: in graphs as it is; Kiln runs it on fakes, and needs none of it."""
     api.allow_in_graph(fn)
@@ -325,7 +342,7 @@ def explain(f: Any, *extra_args: Any, **extra_kwargs: Any) -> Any:
     """``torch._dynamo.explain``."""
 
     def inner(*args: Any, **kwargs: Any) -> ExplainOutput:
-        found = explaining.explain(f)(*args, **kwargs)
+        found = kiln_explain(f)(*args, **kwargs)
         operations = [
             [node.target for node in graph.graph.nodes if node.op.startswith("call_")] for graph in found.graphs
         ]

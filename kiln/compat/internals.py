@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import types
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -89,9 +89,12 @@ def nop(f: Any, _: Any = None) -> Any:
     return f
 
 
-def reset_metrics() -> None:
-    import sys
+METRICS: dict[str, Any] = {"generated_kernel_count": 0, "generated_cpp_vec_kernel_count": 0}
 
-    metrics: types.ModuleType | None = sys.modules.get(".".join(("torch", "_inductor", "metrics")))
-    if metrics is not None:
-        metrics.generated_kernel_count = 0  # type: ignore[attr-defined]
+
+def reset_metrics() -> None:
+    sys.modules[METRICS_MODULE].__dict__.update(METRICS)
+
+
+METRICS_MODULE = "torch._inductor.metrics"
+METRICS_ROWS = {**METRICS, "reset": reset_metrics}

@@ -228,7 +228,7 @@ def evaluated(value: ast.expr | None) -> Any:
         return ast.literal_eval(value)
     except (ValueError, TypeError, SyntaxError):
         pass
-    if not all(isinstance(node, _ASKING) for node in ast.walk(value)) or "os." not in ast.unparse(value):
+    if not all(_asks_environment(node) for node in ast.walk(value)) or "os." not in ast.unparse(value):
         return _NOTHING
     try:
         return eval(compile(ast.Expression(value), "<setting>", "eval"), {"__builtins__": {}, "os": os, "int": int})
@@ -236,5 +236,12 @@ def evaluated(value: ast.expr | None) -> Any:
         return _NOTHING
 
 
-_ASKING = (ast.Call, ast.Attribute, ast.Name, ast.Constant, ast.Compare, ast.cmpop, ast.BoolOp, ast.boolop)
-_ASKING += (ast.UnaryOp, ast.unaryop, ast.Load, ast.IfExp)
+def _asks_environment(node: ast.AST) -> bool:
+    """Whether a part of an expression is harmless: ``os.environ.get("NAME", "0").lower() == "1"``."""
+    if isinstance(node, ast.Attribute):
+        return node.attr in ("environ", "get", "getenv", "lower", "upper", "strip")
+    return isinstance(node, _HARMLESS)
+
+
+_HARMLESS = (ast.Call, ast.Name, ast.Constant, ast.Compare, ast.cmpop, ast.BoolOp, ast.boolop, ast.UnaryOp)
+_HARMLESS += (ast.unaryop, ast.Load, ast.IfExp)

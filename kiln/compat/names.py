@@ -55,7 +55,7 @@ DECORATORS = {
     "disallow_in_graph": api.disallow_in_graph,
     "dont_skip_tracing": dynamo.pass_through,
     "forbid_in_graph": api.disallow_in_graph,
-    "graph_break": api.graph_break,
+    "graph_break": dynamo.graph_break,
     "nonstrict_trace": api.allow_in_graph,
     "leaf_function": dynamo.leaf_function,
     "run": dynamo.run,
@@ -170,7 +170,7 @@ CONTENTS: dict[str, dict[str, Any] | Callable[[], dict[str, Any]]] = {
     "torch._inductor": {"compile": later("codegen"), "aot_compile": later("codegen")},
     "torch._inductor.fx_passes.dedupe_symint_uses": {"dedupe_symints": lambda graph: None},  # only tidies up
     "torch._inductor.compile_fx": {"compile_fx": later("codegen"), "compile_fx_inner": later("codegen")},
-    "torch._inductor.metrics": {"reset": internals.reset_metrics, "generated_kernel_count": 0},
+    "torch._inductor.metrics": internals.METRICS_ROWS,
     "torch._inductor.test_case": tests,
     "torch._inductor.codecache": {"PyCodeCache": internals.PyCodeCache},
     "torch._inductor.compiler_bisector": {"CompilerBisector": internals.CompilerBisector},

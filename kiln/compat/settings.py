@@ -32,7 +32,8 @@ class Setting:
         return not value if self.inverted else value
 
     def write(self, value: Any) -> None:
-        setattr(kiln_config, self.name, not value if self.inverted else value)
+        kind = type(getattr(kiln_config, self.name))  # torch takes 1 for True
+        setattr(kiln_config, self.name, kind(not value if self.inverted else value))
 
 
 class ConfigModule(types.ModuleType):
@@ -86,6 +87,7 @@ class ConfigModule(types.ModuleType):
 
     def __delattr__(self, name: str) -> None:
         """``unittest.mock`` deletes, looks, and sets again."""
+        self._values.pop(name, None)
         self._hidden.add(name)
 
     def __dir__(self) -> list[str]:

@@ -53,6 +53,7 @@ def same(
 def collect_results(model: torch.nn.Module, prediction: Any, loss: Any, example_inputs: Any) -> list[Any]:
     """Outputs, loss, and the gradients of parameters and inputs, for a comparison."""
     inputs = example_inputs if isinstance(example_inputs, list | tuple) else list(example_inputs.values())
+    model = dynamo.innermost_fn(model)
     gradients = {name: _clone(parameter.grad) for name, parameter in model.named_parameters()}
     buffers = {name: _clone(buffer) for name, buffer in model.named_buffers()}
     return [prediction, loss, gradients, buffers, [_clone(each.grad) for each in _tensors(inputs)]]
@@ -166,7 +167,7 @@ def standard_test(
 
 def unsupported(x: Any, y: Any) -> Any:
     """A function that ends a graph, and gives its second argument."""
-    dynamo.api.graph_break()
+    dynamo.graph_break()
     return y
 
 
