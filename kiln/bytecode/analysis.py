@@ -1,6 +1,6 @@
 """Flow analyses over `Bytecode`: successors, reachability, liveness, definite assignment, stack layout, loops.
 
-All results are indexed by instruction index.
+All results are indexed by instruction index.  Who wants several hands on `flow` and `stack_kinds`, which they share.
 """
 
 from dataclasses import dataclass
@@ -35,7 +35,15 @@ QUIET = frozenset({
 
 def flow(bytecode: Bytecode, exceptional: bool = True) -> list[list[int]]:
     """Successor indices of every instruction, with (unless told otherwise) the exception handler last."""
-    edges = [[after.index for after in successors(bytecode, instruction)] for instruction in bytecode.instructions]
+    edges = [
+        [index + 1] if instruction.op not in NO_FALLTHROUGH else []
+        for index, instruction in enumerate(bytecode.instructions)
+    ]
+    if edges and edges[-1]:
+        edges[-1].clear()
+    for index, instruction in enumerate(bytecode.instructions):
+        if instruction.op in HAS_JUMP:
+            edges[index].append(instruction.argval.index)  # type: ignore[attr-defined]
     if exceptional:
         for index, entry in enumerate(bytecode.handler_at):
             if entry is not None and bytecode.instructions[index].op not in QUIET:
@@ -102,14 +110,14 @@ class _Names:
         return self._sets[mask]
 
 
-def live_locals(bytecode: Bytecode) -> list[frozenset[str]]:
+def live_locals(bytecode: Bytecode, edges: list[list[int]] | None = None) -> list[frozenset[str]]:
     """Names whose value (or unboundness) on entry of each instruction may still matter.
 
     Cell and free variables are always in.  An instruction that may raise needs what its handler needs.  A variable
     put aside while an inlined comprehension runs counts as read only if somebody reads it once it is back.
     """
     names = _Names(bytecode)
-    edges = flow(bytecode)
+    edges = flow(bytecode) if edges is None else edges
     restores = _restores(bytecode)
     live = _live_masks(bytecode, names, edges, wanted=False)
     # What is put aside may come back under another name (in the code of a segment), so one that is read stands for all.
@@ -167,7 +175,9 @@ def _live_masks(bytecode: Bytecode, names: _Names, edges: list[list[int]], wante
     return live
 
 
-def assigned(bytecode: Bytecode) -> list[frozenset[str]]:
+def assigned(
+    bytecode: Bytecode, edges: list[list[int]] | None = None, kinds: list[Stack | None] | None = None
+) -> list[frozenset[str]]:
     """Names certainly bound on entry of each instruction.
 
     Cell and free variables count as bound, for they hold a cell; but an inlined comprehension may use the place of one
@@ -176,8 +186,8 @@ def assigned(bytecode: Bytecode) -> list[frozenset[str]]:
     """
     names = _Names(bytecode)
     everything = (1 << len(names.names)) - 1
-    kinds = stack_kinds(bytecode)
-    edges = flow(bytecode)
+    kinds = stack_kinds(bytecode) if kinds is None else kinds
+    edges = flow(bytecode) if edges is None else edges
     bound = [everything] * len(edges)
     if not bound:
         return []
@@ -280,9 +290,11 @@ class Loop:
     body: frozenset[int]
 
 
-def loops(bytecode: Bytecode) -> list[Loop]:
+def loops(bytecode: Bytecode, edges: list[list[int]] | None = None) -> list[Loop]:
     """The loops, outermost first.  Back edges to one header make one loop; ways through handlers count as ways."""
-    edges = flow(bytecode)
+    edges = flow(bytecode) if edges is None else edges
+    if all(after > index for index, ways in enumerate(edges) for after in ways):
+        return []
     before: list[list[int]] = [[] for _ in edges]
     for index, after in enumerate(edges):
         for successor in after:

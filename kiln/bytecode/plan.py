@@ -49,10 +49,10 @@ class Plan:
         replaced = normalize(self.bytecode)
         self.original_index = {replaced[old][0].index: at for at, old in reversed(list(enumerate(before)))}
         self.units = [_unit(before, replaced, index) for index in breaks]
-        self.kinds = stack_kinds(self.bytecode)
-        self.live = live_locals(self.bytecode)
-        self.bound = assigned(self.bytecode)
         self.edges = flow(self.bytecode)
+        self.kinds = stack_kinds(self.bytecode)
+        self.live = live_locals(self.bytecode, self.edges)
+        self.bound = assigned(self.bytecode, self.edges, self.kinds)
         self.cells = [name for name in self._cell_names() if not name.startswith(OWN_PREFIX)]
         for first, _ in self.units:
             if self.kinds[first] is None:
@@ -77,7 +77,7 @@ class Plan:
     def _cut_points(self) -> list[int]:
         """The breaks and the headers of the loops around them."""
         cuts = [first for first, _ in self.units]
-        for loop in loops(self.bytecode):
+        for loop in loops(self.bytecode, self.edges):
             inside = any(first in loop.body for first, _ in self.units)
             if inside and loop.header not in cuts:
                 cuts.append(loop.header)

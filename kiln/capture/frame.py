@@ -12,6 +12,7 @@ import weakref
 from dataclasses import dataclass
 
 from ..bytecode import Bytecode, Instruction, decode
+from ..bytecode.plan import OWN_PREFIX
 from ..bytecode.analysis import reachable
 from ..config import config
 from .callers import FILE as CALLERS_FILE
@@ -31,11 +32,13 @@ _DECODED: dict[int, tuple[weakref.ref, Bytecode]] = {}
 
 
 def decoded(code: types.CodeType) -> Bytecode:
-    """The instructions of a code object, decoded once."""
+    """The instructions of a code object, decoded once; but a continuation is not called again and again."""
     known = _DECODED.get(id(code))
     if known is not None and known[0]() is code:
         return known[1]
     bytecode = decode(code)
+    if any(name.startswith(OWN_PREFIX) for name in (*code.co_freevars, *code.co_varnames)):
+        return bytecode
     key, table = id(code), _DECODED  # the module's own name is gone when the interpreter shuts down
     table[key] = (weakref.ref(code, lambda _: table.pop(key, None)), bytecode)
     return bytecode
