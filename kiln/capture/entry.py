@@ -30,7 +30,7 @@ from .overrides import modes_changed
 from .rebuild import CannotRebuild, Rebuilder, Text
 from .registrations import undo_lines, write_registrations
 from .rewind import Snapshot, Switches
-from .source import Source, parameter_name
+from .source import GlobalsOf, Source, parameter_name
 from .trace import Trace
 from .values import TensorInfo
 
@@ -207,8 +207,6 @@ class CheckText(Text):
 
 def is_table_guard(guard: Guard) -> bool:
     """Whether a guard is about an entry of a fixed dictionary: those are checked natively, all at once."""
-    from .source import GlobalsOf
-
     if guard.kind == "identity":
         return is_global_lookup(guard.source)
     return guard.kind == "lacks_key" and isinstance(guard.source, GlobalsOf)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 import torch
 
 from ..bytecode.split import UNBOUND
-from . import natives
+from . import calls, natives
 from .raising import from_native
 from .rules import get_iterator, next_item, special_method, truth, type_of
 from .symbols import concrete, is_symbolic
@@ -132,13 +132,12 @@ def record_operator(trace: Trace, function: object, *operands: object) -> object
 
 
 def inplace(trace: Trace, sign: str, left: object, right: object) -> object:
-    from .calls import call
 
     function, name = INPLACE[sign]
     if has_python_method(left):
         method = special_method(trace, left, name)
         if method is not None:
-            result = force(trace, call(trace, method, (left, right), {}))
+            result = force(trace, calls.call(trace, method, (left, right), {}))
             if result is not NotImplemented:
                 return result
     if has_python_method(left) or has_python_method(right):
@@ -157,7 +156,6 @@ def interpreted(
     trace: Trace, sign: str, function: object, name: str, reflected: str, left: object, right: object
 ) -> object:
     """CPython's rule: the right operand first if its class is a proper subclass, else left, then right."""
-    from .calls import call
 
     attempts = [(left, right, name)]
     if type(left) is not type(right) or sign in COMPARE:
@@ -169,7 +167,7 @@ def interpreted(
     for owner, other, method_name in attempts:
         method = special_method(trace, owner, method_name)
         if method is not None:
-            result = force(trace, call(trace, method, (owner, other), {}))
+            result = force(trace, calls.call(trace, method, (owner, other), {}))
         else:
             result = native_attempt(trace, owner, other, method_name)
         if result is not NotImplemented:
@@ -186,12 +184,11 @@ def interpreted(
 
 def negated_equality(trace: Trace, left: object, right: object) -> object:
     """The default ``!=`` is the negation of ``==``."""
-    from .calls import call
 
     for owner, other in ((left, right), (right, left)):
         method = special_method(trace, owner, "__eq__")
         if method is not None:
-            result = force(trace, call(trace, method, (owner, other), {}))
+            result = force(trace, calls.call(trace, method, (owner, other), {}))
             if result is not NotImplemented:
                 return not truth(trace, result)
     return left is not right
@@ -235,14 +232,13 @@ def compare_tensor(trace: Trace, sign: str, function: object, left: object, righ
 
 
 def unary(trace: Trace, name: str, value: object) -> object:
-    from .calls import call
 
     function, method_name = UNARY[name]
     if isinstance(value, torch.Tensor):
         return record_operator(trace, function, value)
     method = special_method(trace, value, method_name) if has_python_method(value) else None
     if method is not None:
-        return call(trace, method, (value,), {})
+        return calls.call(trace, method, (value,), {})
     return natives.call_native_default(trace, function, (value,), {})
 
 
@@ -301,11 +297,10 @@ def guard_identity(trace: Trace, value: object) -> None:
 
 def contains(trace: Trace, container: object, value: object) -> bool:
     """``value in container``."""
-    from .calls import call
 
     method = special_method(trace, container, "__contains__")
     if method is not None:
-        return truth(trace, call(trace, method, (container, value), {}))
+        return truth(trace, calls.call(trace, method, (container, value), {}))
     if isinstance(container, torch.Tensor):
         raise trace.fail("`in` on a tensor: it needs the tensor's values")
     if type(container) in natives.VIEW_TYPES:
@@ -361,7 +356,6 @@ def search(trace: Trace, items: Iterator, value: object) -> bool:
 
 def get_item(trace: Trace, container: object, key: object) -> object:
     """``container[key]``; may be lazy."""
-    from .calls import call
 
     key = index_of(trace, container, key)
     if isinstance(container, torch.Tensor):
@@ -372,7 +366,7 @@ def get_item(trace: Trace, container: object, key: object) -> object:
         return class_item(trace, container, key)  # type: ignore[arg-type]
     method = special_method(trace, container, "__getitem__")
     if method is not None:
-        return call(trace, method, (container, key), {})
+        return calls.call(trace, method, (container, key), {})
     if isinstance(container, Opaque):
         raise trace.fail("indexing a graph value that is not a tensor")
     return subscript(trace, "__getitem__", container, key)
@@ -383,7 +377,6 @@ SEQUENCES = (list, tuple, str, bytes, bytearray, range, torch.Tensor)
 
 def index_of(trace: Trace, container: object, key: object) -> object:
     """A key for a sequence, with the ``__index__`` of user classes asked."""
-    from .calls import call
 
     if not isinstance(container, SEQUENCES) or type(key) in SIMPLE or isinstance(key, torch.Tensor):
         return key
@@ -392,7 +385,7 @@ def index_of(trace: Trace, container: object, key: object) -> object:
     if type(key) is tuple and isinstance(container, torch.Tensor):
         return tuple([index_of(trace, container, part) for part in key])
     method = special_method(trace, key, "__index__")
-    return key if method is None else call(trace, method, (key,), {})
+    return key if method is None else calls.call(trace, method, (key,), {})
 
 
 def subscript(trace: Trace, name: str, container: object, *operands: object) -> object:
@@ -412,11 +405,10 @@ def subscript(trace: Trace, name: str, container: object, *operands: object) -> 
 
 def missing_item(trace: Trace, container: dict, key: object) -> object:
     """A dict subclass with a Python ``__missing__``."""
-    from .calls import call
 
     if contains_hashed(trace, container, key):
         return dict.__getitem__(container, key)
-    return call(trace, special_method(trace, container, "__missing__"), (container, key), {})
+    return calls.call(trace, special_method(trace, container, "__missing__"), (container, key), {})
 
 
 @natives.rule(dict.__getitem__)
@@ -436,13 +428,12 @@ def slice_concrete(trace: Trace, key: object) -> object:
 
 def class_item(trace: Trace, cls: type, key: object) -> object:
     """``list[int]``, ``Color["RED"]``."""
-    from .calls import call
 
     method = natives.lookup(type(cls), "__getitem__")
     if isinstance(method, types.FunctionType) and type(cls).__module__ != "typing":
         if isinstance(cls, natives.enum.EnumMeta):
             return plain(trace, operator.getitem, cls, concrete(trace, key))
-        return call(trace, method, (cls, key), {})
+        return calls.call(trace, method, (cls, key), {})
     made = plain(trace, operator.getitem, cls, key)
     trace.pinned(made)
     return made
@@ -450,7 +441,6 @@ def class_item(trace: Trace, cls: type, key: object) -> object:
 
 def set_item(trace: Trace, container: object, key: object, value: object) -> None:
     """``container[key] = value``."""
-    from .calls import call
 
     key = index_of(trace, container, key)
     if isinstance(container, torch.Tensor):
@@ -458,7 +448,7 @@ def set_item(trace: Trace, container: object, key: object, value: object) -> Non
         return
     method = special_method(trace, container, "__setitem__")
     if method is not None:
-        call(trace, method, (container, key, value), {})
+        calls.call(trace, method, (container, key, value), {})
         return
     if type(key) is slice:
         value = operand_iterable(trace, force(trace, value))
@@ -467,12 +457,11 @@ def set_item(trace: Trace, container: object, key: object, value: object) -> Non
 
 def delete_item(trace: Trace, container: object, key: object) -> None:
     """``del container[key]``."""
-    from .calls import call
 
     key = index_of(trace, container, key)
     method = special_method(trace, container, "__delitem__")
     if method is not None:
-        call(trace, method, (container, key), {})
+        calls.call(trace, method, (container, key), {})
         return
     subscript(trace, "__delitem__", container, key)
 
@@ -530,7 +519,6 @@ def plain_mapping(trace: Trace, value: object) -> dict[str, object]:
 def call_getter(trace: Trace, getter: object, args: tuple, kwargs: dict) -> object:
     """``itemgetter``, ``attrgetter`` and ``methodcaller`` objects."""
     from .attributes import load_attribute
-    from .calls import call
 
     if len(args) != 1 or kwargs:
         raise trace.fail(f"a call to an operator.{type(getter).__name__} with wrong arguments")
@@ -543,7 +531,7 @@ def call_getter(trace: Trace, getter: object, args: tuple, kwargs: dict) -> obje
             if maker is operator.methodcaller
             else (maker.args[0], made_of, maker.keywords)
         )
-        return call(trace, load_attribute(trace, owner, name), tuple(made_of), dict(keywords))
+        return calls.call(trace, load_attribute(trace, owner, name), tuple(made_of), dict(keywords))
     if isinstance(getter, operator.itemgetter):
         found = [get_item(trace, owner, item) for item in made_of]
     else:

@@ -11,10 +11,15 @@ import collections
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TypeVar, dataclass_transform
+
+AnySource = TypeVar("AnySource", bound="Source")
 
 
 class Source:
     """Base of all sources. Subclasses are frozen dataclasses: hashable, comparable; most have a ``base``."""
+
+    _hash: int | None = None
 
     def render(self, base: str, bind: Callable[[object, str], str]) -> str:
         """The expression that reads this source, given the expression of its base."""
@@ -24,7 +29,24 @@ class Source:
         raise NotImplementedError
 
 
-@dataclass(frozen=True)
+@dataclass_transform(frozen_default=True)
+def source(cls: type[AnySource]) -> type[AnySource]:
+    """A frozen dataclass that works out its hash once: sources are long chains, and keys of many dictionaries."""
+    cls = dataclass(frozen=True)(cls)
+    compute = cls.__hash__
+
+    def cached(self: Source) -> int:
+        found = self._hash
+        if found is None:
+            found = compute(self)
+            object.__setattr__(self, "_hash", found)
+        return found
+
+    cls.__hash__ = cached  # type: ignore[method-assign]
+    return cls
+
+
+@source
 class Local(Source):
     """A parameter of the captured function."""
 
@@ -37,7 +59,7 @@ class Local(Source):
         return f"L[{self.name!r}]"
 
 
-@dataclass(frozen=True)
+@source
 class GlobalsOf(Source):
     """A globals dictionary: of the captured function itself (``owner is None``) or of another function's module."""
 
@@ -50,7 +72,7 @@ class GlobalsOf(Source):
         return "G" if self.owner is None else f"G<{self.owner.value.get('__name__', '?')}>"
 
 
-@dataclass(frozen=True)
+@source
 class ClosureCell(Source):
     """The cell object at a position of the captured function's closure."""
 
@@ -64,7 +86,7 @@ class ClosureCell(Source):
         return f"closure {self.name!r}"
 
 
-@dataclass(frozen=True)
+@source
 class Pinned(Source):
     """An object that the entry holds itself (a module, a class): no path leads to it, none is needed."""
 
@@ -92,7 +114,7 @@ class Identity:
         return isinstance(other, Identity) and other.value is self.value
 
 
-@dataclass(frozen=True)
+@source
 class Attribute(Source):
     """A native attribute read (``base.name``); only where no user code can run."""
 
@@ -106,7 +128,7 @@ class Attribute(Source):
         return self.base.describe() if self.name == "cell_contents" else f"{self.base.describe()}.{self.name}"
 
 
-@dataclass(frozen=True)
+@source
 class InstanceAttribute(Source):
     """An entry of the instance dictionary, read without running descriptors or ``__getattr__``."""
 
@@ -120,7 +142,7 @@ class InstanceAttribute(Source):
         return f"{self.base.describe()}.{self.name}"
 
 
-@dataclass(frozen=True)
+@source
 class ClassAttribute(Source):
     """What the class's method resolution order gives for a name, without descriptors being run."""
 
@@ -134,7 +156,7 @@ class ClassAttribute(Source):
         return f"{self.base.describe()}.{self.name}"
 
 
-@dataclass(frozen=True)
+@source
 class Slot(Source):
     """A ``__slots__`` member, read through its descriptor."""
 
@@ -149,7 +171,7 @@ class Slot(Source):
         return f"{self.base.describe()}.{self.name}"
 
 
-@dataclass(frozen=True)
+@source
 class Item(Source):
     """``base[key]`` for a builtin container; subclasses are read past any ``__getitem__`` of theirs.
 
@@ -173,7 +195,7 @@ class Item(Source):
         return f"{self.base.describe()}[{key!r}]"
 
 
-@dataclass(frozen=True)
+@source
 class ElementAt(Source):
     """The n-th element of an iterable that has no index (dictionary keys, sets, deques)."""
 
@@ -187,7 +209,7 @@ class ElementAt(Source):
         return f"list({self.base.describe()})[{self.index}]"
 
 
-@dataclass(frozen=True)
+@source
 class Referent(Source):
     """What a weak reference refers to."""
 
@@ -200,7 +222,7 @@ class Referent(Source):
         return f"{self.base.describe()}()"
 
 
-@dataclass(frozen=True)
+@source
 class ValueAt(Source):
     """The value at a position of a dictionary, where the key is an object that the entry must not keep alive."""
 
@@ -214,7 +236,7 @@ class ValueAt(Source):
         return f"list({self.base.describe()}.values())[{self.index}]"
 
 
-@dataclass(frozen=True)
+@source
 class TypeOf(Source):
     """``type(base)``."""
 
@@ -227,7 +249,7 @@ class TypeOf(Source):
         return f"type({self.base.describe()})"
 
 
-@dataclass(frozen=True)
+@source
 class Made(Source):
     """A variable of the run function, which it makes itself before it calls the graph."""
 
@@ -240,7 +262,7 @@ class Made(Source):
         return self.name.removeprefix("_k_")
 
 
-@dataclass(frozen=True)
+@source
 class Literal(Source):
     """A number written in the program: an operand of a :class:`Computed`. (1, 1.0 and True are three literals.)"""
 
@@ -254,7 +276,7 @@ class Literal(Source):
         return self.text
 
 
-@dataclass(frozen=True)
+@source
 class Computed(Source):
     """What a function without effects gives for numbers that are read from other sources."""
 
