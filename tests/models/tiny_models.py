@@ -20,6 +20,11 @@ WIDTH = dict(hidden_size=16, num_hidden_layers=2, num_attention_heads=2, interme
 Inputs = Callable[[int, int], dict[str, Any]]
 
 
+def settings(given: dict[str, Any], **defaults: Any) -> dict[str, Any]:
+    """A configuration: the caller's settings before ours."""
+    return {**defaults, **given}
+
+
 def numbers(*shape: int, below: int = WORDS) -> torch.Tensor:
     """Token numbers; never those that mean the end or padding."""
     return torch.randint(3, below, shape)
@@ -34,12 +39,15 @@ def attention_mask(batch: int, length: int) -> torch.Tensor:
 
 def bert(head: str = "BertModel", **more: Any) -> tuple[torch.nn.Module, Inputs]:
     config = transformers.BertConfig(
-        vocab_size=WORDS,
-        max_position_embeddings=32,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
-        **WIDTH,
-        **more,
+        **settings(
+            more,
+            vocab_size=WORDS,
+            max_position_embeddings=32,
+            hidden_dropout_prob=0.0,
+            attention_probs_dropout_prob=0.0,
+            problem_type="single_label_classification",  # else the first call sets it
+            **WIDTH,
+        )
     )
 
     def inputs(batch: int, length: int) -> dict[str, Any]:
@@ -55,15 +63,19 @@ def bert(head: str = "BertModel", **more: Any) -> tuple[torch.nn.Module, Inputs]
 
 def gpt2(head: str = "GPT2LMHeadModel", **more: Any) -> tuple[torch.nn.Module, Inputs]:
     config = transformers.GPT2Config(
-        vocab_size=WORDS,
-        n_positions=32,
-        n_embd=16,
-        n_layer=2,
-        n_head=2,
-        resid_pdrop=0.0,
-        embd_pdrop=0.0,
-        attn_pdrop=0.0,
-        **more,
+        **settings(
+            more,
+            vocab_size=WORDS,
+            n_positions=32,
+            n_embd=16,
+            n_layer=2,
+            n_head=2,
+            bos_token_id=1,
+            eos_token_id=2,
+            resid_pdrop=0.0,
+            embd_pdrop=0.0,
+            attn_pdrop=0.0,
+        )
     )
 
     def inputs(batch: int, length: int) -> dict[str, Any]:
@@ -75,7 +87,9 @@ def gpt2(head: str = "GPT2LMHeadModel", **more: Any) -> tuple[torch.nn.Module, I
 
 def llama(head: str = "LlamaForCausalLM", masked: bool = True, **more: Any) -> tuple[torch.nn.Module, Inputs]:
     config = transformers.LlamaConfig(
-        vocab_size=WORDS, max_position_embeddings=32, num_key_value_heads=1, attention_dropout=0.0, **WIDTH, **more
+        **settings(
+            more, vocab_size=WORDS, max_position_embeddings=32, num_key_value_heads=1, attention_dropout=0.0, **WIDTH
+        )
     )
 
     def inputs(batch: int, length: int) -> dict[str, Any]:
@@ -91,16 +105,18 @@ def llama(head: str = "LlamaForCausalLM", masked: bool = True, **more: Any) -> t
 
 def t5(head: str = "T5ForConditionalGeneration", **more: Any) -> tuple[torch.nn.Module, Inputs]:
     config = transformers.T5Config(
-        vocab_size=WORDS,
-        d_model=16,
-        d_kv=8,
-        d_ff=24,
-        num_layers=2,
-        num_heads=2,
-        relative_attention_num_buckets=8,
-        dropout_rate=0.0,
-        decoder_start_token_id=0,
-        **more,
+        **settings(
+            more,
+            vocab_size=WORDS,
+            d_model=16,
+            d_kv=8,
+            d_ff=24,
+            num_layers=2,
+            num_heads=2,
+            relative_attention_num_buckets=8,
+            dropout_rate=0.0,
+            decoder_start_token_id=0,
+        )
     )
 
     def inputs(batch: int, length: int) -> dict[str, Any]:
@@ -116,12 +132,15 @@ def t5(head: str = "T5ForConditionalGeneration", **more: Any) -> tuple[torch.nn.
 
 def vit(head: str = "ViTForImageClassification", **more: Any) -> tuple[torch.nn.Module, Inputs]:
     config = transformers.ViTConfig(
-        image_size=16,
-        patch_size=4,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
-        **WIDTH,
-        **more,
+        **settings(
+            more,
+            image_size=16,
+            patch_size=4,
+            hidden_dropout_prob=0.0,
+            attention_probs_dropout_prob=0.0,
+            problem_type="single_label_classification",  # else the first call sets it
+            **WIDTH,
+        )
     )
 
     def inputs(batch: int, length: int) -> dict[str, Any]:
@@ -136,22 +155,24 @@ def vit(head: str = "ViTForImageClassification", **more: Any) -> tuple[torch.nn.
 
 def whisper(head: str = "WhisperForConditionalGeneration", **more: Any) -> tuple[torch.nn.Module, Inputs]:
     config = transformers.WhisperConfig(
-        vocab_size=WORDS,
-        d_model=16,
-        encoder_layers=2,
-        decoder_layers=2,
-        encoder_attention_heads=2,
-        decoder_attention_heads=2,
-        encoder_ffn_dim=24,
-        decoder_ffn_dim=24,
-        num_mel_bins=8,
-        max_source_positions=12,
-        max_target_positions=32,
-        pad_token_id=0,
-        bos_token_id=1,
-        eos_token_id=2,
-        decoder_start_token_id=1,
-        **more,
+        **settings(
+            more,
+            vocab_size=WORDS,
+            d_model=16,
+            encoder_layers=2,
+            decoder_layers=2,
+            encoder_attention_heads=2,
+            decoder_attention_heads=2,
+            encoder_ffn_dim=24,
+            decoder_ffn_dim=24,
+            num_mel_bins=8,
+            max_source_positions=12,
+            max_target_positions=32,
+            pad_token_id=0,
+            bos_token_id=1,
+            eos_token_id=2,
+            decoder_start_token_id=1,
+        )
     )
 
     def inputs(batch: int, length: int) -> dict[str, Any]:
