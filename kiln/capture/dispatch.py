@@ -113,12 +113,10 @@ def redefined(dispatcher: _native.Dispatcher) -> None:
 def miss(dispatcher: _native.Dispatcher, args: tuple, kwargs: dict) -> object:
     """No entry fits: compile one, or run eager."""
     function = dispatcher.function
-    with COMPILE_LOCK:
-        run = find_or_compile(dispatcher, function, args, kwargs)
-    try:
+    with foretold.during():
+        with COMPILE_LOCK:
+            run = find_or_compile(dispatcher, function, args, kwargs)
         return run(*args, **kwargs)
-    finally:
-        foretold.forget()
 
 
 def find_or_compile(dispatcher, function, args: tuple, kwargs: dict) -> Callable:

@@ -7,8 +7,10 @@ tracing into *its* callees once more, and a person who counts breaks wants to se
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import types
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from .values import GraphBreak, Place
@@ -26,9 +28,14 @@ class _Latest(threading.local):
 _latest = _Latest()
 
 
-def forget() -> None:
-    """The captured call is over."""
-    _latest.reason = None
+@contextlib.contextmanager
+def during() -> Iterator[None]:
+    """While a call is captured and runs. What its caller told is for its caller's other callees too."""
+    before = _latest.reason
+    try:
+        yield
+    finally:
+        _latest.reason = before
 
 
 def is_retold(reason: GraphBreak) -> bool:

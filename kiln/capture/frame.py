@@ -12,8 +12,8 @@ import weakref
 from dataclasses import dataclass
 
 from ..bytecode import Bytecode, Instruction, decode
-from ..bytecode.plan import OWN_PREFIX
 from ..bytecode.analysis import reachable
+from ..bytecode.plan import OWN_PREFIX
 from ..config import config
 from .callers import FILE as CALLERS_FILE
 from .raising import note_raised

@@ -142,6 +142,13 @@ def test_hooks_after_a_break():
     assert same(compiled(X), model(X))
 
 
+def test_a_break_in_a_hook_counts_once():
+    """Another frame is compiled before the one that breaks: the module's own ``forward``."""
+    model = Basic()
+    model.register_forward_hook(lambda module, args, output: unsupported(output * 2, output))
+    check(model, X, breaks=1, recompiles=0)
+
+
 # -- what is kept, and what is not ----------------------------------------------------------------------------------
 
 
