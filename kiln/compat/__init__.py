@@ -76,13 +76,14 @@ def _standins() -> Any:
 class _Installed:
     def __init__(self) -> None:
         from . import counting, names
-        from .standins import ROOTS, Aside
+        from .standins import ALWAYS_THERE, ROOTS, Aside
 
         finder = _standins()
         self.aside = Aside()
         sys.meta_path.insert(0, finder)
+        finder.return_modules()
         for root in ROOTS:
-            if root in self.aside.modules or root.count(".") == 1 and root.startswith("torch."):
+            if root in self.aside.modules or root in ALWAYS_THERE:
                 importlib.import_module(root)
         self.replaced = [(owner, own, vars(owner).get(own, _ABSENT)) for owner, own, _ in names.replacements()]
         for owner, own, value in names.replacements():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import types
 import weakref
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from typing import Any
 import torch
 
 from .. import _native, api, exc
-from ..backends import backend_name, list_backends, lookup_backend, register_backend
+from ..backends import list_backends, lookup_backend, register_backend
 from ..capture import kiln_calls as rules_of_kiln
 from ..capture.natives import rule
 from ..explain import explain as kiln_explain
@@ -30,7 +31,7 @@ PENDING_BACKENDS = {
     "cudagraphs": "codegen",
 }
 
-DEFAULT_BACKEND = api.compile.__kwdefaults__["backend"]
+DEFAULT_BACKEND: str = inspect.signature(api.compile).parameters["backend"].default
 
 
 def find_backend(backend: Any) -> Any:
@@ -218,7 +219,7 @@ def forget_kept_out() -> None:
 
 
 def run(fn: Any = None) -> Any:
-    """``torch._dynamo.run``: what is compiled already is used, nothing new is compiled."""
+    """``torch._dynamo.run``: nothing new is compiled; on Kiln, the original function runs."""
     return api.disable() if fn is None else disable(fn)
 
 
@@ -377,6 +378,3 @@ def innermost_fn(fn: Any) -> Any:
 def reset() -> None:
     """``torch._dynamo.reset``."""
     api.reset()
-
-
-__all__ = ["backend_name", "compile", "exc", "optimize"]

@@ -243,5 +243,14 @@ def _asks_environment(node: ast.AST) -> bool:
     return isinstance(node, _HARMLESS)
 
 
-_HARMLESS = (ast.Call, ast.Name, ast.Constant, ast.Compare, ast.cmpop, ast.BoolOp, ast.boolop, ast.UnaryOp)
+_HARMLESS: tuple[type[ast.AST], ...] = (
+    ast.Call,
+    ast.Name,
+    ast.Constant,
+    ast.Compare,
+    ast.cmpop,
+    ast.BoolOp,
+    ast.boolop,
+    ast.UnaryOp,
+)
 _HARMLESS += (ast.unaryop, ast.Load, ast.IfExp)

@@ -92,4 +92,4 @@ def is_from_source(source: Any, target: Any) -> bool:
 
 
 def is_constant_source(source: Any) -> bool:
-    return source.guard_source == GuardSource.CONSTANT
+    return bool(source.guard_source == GuardSource.CONSTANT)

@@ -30,6 +30,8 @@ ROOTS = (
     "torch.testing._internal.inductor_utils",
 )
 
+ALWAYS_THERE = ("torch._dynamo", "torch._inductor")  # as attributes of torch, without an import
+
 
 def is_below_roots(name: str) -> bool:
     return any(name == root or name.startswith(root + ".") for root in ROOTS)
@@ -91,6 +93,15 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             module.__dict__["__file__"] = source_file(name) or f"<kiln.compat: {name}>"
             self.made[name] = module
         return self.made[name]
+
+    def return_modules(self) -> None:
+        """Put back what was loaded when Kiln was last installed: stand-ins are attributes of one another."""
+        for name, module in self.made.items():
+            if module.__spec__ is not None:
+                sys.modules[name] = module
+                parent, _, own = name.rpartition(".")
+                if parent in sys.modules:
+                    setattr(sys.modules[parent], own, module)
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType | None:
         return self.module(spec.name)

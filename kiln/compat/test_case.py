@@ -16,7 +16,7 @@ try:
     from torch.testing._internal.common_utils import TestCase as Base
     from torch.testing._internal.common_utils import run_tests as run_unittest
 except ImportError:  # torch's own test helpers need packages that torch itself does not
-    run_unittest = unittest.main
+    run_unittest = unittest.main  # type: ignore[assignment]
 
     class Base(unittest.TestCase):  # type: ignore[no-redef]
         """Comparison of tensors, as far as tests of compiled code need it."""
@@ -42,7 +42,7 @@ class TestCase(Base):
             cls.enterClassContext(patch)
 
     def setUp(self) -> None:
-        super().setUp()
+        super().setUp()  # type: ignore[no-untyped-call]
         dynamo.reset()
         counters.clear()
         self._grad_mode = torch.is_grad_enabled()
@@ -50,10 +50,10 @@ class TestCase(Base):
     def tearDown(self) -> None:
         dynamo.reset()
         counters.clear()
-        super().tearDown()
+        super().tearDown()  # type: ignore[no-untyped-call]
         torch.set_grad_enabled(self._grad_mode)
 
 
 def run_tests(needs: Any = ()) -> None:
     """``torch._dynamo.test_case.run_tests``."""
-    run_unittest()
+    run_unittest()  # type: ignore[no-untyped-call]

@@ -29,6 +29,7 @@ def test_everything_is_put_back(torch_first):
         importlib.import_module("torch._functorch.config")
         importlib.import_module("torch._dynamo.testing")
     importlib.import_module("functorch")
+    importlib.import_module("kiln.compat.names")  # which loads torch's own settings that the rest of torch reads
     before = world()
     kiln.install()
     importlib.import_module("torch._dynamo.testing")
@@ -77,6 +78,14 @@ def test_a_block_is_left_with_an_error():
         with kiln.install():
             raise KeyError
     assert not is_installed()
+
+
+def test_installing_again_gives_the_same_modules():
+    with kiln.install():
+        first = torch._inductor.metrics
+    assert sys.modules.get("torch._inductor.metrics") is not first
+    with kiln.install():
+        assert torch._inductor.metrics is sys.modules["torch._inductor.metrics"] is first
 
 
 def test_settings_last_over_installing_again():
