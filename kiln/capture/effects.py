@@ -11,6 +11,7 @@ import collections
 from collections.abc import Callable
 
 from .arguments import guard_all_keys
+from .locks import write_under_locks
 from .logs import log_line
 from .rebuild import Rebuilder
 from .trace import Trace
@@ -28,6 +29,7 @@ def write_effects(rebuilder: Rebuilder) -> None:
     write_tensor_attributes(rebuilder, trace)
     write_log(rebuilder, trace)
     rebuilder.run_later()
+    write_under_locks(rebuilder, trace)
 
 
 def write_list(r: Rebuilder, record: Record) -> None:

@@ -88,6 +88,8 @@ class Trace:
         self.entered = 0  # frames inlined and builtins run so far: an instruction that breaks after one runs again
         self.initialised = False  # a lazy module was, and what was seen of it before is no longer true
         self.effects: list[str] = []  # why re-running the frame in eager would not be the same (mutation, RNG)
+        self.locks: dict[int, Any] = {}  # id -> a lock that the program took
+        self.locks_held: list[object] = []
         self.logged: list[LogLine] = []  # lines for loggers
         self.changed: dict[int, TensorInfo] = {}  # inputs that operations of the graph change
         self.raises_late = False  # an operation that may raise comes after such an effect
