@@ -26,7 +26,7 @@ def can_rewind(trace: Trace) -> bool:
 def is_restorable(info: TensorInfo) -> bool:
     """Whether an input is small and has kept its form, as far as symbolic sizes tell."""
     real, fake = info.real, info.fake
-    if real.layout is not torch.strided or real.numel() > LARGEST:  # type: ignore[attr-defined]
+    if info.data_set or real.layout is not torch.strided or real.numel() > LARGEST:  # type: ignore[attr-defined]
         return False
     return real.dim() == fake.dim() and real.untyped_storage().nbytes() == fake.untyped_storage().nbytes()  # type: ignore[attr-defined]
 

@@ -120,8 +120,25 @@ def set_tensor_attribute(trace: Trace, tensor: torch.Tensor, name: str, value: o
     info = trace.tensor_info(tensor)
     if name == "requires_grad":
         record(trace, torch.Tensor.requires_grad_, (tensor, concrete(trace, value)), {}, method="requires_grad_")
+    elif name == "data":
+        set_data(trace, info, value)
     elif name == "grad" or not hasattr(torch.Tensor, name):
         info.attributes[name] = value
         info.grad_set = True
     else:
         raise trace.fail(f"assigning to .{name} of a tensor", "do it outside the compiled function")
+
+
+def set_data(trace: Trace, info: TensorInfo, value: object) -> None:
+    """``tensor.data = value``: the same tensor with other contents, form and memory."""
+    from .wrap import force
+
+    value = force(trace, value)
+    plain = isinstance(value, torch.Tensor) and value.device == info.fake.device  # type: ignore[attr-defined]
+    if not plain or trace.protected or info.kind not in (torch.Tensor, torch.nn.Parameter):
+        raise trace.fail("assigning to .data of a tensor here", "do it outside the compiled function")
+    record(trace, torch.ops.aten.set_data.default, (info.fake, value), {})
+    if info.source is not None:
+        trace.effects.append("assigning to .data changes a tensor from outside")
+        trace.changed[id(info.fake)] = info
+        info.data_set = True

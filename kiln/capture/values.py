@@ -138,6 +138,7 @@ class TensorInfo:
     real: object = None  # the real tensor, for graph inputs
     attributes: dict[str, object] = field(default_factory=dict)  # Python attributes the program set on it
     grad_set: bool = False
+    data_set: bool = False  # the program has given it other memory
 
 
 class Opaque:

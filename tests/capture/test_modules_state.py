@@ -507,3 +507,77 @@ def test_subclass_with_an_override(closure):
     assert counter.op_count == 4
     assert calls == 2 * after_eager == (8 if closure else 0)
     assert type(result) is type(x) and same(result, expected)
+
+
+# -- .data assigned ----------------------------------------------------------------------------------------------------
+
+
+def data_scaled(module, x):
+    module.weight.data = module.weight.data * 2
+    module.bias.data.mul_(0.5)
+    return module(x)
+
+
+def data_of_another_form(module, x):
+    view = module.weight[0]
+    module.weight.data = torch.ones(2, 6)
+    module.bias.data = module.bias.data[:2]
+    return module(x), view, module.weight.shape
+
+
+def data_shared(module, x):
+    kept = module.weight.data
+    module.weight.data = module.other.data
+    module.weight.data.mul_(2)
+    return module(x), kept
+
+
+def data_of_itself(module, x):
+    module.weight.data = module.weight
+    return module(x)
+
+
+def data_swapped(module, x):
+    module.weight.data, module.other.data = module.other.data, module.weight.data
+    return module(x) @ module.other
+
+
+def data_of_an_intermediate(module, x):
+    y = x + 1
+    y.data = x.sum(0)
+    return module(y), y
+
+
+def data_in_a_try_block(module, x):
+    try:
+        module.weight.data = module.weight.data * 2
+        return module(x[torch.tensor([9])])
+    except IndexError:
+        return module(x)
+
+
+def data_of_something_else(module, x):
+    try:
+        module.weight.data = 3
+    except TypeError as error:
+        return module(x), str(error)
+
+
+def converted(module, x):
+    module.double()
+    y = module(x.double())
+    return module.float()(x) + y.float(), module.to("cpu") is module
+
+
+DATA = [data_scaled, data_of_another_form, data_shared, data_of_itself, data_swapped, data_of_an_intermediate]
+
+
+@pytest.mark.parametrize("program", [*DATA, converted, data_in_a_try_block, data_of_something_else])
+def test_data_assigned(program):
+    def setup():
+        torch.manual_seed(1)
+        module = nn.Linear(6, 6)
+        module.other = nn.Parameter(torch.eye(6))
+        return program, [(module, X), (module, X + 1)], module
+
+    check(setup=setup, fullgraph=program in (*DATA, converted), breaks_every=(None, "line"))

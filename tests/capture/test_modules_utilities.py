@@ -194,7 +194,7 @@ def test_parameters_as_a_vector():
         module = nn.Linear(6, 6)
         return program, [(module, X)] * 2, module
 
-    check(setup=setup)
+    check(setup=setup, fullgraph=True)
 
 
 def test_sequences():
