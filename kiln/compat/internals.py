@@ -9,7 +9,10 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import torch
 from torch._guards import detect_fake_mode
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
 
 from .. import exc
 
@@ -74,6 +77,20 @@ class CompilerBisector:
     @classmethod
     def get_config_change(cls, subsystem: str) -> None:
         return None
+
+
+class TransformGetItemToIndex(TorchFunctionMode):
+    """Indexing by tensors stays indexing by tensors: under ``vmap``, an index of one element has no single value.
+
+    Libraries take it from torch's compiler to build attention masks.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.Tensor.__getitem__:
+            indices = tree_leaves(args[1])
+            if indices and all(isinstance(index, torch.Tensor) for index in indices):
+                return torch.ops.aten.index(args[0], indices)
+        return func(*args, **(kwargs or {}))
 
 
 class PyCodeCache:

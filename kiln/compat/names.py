@@ -159,7 +159,10 @@ CONTENTS: dict[str, dict[str, Any] | Callable[[], dict[str, Any]]] = {
         "in_compiled_autograd_region": False,
         "AutogradCompilerInstance": later("engine"),
     },
-    "torch._dynamo._trace_wrapped_higher_order_op": {"trace_wrapped": later("engine")},
+    "torch._dynamo._trace_wrapped_higher_order_op": {
+        "trace_wrapped": later("engine"),
+        "TransformGetItemToIndex": internals.TransformGetItemToIndex,
+    },
     "torch._dynamo.source": {name: value for name, value in vars(sources).items() if name[:1].isalpha()},
     "torch._dynamo.guards": {"uninteresting_files": lambda: set()},
     "torch._dynamo.trace_rules": internals.TRACE_RULES,

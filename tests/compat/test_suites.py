@@ -159,3 +159,15 @@ def test_machine_and_metrics():
     with torch._dynamo.compiled_autograd._disable():
         torch.ones(1, requires_grad=True).sum().backward()
     torch._dynamo.compiled_autograd.reset()
+
+
+def test_indexing_under_vmap():
+    """What libraries build attention masks with."""
+    from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
+
+    table, places = torch.randn(5, requires_grad=True), torch.tensor([3, 1])
+    with TransformGetItemToIndex():
+        found = torch.vmap(lambda place: table[place] * 2)(places)
+        assert table[1:3].shape == (2,) and table[0] == table.tolist()[0]
+    found.sum().backward()
+    assert torch.equal(found, table[places] * 2) and table.grad.tolist() == [0, 2, 0, 2, 0]
