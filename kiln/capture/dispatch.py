@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import sys
 import threading
 import types
 import warnings
@@ -259,11 +260,19 @@ def give_up(cache: FrameCache, dispatcher, function) -> Callable:
     reasons = dispatcher.__dict__["_kiln_reasons"]
     details = (code.co_qualname, config.recompile_limit, list(dict.fromkeys(reasons)), exc.Location.of_code(code))
     if cache.options.fullgraph:
-        reasons.pop()
+        del reasons[-1:]
         raise exc.RecompileLimitExceeded(*details)
     leave_alone(dispatcher, function)
-    warnings.warn(exc.RecompileWarning.about(*details), stacklevel=4)
+    warnings.warn(exc.RecompileWarning.about(*details), stacklevel=level_of_the_user())
     return function
+
+
+def level_of_the_user() -> int:
+    """How many frames above the caller of this function the first one is that is not Kiln's, as warnings count."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("kiln."):
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 # -- compiling ------------------------------------------------------------------------------------------------------
@@ -285,7 +294,7 @@ def compile_frame(cache: FrameCache, function: types.FunctionType, args: tuple, 
     except exc.BackendError as error:
         if not config.suppress_errors or cache.options.fullgraph:
             raise
-        warnings.warn(f"{error}\nThe function runs in plain Python.", RuntimeWarning, stacklevel=5)
+        warnings.warn(f"{error}\nThe function runs in plain Python.", RuntimeWarning, stacklevel=level_of_the_user())
         return None
     except (exc.KilnError, KeyboardInterrupt):
         raise
@@ -324,7 +333,7 @@ def internal_error(cache: FrameCache, function: types.FunctionType, error: Excep
     problem = exc.InternalError(f"compiling {function.__qualname__}", error, stack=[where])
     if config.raise_internal_errors or cache.options.fullgraph:
         raise problem from error
-    warnings.warn(f"{problem}\nThe function runs in plain Python.", RuntimeWarning, stacklevel=5)
+    warnings.warn(f"{problem}\nThe function runs in plain Python.", RuntimeWarning, stacklevel=level_of_the_user())
 
 
 def attempts(cache: FrameCache, function, args: tuple, kwargs: dict, state, outside: Outside) -> Entry | None:

@@ -280,7 +280,8 @@ def test_instances_share_what_is_compiled():
     torch.manual_seed(0)
     layers = [nn.Sequential(nn.Tanh(), nn.Linear(4, 4)) for _ in range(4)]
     compiled = [kiln.compile(layer, backend=counter) for layer in layers]
-    with kiln.config.patch(recompile_limit=1), kiln.on_recompile(lambda *reason: recompiles.append(reason)):
+    strict = kiln.config.patch(recompile_limit=1, error_on_recompile=True)
+    with strict, kiln.on_recompile(lambda *reason: recompiles.append(reason)):
         for one, layer in zip(compiled, layers, strict=True):
             assert same(one(X), layer(X))
     assert counter.frame_count == 1 and not recompiles
@@ -291,12 +292,12 @@ def test_limit_counts_what_an_instance_has_used():
     """Three ranks under a limit of two: the third runs in eager for every instance, whoever compiled the others."""
     counter = CompileCounter()
     rings = [kiln.compile(Ring(), backend=counter) for _ in range(4)]
-    with kiln.config.patch(recompile_limit=2), pytest.warns(kiln.exc.RecompileWarning):
+    with kiln.config.patch(recompile_limit=2), pytest.warns(kiln.exc.RecompileWarning) as caught:
         for shape in [(4,), (4, 4), (4, 4, 4)]:
             for ring in rings:
                 x = torch.randn(shape)
                 assert same(ring(x), ring._orig_mod(x))
-    assert counter.frame_count == 2
+    assert counter.frame_count == 2 and {warning.filename for warning in caught} == {__file__}
 
 
 def test_limit_leaves_other_instances_alone():
