@@ -132,8 +132,19 @@ if hasattr(dataclasses, "_recursive_repr"):
     TRANSPARENT.add(dataclasses._recursive_repr(lambda self: "").__code__)
 
 
+class DoesNotFit(Exception):
+    """The arguments of a call are not those that the function takes."""
+
+
 def bind_arguments(trace: Trace, function: types.FunctionType, args: tuple, kwargs: dict) -> dict[str, object]:
-    """Local variables on entry, as CPython binds them. A mismatch is left to CPython to report."""
+    """Local variables on entry, as CPython binds them; the program sees a ``TypeError`` where they do not fit."""
+    try:
+        return matched_arguments(trace, function, args, kwargs)
+    except DoesNotFit:
+        raise bad_call(trace, function, args, kwargs) from None
+
+
+def matched_arguments(trace: Trace, function: types.FunctionType, args: tuple, kwargs: dict) -> dict[str, object]:
     code = function.__code__
     names = code.co_varnames
     positional, keyword_only = code.co_argcount, code.co_kwonlyargcount
@@ -143,7 +154,7 @@ def bind_arguments(trace: Trace, function: types.FunctionType, args: tuple, kwar
     for name in names[code.co_posonlyargcount : positional + keyword_only]:
         if name in rest:
             if name in bound:
-                raise bad_call(trace, function)
+                raise DoesNotFit
             bound[name] = rest.pop(name)
     fill_defaults(trace, function, bound)
     index = positional + keyword_only
@@ -151,11 +162,11 @@ def bind_arguments(trace: Trace, function: types.FunctionType, args: tuple, kwar
         bound[names[index]] = tuple([force(trace, value) for value in extra])
         index += 1
     elif extra:
-        raise bad_call(trace, function)
+        raise DoesNotFit
     if code.co_flags & 0x08:
         bound[names[index]] = rest
     elif rest:
-        raise bad_call(trace, function)
+        raise DoesNotFit
     return bound
 
 
@@ -170,7 +181,7 @@ def fill_defaults(trace: Trace, function: types.FunctionType, bound: dict[str, o
             continue
         index = position - len(positional)  # from the end: there may be more defaults another time
         if index < -len(defaults):
-            raise bad_call(trace, function)
+            raise DoesNotFit
         value = defaults[index]
         if source is not None:
             value = wrap(trace, value, Item(Attribute(source, "__defaults__"), index))
@@ -180,14 +191,26 @@ def fill_defaults(trace: Trace, function: types.FunctionType, bound: dict[str, o
         if name in bound:
             continue
         if name not in keyword_defaults:
-            raise bad_call(trace, function)
+            raise DoesNotFit
         value = keyword_defaults[name]
         if source is not None:
             value = wrap(trace, value, Item(Attribute(source, "__kwdefaults__"), name))
         bound[name] = value
 
 
-def bad_call(trace: Trace, function: types.FunctionType) -> BaseException:
+def bad_call(trace: Trace, function: types.FunctionType, args: tuple, kwargs: dict) -> BaseException:
+    """CPython's own error, from a function that has the same parameters and does nothing."""
+    from .entry import signature
+
+    namespace: dict[str, types.FunctionType] = {}
+    exec(f"def stand_in({signature(function.__code__)}): pass", namespace)  # type: ignore[arg-type]
+    stand_in = namespace["stand_in"]
+    stand_in.__qualname__ = function.__qualname__
+    stand_in.__defaults__, stand_in.__kwdefaults__ = function.__defaults__, function.__kwdefaults__
+    try:
+        stand_in(*(None for _ in args), **dict.fromkeys(kwargs))
+    except TypeError as error:
+        return Raised(from_native(trace, error))
     return trace.fail(f"a call to {function.__qualname__} with arguments that do not fit its signature")
 
 
@@ -315,11 +338,20 @@ def call_object(trace: Trace, instance: object, args: tuple, kwargs: dict) -> ob
         function = wrap(trace, method.__func__, Attribute(class_attribute_source(trace, cls, "__call__"), "__func__"))
         return call(trace, function, args, kwargs)
     if method is None:
-        raise Raised(TypeError(f"'{cls.__name__}' object is not callable"))
+        raise Raised(TypeError(f"'{native_name(trace, instance)}' object is not callable"))
     raise trace.fail(
         f"a call to a {cls.__module__}.{cls.__qualname__} object, which is code Kiln cannot look into",
         "call it outside the compiled function",
     )
+
+
+def native_name(trace: Trace, value: object) -> str:
+    """The class of a value in CPython's messages: with its module, if it was written in C."""
+    from .rules import type_of
+
+    cls = type_of(trace, value)
+    bare = cls.__flags__ & HEAP_TYPE or cls.__module__ == "builtins"
+    return cls.__name__ if bare else f"{cls.__module__}.{cls.__name__}"
 
 
 def call_getter(trace: Trace, getter: object, args: tuple, kwargs: dict) -> object:

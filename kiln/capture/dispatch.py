@@ -26,7 +26,7 @@ from ..bytecode.split import CannotSplit, split
 from ..config import config
 from ..report import events
 from . import copying, foretold, kiln_calls, lazy_modules, logs, registrations, rules  # noqa: F401  (fill the tables)
-from .calls import bind_arguments
+from .calls import DoesNotFit, matched_arguments
 from .entry import Continuation, Entry, RunText, example_inputs, finish_graph, has_work, make_check, make_graph_module
 from .fakes import without_peer
 from .frame import COROUTINE_FLAGS, GENERATOR_FLAG, NULL, BreakPoint, Broken, Finished, RootFrame
@@ -222,7 +222,7 @@ def ready(run: Callable, answer: object) -> Callable:
 def args_fit(function: types.FunctionType, args: tuple, kwargs: dict) -> bool:
     try:
         real_arguments(function, args, kwargs)
-    except GraphBreak:
+    except DoesNotFit:
         return False
     return True
 
@@ -233,12 +233,9 @@ class _Probe:
     def source_of(self, value: object) -> None:
         return None
 
-    def fail(self, reason: str, hint: str = "") -> GraphBreak:
-        return GraphBreak(reason)
-
 
 def real_arguments(function: types.FunctionType, args: tuple, kwargs: dict) -> dict[str, object]:
-    return bind_arguments(_Probe(), function, args, kwargs)  # type: ignore[arg-type]
+    return matched_arguments(_Probe(), function, args, kwargs)  # type: ignore[arg-type]
 
 
 # -- misses ---------------------------------------------------------------------------------------------------------

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import types
+
 from . import operators
-from .attributes import load_attribute
+from .attributes import load_attribute, load_or
 from .calls import call
 from .frame import Frame
-from .opcode_table import opcode
+from .opcode_table import CALLABLE_FIRST, opcode
 from .rules import get_iterator
 from .values import Raised
 from .wrap import force
@@ -144,13 +146,33 @@ def dict_update(frame, instruction):
     items = frame.pop()
     target = frame.peek(instruction.arg)
     if instruction.op == "DICT_MERGE":
-        keys = call(frame.trace, load_attribute(frame.trace, items, "keys"), (), {})
-        for key in operators.consume(frame.trace, keys):
-            if key in target:
-                raise frame.trace.fail("a keyword argument given twice")
-            operators.set_item(frame.trace, target, key, operators.get_item(frame.trace, items, key))
+        merge_keywords(frame, target, items, frame.peek(instruction.arg + (3 if CALLABLE_FIRST else 2)))
     else:
         call(frame.trace, dict.update, (target, items), {})
+
+
+def merge_keywords(frame: Frame, target: dict, items: object, function: object) -> None:
+    """``f(**items)``, after other keyword arguments."""
+    if load_or(frame.trace, items, "keys", None) is None:
+        what = f"{name_in_errors(frame, function)} argument after **"
+        frame.raise_error(TypeError(f"{what} must be a mapping, not {type(items).__name__}"))
+    keys = call(frame.trace, load_attribute(frame.trace, items, "keys"), (), {})
+    for key in operators.consume(frame.trace, keys):
+        if key in target:
+            what = name_in_errors(frame, function)
+            frame.raise_error(TypeError(f"{what} got multiple values for keyword argument '{key}'"))
+        operators.set_item(frame.trace, target, key, operators.get_item(frame.trace, items, key))
+
+
+def name_in_errors(frame: Frame, function: object) -> str:
+    """A callable in CPython's messages about a call's arguments."""
+    if not isinstance(function, NAMED):
+        raise frame.trace.fail(f"a call of a {type(function).__name__} with arguments that are none")
+    module = getattr(function, "__module__", None)
+    return f"{module}.{function.__qualname__}()" if module not in (None, "builtins") else f"{function.__qualname__}()"
+
+
+NAMED = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, type)
 
 
 @opcode("LIST_TO_TUPLE")

@@ -10,9 +10,10 @@ from .attributes import load_attribute
 from .calls import call
 from .frame import NULL, YIELDED, Frame
 from .opcode_table import CALLABLE_FIRST, opcode
-from .opcodes_building import list_to_tuple
+from .opcodes_building import list_to_tuple, name_in_errors
 from .raising import generator_stopped
 from .rules import get_iterator, next_item
+from .source import lookup
 from .values import Raised
 from .wrap import force
 
@@ -55,15 +56,20 @@ def do_call(frame: Frame, values: list[object], names: tuple[str, ...]) -> None:
 def call_function_ex(frame, instruction):
     kwargs = frame.pop() if instruction.arg & 1 else {}
     args = frame.pop()
-    if not isinstance(args, tuple):
-        args = tuple(operators.consume(frame.trace, args))
     if CALLABLE_FIRST:
         frame.pop_raw()
         function = frame.pop()
     else:
         function = frame.pop()
         frame.pop_raw()
+    if not isinstance(args, tuple):
+        if lookup(type(args), "__iter__") is None and lookup(type(args), "__getitem__") is None:
+            what = f"{name_in_errors(frame, function)} argument after *"
+            frame.raise_error(TypeError(f"{what} must be an iterable, not {type(args).__name__}"))
+        args = tuple(operators.consume(frame.trace, args))
     keywords = operators.plain_mapping(frame.trace, kwargs)
+    if not all(isinstance(name, str) for name in keywords):
+        frame.raise_error(TypeError("keywords must be strings"))
     frame.push(call(frame.trace, function, args, keywords))
 
 

@@ -13,7 +13,7 @@ from scenarios import Scenarios, play
 from torch import nn
 
 import kiln
-from kiln.testing import same
+from kiln.testing import check, same
 from kiln.testing.observe import user_lines
 
 X = torch.arange(6.0).reshape(2, 3) / 4 - 0.5
@@ -21,9 +21,10 @@ X = torch.arange(6.0).reshape(2, 3) / 4 - 0.5
 bad = Scenarios()
 
 
+@pytest.mark.parametrize("fullgraph", [False, True])
 @pytest.mark.parametrize("scenario, expected, options", bad)
-def test_bad_input(scenario, expected, options):
-    play(scenario, expected, **options)
+def test_bad_input(scenario, expected, options, fullgraph):
+    play(scenario, expected, fullgraph=fullgraph)
 
 
 def attempt(function, *args, **kwargs):
@@ -214,6 +215,60 @@ def attribute_of_super_that_is_not_there(compiler):
     f = compiler(m)
     yield attempt(f, X)
     yield attempt(f, X)
+
+
+def takes(a, b, /, c, *rest, d, e=2):
+    return a
+
+
+class Taking:
+    def __init__(self, width):
+        self.width = width
+
+    def method(self, z):
+        return z
+
+    @staticmethod
+    def static(q=1, *, r):
+        return q
+
+
+CALLS = {
+    "nothing": lambda: takes(),
+    "too few": lambda: takes(1, 2, 3),
+    "position only": lambda: takes(1, b=2, c=3, d=4),
+    "unknown": lambda: Taking.static(2, r=1, f=3),
+    "twice": lambda: takes(1, 2, 3, c=3, d=1),
+    "too many": lambda: Taking.static(1, 2, r=1),
+    "class": lambda: Taking(),
+    "class with more": lambda: Taking(1, 2),
+    "method": lambda: Taking(1).method(),
+    "unbound method": lambda: Taking.method(),
+    "function without a name": lambda: (lambda x, y=1: x)(1, 2, 3),
+    "star of a number": lambda: takes(*5),
+    "star of nothing": lambda: Taking(*None),
+    "stars of a number": lambda: Taking(1).method(**3),
+    "keyword twice": lambda: takes(1, 2, d=1, **{"d": 2}),
+    "keyword that is none": lambda: takes(1, 2, 3, **{4: 5}),
+    "tensor called": lambda: X(),
+    "size called": lambda: X.shape(),
+    "ordered dictionary called": lambda: nn.ReLU()._forward_hooks(1),
+    "dtype called": lambda: X.dtype(),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_calls_that_do_not_fit(name):
+    """The program can handle CPython's own error, in the graph."""
+    call = CALLS[name]
+
+    def program(x):
+        try:
+            return call()
+        except TypeError as error:
+            return x + 1, str(error)
+
+    check(program, X, fullgraph=True, graphs=1)
 
 
 # -- state that is gone, or is not what it was ----------------------------------------------------------------------
