@@ -6,20 +6,29 @@ recompiled, and for what reason. ``fullgraph`` says that the hooks are captured,
 
 from __future__ import annotations
 
+import copy
 import functools
-import warnings
 
 import pytest
 import torch
+from hooked_modules import (
+    Affine,
+    Keyword,
+    Outer,
+    Parallel,
+    X,
+    double,
+    gradients,
+    linear,
+    negate_input,
+    nothing,
+    plus_one,
+)
 from scenarios import ANY, BACK, Scenarios, play
 from torch import nn
-from torch.nn.modules import module as module_hooks
 
 import kiln
-from kiln.report import events
-from kiln.testing import CompileCounter, same
 
-X = torch.arange(6.0).reshape(2, 3) / 4 - 0.5
 HOOK = "_forward_hooks"
 PRE_HOOK = "_forward_pre_hooks"
 
@@ -42,60 +51,6 @@ def test_hooks_with_breaks(scenario, expected, options):
         play(scenario, None)
 
 
-def linear(scale=1.0, size=3):
-    """A linear layer with weights that are the same each time."""
-    made = nn.Linear(size, size)
-    with torch.no_grad():
-        made.weight.copy_(torch.arange(size * size).reshape(size, size) * scale / 10)
-        made.bias.fill_(0.5)
-    return made
-
-
-class Affine(nn.Module):
-    def forward(self, x):
-        return 2 * x + 1
-
-
-class Keyword(nn.Module):
-    def forward(self, x, *, scale=1.0, shift=None):
-        return x * scale + (0 if shift is None else shift)
-
-
-class Outer(nn.Module):
-    """Modules in every kind of container, one of them twice."""
-
-    def __init__(self):
-        super().__init__()
-        self.first = linear()
-        self.steps = nn.ModuleList([linear(0.5), nn.ReLU()])
-        self.table = nn.ModuleDict({"a": linear(0.2), "b": nn.Tanh()})
-        self.sequence = nn.Sequential(self.first, nn.Sigmoid())
-
-    def forward(self, x):
-        x = self.first(x)
-        for step in self.steps:
-            x = step(x)
-        for step in self.table.values():
-            x = step(x)
-        return self.sequence(x)
-
-
-def double(module, args, output):
-    return output * 2
-
-
-def plus_one(module, args, output):
-    return output + 1
-
-
-def nothing(module, args, output):
-    return None
-
-
-def negate_input(module, args):
-    return (-args[0],)
-
-
 SEEN: list = []
 LATEST = None
 
@@ -104,15 +59,6 @@ def remember_globally(module, args, output):
     global LATEST
     SEEN.append(output.detach())
     LATEST = output
-
-
-def gradients(model, *tensors):
-    """The gradients there are, and none left for the next step."""
-    found = []
-    for tensor in (*model.parameters(), *tensors):
-        found.append(None if tensor.grad is None else tensor.grad.clone())
-        tensor.grad = None
-    return found
 
 
 # -- forward hooks and pre-hooks, one module ------------------------------------------------------------------------
@@ -314,17 +260,6 @@ def around_explicit_calls(compiler):
     yield f(X)
     handle.remove()
     yield f(X)
-
-
-class Parallel(nn.Module):
-    """Wraps a module and passes calls on, as DataParallel does."""
-
-    def __init__(self, module):
-        super().__init__()
-        self.module = module
-
-    def forward(self, *inputs, **kwargs):
-        return self.module(*inputs, **kwargs)
 
 
 @whole(None, HOOK, PRE_HOOK)
@@ -637,207 +572,149 @@ def on_modules_made_inside(compiler):
     yield f(X)
 
 
-# -- backward hooks -------------------------------------------------------------------------------------------------
+# -- hooks that change what runs ------------------------------------------------------------------------------------
 
 
-def backward_log(log, name):
-    def hook(module, grad_inputs, grad_outputs):
-        log.append((name, type(module).__name__, grad_inputs, grad_outputs))
+@hooks(None, None, HOOK)
+def raises_and_the_program_handles_it(compiler):
+    m = linear()
 
-    return hook
+    def fail(module, args, output):
+        raise ValueError("from the hook")
 
+    def program(x):
+        try:
+            return m(x)
+        except ValueError as error:
+            return x, str(error)
 
-@hooks(ANY, ANY, ANY, ANY)
-def full_backward_hooks(compiler):
-    log = []
-    m = Outer()
-    f = compiler(m)
-    handles = [module.register_full_backward_hook(backward_log(log, name)) for name, module in m.named_modules()]
-    for k in range(2):
-        x = (X + k).requires_grad_()
-        f(x).sum().backward()
-        yield gradients(m, x), log.copy()
-        log.clear()
-    for handle in handles:
-        handle.remove()
-    x = X.clone().requires_grad_()
-    f(x).sum().backward()
-    yield gradients(m, x), log.copy()
-    m.first.register_full_backward_hook(lambda module, inputs, outputs: tuple(grad * 2 for grad in inputs))
-    f(x).sum().backward()
-    yield gradients(m, x)
+    handle = m.register_forward_hook(fail)
+    f = compiler(program)
+    yield f(X)
+    yield f(X)
+    handle.remove()
+    yield f(X)
 
 
 @hooks(ANY, ANY, ANY)
-def backward_pre_hooks(compiler):
+def looks_at_values(compiler):
     log = []
-    m = Outer()
-    f = compiler(m)
-    x = X.clone().requires_grad_()
-    f(x).sum().backward()
-    yield gradients(m, x)
-    for name, module in m.named_modules():
-        module.register_full_backward_pre_hook(functools.partial(lambda n, mod, grads: log.append((n, grads)), name))
-    m.first.register_full_backward_pre_hook(lambda module, grads: (grads[0] * 3,), prepend=True)
-    for _ in range(2):
-        f(x).sum().backward()
-        yield gradients(m, x), log.copy()
-        log.clear()
-
-
-@hooks(ANY, ANY, ANY)
-def all_kinds_at_once(compiler):
-    log = []
-    m = Outer()
-    for name, module in m.named_modules():
-        module.register_forward_pre_hook(functools.partial(lambda n, mod, args: log.append(("pre", n)), name))
-        module.register_forward_hook(functools.partial(lambda n, mod, args, out: log.append(("after", n)), name))
-        module.register_full_backward_hook(functools.partial(lambda n, mod, i, o: log.append(("backward", n)), name))
-        module.register_full_backward_pre_hook(functools.partial(lambda n, mod, o: log.append(("before", n)), name))
+    m = nn.Sequential(linear(), nn.ReLU())
+    m[0].register_forward_hook(lambda module, args, output: log.append(output.sum().item()))
+    m[1].register_forward_hook(lambda module, args, output: log.append(float(output.detach().numpy().max())))
     f = compiler(m)
     for k in range(3):
-        x = (X + k).requires_grad_()
-        f(x).sum().backward()
-        yield gradients(m, x), log.copy()
-        log.clear()
+        yield f(X + k), list(log)
 
 
 @hooks(ANY, ANY, ANY)
-def old_backward_hooks(compiler):
-    """``register_backward_hook``, not the full kind: on the node that made the result."""
+def registers_another(compiler):
     log = []
-    m = linear()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        handle = m.register_backward_hook(lambda module, inputs, outputs: log.append(len(inputs)))
-        f = compiler(m)
-        for k in range(3):
-            x = (X + k).requires_grad_()
-            f(x).sum().backward()
-            yield gradients(m, x), log.copy()
-            if k == 1:
-                handle.remove()
+    m = nn.Sequential(linear(), nn.ReLU())
+
+    def register(module, args, output):
+        if not m[1]._forward_hooks:
+            m[1].register_forward_hook(lambda module, args, output: log.append("second") or output + 1)
+
+    m[0].register_forward_hook(register)
+    f = compiler(m)
+    for k in range(3):
+        yield f(X + k), list(log)
 
 
 @hooks(ANY, ANY)
-def backward_hooks_on_the_compiled_module(compiler):
-    log = []
+def clears_the_dictionary(compiler):
+    m = nn.Sequential(linear(), nn.ReLU())
+
+    def clear(module, args, output):
+        module._forward_hooks.clear()
+        return output * 2
+
+    m[0].register_forward_hook(clear)
+    f = compiler(m)
+    yield f(X), len(m[0]._forward_hooks)
+    yield f(X)
+
+
+@whole(None, HOOK, BACK, HOOK)
+def dictionary_replaced(compiler):
     m = linear()
     f = compiler(m)
-    f.register_full_backward_hook(lambda module, inputs, outputs: log.append((inputs, outputs)))
-    f.register_full_backward_pre_hook(lambda module, outputs: (outputs[0] * 2,))
+    yield f(X)
+    m._forward_hooks = type(m._forward_hooks)({0: double})
+    yield f(X)
+    m._forward_hooks = type(m._forward_hooks)()
+    yield f(X)
+    m._forward_hooks = {5: plus_one}
+    yield f(X)
+
+
+@hooks(ANY, ANY, ANY)
+def puts_another_module_in_place(compiler):
+    m = nn.Sequential(linear(), nn.ReLU())
+
+    def swap(module, args, output):
+        m[1] = nn.Tanh()
+
+    m[0].register_forward_hook(swap)
+    f = compiler(m)
+    for _ in range(3):
+        yield f(X), type(m[1]).__name__
+
+
+@whole(None, None, None)
+def keeps_a_moving_average(compiler):
+    m = linear()
+    m.register_buffer("average", torch.zeros(3))
+
+    def update(module, args, output):
+        with torch.no_grad():
+            module.average.mul_(0.9).add_(output.mean(0), alpha=0.1)
+
+    m.register_forward_hook(update)
+    f = compiler(m)
+    for k in range(3):
+        yield f(X + k), m.average.clone()
+
+
+@whole(None, None)
+def sees_the_very_objects(compiler):
+    log, latest = [], [None]
+    m = nn.Sequential(linear(), nn.ReLU())
+    m[0].register_forward_hook(lambda module, args, output: latest.__setitem__(0, output))
+    m[1].register_forward_hook(lambda module, args, output: log.append((args[0] is latest[0], module is m[1], output)))
+    f = compiler(m)
+    for _ in range(2):
+        result = f(X)
+        yield [(same_input, same_module, output is result) for same_input, same_module, output in log]
+        log.clear()
+
+
+@hooks(ANY, ANY)
+def asks_for_gradients_of_activations(compiler):
+    kept = []
+    m = nn.Sequential(linear(), nn.ReLU())
+
+    def retain(module, args, output):
+        output.retain_grad()
+        kept.append(output)
+
+    m[0].register_forward_hook(retain)
+    f = compiler(m)
     for k in range(2):
         x = (X + k).requires_grad_()
         f(x).sum().backward()
-        yield gradients(m, x), log.copy()
+        yield x.grad, [activation.grad for activation in kept]
 
 
-# -- hooks on all modules -------------------------------------------------------------------------------------------
-
-everywhere = Scenarios()
-
-
-@pytest.mark.parametrize("scenario, expected, options", everywhere)
-def test_global_hooks(scenario, expected, options):
-    """These hold for the whole process, so eager is through before Kiln begins."""
-    wanted = list(scenario(lambda function: function))
-    play(
-        lambda compiler: scenario(compiler) if isinstance(compiler, functools.partial) else wanted, expected, **options
-    )
-
-
-@everywhere(None, "_global_forward_hooks", BACK, fullgraph=True)
-def global_forward_hook(compiler):
-    m = Outer()
-    f = compiler(m)
-    yield f(X)
-    with module_hooks.register_module_forward_hook(double):
-        yield f(X)
-    yield f(X)
-
-
-@everywhere(None, "_global_forward_pre_hooks", BACK, fullgraph=True)
-def global_pre_hook(compiler):
-    m = Outer()
-    f = compiler(m)
-    yield f(X)
-    with module_hooks.register_module_forward_pre_hook(negate_input):
-        yield f(X)
-    yield f(X)
-
-
-@everywhere(None, "_global_forward_hooks", fullgraph=True)
-def global_hooks_with_keywords(compiler):
-    log = []
-    m = Parallel(Keyword())
-    f = compiler(m)
-    yield f(X, scale=2.0)
-
-    def hook(module, args, kwargs, output):
-        log.append((type(module).__name__, kwargs))
-
-    with module_hooks.register_module_forward_hook(hook, with_kwargs=True):
-        yield f(X, scale=2.0), list(log)
-
-
-@everywhere(ANY, ANY, ANY)
-def global_hook_always_called(compiler):
-    log = []
+@whole(None, None, None)
+def copied_with_the_module(compiler):
     m = nn.Sequential(linear(), nn.ReLU())
+    m[0].register_forward_hook(double)
     f = compiler(m)
     yield f(X)
-    with module_hooks.register_module_forward_hook(
-        lambda module, args, output: log.append(type(module).__name__), always_call=True
-    ):
-        yield f(X), list(log)
-        with pytest.raises(RuntimeError):
-            f(torch.ones(7))
-        yield list(log)
-
-
-@everywhere(None, ANY, ANY, ANY)
-def global_backward_hooks(compiler):
-    log = []
-    m = Outer()
-    f = compiler(m)
-    x = X.clone().requires_grad_()
-    f(x).sum().backward()
-    yield gradients(m, x)
-    hook = module_hooks.register_module_full_backward_hook(backward_log(log, "after"))
-    pre_hook = module_hooks.register_module_full_backward_pre_hook(
-        lambda module, grads: log.append(("before", type(module).__name__, grads))
-    )
-    with hook, pre_hook:
-        for _ in range(2):
-            f(x).sum().backward()
-            yield gradients(m, x), log.copy()
-            log.clear()
-    f(x).sum().backward()
-    yield gradients(m, x), log.copy()
-
-
-@everywhere(ANY, ANY)
-def registration_hooks(compiler):
-    """Told of each parameter, buffer and module that is set."""
-    log = []
-
-    def program(x):
-        m = nn.Module()
-        m.weight = nn.Parameter(torch.ones(3))
-        m.register_buffer("count", torch.zeros(3))
-        m.child = Affine()
-        return m.child(x * m.weight + m.count)
-
-    f = compiler(program)
-    yield f(X)
-    told = [
-        module_hooks.register_module_parameter_registration_hook(lambda m, name, value: log.append(name)),
-        module_hooks.register_module_buffer_registration_hook(lambda m, name, value: log.append(name)),
-        module_hooks.register_module_module_registration_hook(lambda m, name, value: log.append(name)),
-    ]
-    yield f(X), list(log)
-    for handle in told:
-        handle.remove()
+    yield compiler(copy.deepcopy(m))(X)
+    yield copy.deepcopy(f)(X)
 
 
 # -- hooks that Kiln leaves alone -----------------------------------------------------------------------------------
@@ -859,226 +736,3 @@ def state_dict_hooks(compiler):
     m.load_state_dict({"weight": torch.eye(3)})
     yield f(X), list(log)
     yield f(X + 1), list(log)
-
-
-# -- the option that skips the guards -------------------------------------------------------------------------------
-
-
-def times_two(module, args, output):
-    return 2 * output + 1
-
-
-@pytest.mark.covers("test_modules::test_hooks_skip_guards")
-def test_guards_on_hooks_can_be_left_out():
-    m = Affine()
-    handle = m.register_forward_hook(times_two)
-
-    def outer(x):
-        return m(x * 2 + 1)
-
-    counter = CompileCounter()
-    compiled = kiln.compile(outer, backend=counter)
-    with kiln.config.patch(guard_module_hooks=False):
-        one = torch.tensor(1.0, requires_grad=True)
-        assert compiled(one).item() == outer(one).item() == 15
-        assert (counter.frame_count, counter.op_count) == (1, 6)
-        handle.remove()
-        m.register_forward_pre_hook(lambda module, args: 1 / 0)
-        assert compiled(one).item() == 15, "the hook is the entry's now, and the new one is not looked for"
-        assert counter.frame_count == 1
-
-
-def test_hooks_held_by_an_entry_are_those_of_one_module():
-    """Also without guards on hooks: an entry with hooks is not for other modules of the class."""
-    saved = []
-    first, second = Affine(), Affine()
-    handle = first.register_forward_hook(lambda module, args, output: saved.append(output))
-    counter = CompileCounter()
-    compiled = kiln.compile(lambda module, x: module(x), backend=counter)
-    with kiln.config.patch(guard_module_hooks=False):
-        compiled(first, X)
-        handle.remove()
-        saved = []  # what a hook closes over is guarded and read as ever
-        assert same(compiled(first, X), first(X)) and len(saved) == 1
-        assert same(compiled(second, X), second(X)) and len(saved) == 1
-        assert counter.frame_count == 2
-
-
-# -- the modules document -------------------------------------------------------------------------------------------
-
-
-@pytest.mark.covers("test_modules::test_hooks_outer")
-def test_hook_on_the_compiled_module_itself():
-    m = Affine()
-    handle = m.register_forward_hook(times_two)
-    compiled = kiln.compile(m, backend="eager", fullgraph=True)
-    one = torch.tensor(1.0, requires_grad=True)
-    with events.listen() as heard:
-        assert compiled(one).item() == m(one).item() == 7
-        assert compiled(one).item() == 7
-        assert heard.recompiles == []
-        handle.remove()
-        assert compiled(one).item() == m(one).item() == 3
-    assert len(heard.recompiles) == 1 and "forward_hooks" in heard.recompiles[0][1]
-
-
-@pytest.mark.covers("test_modules::test_hooks_inner")
-def test_hook_inside_a_compiled_function():
-    """One graph with the hook in it; without the hook another; another hook in its place is seen."""
-    m = Affine()
-    handle = m.register_forward_hook(times_two)
-
-    def outer(x):
-        return m(x * 2 + 1)
-
-    counter = CompileCounter()
-    compiled = kiln.compile(outer, backend=counter)
-    one = torch.tensor(1.0, requires_grad=True)
-    assert compiled(one).item() == outer(one).item() == 15
-    assert (counter.frame_count, counter.op_count) == (1, 6)
-    handle.remove()
-    with events.listen() as heard:
-        assert compiled(one).item() == outer(one).item() == 7
-    assert "forward_hooks" in heard.recompiles[0][1]
-    assert (counter.frame_count, counter.op_count) == (2, 10)
-
-    kiln.reset()
-    m = Affine()
-    handle = m.register_forward_hook(times_two)
-    assert compiled(one).item() == 15
-    m._forward_hooks[handle.id] = lambda module, args, output: 2 * output + 2
-    with events.listen() as heard:
-        assert compiled(one).item() == outer(one).item() == 16
-    assert len(heard.recompiles) == 1 and "'m'._forward_hooks" in heard.recompiles[0][1]
-
-
-class Toy(nn.Module):
-    """``call`` makes something of the network."""
-
-    def __init__(self, call=lambda net, x: net(x)):
-        super().__init__()
-        self.net = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 2), nn.ReLU())
-        self.call = call
-
-    def forward(self, x):
-        return self.call(self.net, x)
-
-
-@pytest.mark.covers("test_modules::test_hooks_allowed_modules", "test_modules::test_dunder_call_explicitly")
-@pytest.mark.parametrize("call", [lambda net, x: net(x), lambda net, x: net.__call__(x)])
-def test_activations_are_saved_on_each_call(call):
-    """A global that says where, a partial that says which: nothing stays from the call that was traced."""
-    m = Toy(call)
-    saved = None
-
-    def save(name, module, args, output):
-        saved[name] = args
-
-    names = []
-    for name, module in m.named_modules():
-        module.register_forward_hook(functools.partial(save, name))
-        names.append(name)
-    compiled = kiln.compile(m, backend="eager", fullgraph=True)
-    for _ in range(2):
-        x = torch.randn(3, 4)
-        saved = seen = {}
-        compiled(x).sum().backward()
-        saved = expected = {}
-        m(x).sum().backward()
-        assert same(seen, expected) and set(seen) == set(names)
-
-
-@pytest.mark.covers("test_modules::test_hooks_allowed_modules_compiles")
-def test_saving_activations_takes_one_graph():
-    m, saved = Toy(), []
-    for module in m.modules():
-        module.register_forward_hook(lambda module, args, output: saved.append(args))
-    counter = CompileCounter()
-    compiled = kiln.compile(m, backend=counter, fullgraph=True)
-    for _ in range(2):
-        saved.clear()
-        compiled(torch.randn(3, 4)).sum().backward()
-    assert len(saved) == 6
-    assert counter.frame_count == 1
-
-
-@pytest.mark.covers("test_modules::test_hooks_allowed_modules_compiles_self_contained")
-def test_hooks_that_change_outputs_take_one_graph():
-    """The document counts two graphs for a root module with a hook; Kiln needs one, and one more for another rank."""
-    m = Toy(lambda net, x: net(x) * net(x))
-    for module in m.modules():
-        module.register_forward_hook(lambda module, args, output: 2 * output + 1)
-    counter = CompileCounter()
-    compiled = kiln.compile(m, backend=counter, fullgraph=True)
-    for expected, shape in ((1, (3, 4)), (2, (2, 3, 4)), (2, (2, 3, 4))):
-        x = torch.randn(shape)
-        m(x).sum().backward()
-        gradient = m.net[0].weight.grad
-        m.zero_grad()
-        compiled(x).sum().backward()
-        assert same(m.net[0].weight.grad, gradient)
-        m.zero_grad()
-        assert counter.frame_count == expected
-
-
-class Product(nn.Module):
-    def __init__(self, rows, columns):
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(rows, columns))
-
-    def forward(self, x):
-        return torch.mm(x, self.weight)
-
-
-@pytest.mark.covers("test_modules::test_backward_hooks")
-def test_backward_hooks_of_each_module_are_called():
-    m = Toy()
-    m.net = nn.Sequential(Product(4, 4), Product(4, 16), Product(16, 2))
-    sizes, sizes_before, names = {}, {}, []
-    for name, module in m.named_modules():
-        names.append(name)
-        module.register_full_backward_hook(
-            functools.partial(
-                lambda name, module, inputs, outputs: sizes.update(
-                    {name: [grad if grad is None else grad.shape for grad in (*inputs, *outputs)]}
-                ),
-                name,
-            )
-        )
-        module.register_full_backward_pre_hook(
-            functools.partial(
-                lambda name, module, outputs: sizes_before.update({name: [grad.shape for grad in outputs]}), name
-            )
-        )
-    compiled = kiln.compile(m, backend="eager")
-    seen = []
-    for run in (compiled, compiled, m):
-        sizes.clear()
-        sizes_before.clear()
-        run(torch.ones(3, 4)).sum().backward()
-        seen.append((dict(sizes), dict(sizes_before)))
-        assert set(sizes) == set(sizes_before) == set(names)
-    assert seen[0] == seen[1] == seen[2]
-
-
-class Prepended:
-    """Registers its own method and is called in place of the module."""
-
-    def __init__(self, module):
-        self.module = module
-        self.handle = module.register_forward_pre_hook(self.add, prepend=True, with_kwargs=True)
-
-    def add(self, module, args, kwargs):
-        return (args[0] + 1,), kwargs
-
-    def __call__(self, x):
-        return self.module(x)
-
-
-@pytest.mark.covers("test_modules::test_udo_instance_method_as_hook")
-def test_method_of_a_callable_object_as_hook():
-    caller = Prepended(Affine())
-    compiled = kiln.compile(caller, backend="eager", fullgraph=True)
-    assert same(compiled(X), 2 * (X + 1) + 1)
-    caller.handle.remove()
-    assert same(compiled(X), 2 * X + 1)
