@@ -20,6 +20,7 @@ from torch.fx import GraphModule
 from . import natives
 from .natives import rule
 from .raising import from_native
+from .scans import call_scan, is_scan
 from .source import Attribute, Item
 from .trace import Trace
 from .values import Raised
@@ -40,6 +41,8 @@ def handler_for(function: types.FunctionType) -> Callable | None:
     """How to call a library function without interpreting it; the handler gives a 1-tuple, or None to interpret."""
     if function in PURE_FUNCTIONS or function.__module__ == "inspect":
         return run_pure
+    if is_scan(function):
+        return call_scan
     if function.__code__.co_name == "call_wrapped" and function.__code__ in graph_module_calls():
         return call_graph_module
     return call_dispatch if function.__code__ is DISPATCH_CODE else None

@@ -300,7 +300,9 @@ def is_constant(value: object) -> bool:
     kind = type(value)
     if kind is tuple or kind is frozenset:
         return all(is_constant(item) for item in value)  # type: ignore[attr-defined]
-    return kind in CONSTANT_TYPES or kind in CONSTANT_LIKE or isinstance(value, enum.Enum)
+    if kind in CONSTANT_TYPES or kind in CONSTANT_LIKE or isinstance(value, enum.Enum):
+        return True
+    return isinstance(value, type) and kind.__hash__ is type.__hash__ and kind.__eq__ is type.__eq__
 
 
 CONSTANT_LIKE: frozenset[type] = frozenset(
