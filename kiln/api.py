@@ -46,7 +46,7 @@ def _compile(target: Any, options: Any) -> Any:
     from .capture.dispatch import make_compiled
     from .modules import OptimizedModule
 
-    if getattr(target, "_kiln_disabled", False):
+    if is_disabled(target):
         return target
     if isinstance(target, _native.Dispatcher):  # compiled already: as it is, or anew with other options
         return target if target.__dict__["_kiln_cache"].options == options else _compile(target.function, options)
@@ -88,6 +88,11 @@ class disable:
         _native.set_disabled(self._before)
 
 
+def is_disabled(target: Any) -> bool:
+    """Whether ``kiln.disable`` made this. Other objects are not asked: it could be seen, or never come back."""
+    return isinstance(target, types.FunctionType | types.MethodType) and getattr(target, "_kiln_disabled", False)
+
+
 def _disabled(function: Any) -> Any:
     from .modules import OptimizedModule
 
@@ -98,7 +103,7 @@ def _disabled(function: Any) -> Any:
         return function
     if isinstance(function, staticmethod | classmethod):
         return type(function)(_disabled(function.__func__))
-    if getattr(function, "_kiln_disabled", False):
+    if is_disabled(function):
         return function
     if not callable(function):
         raise exc.NotCallable(function, "kiln.disable")

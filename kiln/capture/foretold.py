@@ -41,9 +41,11 @@ def during() -> Iterator[None]:
 def is_retold(reason: GraphBreak) -> bool:
     """Note the break that ends a frame; whether it is the one that the caller of this frame has told of."""
     before, _latest.reason = _latest.reason, reason
-    if before is None or not reason.places or len(reason.places) >= len(before.places):
+    if before is None or before.reason != reason.reason or not reason.places:
         return False
-    return before.reason == reason.reason and before.places[-len(reason.places) :] == reason.places
+    if before.error is not None and reason.error is not None:  # an exception on its way out through all of them
+        return True
+    return len(reason.places) < len(before.places) and before.places[-len(reason.places) :] == reason.places
 
 
 def break_of(code: types.CodeType) -> BreakPoint | None:

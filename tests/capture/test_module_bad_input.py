@@ -271,6 +271,28 @@ def test_calls_that_do_not_fit(name):
     check(program, X, fullgraph=True, graphs=1)
 
 
+class Endless(nn.Module):
+    def __getattr__(self, name):
+        return getattr(self, name + "x")
+
+    def forward(self, x):
+        return x + self.missing
+
+
+def test_attributes_without_end():
+    """Nobody asks the module anything while it is compiled. (Under ``fullgraph`` the depth is the error.)"""
+
+    def scenario(compiler):
+        m = Endless()
+        f, g = compiler(lambda x: m(x)), compiler(m)
+        m.__dict__["missing"] = 5
+        yield f(X), g(X)
+        del m.__dict__["missing"]
+        yield attempt(f, X)[0], attempt(f, X)[0]
+
+    play(scenario, None)
+
+
 # -- state that is gone, or is not what it was ----------------------------------------------------------------------
 
 
