@@ -10,21 +10,27 @@ import copy
 import copyreg
 import types
 
-from . import natives
+import torch
+
+from . import natives, torch_calls
 from .attributes import load_namespace
 from .calls import call, call_function
 from .natives import rule
 from .rebuild import slot_descriptors
-from .source import lookup
+from .source import Computed, lookup
 from .symbols import concrete
+from .tensor_effects import storage_key
+from .tensors import record
 from .trace import Trace
+from .values import TensorInfo
 from .wrap import force, getattr_static_dict, load_slot
 
 
 def compares_ids(trace: Trace) -> bool:
-    """Whether the code that asks for an ``id`` only uses it to know objects again."""
+    """Whether the code that asks for an ``id`` only uses it to know objects again, in a copy that began here."""
     frame = trace.frames[-1]
-    return frame.globals is copy.__dict__ or frame.code.co_name == "__deepcopy__"
+    asks = frame.globals is copy.__dict__ or frame.code.co_name == "__deepcopy__"
+    return asks and any(outer.code is copy.deepcopy.__code__ for outer in trace.frames[1:])
 
 
 @rule(copy.deepcopy)
@@ -96,3 +102,41 @@ def contents_of(trace: Trace, value: object) -> tuple[object, object]:
     items = iter(list.copy(value)) if isinstance(value, list) else None
     pairs = iter(natives.call_native(trace, dict.items, (value,), {})) if isinstance(value, dict) else None  # type: ignore[call-overload]
     return items, pairs
+
+
+# -- tensors --------------------------------------------------------------------------------------------------------
+
+
+@torch_calls.handler(torch.Tensor.__deepcopy__)
+def tensor_deepcopy(trace, args, kwargs):
+    """A tensor that has its memory to itself, and nothing hanging on it, is cloned."""
+    tensor, memo = force(trace, args[0]), force(trace, args[1])
+    info = trace.tensor_info(tensor)
+    if trace.record_of(memo) is not None:
+        raise trace.fail("Tensor.__deepcopy__ with a memo from outside")
+    if id(tensor) in memo:
+        return memo[id(tensor)]
+    if info.source is None or info.attributes or shares_memory(trace, info) or not is_clone(info.real):
+        raise trace.fail("copy.deepcopy of a tensor that is a view or not a leaf, or has a gradient or attributes")
+    trace.guards.add(Computed(is_clone, (info.source,)), "constant", True)
+    made = record(trace, torch.Tensor.clone, (record(trace, torch.Tensor.detach, (tensor,), {}),), {})
+    if tensor.requires_grad:
+        record(trace, torch.Tensor.requires_grad_, (made,), {}, method="requires_grad_")
+    memo[id(tensor)] = made
+    return made
+
+
+def is_clone(tensor: torch.Tensor) -> bool:
+    """Whether a deep copy of a tensor is what ``clone`` gives."""
+    plain = type(tensor) is torch.Tensor and tensor.is_leaf and tensor.grad is None and not tensor.__dict__
+    if not plain or tensor.storage_offset() or tensor.is_conj() or tensor.is_neg():
+        return False
+    whole = tensor.numel() * tensor.element_size() == tensor.untyped_storage().nbytes()
+    return whole and torch.ops.aten.is_non_overlapping_and_dense(tensor)
+
+
+def shares_memory(trace: Trace, info: TensorInfo) -> bool:
+    """Whether another input does: copies of both would share theirs."""
+    key = storage_key(info.fake)  # type: ignore[arg-type]
+    others = [item for item in trace.inputs if isinstance(item, TensorInfo) and item is not info]
+    return any(storage_key(item.fake) == key for item in others)  # type: ignore[arg-type]

@@ -91,6 +91,8 @@ def worth_compiling(function: types.FunctionType) -> bool:
         return False
     if module.split(".", 1)[0] in ("torch", "kiln") and not module.startswith(("torch.nn.modules", "torch.optim")):
         return False
+    if module == "copy" or function.__name__ == "__deepcopy__":
+        return False  # what is copied already is known by its id, and Kiln's stand-ins have others
     if not LOOKS_AT_FRAMES.isdisjoint(function.__code__.co_names):
         return False  # it counts frames: between it and its caller there must be none of Kiln's
     flags = function.__code__.co_flags

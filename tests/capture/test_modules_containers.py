@@ -394,3 +394,68 @@ def skips_initialising(x):
 @pytest.mark.parametrize("program", [makes_and_calls, makes_and_returns, makes_with_statistics, skips_initialising])
 def test_made_inside(program):
     check(program, X, calls=2, fullgraph=True, recompiles=0, breaks_every=(None, "line"))
+
+
+# -- deep copies -------------------------------------------------------------------------------------------------------
+
+
+class Copied(nn.Module):
+    """Reaches itself through a hook, and holds tensors of every kind."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.inner, self.norm = nn.Linear(6, 6), nn.BatchNorm1d(6)
+        self.inner.register_forward_hook(self.shifted)
+        self.plain = torch.ones(6)
+        if kind == "view":
+            self.register_buffer("part", torch.arange(12.0)[::2])
+        elif kind == "shared":
+            self.register_buffer("one", torch.ones(6))
+            self.register_buffer("other", self.one.view(2, 3))
+        elif kind == "sparse":
+            self.extra = torch.eye(6).to_sparse()
+        elif kind == "attribute":
+            self.plain.note = "kept"
+        elif kind == "gradient":
+            self.plain.requires_grad_()
+            self.plain.sum().backward()
+        elif kind == "strided":
+            self.register_buffer("turned", torch.arange(6.0).reshape(2, 3).t())
+
+    def shifted(self, module, args, output):
+        return output + 1
+
+    def forward(self, x):
+        return self.norm(self.inner(x)) * self.plain
+
+
+IN_ONE_GRAPH = ("plain", "strided")
+
+
+@pytest.mark.parametrize("kind", [*IN_ONE_GRAPH, "view", "shared", "sparse", "attribute", "gradient"])
+def test_deep_copy(kind):
+    def program(module, x):
+        made = copy.deepcopy(module)
+        part = copy.deepcopy(module.inner)
+        owner = next(iter(part._forward_hooks.values())).__self__
+        facts = made.inner is module.inner, owner.inner is part, made.plain is module.plain
+        return made(x) + part(x), facts, made
+
+    def setup():
+        torch.manual_seed(1)
+        module = Copied(kind)
+        return program, [(module, X), (module, X + 1)], module
+
+    check(setup=setup, fullgraph=kind in IN_ONE_GRAPH)
+
+
+def test_deep_copy_of_what_becomes_a_view():
+    """The entry for a tensor with memory of its own must not serve one that shares it."""
+
+    def program(holder, x):
+        made = copy.deepcopy(holder["tensor"])
+        return made + x, made.storage_offset(), made.untyped_storage().nbytes()
+
+    base = torch.arange(12.0)
+    tensors = [torch.arange(6.0), base[:6], base[6:], torch.ones(6), torch.ones(6, requires_grad=True)]
+    check(program, calls=[({"tensor": tensor}, X[0]) for tensor in tensors])
