@@ -44,7 +44,7 @@ from .overrides import (
 from .quiet import quiet
 from .rebuild import CannotRebuild
 from .rewind import Switches, can_rewind
-from .routing import LOOKS_AT_FRAMES, PASSING_ON, route
+from .routing import LOOKS_AT_FRAMES, PASSING_ON, route, router
 from .source import ClosureCell, Local
 from .tensor_effects import conflict_with_try
 from .torch_state import inference_modes_left, leaving_on_errors
@@ -320,8 +320,7 @@ def skip(cache: FrameCache, function: types.FunctionType, reason: str) -> None:
 
 def pass_on(cache: FrameCache, function: types.FunctionType) -> None:
     """Leave a frame to Python, and compile what it calls."""
-    options = cache.options
-    cache.routed = route_calls(function.__code__, lambda callee: route(callee, options))
+    cache.routed = route_calls(function.__code__, router(cache.options))
 
 
 def internal_error(cache: FrameCache, function: types.FunctionType, error: Exception) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 import types
 import weakref
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
@@ -41,6 +42,17 @@ def route(callee: object, options: Options) -> object:
         routed = route(method, options)
         return callee if routed is method else types.MethodType(routed, callee)  # type: ignore[arg-type]
     return callee
+
+
+def router(options: Options) -> Callable[[object], object]:
+    """``route`` as a constant of code, which the garbage collector does not look into: it must not close a cycle."""
+    reference = weakref.ref(options)
+
+    def route_constant(callee: object) -> object:
+        options = reference()
+        return callee if options is None else route(callee, options)
+
+    return route_constant
 
 
 _CALLS = (torch.nn.Module._wrapped_call_impl.__code__, torch.nn.Module._call_impl.__code__)

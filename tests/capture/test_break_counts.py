@@ -12,6 +12,7 @@ from torch import nn
 
 import kiln
 from kiln.capture import foretold, frame, routing
+from kiln.capture.dispatch import FrameCache
 from kiln.report import events
 from kiln.testing import CompileCounter, check, same
 
@@ -182,6 +183,25 @@ def test_callees_do_not_keep_what_was_compiled_for_callers_that_are_gone():
         gc.collect()
     assert len(leaf.__dict__[routing.ROUTES]) <= 3
     assert same(kept(X), leaf(X) - 1)
+
+
+def test_models_that_are_gone_leave_nothing_behind():
+    """Hooks and a break: the calls go through code that all modules share, which must not hold on to any."""
+
+    def use():
+        model = CallsBreakingModule()
+        model.module.register_forward_hook(lambda module, args, output: output * 2)
+        kiln.compile(model, backend=CompileCounter())(X)
+
+    def alive():
+        gc.collect()
+        return sum(isinstance(item, FrameCache | nn.Module) for item in gc.get_objects())
+
+    use()
+    before = alive()
+    for _ in range(5):
+        use()
+    assert alive() <= before
 
 
 def test_closures_of_one_code_fall_back_to_themselves():
