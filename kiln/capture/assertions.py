@@ -46,12 +46,18 @@ def branch(frame: Frame, instruction: Instruction, value: object) -> bool:
 
 
 def only_raises(bytecode: Bytecode, start: int) -> bool:
-    """Whether everything that control may reach from an instruction ends in an exception."""
+    """Whether everything that control may reach from an instruction ends in an exception that leaves the blocks around.
+
+    (One that is raised in a block entered on the way may be caught, or swallowed by a context manager.)
+    """
     if start not in bytecode.raising:
         ends = [
-            bytecode.instructions[index].op
+            bytecode.instructions[index]
             for index in reachable(bytecode, start, exceptional=False)
             if not successors(bytecode, bytecode.instructions[index])
         ]
-        bytecode.raising[start] = bool(ends) and all(end in ("RAISE_VARARGS", "RERAISE") for end in ends)
+        bytecode.raising[start] = bool(ends) and all(
+            end.op in ("RAISE_VARARGS", "RERAISE") and bytecode.handler_at[end.index] is bytecode.handler_at[start]
+            for end in ends
+        )
     return bytecode.raising[start]

@@ -53,6 +53,36 @@ def test_checks_of_values_are_captured_and_raise_as_in_eager(program):
     check(program, calls=[(GOOD,), (BAD,), (GOOD,)], fullgraph=True, graphs=1)
 
 
+class Swallowing:
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, trace):
+        return True
+
+
+def raised_and_swallowed(x):
+    if (x > 0).all():
+        return x * 2
+    with Swallowing():
+        raise ValueError
+    return x
+
+
+def raised_and_caught(x):
+    if (x > 0).all():
+        return x * 2
+    try:
+        raise ValueError
+    except ValueError:
+        return x
+
+
+@pytest.mark.parametrize("program", [raised_and_swallowed, raised_and_caught])
+def test_what_is_raised_and_stays_inside_is_a_branch(program):
+    check(program, calls=[(GOOD,), (BAD,), (GOOD,)], breaks=1)
+
+
 def test_a_real_branch_still_breaks():
     def branch(x):
         if (x > 0).all():
