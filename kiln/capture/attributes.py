@@ -544,6 +544,8 @@ def generic_store(trace: Trace, owner: object, name: str, value: object) -> None
         if record is not None:
             load_slot(trace, record, name, raw)
     check_writable(trace, owner, name)
+    if type(raw) is types.GetSetDescriptorType or (raw is not None and isinstance(owner, types.FunctionType)):
+        value = force(trace, value)  # native code looks at what it is given (a function's __annotations__, __module__)
     try:
         object.__setattr__(owner, name, value)
     except Exception as error:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import abc
 import collections
+import contextlib
 import enum
+import functools
 from types import SimpleNamespace
+from typing import Generic, TypeVar
 
 import pytest
 import torch
@@ -538,6 +542,188 @@ FORMS = {
     "own convolution": (lambda: OwnConvolution(4, 2, 3), "conv_call_super_forward_directly"),
     "own transposed": (lambda: OwnTransposed(2, 2, 2), "conv_transpose_call_super_forward_directly"),
 }
+
+
+# -- classes and forwards of the rarer kinds ---------------------------------------------------------------------------
+
+Kind = TypeVar("Kind")
+
+
+class Typed(nn.Module, Generic[Kind]):
+    def forward(self, x):
+        return x + 1
+
+
+class Abstract(nn.Module, abc.ABC):
+    @abc.abstractmethod
+    def body(self, x): ...
+
+    def forward(self, x):
+        return self.body(x) + 1
+
+
+class Concrete(Abstract):
+    def __init_subclass__(cls, factor=2, **kwargs):
+        super().__init_subclass__(**kwargs)
+        cls.factor = factor
+
+    def body(self, x):
+        return x * self.factor
+
+
+class WithFactor(Concrete, factor=5):
+    pass
+
+
+class Adds:
+    """No module: its forward comes before the module's."""
+
+    def forward(self, x):
+        return super().forward(x) + 1
+
+
+class Mixed(Adds, Scaled):
+    pass
+
+
+def doubled(function):
+    @functools.wraps(function)
+    def wrapper(*args, **kwargs):
+        return function(*args, **kwargs) * 2
+
+    return wrapper
+
+
+class Decorated(Scaled):
+    @doubled
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x)
+
+
+class DecoratesInside(Scaled):
+    def forward(self, x):
+        return doubled(self.inner)(x) + doubled(elsewhere)(x, x)
+
+
+class WithoutGradients(Scaled):
+    @torch.no_grad()
+    def forward(self, x):
+        return super().forward(x)
+
+
+class InLowPrecision(Scaled):
+    @torch.autocast("cpu", dtype=torch.bfloat16)
+    def forward(self, x):
+        return super().forward(x)
+
+
+class Partial(Scaled):
+    def body(self, x, factor):
+        return self.inner(x) * factor
+
+    forward = functools.partialmethod(body, factor=3)
+
+
+class Dispatching(Scaled):
+    @functools.singledispatchmethod
+    def apply_to(self, value):
+        return self.inner(value)
+
+    @apply_to.register
+    def _(self, value: int):
+        return value
+
+    def forward(self, x):
+        return self.apply_to(x) + self.apply_to(3)
+
+
+class OwnFunction(Scaled):
+    def __init__(self):
+        super().__init__()
+        self.forward = lambda x: self.inner(x) * 2
+
+
+class Scoped(Scaled):
+    """A context manager of its own, and a generator over its children."""
+
+    def __init__(self):
+        super().__init__()
+        self.depth = 0
+
+    @contextlib.contextmanager
+    def deeper(self):
+        self.depth += 1
+        try:
+            yield self.depth
+        finally:
+            self.depth -= 1
+
+    def parts(self):
+        for number, child in enumerate(self.children()):
+            yield number + 1, child
+
+    def forward(self, x):
+        with self.deeper() as depth:
+            found = [x := child(x) * number for number, child in self.parts()]
+        return torch.stack(found) * depth + self.depth
+
+
+class NamedOutputs(Scaled):
+    def forward(self, x, mask=None, *, scale=1.0, **more):
+        y = self.inner(x) * scale
+        return {"pair": Outputs(y, [y, more]), "same": y, "nothing": mask}
+
+
+Outputs = collections.namedtuple("Outputs", "first rest")
+
+
+class KnowsItsParent(nn.Module):
+    class Child(nn.Module):
+        def forward(self, x):
+            return x * self.parent.factor
+
+    def __init__(self):
+        super().__init__()
+        self.factor, self.child = 3, self.Child()
+        self.child.__dict__["parent"] = self
+
+    def forward(self, x):
+        return self.child(x)
+
+
+class BufferList(nn.Module):
+    def __init__(self):
+        super().__init__()
+        for number in range(2):
+            self.register_buffer(str(number), torch.full((6,), number + 1.0))
+
+    def __iter__(self):
+        return iter(self._buffers.values())
+
+    def __getitem__(self, number):
+        return self._buffers[str(number)]
+
+    def forward(self, x):
+        for buffer in self:
+            x = x * buffer
+        return x + self[1]
+
+
+class Matching(nn.Module):
+    mode = "b"
+
+    def forward(self, x):
+        match self.mode:
+            case "a":
+                return x
+            case "b" if x.shape[0] > 2:
+                return x * 2
+        return x * 3
+
+
+RARE = [Typed[int], WithFactor, Mixed, Decorated, DecoratesInside, WithoutGradients, InLowPrecision, Partial]
+RARE += [Dispatching, OwnFunction, Scoped, NamedOutputs, KnowsItsParent, BufferList, Matching]
+FORMS |= {getattr(kind, "__name__", "Typed"): (kind, "") for kind in RARE}
 
 
 def covering(table):
