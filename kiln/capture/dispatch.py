@@ -19,13 +19,14 @@ import torch
 import torch.fx
 
 from .. import _native, exc
+from .._native import is_instance as isinstance
 from ..backends import call_backend
 from ..bytecode import Bytecode, route_calls
 from ..bytecode.plan import OWN_PREFIX
 from ..bytecode.split import CannotSplit, split
 from ..config import config
 from ..report import events
-from . import copying, foretold, kiln_calls, lazy_modules, logs, registrations, rules  # noqa: F401  (fill the tables)
+from . import copying, foretold, kiln_calls, lazy_modules, legacy, logs, ranges, registrations, rules  # noqa: F401  (fill the tables)  # noqa: F401
 from .calls import DoesNotFit, matched_arguments
 from .entry import Continuation, Entry, RunText, example_inputs, finish_graph, has_work, make_check, make_graph_module
 from .fakes import without_peer
@@ -33,6 +34,7 @@ from .frame import COROUTINE_FLAGS, GENERATOR_FLAG, NULL, BreakPoint, Broken, Fi
 from .generators import settle_generators
 from .guards import cell_is_empty
 from .hints import Hints
+from .module_hooks import PASSING_ON
 from .overrides import (
     Outside,
     enter_outer_modes,
@@ -44,7 +46,7 @@ from .overrides import (
 from .quiet import quiet
 from .rebuild import CannotRebuild
 from .rewind import Switches, can_rewind
-from .routing import LOOKS_AT_FRAMES, PASSING_ON, route, router
+from .routing import LOOKS_AT_FRAMES, route, router
 from .source import ClosureCell, Local
 from .tensor_effects import conflict_with_try
 from .torch_state import inference_modes_left, leaving_on_errors

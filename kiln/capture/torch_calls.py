@@ -13,6 +13,7 @@ import types
 
 import torch
 
+from .._native import is_instance as isinstance
 from . import tensors
 from .natives import rule
 from .overrides import as_subclass_handler, override
@@ -253,6 +254,23 @@ def rule_no_modes(trace, args, kwargs):
 @rule(torch._C._get_dispatch_mode)
 def rule_no_mode(trace, args, kwargs):
     return None
+
+
+@rule(torch.distributed.is_available)
+def rule_distributed(trace, args, kwargs):
+    return torch.distributed.is_available()
+
+
+if torch.distributed.is_available():
+
+    @rule(torch.distributed.is_initialized, torch.distributed.distributed_c10d.is_initialized)
+    def rule_initialized(trace, args, kwargs):
+        """Whether there is a group of processes: asked now, and before every run."""
+        found = torch.distributed.is_initialized()
+        words = f"torch.distributed is {'' if found else 'not '}initialised"
+        if not any(known == words for known, _ in trace.guards.extras):
+            trace.guards.extras.append((words, lambda: torch.distributed.is_initialized() is found))
+        return found
 
 
 @rule(torch.jit.annotate)

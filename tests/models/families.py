@@ -406,18 +406,6 @@ VISION: dict[str, Family] = {
         patch_size=16,
         drop_path_rate=0,
     ),
-    "cvt": row(
-        "Cvt",
-        "ForImageClassification",
-        classified,
-        embed_dim=[8, 16, 32],
-        num_heads=[1, 2, 4],
-        depth=[1, 1, 1],
-        patch_sizes=[7, 3, 3],
-        drop_rate=[0.0, 0.0, 0.0],
-        attention_drop_rate=[0.0, 0.0, 0.0],
-        drop_path_rate=[0.0, 0.0, 0.0],
-    ),
     "dpt": row(
         "DPT",
         "ForDepthEstimation",

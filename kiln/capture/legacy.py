@@ -1,0 +1,47 @@
+"""Tensors made the old way, ``torch.FloatTensor([1.0])`` or ``torch.Tensor(2, 3)``, as what that means today."""
+
+from __future__ import annotations
+
+import torch
+
+from .._native import is_instance as isinstance
+from .natives import rule
+from .tensors import prepare, record
+from .trace import Trace
+from .values import words
+from .wrap import force
+
+CLASSES: dict[object, torch.dtype] = {
+    getattr(torch, name): getattr(torch, name).dtype
+    for name in words("Float Double Half BFloat16 Byte Char Short Int Long Bool")
+    for name in (f"{name}Tensor",)
+}
+
+
+def plain_numbers(value: object, integral: bool) -> bool:
+    """Whether this is nested lists of numbers that the class takes as they are."""
+    if isinstance(value, list | tuple):
+        return all(plain_numbers(item, integral) for item in value)
+    return type(value) in ((int, bool) if integral else (int, bool, float))
+
+
+def make(trace: Trace, cls: type, dtype: torch.dtype, args: tuple, kwargs: dict) -> object:
+    values = [prepare(trace, force(trace, arg)) for arg in args]
+    if not kwargs and torch.get_default_device().type == "cpu":
+        if all(type(value) in (int, torch.SymInt) for value in values) and values:
+            return record(trace, torch.empty, tuple(values), {"dtype": dtype})
+        integral = not dtype.is_floating_point
+        if len(values) == 1 and type(values[0]) in (list, tuple) and plain_numbers(values[0], integral):
+            return record(trace, torch.tensor, (values[0],), {"dtype": dtype})
+    raise trace.fail(f"torch.{cls.__name__} called with these arguments", "use torch.tensor or torch.empty")
+
+
+def register(cls: type, dtype: torch.dtype | None) -> None:
+    @rule(cls)
+    def made(trace, args, kwargs):
+        return make(trace, cls, torch.get_default_dtype() if dtype is None else dtype, args, kwargs)
+
+
+for _class, _dtype in CLASSES.items():
+    register(_class, _dtype)  # type: ignore[arg-type]
+register(torch.Tensor, None)
