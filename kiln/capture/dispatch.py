@@ -26,7 +26,17 @@ from ..bytecode.plan import OWN_PREFIX
 from ..bytecode.split import CannotSplit, split
 from ..config import config
 from ..report import events
-from . import copying, foretold, kiln_calls, lazy_modules, legacy, logs, ranges, registrations, rules  # noqa: F401  (fill the tables)  # noqa: F401
+from . import (  # noqa: F401  (fill the tables)
+    copying,
+    foretold,
+    kiln_calls,
+    lazy_modules,
+    legacy,
+    logs,
+    ranges,
+    registrations,
+    rules,
+)
 from .calls import DoesNotFit, matched_arguments
 from .entry import Continuation, Entry, RunText, example_inputs, finish_graph, has_work, make_check, make_graph_module
 from .fakes import without_peer
