@@ -31,6 +31,7 @@ from .rebuild import CannotRebuild, Rebuilder, Text
 from .registrations import undo_lines, write_registrations
 from .rewind import Snapshot, Switches
 from .source import GlobalsOf, Source, parameter_name
+from .tensor_effects import guard_memory
 from .trace import Trace
 from .values import TensorInfo
 
@@ -253,6 +254,7 @@ class RunText:
         self.rebuilder.run_later()
         write_effects(self.rebuilder)
         write_registrations(self.rebuilder)
+        guard_memory(trace)
 
     def call_skeleton(self, outcome: Broken, continuation: Continuation) -> str:
         r, frame = self.rebuilder, outcome.frame

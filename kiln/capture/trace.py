@@ -75,6 +75,7 @@ class Trace:
         self.rehearsing = 0  # inside a method that native code is going to run again (hashing.py)
         self.rehearsed = False
         self.glanced: dict[int, Lazy] = {}  # what the program reached, by id
+        self.ordered: list[Record] = []  # dictionaries of hooks that are guarded by order (module_hooks.py)
         self.keep: list[object] = []  # ids above stay valid while these live
         self.root: RootFrame
         self.frames: list[Frame] = []
