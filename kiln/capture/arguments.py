@@ -21,6 +21,8 @@ from collections.abc import Callable
 import torch
 
 from .. import _native
+from .._native import is_instance as isinstance
+from . import module_hooks
 from .builtin_tables import ITERATOR_TYPES, KEYED_NAMES, LAZY_ITERATORS, VIEW_TYPES, describe
 from .source import lookup
 from .symbols import SYMBOLIC, concrete
@@ -48,14 +50,24 @@ def guard_keys(trace: Trace, function: object, args: tuple) -> None:
 
 def guard_key(trace: Trace, record: Record, key: object) -> None:
     key = concrete(trace, key)
-    if not is_constant(key) or "__contains__" in python_methods(type(record.real)):
-        guard_all_keys(trace, record)
+    hooks = module_hooks.are_hooks(record.source)
+    if hooks and module_hooks.keeps_numbers(trace, record) and module_hooks.guard_membership(trace, record, key):
+        return
+    if hooks or not is_constant(key) or "__contains__" in python_methods(type(record.real)):
+        guard_these_keys(trace, record)
         return
     present = key in record.items
     trace.guards.add(record.source, "has_key" if present else "lacks_key", key)
 
 
 def guard_all_keys(trace: Trace, record: Record) -> None:
+    if module_hooks.keeps_numbers(trace, record):
+        module_hooks.guard_order(trace, record)
+    else:
+        guard_these_keys(trace, record)
+
+
+def guard_these_keys(trace: Trace, record: Record) -> None:
     keys = key_pattern(key for key, _ in mapping_items(record.real))  # type: ignore[arg-type]
     trace.guards.add(record.source, "keys", keys)
     record.loaded = True

@@ -129,6 +129,12 @@ class History(torch.autograd.Function):
         raise RuntimeError("a backward pass over fake tensors")
 
 
+def is_view_of_leaf(tensor: torch.Tensor) -> bool:
+    """Whether torch refuses to change a tensor in place, as that would change a leaf."""
+    base = tensor._base
+    return base is not None and base.is_leaf and base.requires_grad
+
+
 PLAIN_KINDS = (torch.Tensor, torch.nn.Parameter)
 
 
@@ -150,7 +156,7 @@ def static_fake(mode: Any, real: torch.Tensor, storages: dict[int, Any]) -> torc
     with torch.no_grad():
         elem = torch.empty(0, dtype=real.dtype, device="meta")
         elem.set_(storage, real.storage_offset(), real.size(), real.stride())
-    if not real.is_leaf and not real._is_view():
+    if not real.is_leaf and not is_view_of_leaf(real):
         with torch.enable_grad():
             return History.apply(FakeTensor(mode, elem, real.device), torch.empty((), requires_grad=True))  # type: ignore
     elem.requires_grad_(real.requires_grad)

@@ -20,6 +20,8 @@ def can_rewind(trace: Trace) -> bool:
     """Whether the frame may be run again from its start after its graph raised."""
     if trace.raises_late and any(isinstance(item, ObjectInput) for item in trace.inputs):
         return False  # a generator of the program's own has moved on
+    if trace.beyond_rewind:
+        return False
     return not trace.raises_late or all(map(is_restorable, trace.changed.values()))
 
 
@@ -69,6 +71,7 @@ class Snapshot:
         self.tensors = tensors
         with torch.no_grad():
             self.contents = [tensor.clone() for tensor in tensors]
+        self.versions = [-1 if tensor.is_inference() else tensor._version for tensor in tensors]
         self.random = torch.get_rng_state()
         self.devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
 
@@ -76,6 +79,8 @@ class Snapshot:
         torch.set_rng_state(self.random)
         if self.devices is not None:
             torch.cuda.set_rng_state_all(self.devices)
-        for tensor, contents in zip(self.tensors, self.contents, strict=True):
+        for tensor, contents, version in zip(self.tensors, self.contents, self.versions, strict=True):
+            if version != -1 and version == tensor._version:
+                continue  # the graph did not get as far
             with torch.inference_mode(tensor.is_inference()), torch.no_grad():
                 tensor.copy_(contents)

@@ -11,8 +11,6 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-import torch
-
 from .. import _native
 from .calls import SKIPPED_MODULES
 from .frame import COROUTINE_FLAGS, GENERATOR_FLAG
@@ -53,15 +51,6 @@ def router(options: Options) -> Callable[[object], object]:
         return callee if options is None else route(callee, options)
 
     return route_constant
-
-
-_CALLS = (torch.nn.Module._wrapped_call_impl.__code__, torch.nn.Module._call_impl.__code__)
-_INSIDE = [getattr(code, "co_consts", ()) for code in _CALLS if isinstance(code, types.CodeType)]
-PASSING_ON = frozenset({*_CALLS, *(part for parts in _INSIDE for part in parts if isinstance(part, types.CodeType))})
-"""How modules are called, with hooks or without: nothing but calls of what is the user's.
-
-It is the same code for all modules; compiled, it would need an entry for each class and each number of hooks.
-"""
 
 
 def is_deep() -> bool:

@@ -322,7 +322,8 @@ def lookup(cls: type, name: str, default: object = None) -> object:
 
 def value_at(mapping: dict, index: int) -> object:
     """The value at a position of a dictionary."""
-    return element_at(dict.values(mapping), index)
+    ordered = isinstance(mapping, collections.OrderedDict)  # a dict's own order is not that of move_to_end
+    return element_at(collections.OrderedDict.values(mapping) if ordered else dict.values(mapping), index)
 
 
 NATIVE_CONTAINERS: tuple[type, ...] = (collections.OrderedDict, dict, list, tuple, set, frozenset, collections.deque)

@@ -21,7 +21,7 @@ from .guards import TensorGuard
 from .shape_rules import shape_rule
 from .source import Attribute, Source
 from .symbols import concrete, dynamic_dimensions, fake_input, guard_strides, is_symbolic, symbol_node
-from .tensor_effects import note_effects, version
+from .tensor_effects import check_apart, note_effects, version
 from .trace import ObjectInput, Trace
 from .values import (
     CONSTANT_TYPES,
@@ -63,6 +63,7 @@ def wrap_tensor(trace: Trace, real: torch.Tensor, source: Source) -> object:
         raise trace.fail("a parameter that is not initialised yet")
     if is_unusual(real):
         raise trace.fail("a sparse, quantized or nested tensor", "call the code that uses it outside kiln.compile")
+    check_apart(trace, real)
     trace.overriding |= is_overriding(type(real))
     dynamic = dynamic_dimensions(trace, real, source)
     inference = real.is_inference()

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable
 import torch
 
 from .._native import MISSING
+from .._native import is_instance as isinstance
 from ..bytecode.split import UNBOUND
 from . import module_hooks
 from .appending import list_method
@@ -253,7 +254,7 @@ def wrap_dict(trace: Trace, real: dict, source: Source) -> object:
     for index, (key, value) in enumerate(mapping_items(real)):
         shadow_key = wrap_key(trace, key, source, index)
         prepare_key(trace, shadow_key)
-        known = is_constant(key)
+        known = is_constant(key) and not module_hooks.are_hooks(source)
         place = Item(source, key, container) if known else ValueAt(source, index)
         base.__setitem__(shadow, shadow_key, Lazy(value, place))
     if isinstance(real, collections.defaultdict):
@@ -493,7 +494,7 @@ def _add_attributes(record: Record) -> None:
     if attributes is None:
         return
     lazies = {name: Lazy(value, InstanceAttribute(source, name)) for name, value in attributes.items()}
-    shadow.__dict__.update(lazies)  # type: ignore[attr-defined]
+    getattr_static_dict(shadow).update(lazies)  # type: ignore[union-attr]
     record.attributes = dict(lazies)
 
 

@@ -64,7 +64,7 @@ def remember_globally(module, args, output):
 # -- forward hooks and pre-hooks, one module ------------------------------------------------------------------------
 
 
-@whole(None, HOOK, BACK, HOOK, HOOK)
+@whole(None, HOOK, BACK, HOOK, BACK)
 def added_removed_replaced(compiler):
     m = Affine()
     f = compiler(lambda x: m(x * 2))
@@ -206,6 +206,75 @@ def results_of_any_kind(compiler):
     yield f(X)
     m._forward_hooks[handle.id] = nothing
     yield f(X)
+
+
+# -- numbers of hooks, which are new ones each time -----------------------------------------------------------------
+
+
+@whole(None, HOOK, *([BACK] * 8))
+def registered_again_and_again(compiler):
+    """As extractors of features do it; more often than entries are allowed."""
+    saved = {}
+    m = nn.Sequential(linear(), nn.ReLU())
+    f = compiler(m)
+    for k in range(5):
+        yield f(X + k), dict(saved)
+        saved.clear()
+        with (
+            m[0].register_forward_hook(lambda module, args, output: saved.update(first=output)),
+            m[0].register_forward_hook(lambda module, args, kwargs, output: output + len(kwargs), with_kwargs=True),
+            m[1].register_forward_pre_hook(negate_input, prepend=True),
+        ):
+            yield f(X + k), dict(saved)
+
+
+@whole(None, "hooks", BACK)
+def another_one_with_keywords(compiler):
+    """The same hooks in the same order; which of them takes keywords is what is different."""
+    log = []
+    m = Keyword()
+
+    def hook(module, *rest):
+        log.append(len(rest))
+
+    f = compiler(lambda x: m(x, scale=2.0))
+    for kinds in ((True, False), (False, True), (True, False)):
+        handles = [m.register_forward_hook(hook, with_kwargs=kind) for kind in kinds]
+        yield f(X), list(log)
+        log.clear()
+        for handle in handles:
+            handle.remove()
+
+
+@hooks(None, ANY, ANY)
+def the_program_looks_at_numbers(compiler):
+    m = linear()
+    f = compiler(m)
+
+    def hook(module, args, output):
+        return output + min(module._forward_hooks)
+
+    for number in (100, 100, 300):
+        m._forward_hooks[number] = hook
+        yield f(X)
+        del m._forward_hooks[number]
+
+
+@hooks(ANY, ANY, ANY)
+def removed_by_number(compiler):
+    log = []
+    m = linear()
+    f = compiler(m)
+
+    def once(module, args, output):
+        log.append(len(module._forward_hooks))
+        handle.remove()
+        return output * 2
+
+    for _ in range(3):
+        m.register_forward_hook(plus_one)
+        handle = m.register_forward_hook(once)
+        yield f(X), list(log), len(m._forward_hooks)
 
 
 # -- where modules are ----------------------------------------------------------------------------------------------
