@@ -11,6 +11,7 @@ import types
 import torch
 
 from .rewind import is_restorable
+from .source import Computed
 from .trace import Trace
 from .values import GraphBreak, TensorInfo, words
 
@@ -33,6 +34,7 @@ def note_effects(
 ) -> None:
     """Remember what makes running the frame again in eager different: random numbers, inputs that were changed."""
     name = getattr(function, "__name__", None) or str(function)
+    followed = [leaf for leaf in changed if leaf.requires_grad] if torch.is_grad_enabled() else []
     if CHANGES_UNMARKED.search(name):
         changed = leaves
     elif is_named_in_place(name):  # where nothing is counted, the name must do
@@ -41,12 +43,15 @@ def note_effects(
     reasons = [f"{name} changes a tensor from outside"] if touched else []
     if RANDOM.search(name) and not is_certain(function, name, args, kwargs):
         reasons.append(f"{name} draws random numbers")
+    inside = any(frame.protected() for frame in trace.frames)
     raises = may_raise(function, name, leaves)
-    protected = raises and any(frame.protected() for frame in trace.frames)
-    conflict = bool((protected and (reasons or trace.effects)) or (reasons and trace.protected))
+    refused = note_history(trace, name, followed, raises, inside)
+    late = bool((raises and (reasons or trace.effects)) or (refused and trace.effects))
+    conflict = bool((inside and late) or (reasons and trace.protected))
     if conflict and not all(map(is_restorable, (*trace.changed.values(), *touched.values()))):
         raise conflict_with_try(trace, (reasons or trace.effects)[0])
-    trace.raises_late |= conflict or (raises and bool(trace.effects or reasons))
+    protected = inside and (raises or refused)
+    trace.raises_late |= conflict or late
     trace.effects += reasons
     trace.changed |= touched
     trace.protected |= protected
@@ -82,6 +87,60 @@ def is_certain(function: object, name: str, args: tuple, kwargs: dict) -> bool:
     return any(type(given.get(key)) in (bool, int, float) and given[key] == off for key, off in SWITCHED_OFF.items())
 
 
+def note_history(trace: Trace, name: str, followed: list[torch.Tensor], raises: bool, inside: bool) -> bool:
+    """Inputs that are changed in a way that autograd follows; gives whether torch may refuse to (some views).
+
+    Their contents could be put back, their history cannot: after such a change nothing in the graph may raise. And it
+    gives every view of that memory another history. Fakes of inputs are not views of each other, so no other input may
+    have a part in that memory: not now, not later in the trace, in no later call.
+    """
+    touched = changed_inputs(trace, followed) if followed else {}
+    refused = False
+    for info in touched.values():
+        if not changeable(info.real):  # type: ignore[arg-type]
+            refused |= id(info.fake) not in trace.rewritten
+        else:
+            trace.guards.add(Computed(changeable, (info.source,)), "constant", True)  # type: ignore[arg-type]
+    if trace.rewritten and (raises or refused):
+        if inside or not trace.options.fullgraph:
+            raise trace.fail(f"{name} may raise, and a tensor from outside has got another history by then")
+        trace.beyond_rewind = True
+    if len(touched) > 1:
+        raise shared_memory(trace)
+    trace.rewritten |= touched
+    return refused
+
+
+def changeable(tensor: torch.Tensor) -> bool:
+    """Whether torch lets a tensor be changed in place under autograd, for all that it tells."""
+    with torch._C.DisableTorchFunction():
+        return tensor._base is None and not (tensor.is_leaf and tensor.requires_grad)
+
+
+def check_apart(trace: Trace, real: torch.Tensor) -> None:
+    """A tensor that comes in after such a change."""
+    if trace.rewritten and storage_key(real) in {storage_key(info.real) for info in trace.rewritten.values()}:  # type: ignore[arg-type]
+        raise shared_memory(trace)
+
+
+def shared_memory(trace: Trace) -> GraphBreak:
+    return trace.fail("an in-place operation, to be differentiated, on memory that two tensors from outside share")
+
+
+def guard_memory(trace: Trace) -> None:
+    """Assume for later calls which inputs share memory, where that matters."""
+    if trace.rewritten:
+        inputs = [item for item in trace.inputs if isinstance(item, TensorInfo)]
+        source = Computed(shared_with, tuple([item.source for item in inputs]))  # type: ignore[misc]
+        trace.guards.add(source, "constant", shared_with(*[item.real for item in inputs]))  # type: ignore[misc]
+
+
+def shared_with(*tensors: torch.Tensor) -> tuple[int, ...]:
+    """For each tensor the first one that it shares memory with."""
+    first: dict[int, int] = {}
+    return tuple([first.setdefault(storage_key(tensor), place) for place, tensor in enumerate(tensors)])
+
+
 def changed_inputs(trace: Trace, changed: list[torch.Tensor]) -> dict[int, TensorInfo]:
     """The graph's inputs that share memory with tensors that were changed."""
     keys = {storage_key(tensor) for tensor in changed}
@@ -91,8 +150,8 @@ def changed_inputs(trace: Trace, changed: list[torch.Tensor]) -> dict[int, Tenso
 
 # Operations of torch that raise because of values; what raises because of shapes has raised on fakes already.
 RAISES = re.compile(
-    r"index|gather|scatter|select|take|put|embedding|nll|loss|cross_entropy|linalg|cholesky|inv|solve|svd|eig|lu$|lu_|qr"
-    r"|multinomial|bernoulli|poisson|binomial|dirichlet|one_hot|bincount|lstsq|matrix_|det$|hist|unpool"
+    r"index|gather|scatter|select|take|put|embedding|nll|loss|cross_entropy|linalg|cholesky|inv(?!ert)|solve|svd|(?<!w)eig"
+    r"|(^|_)lu(_|$)|qr|multinomial|bernoulli|poisson|binomial|dirichlet|one_hot|bincount|lstsq|matrix_|det$|hist|unpool"
     r"|repeat_interleave|packed|pad_sequence|assert|check|bucketize|searchsorted|gamma|lowrank|_ex$|geqrf|ormqr"
 )
 DIVIDES = re.compile(r"div|remainder|mod")

@@ -74,8 +74,8 @@ class Trace:
         self.gradient_nodes: dict[int, TensorInfo] = {}  # id of a node of autograd's graph -> a tensor that it makes
         self.rehearsing = 0  # inside a method that native code is going to run again (hashing.py)
         self.rehearsed = False
-        self.glanced: dict[int, Lazy] = {}  # what the program reached, by id
         self.ordered: list[Record] = []  # dictionaries of hooks that are guarded by order (module_hooks.py)
+        self.glanced: dict[int, Lazy] = {}  # what the program reached, by id
         self.keep: list[object] = []  # ids above stay valid while these live
         self.root: RootFrame
         self.frames: list[Frame] = []
@@ -93,6 +93,8 @@ class Trace:
         self.locks_held: list[object] = []
         self.logged: list[LogLine] = []  # lines for loggers
         self.changed: dict[int, TensorInfo] = {}  # inputs that operations of the graph change
+        self.rewritten: dict[int, TensorInfo] = {}  # those of them that autograd follows through the change
+        self.beyond_rewind = False  # something may raise after that (only under fullgraph)
         self.raises_late = False  # an operation that may raise comes after such an effect
         self.protected = False  # an operation was captured inside a try block
         self.sheltered = False  # or inside a with block, whose manager may swallow what it raises
