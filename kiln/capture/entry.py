@@ -21,6 +21,7 @@ import torch.fx
 from .. import _native
 from ..bytecode.split import UNBOUND
 from ..report.events import raised_text
+from . import module_hooks
 from .conditions import NAMES, shape_conditions, substitute
 from .effects import write_effects
 from .frame import NULL, Broken, Finished
@@ -402,5 +403,6 @@ def example_inputs(inputs: list) -> list[object]:
 
 def make_check(trace: Trace, state: object, inputs: list) -> CheckText:
     trace.assume_presence()
+    module_hooks.settle(trace)
     trace.guards.shapes += shape_conditions(trace)
     return CheckText(trace, state, inputs)
