@@ -18,6 +18,7 @@ from ..capture import kiln_calls as rules_of_kiln
 from ..capture.natives import rule
 from ..explain import explain as kiln_explain
 from ..modules import OptimizedModule
+from . import internals
 from .missing import Missing
 from .reasons import GuardFail, translated
 from .settings import dynamo_config
@@ -81,6 +82,8 @@ def compile(
 
     ``mode`` and ``options`` steer torch's default backend and mean nothing to Kiln's; another backend gets them.
     """
+    if internals.in_higher_order_operator():
+        return internals.higher_order_operator(model)
     if mode is not None and options is not None:
         raise RuntimeError("Either mode or options can be specified, but both can't be specified at the same time.")
     more: dict[str, Any] = {}

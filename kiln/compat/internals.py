@@ -11,10 +11,12 @@ from typing import Any
 
 import torch
 from torch._guards import detect_fake_mode
+from torch._higher_order_ops import utils as higher_order_utils
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from .. import exc
+from .missing import Missing
 
 
 class LazyString:
@@ -46,6 +48,7 @@ def unimplemented(*args: Any, **words: Any) -> Any:
 UTILS: dict[str, Any] = {
     "LazyString": LazyString,
     "detect_fake_mode": detect_fake_mode,
+    "disable_cache_limit": nothing,
     "dynamo_timed": nothing,
     "get_current_node": lambda: None,
     "is_compile_supported": lambda device_type: True,
@@ -91,6 +94,30 @@ class TransformGetItemToIndex(TorchFunctionMode):
             if indices and all(isinstance(index, torch.Tensor) for index in indices):
                 return torch.ops.aten.index(args[0], indices)
         return func(*args, **(kwargs or {}))
+
+
+# -- operators that take functions ----------------------------------------------------------------------------------
+
+
+def in_higher_order_operator() -> bool:
+    """Whether torch compiles on behalf of an operator that takes functions, to see what those use."""
+    return bool(getattr(higher_order_utils, "_in_hop_compile", bool)())
+
+
+def higher_order_operator(wrapper: Any) -> Any:
+    """What an operator that takes functions does in plain Python, gradients of what those capture included."""
+    return OPERATORS.get(wrapper.__name__) or Missing(wrapper.__module__)
+
+
+def cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], operands: Any) -> Any:
+    """``torch.cond``."""
+    return (true_fn if pred else false_fn)(*operands)
+
+
+OPERATORS: dict[str, Callable[..., Any]] = {"_cond_op_wrapper": cond}
+
+
+# -- what else is asked ---------------------------------------------------------------------------------------------
 
 
 class PyCodeCache:

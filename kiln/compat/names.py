@@ -77,6 +77,7 @@ EVAL_FRAME = {
     "is_inductor_supported": lambda: False,
     "optimize": dynamo.optimize,
     "optimize_assert": dynamo.optimize_assert,
+    "set_fullgraph_compiled_frame_count": lambda count: 0,
     "reset_code": lambda code: api.reset(),
     "unsupported": testing.unsupported,
 }
@@ -204,7 +205,13 @@ def make(name: str) -> types.ModuleType | None:
 
 
 # Packages of torch's whose modules its compiler loads, and which the rest of torch takes for loaded since.
-PACKAGES_ASKED = ("torch._higher_order_ops", "torch.fx.experimental", "torch.fx.passes", "torch._subclasses")
+PACKAGES_ASKED = (
+    "torch._higher_order_ops",
+    "torch.nn.attention",
+    "torch.fx.experimental",
+    "torch.fx.passes",
+    "torch._subclasses",
+)
 
 
 def load_module(package: str) -> Callable[[str], Any]:

@@ -126,6 +126,21 @@ def attention():
     F.scaled_dot_product_attention(q, q, q, attn_mask=causal_lower_right(4, 4))
 
 
+def control_flow():
+    weight = torch.full((2,), 0.5, requires_grad=True)
+    for flag, expected in ((True, weight.detach().cos()), (False, torch.full((2,), 3.0))):
+        weight.grad = None
+        torch.cond(
+            torch.tensor(flag), lambda x: (x * weight).sin(), lambda x: x * weight * 3, (torch.ones(2),)
+        ).sum().backward()
+        assert torch.equal(weight.grad, expected)
+    mask = torch.nn.attention.flex_attention.create_block_mask(lambda b, h, q, k: q >= k, 1, 1, 128, 128, "cpu")
+    try:
+        torch.nn.attention.flex_attention.flex_attention(*[torch.randn(1, 1, 128, 16)] * 3, block_mask=mask)
+    except NotImplementedError as error:
+        assert "flex_attention" in str(error)  # it takes more than running the functions it is given
+
+
 def modes_and_profiling():
     from torch.profiler import profile
 
@@ -163,7 +178,15 @@ def dynamic_sizes():
 
 
 CHECKS = [optimizers, checkpointing, module_compile, functional_transforms, fake_tensors, tracing, data_loading, saving]
-CHECKS += [custom_operators, attention, modes_and_profiling, parametrizations, compiler_names, dynamic_sizes]
+CHECKS += [
+    custom_operators,
+    attention,
+    control_flow,
+    modes_and_profiling,
+    parametrizations,
+    compiler_names,
+    dynamic_sizes,
+]
 
 if __name__ == "__main__":
     for check in CHECKS:
