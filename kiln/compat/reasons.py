@@ -30,6 +30,7 @@ class GuardFail(NamedTuple):
 def translated(reason: str) -> str:
     """The reason in the words of torch's compiler, then Kiln's own. To that one, closures are local variables too."""
     named = re.sub(r"closure ('\w+')", r"L[\1]", reason)
+    named = re.sub(r"list\((\S+?)\.values\(\)\)\[(\d+)\]", r"\1[\2]", named)  # hooks, by their order
     for pattern, words in WORDS:
         found = pattern.match(named)
         if found:
