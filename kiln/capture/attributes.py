@@ -120,12 +120,12 @@ def load_module_member(trace: Trace, module: object, name: str) -> object:
 def generic_load(trace: Trace, owner: object, name: str) -> object:
     """``object.__getattribute__``."""
     cls = type(owner)
-    if name == "__class__":
-        return cls
     if id(owner) in trace.gradient_nodes:
         from .registrations import load_from_node
 
         return load_from_node(trace, owner, name)
+    if name == "__class__":
+        return cls
     if id(owner) in trace.foreign:
         return load_foreign_method(trace, owner, name)
     if name == "__dict__":

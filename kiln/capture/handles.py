@@ -21,7 +21,7 @@ from .natives import rule
 from .rebuild import BUILDERS, CannotRebuild, Rebuilder, build_instance
 from .source import InstanceAttribute, Referent
 from .trace import Trace
-from .values import words
+from .values import HandleNumber, words
 from .wrap import force
 
 HANDLE_METHODS = words("remove __enter__ __exit__")
@@ -43,10 +43,6 @@ LOADERS[RemovableHandle] = load_from_handle
 
 
 # -- handles made here ----------------------------------------------------------------------------------------------
-
-
-class HandleNumber(int):
-    """Stands for the number that a handle is going to have: more than any that there is."""
 
 
 @dataclass(eq=False)

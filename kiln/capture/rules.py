@@ -36,7 +36,7 @@ from .source import lookup
 from .symbols import concrete, is_symbolic
 from .trace import Trace
 from .value_ranges import known_truth
-from .values import Raised, Trampoline
+from .values import HandleNumber, Raised, Trampoline
 from .wrap import HEAP_TYPE, class_attribute, force
 
 
@@ -55,6 +55,10 @@ def type_of(trace: Trace, value: object) -> type:
         return type(value.function)
     if type(value).__name__ == "InterpretedGenerator":
         return types.GeneratorType
+    if id(value) in trace.gradient_nodes:
+        raise trace.fail("the class of a node of autograd's graph", "ask for it outside the compiled function")
+    if type(value) is HandleNumber:
+        return int
     return type(value)
 
 

@@ -148,6 +148,10 @@ class Opaque:
         self.node = node
 
 
+class HandleNumber(int):
+    """Stands for the number that the handle of a hook is going to have: more than any that there is."""
+
+
 class Trampoline:
     """A Python callable handed to native code: calling it comes back into the interpreter."""
 

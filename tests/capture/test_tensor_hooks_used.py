@@ -100,7 +100,11 @@ def test_nodes_asked_for_more():
         y = x * 2
         node = y.grad_fn
         node.register_hook(lambda inputs, outputs: log.append("node"))
-        names = [type(node).__name__, node.name(), len(node.next_functions)]
+        names = [type(node).__name__, node.name(), len(node.next_functions), y.grad_fn.__class__.__name__]
+        attention = torch.nn.functional.scaled_dot_product_attention(
+            x[None, :, None], x[None, :, None], x[None, :, None]
+        )
+        names += [type(attention.grad_fn).__name__, isinstance(y.grad_fn, torch.autograd.graph.Node)]
         z = y + 1
         return z, names, node is y.grad_fn, z.grad_fn is node, x.grad_fn
 
