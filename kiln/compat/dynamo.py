@@ -16,6 +16,7 @@ from .. import _native, api, exc
 from ..backends import list_backends, lookup_backend, register_backend
 from ..capture import kiln_calls as rules_of_kiln
 from ..capture.natives import rule
+from ..capture.values import words
 from ..explain import explain as kiln_explain
 from ..modules import OptimizedModule
 from . import internals
@@ -82,6 +83,7 @@ def compile(
 
     ``mode`` and ``options`` steer torch's default backend and mean nothing to Kiln's; another backend gets them.
     """
+    check_accepted("torch.compile", accepted)
     if internals.in_higher_order_operator():
         return internals.higher_order_operator(model)
     if mode is not None and options is not None:
@@ -94,17 +96,29 @@ def compile(
     return chosen if model is None else chosen(model)
 
 
+# Arguments that torch's functions take, in one release or another, and that have no effect on Kiln.
+ACCEPTED = words("name recompile_limit isolate_recompiles shapes_spec guard_filter_fn rebuild_ctx export package hooks")
+
+
+def check_accepted(function: str, arguments: dict[str, Any]) -> None:
+    for name, value in arguments.items():
+        if name == "guard_export_fn" and value is not None:
+            raise exc.NotAvailable(name, "Kiln's guards are not torch's", "look at kiln.explain(f)(…).guards")
+        if name not in ACCEPTED | {"guard_export_fn"}:
+            raise TypeError(f"{function}() got an unexpected keyword argument {name!r}")
+
+
 def optimize(
     backend: Any = None,
     *,
     nopython: bool = False,
-    guard_export_fn: Callable[[Any], object] | None = None,
     guard_fail_fn: Callable[[GuardFail], object] | None = None,
     disable: bool = False,
     dynamic: bool | None = None,
     **accepted: Any,
 ) -> Optimize:
     """``torch._dynamo.optimize``: a decorator for functions and modules, and a ``with`` block (see `Optimize`)."""
+    check_accepted("torch._dynamo.optimize", accepted)
     return Optimize(
         backend, nopython=nopython, dynamic=dynamic, disable=disable, guard_fail_fn=guard_fail_fn, options={}
     )

@@ -64,6 +64,11 @@ def test_arguments_of_torch_compile(installed):
     for accepted in ({"mode": "reduce-overhead"}, {"options": {"trace.enabled": True}}, {"name": "x"}):
         torch.compile(mixed, **accepted)(torch.ones(1), torch.ones(1))  # nothing to Kiln's own backend
     assert torch.compile(mixed, disable=True) is mixed
+    for mistaken in (torch.compile, torch._dynamo.optimize):
+        with pytest.raises(TypeError, match="fulgraph"):
+            mistaken(fulgraph=True)
+    with pytest.raises(kiln.exc.NotAvailable, match="guard_export_fn"):
+        torch._dynamo.optimize("eager", guard_export_fn=print)
     with pytest.raises(RuntimeError, match="both can't be specified"):
         torch.compile(mixed, mode="default", options={"a": 1})
 
