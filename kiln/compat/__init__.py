@@ -74,18 +74,30 @@ def _standins() -> Any:
 
 
 class _Installed:
+    """Everything that is changed while Kiln is installed."""
+
     def __init__(self) -> None:
-        from . import counting, names
-        from .standins import ALWAYS_THERE, ROOTS, Aside
+        from . import names
+        from .standins import Aside
 
         finder = _standins()
+        self.replaced = [(owner, own, vars(owner).get(own, _ABSENT)) for owner, own, _ in names.replacements()]
         self.aside = Aside()
         sys.meta_path.insert(0, finder)
+        try:
+            self._put_there(finder)
+        except BaseException:
+            self.remove()
+            raise
+
+    def _put_there(self, finder: Any) -> None:
+        from . import counting, names
+        from .standins import ALWAYS_THERE, ROOTS
+
         finder.return_modules()
         for root in ROOTS:
             if root in self.aside.modules or root in ALWAYS_THERE:
                 importlib.import_module(root)
-        self.replaced = [(owner, own, vars(owner).get(own, _ABSENT)) for owner, own, _ in names.replacements()]
         for owner, own, value in names.replacements():
             setattr(owner, own, value)
         counting.start()
@@ -95,10 +107,10 @@ class _Installed:
 
         counting.stop()
         for owner, own, value in self.replaced:
-            if value is _ABSENT:
-                delattr(owner, own)
-            else:
+            if value is not _ABSENT:
                 setattr(owner, own, value)
+            elif own in vars(owner):
+                delattr(owner, own)
         sys.meta_path.remove(_finder)
         self.aside.restore()
         dynamo.forget_kept_out()

@@ -29,4 +29,5 @@ def start() -> None:
 
 
 def stop() -> None:
-    events.watchers.remove(follow)
+    if follow in events.watchers:
+        events.watchers.remove(follow)

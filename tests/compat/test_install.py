@@ -65,6 +65,19 @@ def test_installing_twice_is_installing_once():
     assert not is_installed()
 
 
+def test_an_error_while_installing_leaves_nothing(monkeypatch):
+    from kiln.compat import counting
+
+    def fail():
+        raise MemoryError
+
+    before = world()
+    monkeypatch.setattr(counting, "start", fail)
+    with pytest.raises(MemoryError):
+        kiln.install()
+    assert not is_installed() and world() == before
+
+
 def test_blocks_nest():
     with kiln.install():
         with kiln.install():
