@@ -10,11 +10,16 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from .._native import is_instance as isinstance
 from ..bytecode import Bytecode, Instruction
 from ..bytecode.analysis import reachable, successors
+from .calls import call_function
+from .natives import rule
 from .rewind import can_rewind
 from .rules import known_truth, truth
 from .tensors import record
+from .trace import Trace
+from .wrap import force
 
 if TYPE_CHECKING:
     from .frame import Frame
@@ -37,12 +42,25 @@ def branch(frame: Frame, instruction: Instruction, value: object) -> bool:
         wanted = not jumps_if
     else:
         return truth(frame.trace, value)
-    trace = frame.trace
+    require(frame.trace, value if wanted else record(frame.trace, torch.logical_not, (value,), {}))
+    return wanted
+
+
+@rule(torch._check_tensor_all_with)
+def rule_check_all(trace, args, kwargs):
+    """``torch._check_tensor_all``: as in an assertion, the error is eager's."""
+    condition = force(trace, args[1])
+    if not isinstance(condition, torch.Tensor) or condition.dtype is not torch.bool:
+        return call_function(trace, torch._check_tensor_all_with, args, kwargs)
+    require(trace, record(trace, torch.all, (condition,), {}))
+    return None
+
+
+def require(trace: Trace, condition: object) -> None:
+    """The graph raises if this is not true."""
     if trace.effects and not can_rewind(trace):
         raise trace.fail("a check of a tensor's value after an effect that cannot be undone")
-    condition = value if wanted else record(trace, torch.logical_not, (value,), {})
     record(trace, torch._assert_async, (condition,), {})  # type: ignore[attr-defined]
-    return wanted
 
 
 def only_raises(bytecode: Bytecode, start: int) -> bool:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import types
 
+from .._native import is_instance as isinstance
 from . import operators
 from .attributes import load_attribute, load_or
 from .calls import call
 from .frame import Frame
 from .opcode_table import CALLABLE_FIRST, opcode
 from .rules import get_iterator
+from .unknown_text import UnknownText, is_unknown, unknown_text
 from .values import Raised
 from .wrap import force
 
@@ -60,7 +62,8 @@ def build_const_key_map(frame, instruction):
 
 @opcode("BUILD_STRING")
 def build_string(frame, instruction):
-    frame.push("".join([force(frame.trace, part) for part in frame.pop_many(instruction.arg)]))
+    parts = [force(frame.trace, part) for part in frame.pop_many(instruction.arg)]
+    frame.push(UnknownText(frame.trace) if any(map(is_unknown, parts)) else "".join(parts))
 
 
 @opcode("BUILD_SLICE")
@@ -73,7 +76,13 @@ def format_value(frame, instruction):
     flags = instruction.arg
     spec = frame.pop() if flags & 4 else ""
     value = convert_text(frame, frame.pop(), flags & 3)
-    frame.push(call(frame.trace, format, (value, spec), {}))
+    frame.push(format_text(frame, value, spec))
+
+
+def format_text(frame: Frame, value: object, spec: object) -> object:
+    """A part of an f-string."""
+    unknown = unknown_text(frame.trace, value, frame.stack)
+    return call(frame.trace, format, (value, spec), {}) if unknown is None else unknown
 
 
 def convert_text(frame: Frame, value: object, kind: int) -> object:
@@ -88,13 +97,13 @@ def convert_value(frame, instruction):
 
 @opcode("FORMAT_SIMPLE")
 def format_simple(frame, instruction):
-    frame.push(call(frame.trace, format, (frame.pop(), ""), {}))
+    frame.push(format_text(frame, frame.pop(), ""))
 
 
 @opcode("FORMAT_WITH_SPEC")
 def format_with_spec(frame, instruction):
     spec, value = frame.pop(), frame.pop()
-    frame.push(call(frame.trace, format, (value, spec), {}))
+    frame.push(format_text(frame, value, spec))
 
 
 @opcode("LIST_APPEND")

@@ -16,6 +16,7 @@ import warnings
 
 import torch
 
+from .._native import is_instance as isinstance
 from ..bytecode.plan import OWN_PREFIX
 from . import natives
 from .attributes import (
@@ -32,9 +33,10 @@ from .calls import call, construct, new_object
 from .hashing import as_hash
 from .natives import rule
 from .raising import from_native, guard_caller, traceback_of
-from .source import lookup
+from .source import is_direct, lookup
 from .symbols import concrete, is_symbolic
 from .trace import Trace
+from .unknown_text import is_unknown
 from .value_ranges import known_truth
 from .values import HandleNumber, Raised, Trampoline
 from .wrap import HEAP_TYPE, class_attribute, force
@@ -59,7 +61,7 @@ def type_of(trace: Trace, value: object) -> type:
         raise trace.fail("the class of a node of autograd's graph", "ask for it outside the compiled function")
     if type(value) is HandleNumber:
         return int
-    return type(value)
+    return str if is_unknown(value) else type(value)
 
 
 # -- types ----------------------------------------------------------------------------------------------------------
@@ -72,7 +74,7 @@ def rule_type(trace, args, kwargs):
     return type_of(trace, args[0])
 
 
-@rule(isinstance)
+@rule(builtins.isinstance)
 def rule_isinstance(trace, args, kwargs):
     value, classes = arguments(trace, args)
     return is_instance(trace, value, classes)
@@ -87,8 +89,11 @@ def is_instance(trace: Trace, value: object, classes: object) -> bool:
     kind = type_of(trace, value)
     if isinstance(value, torch.Tensor):
         return tensor_is_instance(value, kind, classes)
+    if not is_direct(type(value)) and type(classes) is type and not issubclass(kind, classes):
+        kind = force(trace, load_attribute(trace, value, "__class__"))  # type: ignore[assignment]
+        return issubclass(kind, classes)
     try:
-        result = issubclass(kind, classes) if kind is not type(value) else isinstance(value, classes)  # type: ignore[arg-type]
+        result = issubclass(kind, classes) if kind is not type(value) else builtins.isinstance(value, classes)  # type: ignore[arg-type]
     except TypeError as error:
         raise Raised(from_native(trace, error)) from None
     if isinstance(classes, type) and issubclass(kind, classes) is result:

@@ -121,3 +121,54 @@ def test_sizes_searched_for_a_number_stay_symbolic():
 def test_pooling_over_a_symbolic_length():
     pool = torch.nn.MaxPool1d(3, 2, padding=1)
     check(lambda x: pool(x), calls=[(torch.randn(2, 3, n),) for n in (8, 11, 12, 17)], graphs=2, recompiles=1)
+
+
+# -- text that only an error would need -------------------------------------------------------------------------------
+
+
+def described(x):
+    message = f"bad values: {x.sum()} of {len(x)} in {x!s:>4}" if False else f"bad values: {x.sum():.2f} of {len(x)}"
+    if (x <= 0).any():
+        raise ValueError(message)
+    return x.log()
+
+
+def checked_by_torch(x):
+    torch._check_tensor_all(x > 0, lambda: f"bad values in {x}")
+    return x.log()
+
+
+@pytest.mark.parametrize("program", [described, checked_by_torch])
+def test_text_of_tensors_that_only_an_error_needs(program):
+    check(program, calls=[(GOOD,), (BAD,), (torch.ones(4),), (torch.ones(5),), (-GOOD,)], fullgraph=True, graphs=2)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda text: text,
+        lambda text: text == "1.0",
+        lambda text: {text: 1},
+        lambda text: {"1.0": 1}.get(text),
+        lambda text: text in ["a", "1.0"],
+        lambda text: len(text),
+        lambda text: text.upper(),
+        lambda text: text + "!",
+        lambda text: "%s" % text,  # noqa: UP031
+        lambda text: f"<{text}>",
+        lambda text: [text, "b"],
+        lambda text: sorted([text, "b"]),
+        lambda text: (isinstance(text, str), type(text), text is None, callable(text), bool(text)),
+        lambda text: getattr(torch.ones(1), text, "none"),
+        lambda text: str(text),
+        lambda text: ",".join([text, "b"]),
+        lambda text: print(text),
+        lambda text: int(float(text)),
+    ],
+)
+def test_text_of_tensors_that_somebody_looks_at(use):
+    def program(x):
+        y = x * 2
+        return use(f"{y.item() if y.dim() > 1 else y}"), y + 1
+
+    check(program, calls=[(torch.tensor(0.5),), (torch.tensor(4.0),)], grads=False, tracebacks=False)
