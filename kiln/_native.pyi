@@ -113,6 +113,9 @@ class CodeCheck:
 def distinct(*objects: object) -> bool:
     """Is no object given twice?"""
 
+def is_instance(value: object, kinds: Any, /) -> bool:
+    """`isinstance` by type alone: the value is not asked for its `__class__`, which may be code of the program."""
+
 def type_version(cls: type, /) -> int:
     """A number that changes with every change to the class or its bases; 0 when it has none to give."""
 

@@ -13,6 +13,7 @@ import types
 import torch
 
 from .._native import MISSING
+from .._native import is_instance as isinstance
 from .appending import list_method
 from .raising import context_of, traceback_of
 from .source import Attribute, Identity, Item, Source, lookup

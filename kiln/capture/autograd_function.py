@@ -15,6 +15,7 @@ from collections.abc import Callable
 import torch
 import torch.fx
 
+from .._native import is_instance as isinstance
 from .natives import rule
 from .overrides import overloaded
 from .tensors import adopt, prepare, run_fake, to_nodes

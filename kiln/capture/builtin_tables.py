@@ -18,6 +18,7 @@ import types
 
 import torch
 
+from .._native import is_instance as isinstance
 from .source import lookup
 from .values import words
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import types
 
 from .. import _native
+from .._native import is_instance as isinstance
 from .quiet import aloud
 from .raising import from_native
 from .source import Attribute, Identity, Pinned

@@ -23,6 +23,7 @@ except ImportError:  # torch works without it
     numpy = None  # type: ignore[assignment]
 
 from .. import _native
+from .._native import is_instance as isinstance
 from ..config import config
 from . import library, natives, torch_calls
 from .appending import ListMethod, call_list_method

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from .._native import is_instance as isinstance
 from .guards import ShapeCondition
 from .source import Source
 from .trace import SymbolInput, Trace

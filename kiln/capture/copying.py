@@ -12,6 +12,7 @@ import types
 
 import torch
 
+from .._native import is_instance as isinstance
 from . import natives, torch_calls
 from .attributes import load_namespace
 from .calls import call, call_function

@@ -56,7 +56,7 @@ from .overrides import (
 from .quiet import quiet
 from .rebuild import CannotRebuild
 from .rewind import Switches, can_rewind
-from .routing import LOOKS_AT_FRAMES, route, router
+from .routing import LOOKS_AT_FRAMES, release_routes, route, router
 from .source import ClosureCell, Local
 from .tensor_effects import conflict_with_try
 from .torch_state import inference_modes_left, leaving_on_errors
@@ -111,7 +111,7 @@ def make_dispatcher(function: types.FunctionType, options: Options) -> _native.D
 def make_compiled(function: types.FunctionType, options: Options) -> _native.Dispatcher:
     """The dispatcher that the user gets. While there is one, what was compiled on its behalf is in use."""
     dispatcher = make_dispatcher(function, options)
-    dispatcher.__dict__["_kiln_cache"].options.users.add(dispatcher)
+    release_routes(dispatcher.__dict__["_kiln_cache"].options, dispatcher)
     return dispatcher
 
 

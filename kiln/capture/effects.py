@@ -10,12 +10,15 @@ from __future__ import annotations
 import collections
 from collections.abc import Callable
 
+from .._native import is_instance as isinstance
 from .arguments import guard_all_keys
 from .locks import write_under_locks
 from .logs import log_line
 from .rebuild import Rebuilder
+from .source import is_direct, namespace_of
 from .trace import Trace
 from .values import DELETED, Kind, Record, mapping_items, same_value
+from .wrap import getattr_static_dict
 
 
 def write_effects(rebuilder: Rebuilder) -> None:
@@ -126,14 +129,20 @@ def write_nothing(r: Rebuilder, record: Record) -> None:
 def write_attributes(r: Rebuilder, record: Record) -> None:
     """Instance dictionaries and slots."""
     if record.attributes is not None:
-        before, now = record.attributes, record.shadow.__dict__
+        before, now = record.attributes, getattr_static_dict(record.shadow)
         gone = [*(name for name in before if name not in now), *moved_keys(before, now)]
-        r.effects += [f"del {r.read(record.source)}.__dict__[{name!r}]" for name in gone]
+        r.effects += [f"del {namespace_text(r, record)}[{name!r}]" for name in gone]
         for name, value in now.items():
             if name in gone or name not in before or not same_value(before[name], value):
-                r.effects.append(f"{r.read(record.source)}.__dict__[{name!r}] = {r.value(value)}")
+                r.effects.append(f"{namespace_text(r, record)}[{name!r}] = {r.value(value)}")
     for name, before_value in record.slots.items():
         write_slot(r, record, name, before_value)
+
+
+def namespace_text(r: Rebuilder, record: Record) -> str:
+    """An expression for an instance dictionary, past any ``__getattribute__`` in Python."""
+    owner = r.read(record.source)
+    return f"{owner}.__dict__" if is_direct(type(record.real)) else f"{r.bind(namespace_of, 'namespace_of')}({owner})"
 
 
 def write_slot(r: Rebuilder, record: Record, name: str, before: object) -> None:

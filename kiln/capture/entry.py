@@ -19,6 +19,7 @@ import torch
 import torch.fx
 
 from .. import _native
+from .._native import is_instance as isinstance
 from ..bytecode.split import UNBOUND
 from ..report.events import raised_text
 from . import module_hooks

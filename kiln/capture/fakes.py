@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from .._native import is_instance as isinstance
 from .guards import cell_is_empty
 
 PEER = "torch._dy" + "namo"

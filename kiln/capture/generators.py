@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
+from .._native import is_instance as isinstance
 from .attributes import LOADERS, load_or
 from .calls import call
 from .frame import RETURNED, BreakPoint, Broken, Finished, Frame

@@ -13,6 +13,7 @@ import types
 from collections.abc import Callable
 
 from .. import _native
+from .._native import is_instance as isinstance
 from .guards import Guard, GuardSet, TensorGuard, plain, same_constant
 from .source import Attribute, ClosureCell, GlobalsOf, Identity, InstanceAttribute, Item, Local, Pinned, Source
 

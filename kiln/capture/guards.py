@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from .. import _native
-from .source import GlobalsOf, Identity, Item, Source, lookup, native_iterator, native_length, render_key
+from .._native import is_instance as isinstance
+from .source import GlobalsOf, Identity, Item, Source, lookup, namespace_of, native_iterator, native_length, render_key
 from .values import plain_value, words
 
 Bind = Callable[[object, str], str]
@@ -157,10 +158,14 @@ KINDS: dict[str, KindOfGuard] = {
         lambda v: short(v),
     ),
     "no_attribute": KindOfGuard(
-        lambda e, v, bind: f"{v!r} not in {e}.__dict__", lambda v: f"has no attribute {v!r}", lambda v: "one"
+        lambda e, v, bind: f"{v!r} not in {bind(namespace_of, 'namespace_of')}({e})",
+        lambda v: f"has no attribute {v!r}",
+        lambda v: "one",
     ),
     "has_attribute": KindOfGuard(
-        lambda e, v, bind: f"{v!r} in {e}.__dict__", lambda v: f"has attribute {v!r}", lambda v: "has it not"
+        lambda e, v, bind: f"{v!r} in {bind(namespace_of, 'namespace_of')}({e})",
+        lambda v: f"has attribute {v!r}",
+        lambda v: "has it not",
     ),
     "empty_slot": KindOfGuard(
         lambda e, v, bind: f"not _k_hasattr({e}, {v!r})", lambda v: f"has no attribute {v!r}", lambda v: "one"

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from torch.utils.hooks import RemovableHandle
 
+from .._native import is_instance as isinstance
 from .attributes import LOADERS, load_from_instance
 from .calls import call_function
 from .natives import rule

@@ -13,6 +13,7 @@ import types
 
 import torch
 
+from .._native import is_instance as isinstance
 from .arguments import is_object, python_methods
 from .symbols import concrete
 from .trace import Trace

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 import torch
 from torch.nn.modules.lazy import LazyModuleMixin
 
+from .._native import is_instance as isinstance
 from .effects import write_effects
 from .natives import rule
 from .quiet import aloud

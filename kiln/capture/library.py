@@ -17,6 +17,7 @@ from collections.abc import Callable
 import torch
 from torch.fx import GraphModule
 
+from .._native import is_instance as isinstance
 from . import natives
 from .natives import rule
 from .raising import from_native

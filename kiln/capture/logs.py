@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
+from .._native import is_instance as isinstance
 from .natives import rule
 from .symbols import concrete
 from .trace import Trace

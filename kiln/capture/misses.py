@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import types
 
+from .._native import is_instance as isinstance
 from ..config import config
 from .callers import FILE as CALLERS_FILE
 from .callers import parameter_names

@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 import torch
 
+from .._native import is_instance as isinstance
 from . import hashing
 from .arguments import (
     Proxy,

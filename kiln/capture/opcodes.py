@@ -9,6 +9,7 @@ import sys
 import types
 from collections.abc import Callable
 
+from .._native import is_instance as isinstance
 from ..bytecode import Instruction
 from . import opcodes_building, opcodes_calls, opcodes_exceptions, opcodes_match, operators  # noqa: F401  (fill the table)
 from .assertions import branch, branch_ahead

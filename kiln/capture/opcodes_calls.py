@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import types
 
+from .._native import is_instance as isinstance
 from . import operators
 from .attributes import load_attribute
 from .calls import call

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .._native import is_instance as isinstance
 from .calls import call
 from .frame import NULL, Frame
 from .opcode_table import opcode

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .._native import is_instance as isinstance
 from . import operators
 from .attributes import load_attribute
 from .calls import call

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 
 import torch
 
+from .._native import is_instance as isinstance
 from ..bytecode.split import UNBOUND
 from . import calls, natives
 from .raising import from_native

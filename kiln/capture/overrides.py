@@ -20,6 +20,7 @@ from torch._C import _get_function_stack_at, _len_torch_function_stack, _pop_tor
 from torch._C import _push_on_torch_function_stack as _push
 from torch.overrides import TorchFunctionMode
 
+from .._native import is_instance as isinstance
 from .natives import rule
 from .source import Identity, Pinned, Source
 from .tensor_effects import is_named_in_place

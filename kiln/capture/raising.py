@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 import types
 
+from .._native import is_instance as isinstance
 from .trace import Trace
 from .values import Raised
 

@@ -22,10 +22,24 @@ from collections.abc import Callable
 import torch
 import torch.fx
 
+from .._native import is_instance as isinstance
 from . import natives
 from .appending import ListMethod
 from .frame import NULL
-from .source import ClosureCell, Computed, GlobalsOf, Literal, Local, Made, Pinned, Source, lookup, parameter_name
+from .source import (
+    ClosureCell,
+    Computed,
+    GlobalsOf,
+    Literal,
+    Local,
+    Made,
+    Pinned,
+    Source,
+    is_direct,
+    lookup,
+    namespace_of,
+    parameter_name,
+)
 from .symbols import concrete, is_symbolic, operand_source
 from .trace import Trace
 from .values import CONSTANT_TYPES, Lazy, Opaque, Trampoline, dict_of_view, mapping_items, plain_value
@@ -408,8 +422,10 @@ def build_value_subclass(r: Rebuilder, shadow: object, name: str, place: int) ->
 
 def add_attributes(r: Rebuilder, shadow: object, name: str) -> None:
     namespace = getattr_static_dict(shadow)
+    direct = is_direct(type(shadow))
+    place = f"{name}.__dict__" if direct else f"{r.bind(namespace_of, 'namespace_of')}({name})"
     for key, value in (namespace or {}).items():
-        r.lines.append(f"{name}.__dict__[{key!r}] = {r.value(value)}")
+        r.lines.append(f"{place}[{key!r}] = {r.value(value)}")
     for slot in slot_descriptors(type(shadow)):
         try:
             value = slot.__get__(shadow)  # type: ignore[attr-defined]

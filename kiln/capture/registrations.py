@@ -23,6 +23,7 @@ import torch
 import torch.fx
 from torch.utils.hooks import RemovableHandle
 
+from .._native import is_instance as isinstance
 from .calls import CALLABLES
 from .handles import removal_lines
 from .rebuild import Rebuilder

@@ -10,6 +10,7 @@ from __future__ import annotations
 import torch
 
 from .. import _native
+from .._native import is_instance as isinstance
 from .trace import ObjectInput, Trace
 from .values import TensorInfo
 

@@ -63,19 +63,32 @@ def is_deep() -> bool:
 
 
 def make_route(callee: types.FunctionType, options: Options) -> _native.Dispatcher:
-    """A dispatcher for the callee, remembered; in a new table, for the present one may be a copy of another function's.
-
-    Routes are left out that were made on behalf of what the user has compiled and dropped since.
-    """
+    """A dispatcher for the callee, remembered; in a new table, for the present one may be a copy of another's."""
     from .dispatch import make_dispatcher
 
     made = make_dispatcher(callee, options)
     made.__dict__["_kiln_users"] = options.users
     keep(made.__dict__["_kiln_cache"])
     known = callee.__dict__.get(ROUTES, {})
-    own = {key: other for key, other in known.items() if other.function is callee and other.__dict__["_kiln_users"]}
+    own = {key: dispatcher for key, dispatcher in known.items() if dispatcher.function is callee}
     callee.__dict__[ROUTES] = {**own, id(options): made}
+    options.routed.add(callee)
     return made
+
+
+def release_routes(options: Options, user: object) -> None:
+    """Have the routes that are made on behalf of what the user compiled go with it, if it is the last."""
+    options.users.add(user)
+    weakref.finalize(user, _release, id(options), options.users, options.routed).atexit = False
+
+
+def _release(key: int, users: weakref.WeakSet, functions: weakref.WeakSet) -> None:
+    if list(users):  # its length may still count the one that is going
+        return
+    for function in list(functions):
+        known = function.__dict__.get(ROUTES, {}).get(key)
+        if known is not None and known.__dict__["_kiln_users"] is users:
+            del function.__dict__[ROUTES][key]
 
 
 def keep(cache: FrameCache) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import re
+import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar, dataclass_transform
@@ -134,9 +135,11 @@ class InstanceAttribute(Source):
 
     base: Source
     name: str
+    direct: bool = True  # no ``__getattribute__`` of the program's is in the way
 
     def render(self, base, bind):
-        return f"{base}.__dict__[{self.name!r}]"
+        namespace = f"{base}.__dict__" if self.direct else f"{bind(namespace_of, 'namespace_of')}({base})"
+        return f"{namespace}[{self.name!r}]"
 
     def describe(self):
         return f"{self.base.describe()}.{self.name}"
@@ -318,6 +321,16 @@ def lookup(cls: type, name: str, default: object = None) -> object:
         if name in klass.__dict__:
             return klass.__dict__[name]
     return default
+
+
+def namespace_of(value: object) -> dict:
+    """An object's instance dictionary, past any ``__getattribute__`` in Python."""
+    return object.__getattribute__(value, "__dict__")
+
+
+def is_direct(cls: type) -> bool:
+    """Whether reading ``__dict__`` of an instance runs no code of the program."""
+    return not isinstance(lookup(cls, "__getattribute__"), types.FunctionType)
 
 
 def value_at(mapping: dict, index: int) -> object:

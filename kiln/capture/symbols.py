@@ -20,6 +20,7 @@ from typing import Any
 import torch
 import torch.fx
 
+from .._native import is_instance as isinstance
 from .conditions import (
     compile_expression,
     equal,

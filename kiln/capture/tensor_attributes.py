@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import torch
 
+from .._native import is_instance as isinstance
 from .source import Attribute, Computed
 from .symbols import concrete
 from .tensors import record

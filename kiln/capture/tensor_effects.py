@@ -10,6 +10,7 @@ import types
 
 import torch
 
+from .._native import is_instance as isinstance
 from .rewind import is_restorable
 from .source import Computed
 from .trace import Trace

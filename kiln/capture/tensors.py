@@ -17,6 +17,7 @@ import torch
 import torch.fx
 from torch.overrides import TorchFunctionMode, _get_current_function_mode, _pop_mode_temporarily
 
+from .._native import is_instance as isinstance
 from .guards import TensorGuard
 from .shape_rules import shape_rule
 from .source import Attribute, Source

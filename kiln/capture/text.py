@@ -10,6 +10,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable
 
+from .._native import is_instance as isinstance
 from . import natives
 from .calls import call
 from .natives import rule

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 
 import torch
 
+from .._native import is_instance as isinstance
 from .natives import rule
 from .symbols import concrete
 from .tensors import prepare, to_nodes

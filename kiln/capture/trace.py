@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.fx
 
+from .._native import is_instance as isinstance
 from ..config import config
 from .fakes import make_mode
 from .guards import GuardSet
@@ -40,7 +41,8 @@ class Options:
     options: dict = field(default_factory=dict)
     on_recompile: Callable[[types.FunctionType, str], object] | None = None
     users: weakref.WeakSet = field(default_factory=weakref.WeakSet, compare=False, repr=False)  # what compile() gave
-    kept: dict[int, tuple] = field(default_factory=dict, compare=False, repr=False)  # see routing.keep
+    routed: weakref.WeakSet = field(default_factory=weakref.WeakSet, compare=False, repr=False)  # see routing.py
+    kept: dict[int, tuple] = field(default_factory=dict, compare=False, repr=False)
 
     def __reduce__(self) -> tuple:
         """Copies and pickles have what was asked for, and nothing that was compiled."""

@@ -11,6 +11,7 @@ import operator
 import torch
 import torch.fx
 
+from .._native import is_instance as isinstance
 from .trace import Trace
 
 UNIFORM = frozenset({torch.rand, torch.rand_like})  # at least 0, less than 1

@@ -22,6 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from .._native import is_instance as isinstance
 from .source import Source
 
 CONSTANT_TYPES: frozenset[type] = frozenset(

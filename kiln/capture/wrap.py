@@ -41,6 +41,7 @@ from .source import (
     Source,
     TypeOf,
     ValueAt,
+    is_direct,
     lookup,
     native_iterator,
     native_length,
@@ -493,7 +494,8 @@ def _add_attributes(record: Record) -> None:
     attributes = getattr_static_dict(real)
     if attributes is None:
         return
-    lazies = {name: Lazy(value, InstanceAttribute(source, name)) for name, value in attributes.items()}
+    direct = is_direct(type(real))
+    lazies = {name: Lazy(value, InstanceAttribute(source, name, direct)) for name, value in attributes.items()}
     getattr_static_dict(shadow).update(lazies)  # type: ignore[union-attr]
     record.attributes = dict(lazies)
 

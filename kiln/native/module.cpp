@@ -34,6 +34,44 @@ unsigned int valid_version(PyTypeObject* type) {
   return type->tp_version_tag;
 }
 
+// Whether a class's metaclass has a method of its own.
+bool has_own(PyObject* kind, PyObject* name) {
+  return _PyType_Lookup(Py_TYPE(kind), name) != _PyType_Lookup(&PyType_Type, name);
+}
+
+// A class that decides itself: abstract ones about classes, nn.Parameter about instances.
+int decided_by(PyObject* kind, PyObject* value) {
+  static PyObject* of_classes = PyUnicode_InternFromString("__subclasscheck__");
+  static PyObject* of_instances = PyUnicode_InternFromString("__instancecheck__");
+  if (has_own(kind, of_classes)) return PyObject_IsSubclass(reinterpret_cast<PyObject*>(Py_TYPE(value)), kind);
+  return has_own(kind, of_instances) ? PyObject_IsInstance(value, kind) : 0;
+}
+
+int is_any(PyObject* value, PyObject* kinds);
+
+int is_in_union(PyObject* value, PyObject* kinds) {
+  Owned parts(PyObject_GetAttrString(kinds, "__args__"));
+  return parts ? is_any(value, parts.get()) : -1;
+}
+
+int is_any(PyObject* value, PyObject* kinds) {
+  if (PyType_Check(kinds)) {
+    if (PyType_IsSubtype(Py_TYPE(value), reinterpret_cast<PyTypeObject*>(kinds))) return 1;
+    return PyType_CheckExact(kinds) ? 0 : decided_by(kinds, value);
+  }
+  if (!PyTuple_Check(kinds)) return is_in_union(value, kinds);
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(kinds); ++i) {
+    if (int found = is_any(value, PyTuple_GET_ITEM(kinds, i))) return found;
+  }
+  return 0;
+}
+
+PyObject* is_instance(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
+  if (count != 2) return PyErr_Format(PyExc_TypeError, "is_instance() takes 2 arguments, not %zd", count);
+  int found = is_any(arguments[0], arguments[1]);
+  return found < 0 ? nullptr : PyBool_FromLong(found);
+}
+
 PyObject* type_version(PyObject*, PyObject* argument) {
   if (!PyType_Check(argument)) {
     return PyErr_Format(PyExc_TypeError, "type_version() needs a class, not %.200s", Py_TYPE(argument)->tp_name);
@@ -44,6 +82,8 @@ PyObject* type_version(PyObject*, PyObject* argument) {
 PyMethodDef functions[] = {
     {"distinct", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(distinct)), METH_FASTCALL,
      "distinct(*objects) -> bool: no object is given twice."},
+    {"is_instance", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(is_instance)), METH_FASTCALL,
+     "is_instance(value, kinds) -> bool: isinstance by type alone, without asking the value for its __class__."},
     {"type_version", type_version, METH_O,
      "type_version(cls) -> int: changes with every change to the class or its bases; 0 when there is no number."},
     {nullptr, nullptr, 0, nullptr}};
