@@ -53,7 +53,7 @@ from .overrides import (
     take_out_conversions,
     without_overrides,
 )
-from .quiet import quiet
+from .quiet import quiet, without_collections
 from .rebuild import CannotRebuild
 from .rewind import Switches, can_rewind
 from .routing import LOOKS_AT_FRAMES, release_routes, route, router
@@ -85,9 +85,7 @@ _CACHES: weakref.WeakValueDictionary[tuple, FrameCache] = weakref.WeakValueDicti
 def cache_for(function: types.FunctionType, options: Options) -> FrameCache:
     """The cache of a function's code; of its globals too, since continuations are functions with globals."""
     code = function.__code__
-    own = id(options) if options.options or options.on_recompile else 0
-    asked = (id(options.backend), options.fullgraph, options.dynamic, own)
-    key = (id(code), id(function.__globals__), *asked)
+    key = (id(code), id(function.__globals__), id(options))
     cache = _CACHES.get(key)
     if cache is None or cache.code() is not code:
         cache = _CACHES[key] = FrameCache(code, options)
@@ -110,9 +108,19 @@ def make_dispatcher(function: types.FunctionType, options: Options) -> _native.D
 
 def make_compiled(function: types.FunctionType, options: Options) -> _native.Dispatcher:
     """The dispatcher that the user gets. While there is one, what was compiled on its behalf is in use."""
+    options = shared(options)
     dispatcher = make_dispatcher(function, options)
-    release_routes(dispatcher.__dict__["_kiln_cache"].options, dispatcher)
+    release_routes(options, dispatcher)
     return dispatcher
+
+
+_OPTIONS: weakref.WeakValueDictionary[tuple, Options] = weakref.WeakValueDictionary()
+
+
+def shared(options: Options) -> Options:
+    """Those in use that ask for the same: what is compiled under them is shared, as far as code is."""
+    own = id(options) if options.options or options.on_recompile else 0
+    return _OPTIONS.setdefault((id(options.backend), options.fullgraph, options.dynamic, own), options)
 
 
 def redefined(dispatcher: _native.Dispatcher) -> None:
@@ -353,7 +361,7 @@ def attempts(cache: FrameCache, function, args: tuple, kwargs: dict, state, outs
         enter_outer_modes(trace, outside)
         frame = trace.root = RootFrame(trace, function, root_locals(function, args, kwargs))
         try:
-            with quiet(), inference_modes_left(trace):
+            with quiet(), without_collections(), inference_modes_left(trace):
                 outcome = frame.run_root(forced)
             if trace.initialised:
                 continue

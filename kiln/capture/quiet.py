@@ -7,6 +7,7 @@ as shown (torch and Python both warn "once"), and torch's log of failures on fak
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import warnings
 from collections.abc import Iterator
@@ -32,6 +33,18 @@ def quiet() -> Iterator[None]:
             SILENCED.pop()
             log.setLevel(level)
             torch.set_warn_always(always)
+
+
+@contextlib.contextmanager
+def without_collections() -> Iterator[None]:
+    """No garbage collections in the block: what capture makes lives to its end, and looking through it is in vain."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 SILENCED: list[tuple[list, bool]] = []  # filters of warnings, and torch's switch, as they are outside
