@@ -344,6 +344,7 @@ def contains_hashed(trace: Trace, container: object, value: object) -> bool:
 def search(trace: Trace, items: Iterator, value: object) -> bool:
     for item in items:
         # Which of two equal ints a size is must not matter: asking would pin it down.
+        item = force(trace, item) if type(item) is Lazy and type(item.real) is int else item
         symbolic = torch.SymInt in (type(item), type(value))
         if (not symbolic and is_same(trace, item, value)) or truth(
             trace, compare(trace, "==", force(trace, item), value)
