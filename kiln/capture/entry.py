@@ -23,6 +23,7 @@ from .._native import is_instance as isinstance
 from ..bytecode.split import UNBOUND
 from ..report.events import raised_text
 from . import module_hooks
+from .checkpoints import outline
 from .conditions import NAMES, shape_conditions, substitute
 from .effects import write_effects
 from .frame import NULL, Broken, Finished
@@ -372,6 +373,7 @@ def call_signature(code: types.CodeType) -> str:
 def finish_graph(trace: Trace, outputs: list[torch.fx.Node]) -> list:
     """Close the graph: outputs, dead code, unused inputs. Gives the inputs that are left."""
     trace.graph.output(tuple(outputs))
+    outline(trace)
     used = []
     for item in trace.inputs:
         if item.node.users:

@@ -42,7 +42,6 @@ class Options:
     on_recompile: Callable[[types.FunctionType, str], object] | None = None
     users: weakref.WeakSet = field(default_factory=weakref.WeakSet, compare=False, repr=False)  # what compile() gave
     routed: weakref.WeakSet = field(default_factory=weakref.WeakSet, compare=False, repr=False)  # see routing.py
-    kept: dict[int, tuple] = field(default_factory=dict, compare=False, repr=False)
 
     def __reduce__(self) -> tuple:
         """Copies and pickles have what was asked for, and nothing that was compiled."""
@@ -106,6 +105,7 @@ class Trace:
         self.overriding = False  # a tensor whose class has a __torch_function__ of its own was seen
         self.conversions: dict[int, type] = {}  # place among the graph's outputs -> class that it gets afterwards
         self.constants: dict[str, object] = {}  # attributes of the graph module
+        self.regions: list[Any] = []  # checkpoints.Region: nodes that the backward pass computes anew
         self.inference_modes: list[object] = []  # entered by the program while tracing, and so for real
         self.inference_used = False  # the graph enters inference mode
         self.state_changed = False  # grad mode, autocast … were set while tracing
