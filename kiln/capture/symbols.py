@@ -180,7 +180,9 @@ def _symbolic_fake(trace: Trace, real: torch.Tensor, source: Source, dynamic: tu
     from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext
 
     marked = getattr(real, "_kiln_dynamic", frozenset())
-    kinds = [DimDynamic.DYNAMIC if index in marked else DimDynamic.DUCK for index in range(real.dim())]
+    # Sizes of several tensors that are equal now (batches) are taken to be one number; two of one tensor are not.
+    again = {index for index, size in enumerate(real.shape) if size in real.shape[:index]}
+    kinds = [DimDynamic.DYNAMIC if index in marked | again else DimDynamic.DUCK for index in range(real.dim())]
     sizes = [kind if flag else DimDynamic.STATIC for kind, flag in zip(kinds, dynamic, strict=True)]
     context = StatelessSymbolicContext(dynamic_sizes=sizes, constraint_sizes=[None] * real.dim())
     assert trace.environment.shapes is not None  # made now: the mode has to know it

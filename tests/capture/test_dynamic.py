@@ -455,3 +455,14 @@ def test_truths_of_varying_numbers_are_numbers_too():
         return found, [type(value) for value in found], n * (m > 2), f"{(n, m < n)}"
 
     check(main, calls=[(3, 4), (5, 4), (7, 9), (9, 2), (11, 12)])
+
+
+def test_a_square_is_not_taken_for_a_rule():
+    """Two sizes of one tensor that happen to be equal when they are found to vary stay two numbers."""
+
+    def program(x, mask):
+        return (x * mask).sum(1) + x.shape[0] * x.shape[1]
+
+    sizes = [(2, 3), (4, 4), (3, 5), (5, 2)]
+    calls = [(torch.rand(size), torch.ones(size)) for size in sizes]
+    check(program, calls=calls, fullgraph=True, graphs=2)
