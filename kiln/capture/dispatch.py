@@ -56,7 +56,7 @@ from .overrides import (
 from .quiet import quiet, without_collections
 from .rebuild import CannotRebuild
 from .rewind import Switches, can_rewind
-from .routing import LOOKS_AT_FRAMES, release_routes, route, router
+from .routing import LOOKS_AT_FRAMES, Router, release_routes
 from .source import ClosureCell, Local
 from .tensor_effects import conflict_with_try
 from .torch_state import inference_modes_left, leaving_on_errors
@@ -75,6 +75,7 @@ class FrameCache:
         self.entries: list[Entry] = []
         self.hints = Hints()
         self.skeletons: dict[tuple, Continuation] = {}
+        self.nested: dict[int, FrameCache] = {}  # of functions that frames of this code make and call, by their code
         self.gave_up = False
         self.routed: types.CodeType | None = None  # what a frame that is left alone runs: its calls may be compiled
 
@@ -340,7 +341,7 @@ def skip(cache: FrameCache, function: types.FunctionType, reason: str) -> None:
 
 def pass_on(cache: FrameCache, function: types.FunctionType) -> None:
     """Leave a frame to Python, and compile what it calls."""
-    cache.routed = route_calls(function.__code__, router(cache.options))
+    cache.routed = route_calls(function.__code__, Router(cache))
 
 
 def internal_error(cache: FrameCache, function: types.FunctionType, error: Exception) -> None:
@@ -482,7 +483,7 @@ def continue_after(cache: FrameCache, trace: Trace, outcome: Broken) -> Continua
         dispatcher.__dict__["_kiln_cache"].hints = Hints(cache.hints)
         return dispatcher
 
-    skeleton = parts.build(frame.globals, wrap_segment, lambda callee: route(callee, options))
+    skeleton = parts.build(frame.globals, wrap_segment, Router(cache))
     continuation = cache.skeletons[key] = Continuation(skeleton, parts.parameters, parts.stack)
     return continuation
 
@@ -522,5 +523,4 @@ def reset() -> None:
         _CACHES.clear()
         for dispatcher in list(_DISPATCHERS):
             dispatcher.entries = []
-            dispatcher.__dict__["_kiln_cache"].options.kept.clear()
             redefined(dispatcher)

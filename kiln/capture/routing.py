@@ -8,7 +8,6 @@ from __future__ import annotations
 import sys
 import types
 import weakref
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from .. import _native
@@ -25,32 +24,36 @@ ROUTES = "__kiln_routes__"  # in the dictionary of a function: its routes live a
 LOOKS_AT_FRAMES = words("_getframe currentframe getouterframes extract_stack format_stack print_stack")
 
 
-def route(callee: object, options: Options) -> object:
-    """What to call in place of a callee."""
+class Router:
+    """What a frame passes its callees through.
+
+    It is a constant of code, which the garbage collector does not look into: it must not close a cycle.
+    """
+
+    def __init__(self, cache: FrameCache):
+        self.cache = weakref.ref(cache)
+
+    def __call__(self, callee: object) -> object:
+        cache = self.cache()
+        return callee if cache is None else route(callee, cache)
+
+
+def route(callee: object, cache: FrameCache) -> object:
+    """What to call in place of a callee, in a frame that has this cache."""
     if type(callee) is types.MethodType:
-        routed = route(callee.__func__, options)
+        routed = route(callee.__func__, cache)
         return callee if routed is callee.__func__ else types.MethodType(routed, callee.__self__)  # type: ignore[arg-type]
     if type(callee) is types.FunctionType:
+        options = cache.options
         known = callee.__dict__.get(ROUTES, {}).get(id(options))
         if known is None or known.function is not callee or known.__dict__["_kiln_users"] is not options.users:
-            known = make_route(callee, options) if worth_compiling(callee) else None
+            known = make_route(callee, cache) if worth_compiling(callee) else None
         return callee if known is None or is_deep() else known
     method = lookup(type(callee), "__call__")
     if type(method) is types.FunctionType:  # modules and other callable objects
-        routed = route(method, options)
+        routed = route(method, cache)
         return callee if routed is method else types.MethodType(routed, callee)  # type: ignore[arg-type]
     return callee
-
-
-def router(options: Options) -> Callable[[object], object]:
-    """``route`` as a constant of code, which the garbage collector does not look into: it must not close a cycle."""
-    reference = weakref.ref(options)
-
-    def route_constant(callee: object) -> object:
-        options = reference()
-        return callee if options is None else route(callee, options)
-
-    return route_constant
 
 
 def is_deep() -> bool:
@@ -62,13 +65,15 @@ def is_deep() -> bool:
     return True
 
 
-def make_route(callee: types.FunctionType, options: Options) -> _native.Dispatcher:
+def make_route(callee: types.FunctionType, cache: FrameCache) -> _native.Dispatcher:
     """A dispatcher for the callee, remembered; in a new table, for the present one may be a copy of another's."""
     from .dispatch import make_dispatcher
 
+    options = cache.options
     made = make_dispatcher(callee, options)
     made.__dict__["_kiln_users"] = options.users
-    keep(made.__dict__["_kiln_cache"])
+    if is_nested(callee.__code__, cache.code()):  # the next call makes another function of this code
+        cache.nested[id(callee.__code__)] = made.__dict__["_kiln_cache"]
     known = callee.__dict__.get(ROUTES, {})
     own = {key: dispatcher for key, dispatcher in known.items() if dispatcher.function is callee}
     callee.__dict__[ROUTES] = {**own, id(options): made}
@@ -91,12 +96,11 @@ def _release(key: int, users: weakref.WeakSet, functions: weakref.WeakSet) -> No
             del function.__dict__[ROUTES][key]
 
 
-def keep(cache: FrameCache) -> None:
-    """Hold what is compiled for a callee: it may be a new function each time, and the next one has the same code."""
-    kept = cache.options.kept
-    code = cache.code()
-    if id(cache) not in kept and code is not None:
-        kept[id(cache)] = (cache, weakref.ref(code, lambda _, key=id(cache): kept.pop(key, None)))
+def is_nested(code: types.CodeType, outer: types.CodeType | None) -> bool:
+    """Whether a function is made by a frame of some code, or of what it was split from."""
+    if outer is None or code.co_filename != outer.co_filename:
+        return False
+    return code.co_qualname.startswith(f"{outer.co_qualname}.<locals>.")
 
 
 def worth_compiling(function: types.FunctionType) -> bool:
