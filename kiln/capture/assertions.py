@@ -18,6 +18,7 @@ from .natives import rule
 from .rewind import can_rewind
 from .rules import known_truth, truth
 from .tensors import record
+from .torch_calls import handler, needs_value
 from .trace import Trace
 from .wrap import force
 
@@ -35,15 +36,35 @@ def branch(frame: Frame, instruction: Instruction, value: object) -> bool:
     """The truth of a value that a conditional jump is about to look at."""
     if not isinstance(value, torch.Tensor) or value.numel() != 1 or known_truth(frame.trace, value) is not None:
         return truth(frame.trace, value)
-    jumps_if = "TRUE" in instruction.op
-    if only_raises(frame.bytecode, instruction.index + 1):
-        wanted = jumps_if
-    elif instruction.target is not None and only_raises(frame.bytecode, instruction.target.index):
-        wanted = not jumps_if
-    else:
+    wanted = raising_side(frame.bytecode, instruction)
+    if wanted is None:
         return truth(frame.trace, value)
     require(frame.trace, value if wanted else record(frame.trace, torch.logical_not, (value,), {}))
     return wanted
+
+
+@handler(torch.Tensor.item)
+def item_in_check(trace, args, kwargs):
+    """``t.item()`` whose number only decides whether an error is raised: the tensor does as well."""
+    value = force(trace, args[0])
+    frame = trace.frames[-1]
+    exact = not value.is_floating_point() and not value.is_complex()
+    if len(args) == 1 and not kwargs and exact and value.numel() == 1:
+        ahead = frame.bytecode.instructions[frame.index + 1 : frame.index + 4]
+        if is_number(frame, ahead[0]) and value.dtype is not torch.bool and ahead[1].op == "COMPARE_OP":
+            del ahead[:2]
+        jump = next((after for after in ahead[:2] if after.op != "TO_BOOL"), None)
+        if jump is not None and raising_side(frame.bytecode, jump) is not None:
+            return value if value.dim() == 0 else record(trace, torch.Tensor.squeeze, (value,), {}, method="squeeze")
+    raise needs_value(trace, torch.Tensor.item)
+
+
+def is_number(frame: Frame, instruction: Instruction) -> bool:
+    """Whether an instruction loads an int: tensors of ints compare with those as their numbers do."""
+    if instruction.op == "LOAD_CONST":
+        return type(instruction.argval) is int
+    value = force(frame.trace, frame.locals.get(instruction.argval)) if instruction.op == "LOAD_FAST" else None
+    return type(value) is int or type(value) is torch.SymInt
 
 
 @rule(torch._check_tensor_all_with)
@@ -53,6 +74,18 @@ def rule_check_all(trace, args, kwargs):
     if not isinstance(condition, torch.Tensor) or condition.dtype is not torch.bool:
         return call_function(trace, torch._check_tensor_all_with, args, kwargs)
     require(trace, record(trace, torch.all, (condition,), {}))
+    return None
+
+
+def raising_side(bytecode: Bytecode, instruction: Instruction) -> bool | None:
+    """The truth that a conditional jump needs for the program to go on, where the other one only raises."""
+    if not instruction.op.startswith("POP_JUMP") or not instruction.op.endswith(("IF_TRUE", "IF_FALSE")):
+        return None
+    jumps_if = instruction.op.endswith("IF_TRUE")
+    if only_raises(bytecode, instruction.index + 1):
+        return jumps_if
+    if instruction.target is not None and only_raises(bytecode, instruction.target.index):
+        return not jumps_if
     return None
 
 

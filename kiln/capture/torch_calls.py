@@ -99,15 +99,19 @@ def call_torch(trace: Trace, function: object, args: tuple, kwargs: dict) -> obj
     if handler is not None:
         return handler(trace, args, kwargs)
     if name in REFUSED_NAMES:
-        raise trace.fail(
-            f"{tensors.function_name(function)}: it needs a tensor's value, storage, text or autograd graph",
-            "call it outside the compiled function (the graph breaks here otherwise)",
-        )
+        raise needs_value(trace, function)
     if UNTRUE_ON_FAKES.search(name):
         raise trace.fail(f"{tensors.function_name(function)}: quantized tensors stay outside graphs")
     if type(function) is types.FunctionType and function not in ALLOWED and not are_plain(trace, args, kwargs):
         return call_function(trace, function, args, kwargs)  # it was given functions or objects to call
     return record(trace, function, args, kwargs, method=method_name(function, args))
+
+
+def needs_value(trace: Trace, function: object) -> GraphBreak:
+    return trace.fail(
+        f"{tensors.function_name(function)}: it needs a tensor's value, storage, text or autograd graph",
+        "call it outside the compiled function (the graph breaks here otherwise)",
+    )
 
 
 def are_plain(trace: Trace, args: tuple, kwargs: dict) -> bool:

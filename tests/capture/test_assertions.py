@@ -48,7 +48,19 @@ def inside(x):
     return asserted(x) + checked(x)
 
 
-@pytest.mark.parametrize("program", [asserted, bare, checked, checked_far, handled, inside])
+def counted(x):
+    limit = x.shape[0]
+    assert (x > 0).all().item(), "positive numbers only"
+    assert (x > 0).sum().item() == limit
+    if (x < 0).sum().item() > 0:
+        raise ValueError("none below zero")
+    return x * limit
+
+
+PROGRAMS = [asserted, bare, checked, checked_far, handled, inside, counted]
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
 def test_checks_of_values_are_captured_and_raise_as_in_eager(program):
     check(program, calls=[(GOOD,), (BAD,), (GOOD,)], fullgraph=True, graphs=1)
 
@@ -92,6 +104,27 @@ def test_a_real_branch_still_breaks():
     check(branch, calls=[(GOOD,), (BAD,)])
     with pytest.raises(kiln.exc.Unsupported):
         kiln.compile(branch, fullgraph=True)(GOOD)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x: x * 2 if (x > 0).all().item() else x / 2,
+        lambda x: (x * 2, (x > 0).sum().item()),
+        lambda x: x * 2 if (x > 0).sum().item() == 3 else x / 2,
+    ],
+)
+def test_other_uses_of_item_break(program):
+    assert check(program, calls=[(GOOD,), (BAD,)]).breaks
+
+
+def test_a_float_against_a_whole_number_is_compared_as_numbers():
+    def program(x):
+        limit = 16777216.0
+        assert x.max().item() > limit
+        return x * 2
+
+    check(program, torch.tensor([16777217]), grads=False)
 
 
 def test_a_check_after_an_effect_is_undone():

@@ -32,7 +32,7 @@ def one_thread() -> Iterator[None]:
 IN_EVAL = ["mistral", "mixtral", "gemma2", "bloom", "deberta-v2", "modernbert", "swin", "clip", "wav2vec2"]
 IN_TRAIN = ["qwen3", "opt", "distilbert", "bart", "convnext"]
 PLAINLY = ["resnet", "unet", "diffusion", "lstm", "encoder-mask", "translator", "gpt", "experts", "ranking", "graph"]
-PLAINLY += ["teacher", "policy"]
+PLAINLY += ["teacher", "policy", "checkpoint"]
 
 
 @pytest.mark.parametrize(
