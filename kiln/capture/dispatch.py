@@ -80,6 +80,10 @@ class FrameCache:
         self.routed: types.CodeType | None = None  # what a frame that is left alone runs: its calls may be compiled
 
 
+MOST_ENTRIES = 64
+"""How many entries functions of one code share, the latest ones. A factory may make classes without end, each with its
+own entry; dispatchers keep those that they use themselves."""
+
 _CACHES: weakref.WeakValueDictionary[tuple, FrameCache] = weakref.WeakValueDictionary()
 
 
@@ -173,6 +177,7 @@ def find_or_compile(dispatcher, function, args: tuple, kwargs: dict) -> Callable
         cache.gave_up = True
         return leave_alone(dispatcher, function)
     cache.entries.append(entry)
+    del cache.entries[:-MOST_ENTRIES]
     pair = dispatcher.__dict__["_kiln_bound"][entry] = entry.bind(function)
     dispatcher.entries.append(pair)
     answer = asked(pair[0], args, kwargs)

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 import kiln
+from kiln.capture import dispatch
 from kiln.testing import CompileCounter, same
 
 
@@ -248,6 +249,30 @@ def test_models_of_their_own_classes_leave_nothing(broken):
     for _ in range(10):
         use()
     assert live_objects(object) - before < 50
+
+
+def test_entries_of_classes_made_without_end_do_not_pile_up(monkeypatch):
+    """One model of a factory lives on, and what is compiled for its code with it."""
+    monkeypatch.setattr(dispatch, "MOST_ENTRIES", 4)
+
+    def make():
+        class Own(nn.Module):
+            def forward(self, x):
+                kiln.graph_break()
+                return x * 2
+
+        compiled = kiln.compile(Own())
+        assert compiled(torch.ones(2)).tolist() == [2.0, 2.0]
+        return compiled
+
+    kept = make()
+    for _ in range(6):
+        make()
+    before = live_objects(object)
+    for _ in range(6):
+        make()
+    assert live_objects(object) - before < 50
+    assert kept(torch.ones(2)).tolist() == [2.0, 2.0]
 
 
 def test_models_passed_to_one_function_are_not_kept():
