@@ -12,9 +12,9 @@ class Dispatcher:
 
     A call tries the entries in order. `check(*args, **kwargs)` decides, `run(*args, **kwargs)` is the result; both get
     the caller's arguments as they are. A check that answers with a tuple says yes, and `run(tuple, *args, **kwargs)` is
-    the result: what the check has read need not be read again. A check that raises an Exception says no. An entry `(None, run)` takes every
-    call. An entry that hits moves to the front (never one without a check). An entry may carry more items after `run`.
-    When no entry applies, the result is `miss(dispatcher, args_tuple, kwargs_dict)`.
+    the result: what the check has read need not be read again. A check that raises an Exception says no. An entry
+    `(None, run)` takes every call. An entry that hits moves to the front (never one without a check). An entry may
+    carry more items after `run`. When no entry applies, the result is `miss(dispatcher, args_tuple, kwargs_dict)`.
 
     When the function's `__code__`, `__defaults__` or `__kwdefaults__` was replaced since the last `sync()` (or the
     construction), the next call empties `entries` in place, syncs, calls `changed(dispatcher)` if set, and misses.
@@ -131,9 +131,9 @@ class GuardProgram:
     Registers are numbered: the roots, then the constants, then what steps fill. A step is `(op, register, number,
     what)`: `("table", r, -1, (of_attributes, facts))` about the dictionary in r, or the attributes of the object in r;
     `("type", r, -1, cls)`, `("empty" | "full", r, -1, None)`, `("length", r, n, None)`, `("element", r, index, target)`
-    of a list or tuple, `("cell", r, -1, target)`, `("is" | "is_not" | "equals", r, -1, object)`, `("code", r, -1, code)`,
-    `("same" | "not_same", r, other, None)`. A fact is `(op, key, what)`: `("read", key, target)`, `("absent" |
-    "present", key, None)`, `("is" | "is_not" | "equals", key, object)`, `("keys", "", tuple)`.
+    of a list or tuple, `("cell", r, -1, target)`, `("is" | "is_not" | "equals", r, -1, object)`,
+    `("code", r, -1, code)`, `("same" | "not_same", r, other, None)`. A fact is `(op, key, what)`: `("read", key,
+    target)`, `("absent" | "present", key, None)`, `("is" | "is_not" | "equals", key, object)`, `("keys", "", tuple)`.
 
     Then the registers in `distinct` must hold different objects, and those in `tensors` fit `tensor_check`. Constants
     that are no str, int or float are compared by `same_constant`. Steps ask for nothing that others must have checked.
