@@ -67,6 +67,15 @@ def is_number(frame: Frame, instruction: Instruction) -> bool:
     return type(value) is int or type(value) is torch.SymInt
 
 
+@rule(torch._check_with)
+def rule_check(trace, args, kwargs):
+    """``torch._check`` on a plain or symbolic truth; what fails is eager's to raise."""
+    condition = force(trace, args[1])
+    if isinstance(condition, bool | torch.SymBool) and truth(trace, condition):
+        return None
+    raise trace.fail("torch._check of a condition that does not hold")
+
+
 @rule(torch._check_tensor_all_with)
 def rule_check_all(trace, args, kwargs):
     """``torch._check_tensor_all``: as in an assertion, the error is eager's."""

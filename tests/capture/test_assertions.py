@@ -171,6 +171,15 @@ def checked_by_torch(x):
     return x.log()
 
 
+def test_torch_check_of_sizes():
+    def program(x):
+        torch._check(x.shape[0] < 6, lambda: f"at most five, not {x.shape[0]}")
+        return x * 2
+
+    check(program, calls=[(torch.ones(n),) for n in (3, 4, 5, 6, 2)], tracebacks=False)
+    check(program, calls=[(torch.ones(n),) for n in (3, 4, 5)], fullgraph=True, graphs=2)
+
+
 @pytest.mark.parametrize("program", [described, checked_by_torch])
 def test_text_of_tensors_that_only_an_error_needs(program):
     check(program, calls=[(GOOD,), (BAD,), (torch.ones(4),), (torch.ones(5),), (-GOOD,)], fullgraph=True, graphs=2)
