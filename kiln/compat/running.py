@@ -20,7 +20,8 @@ def run_script(path: str, arguments: list[str]) -> int:
     if os.path.isdir(path) or not is_text(path):
         return run(lambda: runpy.run_path(path, run_name="__main__"), [path, *arguments], path)
     directory = os.path.dirname(os.path.realpath(path))
-    return run(lambda: exec_file(path), [path, *arguments], directory)
+    absolute = os.path.join(os.getcwd(), path)  # as CPython makes it; the program may change directory
+    return run(lambda: exec_file(absolute), [path, *arguments], directory)
 
 
 def run_module(name: str, arguments: list[str]) -> int:
@@ -46,7 +47,8 @@ def exec_file(path: str) -> None:
         code = compile(file.read(), path, "exec")
     module = types.ModuleType("__main__")
     loader = importlib.machinery.SourceFileLoader("__main__", path)
-    module.__dict__.update(__file__=path, __builtins__=__builtins__, __loader__=loader, __spec__=None)
+    known = dict(__file__=path, __cached__=None, __loader__=loader, __annotations__={}, __builtins__=__builtins__)
+    module.__dict__.update(known)
     sys.modules["__main__"] = module
     exec(code, module.__dict__)
 
