@@ -181,6 +181,8 @@ def prepare(trace: Trace, value: object) -> object:
         return {key: prepare(trace, item) for key, item in value.items()}
     if kind is slice:
         return slice(*(prepare(trace, part) for part in (value.start, value.stop, value.step)))
+    if kind is torch.SymBool:  # a flag of an operation
+        return concrete(trace, value)
     if is_symbolic(value) or isinstance(value, Opaque):
         return value
     if isinstance(value, GRAPH_CONSTANTS):

@@ -5,6 +5,7 @@ PYTEST_DONT_REWRITE: the assertions here are the programs under test.
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import kiln
 from kiln.testing import check
@@ -149,6 +150,13 @@ def test_sizes_searched_for_a_number_stay_symbolic():
         return x * 2 if 0 in x.shape else x + 1
 
     check(program, calls=[(torch.ones(n, 2),) for n in (3, 4, 5, 6)], graphs=2, recompiles=1)
+
+
+def test_a_flag_that_follows_from_a_size():
+    def attend(x):
+        return F.scaled_dot_product_attention(x, x, x, is_causal=x.shape[1] > 1)
+
+    check(attend, calls=[(torch.randn(2, n, 4),) for n in (3, 4, 5, 6)], graphs=2, recompiles=1)
 
 
 def test_pooling_over_a_symbolic_length():
