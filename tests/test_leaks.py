@@ -173,6 +173,12 @@ PROGRAMS = [
 ]
 
 
+def grown(before):
+    """What there is more of; less is what earlier tests had left to the garbage collector."""
+    after = count()
+    return {name: (before[name], after[name]) for name in after if after[name] > before[name]}
+
+
 def compile_and_drop(make, number):
     function, call = make(number)
     if isinstance(function, types.MethodType):
@@ -194,8 +200,7 @@ def test_nothing_is_left(make):
         compile_and_drop(make, number)
     before = count()
     markers = [compile_and_drop(make, number) for number in range(4, 14)]
-    after = count()
-    assert after == before, {name: (before[name], after[name]) for name in after if after[name] != before[name]}
+    assert grown(before) == {}
     assert sum(marker() is not None for marker in markers) == 0, "functions or their owners are kept alive"
 
 
@@ -206,8 +211,8 @@ def test_a_thousand_functions():
     tables = len(dispatch._CACHES), len(dispatch._DISPATCHERS)
     for number in range(1000):
         compile_and_drop((simple, breaking)[number % 10 == 0], number)
-    assert count() == before
-    assert (len(dispatch._CACHES), len(dispatch._DISPATCHERS)) == tables
+    assert grown(before) == {}
+    assert len(dispatch._CACHES) <= tables[0] and len(dispatch._DISPATCHERS) <= tables[1]
 
 
 def memory():
