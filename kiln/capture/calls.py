@@ -96,7 +96,8 @@ def call_function(trace: Trace, function: types.FunctionType, args: tuple, kwarg
     from .frame import run_function
 
     if getattr(function, "_kiln_disabled", False):
-        raise trace.fail(f"a call to {function.__qualname__}, which kiln.disable keeps out of graphs")
+        reason = f"a call to {function.__qualname__}, which kiln.disable keeps out of graphs"
+        raise trace.fail(reason, "call it outside the compiled function, or take kiln.disable away")
     if function.__code__ in TRANSPARENT:
         from .attributes import load_attribute
 

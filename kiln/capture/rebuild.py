@@ -166,7 +166,9 @@ class Rebuilder(Text):
         """Make an object again; shared objects once, cycles closed after the fact."""
         builder = builder_for(shadow)
         if builder is None:
-            raise CannotRebuild(shadow, f"a {type(shadow).__qualname__} object is alive here")
+            from .rules import type_of  # which needs this file
+
+            raise CannotRebuild(shadow, f"a {type_of(self.trace, shadow).__qualname__} that outlives the graph")
         name = self.names[id(shadow)] = self.fresh(type(shadow).__name__)
         self.trace.keep.append(shadow)
         self.building.add(id(shadow))
@@ -340,11 +342,11 @@ def build_dict_iterator(r: Rebuilder, shadow: object, name: str, place: int) -> 
     try:
         left = list(shadow.__reduce__()[1][0])  # type: ignore[operator]
     except RuntimeError:
-        raise CannotRebuild(shadow, "an iterator over a dictionary that changed is alive here") from None
+        raise CannotRebuild(shadow, "an iterator, over a dictionary that changed, that outlives the graph") from None
     everything = list(getattr(dict, method)(owner))
     done = len(everything) - len(left)
     if done < 0 or not all(map(same_entry, everything[done:], left)):
-        raise CannotRebuild(shadow, "an iterator over a dictionary that changed is alive here")
+        raise CannotRebuild(shadow, "an iterator, over a dictionary that changed, that outlives the graph")
     r.lines.append(f"{name} = {r.bind(getattr(dict, method), method)}({r.value(owner)}).__iter__()")
     if done:
         r.lines.append(f"{r.bind(advance, 'advance')}({name}, {done})")
@@ -364,13 +366,13 @@ def build_view(r: Rebuilder, shadow: object, name: str, place: int) -> None:
     method = type(shadow).__name__.rsplit("_", 1)[-1]
     owner = dict_of_view(shadow)
     if owner is None:
-        raise CannotRebuild(shadow, "a view of a dictionary is alive here")
+        raise CannotRebuild(shadow, "a view of a dictionary that outlives the graph")
     r.lines.append(f"{name} = {r.value(owner)}.{method}()")
 
 
 def build_exception(r: Rebuilder, shadow: BaseException, name: str, place: int) -> None:
     if id(shadow) in r.trace.created:
-        raise CannotRebuild(shadow, f"a {type(shadow).__qualname__} that was raised is alive here")
+        raise CannotRebuild(shadow, f"a {type(shadow).__qualname__} that was raised and outlives the graph")
     cls = r.class_of(shadow)
     args = r.items(shadow.args)
     if type(shadow).__flags__ & HEAP_TYPE:

@@ -104,7 +104,7 @@ def note_history(trace: Trace, name: str, followed: list[torch.Tensor], raises: 
             trace.guards.add(Computed(changeable, (info.source,)), "constant", True)  # type: ignore[arg-type]
     if trace.rewritten and (raises or refused):
         if inside or not trace.options.fullgraph:
-            raise trace.fail(f"{name} may raise, and a tensor from outside has got another history by then")
+            raise trace.fail(f"{name}, which may raise when a tensor from outside has got another history")
         trace.beyond_rewind = True
     if len(touched) > 1:
         raise shared_memory(trace)
