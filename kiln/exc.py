@@ -276,7 +276,8 @@ class RecompileWarning(UserWarning):
 def describe_recompiles(function: str, limit: int, reasons: Sequence[str], location: Location | None = None) -> str:
     """Which function was compiled how often, why each time, and what to do about it."""
     lines = [str(location)] if location is not None else []
-    lines.append(f"{function} was compiled {limit} times (kiln.config.recompile_limit), and needs compiling again:")
+    times = "once" if limit == 1 else f"{limit} times"
+    lines.append(f"{function} was compiled {times} (kiln.config.recompile_limit), and needs compiling again:")
     lines.extend(f"  {number}. {reason}" for number, reason in enumerate(reasons, 1))
     lines.append(
         "What to do: keep what varies out of the function's assumptions (dynamic=True or kiln.mark_dynamic for sizes, "

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from .. import _native
 from .._native import is_instance as isinstance
 from .source import GlobalsOf, Identity, Item, Source, lookup, namespace_of, native_iterator, native_length, render_key
+from .telling import short
 from .values import plain_value, words
 
 Bind = Callable[[object, str], str]
@@ -37,11 +38,6 @@ class Guard:
 
 def plain(value: object) -> object:
     return value.value if isinstance(value, Identity) else value
-
-
-def short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) < 80 else text[:77] + "..."
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar, dataclass_transform
 
+from .telling import told
+
 AnySource = TypeVar("AnySource", bound="Source")
 
 
@@ -195,7 +197,7 @@ class Item(Source):
 
     def describe(self):
         key = self.key.value if isinstance(self.key, Identity) else self.key
-        return f"{self.base.describe()}[{key!r}]"
+        return f"{self.base.describe()}[{told(key)}]"
 
 
 @source

@@ -1,0 +1,47 @@
+"""Words for the program's values, in reasons and logs. None of the program's code runs for them: a ``__repr__`` may
+print, raise, or write out a whole tensor."""
+
+from __future__ import annotations
+
+import enum
+import types
+from itertools import islice
+
+import torch
+
+from .._native import is_instance as isinstance
+
+LONGEST = 80
+PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), type(NotImplemented), range)
+PLAIN += (types.FunctionType, types.BuiltinFunctionType, types.CodeType, types.ModuleType)
+PLAIN += (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.SymInt, torch.SymFloat, torch.SymBool)
+BRACKETS = {list: "[]", tuple: "()", torch.Size: "()", set: "{}", frozenset: "{}"}
+
+
+def short(value: object) -> str:
+    """A value in a line."""
+    text = told(value)
+    return text if len(text) < LONGEST else text[: LONGEST - 3] + "..."
+
+
+def told(value: object, depth: int = 0) -> str:
+    kind = type(value)
+    if kind in PLAIN:
+        return repr(value)
+    if kind in BRACKETS or kind is dict:
+        return "..." if depth == 3 else contents(value, depth + 1)  # type: ignore[arg-type]
+    if isinstance(value, type):
+        return type.__repr__(value)
+    if isinstance(value, enum.Enum):
+        return f"{kind.__qualname__}.{value._name_}"
+    return f"<{type.__repr__(kind)[8:-2]} object at {id(value):#x}>"
+
+
+def contents(value: list | dict, depth: int) -> str:
+    """What is in a container of a builtin type, as far as a line can show."""
+    if type(value) is dict:
+        items = [f"{told(key, depth)}: {told(item, depth)}" for key, item in islice(value.items(), LONGEST // 3)]
+        return "{" + ", ".join(items) + "}"
+    opened, closed = BRACKETS[type(value)]
+    items = [told(item, depth) for item in islice(value, LONGEST // 3)]
+    return opened + ", ".join(items) + ("," if opened == "(" and len(items) == 1 else "") + closed
