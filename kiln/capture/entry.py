@@ -34,7 +34,7 @@ from .rebuild import CannotRebuild, Rebuilder, Text
 from .registrations import undo_lines, write_registrations
 from .rewind import Snapshot, Switches
 from .source import GlobalsOf, Source, parameter_name
-from .tensor_effects import guard_memory
+from .tensor_effects import guard_memory, share_memory
 from .trace import Trace
 from .values import TensorInfo
 
@@ -334,6 +334,9 @@ class RunText:
             changed = ", ".join(r.read(info.source) for info in self.trace.changed.values())  # type: ignore[arg-type]
             lines.insert(0, f"_k_snapshot = {r.bind(Snapshot, 'Snapshot')}({changed})")
             lines.append("        _k_snapshot.restore()")
+        elif self.trace.written_from:  # nothing else raises once an input was changed
+            read = ", ".join(r.read(info.source) for info in self.trace.written_from.values())  # type: ignore[arg-type]
+            lines.append(f"        if {r.bind(share_memory, 'share_memory')}({read}): raise")
         lines.append(f"        _k_raised = {r.bind(raised_text, 'raised_text')}(_k_error)")
         arguments = call_signature(self.trace.function.__code__)
         return [*lines, f"    return {r.bind(eager, 'eager')}(_k_F, _k_raised{', ' if arguments else ''}{arguments})"]

@@ -5,6 +5,7 @@ Capture needs to know when running a frame again in eager would not be the same,
 
 from __future__ import annotations
 
+import math
 import re
 import types
 
@@ -35,6 +36,7 @@ def note_effects(
 ) -> None:
     """Remember what makes running the frame again in eager different: random numbers, inputs that were changed."""
     name = getattr(function, "__name__", None) or str(function)
+    marked = changed
     followed = [leaf for leaf in changed if leaf.requires_grad] if torch.is_grad_enabled() else []
     if CHANGES_UNMARKED.search(name):
         changed = leaves
@@ -45,7 +47,9 @@ def note_effects(
     if RANDOM.search(name) and not is_certain(function, name, args, kwargs):
         reasons.append(f"{name} draws random numbers")
     inside = any(frame.protected() for frame in trace.frames)
-    raises = may_raise(function, name, leaves)
+    raises = may_raise(function, name, leaves) or any(may_overlap(one, leaves) for one in marked)
+    if len(leaves) > 1 and marked:
+        raises |= note_written(trace, leaves, marked)
     refused = note_history(trace, name, followed, raises, inside)
     late = bool((raises and (reasons or trace.effects)) or (refused and trace.effects))
     conflict = bool((inside and late) or (reasons and trace.protected))
@@ -134,6 +138,10 @@ def guard_memory(trace: Trace) -> None:
         inputs = [item for item in trace.inputs if isinstance(item, TensorInfo)]
         source = Computed(shared_with, tuple([item.source for item in inputs]))  # type: ignore[misc]
         trace.guards.add(source, "constant", shared_with(*[item.real for item in inputs]))  # type: ignore[misc]
+    if trace.written_from and (trace.protected or trace.sheltered):  # torch's refusal would come past the handler
+        written = trace.written_from.values()
+        source = Computed(share_memory, tuple([item.source for item in written]))  # type: ignore[misc]
+        trace.guards.add(source, "constant", share_memory(*[item.real for item in written]))  # type: ignore[misc]
 
 
 def shared_with(*tensors: torch.Tensor) -> tuple[int, ...]:
@@ -171,6 +179,62 @@ def may_raise(function: object, name: str, leaves: list[torch.Tensor]) -> bool:
     if DIVIDES.search(name):
         return not any(leaf.dtype.is_floating_point or leaf.dtype.is_complex for leaf in leaves)
     return RAISES.search(name) is not None
+
+
+def may_overlap(changed: torch.Tensor, leaves: list[torch.Tensor]) -> bool:
+    """Whether torch may refuse an in-place change because memory overlaps. Fakes do not notice."""
+    if changed.layout is not torch.strided:
+        return False
+    shape = zip(changed.shape, changed.stride(), strict=True)
+    if any(type(stride) is int and stride == 0 and (type(size) is not int or size > 1) for size, stride in shape):
+        return True
+    key, own = storage_key(changed), geometry(changed)
+    others = [geometry(leaf) for leaf in leaves if leaf is not changed and storage_key(leaf) == key]
+    return any(partly(own, other) for other in others)
+
+
+Geometry = tuple[tuple, tuple, object]
+
+
+def geometry(tensor: torch.Tensor) -> Geometry:
+    return (tuple(tensor.shape), tensor.stride(), tensor.storage_offset())
+
+
+def partly(one: Geometry, other: Geometry) -> bool:
+    """Whether two views of one memory overlap in a part; torch looks at dense ones only. Yes if sizes are symbols."""
+    numbers = [number for shape, strides, offset in (one, other) for number in (*shape, *strides, offset)]
+    if any(type(number) is not int for number in numbers):
+        return True
+    if one == other or not (is_dense(one) and is_dense(other)):
+        return False
+    (begin, end), (other_begin, other_end) = ((g[2], g[2] + math.prod(g[0])) for g in (one, other))  # type: ignore[operator]
+    return begin < other_end and other_begin < end
+
+
+def is_dense(view: Geometry) -> bool:
+    expected = 1
+    for stride, size in sorted((stride, size) for size, stride in zip(*view[:2], strict=True) if size != 1):
+        if stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+def note_written(trace: Trace, leaves: list[torch.Tensor], changed: list[torch.Tensor]) -> bool:
+    """Inputs written to from other inputs; gives whether any share memory, which torch may refuse."""
+    targets = changed_inputs(trace, changed)
+    if not targets:
+        return False
+    met = changed_inputs(trace, leaves)
+    if len(met) == 1:
+        return False
+    trace.written_from |= met
+    return share_memory(*[info.real for info in met.values()])  # type: ignore[arg-type]
+
+
+def share_memory(*tensors: torch.Tensor) -> bool:
+    """Whether any two tensors do."""
+    return len(set(map(storage_key, tensors))) < len(tensors)
 
 
 def is_named_in_place(name: str) -> bool:

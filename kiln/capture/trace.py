@@ -97,6 +97,7 @@ class Trace:
         self.rewritten: dict[int, TensorInfo] = {}  # those of them that autograd follows through the change
         self.beyond_rewind = False  # something may raise after that (only under fullgraph)
         self.raises_late = False  # an operation that may raise comes after such an effect
+        self.written_from: dict[int, TensorInfo] = {}  # inputs written to from other inputs, and those others
         self.protected = False  # an operation was captured inside a try block
         self.sheltered = False  # or inside a with block, whose manager may swallow what it raises
         self.modes: list[object] = []  # torch-function modes that the program sees as active
