@@ -18,6 +18,7 @@ from ..config import config
 from .callers import FILE as CALLERS_FILE
 from .raising import note_raised
 from .source import Attribute, Item
+from .telling import told_error
 from .trace import Trace
 from .values import GraphBreak, Lazy, Raised, Restart
 from .wrap import force, wrap
@@ -294,9 +295,8 @@ class RootFrame(Frame):
                         self.produced.setdefault(id(self.stack[-1]), (index, visit))
                 except Raised as raised:
                     if self.bytecode.handler_at[index] is None:
-                        raise trace.fail(
-                            f"the program raises {type(raised.error).__name__}: {raised.error}", error=raised.error
-                        ) from None
+                        told = f"the program raises {told_error(raised.error)}"
+                        raise trace.fail(told, error=raised.error) from None
                     self.unwind(raised.error)
             except GraphBreak as reason:
                 if reason.whole:

@@ -24,6 +24,17 @@ def short(value: object) -> str:
     return text if len(text) < LONGEST else text[: LONGEST - 3] + "..."
 
 
+def told_error(error: BaseException) -> str:
+    """An exception by its class, and what it says as far as that is plain text."""
+    kind = type(error)
+    says = str(error) if kind.__str__ in NATIVE_TEXTS and all(type(item) in PLAIN for item in error.args) else ""
+    return f"{kind.__name__}: {says}" if says else kind.__name__
+
+
+NATIVE_TEXTS = (BaseException.__str__, KeyError.__str__, OSError.__str__, ImportError.__str__, SyntaxError.__str__)
+NATIVE_TEXTS += (UnicodeDecodeError.__str__, UnicodeEncodeError.__str__)
+
+
 def told(value: object, depth: int = 0) -> str:
     kind = type(value)
     if kind in PLAIN:

@@ -85,6 +85,27 @@ def test_reasons_of_recompiles_ask_for_no_text(program, values):
     assert len(reasons) == 2 and all(len(reason.splitlines()) == 1 for reason in reasons)
 
 
+class SilentError(Exception):
+    __str__ = Silent.__repr__
+
+
+class SilentlyRaising(torch.nn.Module):
+    def forward(self, x, given):
+        if x.shape[0] == 2:
+            raise SilentError(given) if given else ValueError(Silent())
+        return x + 1
+
+
+@pytest.mark.parametrize("given", ["text", None])
+def test_errors_of_the_program_are_not_asked_for_text(given):
+    compiled = kiln.compile(SilentlyRaising())
+    for size in (2, 3, 2):
+        try:
+            assert torch.equal(compiled(torch.ones(size), given), torch.full((3,), 2.0))
+        except (SilentError, ValueError) as error:
+            assert size == 2 and type(error) is (SilentError if given else ValueError) and len(error.args) == 1
+
+
 # -- in-place changes that torch refuses because memory overlaps: only real tensors tell ------------------------------
 
 
