@@ -19,7 +19,7 @@ import torch.fx
 from .._native import is_instance as isinstance
 from ..config import config
 from .fakes import make_mode
-from .guards import GuardSet
+from .guards import GuardSet, plain
 from .hints import Hints
 from .source import Attribute, GlobalsOf, Identity, InstanceAttribute, Item, Pinned, Source
 from .values import DELETED, GraphBreak, Kind, Lazy, Place, Raised, Record, TensorInfo, Trampoline
@@ -228,14 +228,15 @@ class Trace:
         return value
 
     def assume_presence(self) -> None:
-        """Guard what was reached and not looked at, once capture is done."""
+        """Guard what was reached and not looked at, once capture is done. (Lists and tuples have their length guarded.)"""
+        types = {guard.source: plain(guard.value) for guard in self.guards if guard.kind == "type"}
         for value in self.glanced.values():
             source = value.source
             if value.done:
                 continue
             if isinstance(source, InstanceAttribute):
                 self.guards.add(source.base, "has_attribute", source.name)
-            elif isinstance(source, Item):
+            elif isinstance(source, Item) and not issubclass(types.get(source.base, dict), list | tuple):
                 self.guards.add(source.base, "has_key", source.key)
             elif isinstance(source, Attribute) and source.name == "cell_contents":
                 self.guards.add(source.base, "full_cell")

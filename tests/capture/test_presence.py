@@ -10,6 +10,7 @@ from scenarios import BACK, Scenarios, play
 from torch import nn
 
 import kiln
+from kiln.testing import check
 
 X = torch.ones(2)
 
@@ -143,3 +144,14 @@ def test_a_free_variable():
     assert attempt(compiled) == attempt(f)
     something = [2]
     assert attempt(compiled) is something
+
+
+@pytest.mark.parametrize("sequence", ([4, 5], (4, 5)), ids=("list", "tuple"))
+def test_an_element_that_is_only_moved(sequence):
+    """Whether a list has an element at a place is a question of its length, not of what it contains."""
+
+    def move(sequence, holder, x):
+        holder["value"] = sequence[1]
+        return x * 2
+
+    check(move, calls=[(sequence, {}, torch.ones(2)), (sequence, {}, torch.ones(2))], graphs=1, recompiles=0)
