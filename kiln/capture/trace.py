@@ -228,7 +228,7 @@ class Trace:
         return value
 
     def assume_presence(self) -> None:
-        """Guard what was reached and not looked at, once capture is done. (Of lists and tuples, the length is guarded.)"""
+        """Guard what was reached and not looked at, once capture is done. (Of lists the length is guarded.)"""
         types = {guard.source: plain(guard.value) for guard in self.guards if guard.kind == "type"}
         for value in self.glanced.values():
             source = value.source
