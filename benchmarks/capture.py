@@ -1,9 +1,10 @@
 """What capture costs: Kiln beside torch.compile(backend="eager"), in one run.
 
 Dispatch of a compiled function, and of modules with many parameters (whose graph does nothing, so that guards and the
-reading of parameters are all there is); time to the first result of a new function and of six tiny Hugging Face models;
-the first compile of a process, and what `import kiln` adds to `import torch`. Repeats of the two are interleaved, so
-that a machine that slows down slows down both; the numbers are medians. The last line is the result as JSON.
+reading of parameters are all there is); time to the first result of a new function, and of six tiny Hugging Face models
+(each compiler in processes of its own); the first compile of a process, and what `import kiln` adds to `import torch`.
+Repeats of the two are interleaved, so that a machine that slows down slows down both; the numbers are medians. The last
+line is the result as JSON.
 
     python benchmarks/capture.py [--quick]
 """
@@ -190,32 +191,43 @@ def measure_first_result(ops: int, repeats: int) -> Row:
     return judged(Row(f"first result, {ops:,} ops", **{key: statistics.median(each) for key, each in times.items()}))
 
 
-def first_result_of_model(key: str, build: Callable[..., Any]) -> float:
+MODELS = ("bert", "gpt2", "llama", "t5", "vit", "whisper")
+
+
+def first_result_of_model(key: str, name: str) -> float:
     """Seconds to the first result of a new model; what was compiled before is forgotten."""
-    model, inputs = build()
+    from tests.models import tiny_models
+
+    model, inputs = getattr(tiny_models, name)()
     model.eval()
     arguments = inputs(2, 8)
     kiln.reset()
-    torch._dynamo.reset()
+    if key == "peer":
+        torch._dynamo.reset()
     with no_collection(), torch.no_grad():
         start = time.perf_counter()
         COMPILERS[key](model)(**arguments)
         return time.perf_counter() - start
 
 
-def measure_models(repeats: int) -> Iterator[Row]:
-    """The time to the first result of each of the six models, both compilers warm from the one before."""
-    from tests.models import tiny_models
+def first_results_of_models(key: str, repeats: int) -> dict[str, float]:
+    """For each model the median, the first of each left out: it imports things."""
+    for name in MODELS:
+        first_result_of_model(key, name)
+    return {name: statistics.median(first_result_of_model(key, name) for _ in range(repeats)) for name in MODELS}
 
-    for name in ("bert", "gpt2", "llama", "t5", "vit", "whisper"):
-        build = getattr(tiny_models, name)
-        times: dict[str, list[float]] = {key: [] for key in COMPILERS}
-        for key in COMPILERS:
-            first_result_of_model(key, build)
-        for number in range(repeats):
-            for key in rotated(list(COMPILERS), number):
-                times[key].append(first_result_of_model(key, build))
-        medians = {key: statistics.median(each) for key, each in times.items()}
+
+def measure_models(repeats: int, processes: int) -> Iterator[Row]:
+    """The time to the first result of each of the six models, each compiler in processes of its own.
+
+    (Once torch.compile was used in a process, all Python code in it that calls much runs at half the speed.)
+    """
+    found: dict[str, list[dict[str, float]]] = {key: [] for key in COMPILERS}
+    for number in range(processes):
+        for key in rotated(list(COMPILERS), number):
+            found[key].append(json.loads(printed(WARM_MODELS, which=key, repeats=repeats)))
+    for name in MODELS:
+        medians = {key: statistics.median(each[name] for each in results) for key, results in found.items()}
         yield judged(Row(f"first result, {name}", **medians))
 
 
@@ -227,6 +239,15 @@ sys.path.insert(0, {root!r})
 import torch
 import benchmarks.capture as capture
 print(capture.first_result(capture.COMPILERS[{which!r}], 10))
+"""
+
+WARM_MODELS = """
+import json, sys
+sys.path.insert(0, {root!r})
+import torch
+torch.set_num_threads(1)
+import benchmarks.capture as capture
+print(json.dumps(capture.first_results_of_models({which!r}, {repeats})))
 """
 
 IMPORT = """
@@ -241,12 +262,17 @@ print(time.perf_counter() - start)
 
 def in_process(program: str, **values: Any) -> float:
     """The number that a Python program prints, run in a process of its own."""
+    return float(printed(program, **values))
+
+
+def printed(program: str, **values: Any) -> str:
+    """The last line that a Python program prints, run in a process of its own."""
     done = subprocess.run(
         [sys.executable, "-c", program.format(root=ROOT, **values)], capture_output=True, text=True, cwd=ROOT
     )
     if done.returncode:
         raise RuntimeError(f"the measuring process failed:\n{done.stderr}")
-    return float(done.stdout.split()[-1])
+    return done.stdout.splitlines()[-1]
 
 
 def measure_cold(repeats: int) -> Row:
@@ -288,7 +314,7 @@ def measure(quick: bool) -> Iterator[Row]:
         yield measure_module(parameters, repeats, calls // 10)
     for ops, times in ((10, 25), (100, 15), (1000, 7)):
         yield measure_first_result(ops, 3 if quick else times)
-    yield from measure_models(1 if quick else 5)
+    yield from measure_models(*((1, 1) if quick else (3, 3)))
     yield measure_cold(1 if quick else 5)
     yield measure_import(3 if quick else 7)
 
