@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from .frame import Frame
 
 
+EXACT = frozenset({torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
+
+
 def branch_ahead(frame: Frame, value: object) -> bool:
     """The truth of a value, which the next instruction may be a conditional jump on."""
     following = frame.bytecode.instructions[frame.index + 1]
@@ -48,23 +51,33 @@ def item_in_check(trace, args, kwargs):
     """``t.item()`` whose number only decides whether an error is raised: the tensor does as well."""
     value = force(trace, args[0])
     frame = trace.frames[-1]
-    exact = not value.is_floating_point() and not value.is_complex()
-    if len(args) == 1 and not kwargs and exact and value.numel() == 1:
+    if len(args) == 1 and not kwargs and value.dtype in EXACT and value.numel() == 1:
         ahead = frame.bytecode.instructions[frame.index + 1 : frame.index + 4]
         if is_number(frame, ahead[0]) and value.dtype is not torch.bool and ahead[1].op == "COMPARE_OP":
             del ahead[:2]
         jump = next((after for after in ahead[:2] if after.op != "TO_BOOL"), None)
         if jump is not None and raising_side(frame.bytecode, jump) is not None:
-            return value if value.dim() == 0 else record(trace, torch.Tensor.squeeze, (value,), {}, method="squeeze")
+            return as_number(trace, value)
     raise needs_value(trace, torch.Tensor.item)
 
 
+def as_number(trace: Trace, value: torch.Tensor) -> object:
+    """A tensor that compares with numbers as its own number does: smaller types would cut the other one off."""
+    if value.dim():
+        value = record(trace, torch.Tensor.squeeze, (value,), {}, method="squeeze")  # type: ignore[assignment]
+    if value.dtype in (torch.bool, torch.int64):
+        return value
+    return record(trace, torch.Tensor.to, (value, torch.int64), {}, method="to")
+
+
 def is_number(frame: Frame, instruction: Instruction) -> bool:
-    """Whether an instruction loads an int: tensors of ints compare with those as their numbers do."""
+    """Whether an instruction loads an int that a tensor of the largest type can be compared with."""
+    value: object = None
     if instruction.op == "LOAD_CONST":
-        return type(instruction.argval) is int
-    value = force(frame.trace, frame.locals.get(instruction.argval)) if instruction.op == "LOAD_FAST" else None
-    return type(value) is int or type(value) is torch.SymInt
+        value = instruction.argval
+    elif instruction.op == "LOAD_FAST":
+        value = force(frame.trace, frame.locals.get(instruction.argval))
+    return type(value) is torch.SymInt or (type(value) is int and -(2**63) <= value < 2**63)
 
 
 @rule(torch._check_with)

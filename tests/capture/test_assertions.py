@@ -222,3 +222,22 @@ def test_text_of_tensors_that_somebody_looks_at(use):
         return use(f"{y.item() if y.dim() > 1 else y}"), y + 1
 
     check(program, calls=[(torch.tensor(0.5),), (torch.tensor(4.0),)], grads=False, tracebacks=False)
+
+
+def beyond_the_type(x):
+    if x.max().item() <= 200:
+        raise ValueError("too small")
+    return x + 1
+
+
+def beyond_all_types(x):
+    if x.max().item() != 9223372036854775808:
+        raise ValueError("not the one")
+    return x + 1
+
+
+@pytest.mark.parametrize("dtype", (torch.int8, torch.uint8, torch.int16, torch.int64), ids=str)
+@pytest.mark.parametrize("program", (beyond_the_type, beyond_all_types))
+def test_numbers_that_the_tensor_cannot_hold(program, dtype):
+    """A tensor compared with such a number compares with what is left of it; an int does not."""
+    check(program, calls=[(torch.tensor([1, 2], dtype=dtype),), (torch.tensor([0, 100], dtype=dtype),)])
