@@ -120,6 +120,7 @@ def tensor_deepcopy(trace, args, kwargs):
     if info.source is None or info.attributes or shares_memory(trace, info) or not is_clone(info.real):
         raise trace.fail("copy.deepcopy of a tensor that is a view or not a leaf, or has a gradient or attributes")
     trace.guards.add(Computed(is_clone, (info.source,)), "constant", True)
+    trace.copied[id(tensor)] = info
     made = record(trace, torch.Tensor.clone, (record(trace, torch.Tensor.detach, (tensor,), {}),), {})
     if tensor.requires_grad:
         record(trace, torch.Tensor.requires_grad_, (made,), {}, method="requires_grad_")

@@ -139,9 +139,14 @@ def guard_memory(trace: Trace) -> None:
         source = Computed(shared_with, tuple([item.source for item in inputs]))  # type: ignore[misc]
         trace.guards.add(source, "constant", shared_with(*[item.real for item in inputs]))  # type: ignore[misc]
     if trace.written_from and (trace.protected or trace.sheltered):  # torch's refusal would come past the handler
-        written = trace.written_from.values()
-        source = Computed(share_memory, tuple([item.source for item in written]))  # type: ignore[misc]
-        trace.guards.add(source, "constant", share_memory(*[item.real for item in written]))  # type: ignore[misc]
+        guard_sharing(trace, trace.written_from)
+    if len(trace.copied) > 1:  # copies of what shares memory would share theirs
+        guard_sharing(trace, trace.copied)
+
+
+def guard_sharing(trace: Trace, inputs: dict[int, TensorInfo]) -> None:
+    source = Computed(share_memory, tuple([item.source for item in inputs.values()]))  # type: ignore[misc]
+    trace.guards.add(source, "constant", share_memory(*[item.real for item in inputs.values()]))  # type: ignore[misc]
 
 
 def shared_with(*tensors: torch.Tensor) -> tuple[int, ...]:

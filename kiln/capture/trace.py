@@ -104,6 +104,7 @@ class Trace:
         self.outer_modes: list[object] = []  # those of them that were entered outside
         self.function_level = self.outer_level = 0  # how much of __torch_function__ is off (see overrides.py)
         self.overriding = False  # a tensor whose class has a __torch_function__ of its own was seen
+        self.copied: dict[int, TensorInfo] = {}  # inputs that were deep-copied, each into memory of its own
         self.conversions: dict[int, type] = {}  # place among the graph's outputs -> class that it gets afterwards
         self.constants: dict[str, object] = {}  # attributes of the graph module
         self.regions: list[Any] = []  # checkpoints.Region: nodes that the backward pass computes anew

@@ -1,5 +1,7 @@
 """Inputs with a history that are changed in place: autograd follows, and so must what the program asks of tensors."""
 
+import copy
+
 import pytest
 import torch
 
@@ -147,3 +149,15 @@ def test_error_after_a_change(function, kind):
     """Eager cannot start over where a tensor's history was changed: the change would be in it twice."""
     indices = [torch.tensor([place]) for place in (1, 9, 2)]
     check(setup=lambda: (function, [(ACTIVATIONS[kind](), index) for index in indices]), breaks_every=BOTH)
+
+
+def copied_together(a, b):
+    first, second = copy.deepcopy([a, b])
+    first.add_(1)
+    return first, second
+
+
+def test_deep_copies_of_tensors_that_begin_to_share_memory():
+    """Copies of tensors that share memory share theirs; whether they do may change from call to call."""
+    one = torch.zeros(2)
+    check(copied_together, calls=[(torch.zeros(2), torch.zeros(2)), (one, one.detach()), (one, one.view(2))])
