@@ -18,6 +18,7 @@ import torch.utils.checkpoint
 from .autograd_function import OutsideState
 from .natives import rule
 from .trace import Trace
+from .values import Lazy
 from .wrap import force
 
 CHECKPOINT = inspect.unwrap(torch.utils.checkpoint.checkpoint)
@@ -31,6 +32,12 @@ class Region:
     before: torch.fx.Node
     last: torch.fx.Node
     options: dict[str, object]
+    arguments: list[torch.fx.Node]  # tensors that were passed; everything else is closed over
+
+
+def checkpointed(module: torch.fx.GraphModule, passed: tuple, closed: tuple, **options: object) -> object:
+    """In graphs: torch's ``checkpoint``, which keeps watch over what is passed and not over what is closed over."""
+    return CHECKPOINT(lambda *given: module(*given, *closed), *passed, **options)
 
 
 @rule(torch.utils.checkpoint.checkpoint)
@@ -49,8 +56,13 @@ def rule_checkpoint(trace, args, kwargs):
         raise trace.fail("a checkpointed function that changes Python objects: backward would do that again")
     if len(trace.regions) != known:
         raise trace.fail("a checkpoint inside a checkpointed function")
-    trace.regions.append(Region(before, trace.graph._root.prev, options))
+    trace.regions.append(Region(before, trace.graph._root.prev, options, tensors_passed(trace, args[1:])))
     return result
+
+
+def tensors_passed(trace: Trace, args: tuple) -> list[torch.fx.Node]:
+    seen = [arg.value if type(arg) is Lazy else arg for arg in args]  # what nobody looked at is in no graph
+    return [trace.tensor_info(value).node for value in seen if isinstance(value, torch.Tensor)]  # type: ignore[misc]
 
 
 def outline(trace: Trace) -> None:
@@ -59,15 +71,17 @@ def outline(trace: Trace) -> None:
         inside = nodes_of(region)
         members = set(inside)
         inputs = [n for n in dict.fromkeys(i for node in inside for i in node.all_input_nodes) if n not in members]
-        passed = [node for node in inputs if node.op != "get_attr"]
+        passed = [node for node in inputs if node in region.arguments]
+        closed = [node for node in inputs if node not in region.arguments and node.op != "get_attr"]
         outputs = [node for node in inside if any(user not in members for user in node.users)]
         if not outputs:
             continue
         name = f"checkpointed_{number}"
-        trace.constants[name] = extracted(trace, inside, inputs, outputs)
+        held = [node for node in inputs if node.op == "get_attr"]
+        trace.constants[name] = extracted(trace, inside, [*passed, *closed, *held], outputs)
         with trace.graph.inserting_before(inside[0]):
             module = trace.graph.get_attr(name)
-            made = trace.graph.call_function(CHECKPOINT, (module, *passed), dict(region.options))
+            made = trace.graph.call_function(checkpointed, (module, tuple(passed), tuple(closed)), dict(region.options))
             made.meta["example_value"] = tuple(node.meta.get("example_value") for node in outputs)
             made.meta["stack_trace"] = inside[0].meta.get("stack_trace")
             for index, node in enumerate(outputs):

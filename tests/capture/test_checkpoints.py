@@ -18,7 +18,7 @@ def block(x, scale=2.0):
 
 
 def nodes(report):
-    return [node for node in report.graphs[0].graph.nodes if getattr(node.target, "__name__", "") == "checkpoint"]
+    return [node for node in report.graphs[0].graph.nodes if getattr(node.target, "__name__", "") == "checkpointed"]
 
 
 def test_values_gradients_and_random_numbers_are_those_of_eager():
@@ -95,3 +95,16 @@ def test_nested():
         return checkpoint(lambda v: v.sin().exp(), x, use_reentrant=False) + 1
 
     check(lambda x: checkpoint(inner, x, use_reentrant=False) * 2, torch.randn(3, requires_grad=True))
+
+
+def test_state_that_the_function_changes():
+    """Statistics are closed over, not passed: torch does not mind that they change between forward and backward."""
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4), torch.nn.Dropout(0.5))
+
+    def program(x):
+        first = checkpoint(module, x, use_reentrant=False)
+        return checkpoint(lambda y: module(y) + first.sum(), first, use_reentrant=False)
+
+    calls = [(torch.randn(3, 4, requires_grad=True),) for _ in range(3)]
+    check(program, calls=calls, fullgraph=True, graphs=1)
