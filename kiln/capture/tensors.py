@@ -19,6 +19,7 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode, _pop_
 
 from .._native import is_instance as isinstance
 from .guards import TensorGuard
+from .input_state import input_state
 from .shape_rules import shape_rule
 from .source import Attribute, Source
 from .symbols import concrete, dynamic_dimensions, fake_input, guard_strides, is_symbolic, symbol_node
@@ -75,6 +76,7 @@ def wrap_tensor(trace: Trace, real: torch.Tensor, source: Source) -> object:
     trace.guards.tensors.append(TensorGuard(source, real, dynamic, strides))
     node = add_placeholder(trace, source)
     node.meta["example_value"] = fake
+    node.meta["input_state"] = input_state(trace, real, fake)
     info = TensorInfo(fake, node, type(real), source, real)
     trace.inputs.append(info)
     trace.add_tensor(info)

@@ -59,6 +59,7 @@ class Trace:
         self.graph = torch.fx.Graph()
         self.tensors: dict[int, TensorInfo] = {}
         self.inputs: list[TensorInfo | SymbolInput | ObjectInput] = []
+        self.numbered: dict[tuple[str, int], int] = {}  # tensors and memory from outside (input_state.py)
         self.by_real: dict[int, Record] = {}
         self.by_shadow: dict[int, Record] = {}
         self.pending: dict[int, Any] = {}  # id of a list only appended to -> appending.Pending
