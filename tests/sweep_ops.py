@@ -121,12 +121,16 @@ def calling_with_out(function: Callable[..., Any]) -> Callable[..., Any]:
     return program
 
 
-def cases(operator: Any, samples: int) -> Iterator[Case]:
-    """The calls to make for one operator."""
-    if torch.float32 not in operator.dtypes:
-        dtype = next((d for d in (torch.int64, torch.bool, torch.complex64) if d in operator.dtypes), None)
-    else:
-        dtype = torch.float32
+def best_dtype(operator: Any) -> torch.dtype | None:
+    """float32 where the operator takes it."""
+    return next((d for d in (torch.float32, torch.int64, torch.bool, torch.complex64) if d in operator.dtypes), None)
+
+
+def cases(
+    operator: Any, samples: int | None, dtype: torch.dtype | None = None, noncontiguous: bool = False
+) -> Iterator[Case]:
+    """The calls to make for one operator: so many samples (None: all), other variants for the first two."""
+    dtype = dtype or best_dtype(operator)
     if dtype is None:
         return
     differentiable = operator.supports_autograd and dtype.is_floating_point
@@ -139,6 +143,9 @@ def cases(operator: Any, samples: int) -> Iterator[Case]:
         yield Case(title, calling(operator.op), args, kwargs)
         if number > 1:
             continue
+        if noncontiguous and not has_sparse((args, kwargs)):
+            spread = sample.noncontiguous()
+            yield Case(f"{title} strided", calling(operator.op), (spread.input, *spread.args), dict(spread.kwargs))
         method = operator.method_variant
         if method is not None and isinstance(sample.input, torch.Tensor):
             yield Case(f"{title} method", calling_method(operator.name.rsplit(".", 1)[-1]), args, kwargs)
@@ -179,14 +186,14 @@ def detach(value: Any) -> Any:
 UNSTABLE = re.compile(r"^(empty|new_empty|empty_strided|new_empty_strided|empty_like|empty_permuted)$")
 
 
-def judge(case: Case, dynamic: bool | None = None) -> Verdict:
+def judge(case: Case, dynamic: bool | None = None, backend: str = "eager", **tolerance: float) -> Verdict:
     """Compare one call with eager."""
     if has_sparse((case.args, case.kwargs)):
-        return judge_sparse(case)
+        return judge_sparse(case, backend)
     before = events.counters["taken over"]
     with events.listen() as heard:
         try:
-            report = check(case.program, *case.args, kwargs=case.kwargs, dynamic=dynamic)
+            report = check(case.program, *case.args, kwargs=case.kwargs, dynamic=dynamic, backend=backend, **tolerance)
         except Mismatch as mismatch:
             found = sorted(mismatch.differences, key=lambda text: "raised" not in text)  # the error first: it explains
             return Verdict("failed", re.sub(r"\s+", " ", "; ".join(found[:2])))
@@ -211,11 +218,11 @@ def has_sparse(value: Any) -> bool:
     return isinstance(value, dict) and has_sparse(list(value.values()))
 
 
-def judge_sparse(case: Case) -> Verdict:
+def judge_sparse(case: Case, backend: str) -> Verdict:
     """Sparse tensors are outside graphs, and beyond deep copies: only the values are compared."""
     expected = case.program(*case.args, **case.kwargs)
     kiln.reset()
-    seen = kiln.compile(case.program)(*case.args, **case.kwargs)
+    seen = kiln.compile(case.program, backend=backend)(*case.args, **case.kwargs)
     equal = torch.equal(expected.to_dense(), seen.to_dense()) and expected.layout is seen.layout
     return Verdict("broken", "sparse arguments") if equal else Verdict("failed", "other values")
 
