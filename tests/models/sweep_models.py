@@ -3,6 +3,7 @@
     python tests/models/sweep_models.py                      # all families, eval and train
     python tests/models/sweep_models.py mistral 'swin.*'     # some of them
     python tests/models/sweep_models.py --modes eval --shard 1/2 --failures
+    python tests/models/sweep_models.py --modes train --backend aot_eager
 
 Each model is a tiny random one. It is compiled with `fullgraph=True`, called twice with the same sizes, then with
 another batch size and length, then with a third. `again` counts compilations at the second call, `other` those at the
@@ -36,6 +37,7 @@ class Result:
 
     family: str
     mode: str
+    backend: str = "eager"
     graphs: int = 0
     breaks: list[str] = field(default_factory=list)
     again: int = 0
@@ -104,7 +106,7 @@ def run(build: Callable[[], tuple[torch.nn.Module, Any]], mode: str, fullgraph: 
     calls = [inputs(*size) for size in SIZES]
     state = {name: value.clone() for name, value in model.state_dict().items()}
     kiln.reset()
-    compiled = kiln.compile(model, fullgraph=fullgraph)
+    compiled = kiln.compile(model, fullgraph=fullgraph, backend=result.backend)
     for number, arguments in enumerate(calls):
         taken = counters["taken over"]
         before = counters["frames"], counters["graphs"]
@@ -134,9 +136,9 @@ def note(result: Result, number: int, before: tuple[int, int], after: tuple[int,
         result.other += after[0] - before[0]
 
 
-def sweep(family: str, build: Callable[[], tuple[torch.nn.Module, Any]], mode: str) -> Result:
+def sweep(family: str, build: Callable[[], tuple[torch.nn.Module, Any]], mode: str, backend: str = "eager") -> Result:
     """One line of the table."""
-    result = Result(family, mode)
+    result = Result(family, mode, backend)
     began = time.perf_counter()
     with kiln.on_recompile(lambda function, reason: result.why.append(f"{function.__qualname__}: {reason}")):
         try:
@@ -166,6 +168,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("families", nargs="*", help="names (regular expressions); all if none is given")
     parser.add_argument("--modes", default="eval,train")
+    parser.add_argument("--backend", default="eager")
     parser.add_argument("--shard", default="1/1", help="k/n: every n-th family, beginning with the k-th")
     parser.add_argument("--failures", action="store_true", help="print only what failed")
     arguments = parser.parse_args()
@@ -178,7 +181,7 @@ def main() -> None:
     results = []
     for family in chosen[part - 1 :: parts]:
         for mode in arguments.modes.split(","):
-            result = sweep(family, everything[family], mode)
+            result = sweep(family, everything[family], mode, arguments.backend)
             results.append(result)
             if not arguments.failures or not result.good:
                 print(result.line(), flush=True)
