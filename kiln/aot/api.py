@@ -1,0 +1,251 @@
+"""The ways in: functions, modules, and backends for ``kiln.compile``, each compiled by anyone's compiler of graphs.
+
+A compiler is ``compiler(graph_module, example_inputs) -> callable``; what it gives is called with tensors, or, where it
+has the attribute ``_boxed_call``, with one list that it may empty as it goes. Names and arguments are those that the
+ecosystem knows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from .. import exc
+from .._native import GlobalState, TensorCheck
+from ..capture.values import words
+from .calling import Call, Result, Version, Versions, take_apart
+from .state import ModuleState
+from .subclasses import compile_desugared
+
+if TYPE_CHECKING:
+    from .compiling import Compilers
+
+Compiler = Callable[..., Callable[..., Any]]
+
+
+def aot_function(
+    fn: Callable[..., Any],
+    fw_compiler: Compiler,
+    bw_compiler: Compiler | None = None,
+    partition_fn: Callable[..., Any] | None = None,
+    decompositions: dict[Any, Callable[..., Any]] | None = None,
+    num_params_buffers: int = 0,
+    hasher_type: Any = None,
+    static_argnums: Any = None,
+    keep_inference_input_mutations: bool = False,
+    inference_compiler: Compiler | None = None,
+    *,
+    dynamic: bool = False,
+    **accepted: Any,
+) -> Callable[..., Any]:
+    """``fn`` with its forward and backward compiled by these compilers, for each form of its arguments.
+
+    ``fn`` is run once on tensors without data: what it does to tensors is recorded, and everything else it does happens
+    that once. (``kiln.compile`` is for programs that do more.) Arguments and results are pytrees. Leaves that are no
+    tensors are constants; another constant, or a tensor of other metadata, is compiled for anew. With ``dynamic``,
+    sizes may vary. The arguments from ``num_params_buffers`` to ``static_argnums``, and ``keep_inference_input_
+    mutations``, are taken for the sake of programs that give them; they change nothing that can be seen.
+    """
+    check_accepted("aot_function", accepted)
+    if not callable(fn):
+        raise exc.NotCallable(fn, "kiln.aot.aot_function")
+    compilers = make_compilers(fw_compiler, bw_compiler, partition_fn, decompositions, inference_compiler)
+    versions = Versions(lambda call: compile_call(fn, call, compilers, dynamic))
+
+    @functools.wraps(fn, updated=())
+    def compiled(*args: Any, **kwargs: Any) -> Any:
+        call = take_apart(args, kwargs)
+        version = versions.find(call)
+        return version.result.put_together(version.run(*call.tensors))
+
+    return compiled
+
+
+def aot_module(mod: torch.nn.Module, *args: Any, **kwargs: Any) -> torch.nn.Module:
+    """A module like ``mod``, its calls compiled as by `aot_function`; parameters and buffers are the graphs' inputs."""
+    check_module("aot_module", mod)
+    return AheadOfTimeModule(mod, aot_function(StatefulCall(mod), *args, **kwargs))
+
+
+class AheadOfTimeModule(torch.nn.Module):
+    """What `aot_module` gives: the original, called through its compiled versions."""
+
+    def __init__(self, original: torch.nn.Module, compiled: Callable[..., Any]):
+        super().__init__()
+        self.orig_module = original
+        self._compiled = compiled
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return write_back(*self._compiled(*state_arguments(self.orig_module), *args, **kwargs))
+
+
+def aot_module_simplified(
+    mod: torch.nn.Module,
+    args: Sequence[Any],
+    fw_compiler: Compiler,
+    bw_compiler: Compiler | None = None,
+    partition_fn: Callable[..., Any] | None = None,
+    decompositions: dict[Any, Callable[..., Any]] | None = None,
+    keep_inference_input_mutations: bool = False,
+    inference_compiler: Compiler | None = None,
+    **accepted: Any,
+) -> Callable[..., Any]:
+    """A module compiled at once for these example arguments; gives a function of the arguments.
+
+    Where an example is a fake tensor, a compiler is asking, whose guards see to it that later arguments are like it.
+    Where all are real, later calls are looked at, and arguments of another form are compiled for anew.
+    """
+    check_accepted("aot_module_simplified", accepted)
+    check_module("aot_module_simplified", mod)
+    compilers = make_compilers(fw_compiler, bw_compiler, partition_fn, decompositions, inference_compiler)
+    first = take_apart((*state_arguments(mod), *args), {})
+    trusted = any(isinstance(tensor, FakeTensor) for tensor in first.tensors)
+    versions = Versions(lambda call: compile_call(StatefulCall(mod), call, compilers))
+    version = versions.make(first) if trusted else versions.find(first)
+
+    def forward(*args: Any) -> Any:
+        call = take_apart((*state_arguments(mod), *args), {})
+        chosen = version if trusted else versions.find(call)
+        return write_back(*chosen.result.put_together(chosen.run(*call.tensors)))
+
+    forward.zero_grad = mod.zero_grad  # type: ignore[attr-defined]
+    forward.named_parameters = mod.named_parameters  # type: ignore[attr-defined]
+    forward.named_buffers = mod.named_buffers  # type: ignore[attr-defined]
+    return forward
+
+
+class StatefulCall:
+    """A call of a module with its state as the first arguments."""
+
+    def __init__(self, module: torch.nn.Module):
+        self.module = module
+        self.__name__ = type(module).__name__
+
+    def __call__(self, tensors: Sequence[Any], training: bytes, *args: Any, **kwargs: Any) -> tuple[Any, list[Any]]:
+        """The result, and what the call has put in place of parameters and buffers."""
+        with ModuleState(self.module).replaced(tensors) as changed:
+            result = self.module(*args, **kwargs)
+        return result, changed
+
+
+def state_arguments(module: torch.nn.Module) -> tuple[list[torch.Tensor], bytes]:
+    """A module's tensors, and as a constant which of its modules are in training mode."""
+    return ModuleState(module).tensors, bytes(each.training for each in module.modules())
+
+
+def check_module(function: str, module: Any) -> None:
+    if not isinstance(module, torch.nn.Module):
+        raise exc.UserError(f"kiln.aot.{function} takes a module, not {type(module).__name__}")
+
+
+def write_back(result: Any, changed: Sequence[Any]) -> Any:
+    for place, value in changed:
+        place.table[place.name] = value
+    return result
+
+
+# -- compiling ------------------------------------------------------------------------------------------------------
+
+
+def make_compilers(
+    forward: Compiler,
+    backward: Compiler | None,
+    partition: Callable[..., Any] | None,
+    decompositions: dict[Any, Callable[..., Any]] | None,
+    inference: Compiler | None,
+) -> Compilers:
+    """The compilers of one use, the forward's standing in for those that were not given."""
+    from .compiling import Compilers
+
+    for compiler in (forward, backward, inference, partition):
+        if compiler is not None and not callable(compiler):
+            raise exc.NotCallable(compiler, "kiln.aot")
+    return Compilers(
+        forward=forward,
+        backward=backward or forward,
+        inference=inference or forward,
+        partition=partition,
+        decompositions=decompositions,
+    )
+
+
+def compile_call(program: Callable[..., Any], call: Call, compilers: Compilers, dynamic: bool = False) -> Version:
+    """Compile a program for calls of this form."""
+    from .compiling import compile_flat
+
+    state, result = GlobalState(), Result()
+    form = dataclasses.replace(call, tensors=[])  # what is compiled holds no arguments
+
+    def flat(*tensors: Any) -> list[Any]:
+        args, kwargs = form.arguments(tensors)
+        return result.take_apart(program(*args, **kwargs))
+
+    flat.__name__ = getattr(program, "__name__", "function")
+    run = compile_desugared(lambda function, inputs: compile_flat(function, inputs, compilers), flat, call.tensors)
+    return Version(run, result, TensorCheck([(tensor, None, True) for tensor in call.looked_at()]), state)
+
+
+def make_aot_backend(
+    fw_compiler: Compiler,
+    bw_compiler: Compiler | None = None,
+    partition_fn: Callable[..., Any] | None = None,
+    decompositions: dict[Any, Callable[..., Any]] | None = None,
+    inference_compiler: Compiler | None = None,
+    **accepted: Any,
+) -> Callable[..., Any]:
+    """A backend for ``kiln.compile`` that differentiates ahead of time and gives both graphs to these compilers."""
+    check_accepted("make_aot_backend", accepted)
+    compilers = make_compilers(fw_compiler, bw_compiler, partition_fn, decompositions, inference_compiler)
+
+    def aot_backend(graph_module: torch.fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Any:
+        from .compiling import compile_flat
+
+        return compile_flat(graph_module, example_inputs, compilers)
+
+    return aot_backend
+
+
+# Arguments that the ecosystem's functions take, in one release or another, and that change nothing here.
+ACCEPTED = words(
+    "keep_inference_input_mutations enable_log disable_functionalization compiler_config_extra ignore_shape_env "
+    "pre_grad_passes compile_region_name cudagraphs boxed_forward_device_index"
+)
+
+
+def check_accepted(function: str, arguments: dict[str, Any]) -> None:
+    for name in arguments:
+        if name not in ACCEPTED:
+            raise TypeError(f"{function}() got an unexpected keyword argument {name!r}")
+
+
+# -- compilers ------------------------------------------------------------------------------------------------------
+
+
+def nop(graph_module: torch.fx.GraphModule, example_inputs: Sequence[Any] = ()) -> Any:
+    """The compiler that leaves a graph as it is: it runs op by op."""
+    return graph_module
+
+
+def make_boxed_func(function: Callable[..., Any]) -> Callable[[list[Any]], Any]:
+    """A function of tensors as one of a list of them."""
+
+    def boxed(arguments: list[Any]) -> Any:
+        return function(*arguments)
+
+    boxed._boxed_call = True  # type: ignore[attr-defined]
+    return boxed
+
+
+def make_boxed_compiler(compiler: Compiler) -> Compiler:
+    """A compiler whose results take a list of tensors."""
+
+    @functools.wraps(compiler)
+    def boxed(graph_module: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[[list[Any]], Any]:
+        return make_boxed_func(compiler(graph_module, example_inputs))
+
+    return boxed

@@ -1,0 +1,197 @@
+"""Tensor subclasses that are made of tensors (``__tensor_flatten__``): graphs have the inner tensors.
+
+A subclass is opened outside the graph and closed again inside while tracing: its own ``__torch_dispatch__`` says what
+the operations on the inner tensors are. Results go the other way. Both steps are functions that autograd knows: the
+gradient of an opened tensor is closed, that of a closed one is opened. So gradients come as the subclass, at any order,
+and nothing else of ahead-of-time autograd needs to know of subclasses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from .schemas import Unsupported
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """How a subclass is made of tensors; a part that is None is a plain tensor."""
+
+    kind: type
+    names: tuple[str, ...]
+    parts: tuple[Plan | None, ...]
+    context: Any
+    size: torch.Size
+    stride: tuple[int, ...]
+
+    @property
+    def count(self) -> int:
+        """How many plain tensors there are in it."""
+        return sum(1 if part is None else part.count for part in self.parts)
+
+    def key(self) -> tuple[Any, ...]:
+        """Equal for tensors that are made in the same way, as far as that can be told without the subclass's help."""
+        parts = tuple(None if part is None else part.key() for part in self.parts)
+        return self.kind, self.names, parts, repr(self.context), self.size, self.stride
+
+    def build(self, plain: Iterator[torch.Tensor]) -> torch.Tensor:
+        """The subclass, from the next plain tensors."""
+        inner = {
+            name: next(plain) if part is None else part.build(plain)
+            for name, part in zip(self.names, self.parts, strict=True)
+        }
+        made: torch.Tensor = self.kind.__tensor_unflatten__(inner, self.context, self.size, self.stride)  # type: ignore
+        return made
+
+
+def plan_of(tensor: torch.Tensor) -> Plan | None:
+    """How a tensor is made of others; None for a plain one."""
+    if not is_traceable_wrapper_subclass(tensor):
+        return None
+    names, context = tensor.__tensor_flatten__()
+    parts = tuple(plan_of(getattr(tensor, name)) for name in names)
+    return Plan(type(tensor), tuple(names), parts, context, tensor.size(), tensor.stride())
+
+
+def inner_tensors(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """The plain tensors in a tensor."""
+    if not is_traceable_wrapper_subclass(tensor):
+        yield tensor
+        return
+    names, _ = tensor.__tensor_flatten__()
+    for name in names:
+        yield from inner_tensors(getattr(tensor, name))
+
+
+class Opened(torch.autograd.Function):
+    """The inner tensors of a subclass."""
+
+    @staticmethod
+    def forward(ctx: Any, outer: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        ctx.plan = plan_of(outer)
+        return tuple(inner.detach() for inner in inner_tensors(outer))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+        return closed(ctx.plan, gradients)
+
+
+class Closed(torch.autograd.Function):
+    """A subclass from its inner tensors."""
+
+    @staticmethod
+    def forward(ctx: Any, plan: Plan, *plain: torch.Tensor) -> torch.Tensor:
+        ctx.plan = plan
+        return plan.build(iter([each.detach() for each in plain]))
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
+        found = opened(gradient)
+        if len(found) != ctx.plan.count:
+            expected, seen = ctx.plan.kind.__name__, type(gradient).__name__
+            raise RuntimeError(f"The gradient of a {expected} is to be a {expected}, not a {seen}.")
+        return None, *found
+
+
+def opened(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """The plain tensors in a tensor, with its history."""
+    if not is_traceable_wrapper_subclass(tensor):
+        return (tensor,)
+    if tensor.requires_grad and torch.is_grad_enabled():
+        return tuple(Opened.apply(tensor))  # type: ignore[no-untyped-call]
+    return tuple(inner_tensors(tensor))
+
+
+def closed(plan: Plan, plain: Iterable[torch.Tensor]) -> torch.Tensor:
+    """The subclass that plain tensors make up, with their history."""
+    inner = list(plain)
+    if torch.is_grad_enabled() and any(each.requires_grad for each in inner):
+        return Closed.apply(plan, *inner)  # type: ignore[no-untyped-call,no-any-return]
+    return plan.build(iter(inner))
+
+
+class Desugared:
+    """A program over tensors some of which are subclasses, as one over plain tensors."""
+
+    def __init__(self, program: Callable[..., Sequence[Any]], inputs: Sequence[Any]):
+        self.program = program
+        self.input_plans = [plan_of(value) if isinstance(value, torch.Tensor) else None for value in inputs]
+        self.output_plans: list[Plan | int | None] = []  # an int: that input itself
+
+    @property
+    def opens(self) -> bool:
+        return any(plan is not None for plan in self.input_plans)
+
+    @property
+    def closes(self) -> bool:
+        return any(plan is not None for plan in self.output_plans)
+
+    def plain(self, inputs: Sequence[Any]) -> list[Any]:
+        """The inputs of the graph, from those of the program."""
+        found: list[Any] = []
+        for value, plan in zip(inputs, self.input_plans, strict=True):
+            found += [value] if plan is None else opened(value)
+        return found
+
+    def __call__(self, *plain: Any) -> list[Any]:
+        """The program on the graph's inputs: what is traced."""
+        remaining = iter(plain)
+        inputs = [
+            next(remaining) if plan is None else closed(plan, [next(remaining) for _ in range(plan.count)])
+            for plan in self.input_plans
+        ]
+        versions = [
+            value._version if plan is not None else 0 for value, plan in zip(inputs, self.input_plans, strict=True)
+        ]
+        outputs = list(self.program(*inputs))
+        for value, plan, version in zip(inputs, self.input_plans, versions, strict=True):
+            if plan is not None and value._version != version:
+                raise Unsupported(f"an input of class {plan.kind.__name__} that is changed in place")
+        return self._take_apart(inputs, outputs)
+
+    def _take_apart(self, inputs: list[Any], outputs: list[Any]) -> list[Any]:
+        known = {id(value): index for index, value in enumerate(inputs) if self.input_plans[index] is not None}
+        self.output_plans, found = [], []
+        for output in outputs:
+            if id(output) in known:
+                self.output_plans.append(known[id(output)])
+                continue
+            plan = plan_of(output) if isinstance(output, torch.Tensor) else None
+            self.output_plans.append(plan)
+            found += [output] if plan is None else opened(output)
+        return found
+
+    def put_together(self, inputs: Sequence[Any], plain: Sequence[Any]) -> list[Any]:
+        """The program's outputs, from those of the graph."""
+        remaining = iter(plain)
+        outputs: list[Any] = []
+        for plan in self.output_plans:
+            if isinstance(plan, int):
+                outputs.append(inputs[plan])
+            elif plan is None:
+                outputs.append(next(remaining))
+            else:
+                outputs.append(closed(plan, [next(remaining) for _ in range(plan.count)]))
+        return outputs
+
+
+def compile_desugared(
+    compile_plain: Callable[[Callable[..., Sequence[Any]], list[Any]], Callable[..., Sequence[Any]]],
+    program: Callable[..., Sequence[Any]],
+    inputs: Sequence[Any],
+) -> Callable[..., Sequence[Any]]:
+    """Compile a program whose inputs or outputs may be subclasses with a compiler for plain tensors."""
+    desugared = Desugared(program, inputs)
+    compiled = compile_plain(desugared, desugared.plain(inputs))
+    if not desugared.opens and not desugared.closes:
+        return compiled
+
+    def run(*inputs: Any) -> list[Any]:
+        return desugared.put_together(inputs, compiled(*desugared.plain(inputs)))
+
+    return run
