@@ -81,7 +81,10 @@ class Snapshot:
         if self.devices is not None:
             torch.cuda.set_rng_state_all(self.devices)
         for tensor, contents, version in zip(self.tensors, self.contents, self.versions, strict=True):
-            if version != -1 and version == tensor._version:
+            # A change through `.data` does not count as a version; what holds NaN is written once too often.
+            if version == (-1 if tensor.is_inference() else tensor._version) and torch.equal(tensor, contents):
                 continue  # the graph did not get as far
             with torch.inference_mode(tensor.is_inference()), torch.no_grad():
                 tensor.copy_(contents)
+            if version != -1:
+                torch._C._autograd._unsafe_set_version_counter((tensor,), (version,))

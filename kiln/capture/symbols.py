@@ -186,7 +186,11 @@ def _symbolic_fake(trace: Trace, real: torch.Tensor, source: Source, dynamic: tu
     sizes = [kind if flag else DimDynamic.STATIC for kind, flag in zip(kinds, dynamic, strict=True)]
     context = StatelessSymbolicContext(dynamic_sizes=sizes, constraint_sizes=[None] * real.dim())
     assert trace.environment.shapes is not None  # made now: the mode has to know it
-    return trace.environment.mode.from_tensor(real, source=torch_source(source), symbolic_context=context, trace=False)
+    mode = trace.environment.mode
+    try:
+        return mode.from_tensor(real, source=torch_source(source), symbolic_context=context, trace=False)
+    except AssertionError:  # torch makes views from its fake of the base, which the code has detached in the meantime
+        raise trace.fail("a view of an input that the code has detached in place before it looks at the view") from None
 
 
 def guard_strides(trace: Trace, fake: torch.Tensor, source: Source) -> bool:

@@ -3,8 +3,8 @@
 A program is a mutation and a way to return results. A scenario says which inputs require grad, which share memory, and
 what is done with the results. Each program is compiled once and meets several scenarios, so that guards have to notice.
 
-    python tests/aot/battery.py --backend aot_eager            the whole product (hours); exits with 1 if anything differs
-    python tests/aot/battery.py --sample 2000 --dynamic        part of it, sizes symbolic
+    python tests/aot/battery.py --backend aot_eager        the whole product (hours); exits with 1 if anything differs
+    python tests/aot/battery.py --sample 2000 --dynamic    part of it, sizes symbolic
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import torch
 
 import kiln
 
-# -- programs -----------------------------------------------------------------------------------------------------------
+# -- programs ---------------------------------------------------------------------------------------------------------
 
 MUTATIONS = {
     "nothing": "",
@@ -117,7 +117,7 @@ class Program:
         return namespace["program"]
 
 
-# -- inputs ---------------------------------------------------------------------------------------------------------------
+# -- inputs -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -134,8 +134,8 @@ class Inputs:
         """A tensor with values of its own; where it is not to be a leaf, computed from one."""
         shape = (rows or self.rows, 3)
         start = 0.1 + 0.7 * len(self.named)
-        values = (torch.arange(shape[0] * shape[1], dtype=torch.float64) * 0.37 + start).cos().add(1.5).reshape(shape)
-        self.named[name] = values.requires_grad_(requires_grad)
+        values = (torch.arange(shape[0] * shape[1], dtype=torch.float64) * 0.37 + start).cos() + 1.5
+        self.named[name] = values.reshape(shape).clone().requires_grad_(requires_grad)
         if requires_grad and not self.leaf:
             self.named[f"{name} computed"] = self.named[name] * 1
             return self.named[f"{name} computed"]
@@ -224,7 +224,7 @@ GRADS = {
 }
 
 
-# -- what is done with the results ------------------------------------------------------------------------------------------
+# -- what is done with the results ------------------------------------------------------------------------------------
 
 
 def weights(tensor: torch.Tensor) -> torch.Tensor:
@@ -358,13 +358,9 @@ USES: dict[str, Callable[[Run], None]] = {
     for name, function in list(globals().items())
     if callable(function) and getattr(function, "__annotations__", {}).get("run") == "Run"
 }
-CONTEXTS: dict[str, Callable[[], Any]] = {
-    "nothing": torch.no_grad,
-    "overwrite_quietly": torch.no_grad,
-}
 
 
-# -- runs and their comparison ----------------------------------------------------------------------------------------------
+# -- runs and their comparison ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -461,7 +457,12 @@ def look_at(
     if base is not None and id(base) not in objects:
         objects[id(base)] = f"hidden base {len(hidden)}"
         hidden.append(base)
+    try:
+        history = {"is_leaf": tensor.is_leaf, "has grad_fn": tensor.grad_fn is not None}
+    except RuntimeError as error:  # a view whose base was changed in a way that views cannot follow
+        history = {"is_leaf": False, "has grad_fn": described(error)}
     return {
+        **history,
         "value": tensor.detach().clone(),
         "the same object as": objects[id(tensor)],
         "shares memory with": storages[tensor.untyped_storage().data_ptr()],
@@ -470,13 +471,11 @@ def look_at(
         "layout": (tensor.dtype, tuple(tensor.shape), tensor.stride(), tensor.storage_offset()),
         "bytes": tensor.untyped_storage().nbytes(),
         "requires_grad": tensor.requires_grad,
-        "is_leaf": tensor.is_leaf,
-        "has grad_fn": tensor.grad_fn is not None,
         "retains_grad": tensor.retains_grad,
         "inference": tensor.is_inference(),
         "version": None if tensor.is_inference() else tensor._version,
         "base version": None if base is None or base.is_inference() else base._version,
-        "grad": tensor.grad if tensor.is_leaf or tensor.retains_grad else None,
+        "grad": tensor.grad if history["is_leaf"] or tensor.retains_grad else None,
     }
 
 
@@ -523,7 +522,7 @@ class Case:
         return found
 
 
-# -- which cases ------------------------------------------------------------------------------------------------------------
+# -- which cases ------------------------------------------------------------------------------------------------------
 
 
 def balanced(values: Any, chance: random.Random) -> Iterator[Any]:
@@ -561,7 +560,9 @@ def product(*, dynamic: bool = False) -> Iterator[Case]:
     """Every program in every scenario; neighbours share a compiled program, so that guards are tried too."""
     for mutation, result in itertools.product(MUTATIONS, RESULTS):
         for grads, alias in itertools.product(GRADS, ALIASES):
-            scenarios = [Scenario(grads, alias, use, 6 if dynamic and number % 2 else 4) for number, use in enumerate(USES)]
+            scenarios = [
+                Scenario(grads, alias, use, 6 if dynamic and number % 2 else 4) for number, use in enumerate(USES)
+            ]
             yield Case(Program(mutation, result), tuple(scenarios), dynamic)
 
 
