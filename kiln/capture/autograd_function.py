@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import inspect
 import types
+import weakref
 from collections.abc import Callable
 
 import torch
 import torch.fx
 
 from .._native import is_instance as isinstance
+from .function_backward import FunctionCall, fake_backward, mark_traceable
 from .natives import rule
 from .overrides import overloaded
 from .tensors import adopt, prepare, run_fake, to_nodes
@@ -40,12 +42,17 @@ def call_apply(trace: Trace, cls: type, args: tuple, kwargs: dict) -> object:
     check_settled(trace, cls)
     context = Context(tuple(isinstance(arg, torch.Tensor) and arg.requires_grad for arg in args))
     outputs = interpret_forward(trace, cls, context, args)
-    result = run_fake(trace, stand_in(cls.__name__, context, outputs), prepared, {})  # type: ignore[arg-type]
+    marks = {name: context.__dict__.pop(name, ()) for name in MARKS}
+    made = FunctionCall(cls, {name: value for name, value in vars(context).items() if name != "needs_input_grad"})
+    trace.function_calls[id(made)] = made
+    result = run_fake(trace, stand_in(trace, made, marks, outputs), prepared, {})  # type: ignore[arg-type]
     node = trace.graph.call_function(apply_of(cls), to_nodes(trace, prepared))  # type: ignore[arg-type]
     node.meta["stack_trace"] = trace.stack_trace()
     node.meta["example_value"] = result
     trace.pinned(cls)
-    return adopt(trace, result, node)
+    adopted = adopt(trace, result, node)
+    mark_traceable(trace, node, made, marks["_saved"], context.needs_input_grad, result)
+    return adopted
 
 
 def apply_of(cls: type) -> Callable:
@@ -92,23 +99,33 @@ _remembering(Context.save_for_forward, "_saved_forward")
 _remembering(Context.mark_dirty, "_dirty")
 _remembering(Context.mark_non_differentiable, "_non_differentiable")
 _remembering(Context.set_materialize_grads, "_materialize")
+MARKS = ("_saved", "_saved_forward", "_dirty", "_non_differentiable", "_materialize")
 
 
-def stand_in(name: str, context: Context, outputs: object) -> Callable:
-    """An autograd function with the same marks and results: it gives the fakes their place in autograd's graph."""
-    marks = context.__dict__
+def stand_in(trace: Trace, made: FunctionCall, marks: dict[str, tuple], outputs: object) -> Callable:
+    """An autograd function with the same marks and results: it gives the fakes their place in autograd's graph.
+
+    It holds none of them: they hold it, in a way that the garbage collector does not see.
+    """
+    pending = [(marks, outputs)]
+    key, owner = id(made), weakref.ref(trace)
 
     def forward(ctx, *args):
-        ctx.mark_dirty(*marks.get("_dirty", ()))
-        ctx.mark_non_differentiable(*marks.get("_non_differentiable", ()))
-        ctx.save_for_backward(*marks.get("_saved", ()))
+        marks, outputs = pending.pop()
+        ctx.mark_dirty(*marks["_dirty"])
+        ctx.mark_non_differentiable(*marks["_non_differentiable"])
+        ctx.save_for_backward(*marks["_saved"])
+        for value in marks["_materialize"]:
+            ctx.set_materialize_grads(value)
         return outputs
 
-    def backward(ctx, *grads):
-        raise RuntimeError(f"{name}: a backward pass over fake tensors")
+    def backward(ctx, *gradients):
+        trace = owner()
+        assert trace is not None, "a backward pass over fake tensors after capture"
+        return fake_backward(trace, trace.function_calls[key], ctx, gradients)
 
-    methods = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
-    return type(name, (torch.autograd.Function,), methods).apply  # type: ignore[attr-defined]
+    methods = {"forward": staticmethod(forward), "backward": staticmethod(backward), "is_stand_in": True}
+    return type(made.cls.__name__, (torch.autograd.Function,), methods).apply  # type: ignore[attr-defined]
 
 
 # -- forward --------------------------------------------------------------------------------------------------------

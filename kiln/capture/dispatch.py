@@ -29,6 +29,7 @@ from ..report import events
 from . import (  # noqa: F401  (fill the tables)
     copying,
     foretold,
+    gradients,
     kiln_calls,
     lazy_modules,
     legacy,
@@ -369,7 +370,7 @@ def attempts(cache: FrameCache, function, args: tuple, kwargs: dict, state, outs
         try:
             with quiet(), without_collections(), inference_modes_left(trace):
                 outcome = frame.run_root(forced)
-            if trace.initialised:
+            if trace.outdated:
                 continue
             if (
                 isinstance(outcome, Broken)
@@ -380,9 +381,9 @@ def attempts(cache: FrameCache, function, args: tuple, kwargs: dict, state, outs
             settle_generators(trace, outcome)
             return assemble_entry(cache, trace, outcome, state)
         except Restart as restart:
-            forced = forced if trace.initialised else restart.args[0]
+            forced = forced if trace.outdated else restart.args[0]
         except GraphBreak:
-            if not trace.initialised:
+            if not trace.outdated:
                 raise
         except CannotRebuild as problem:
             forced = creation_point(trace, problem)

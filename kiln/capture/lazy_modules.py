@@ -41,7 +41,7 @@ def rule_infer_parameters(trace, args, kwargs):
             LazyModuleMixin._infer_parameters(record.real, record.real, shapes, keywords)
             check_no_fakes(record.real)
     refresh(trace, record)
-    trace.initialised = True
+    trace.outdated = True
 
 
 class Early(Exception):

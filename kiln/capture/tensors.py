@@ -80,6 +80,8 @@ def wrap_tensor(trace: Trace, real: torch.Tensor, source: Source) -> object:
     info = TensorInfo(fake, node, type(real), source, real)
     trace.inputs.append(info)
     trace.add_tensor(info)
+    if fake.grad_fn is not None:
+        trace.origins[fake.grad_fn] = info
     trace.guards.distinct.setdefault(source)
     trace.by_real[id(real)] = TensorRecord(fake, source, real)  # type: ignore[assignment]
     return fake
@@ -209,6 +211,7 @@ GRAPH_CONSTANTS = (type, types.BuiltinFunctionType, torch._ops.OpOverload, types
 def run_fake(trace: Trace, function: object, args: tuple, kwargs: dict) -> object:
     """Run on fakes. What goes wrong here is left to the real operation: it raises eager's own error, or works."""
     rule = shape_rule(function, args, kwargs)
+    trace.approximate |= rule is not None
     try:
         with trace.environment.mode, symbolic_kernels(trace):
             return (rule or function)(*args, **kwargs)  # type: ignore[operator]

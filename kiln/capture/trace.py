@@ -73,6 +73,10 @@ class Trace:
         self.registrations: dict[int, Any] = {}  # id of a handle made here -> registrations.Registration
         self.handles: dict[int, Any] = {}  # id of a handle made here for a dictionary of hooks -> handles.MadeHandle
         self.removals: dict[int, Any] = {}  # id of a handle from outside -> handles.Removal
+        self.function_calls: dict[int, Any] = {}  # id -> function_backward.FunctionCall
+        self.origins: dict[object, TensorInfo] = {}  # where inputs with a history join autograd's graph
+        self.approximate = False  # the history of some fake is not that of the real tensor
+        self.reads: list[tuple[Source, object]] | None = None  # what the program looks at, where somebody asks
         self.gradient_nodes: dict[int, TensorInfo] = {}  # id of a node of autograd's graph -> a tensor that it makes
         self.rehearsing = 0  # inside a method that native code is going to run again (hashing.py)
         self.rehearsed = False
@@ -89,7 +93,7 @@ class Trace:
         self.handled: BaseException | None = None  # what sys.exc_info() would say in the program
         self.instructions = 0
         self.entered = 0  # frames inlined and builtins run so far: an instruction that breaks after one runs again
-        self.initialised = False  # a lazy module was, and what was seen of it before is no longer true
+        self.outdated = False  # capture is to start over: what it was told at its beginning is no longer true
         self.effects: list[str] = []  # why re-running the frame in eager would not be the same (mutation, RNG)
         self.locks: dict[int, Any] = {}  # id -> a lock that the program took
         self.locks_held: list[object] = []

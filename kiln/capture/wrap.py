@@ -96,6 +96,8 @@ def force(trace: Trace, value: object) -> object:
 
 def wrap(trace: Trace, real: object, source: Source) -> object:
     """The shadow of a real object, guarded."""
+    if trace.reads is not None:
+        trace.reads.append((source, real))
     kind = type(real)
     if kind in CONSTANT_TYPES:
         return wrap_constant(trace, real, source)
