@@ -4,7 +4,7 @@ It is interpreted, like ``forward``, into nodes that are thrown away, for two re
 captured code runs a backward pass over fakes, so the node that stands for the function there must have one. And a
 backend that compiles the backward pass ahead of time runs the user's ``backward`` once, while compiling: that is the
 same as running it every time only if all it sees are its arguments and its context. The graph node says so in
-``meta["traceable_backward"]``, and in ``meta["untraceable_because"]`` why not.
+``meta["traceable_backward"]``, and in ``meta["traceable_reason"]`` why not.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def mark_traceable(
         known = None
     node.meta["traceable_backward"] = known is None
     if known is not None:
-        node.meta["untraceable_because"] = known[1]
+        node.meta["traceable_reason"] = known[1]
 
 
 def why_untraceable(

@@ -26,10 +26,12 @@ from torch.utils.hooks import RemovableHandle
 from .._native import is_instance as isinstance
 from .calls import CALLABLES
 from .handles import removal_lines
+from .natives import rule
 from .rebuild import Rebuilder
 from .source import Made
+from .symbols import concrete
 from .tensor_attributes import guard_flag
-from .tensors import add_placeholder, function_name
+from .tensors import add_placeholder, function_name, prepare
 from .torch_calls import handler
 from .trace import Trace
 from .values import Raised, TensorInfo
@@ -41,10 +43,11 @@ from .wrap import force
 class HookSlot:
     """Stands for a hook until the graph has run; then the program's own hook takes its place, at the same position."""
 
-    __slots__ = ("handle",)
+    __slots__ = ("handle", "node")
 
     def __init__(self) -> None:
         self.handle: RemovableHandle | None = None
+        self.node: object = None  # of autograd's graph, where the hook wants to know whether it is going to run
 
     def __call__(self, *gradients: object) -> None:
         """Nothing runs backward while the graph runs forward."""
@@ -84,15 +87,42 @@ def register_node_prehook(tensor: torch.Tensor, slot: HookSlot) -> None:
     slot.handle = tensor.grad_fn.register_prehook(slot)
 
 
+def register_shared_hook(tensor: torch.Tensor, slot: HookSlot) -> None:
+    """In graphs: what ``register_multi_grad_hook`` does for one of its tensors."""
+    register_hook(tensor, slot)
+    with torch._C.DisableTorchFunction():
+        slot.node = torch.autograd.graph.get_gradient_edge(tensor).node
+
+
+class Slotted:
+    """A tensor with a slot, as torch's ``register_multi_grad_hook`` looks at tensors."""
+
+    requires_grad = True
+
+    def __init__(self, slot: HookSlot):
+        self.slot, self.grad_fn = slot, slot.node
+
+    def register_hook(self, hook: object) -> RemovableHandle | None:
+        self.slot.settle(hook)
+        return self.slot.handle
+
+
+def settle_together(hook: Callable, mode: str, *slots: HookSlot) -> None:
+    """Put a hook that several tensors share in its place, by torch's own means."""
+    tensors: list = [Slotted(slot) for slot in slots]
+    torch.autograd.graph.register_multi_grad_hook(tensors, hook, mode=mode)  # type: ignore[arg-type]
+
+
 def retain_grad(tensor: torch.Tensor) -> None:
     """In graphs: ``tensor.retain_grad()``."""
     with torch._C.DisableTorchFunction():
         tensor.retain_grad()
 
 
-for _function in (register_hook, register_post_accumulate_grad_hook, register_node_hook, register_node_prehook):
+for _function in (register_hook, register_post_accumulate_grad_hook, register_shared_hook, retain_grad):
     torch.fx.node.has_side_effect(_function)
-torch.fx.node.has_side_effect(retain_grad)
+for _function in (register_node_hook, register_node_prehook):
+    torch.fx.node.has_side_effect(_function)
 
 
 # -- while tracing --------------------------------------------------------------------------------------------------
@@ -119,6 +149,16 @@ class Registration:
     hook: object = None
     handle: RemovableHandle | None = None
     removed: bool = False
+    group: Group | None = None
+
+
+@dataclass(eq=False)
+class Group:
+    """A hook that several tensors share."""
+
+    hook: object
+    mode: str
+    members: list[Registration]
 
 
 def add_registration(trace: Trace, function: Callable, info: TensorInfo, hook: object = None) -> object:
@@ -189,6 +229,31 @@ def rule_retain_grad(trace, args, kwargs):
     info.fake.retain_grad()
 
 
+@rule(torch.autograd.graph.register_multi_grad_hook)
+def rule_multi_grad_hook(trace, args, kwargs):
+    """``register_multi_grad_hook(tensors, hook, mode=…)``; what torch refuses, it refuses itself."""
+    given = {**dict(zip(("tensors", "fn"), args, strict=False)), **kwargs}
+    mode = concrete(trace, given.pop("mode", "all"))
+    tensors = prepare(trace, given.get("tensors"))
+    plain = isinstance(tensors, list | tuple) and all(isinstance(each, torch.Tensor) for each in tensors)
+    if not plain or len(args) > 2 or given.keys() != {"tensors", "fn"} or mode not in ("all", "any"):
+        raise trace.fail("register_multi_grad_hook with these arguments")
+    if mode == "any":
+        tensors = [tensor for tensor in tensors if tensor.requires_grad]
+    if not all(tensor.requires_grad for tensor in tensors):
+        raise trace.fail("register_multi_grad_hook on a tensor that requires no gradient")
+    handles = [add_registration(trace, register_shared_hook, trace.tensor_info(tensor)) for tensor in tensors]
+    group = Group(given["fn"], mode, [trace.registrations[id(handle)] for handle in handles])
+    for member in group.members:
+        member.group = group
+    shadow = object.__new__(MultiHandle)
+    shadow.handles = tuple(handles)
+    return shadow
+
+
+MultiHandle = torch.autograd.graph._MultiHandle
+
+
 # -- nodes of autograd's graph --------------------------------------------------------------------------------------
 
 NODE_REGISTRATIONS = {"register_hook": register_node_hook, "register_prehook": register_node_prehook}
@@ -246,8 +311,7 @@ def write_registrations(r: Rebuilder) -> None:
         slot = registration.slot
         if slot is not None:
             r.reads.append(f"{slot.source.name} = {r.bind(HookSlot, 'HookSlot')}()")
-            action = "remove()" if registration.removed else f"settle({r.value(registration.hook)})"
-            settled.append(f"{slot.source.name}.{action}")
+            settled += settling_lines(r, registration)
         if is_left_to_python(trace, registration):
             trace.graph.erase_node(registration.node)
             arguments = [r.value(registration.info.fake)] + ([slot.source.name] if slot is not None else [])
@@ -256,6 +320,19 @@ def write_registrations(r: Rebuilder) -> None:
     r.run_later()
     r.lines[:0] = after
     r.effects[:0] = settled
+
+
+def settling_lines(r: Rebuilder, registration: Registration) -> list[str]:
+    """Put a hook in the place of its slot, or take the slot away."""
+    group, name = registration.group, registration.slot.source.name  # type: ignore[union-attr]
+    if group is None:
+        return [f"{name}.remove()" if registration.removed else f"{name}.settle({r.value(registration.hook)})"]
+    if registration is not group.members[-1]:
+        return []
+    names = [member.slot.source.name for member in group.members]  # type: ignore[union-attr]
+    settle = f"{r.bind(settle_together, 'settle_together')}({r.value(group.hook)}, {group.mode!r}, {', '.join(names)})"
+    removed = [member.removed for member in group.members]
+    return [settle, *(f"{name}.remove()" for name, gone in zip(names, removed, strict=True) if gone)]
 
 
 def is_left_to_python(trace: Trace, registration: Registration) -> bool:
