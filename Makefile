@@ -55,6 +55,7 @@ fuzz: setup
 
 bench: setup
 	$(RUN) benchmarks/capture.py
+	$(RUN) benchmarks/aot.py
 
 # Which behaviours of the seed documents have tests: prints them, and writes docs/seed-coverage.md.
 coverage-of-seeds: setup

@@ -12,53 +12,36 @@ line is the result as JSON.
 from __future__ import annotations
 
 import argparse
-import contextlib
-import gc
 import itertools
 import json
 import os
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
 from typing import Any
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-sys.path.insert(0, ROOT)
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 import torch  # noqa: E402
 
 import kiln  # noqa: E402
+from benchmarks.measuring import (  # noqa: E402
+    Row,
+    as_json,
+    in_process,
+    judged,
+    no_collection,
+    print_table,
+    printed,
+    race,
+    rotated,
+)
 
 Compiler = Callable[[Callable[..., Any]], Callable[..., Any]]
 
-GOAL = 0.5  # of the peer's time
 IMPORT_GOAL_SECONDS = 0.2
-
-
-@dataclass
-class Row:
-    """One measurement, in seconds; `eager` and `peer` where they mean something."""
-
-    name: str
-    kiln: float
-    peer: float | None = None
-    eager: float | None = None
-    goal: str = f"≤ {GOAL} × peer"
-    met: bool = False
-
-    @property
-    def ratio(self) -> float | None:
-        return self.kiln / self.peer if self.peer else None
-
-    @property
-    def overhead_ratio(self) -> float | None:
-        """The same of what the compilers add to the operations themselves, which nobody can make cheaper here."""
-        if self.peer is None or self.eager is None or self.peer <= self.eager:
-            return None
-        return max(0.0, self.kiln - self.eager) / (self.peer - self.eager)
+RATIOS = ("ratio", "overhead_ratio")
 
 
 def kiln_compile(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -83,42 +66,10 @@ def ten_tensors(a: Any, b: Any, c: Any, d: Any, e: Any, f: Any, g: Any, h: Any, 
     return a + b + c + d + e + f + g + h + i + j
 
 
-@contextlib.contextmanager
-def no_collection() -> Iterator[None]:
-    """Collect now rather than somewhere inside a measurement."""
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
-
-
-def time_calls(function: Callable[..., Any], args: tuple[Any, ...], calls: int) -> float:
-    """Seconds per call."""
-    repeat = itertools.repeat(None, calls)
-    with no_collection():
-        start = time.perf_counter()
-        for _ in repeat:
-            function(*args)
-        return (time.perf_counter() - start) / calls
-
-
 def measure_dispatch(name: str, function: Callable[..., Any], args: tuple[Any, ...], repeats: int, calls: int) -> Row:
     """The time of a call whose graph is compiled already."""
     contestants = {"eager": function, **{key: compiler(function) for key, compiler in COMPILERS.items()}}
     return race(name, contestants, args, repeats, calls)
-
-
-def race(name: str, contestants: dict[str, Callable[..., Any]], args: tuple[Any, ...], repeats: int, calls: int) -> Row:
-    for contestant in contestants.values():
-        for _ in range(50):
-            contestant(*args)
-    times: dict[str, list[float]] = {key: [] for key in contestants}
-    for number in range(repeats):
-        for key in rotated(list(contestants), number):
-            times[key].append(time_calls(contestants[key], args, calls))
-    return judged(Row(name, **{key: statistics.median(values) for key, values in times.items()}))
 
 
 class Tower(torch.nn.Module):
@@ -145,17 +96,6 @@ def measure_module(parameters: int, repeats: int, calls: int) -> Row:
     module, x = Tower(parameters), torch.ones(2, 4)
     contestants = {"kiln": kiln.compile(module, backend=nothing), "peer": torch.compile(module, backend=nothing)}
     return race(f"dispatch, module, {parameters} parameters", contestants, (x,), repeats, calls)
-
-
-def rotated(items: list[str], number: int) -> list[str]:
-    """Another one first each time, so that nobody always runs after the same neighbour."""
-    cut = number % len(items)
-    return items[cut:] + items[:cut]
-
-
-def judged(row: Row) -> Row:
-    row.met = row.ratio is not None and row.ratio <= GOAL
-    return row
 
 
 # --- time to first result ---------------------------------------------------------------------------------------------
@@ -260,21 +200,6 @@ print(time.perf_counter() - start)
 """
 
 
-def in_process(program: str, **values: Any) -> float:
-    """The number that a Python program prints, run in a process of its own."""
-    return float(printed(program, **values))
-
-
-def printed(program: str, **values: Any) -> str:
-    """The last line that a Python program prints, run in a process of its own."""
-    done = subprocess.run(
-        [sys.executable, "-c", program.format(root=ROOT, **values)], capture_output=True, text=True, cwd=ROOT
-    )
-    if done.returncode:
-        raise RuntimeError(f"the measuring process failed:\n{done.stderr}")
-    return done.stdout.splitlines()[-1]
-
-
 def measure_cold(repeats: int) -> Row:
     """The first compile of a process, with all that a compiler imports and builds on its first use."""
     times: dict[str, list[float]] = {key: [] for key in COMPILERS}
@@ -319,40 +244,14 @@ def measure(quick: bool) -> Iterator[Row]:
     yield measure_import(3 if quick else 7)
 
 
-def shown(seconds: float | None) -> str:
-    if seconds is None:
-        return ""
-    for unit, factor in (("µs", 1e6), ("ms", 1e3)):
-        if seconds * factor < 1000:
-            return f"{seconds * factor:.3g} {unit}"
-    return f"{seconds:.3g} s"
-
-
-def print_table(rows: list[Row]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title=f"Capture: Kiln beside torch.compile(backend='eager'), torch {torch.__version__}, medians")
-    for heading in ("", "eager", "Kiln", "peer", "Kiln / peer", "overhead only", "goal", "met"):
-        table.add_column(heading, justify="left" if heading in ("", "goal", "met") else "right")
-    for row in rows:
-        ratios = [f"{ratio:.2f}" if ratio is not None else "" for ratio in (row.ratio, row.overhead_ratio)]
-        cells = [row.name, shown(row.eager), shown(row.kiln), shown(row.peer), *ratios, row.goal]
-        table.add_row(*cells, "[green]yes[/green]" if row.met else "[red]no[/red]")
-    console = Console()
-    console.width = max(console.width, 120)  # a pipe has no width; the rows should still be lines
-    console.print(table)
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="few repeats: to see that it runs, not to quote")
     options = parser.parse_args()
     torch.set_num_threads(1)  # the operations are tiny; other threads would only add noise
     rows = list(measure(options.quick))
-    print_table(rows)
-    result = [{**asdict(row), "ratio": row.ratio, "overhead_ratio": row.overhead_ratio} for row in rows]
-    print(json.dumps({"benchmark": "capture", "torch": torch.__version__, "quick": options.quick, "rows": result}))
+    print_table("Capture: Kiln beside torch.compile(backend='eager')", rows, RATIOS)
+    print(as_json("capture", options.quick, rows, RATIOS))
     return 0
 
 
