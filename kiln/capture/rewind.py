@@ -7,6 +7,8 @@ input, and only of inputs small enough for the copy not to matter (running stati
 
 from __future__ import annotations
 
+import traceback
+
 import torch
 
 from .. import _native
@@ -32,6 +34,16 @@ def is_restorable(info: TensorInfo) -> bool:
     if info.data_set or real.layout is not torch.strided or real.numel() > LARGEST:  # type: ignore[attr-defined]
         return False
     return real.dim() == fake.dim() and real.untyped_storage().nbytes() == fake.untyped_storage().nbytes()  # type: ignore[attr-defined]
+
+
+def raised_in_saving(error: BaseException) -> bool:
+    """Whether an error came out of the user's hook for saved tensors: not the graph's, and nothing to run eager for.
+
+    Checkpoints raise in theirs to stop computing anew as soon as they have all they need.
+    """
+    hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
+    code = getattr(hooks[0], "__code__", None) if hooks else None
+    return code is not None and any(frame.f_code is code for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
 def autocast_depth() -> int:

@@ -1,0 +1,93 @@
+"""Stories: what a user does around compiled functions, told once in eager and once compiled, with the same end.
+
+A story is a function of `compile`. It returns whatever there is to see (a list, as a rule); errors that are part of the
+story go through `attempt`. Told in eager, `compile` hands the function back.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import kiln
+from kiln.testing import CompileCounterWithBackend, differences
+from kiln.testing.observe import clean_process, read_modes, seed_everything
+
+Story = Callable[[Callable[..., Any]], Any]
+BACKENDS = [name for name in ("eager", "aot_eager") if name in kiln.list_backends()]
+
+
+class Stories(list):
+    """The stories of one file, as parameters of its test."""
+
+    def __call__(self, story: Story | None = None, **options: Any) -> Any:
+        """Decorator: one more story, with options for `tell`."""
+        if story is None:
+            return lambda function: self(function, **options)
+        self.append(pytest.param(story, options, id=story.__name__))
+        return story
+
+    def test(self) -> Callable[..., None]:
+        """The test of all of them with every backend."""
+
+        @pytest.mark.parametrize("backend", BACKENDS)
+        @pytest.mark.parametrize(("story", "options"), self)
+        def test_story(story: Story, options: dict[str, Any], backend: Any) -> None:
+            tell(story, backend, **options)
+
+        return test_story
+
+
+def tell(
+    story: Story,
+    backend: Any,
+    *,
+    fullgraph: bool = True,
+    dynamic: bool | None = None,
+    captured: bool = True,
+    rtol: float = 1e-6,
+    atol: float = 1e-7,
+) -> None:
+    """Tell a story in eager and compiled, and compare; `captured=False` where nothing is compiled before it ends."""
+    counter = CompileCounterWithBackend(backend)
+
+    def compiler(function: Callable[..., Any], **more: Any) -> Callable[..., Any]:
+        return kiln.compile(function, **{"backend": counter, "fullgraph": fullgraph, "dynamic": dynamic, **more})
+
+    kiln.reset()
+    expected = _told(story, lambda function, **more: function)
+    seen = _told(story, compiler)
+    found = differences(expected, seen, name=story.__name__, rtol=rtol, atol=atol, identity=True)
+    assert not found, "\n".join(found)
+    assert bool(counter.graphs) == captured, "whether anything was captured"
+
+
+def _told(story: Story, compiler: Callable[..., Any]) -> dict[str, Any]:
+    with clean_process():
+        seed_everything(0)
+        before = read_modes()
+        ending = story(compiler)
+        return {
+            "ending": ending,
+            "switches left as they were": read_modes() == before,
+            "dispatch modes": torch._C._len_torch_dispatch_stack(),
+            "random state": torch.get_rng_state(),
+        }
+
+
+def attempt(call: Callable[[], Any]) -> Any:
+    """What a call returns, or the error that it raises, without the names of nodes, which differ by nature."""
+    try:
+        return call()
+    except Exception as error:
+        text = re.sub(r"which is output \d+ of \w+", "which is an output", str(error))
+        return type(error), text.split(" Hint:")[0]
+
+
+def leaf(*shape: int, dtype: torch.dtype = torch.float64, requires_grad: bool = True) -> torch.Tensor:
+    """Values that no symmetry cancels."""
+    return torch.randn(*(shape or (3, 4)), dtype=dtype).requires_grad_(requires_grad)
