@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import operator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 import torch.fx
@@ -17,6 +17,8 @@ import torch.utils.checkpoint
 
 from .autograd_function import OutsideState
 from .natives import rule
+from .selective import real_contexts
+from .tensors import constant_node
 from .trace import Trace
 from .values import Lazy
 from .wrap import force
@@ -33,6 +35,15 @@ class Region:
     last: torch.fx.Node
     options: dict[str, object]
     arguments: list[torch.fx.Node]  # tensors that were passed; everything else is closed over
+    contexts: object = None  # the program's context_fn, where it does something
+    nodes: list[torch.fx.Node] = field(default_factory=list)
+
+    def replace(self, old: list[torch.fx.Node], new: list[torch.fx.Node], parts: dict) -> None:
+        """Nodes have moved into another region: one that this one contains, or one before it."""
+        self.arguments = [parts.get(node, node) for node in self.arguments]
+        if old[0] in self.nodes:
+            place, gone = self.nodes.index(old[0]), set(old)
+            self.nodes = [*self.nodes[:place], *new, *(node for node in self.nodes[place:] if node not in gone)]
 
 
 def checkpointed(module: torch.fx.GraphModule, passed: tuple, closed: tuple, **options: object) -> object:
@@ -45,18 +56,18 @@ def rule_checkpoint(trace, args, kwargs):
     from .calls import call, call_function
 
     options = {name: force(trace, kwargs[name]) for name in OPTIONS if name in kwargs}
-    rest = {name: value for name, value in kwargs.items() if name not in OPTIONS}
-    if options.get("use_reentrant") is not False or options.get("debug") or "context_fn" in kwargs or not args:
+    rest = {name: value for name, value in kwargs.items() if name not in (*OPTIONS, "context_fn")}
+    if options.get("use_reentrant") is not False or options.get("debug") or not args:
         return call_function(trace, CHECKPOINT, args, kwargs)
+    contexts = real_contexts(trace, kwargs["context_fn"]) if "context_fn" in kwargs else None
     if not torch.is_grad_enabled():
         return call(trace, args[0], args[1:], rest)
-    before, state, known = trace.graph._root.prev, OutsideState(trace, args), len(trace.regions)
+    before, state = trace.graph._root.prev, OutsideState(trace, args)
     result = call(trace, args[0], args[1:], rest)
     if state.is_changed(trace):
         raise trace.fail("a checkpointed function that changes Python objects: backward would do that again")
-    if len(trace.regions) != known:
-        raise trace.fail("a checkpoint inside a checkpointed function")
-    trace.regions.append(Region(before, trace.graph._root.prev, options, tensors_passed(trace, args[1:])))
+    region = Region(before, trace.graph._root.prev, options, tensors_passed(trace, args[1:]), contexts)
+    trace.regions.append(region)
     return result
 
 
@@ -66,30 +77,47 @@ def tensors_passed(trace: Trace, args: tuple) -> list[torch.fx.Node]:
 
 
 def outline(trace: Trace) -> None:
-    """Move the nodes of each region into a graph module that torch's ``checkpoint`` calls."""
+    """Move the nodes of each region into a graph module that torch's ``checkpoint`` calls; inner regions come first."""
+    for region in trace.regions:
+        region.nodes = nodes_of(region)
     for number, region in enumerate(trace.regions):
-        inside = nodes_of(region)
-        members = set(inside)
-        inputs = [n for n in dict.fromkeys(i for node in inside for i in node.all_input_nodes) if n not in members]
-        passed = [node for node in inputs if node in region.arguments]
-        closed = [node for node in inputs if node not in region.arguments and node.op != "get_attr"]
-        outputs = [node for node in inside if any(user not in members for user in node.users)]
-        if not outputs:
-            continue
-        name = f"checkpointed_{number}"
-        held = [node for node in inputs if node.op == "get_attr"]
-        trace.constants[name] = extracted(trace, inside, [*passed, *closed, *held], outputs)
-        with trace.graph.inserting_before(inside[0]):
-            module = trace.graph.get_attr(name)
-            made = trace.graph.call_function(checkpointed, (module, tuple(passed), tuple(closed)), dict(region.options))
-            made.meta["example_value"] = tuple(node.meta.get("example_value") for node in outputs)
-            made.meta["stack_trace"] = inside[0].meta.get("stack_trace")
-            for index, node in enumerate(outputs):
-                part = trace.graph.call_function(operator.getitem, (made, index))
-                part.meta = dict(node.meta)
-                node.replace_all_uses_with(part, lambda user: user not in members)
-        for node in reversed(inside):
-            trace.graph.erase_node(node)
+        members = set(region.nodes)
+        outputs = [node for node in region.nodes if any(user not in members for user in node.users)]
+        if outputs:
+            inside = region.nodes
+            new, parts = outline_region(trace, number, region, outputs)
+            for later in trace.regions[number + 1 :]:
+                later.replace(inside, new, parts)
+
+
+def outline_region(
+    trace: Trace, number: int, region: Region, outputs: list[torch.fx.Node]
+) -> tuple[list[torch.fx.Node], dict[torch.fx.Node, torch.fx.Node]]:
+    """Move one region; gives the nodes that are there instead, and which of them stands for which output."""
+    inside, members = region.nodes, set(region.nodes)
+    inputs = [n for n in dict.fromkeys(i for node in inside for i in node.all_input_nodes) if n not in members]
+    passed = [node for node in inputs if node in region.arguments]
+    closed = [node for node in inputs if node not in region.arguments and node.op != "get_attr"]
+    name = f"checkpointed_{number}"
+    held = [node for node in inputs if node.op == "get_attr"]
+    trace.constants[name] = extracted(trace, inside, [*passed, *closed, *held], outputs)
+    with trace.graph.inserting_before(inside[0]):
+        new = [trace.graph.get_attr(name)]
+        options = dict(region.options)
+        if region.contexts is not None:
+            new.append(constant_node(trace, region.contexts))
+            options["context_fn"] = new[-1]
+        made = trace.graph.call_function(checkpointed, (new[0], tuple(passed), tuple(closed)), options)
+        made.meta["example_value"] = tuple(node.meta.get("example_value") for node in outputs)
+        made.meta["stack_trace"] = inside[0].meta.get("stack_trace")
+        parts = {}
+        for index, node in enumerate(outputs):
+            part = parts[node] = trace.graph.call_function(operator.getitem, (made, index))
+            part.meta = dict(node.meta)
+            node.replace_all_uses_with(part, lambda user: user not in members)
+    for node in reversed(inside):
+        trace.graph.erase_node(node)
+    return [*new, made, *parts.values()], parts
 
 
 def nodes_of(region: Region) -> list[torch.fx.Node]:

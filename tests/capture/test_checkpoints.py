@@ -1,10 +1,18 @@
 """`torch.utils.checkpoint` in graphs: the backward pass computes anew what eager's would."""
 
+from contextlib import contextmanager
+from functools import partial
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+    noop_context_fn,
+)
 
 import kiln
 from kiln.testing import check
@@ -70,9 +78,7 @@ def test_without_gradients_it_is_a_call():
     assert not nodes(check(program, torch.randn(2, 4), fullgraph=True))
 
 
-@pytest.mark.parametrize(
-    "options", [dict(use_reentrant=True), dict(use_reentrant=False, context_fn=torch.utils.checkpoint.noop_context_fn)]
-)
+@pytest.mark.parametrize("options", [dict(use_reentrant=True), dict(use_reentrant=False, debug=True)])
 def test_other_kinds_are_left_to_eager(options):
     check(lambda x: checkpoint(torch.sin, x, **options) * 2, torch.randn(3, requires_grad=True))
 
@@ -90,11 +96,143 @@ def test_a_function_with_effects_runs_as_often_as_in_eager():
     assert check(setup=setup).compiled.state == ["ran", "ran"]
 
 
-def test_nested():
-    def inner(x):
-        return checkpoint(lambda v: v.sin().exp(), x, use_reentrant=False) + 1
+def operations_in_backward(program, *args):
+    """What eager and Kiln run in the backward pass."""
+    seen = []
+    for function in (program, kiln.compile(program, fullgraph=True)):
+        result = function(*args)
+        with Names() as names:
+            torch.autograd.grad(result.sum(), args)
+        seen.append(names.seen)
+    return seen
 
-    check(lambda x: checkpoint(inner, x, use_reentrant=False) * 2, torch.randn(3, requires_grad=True))
+
+def around(x):
+    inner = checkpoint(lambda v: v.sin().exp(), x, use_reentrant=False)
+    again = checkpoint(lambda v: v.tanh() * inner, inner, use_reentrant=False)
+    return again + 1, inner
+
+
+def nested(x):
+    first, second = checkpoint(around, x * 2, use_reentrant=False)
+    return checkpoint(around, first * second, use_reentrant=False)[0] * 2
+
+
+def nested_thrice(x):
+    return checkpoint(nested, x, use_reentrant=False)
+
+
+@pytest.mark.parametrize("program", [nested, nested_thrice], ids=lambda each: each.__name__)
+def test_nested(program):
+    x = torch.randn(3, requires_grad=True)
+    check(program, x, calls=2, fullgraph=True, graphs=1)
+    eager, compiled = operations_in_backward(program, x)
+    assert compiled == eager and eager.count("aten::sin") > 1
+
+
+# -- selective policies ----------------------------------------------------------------------------------------------
+
+SAVED = [torch.ops.aten.mm.default]
+
+
+def policy(ctx, operator, *args, **kwargs):
+    return CheckpointPolicy.MUST_SAVE if operator in SAVED else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+def every_second():
+    """A policy with a memory of its own for each call."""
+    counts: dict[bool, int] = {True: 0, False: 0}
+
+    def choose(ctx, operator, *args, **kwargs):
+        counts[ctx.is_recompute] += operator is torch.ops.aten.mm.default
+        save = operator is torch.ops.aten.mm.default and counts[ctx.is_recompute] % 2 == 0
+        return CheckpointPolicy.MUST_SAVE if save else CheckpointPolicy.PREFER_RECOMPUTE
+
+    return create_selective_checkpoint_contexts(choose)
+
+
+def layers(x):
+    return (x @ x).sin() @ (x @ x).exp()
+
+
+def by_list(x):
+    contexts = partial(create_selective_checkpoint_contexts, [torch.ops.aten.mm.default])
+    return checkpoint(layers, x, use_reentrant=False, context_fn=contexts)
+
+
+def by_function(x):
+    return checkpoint(layers, x, use_reentrant=False, context_fn=lambda: create_selective_checkpoint_contexts(policy))
+
+
+def by_function_made_here(x):
+    kept = torch.ops.aten.sin.default
+
+    def choose(ctx, operator, *args, **kwargs):
+        return CheckpointPolicy.MUST_SAVE if operator is kept else CheckpointPolicy.MUST_RECOMPUTE
+
+    contexts = partial(create_selective_checkpoint_contexts, choose)
+    return checkpoint(layers, x, use_reentrant=False, context_fn=contexts)
+
+
+def by_memory(x):
+    first = checkpoint(layers, x, use_reentrant=False, context_fn=every_second)
+    return checkpoint(layers, first, use_reentrant=False, context_fn=every_second)
+
+
+def inside_another(x):
+    return checkpoint(by_list, x * 2, use_reentrant=False)
+
+
+def with_contexts_that_do_nothing(x):
+    return checkpoint(layers, x, use_reentrant=False, context_fn=noop_context_fn)
+
+
+SELECTIVE = [by_list, by_function, by_function_made_here, by_memory, inside_another, with_contexts_that_do_nothing]
+
+
+@pytest.mark.parametrize("program", SELECTIVE, ids=lambda each: each.__name__)
+def test_selective(program):
+    x = torch.randn(3, 3, dtype=torch.float64, requires_grad=True)
+    check(program, x, calls=2, fullgraph=True, graphs=1)
+    eager, compiled = operations_in_backward(program, x)
+    assert compiled == eager and "aten::mm" in eager
+
+
+@contextmanager
+def doubling(x):
+    with torch.autocast("cpu", torch.bfloat16):
+        yield
+
+
+class Owner:
+    def contexts(self):
+        return create_selective_checkpoint_contexts(SAVED)
+
+
+def by_other_contexts(x):
+    return checkpoint(layers, x, use_reentrant=False, context_fn=lambda: (doubling(x), doubling(x)))
+
+
+def by_method(x):
+    return checkpoint(layers, x, use_reentrant=False, context_fn=Owner().contexts)
+
+
+def by_packet(x):
+    contexts = partial(create_selective_checkpoint_contexts, [torch.ops.aten.mm])
+    return checkpoint(layers, x, use_reentrant=False, context_fn=contexts)
+
+
+@pytest.mark.parametrize("program", [by_other_contexts, by_method, by_packet], ids=lambda each: each.__name__)
+def test_other_contexts_are_left_to_eager(program):
+    check(program, torch.randn(3, 3, requires_grad=True), calls=2)
+
+
+def test_contexts_without_gradients():
+    def program(x):
+        with torch.no_grad():
+            return by_function(x)
+
+    assert not nodes(check(program, torch.randn(3, 3), fullgraph=True))
 
 
 def test_state_that_the_function_changes():
