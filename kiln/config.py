@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 
 from kiln.exc import UnknownSetting, did_you_mean
 
-LOG_ARTEFACTS = frozenset({"graph", "guards", "recompiles", "breaks", "code", "backward", "trace"})
+LOG_ARTEFACTS = frozenset({"graph", "guards", "recompiles", "breaks", "code", "aot", "backward", "trace"})
 BREAK_EVERY_CHOICES = (None, "line", "instruction")
 
 AnyCallable = TypeVar("AnyCallable", bound=Callable[..., Any])

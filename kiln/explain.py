@@ -17,7 +17,8 @@ class Explanation:
     """What was captured, where it broke and why, what is guarded, how long it took. ``str()`` tells it in words.
 
     ``guards``, ``times`` and ``code`` have one item for each frame compiled: the function itself, then what follows
-    each graph break.
+    each graph break. ``differentiated`` has one for each graph that gradients flow through: its forward and backward,
+    and the bytes that it keeps for backward, beside eager's.
     """
 
     function: str
@@ -29,6 +30,7 @@ class Explanation:
     guards: list[tuple[str, list[str]]] = field(default_factory=list)
     code: list[tuple[str, str, str]] = field(default_factory=list)
     times: list[tuple[str, float]] = field(default_factory=list)
+    differentiated: list[Any] = field(default_factory=list)
 
     @property
     def graph_count(self) -> int:
@@ -68,6 +70,11 @@ class Explanation:
         for number, graph in enumerate(self.graphs, 1):
             yield f"\nGraph {number}, {counted(count_operations(graph), 'operation')}:"
             yield textwrap.indent(graph.print_readable(print_output=False).strip(), "  ")
+        if self.differentiated:
+            yield "\nSaved for backward:"
+        for found in self.differentiated:
+            yield f"  {found}"
+            yield from (f"    {line}" for line in found.lines)
         for where, guards in self.guards:
             yield f"\nGuards of {where}:"
             yield from (f"  {guard}" for guard in guards or ["none but the global state of torch"])

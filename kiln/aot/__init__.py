@@ -10,20 +10,20 @@ import importlib
 from typing import Any
 
 _WHERE = {
-    "aot_function": "api",
-    "aot_module": "api",
-    "aot_module_simplified": "api",
-    "make_aot_backend": "api",
-    "make_boxed_compiler": "api",
-    "make_boxed_func": "api",
-    "nop": "api",
-    "aot_export_joint_simple": "exporting",
-    "aot_export_module": "exporting",
-    "BackwardSignature": "exporting",
-    "GraphSignature": "exporting",
-    "default_partition": "partition",
-    "min_cut": "partition",
-    "min_cut_rematerialization_partition": "partition",
+    "BackwardSignature": "exporting.BackwardSignature",
+    "GraphSignature": "exporting.GraphSignature",
+    "aot_export_joint_simple": "exporting.aot_export_joint_simple",
+    "aot_export_module": "exporting.aot_export_module",
+    "aot_function": "api.aot_function",
+    "aot_module": "api.aot_module",
+    "aot_module_simplified": "api.aot_module_simplified",
+    "default_partition": "partition.default_partition",
+    "make_aot_backend": "api.make_aot_backend",
+    "make_boxed_compiler": "api.make_boxed_compiler",
+    "make_boxed_func": "api.make_boxed_func",
+    "min_cut_partition": "partition.min_cut_partition",
+    "min_cut_rematerialization_partition": "partition.min_cut_partition",
+    "nop": "api.nop",
 }
 
 __all__ = [  # noqa: PLE0604, PLE0605
@@ -34,7 +34,8 @@ __all__ = [  # noqa: PLE0604, PLE0605
 def __getattr__(name: str) -> Any:
     if name not in _WHERE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(importlib.import_module(f"{__name__}.{_WHERE[name]}"), name)
+    module, _, own = _WHERE[name].partition(".")
+    value = globals()[name] = getattr(importlib.import_module(f"{__name__}.{module}"), own)
     return value
 
 

@@ -133,10 +133,14 @@ class Result:
 
     def put_together(self, values: Sequence[Any]) -> Any:
         assert self.spec is not None, "traced"
+        return tree_unflatten(self.put_together_flat(values), self.spec)
+
+    def put_together_flat(self, values: Sequence[Any]) -> list[Any]:
+        """The leaves of the result."""
         leaves = list(self.leaves)
         for place, value in zip(self.places, values, strict=True):
             leaves[place] = value
-        return tree_unflatten(leaves, self.spec)
+        return leaves
 
 
 @dataclass

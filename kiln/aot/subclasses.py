@@ -145,13 +145,12 @@ class Desugared:
             next(remaining) if plan is None else closed(plan, [next(remaining) for _ in range(plan.count)])
             for plan in self.input_plans
         ]
-        versions = [
-            value._version if plan is not None else 0 for value, plan in zip(inputs, self.input_plans, strict=True)
-        ]
+        made = [value for value, plan in zip(inputs, self.input_plans, strict=True) if plan is not None]
+        versions = [value._version for value in made]
         outputs = list(self.program(*inputs))
-        for value, plan, version in zip(inputs, self.input_plans, versions, strict=True):
-            if plan is not None and value._version != version:
-                raise Unsupported(f"an input of class {plan.kind.__name__} that is changed in place")
+        for value, version in zip(made, versions, strict=True):
+            if value._version != version:
+                raise Unsupported(f"an input of class {type(value).__name__} that is changed in place")
         return self._take_apart(inputs, outputs)
 
     def _take_apart(self, inputs: list[Any], outputs: list[Any]) -> list[Any]:

@@ -63,6 +63,38 @@ class Break:
 
 
 @dataclass
+class Saved:
+    """Memory that is kept from the forward pass for the backward pass, without the graph's inputs and with them."""
+
+    bytes: int
+    bytes_with_inputs: int
+    tensors: int
+
+    def __str__(self) -> str:
+        return f"{in_bytes(self.bytes)} in {self.tensors} tensor{'' if self.tensors == 1 else 's'}"
+
+
+@dataclass
+class Differentiated:
+    """A graph that was differentiated ahead of time: its forms, and what is kept for backward, here and in eager."""
+
+    name: str
+    graphs: dict[str, Any]  # "joint", "forward", "backward", or "inference" alone
+    saved: Saved
+    eager: Saved
+    lines: list[str] = field(default_factory=list)  # what is saved, one by one
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.saved} saved for backward beside the graph's inputs (eager: {self.eager})"
+
+
+def in_bytes(count: float) -> str:
+    if count < 1000:
+        return f"{count} bytes"
+    return f"{count / 1e3:.3g} kB" if count < 1e6 else f"{count / 1e6:.3g} MB"
+
+
+@dataclass
 class Recording:
     """What happened while somebody listened (``kiln.explain``)."""
 
@@ -73,6 +105,7 @@ class Recording:
     guards: list[tuple[str, list[str]]] = field(default_factory=list)
     code: list[tuple[str, str, str]] = field(default_factory=list)
     times: list[tuple[str, float]] = field(default_factory=list)
+    differentiated: list[Differentiated] = field(default_factory=list)
 
 
 _listening = threading.local()
@@ -128,6 +161,19 @@ def graph(trace: Any, module: Any) -> None:
         recording.graphs.append(module)
     if "graph" in config.log:
         log("graph", f"{place(trace.function)}\n{module.print_readable(print_output=False)}")
+
+
+def is_asked_about_gradients() -> bool:
+    """Whether anybody wants to know what differentiating a graph gave: finding out costs another trace."""
+    return bool(recordings()) or "aot" in config.log
+
+
+def differentiated(found: Differentiated) -> None:
+    for recording in recordings():
+        recording.differentiated.append(found)
+    if "aot" in config.log:
+        texts = [f"{kind} graph\n{module.print_readable(print_output=False)}" for kind, module in found.graphs.items()]
+        log("aot", "\n".join([str(found), *found.lines, *texts]))
 
 
 def entry(trace: Any, made: Any, retold: bool) -> None:
