@@ -19,6 +19,7 @@ from .. import exc
 from .._native import GlobalState, TensorCheck
 from ..capture.values import words
 from .calling import Call, Result, Version, Versions, take_apart
+from .sizes import symbolic_inputs, varying
 from .state import ModuleState
 from .subclasses import compile_desugared
 
@@ -186,8 +187,11 @@ def compile_call(program: Callable[..., Any], call: Call, compilers: Compilers, 
         return result.take_apart(program(*args, **kwargs))
 
     flat.__name__ = getattr(program, "__name__", "function")
-    run = compile_desugared(lambda function, inputs: compile_flat(function, inputs, compilers), flat, call.tensors)
-    return Version(run, result, TensorCheck([(tensor, None, True) for tensor in call.looked_at()]), state)
+    dynamic = dynamic and len(call.looked_at()) == len(call.tensors)  # inside of subclasses sizes are what they are
+    inputs, assumed = symbolic_inputs(call.tensors) if dynamic else (call.tensors, None)
+    run = compile_desugared(lambda function, inputs: compile_flat(function, inputs, compilers), flat, inputs)
+    check = TensorCheck([(each, varying(each) if dynamic else None, not dynamic) for each in call.looked_at()])
+    return Version(run, result, check, state, assumed and assumed())
 
 
 def make_aot_backend(

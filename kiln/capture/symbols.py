@@ -222,7 +222,11 @@ def _expression(value: Any) -> Any:
 
 def torch_source(source: Source) -> object:
     """A source as ``ShapeEnv`` wants it: something with a name."""
-    return _source_class()(source.describe())
+    return named_source(source.describe())
+
+
+def named_source(name: str) -> object:
+    return _source_class()(name)
 
 
 _SOURCE_CLASS: type | None = None

@@ -1,0 +1,80 @@
+"""Sizes that vary in functions compiled ahead of time: fakes with symbols, and a check of what was assumed of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from ..capture.conditions import compile_expression, expression_text, symbol_names
+from ..capture.fakes import make_mode
+from ..capture.symbols import named_source
+
+Check = Callable[[Sequence[torch.Tensor]], bool]
+
+
+def varying(tensor: torch.Tensor) -> list[bool]:
+    """Which sizes may vary: those of parameters do not, and 0 and 1 are special."""
+    free = not isinstance(tensor, torch.nn.Parameter)
+    return [free and size > 1 for size in tensor.shape]
+
+
+def symbolic_inputs(tensors: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], Callable[[], Check]]:
+    """Fakes of tensors with symbols for what varies; and, once they have been used, a check for other tensors."""
+    from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+
+    mode = make_mode(shape_env=ShapeEnv())
+    fakes = []
+    for index, tensor in enumerate(tensors):
+        kinds = [DimDynamic.DUCK if free else DimDynamic.STATIC for free in varying(tensor)]
+        context = StatelessSymbolicContext(dynamic_sizes=kinds, constraint_sizes=[None] * tensor.dim())
+        source = named_source(f"tensors[{index}]")
+        fakes.append(mode.from_tensor(tensor, source=source, symbolic_context=context, trace=False))
+    return fakes, lambda: assumptions(mode.shape_env, fakes)
+
+
+def assumptions(shapes: Any, fakes: Sequence[torch.Tensor]) -> Check:
+    """All that was assumed of the numbers of these fakes, as a check of other tensors."""
+    places: dict[str, tuple[int, Any]] = {}  # symbol -> where to read it
+    plain: list[tuple[int, Any, int]] = []  # tensor, which number of it, what it is
+    exact: list[tuple[int, Any, Any]] = []  # the same with an expression
+    for index, fake in enumerate(fakes):
+        for read, number in numbers_of(fake):
+            if not isinstance(number, torch.SymInt):
+                plain.append((index, read, number))
+                continue
+            expression = number.node.expr
+            if expression.is_Symbol:
+                places.setdefault(str(expression), (index, read))
+            exact.append((index, read, expression))
+    names = tuple(places)
+    texts = [expression_text(guard.expr) for guard in shapes.guards]
+    for symbol, limits in shapes.var_to_range.items():
+        if str(symbol) in places and limits.lower.is_Integer:
+            texts.append(f"{symbol} >= {int(limits.lower)}")
+    conditions = [compile_expression(text, names) for text in texts]
+    equal = [
+        (index, read, compile_expression(expression_text(expression), names))
+        for index, read, expression in exact
+        if all(name in places for name in symbol_names(expression))
+    ]
+
+    def check(tensors: Sequence[torch.Tensor]) -> bool:
+        values = [read(tensors[index]) for index, read in places.values()]
+        return (
+            all(read(tensors[index]) == number for index, read, number in plain)
+            and all(condition(*values) for condition in conditions)
+            and all(read(tensors[index]) == expected(*values) for index, read, expected in equal)
+        )
+
+    return check
+
+
+def numbers_of(fake: torch.Tensor) -> list[tuple[Callable[[torch.Tensor], int], Any]]:
+    """The numbers that describe a tensor, with how to read each from another."""
+    found: list[tuple[Callable[[torch.Tensor], int], Any]] = []
+    for dimension in range(fake.dim()):
+        found.append((lambda tensor, at=dimension: tensor.size(at), fake.size(dimension)))  # type: ignore[misc]
+        found.append((lambda tensor, at=dimension: tensor.stride(at), fake.stride(dimension)))  # type: ignore[misc]
+    return found
