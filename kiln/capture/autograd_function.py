@@ -43,7 +43,8 @@ def call_apply(trace: Trace, cls: type, args: tuple, kwargs: dict) -> object:
     context = Context(tuple(isinstance(arg, torch.Tensor) and arg.requires_grad for arg in args))
     outputs = interpret_forward(trace, cls, context, args)
     marks = {name: context.__dict__.pop(name, ()) for name in MARKS}
-    made = FunctionCall(cls, {name: value for name, value in vars(context).items() if name != "needs_input_grad"})
+    attributes = {name: value for name, value in vars(context).items() if name != "needs_input_grad"}
+    made = FunctionCall(cls, attributes, False not in marks["_materialize"])
     trace.function_calls[id(made)] = made
     result = run_fake(trace, stand_in(trace, made, marks, outputs), prepared, {})  # type: ignore[arg-type]
     node = trace.graph.call_function(apply_of(cls), to_nodes(trace, prepared))  # type: ignore[arg-type]

@@ -45,6 +45,7 @@ class FunctionCall:
 
     cls: type
     attributes: dict[str, object]  # that forward put on its context
+    materialize: bool = True  # gradients that are not there are given as zeros
 
 
 def run_backward(trace: Trace, call_made: FunctionCall, context: BackwardContext, gradients: tuple) -> object:
@@ -133,20 +134,39 @@ def why_untraceable(
     for name, value in call_made.attributes.items():
         if not is_settled(trace, value):
             return f"{call_made.cls.__qualname__}: ctx.{name} is an object that may change before the backward pass"
+    parts = outputs if isinstance(outputs, tuple) else (outputs,)
     with effects_aside(trace), torch.no_grad():
-        parts = outputs if isinstance(outputs, tuple) else (outputs,)
         with trace.environment.mode:
             gradients = tuple([torch.empty_like(part) if isinstance(part, torch.Tensor) else None for part in parts])
-        try:
-            with outside_reads(trace) as reads:
-                run_backward(trace, call_made, BackwardContext(call_made.attributes, saved, needs), gradients)
-        except GraphBreak as problem:
-            return problem.reason
-        except Raised as raised:
+        reasons = [problem_of(trace, call_made, saved, needs, gradients)]
+        if not call_made.materialize and len(gradients) > 1:  # some of them may not be there
+            for index in range(len(gradients)):
+                some = tuple([gradient if index == place else None for place, gradient in enumerate(gradients)])
+                reasons.append(problem_of(trace, call_made, saved, needs, some, may_raise=True))
+    return next((reason for reason in reasons if reason is not None), None)
+
+
+def problem_of(
+    trace: Trace,
+    call_made: FunctionCall,
+    saved: tuple,
+    needs: tuple[bool, ...],
+    gradients: tuple,
+    may_raise: bool = False,
+) -> str | None:
+    """Why one way to run a backward may come out otherwise another time."""
+    context = BackwardContext(call_made.attributes, saved, needs)
+    try:
+        with outside_reads(trace) as reads:
+            run_backward(trace, call_made, context, gradients)
+    except GraphBreak as problem:
+        return problem.reason
+    except Raised as raised:
+        if not may_raise:
             return f"{call_made.cls.__qualname__}.backward raises {type(raised.error).__name__}"
-    unsettled = [source for source, value in reads if not is_fixed(source, value)]
-    if unsettled:
-        return f"{call_made.cls.__qualname__}.backward reads {unsettled[0].describe()}, which may change before it runs"
+    for source, value in reads:
+        if not is_fixed(source, value):
+            return f"{call_made.cls.__qualname__}.backward reads {source.describe()}, which may change before it runs"
     return None
 
 
