@@ -92,7 +92,7 @@ UNTRACEABLE = {
     "reads an object": (function("Object", lambda ctx, grad: grad * OWNER.scale), "reads G['OWNER']"),
     "reads a class": (function("Class", lambda ctx, grad: grad * Owner.factor), "reads"),
     "closes over a number": (function("Cell", closed_over(3.0)), "reads"),
-    "holds an object": (function("Context", lambda ctx, grad: grad * ctx.owner.scale, put("owner", OWNER)), "ctx.owner"),
+    "holds an object": (function("Holds", lambda ctx, grad: grad * ctx.owner.scale, put("owner", OWNER)), "ctx.owner"),
     "changes its context": (function("Counts", counting, put("count", 0)), "changes its context"),
     "looks at values": (function("Values", choosing), ""),
     "random numbers of Python": (function("Random", lambda ctx, grad: grad * random.random()), "random"),
