@@ -397,6 +397,9 @@ def test_sees_strides():
 def test_sees_lost_alias_with_argument():
     fails(lambda x: x, torch.ones(2), compile=perturbing(lambda y, args: y.clone()), match="same object as")
     fails(lambda x: x[:1], torch.ones(2), compile=perturbing(lambda y, args: y.clone()), match="share storage")
+    fails(lambda x: x[:1], torch.ones(2), compile=perturbing(lambda y, args: y.detach()), match="a view expected")
+    fails(lambda x: x[:1], torch.ones(2), compile=perturbing(lambda y, args: args[0].detach()[:1]), match="_base")
+    fails(lambda x: x + 1, torch.ones(2), compile=perturbing(lambda y, args: y.add_(0)), match="version 0 expected, 1")
 
 
 def test_sees_false_alias():

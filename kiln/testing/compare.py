@@ -71,7 +71,8 @@ def differences(left: Any, right: Any, *, name: str = "value", limit: int = 20, 
     """Each place where two values differ, in words, `left` being the expected side; empty when they are equal.
 
     Options: `rtol`, `atol` for floats and float tensors (default: exact, NaN equals NaN); `strides`,
-    `requires_grad`, `gradients` of tensors; `identity`: also which objects and storages are shared.
+    `requires_grad`, `gradients` of tensors; `identity`: also which objects and storages are shared, what
+    tensors are views of and, unless `versions` is False, how often they were changed.
     """
     comparison = Comparison(**options)
     found: list[str] = []
@@ -102,6 +103,7 @@ class Comparison:
     requires_grad: bool = True
     gradients: bool = True
     identity: bool = True
+    versions: bool = True
 
     def __post_init__(self) -> None:
         self._pairs: dict[tuple[int, int], str] = {}
@@ -271,11 +273,30 @@ def _compare_tensors(self: Comparison, left: torch.Tensor, right: torch.Tensor, 
     yield from _compare_values(self, left, right, path)
     if self.identity:
         yield from self.share_storage(left, right, path)
+        yield from _compare_views(self, left, right, path)
     if self.gradients and left.is_leaf:
+        # How gradients came to be their sum is nobody's business.
+        versions, self.versions = self.versions, False
         yield from self.walk(left.grad, right.grad, f"{path}.grad")
+        self.versions = versions
     if self.gradients:
         yield from self.walk(_hooks_on(left), _hooks_on(right), f"{path}: hooks")
     yield from _compare_attributes(self, left, right, path)
+
+
+def _compare_views(self: Comparison, left: torch.Tensor, right: torch.Tensor, path: str) -> Iterator[str]:
+    """What tensors are views of, and how often their memory was changed, as autograd counts it."""
+    with torch._C.DisableTorchFunctionSubclass():
+        bases = left._base, right._base
+        versions = [None if tensor.is_inference() else tensor._version for tensor in (left, right)]
+    if self.versions and versions[0] != versions[1]:
+        yield f"{path}: version {versions[0]} expected, {versions[1]} seen"
+    if (bases[0] is None) != (bases[1] is None):
+        yield f"{path}: {'a' if bases[1] is None else 'no'} view expected"
+    elif bases[0] is not None:
+        complaint = self._pair(*bases, f"{path}._base")[1]
+        if complaint:
+            yield complaint
 
 
 def _hooks_on(tensor: torch.Tensor) -> list[list[Any]]:

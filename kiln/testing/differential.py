@@ -70,6 +70,7 @@ class _Settings:
     rtol: float
     atol: float
     strides: bool
+    versions: bool
     tracebacks: bool
     compare_warnings: bool
     compile: Callable[..., Any] | None
@@ -108,6 +109,7 @@ def check(
     rtol: float | None = None,
     atol: float | None = None,
     strides: bool = True,
+    versions: bool = True,
     tracebacks: bool = True,
     compare_warnings: bool = True,
     seed: int = 0,
@@ -138,6 +140,7 @@ def check(
         rtol=rtol if rtol is not None else (0.0 if exact else 1.3e-5),
         atol=atol if atol is not None else (0.0 if exact else 1e-5),
         strides=strides,
+        versions=versions,
         tracebacks=tracebacks,
         compare_warnings=compare_warnings,
         compile=compile,
@@ -307,7 +310,13 @@ def _raise_mismatch(eager: Outcome, compiled: Outcome, settings: _Settings, head
 
 def compare_outcomes(eager: Outcome, compiled: Outcome, settings: _Settings) -> Iterator[str]:
     """Each difference between two runs, in words. One comparison over all parts, so that identities cross them."""
-    comparison = Comparison(rtol=settings.rtol, atol=settings.atol, strides=settings.strides, gradients=settings.grads)
+    comparison = Comparison(
+        rtol=settings.rtol,
+        atol=settings.atol,
+        strides=settings.strides,
+        gradients=settings.grads,
+        versions=settings.versions,
+    )
     # Arguments first: "the same object as argument 0" is what a reader wants to see about a result.
     yield from comparison.walk(eager.arguments, compiled.arguments, "arguments after the calls")
     for number, (expected, seen) in enumerate(zip(eager.calls, compiled.calls, strict=True), 1):

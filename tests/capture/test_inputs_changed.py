@@ -160,4 +160,5 @@ def copied_together(a, b):
 def test_deep_copies_of_tensors_that_begin_to_share_memory():
     """Copies of tensors that share memory share theirs; whether they do may change from call to call."""
     one = torch.zeros(2)
-    check(copied_together, calls=[(torch.zeros(2), torch.zeros(2)), (one, one.detach()), (one, one.view(2))])
+    calls = [(torch.zeros(2), torch.zeros(2)), (one, one.detach()), (one, one.view(2))]
+    check(copied_together, calls=calls, versions=False)  # those of copies

@@ -301,7 +301,7 @@ def test_random_numbers_in_order():
         module = nn.Sequential(nn.LazyLinear(4), nn.Dropout(0.5), nn.LazyLinear(2), nn.Dropout(0.5))
         return module, [(X,)] * 2, module
 
-    check(setup=setup)
+    check(setup=setup, versions=False)  # parameters made while tracing are made once more
 
 
 class ReadsSetting(LazyModuleMixin, nn.Module):

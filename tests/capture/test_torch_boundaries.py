@@ -328,7 +328,7 @@ def constructors(x):
     return torch.Tensor([1, 2]), torch.FloatTensor([3.0]), torch.LongTensor([4, 5]), torch.Tensor(2, 0), x.new([1.0])
 
 
-@classes(X)
+@classes(X, versions=False)  # those of copies
 def copies(x):
     y = x * 2
     return copy.copy(y), copy.deepcopy(y), y.clone()
