@@ -19,6 +19,7 @@ from .. import exc
 from .._native import GlobalState, TensorCheck
 from ..capture.values import words
 from .calling import Call, Result, Version, Versions, take_apart
+from .closures import holding
 from .sizes import symbolic_inputs, varying
 from .state import ModuleState
 from .subclasses import compile_desugared
@@ -47,7 +48,8 @@ def aot_function(
     """``fn`` with its forward and backward compiled by these compilers, for each form of its arguments.
 
     ``fn`` is run once on tensors without data: what it does to tensors is recorded, and everything else it does happens
-    that once. (``kiln.compile`` is for programs that do more.) Arguments and results are pytrees. Leaves that are no
+    that once; tensors that it reaches by itself are inputs too, the same in every call. (``kiln.compile`` is for
+    programs that do more.) Arguments and results are pytrees. Leaves that are no
     tensors are constants; another constant, or a tensor of other metadata, is compiled for anew. With ``dynamic``,
     sizes may vary. The arguments from ``num_params_buffers`` to ``static_argnums``, and ``keep_inference_input_
     mutations``, are taken for the sake of programs that give them; they change nothing that can be seen.
@@ -62,7 +64,7 @@ def aot_function(
     def compiled(*args: Any, **kwargs: Any) -> Any:
         call = take_apart(args, kwargs)
         version = versions.find(call)
-        return version.result.put_together(version.run(*call.tensors))
+        return version.call(call)
 
     return compiled
 
@@ -112,7 +114,7 @@ def aot_module_simplified(
     def forward(*args: Any) -> Any:
         call = take_apart((*state_arguments(mod), *args), {})
         chosen = version if trusted else versions.find(call)
-        return write_back(*chosen.result.put_together(chosen.run(*call.tensors)))
+        return write_back(*chosen.call(call))
 
     forward.zero_grad = mod.zero_grad  # type: ignore[attr-defined]
     forward.named_parameters = mod.named_parameters  # type: ignore[attr-defined]
@@ -186,12 +188,19 @@ def compile_call(program: Callable[..., Any], call: Call, compilers: Compilers, 
         args, kwargs = form.arguments(tensors)
         return result.take_apart(program(*args, **kwargs))
 
-    flat.__name__ = getattr(program, "__name__", "function")
     dynamic = dynamic and len(call.looked_at()) == len(call.tensors)  # inside of subclasses sizes are what they are
     inputs, assumed = symbolic_inputs(call.tensors) if dynamic else (call.tensors, None)
-    run = compile_desugared(lambda function, inputs: compile_flat(function, inputs, compilers), flat, inputs)
-    check = TensorCheck([(each, varying(each) if dynamic else None, not dynamic) for each in call.looked_at()])
-    return Version(run, result, check, state, assumed and assumed())
+
+    def compile_with(whole: Callable[..., Any], held: list[torch.Tensor]) -> Callable[..., Any]:
+        whole.__name__ = getattr(program, "__name__", "function")
+        return compile_desugared(
+            lambda function, plain: compile_flat(function, plain, compilers), whole, [*inputs, *held]
+        )
+
+    run, held = holding(flat, compile_with)
+    descriptions = [(each, varying(each) if dynamic else None, not dynamic) for each in call.looked_at()]
+    check = TensorCheck(descriptions + [(each, None, True) for each in held])
+    return Version(run, result, check, state, assumed and assumed(), held)
 
 
 def make_aot_backend(

@@ -152,9 +152,17 @@ class Version:
     tensor_check: TensorCheck
     state: GlobalState
     sizes: Callable[[Sequence[torch.Tensor]], bool] | None = None  # what was assumed of sizes that vary
+    held: list[torch.Tensor] = field(default_factory=list)  # what the function reaches by itself
 
     def fits(self, tensors: Sequence[torch.Tensor]) -> bool:
-        return self.state.check() and self.tensor_check(*tensors) and (self.sizes is None or self.sizes(tensors))
+        return (
+            self.state.check()
+            and self.tensor_check(*tensors, *self.held)
+            and (self.sizes is None or self.sizes(tensors))
+        )
+
+    def call(self, call: Call) -> Any:
+        return self.result.put_together(self.run(*call.tensors, *self.held))
 
 
 class Versions:
