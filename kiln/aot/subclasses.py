@@ -69,16 +69,16 @@ def inner_tensors(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
 
 
 class Opened(torch.autograd.Function):
-    """The inner tensors of a subclass."""
+    """The inner tensors of a subclass: themselves, with a history, where nobody else will see them."""
 
     @staticmethod
-    def forward(ctx: Any, outer: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def forward(ctx: Any, outer: torch.Tensor, is_own: bool) -> tuple[torch.Tensor, ...]:
         ctx.plan = plan_of(outer)
-        return tuple(inner.detach() for inner in inner_tensors(outer))
+        return tuple(inner if is_own else inner.detach() for inner in inner_tensors(outer))
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
-        return closed(ctx.plan, gradients)
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[Any, ...]:
+        return closed(ctx.plan, gradients), None
 
 
 class Closed(torch.autograd.Function):
@@ -98,12 +98,12 @@ class Closed(torch.autograd.Function):
         return None, *found
 
 
-def opened(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def opened(tensor: torch.Tensor, is_own: bool = False) -> tuple[torch.Tensor, ...]:
     """The plain tensors in a tensor, with its history."""
     if not is_traceable_wrapper_subclass(tensor):
         return (tensor,)
     if tensor.requires_grad and torch.is_grad_enabled():
-        return tuple(Opened.apply(tensor))  # type: ignore[no-untyped-call]
+        return tuple(Opened.apply(tensor, is_own))  # type: ignore[no-untyped-call]
     return tuple(inner_tensors(tensor))
 
 
@@ -156,13 +156,16 @@ class Desugared:
     def _take_apart(self, inputs: list[Any], outputs: list[Any]) -> list[Any]:
         known = {id(value): index for index, value in enumerate(inputs) if self.input_plans[index] is not None}
         self.output_plans, found = [], []
+        parts: dict[int, tuple[torch.Tensor, ...]] = {}
         for output in outputs:
             if id(output) in known:
                 self.output_plans.append(known[id(output)])
                 continue
             plan = plan_of(output) if isinstance(output, torch.Tensor) else None
             self.output_plans.append(plan)
-            found += [output] if plan is None else opened(output)
+            if plan is not None and id(output) not in parts:
+                parts[id(output)] = opened(output, is_own=True)
+            found += [output] if plan is None else parts[id(output)]
         return found
 
     def put_together(self, inputs: Sequence[Any], plain: Sequence[Any]) -> list[Any]:
