@@ -48,6 +48,7 @@ def note_effects(
         reasons.append(f"{name} draws random numbers")
     inside = any(frame.protected() for frame in trace.frames)
     raises = may_raise(function, name, leaves) or any(may_overlap(one, leaves) for one in marked)
+    raises |= bool(marked) and name not in CASTING and may_not_cast(marked[0], (*args, *kwargs.values()))
     if len(leaves) > 1 and marked:
         raises |= note_written(trace, leaves, marked)
     refused = note_history(trace, name, followed, raises, inside)
@@ -196,6 +197,16 @@ def may_overlap(changed: torch.Tensor, leaves: list[torch.Tensor]) -> bool:
     key, own = storage_key(changed), geometry(changed)
     others = [geometry(leaf) for leaf in leaves if leaf is not changed and storage_key(leaf) == key]
     return any(partly(own, other) for other in others)
+
+
+CASTING = words("copy_ setitem __setitem__ masked_fill_ fill_ index_put_")
+DTYPES = {float: torch.float32, complex: torch.complex64}
+
+
+def may_not_cast(changed: torch.Tensor, operands: tuple) -> bool:
+    """Whether torch may refuse an in-place change because the result does not fit its dtype. Fakes do not notice."""
+    dtypes = [item.dtype if isinstance(item, torch.Tensor) else DTYPES.get(type(item)) for item in operands]
+    return not all(dtype is None or torch.can_cast(dtype, changed.dtype) for dtype in dtypes)
 
 
 Geometry = tuple[tuple, tuple, object]
