@@ -6,6 +6,10 @@ Besides tensors and numbers, a graph may take *slots* of hooks that it registers
 whose ``meta["hook_slot"]`` names the kind (``register_hook``, ``register_node_hook`` …). Their only use is in a call of
 that function of ``kiln.capture.registrations`` with the tensor and the slot; what the backend makes of the graph has to
 do the same, on the tensor that the gradient flows through. Hooks on inputs that the graph leaves alone are not in it.
+
+What else a graph tells: placeholders of tensors have ``meta["input_state"]``, what the input is before the program
+changes it (``kiln.capture.input_state``); nodes that call a ``torch.autograd.Function`` have
+``meta["traceable_backward"]`` and, where it is False, ``meta["traceable_reason"]``.
 """
 
 from __future__ import annotations
