@@ -24,7 +24,7 @@ def eliminate_dead(graph: torch.fx.Graph) -> None:
 def clean_up(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
     """Read through nodes that give back what they get, and through transposes of transposes; then remove dead code.
 
-    A node that is itself a result stays, for who returns an input means its alias.
+    A node that is itself a result stays, for who returns an input means its alias. The module's code is not renewed.
     """
     graph = module.graph
     for node in graph.nodes:
@@ -32,7 +32,6 @@ def clean_up(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
         if replacement is not None:
             node.replace_all_uses_with(replacement, delete_user_cb=lambda user: user.op != "output")
     eliminate_dead(graph)
-    module.recompile()
     return module
 
 

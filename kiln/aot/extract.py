@@ -15,7 +15,7 @@ from .halves import (
     SAVED_NAMES,
     STATE,
     CannotExtract,
-    Joint,
+    JointGraph,
     LateWriter,
     Saved,
     ancestors,
@@ -47,7 +47,7 @@ def extract_backward(
     The joint graph has the same forward (names included) and another backward. What is not saved is computed again
     where that is allowed at all, else `CannotExtract` is raised.
     """
-    joint = Joint(joint_module, num_fwd_outputs)
+    joint = JointGraph(joint_module, num_fwd_outputs)
     add_recipes(joint)
     by_key = keys_of(joint, saved_names)
     entries: list[tuple[str, Saved | None]] = []
@@ -61,7 +61,7 @@ def extract_backward(
     return build_backward(joint, plan, entries)
 
 
-def keys_of(joint: Joint, keys: Sequence[str]) -> dict[str, Saved]:
+def keys_of(joint: JointGraph, keys: Sequence[str]) -> dict[str, Saved]:
     """What these keys (`halves.key_of`) mean in a joint graph; not all need be there."""
     known: dict[Node, str] = {}
     by_text = {expression_text(node, joint, known): node for node in [*joint.primals, *joint.nodes]}

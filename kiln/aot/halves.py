@@ -1,6 +1,6 @@
 """The two halves of a joint graph, for a given set of values that go from one to the other.
 
-`Joint` says what is in the joint graph; `Saved` is one value kept between the halves, and in which form;
+`JointGraph` says what is in the joint graph; `Saved` is one value kept between the halves, and in which form;
 `plan_backward` finds out what the backward computes itself, and `build_forward` and `build_backward` write the two
 modules. How to choose the values is the partitioners' business.
 """
@@ -41,7 +41,7 @@ class Recipe(NamedTuple):
 
 
 @dataclass
-class Joint:
+class JointGraph:
     """The joint graph, sorted."""
 
     module: torch.fx.GraphModule
@@ -180,7 +180,7 @@ def call(
     return made
 
 
-def key_of(saved: Saved, joint: Joint) -> str:
+def key_of(saved: Saved, joint: JointGraph) -> str:
     """A name for a saved value that holds in other joint graphs with the same forward."""
     if "state_of" in saved.node.meta:
         return f"{STATE}({saved.node.meta['state_of']})"
@@ -188,7 +188,7 @@ def key_of(saved: Saved, joint: Joint) -> str:
     return f"{BITS}({name})" if saved.form == BITS else name
 
 
-def expression_text(node: Node, joint: Joint, known: dict[Node, str]) -> str:
+def expression_text(node: Node, joint: JointGraph, known: dict[Node, str]) -> str:
     """A node recorded in the backward by what it computes: its name there depends on what was recorded before it."""
     if node not in joint.in_backward or node.op == "placeholder":
         return node.name
@@ -218,7 +218,7 @@ class Plan:
         return [*[Saved(number) for number in self.numbers], *self.saved]
 
 
-def plan_backward(joint: Joint, saved: Sequence[Saved], numbers: Sequence[Node], is_fixed: bool) -> Plan:
+def plan_backward(joint: JointGraph, saved: Sequence[Saved], numbers: Sequence[Node], is_fixed: bool) -> Plan:
     """What the backward computes from saved values; unless they are fixed, inputs and numbers it needs are added."""
     plan = Plan(list(saved), list(numbers), set(), {})
     there = {one.node for one in plan.saved} | set(numbers)
@@ -249,7 +249,7 @@ def plan_backward(joint: Joint, saved: Sequence[Saved], numbers: Sequence[Node],
     return plan
 
 
-def is_number(node: Node, joint: Joint) -> bool:
+def is_number(node: Node, joint: JointGraph) -> bool:
     """Also objects that are no tensors (the slots of hooks): handed over as they are."""
     value = node.meta.get("val")
     if joint.kinds[node] in (Kind.NUMBER, Kind.INPUT):
@@ -261,7 +261,7 @@ def is_number(node: Node, joint: Joint) -> bool:
     )
 
 
-def settle_numbers(joint: Joint, plan: Plan, numbers: list[Node], is_fixed: bool) -> None:
+def settle_numbers(joint: JointGraph, plan: Plan, numbers: list[Node], is_fixed: bool) -> None:
     """Numbers that are a size of what is there are read from it; others are saved, or made from those that are."""
     places: dict[Any, tuple[Node, int]] = {}
     for node in [*[one.node for one in plan.saved], *joint.tangents]:
@@ -290,7 +290,7 @@ def settle_numbers(joint: Joint, plan: Plan, numbers: list[Node], is_fixed: bool
 # -- writing the graphs -----------------------------------------------------------------------------------------------
 
 
-def build_forward(joint: Joint, plan: Plan) -> torch.fx.GraphModule:
+def build_forward(joint: JointGraph, plan: Plan) -> torch.fx.GraphModule:
     """forward(*primals) -> (*outputs, *saved tensors, *saved numbers)"""
     kept = plan.in_forward_order()
     effects = [node for node in joint.nodes if node not in joint.in_backward and has_effect(node)]
@@ -311,7 +311,9 @@ def build_forward(joint: Joint, plan: Plan) -> torch.fx.GraphModule:
     return module
 
 
-def build_backward(joint: Joint, plan: Plan, placeholders: Sequence[tuple[str, Saved | None]]) -> torch.fx.GraphModule:
+def build_backward(
+    joint: JointGraph, plan: Plan, placeholders: Sequence[tuple[str, Saved | None]]
+) -> torch.fx.GraphModule:
     """backward(*saved numbers, *saved tensors, *tangents) -> (*gradients)
 
     What was recorded in the backward runs in that order; what is computed again, right before its first reader.
@@ -334,7 +336,8 @@ def build_backward(joint: Joint, plan: Plan, placeholders: Sequence[tuple[str, S
     for number, (source, dim) in plan.sizes.items():
         writer.recipes[number] = functools.partial(size_node, writer, number, source, dim)
     for node, recipe in joint.recipes.items():
-        writer.recipes[node] = functools.partial(recipe_node, writer, node, recipe)
+        if node in plan.computed:
+            writer.recipes[node] = functools.partial(recipe_node, writer, node, recipe)
     for node in joint.nodes:
         if node in plan.computed and node in joint.in_backward:
             writer.write(node)

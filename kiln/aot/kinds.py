@@ -52,6 +52,7 @@ PASS_NAMES = names(
     "replication_pad2d replication_pad3d upsample_nearest1d upsample_nearest2d upsample_nearest3d "
     "digamma lgamma polygamma igamma igammac mvlgamma erfinv"
 )
+KNOWN_NAMESPACES = ("aten", "prims")
 VIEW_NAMES = names("_unsafe_view _reshape_alias reshape contiguous")  # as views, whatever the schema says
 NUMBER_FUNCTIONS = frozenset(
     {aten.sym_size.int, aten.sym_stride.int, aten.sym_storage_offset.default, aten.sym_numel.default}
@@ -65,7 +66,7 @@ def operator_kind(target: Any) -> Kind:
         return Kind.EXPENSIVE
     if torch.Tag.nondeterministic_seeded in target.tags:
         return Kind.RANDOM
-    if target.namespace not in ("aten", "prims"):
+    if target.namespace not in KNOWN_NAMESPACES:
         return Kind.EXPENSIVE
     name, schema = target._schema.name.rpartition("::")[2], target._schema
     if name in VIEW_NAMES or (schema.returns and schema.returns[0].alias_info is not None):
@@ -75,13 +76,22 @@ def operator_kind(target: Any) -> Kind:
     return Kind.CHEAP if name in CHEAP_NAMES or torch.Tag.pointwise in target.tags else Kind.EXPENSIVE
 
 
+@functools.cache
+def operator_has_effect(target: torch._ops.OpOverload) -> bool:
+    """Operators that change an argument, draw random numbers, or raise; of users' own one cannot tell."""
+    named = target._opname.startswith("_assert") or target.namespace not in KNOWN_NAMESPACES
+    return (
+        named or torch.Tag.nondeterministic_seeded in target.tags or torch.fx.Graph().call_function(target).is_impure()
+    )
+
+
 def has_effect(node: Node) -> bool:
     """Whether a node has to run, in its place, even if nobody reads its result: hooks, assertions, random numbers."""
     if node.op not in ("call_function", "call_module", "call_method"):
         return False
-    target = node.target
-    named = isinstance(target, torch._ops.OpOverload) and target._opname.startswith("_assert")
-    return bool(node.meta.get("effect")) or named or node.is_impure()
+    if isinstance(node.target, torch._ops.OpOverload):
+        return operator_has_effect(node.target) or bool(node.meta.get("effect"))
+    return node.is_impure() or bool(node.meta.get("effect"))
 
 
 def is_random(node: Node) -> bool:

@@ -23,7 +23,7 @@ from .halves import (
     BITS,
     COPY,
     PLAIN,
-    Joint,
+    JointGraph,
     Saved,
     build_backward,
     build_forward,
@@ -42,7 +42,7 @@ def default_partition(
     joint_module: torch.fx.GraphModule, joint_inputs: Sequence[Any], *, num_fwd_outputs: int, **unused: Any
 ) -> Modules:
     """Save what the backward reads of the forward."""
-    joint = Joint(clean_up(joint_module), num_fwd_outputs)
+    joint = JointGraph(clean_up(joint_module), num_fwd_outputs)
     return finish(joint, [form_in_eager(node, joint) for node in merge_views(read_in_backward(joint), joint)])
 
 
@@ -55,7 +55,7 @@ def min_cut_partition(
     **unused: Any,
 ) -> Modules:
     """Save as little as possible; with `recompute_random`, states of generators rather than random numbers."""
-    joint = Joint(clean_up(joint_module), num_fwd_outputs)
+    joint = JointGraph(clean_up(joint_module), num_fwd_outputs)
     add_recipes(joint)
     random = [node for node in joint.nodes if joint.kinds[node] is Kind.RANDOM and node not in joint.in_backward]
     states = {add_replay(joint, node) for node in random} if recompute_random else set()
@@ -68,7 +68,7 @@ def min_cut_partition(
 min_cut = min_cut_rematerialization_partition = min_cut_partition
 
 
-def finish(joint: Joint, saved: list[Saved]) -> Modules:
+def finish(joint: JointGraph, saved: list[Saved]) -> Modules:
     plan = plan_backward(joint, saved, [], is_fixed=False)
     placeholders = [(one.node.name, one) for one in plan.in_backward_order()]
     return build_forward(joint, plan), build_backward(joint, plan, placeholders)
@@ -77,7 +77,7 @@ def finish(joint: Joint, saved: list[Saved]) -> Modules:
 # -- as eager does ----------------------------------------------------------------------------------------------------
 
 
-def read_in_backward(joint: Joint) -> list[Node]:
+def read_in_backward(joint: JointGraph) -> list[Node]:
     """Tensors of the forward that nodes recorded in the backward read, or that are gradients themselves."""
     found: dict[Node, None] = {}
     stack, seen = joint.backward_roots(), set()
@@ -96,7 +96,7 @@ def read_in_backward(joint: Joint) -> list[Node]:
     return list(found)
 
 
-def merge_views(nodes: list[Node], joint: Joint) -> list[Node]:
+def merge_views(nodes: list[Node], joint: JointGraph) -> list[Node]:
     """Instead of several views of one memory, that memory: it takes no more, and views are free. Inputs always."""
     readers: dict[Node, int] = {}
     for node in nodes:
@@ -108,14 +108,14 @@ def merge_views(nodes: list[Node], joint: Joint) -> list[Node]:
     return list(merged)
 
 
-def form_in_eager(node: Node, joint: Joint) -> Saved:
+def form_in_eager(node: Node, joint: JointGraph) -> Saved:
     return Saved(node, COPY if root_of(node).name in joint.mutated else PLAIN)
 
 
 # -- as little as possible --------------------------------------------------------------------------------------------
 
 SCALE = 64  # capacities are bytes times this, so that prices can be fractions of them
-PRICES = {Kind.CHEAP: SCALE // 16, Kind.PASS: SCALE // 4, Kind.RANDOM: SCALE // 4}  # of computing a byte again
+PRICES = {Kind.CHEAP: SCALE // 16, Kind.PASS: SCALE // 4, Kind.RANDOM: SCALE // 16}  # of computing a byte again
 PRICE_OF_MOVING = SCALE // 8  # a byte, from the backward, where it was recorded, to the forward
 SPAN = 16  # how many expensive operators in sequence a value may lie before its recomputation
 ZEROS_AND_ONES = frozenset({"bernoulli"})
@@ -124,7 +124,7 @@ ZEROS_AND_ONES = frozenset({"bernoulli"})
 class MinCut:
     """The flow graph of a joint graph, and what its smallest cut says."""
 
-    def __init__(self, joint: Joint, joint_inputs: Sequence[Any]) -> None:
+    def __init__(self, joint: JointGraph, joint_inputs: Sequence[Any]) -> None:
         self.joint = joint
         self.flow = FlowGraph()
         self.free = free_inputs(joint, joint_inputs)
@@ -248,7 +248,7 @@ def result_bytes(node: Node) -> int:
     return sum([bytes_of(user) for user in node.users])
 
 
-def free_inputs(joint: Joint, joint_inputs: Sequence[Any]) -> set[Node]:
+def free_inputs(joint: JointGraph, joint_inputs: Sequence[Any]) -> set[Node]:
     """Inputs that cost no memory: those that are there anyway (parameters), and those that eager keeps as well.
 
     The others have their price, though they may be alive too: a program may change them after the forward where eager
@@ -267,7 +267,7 @@ def free_inputs(joint: Joint, joint_inputs: Sequence[Any]) -> set[Node]:
     return free
 
 
-def ends_of_chains(joint: Joint) -> set[Node]:
+def ends_of_chains(joint: JointGraph) -> set[Node]:
     """Nodes where recomputation ends: what they come from was computed so much earlier that all would come at once.
 
     The sum of all layers' results that runs through a model is an example: computed again from its parts, all of it is

@@ -17,7 +17,7 @@ from torch.fx.node import has_side_effect
 def generator_for(device: torch.device) -> torch.Generator:
     """The generator that operations on a device draw from unless they are given one."""
     if device.type == "cuda":
-        torch.cuda.init()
+        torch.cuda.init()  # type: ignore[no-untyped-call]
         return torch.cuda.default_generators[torch.cuda.current_device() if device.index is None else device.index]
     if device.type not in ("cpu", "meta"):
         raise NotImplementedError(f"the state of the random numbers of {device}")

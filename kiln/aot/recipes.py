@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import torch.fx
 
-from .halves import Joint, Recipe
+from .halves import JointGraph, Recipe
 from .kinds import Kind
 from .random import capture_state, replay
 
@@ -13,7 +13,7 @@ aten = torch.ops.aten
 Node = torch.fx.Node
 
 
-def add_recipes(joint: Joint) -> None:
+def add_recipes(joint: JointGraph) -> None:
     """The result of a dropout is its input where its mask says so, scaled: it can be had again without drawing."""
     for node in joint.nodes:
         if node.target is not aten.native_dropout.default or node in joint.in_backward:
@@ -25,7 +25,7 @@ def add_recipes(joint: Joint) -> None:
             joint.recipes[parts[0]] = Recipe(aten.native_dropout_backward.default, (tensor, parts[1], scale), {})
 
 
-def add_replay(joint: Joint, node: Node) -> Node:
+def add_replay(joint: JointGraph, node: Node) -> Node:
     """Let a random node of the forward run again from the generator's state; gives the node that takes the state."""
     state = capture_state(node)
     state.meta["state_of"] = node.name

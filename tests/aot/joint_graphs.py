@@ -13,13 +13,13 @@ def joint_graph(function, *inputs, symbolic=False, wrt=None):
     """
     outputs = as_list(function(*inputs))
     tangents = [torch.ones_like(output) for output in outputs if output.requires_grad]
-    border = []
+    of_forward = set()
 
     def joint(*values):
         primals, incoming = values[: len(inputs)], values[len(inputs) :]
         primals = [p.requires_grad_() if i.requires_grad else p for p, i in zip(primals, inputs, strict=True)]
         results = as_list(function(*primals))
-        border.append(len(get_proxy_mode().tracer.graph.nodes))
+        of_forward.update(node.name for node in get_proxy_mode().tracer.graph.nodes)
         wanted = [p for p in primals if p.requires_grad]
         gradients = torch.autograd.grad([r for r in results if r.requires_grad], wanted, incoming, allow_unused=True)
         given = iter(gradients)
@@ -35,13 +35,24 @@ def joint_graph(function, *inputs, symbolic=False, wrt=None):
             node._rename(name)
             node.target = node.name
         elif node.op != "output":
-            node.meta["region"] = "forward" if index < border[0] else "backward"
+            node.meta["region"] = "forward" if node.name in of_forward else "backward"
+    read_sizes_from_primals(graph)
     for node in graph.nodes:
         if node.op == "output":
             node.args = (list(node.args[0]),)
     graph._codegen = torch.fx.graph.CodeGen()
     module.recompile()
     return module, len(outputs)
+
+
+def read_sizes_from_primals(graph):
+    """The tracer reads a size that inputs and incoming gradients share from any of them, also in the forward."""
+    size = torch.ops.aten.sym_size.int
+    primals = [node for node in graph.nodes if node.name.startswith("primals")]
+    places = {str(s): (node, dim) for node in primals for dim, s in enumerate(node.meta["val"].shape)}
+    for node in graph.nodes:
+        if node.target is size and node.args[0].name.startswith("tangents"):
+            node.args = places.get(str(node.meta["val"]), node.args)
 
 
 def as_list(value):
