@@ -1,4 +1,4 @@
-"""Backends: the registry, the two built-in ones, and calling one with its errors told apart from Kiln's.
+"""Backends: the registry, the built-in ones, and calling one with its errors told apart from Kiln's.
 
 A backend is ``f(graph_module, example_inputs) -> callable``, the ecosystem's protocol.
 
@@ -14,6 +14,7 @@ changes it (``kiln.capture.input_state``); nodes that call a ``torch.autograd.Fu
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,6 +22,14 @@ import torch.fx
 
 from . import exc
 
+
+class Current(threading.local):
+    """What a backend may ask about the compilation it is called for."""
+
+    fullgraph: bool = False  # a graph that cannot be compiled is an error
+
+
+current = Current()
 Backend = Callable[..., Any]
 _REGISTRY: dict[str, Backend] = {}
 
@@ -61,12 +70,15 @@ def call_backend(
     options: Any, module: torch.fx.GraphModule, example_inputs: Sequence[Any], where: exc.Location
 ) -> Callable[..., Any]:
     """Compile a graph captured at a place; what goes wrong in the backend is the backend's."""
+    before, current.fullgraph = current.fullgraph, options.fullgraph
     try:
         compiled: Callable[..., Any] = options.backend(module, list(example_inputs), **options.options)
     except exc.KilnError:
         raise
     except Exception as error:
         raise exc.BackendError(options.backend_name, error, stack=[where]) from error
+    finally:
+        current.fullgraph = before
     if not callable(compiled):
         raise exc.InvalidBackend(options.backend_name, compiled)
     return compiled
@@ -83,5 +95,13 @@ def print_graph(graph_module: torch.fx.GraphModule, example_inputs: Sequence[Any
     return graph_module.forward
 
 
+def aot_eager(graph_module: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+    """Differentiate the graph ahead of time, and run forward and backward op by op."""
+    from .aot.api import op_by_op
+
+    return op_by_op(graph_module, example_inputs)
+
+
 register_backend(eager, name="eager")
+register_backend(aot_eager, name="aot_eager")
 register_backend(print_graph, name="print")

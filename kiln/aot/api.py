@@ -17,7 +17,9 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from .. import exc
 from .._native import GlobalState, TensorCheck
+from ..backends import backend_name
 from ..capture.values import words
+from .backend import compile_or_run
 from .calling import Call, Result, Version, Versions, take_apart
 from .closures import holding
 from .sizes import symbolic_inputs, varying
@@ -169,18 +171,34 @@ def make_compilers(
         if compiler is not None and not callable(compiler):
             raise exc.NotCallable(compiler, "kiln.aot")
     return Compilers(
-        forward=forward,
-        backward=backward or forward,
-        inference=inference or forward,
+        forward=failing_as_backend(forward),
+        backward=failing_as_backend(backward or forward),
+        inference=failing_as_backend(inference or forward),
         partition=partition,
         decompositions=decompositions,
     )
 
 
+def failing_as_backend(compiler: Compiler) -> Compiler:
+    """A compiler whose errors are told apart from those of tracing, whenever it is called."""
+
+    @functools.wraps(compiler, updated=())
+    def call(graph_module: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        try:
+            compiled = compiler(graph_module, example_inputs)
+        except exc.KilnError:
+            raise
+        except Exception as error:
+            raise exc.BackendError(backend_name(compiler), error) from error
+        if not callable(compiled):
+            raise exc.InvalidBackend(backend_name(compiler), compiled)
+        return compiled
+
+    return call
+
+
 def compile_call(program: Callable[..., Any], call: Call, compilers: Compilers, dynamic: bool = False) -> Version:
     """Compile a program for calls of this form."""
-    from .compiling import compile_flat
-
     state, result = GlobalState(), Result()
     form = dataclasses.replace(call, tensors=[])  # what is compiled holds no arguments
 
@@ -194,7 +212,7 @@ def compile_call(program: Callable[..., Any], call: Call, compilers: Compilers, 
     def compile_with(whole: Callable[..., Any], held: list[torch.Tensor]) -> Callable[..., Any]:
         whole.__name__ = getattr(program, "__name__", "function")
         return compile_desugared(
-            lambda function, plain: compile_flat(function, plain, compilers), whole, [*inputs, *held]
+            lambda function, plain: compile_or_run(function, plain, compilers), whole, [*inputs, *held]
         )
 
     run, held = holding(flat, compile_with)
@@ -216,9 +234,7 @@ def make_aot_backend(
     compilers = make_compilers(fw_compiler, bw_compiler, partition_fn, decompositions, inference_compiler)
 
     def aot_backend(graph_module: torch.fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Any:
-        from .compiling import compile_flat
-
-        return compile_flat(graph_module, example_inputs, compilers)
+        return compile_or_run(graph_module, example_inputs, compilers)
 
     return aot_backend
 
@@ -262,3 +278,6 @@ def make_boxed_compiler(compiler: Compiler) -> Compiler:
         return make_boxed_func(compiler(graph_module, example_inputs))
 
     return boxed
+
+
+op_by_op = make_aot_backend(nop)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.fx
 
@@ -24,6 +26,7 @@ def eliminate_dead(graph: torch.fx.Graph) -> None:
 def clean_up(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
     """Read through nodes that give back what they get, and through transposes of transposes; then remove dead code.
 
+    What is only filled does not read the tensor that it is like, which then need not be kept for that.
     A node that is itself a result stays, for who returns an input means its alias. The module's code is not renewed.
     """
     graph = module.graph
@@ -31,6 +34,8 @@ def clean_up(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
         replacement = read_through(node)
         if replacement is not None:
             node.replace_all_uses_with(replacement, delete_user_cb=lambda user: user.op != "output")
+        elif node.target in FILLS:
+            fill_without_reading(node)
     eliminate_dead(graph)
     return module
 
@@ -45,6 +50,47 @@ def read_through(node: Node) -> Node | None:
         if isinstance(inner, Node) and inner.target is node.target and sorted_rest(inner) == sorted_rest(node):
             return inner.args[0]  # type: ignore[return-value]
     return None
+
+
+# Operators that look at a tensor only for what its like is, what makes the same of a shape, and where the number is.
+FILLS = {
+    aten.full_like.default: (aten.full.default, 1),
+    aten.zeros_like.default: (aten.zeros.default, None),
+    aten.ones_like.default: (aten.ones.default, None),
+    aten.empty_like.default: (aten.empty.memory_format, None),
+    aten.new_full.default: (aten.full.default, 2),
+    aten.new_zeros.default: (aten.zeros.default, None),
+    aten.new_ones.default: (aten.ones.default, None),
+    aten.new_empty.default: (aten.empty.memory_format, None),
+}
+
+
+def fill_without_reading(node: Node) -> None:
+    """Make a tensor from a shape, not like another, which then need not be there; its name stays."""
+    value: Any = node.meta.get("val")
+    like: Any = node.args[0]
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided or not value.is_contiguous():
+        return
+    if not is_tensor(like) or type(like.meta["val"]) is not type(value):
+        return
+    function, number = FILLS[node.target]
+    shape = [size_node(node, like, dim) for dim in range(value.dim())] if node.target in LIKE else list(node.args[1])
+    numbers = () if number is None else (node.args[number],)
+    node.target, node.args = function, (shape, *numbers)
+    node.kwargs = {"dtype": value.dtype, "layout": value.layout, "device": value.device, "pin_memory": False}
+
+
+LIKE = frozenset({target for target in FILLS if target._opname.endswith("_like")})
+
+
+def size_node(node: Node, like: Node, dim: int) -> Any:
+    size = like.meta["val"].shape[dim]
+    if not isinstance(size, torch.SymInt):
+        return size
+    with node.graph.inserting_before(node):
+        made = node.graph.create_node("call_function", aten.sym_size.int, (like, dim), {}, f"{node.name}_size_{dim}")
+    made.meta = {key: node.meta[key] for key in ("region", "stack_trace", "seq_nr") if key in node.meta} | {"val": size}
+    return made
 
 
 def sorted_rest(node: Node) -> list[int]:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.fx
 
+from .cleaning import clean_up
 from .halves import (
     BITS,
     PLAIN,
@@ -47,7 +48,7 @@ def extract_backward(
     The joint graph has the same forward (names included) and another backward. What is not saved is computed again
     where that is allowed at all, else `CannotExtract` is raised.
     """
-    joint = JointGraph(joint_module, num_fwd_outputs)
+    joint = JointGraph(clean_up(joint_module), num_fwd_outputs)
     add_recipes(joint)
     by_key = keys_of(joint, saved_names)
     entries: list[tuple[str, Saved | None]] = []

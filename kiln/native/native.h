@@ -34,5 +34,7 @@ int add_tensor_check(PyObject* module);
 int add_global_state(PyObject* module);
 int add_object_checks(PyObject* module);
 int add_guard_program(PyObject* module);
+int add_grad_node(PyObject* module);
+int add_tape(PyObject* module);
 
 }  // namespace kiln

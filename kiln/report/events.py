@@ -176,6 +176,13 @@ def differentiated(found: Differentiated) -> None:
         log("aot", "\n".join([str(found), *found.lines, *texts]))
 
 
+def runs_in_eager(reason: str) -> None:
+    """A graph could not be differentiated ahead of time: it runs op by op, and autograd differentiates as in eager."""
+    count("aot eager", reason)
+    if "aot" in config.log:
+        log("aot", f"a graph is left to eager: {reason}")
+
+
 def entry(trace: Any, made: Any, retold: bool) -> None:
     """A frame was captured: its guards, its code, and whether it broke. A break that its caller told of is no news."""
     count("entries", place(trace.function))

@@ -1,0 +1,46 @@
+"""Calling compiled graphs: one list of arguments, emptied by the callee, so that values die at their last use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.fx
+from torch.fx.graph import CodeGen
+
+Boxed = Callable[[list[Any]], Any]
+
+
+class BoxedCodeGen(CodeGen):
+    """Writes ``forward(self, arguments)`` that takes its arguments out of a list."""
+
+    def gen_fn_def(self, free_vars: list[str], maybe_return_annotation: str, **extra: Any) -> str:
+        names = [name.split(":")[0].strip() for name in free_vars if name != "self"]
+        lines = [f"def {self._func_name}(self, arguments){maybe_return_annotation}:"]
+        if names:
+            lines.append(f"    {', '.join(names)}, = arguments")
+        lines.append("    arguments.clear()")
+        return "\n".join(lines)
+
+
+def boxed(compiled: Callable[..., Any]) -> Boxed:
+    """A compiler's result as a function of one list."""
+    if getattr(compiled, "_boxed_call", False):
+        return compiled
+    if isinstance(compiled, torch.fx.GraphModule):
+        return boxed_graph(compiled)
+    owner = getattr(compiled, "__self__", None)
+    if isinstance(owner, torch.fx.GraphModule) and getattr(compiled, "__name__", "") == "forward":
+        return boxed_graph(owner)
+    return lambda arguments: compiled(*arguments)
+
+
+def boxed_graph(module: torch.fx.GraphModule) -> Boxed:
+    """A graph run operation by operation."""
+    graph = torch.fx.Graph()
+    output = graph.graph_copy(module.graph, {})
+    graph.output(output)
+    graph.set_codegen(BoxedCodeGen())
+    made = torch.fx.GraphModule(module, graph, type(module).__name__)
+    return made.forward

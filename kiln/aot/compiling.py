@@ -1,0 +1,330 @@
+"""From a captured graph to a function: trace, partition, compile, wrap.
+
+The forward is compiled at once. A backward is compiled when it first runs, for the pattern of gradients that it meets:
+which of the incoming ones are defined, which of the outgoing ones are wanted. So a gradient that is undefined in eager is
+undefined here, and nothing is computed for nobody. All patterns share what the forward saved.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.fx
+
+from .._native import GlobalState
+from ..capture.fakes import make_mode, without_peer
+from .boxing import Boxed, boxed
+from .cleaning import eliminate_dead
+from .extract import CannotExtract, extract_backward, saved_names, split_stages
+from .halves import ancestors
+from .hooks import with_hooks
+from .inputs import specs_of
+from .joint import Joint, Pattern, trace
+from .partition import min_cut_partition
+from .random import tie_random_pairs
+from .rerun import CallContext, Rerun
+from .runtime import RunText
+from .schemas import Unsupported
+
+
+@dataclass
+class Compilers:
+    """Who compiles what."""
+
+    forward: Callable[..., Any]
+    backward: Callable[..., Any]
+    inference: Callable[..., Any]
+    partition: Callable[..., Any] | None = None
+    decompositions: dict[Any, Any] | None = None
+
+
+def compile_flat(
+    program: torch.fx.GraphModule | Callable[..., Any], examples: Sequence[Any], compilers: Compilers
+) -> Callable[..., list[Any]]:
+    """A function of the same flat inputs that gives the flat list of results, compiled."""
+    return Compilation(program, examples, compilers).run
+
+
+class Compilation:
+    """One compiled program: its forward, and the backwards made so far."""
+
+    def __init__(self, program: Any, examples: Sequence[Any], compilers: Compilers) -> None:
+        self.program, self.compilers = program, compilers
+        self.state = GlobalState()
+        self.mode = find_mode(examples)
+        placeholders = None
+        if isinstance(program, torch.fx.GraphModule):
+            placeholders = [node for node in program.graph.nodes if node.op == "placeholder"]
+        self.specs = specs_of(examples, placeholders)
+        self.lock = threading.RLock()
+        joint = self.trace(None)
+        self.environment = self.mode.shape_env
+        self.guards = self.guard_count()
+        if joint.stages:
+            self.compile_training(joint)
+        else:
+            self.compile_inference(joint)
+
+    def trace(self, pattern: Pattern | None) -> Joint:
+        with without_peer():
+            return trace(self.program, self.specs, self.mode, self.compilers.decompositions or {}, pattern)
+
+    def guard_count(self) -> int:
+        return len(self.environment.guards) if self.environment is not None else 0
+
+    def eager(self) -> Callable[..., Any]:
+        return self.program.forward if isinstance(self.program, torch.fx.GraphModule) else self.program
+
+    # -- without gradients ------------------------------------------------------------------------------------------
+
+    def compile_inference(self, joint: Joint) -> None:
+        eliminate_dead(joint.module.graph)
+        joint.module.recompile()
+        forward = boxed(self.call_compiler(self.compilers.inference, joint.module))
+        self.run = RunText(joint, torch.is_grad_enabled()).write(forward, self.eager(), [], ([], []), {})
+
+    # -- with gradients ---------------------------------------------------------------------------------------------
+
+    def compile_training(self, joint: Joint) -> None:
+        tie_random_pairs(joint.module)
+        partition = self.compilers.partition or min_cut_partition
+        inputs = [node.meta.get("val") for node in joint.module.graph.nodes if node.op == "placeholder"]
+        holds = self.holds(joint)
+        forward, backward = partition(joint.module, inputs, num_fwd_outputs=joint.forward_count)
+        self.forward_count = joint.forward_count
+        self.saved_names = saved_names(forward, joint.forward_count)
+        kept = output_values(forward)[joint.forward_count :]
+        tensors = [i for i, node in enumerate(kept) if isinstance(node.meta.get("val"), torch.Tensor)]
+        numbers = [i for i in range(len(kept)) if i not in tensors]
+        self.stages = split_stages(backward, stage_groups(joint)) if len(joint.stages) > 1 else None
+        compiled = boxed(self.call_compiler(self.compilers.forward, forward))
+        rerun = Rerun(self.eager(), joint, self.state)
+        stages = []
+        for number in range(len(joint.stages)):
+            module, used = backward, list(range(len(tensors)))
+            given: list[int] | None = None
+            if self.stages is not None:
+                module = self.stages[number].module
+                given = list(self.stages[number].saved)
+                used = [place - len(numbers) for place in given if place >= len(numbers)]
+            table = Backwards(self, number, joint, module, given, len(numbers), len(tensors), used)
+            higher = rerun_of(rerun, number)
+            stages.append((f"KilnBackward{number or ''}", table, higher, used))
+        self.run = RunText(joint, torch.is_grad_enabled()).write(
+            compiled, self.eager(), stages, (tensors, numbers), holds
+        )
+
+    def holds(self, joint: Joint) -> dict[int, str]:
+        """Changed inputs, and how they are kept to run again: as they were, if results depend on that."""
+        outputs = output_values(joint.module)
+        roots = [outputs[i] for i, memory in enumerate(joint.memories) if memory.edge is not None]
+        read = ancestors(roots)
+        changed = {memory.input for memory in joint.memories if memory.input is not None} | set(joint.metadata)
+        return {
+            index: "{name}.clone()" if joint.input_nodes[index] in read else "({name},)"
+            for index in sorted(changed)  # type: ignore[type-var]
+        }
+
+    def call_compiler(self, compiler: Callable[..., Any], module: torch.fx.GraphModule) -> Callable[..., Any]:
+        examples = [node.meta.get("val") for node in module.graph.nodes if node.op == "placeholder"]
+        return compiler(module, examples)
+
+
+class Backwards:
+    """The backwards of one stage, by pattern; called by the stage's node."""
+
+    def __init__(
+        self,
+        owner: Compilation,
+        number: int,
+        joint: Joint,
+        module: torch.fx.GraphModule,
+        given: list[int] | None,
+        number_count: int,
+        tensor_count: int,
+        used: list[int],
+    ) -> None:
+        self.owner, self.number, self.module = owner, number, module
+        self.given, self.number_count, self.tensor_count, self.used = given, number_count, tensor_count, used
+        stage = joint.stages[number]
+        self.all_defined = (1 << len(stage.roots)) - 1
+        self.all_needed = (1 << len(stage.sources)) - 1
+        self.source_count = len(stage.sources)
+        self.first_source = sum(len(earlier.sources) for earlier in joint.stages[:number])
+        self.layouts = [layout_of(root.value) for root in stage.roots]
+        self.has_hooks = any(r.slot is not None and r.place is None for r in joint.registrations)
+        self.table: dict[tuple[int, int], Boxed | None] = {}
+
+    def __call__(self, defined: int, needed: int, saved: list[Any], gradients: list[Any], context: CallContext) -> Any:
+        try:
+            compiled = self.table[defined, needed]
+        except KeyError:
+            compiled = self.make(defined, needed)
+        if compiled is None:
+            return NotImplemented
+        for place, layout in enumerate(self.layouts):
+            gradient = gradients[place]
+            if gradient is not None:
+                if type(gradient) is not torch.Tensor or gradient.layout is not torch.strided:
+                    return NotImplemented
+                if not layout(gradient):
+                    gradients[place] = layout.laid_out(gradient)
+        arguments = [*context.numbers, *saved, *gradients]
+        saved.clear()
+        gradients.clear()
+        if self.has_hooks:
+            return with_hooks(context.hooks, compiled, arguments)
+        return compiled(arguments)
+
+    def make(self, defined: int, needed: int) -> Boxed | None:
+        with self.owner.lock:
+            if (defined, needed) not in self.table:
+                self.table[defined, needed] = self.compile(defined, needed)
+            return self.table[defined, needed]
+
+    def compile(self, defined: int, needed: int) -> Boxed | None:
+        owner = self.owner
+        if (defined, needed) == (self.all_defined, self.all_needed):
+            if self.given is None:
+                return boxed(owner.call_compiler(owner.compilers.backward, self.module))
+            compiled = boxed(owner.call_compiler(owner.compilers.backward, self.module))
+            return self.choosing(compiled, self.given)
+        try:
+            with without_grad_context(owner):
+                joint = owner.trace(Pattern(self.number, defined, needed))
+            tie_random_pairs(joint.module)
+            module = extract_backward(joint.module, owner.saved_names, owner.forward_count)
+        except (CannotExtract, Unsupported):
+            return None
+        if owner.guard_count() != owner.guards:
+            return None  # the guards of this entry are written already
+        return self.fit(module, joint)
+
+    def choosing(self, compiled: Boxed, given: list[int]) -> Boxed:
+        """The stage's own part of what is given: all numbers, the saved tensors that it has, its gradients."""
+        places = [
+            place if place < self.number_count else self.number_count + self.used.index(place - self.number_count)
+            for place in given
+        ]
+        first = self.number_count + len(self.used)
+
+        def run(arguments: list[Any]) -> Any:
+            chosen = [arguments[place] for place in places] + arguments[first:]
+            arguments.clear()
+            return compiled(chosen)
+
+        return run
+
+    def fit(self, module: torch.fx.GraphModule, joint: Joint) -> Boxed | None:
+        """A backward for another pattern, as a function of what this stage's node is given."""
+        graph = module.graph
+        placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+        saved_count = self.number_count + self.tensor_count
+        stage = joint.stages[self.number]
+        mine = {root.tangent.name for root in stage.roots if root.tangent is not None}
+        order: list[int] = []
+        for place, node in enumerate(placeholders):
+            index = self.position(place, saved_count, node.name, mine)
+            if index is None and node.users:
+                return None
+            if index is None:
+                graph.erase_node(node)
+            else:
+                order.append(index)
+        gradients = output_values(module)[self.first_source : self.first_source + self.source_count]
+        output = next(node for node in reversed(graph.nodes) if node.op == "output")
+        output.args = (tuple(gradients),)
+        eliminate_dead(graph)
+        module.recompile()
+        compiled = boxed(self.owner.call_compiler(self.owner.compilers.backward, module))
+
+        def run(arguments: list[Any]) -> Any:
+            chosen = [arguments[place] for place in order]
+            arguments.clear()
+            return compiled(chosen)
+
+        return run
+
+    def position(self, place: int, saved_count: int, name: str, mine: set[str]) -> int | None:
+        """Where a placeholder's value is among what this stage's node is given."""
+        if place < self.number_count:
+            return place
+        if place < saved_count:
+            tensor = place - self.number_count
+            return self.number_count + self.used.index(tensor) if tensor in self.used else None
+        if name not in mine:
+            return None
+        numbers = sorted(int(other.rsplit("_", 1)[1]) for other in mine)
+        return self.number_count + len(self.used) + numbers.index(int(name.rsplit("_", 1)[1]))
+
+
+class Layout:
+    """How a gradient is laid out where the trace took it to be so."""
+
+    def __init__(self, value: torch.Tensor) -> None:
+        self.strides: tuple[int, ...] | None = None
+        if all(isinstance(stride, int) for stride in value.stride()):
+            self.strides = tuple(value.stride())
+        sizes = zip(value.stride(), range(value.dim()), strict=True)
+        self.order = [dim for _, dim in sorted(sizes, key=lambda pair: (-pair[0], pair[1]))]
+
+    def __call__(self, gradient: torch.Tensor) -> bool:
+        if self.strides is not None:
+            return gradient.stride() == self.strides
+        return gradient.permute(self.order).is_contiguous()
+
+    def laid_out(self, gradient: torch.Tensor) -> torch.Tensor:
+        inverse = [self.order.index(dim) for dim in range(len(self.order))]
+        return gradient.permute(self.order).contiguous().permute(inverse)
+
+
+def layout_of(value: torch.Tensor) -> Layout:
+    return Layout(value)
+
+
+def rerun_of(rerun: Rerun, number: int) -> Callable[..., Any]:
+    def higher(defined: int, needed: int, inputs: list[Any], gradients: list[Any], context: CallContext) -> list[Any]:
+        return rerun(number, defined, needed, inputs, gradients, context)
+
+    return higher
+
+
+class without_grad_context:
+    """The state in which the program was traced first, for tracing it again inside a backward."""
+
+    def __init__(self, owner: Compilation) -> None:
+        self.owner = owner
+
+    def __enter__(self) -> None:
+        self.now = GlobalState()
+        self.owner.state.restore()
+
+    def __exit__(self, *error: Any) -> None:
+        self.now.restore()
+
+
+def stage_groups(joint: Joint) -> list[tuple[list[str], list[int]]]:
+    groups, first = [], 0
+    for stage in joint.stages:
+        positions = list(range(first, first + len(stage.sources)))
+        groups.append(([root.tangent.name for root in stage.roots if root.tangent is not None], positions))
+        first += len(stage.sources)
+    return groups
+
+
+def output_values(module: torch.fx.GraphModule) -> list[Any]:
+    return list(next(node for node in reversed(module.graph.nodes) if node.op == "output").args[0])
+
+
+def find_mode(examples: Sequence[Any]) -> Any:
+    """The mode of the fakes among the examples, or a new one."""
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    for value in examples:
+        if isinstance(value, FakeTensor):
+            return value.fake_mode
+    return make_mode()

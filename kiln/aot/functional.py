@@ -1,0 +1,395 @@
+"""A graph without mutation, written while a program that mutates runs on fake tensors.
+
+One small structure says what a tensor is. A :class:`Storage` is a piece of memory: the graph node with its current
+content, seen as its first tensor. A :class:`View` is a way to look at it: a tree of view operations, each from its
+parent. Every fake tensor of the trace points to a view. Then
+
+- a pure operation is a node on the current values of its arguments;
+- a view operation is a new view, and a node;
+- an operation that changes a tensor is its functional form, whose result is written back through the views to the
+  storage (``slice`` by ``slice_scatter`` …), so that every other view of the storage is out of date, and is made
+  anew from the new content when somebody looks at it.
+
+What the views of an output are is also what the runtime needs: it replays them on the real tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.fx
+
+from .inverse import INVERSES, has_overlap, write_overlapping
+from .numbers import Numbers
+from .schemas import FUNCTIONAL_BY_HAND, Signature, Unsupported, signature
+
+aten = torch.ops.aten
+SAME_VALUE = {aten.detach.default, aten.alias.default, aten.lift_fresh.default, aten.lift.default}
+
+
+@dataclass(eq=False)
+class Storage:
+    """A piece of memory, by the node with its current content."""
+
+    node: torch.fx.Node
+    root: View | None = None
+    generation: int = 0
+    placeholder: torch.fx.Node | None = None  # of an input
+    constant: bool = False
+    writes: list[str] = field(default_factory=list)  # the operations that changed it, for messages
+
+
+@dataclass(eq=False)
+class Step:
+    """One view operation, to be done again on another tensor."""
+
+    function: torch._ops.OpOverload
+    rest: tuple  # arguments after the tensor
+    keywords: dict[str, Any]
+    index: int | None  # of operations with several results
+    differentiable: bool  # whether gradients were being recorded
+
+
+@dataclass(eq=False)
+class View:
+    """A way to look at a storage."""
+
+    storage: Storage
+    parent: View | None
+    step: Step | None
+    node: torch.fx.Node
+    generation: int
+    value: torch.Tensor  # a fake with its shape
+
+    def path(self) -> list[View]:
+        """From the first view of the storage to this one."""
+        views: list[View] = []
+        view: View | None = self
+        while view is not None:
+            views.append(view)
+            view = view.parent
+        return views[::-1]
+
+
+class FunctionalGraph:
+    """The graph under construction, and what each fake tensor is in it."""
+
+    def __init__(self, annotate: Callable[[torch.fx.Node], None]) -> None:
+        self.graph = torch.fx.Graph()
+        self.annotate = annotate
+        self.views: dict[int, View] = {}
+        self.kept: list[object] = []  # ids stay true only while their objects live
+        self.storages: dict[int, Storage] = {}
+        self.attributes: dict[str, object] = {}
+        self.last_input: torch.fx.Node | None = None
+        self.numbers = Numbers(self)
+
+    # -- inputs and constants ---------------------------------------------------------------------------------------
+
+    def add_input(self, name: str, value: object) -> torch.fx.Node:
+        """A placeholder; a tensor among them has memory of its own."""
+        if self.last_input is None:
+            node = self.graph.placeholder(name)
+        else:
+            with self.graph.inserting_after(self.last_input):  # some come when the graph has begun
+                node = self.graph.placeholder(name)
+        self.last_input = node
+        node.meta["val"] = value
+        if isinstance(value, torch.Tensor):
+            self.own(value, node).placeholder = node
+        else:
+            self.numbers.add_input(value, node)
+        return node
+
+    def add_constant(self, value: object, fake: torch.Tensor | None = None) -> torch.fx.Node:
+        """A value that the program holds: a tensor, or anything that calls are made with."""
+        name = f"_constant{len(self.attributes)}"
+        self.attributes[name] = value
+        node = self.graph.get_attr(name)
+        node.meta["val"] = fake if fake is not None else value
+        if fake is not None:
+            self.own(fake, node).constant = True
+            self.numbers.add_tensor(fake, node)
+        return node
+
+    def own(self, tensor: torch.Tensor, node: torch.fx.Node) -> Storage:
+        """A tensor with memory that nothing else looks at yet."""
+        storage = Storage(node)
+        storage.root = View(storage, None, None, node, 0, tensor)
+        self.point(tensor, storage.root)
+        self.storages[storage_key(tensor)] = storage
+        self.numbers.add_tensor(tensor, node)
+        return storage
+
+    def point(self, tensor: torch.Tensor, view: View) -> None:
+        self.views[id(tensor)] = view
+        self.kept.append(tensor)
+
+    # -- reading ----------------------------------------------------------------------------------------------------
+
+    def knows(self, tensor: object) -> bool:
+        return id(tensor) in self.views
+
+    def view_of(self, tensor: torch.Tensor) -> View:
+        view = self.views.get(id(tensor))
+        if view is None:
+            raise Unsupported("a tensor that is neither an input of the graph nor made by it")
+        return view
+
+    def node_of(self, tensor: torch.Tensor) -> torch.fx.Node:
+        """The node with what a tensor holds now."""
+        return self.current(self.view_of(tensor))
+
+    def current(self, view: View) -> torch.fx.Node:
+        if view.generation != view.storage.generation:
+            if view.parent is None:
+                view.node = view.storage.node
+            else:
+                view.node = self.replay(view.step, self.current(view.parent), view.value)  # type: ignore[arg-type]
+            view.generation = view.storage.generation
+        return view.node
+
+    def replay(self, step: Step, source: torch.fx.Node, value: object) -> torch.fx.Node:
+        """The node of a view operation on a source."""
+        if step.function in SAME_VALUE:
+            return source
+        node = self.emit(step.function, (source, *self.convert(step.rest)), self.convert(step.keywords), value)
+        if step.index is None:
+            return node
+        node.meta.pop("val")
+        return self.item(node, step.index, value)
+
+    # -- writing nodes ----------------------------------------------------------------------------------------------
+
+    def emit(self, function: Any, args: tuple, keywords: dict | None = None, value: object = None) -> torch.fx.Node:
+        """A call as a node; ``value`` is what it gives, on fakes."""
+        node = self.graph.call_function(function, args, keywords or {})
+        node.meta["val"] = value
+        self.annotate(node)
+        return node
+
+    def compute(self, function: Any, *args: Any, **keywords: Any) -> torch.fx.Node:
+        """A call on nodes, with the value worked out."""
+        with torch.no_grad():
+            value = function(*values_of(args), **values_of(keywords))
+        return self.emit(function, self.convert(args), self.convert(keywords), value)
+
+    def item(self, node: torch.fx.Node, index: int, value: object) -> torch.fx.Node:
+        import operator
+
+        return self.emit(operator.getitem, (node, index), {}, value)
+
+    def convert(self, value: Any) -> Any:
+        """Arguments of a call as a graph has them."""
+        if isinstance(value, torch.Tensor):
+            return self.node_of(value) if id(value) in self.views else self.constant_of(value)
+        if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            return self.numbers.node_of(value)
+        if isinstance(value, (list, tuple)):
+            made = [self.convert(item) for item in value]
+            return made if isinstance(value, list) else tuple(made)
+        if isinstance(value, dict):
+            return {key: self.convert(item) for key, item in value.items()}
+        if isinstance(value, (torch.Generator, torch._C.ScriptObject)):
+            return self.add_constant(value)
+        return value
+
+    def constant_of(self, value: torch.Tensor) -> torch.fx.Node:
+        if storage_key(value) in self.storages:
+            raise Unsupported("a tensor that shares memory with another in a way that no operation told")
+        return self.add_constant(value, value)
+
+    # -- one operation ----------------------------------------------------------------------------------------------
+
+    def record(self, function: torch._ops.OpOverload, args: tuple, keywords: dict, result: object) -> None:
+        """Note an operation that has just run on fakes."""
+        function, args, keywords, known = FUNCTIONAL_BY_HAND.get(function, plain)(function, args, keywords)
+        told = known or signature(function)
+        if told.replaces_metadata:
+            self.change_metadata(function, args, keywords)
+        elif told.changed:
+            self.change(told, function, args, keywords, result)
+        elif told.view_of is not None:
+            self.look(told, function, args, keywords, result)
+        else:
+            node = self.emit(function, self.convert(args), self.convert(keywords), result)
+            self.adopt(node, result)
+
+    def adopt(self, node: torch.fx.Node, result: object) -> None:
+        """Note what a node gave: tensors with memory of their own, numbers, or lists of them."""
+        if isinstance(result, torch.Tensor):
+            self.adopt_tensor(node, result)
+        elif isinstance(result, (list, tuple)):
+            for index, part in enumerate(result):
+                if part is not None and (isinstance(part, torch.Tensor) or is_symbolic(part)):
+                    self.adopt(self.item(node, index, part), part)
+        elif is_symbolic(result):
+            self.numbers.add_input(result, node)
+
+    def adopt_tensor(self, node: torch.fx.Node, result: torch.Tensor) -> None:
+        if id(result) in self.views:
+            return  # it gave back what it was given
+        shared = self.storages.get(storage_key(result))
+        if shared is not None and result.numel() != 0:
+            raise Unsupported(f"{node.target}, whose result shares memory with something in a way its schema hides")
+        self.own(result, node)
+
+    def look(self, told: Signature, function: Any, args: tuple, keywords: dict, result: Any) -> None:
+        """A view operation."""
+        source = args[told.view_of]  # type: ignore[index]
+        if not isinstance(source, torch.Tensor) or told.view_of != 0:
+            raise Unsupported(f"{function}, a view of something that is no single tensor")
+        parent = self.view_of(source) if id(source) in self.views else self.viewed_constant(source)
+        differentiable = torch.is_grad_enabled()
+        several = isinstance(result, (list, tuple))
+        whole = None
+        if several:
+            whole = self.emit(function, (self.current(parent), *self.convert(args[1:])), self.convert(keywords), result)
+        for index, part in enumerate(result if several else [result]):
+            if id(part) in self.views:
+                continue
+            step = Step(function, args[1:], keywords, index if several else None, differentiable)
+            if whole is not None:
+                node = self.item(whole, index, part)
+            else:
+                node = self.replay(step, self.current(parent), part)
+            self.point(part, View(parent.storage, parent, step, node, parent.storage.generation, part))
+
+    def viewed_constant(self, value: torch.Tensor) -> View:
+        self.constant_of(value)
+        return self.view_of(value)
+
+    # -- changes ----------------------------------------------------------------------------------------------------
+
+    def before_metadata(self, tensor: object) -> None:
+        """Called before an operation that changes the shape of a tensor in place: its view keeps the shape it has."""
+        if isinstance(tensor, torch.Tensor) and id(tensor) in self.views:
+            view = self.views[id(tensor)]
+            if view.value is tensor:
+                with torch.no_grad():
+                    view.value = aten.detach.default(tensor)
+
+    def change_metadata(self, function: Any, args: tuple, keywords: dict) -> None:
+        """``transpose_`` and its like: the tensor becomes another view of its storage."""
+        tensor = args[0]
+        view = self.view_of(tensor)
+        if function in (aten.detach_.default,):
+            return
+        plain_form = told_plain(function)
+        with torch.no_grad():
+            value = plain_form(view.value, *args[1:], **keywords)
+        step = Step(plain_form, args[1:], keywords, None, torch.is_grad_enabled())
+        node = self.replay(step, self.current(view), value)
+        self.views[id(tensor)] = View(view.storage, view, step, node, view.storage.generation, value)
+
+    def change(self, told: Signature, function: Any, args: tuple, keywords: dict, result: Any) -> None:
+        """An operation that changes some of its arguments: its functional form, and writing back."""
+        targets = [told.argument(place, args, keywords) for place in told.changed]
+        form, left_out = told.functional(function)
+        given_args, given_keywords = told.without(left_out, args, keywords)
+        with torch.no_grad():
+            values = form(*given_args, **given_keywords)
+        node = self.emit(form, self.convert(given_args), self.convert(given_keywords), values)
+        parts = values if isinstance(values, (list, tuple)) and told.several(form) else [values]
+        fresh = len(parts) - len(targets)
+        made = [node] if parts is not values else [self.item(node, i, part) for i, part in enumerate(parts)]
+        own_results = [part for part in flat(result) if isinstance(part, torch.Tensor) and id(part) not in self.views]
+        for part, own_node in zip(own_results, made[:fresh], strict=False):
+            own_node.meta["val"] = part
+            self.adopt(own_node, part)
+        for target, new, value in zip(targets, made[fresh:], parts[fresh:], strict=True):
+            self.assign(str(function), target, new, value)
+
+    def assign(self, name: str, target: Any, node: torch.fx.Node, value: Any) -> None:
+        """Write a new value into a tensor, or into each of a list of them."""
+        if target is None:
+            return
+        if isinstance(target, (list, tuple)):
+            for index, part in enumerate(target):
+                self.assign(name, part, self.item(node, index, value[index]), value[index])
+            return
+        view = self.view_of(target) if id(target) in self.views else self.viewed_constant(target)
+        if view.storage.constant:
+            raise Unsupported(f"{name}, which changes a tensor that the graph holds as a constant")
+        self.write(view, self.as_content(view, node, value, target), name)
+
+    def as_content(self, view: View, node: torch.fx.Node, value: torch.Tensor, target: torch.Tensor) -> torch.fx.Node:
+        """A new value with the type, shape and layout of what it replaces."""
+        if value.shape != target.shape:
+            raise Unsupported("an operation that changes the size of its result tensor")
+        if view.value.shape != target.shape:
+            if view.parent is not None or view.storage.placeholder is not None:
+                raise Unsupported("an output tensor that was resized")
+            view.value = target
+        if value.dtype != target.dtype:
+            node = self.compute(aten._to_copy.default, node, dtype=target.dtype)
+        if view.parent is None and node.meta["val"].stride() != target.stride():
+            node = self.compute(aten.copy.default, self.like(view, target), node)
+        return node
+
+    def like(self, view: View, target: torch.Tensor) -> torch.fx.Node:
+        """Something with the layout of a tensor: its present content, or nothing in particular."""
+        current = self.current(view)
+        if current.meta["val"].stride() == target.stride():
+            return current
+        return self.compute(
+            aten.empty_strided.default,
+            list(target.shape),
+            list(target.stride()),
+            dtype=target.dtype,
+            device=target.device,
+        )
+
+    def write(self, view: View, node: torch.fx.Node, name: str) -> None:
+        """Make a new value of a view the content of its storage."""
+        storage, path = view.storage, view.path()
+        top = next((place for place, part in enumerate(path[:-1]) if place and has_overlap(part.value)), None)
+        if top is not None:
+            node, path = write_overlapping(self, path[0], view, node), path[:1]
+        for part in reversed(path[1:]):
+            parent = part.parent
+            assert parent is not None and part.step is not None
+            inverse = INVERSES.get(part.step.function)
+            if inverse is None:
+                raise Unsupported(f"{name} on a view made by {part.step.function}")
+            node = inverse(self, part.step, self.current(parent), node, parent.value)
+        storage.node = node
+        storage.generation += 1
+        storage.writes.append(name)
+
+
+def plain(function: Any, args: tuple, keywords: dict) -> tuple:
+    return function, args, keywords, None
+
+
+def told_plain(function: torch._ops.OpOverload) -> torch._ops.OpOverload:
+    """``transpose`` of ``transpose_``."""
+    packet = getattr(aten, function._opname.removesuffix("_"), None)
+    if packet is None or function._opname in ("resize_", "set_", "resize_as_"):
+        raise Unsupported(f"{function}, which gives a tensor other memory")
+    return getattr(packet, function._overloadname)
+
+
+def storage_key(tensor: torch.Tensor) -> int:
+    try:
+        return tensor.untyped_storage()._cdata
+    except (NotImplementedError, RuntimeError):
+        raise Unsupported("a tensor without plain memory (sparse, nested or of a foreign kind)") from None
+
+
+def is_symbolic(value: object) -> bool:
+    return isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool))
+
+
+def flat(value: Any) -> list:
+    if isinstance(value, (list, tuple)):
+        return [leaf for part in value for leaf in flat(part)]
+    return [value]
+
+
+def values_of(value: Any) -> Any:
+    """Nodes replaced by the fakes they stand for."""
+    return torch.fx.node.map_arg(value, lambda node: node.meta["val"])

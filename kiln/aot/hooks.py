@@ -1,0 +1,101 @@
+"""Hooks inside a compiled backward: graph nodes that call whatever the program registered in the call at hand.
+
+A backward graph is compiled once; the hooks belong to a call. The runtime makes them known around each run of a
+backward graph (:func:`hooks_of`), and a node finds its own by number.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.fx
+from torch.utils.hooks import RemovableHandle
+
+Hooks = OrderedDict[int, Callable[..., Any]]
+
+
+class Current(threading.local):
+    hooks: Sequence[Hooks | None] = ()
+
+
+_current = Current()
+
+
+def with_hooks(hooks: Sequence[Hooks | None], function: Callable[[list[Any]], Any], arguments: list[Any]) -> Any:
+    """Run a backward graph with the hooks of a call."""
+    before, _current.hooks = _current.hooks, hooks
+    try:
+        return function(arguments)
+    finally:
+        _current.hooks = before
+
+
+def open_slot(slot: Any) -> Hooks:
+    """Where a slot's hook goes, once it is there: the slot gets a handle as from ``register_hook``."""
+    hooks: Hooks = OrderedDict()
+    slot.handle = RemovableHandle(hooks)
+    hooks[slot.handle.id] = slot
+    return hooks
+
+
+def run_hook(number: int, gradient: torch.Tensor) -> torch.Tensor:
+    """In backward graphs: a tensor's hook."""
+    return run_all(_current.hooks[number], gradient)
+
+
+def run_all(hooks: Hooks | None, gradient: torch.Tensor) -> torch.Tensor:
+    for hook in list((hooks or {}).values()):
+        result = hook(gradient)
+        if result is not None:
+            gradient = checked(hook, result, gradient)
+    return gradient
+
+
+def checked(hook: Any, result: Any, gradient: torch.Tensor) -> torch.Tensor:
+    """What eager asks of a hook's result; laid out like the gradient, as the graph expects it."""
+    if not isinstance(result, torch.Tensor):
+        name = type(result).__name__
+        raise TypeError(f"expected Variable, but hook returned '{name}'")
+    if result.shape != gradient.shape:
+        raise RuntimeError(f"hook '{getattr(hook, '__name__', repr(hook))}' has changed the size of value")
+    if result.dtype != gradient.dtype:
+        raise RuntimeError(f"hook '{getattr(hook, '__name__', repr(hook))}' has changed the type of value")
+    if result.stride() != gradient.stride():
+        result = torch.empty_like(gradient).copy_(result)
+    return result
+
+
+def run_node_hook(number: int, inputs: tuple, outputs: tuple) -> tuple:
+    """In backward graphs: a hook on a node of autograd's graph, after the node."""
+    for hook in list((_current.hooks[number] or {}).values()):
+        result = hook(inputs, outputs)
+        if result is not None:
+            inputs = paired(hook, result, inputs)
+    return inputs
+
+
+def run_node_prehook(number: int, outputs: tuple) -> tuple:
+    """In backward graphs: a hook on a node of autograd's graph, before the node."""
+    for hook in list((_current.hooks[number] or {}).values()):
+        result = hook(outputs)
+        if result is not None:
+            outputs = paired(hook, result, outputs)
+    return outputs
+
+
+def paired(hook: Any, result: Any, before: tuple) -> tuple:
+    given = result if isinstance(result, tuple) else (result,)
+    if len(given) != len(before):
+        name = getattr(hook, "__name__", repr(hook))
+        raise RuntimeError(f"hook '{name}' has returned an incorrect number of values")
+    return tuple(
+        old if old is None or new is None else checked(hook, new, old) for new, old in zip(given, before, strict=True)
+    )
+
+
+for _function in (run_hook, run_node_hook, run_node_prehook):
+    torch.fx.node.has_side_effect(_function)

@@ -1,0 +1,91 @@
+"""Inputs of a trace: what is known of each, and fresh fakes made from that.
+
+A trace changes its inputs (their shape, their place in autograd's graph), and a program is traced more than once, so
+fakes are made anew each time, from :class:`InputSpec`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.fx
+
+from ..capture.fakes import History, is_view_of_leaf
+
+NUMBERS = (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
+@dataclass(frozen=True)
+class InputSpec:
+    """One tensor input before the program runs."""
+
+    size: tuple
+    stride: tuple
+    dtype: torch.dtype
+    device: torch.device
+    requires_grad: bool
+    is_leaf: bool
+    is_view_of_leaf: bool
+    is_parameter: bool
+    storage_key: int
+    storage_offset: Any
+
+    def make(self, mode: Any) -> torch.Tensor:
+        """A fresh fake, with memory of its own."""
+        from torch._subclasses.fake_tensor import FakeTensor
+
+        with torch.no_grad():
+            elem = torch.empty_strided(self.size, self.stride, dtype=self.dtype, device="meta")
+        if not self.requires_grad:
+            return FakeTensor(mode, elem, self.device)
+        with torch.enable_grad():
+            if not self.is_leaf and not self.is_view_of_leaf:
+                return History.apply(FakeTensor(mode, elem, self.device), torch.empty((), requires_grad=True))
+            elem.requires_grad_()
+            fake = FakeTensor(mode, elem, self.device)
+            if not self.is_leaf:
+                with mode:
+                    fake = fake.view_as(fake)
+            return fake
+
+
+def spec_of(value: torch.Tensor, placeholder: torch.fx.Node | None) -> InputSpec:
+    """What capture says of an input, else what the example shows."""
+    state = placeholder.meta.get("input_state") if placeholder is not None else None
+    if state is not None:
+        return InputSpec(
+            state.size,
+            state.stride,
+            state.dtype,
+            state.device,
+            state.requires_grad,
+            state.is_leaf,
+            state.is_view_of_leaf,
+            state.is_parameter,
+            state.storage_key,
+            state.storage_offset,
+        )
+    return InputSpec(
+        tuple(value.shape),
+        tuple(value.stride()),
+        value.dtype,
+        value.device,
+        value.requires_grad,
+        value.is_leaf,
+        is_view_of_leaf(value),
+        isinstance(value, torch.nn.Parameter),
+        value.untyped_storage()._cdata,
+        value.storage_offset(),
+    )
+
+
+def specs_of(examples: Sequence[Any], placeholders: Sequence[torch.fx.Node] | None) -> list[Any]:
+    """For each input an :class:`InputSpec`, a number, or the object itself."""
+    nodes: Sequence[Any] = placeholders or [None] * len(examples)
+    return [
+        spec_of(value, node) if isinstance(value, torch.Tensor) else value
+        for value, node in zip(examples, nodes, strict=True)
+    ]

@@ -1,0 +1,120 @@
+"""Symbolic sizes as nodes of a graph: each expression is built once, from sizes of inputs and numbers the graph makes."""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.fx
+
+from .schemas import Unsupported
+
+if TYPE_CHECKING:
+    from .functional import FunctionalGraph
+
+aten = torch.ops.aten
+
+
+class Numbers:
+    """Which node holds which expression."""
+
+    def __init__(self, owner: FunctionalGraph) -> None:
+        self.owner = owner
+        self.nodes: dict[Any, torch.fx.Node] = {}
+        self.sizes: dict[Any, tuple[Any, torch.fx.Node, int]] = {}  # symbols that are a size or stride of a tensor
+
+    def add_input(self, value: Any, node: torch.fx.Node) -> None:
+        if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            self.nodes.setdefault(value.node.expr, node)
+
+    def add_tensor(self, tensor: torch.Tensor, node: torch.fx.Node) -> None:
+        """Remember where a symbol can be read from, should it be needed."""
+        for function, values in ((aten.sym_size.int, tensor.shape), (aten.sym_stride.int, tensor.stride())):
+            for dim, value in enumerate(values):
+                if isinstance(value, torch.SymInt):
+                    self.sizes.setdefault(value.node.expr, (function, node, dim))
+        offset = tensor.storage_offset()
+        if isinstance(offset, torch.SymInt):
+            self.sizes.setdefault(offset.node.expr, (aten.sym_storage_offset.default, node, -1))
+
+    def node_of(self, value: Any) -> Any:
+        """A node, or a plain number where the expression is one."""
+        expression = value.node.expr
+        if expression.is_number:
+            return bool(expression) if isinstance(value, torch.SymBool) else as_number(expression)
+        return self.build(expression, value.node.shape_env)
+
+    def build(self, expression: Any, environment: Any) -> Any:
+        known = self.nodes.get(expression)
+        if known is not None:
+            return known
+        if expression.is_number:
+            return as_number(expression)
+        if expression in self.sizes:
+            function, node, dim = self.sizes[expression]
+            args = (node,) if dim < 0 else (node, dim)
+        else:
+            function, args = self.parts(expression, environment)
+        made = self.owner.emit(function, args, {}, symbol_value(expression, environment))
+        self.nodes[expression] = made
+        return made
+
+    def parts(self, expression: Any, environment: Any) -> tuple[Any, tuple]:
+        name = type(expression).__name__
+        if name not in OPERATORS:
+            raise Unsupported(f"the symbolic size {expression}")
+        function = OPERATORS[name]
+        args = [self.build(part, environment) for part in expression.args]
+        while len(args) > 2:  # sums and products of several
+            first, second, *rest = args
+            pair = type(expression)(*expression.args[: len(expression.args) - len(rest)], evaluate=False)
+            args = [self.owner.emit(function, (first, second), {}, symbol_value(pair, environment)), *rest]
+        return function, tuple(args)
+
+
+def as_number(expression: Any) -> Any:
+    return int(expression) if expression.is_integer else float(expression)
+
+
+def symbol_value(expression: Any, environment: Any) -> Any:
+    hint = environment.size_hint(expression, allow_none=True) if hasattr(environment, "size_hint") else None
+    if expression.is_Boolean or expression.is_Relational:
+        return environment.create_symboolnode(expression)
+    if expression.is_integer is False:
+        return environment.create_symfloatnode(expression, hint=hint)
+    return environment.create_symintnode(expression, hint=None if hint is None else int(hint))
+
+
+def ceiling_division(a: Any, b: Any) -> Any:
+    return -(-a // b)
+
+
+OPERATORS: dict[str, Any] = {
+    "Add": operator.add,
+    "Mul": operator.mul,
+    "Pow": operator.pow,
+    "PowByNatural": operator.pow,
+    "FloorDiv": operator.floordiv,
+    "CleanDiv": operator.floordiv,
+    "CeilDiv": ceiling_division,
+    "Mod": operator.mod,
+    "PythonMod": operator.mod,
+    "Max": torch.sym_max,
+    "Min": torch.sym_min,
+    "IntTrueDiv": operator.truediv,
+    "FloatTrueDiv": operator.truediv,
+    "FloatPow": operator.pow,
+    "ToFloat": torch.sym_float,
+    "TruncToInt": math.trunc,
+    "FloorToInt": math.floor,
+    "CeilToInt": math.ceil,
+    "Equality": operator.eq,
+    "Unequality": operator.ne,
+    "StrictLessThan": operator.lt,
+    "LessThan": operator.le,
+    "StrictGreaterThan": operator.gt,
+    "GreaterThan": operator.ge,
+    "Not": torch.sym_not,
+}

@@ -1,0 +1,179 @@
+"""Fake tensors' operations by heart: the shapes that an operator gave for arguments like these are remembered.
+
+Most of a trace is torch's working out of shapes, and most of that is the same few questions again: layers repeat, and a
+program is traced more than once. What an operator gives depends, for sizes that are plain numbers, only on the sizes,
+strides and types of its tensors, its other arguments and a few switches; those together are the key. An answer is
+remembered only if a tensor made from it is, in everything that a trace can see, the one that torch made. Everything
+else goes to torch: symbolic sizes, operators that change arguments, that look at values, or that are not torch's own.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+aten = torch.ops.aten
+PLAIN = (int, float, bool, complex, str, torch.dtype, torch.device, torch.layout, torch.memory_format)
+NEEDS_TORCH = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape, torch.Tag.inplace_view)
+LIFTING = ("lift", "lift_fresh", "lift_fresh_copy")
+MOST_ANSWERS = 50_000
+_answers: dict[tuple, Answer | None] = {}  # None: not to be remembered
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """One tensor of an answer."""
+
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+    dtype: torch.dtype
+    device: torch.device
+    bits: tuple[bool, bool]  # conjugate, negative
+    memory_of: int | None  # which tensor among the arguments it is a view of
+
+    def tensor(self, mode: Any, given: list[FakeTensor]) -> FakeTensor:
+        elem = torch.empty_strided(self.size, self.stride, dtype=self.dtype, device="meta")
+        if self.memory_of is not None:
+            elem.set_(given[self.memory_of].untyped_storage(), self.offset, self.size, self.stride)
+        if self.bits[0]:
+            torch._C._set_conj(elem, True)
+        if self.bits[1]:
+            torch._C._set_neg(elem, True)
+        return FakeTensor(mode, elem, self.device)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What an operator gives: tensors and Nones, in a container or alone."""
+
+    container: type | None
+    parts: tuple[Made | None, ...]
+
+    def value(self, mode: Any, given: list[FakeTensor]) -> Any:
+        with torch._C._DisableTorchDispatch():
+            made = [None if part is None else part.tensor(mode, given) for part in self.parts]
+        return self.container(made) if self.container is not None else made[0]
+
+
+class NotPlain(Exception):
+    """An argument that only torch can work with."""
+
+
+def run(function: torch._ops.OpOverload, args: tuple, keywords: dict[str, Any]) -> Any:
+    """What the operator gives under the present fake mode."""
+    mode = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
+    if mode is None or not is_regular(function):
+        return function(*args, **keywords)
+    given: list[FakeTensor] = []
+    key: list[Any] = [function, torch.get_default_dtype(), torch.is_inference_mode_enabled(), len(args)]
+    try:
+        describe(args, mode, key, given)
+        for name, value in keywords.items():
+            key.append(name)
+            describe((value,), mode, key, given)
+        whole = tuple(key)
+        answer = _answers.get(whole, NotPlain)
+    except (NotPlain, TypeError):  # symbolic sizes have no hash
+        return function(*args, **keywords)
+    if answer is None:
+        return function(*args, **keywords)
+    if answer is not NotPlain:
+        return answer.value(mode, given)  # type: ignore[union-attr]
+    result = function(*args, **keywords)
+    if len(_answers) >= MOST_ANSWERS:
+        _answers.clear()
+    _answers[whole] = answer_of(result, mode, given)
+    return result
+
+
+@functools.cache
+def is_regular(function: torch._ops.OpOverload) -> bool:
+    """Whether what it gives follows from what `run` looks at, and it gives nothing else."""
+    if function.namespace not in ("aten", "prims") or function._schema.is_mutable or function._opname in LIFTING:
+        return False
+    if function is not aten.index.Tensor and any(tag in function.tags for tag in NEEDS_TORCH):
+        return False
+    # These may or may not give a view.
+    composite = torch._C.DispatchKey.CompositeImplicitAutograd
+    return not (function.is_view and torch._C._dispatch_has_kernel_for_dispatch_key(function.name(), composite))
+
+
+def describe(values: Any, mode: Any, key: list[Any], given: list[FakeTensor]) -> None:
+    """Add to the key what the result may depend on, and to the given tensors those met."""
+    for value in values:
+        kind = type(value)
+        if kind is FakeTensor:
+            if value.fake_mode is not mode or value.constant is not None or value.layout is not torch.strided:
+                raise NotPlain
+            given.append(value)
+            key.append(FakeTensor)
+            key.append(value.shape)
+            key.append(value.stride())
+            key.append((value.dtype, value.fake_device, value.storage_offset(), value.is_conj(), value.is_neg()))
+        elif value is None:
+            key.append(None)
+        elif kind in PLAIN:
+            key.append(kind)
+            key.append(value)
+        elif kind is list or kind is tuple:
+            key.append((kind, len(value)))
+            describe(value, mode, key, given)
+        else:
+            raise NotPlain
+
+
+def answer_of(result: Any, mode: Any, given: list[FakeTensor]) -> Answer | None:
+    """The answer to remember, if what is made from it is what torch made."""
+    container = type(result) if type(result) in (tuple, list) else None
+    parts = list(result) if container is not None else [result]
+    if not all(part is None or type(part) is FakeTensor for part in parts):
+        return None
+    if any(part is argument for part in parts for argument in given):
+        return None
+    try:
+        answer = Answer(container, tuple([None if part is None else made_of(part, given) for part in parts]))
+        again = answer.value(mode, given)
+    except (NotPlain, RuntimeError):
+        return None
+    twins = again if container is not None else [again]
+    alike = all(part is None or looks(part) == looks(twin) for part, twin in zip(parts, twins, strict=True))
+    own = [part.untyped_storage()._cdata for part, made in zip(parts, answer.parts, strict=True) if is_own(made)]
+    return answer if alike and len(own) == len(set(own)) else None
+
+
+def is_own(made: Made | None) -> bool:
+    return made is not None and made.memory_of is None
+
+
+def made_of(tensor: FakeTensor, given: list[FakeTensor]) -> Made:
+    if tensor.constant is not None or tensor.layout is not torch.strided:
+        raise NotPlain
+    numbers = (*tensor.shape, *tensor.stride(), tensor.storage_offset())
+    if any(type(number) is not int for number in numbers):
+        raise NotPlain
+    memory = tensor.untyped_storage()._cdata
+    place = next((i for i, other in enumerate(given) if other.untyped_storage()._cdata == memory), None)
+    bits = (tensor.is_conj(), tensor.is_neg())
+    size, stride = tuple(tensor.shape), tuple(tensor.stride())
+    return Made(size, stride, tensor.storage_offset(), tensor.dtype, tensor.fake_device, bits, place)
+
+
+def looks(tensor: FakeTensor) -> tuple:
+    """All that a trace can see of a tensor."""
+    return (
+        tensor.shape,
+        tensor.stride(),
+        tensor.storage_offset(),
+        tensor.dtype,
+        tensor.fake_device,
+        tensor.untyped_storage().nbytes(),
+        tensor.is_conj(),
+        tensor.is_neg(),
+        tensor.requires_grad,
+        torch._C._dispatch_keys(tensor),
+    )

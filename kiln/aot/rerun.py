@@ -1,0 +1,133 @@
+"""A backward by running the program again: for derivatives of any order, and for what cannot be compiled.
+
+The node of a compiled graph holds the graph's inputs. With ``create_graph=True`` the program runs on them once more,
+with autograd on, and torch differentiates that: second and third derivatives are eager's own, hooks included.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.autograd.graph import GradientEdge
+
+from .._native import GlobalState
+from ..capture.registrations import HookSlot
+from .hooks import run_all
+from .joint import Joint
+from .stages import build_stages, edge_of
+
+
+@dataclass
+class CallContext:
+    """What belongs to one call of a compiled graph, besides tensors."""
+
+    hooks: Sequence[Any] = ()  # by registration; None for those that are outside
+    random_state: torch.Tensor | None = None
+    numbers: Sequence[Any] = ()  # saved sizes
+
+
+class Inside(HookSlot):
+    """Stands for a hook when the program runs again: calls what was registered in the call at hand."""
+
+    __slots__ = ("hooks",)
+
+    def __init__(self, hooks: Any, kind: str) -> None:
+        super().__init__()
+        self.hooks = hooks if kind != "outside" else {}
+
+    def __call__(self, *gradients: Any) -> Any:
+        if len(gradients) == 1 and isinstance(gradients[0], torch.Tensor):
+            return run_all(self.hooks, gradients[0]) if self.hooks else None
+        result = None
+        for hook in list((self.hooks or {}).values()):
+            given = hook(*gradients)
+            if given is not None:
+                result, gradients = given, (given, *gradients[1:])
+        return result
+
+
+class Rerun:
+    """Runs a program again and differentiates it."""
+
+    def __init__(self, program: Callable[..., Any], joint: Joint, state: GlobalState) -> None:
+        self.program, self.state = program, state
+        self.changed = {memory.input for memory in joint.memories if memory.input is not None}
+        self.changed |= set(joint.metadata)
+        self.registrations = {r.slot: (r.number, r.place is None) for r in joint.registrations if r.slot is not None}
+        self.roots = [(index, finder(joint, index)) for index, m in enumerate(joint.memories) if m.edge is not None]
+        self.seen = [index for index, output in enumerate(joint.outputs) if output.edge is not None]
+
+    def __call__(
+        self, number: int, defined: int, needed: int, inputs: list[Any], gradients: list[Any], context: CallContext
+    ) -> list[Any]:
+        create_graph = torch.is_grad_enabled()
+        linked = [value[0].detach().clone() if isinstance(value, tuple) else value for value in inputs]
+        with self.as_before(context):
+            results, changed = self.run(linked, context)
+        edges = {edge_of(value): index for index, value in enumerate(linked) if edge_of(value) is not None}
+        tensors = [find(results, changed) for _, find in self.roots]
+        roots = [(edge_of(tensor), index) for tensor, (index, _) in zip(tensors, self.roots, strict=True)]
+        seen = [(edge_of(results[index]), index) for index in self.seen]
+        stage = build_stages(edges, roots, [pair for pair in seen if pair[0] is not None], tensors)[number]  # type: ignore
+        incoming = [(root, gradients[i]) for i, root in enumerate(stage.roots) if defined >> i & 1]
+        wanted = [source for i, source in enumerate(stage.sources) if needed >> i & 1]
+        found = iter(
+            torch.autograd.grad(
+                [GradientEdge(*root.edge) for root, _ in incoming],
+                [GradientEdge(*source.edge) for source in wanted],
+                [gradient for _, gradient in incoming],
+                create_graph=create_graph,
+                allow_unused=True,
+            )
+        )
+        return [next(found) if needed >> i & 1 else None for i in range(len(stage.sources))]
+
+    def run(self, linked: list[Any], context: CallContext) -> tuple[list[Any], dict[int, Any]]:
+        given = list(linked)
+        for index in self.changed:
+            given[index] = given[index].clone()
+        for slot, (number, inside) in self.registrations.items():
+            given[slot] = Inside(context.hooks[number] if inside else None, "inside" if inside else "outside")
+        results = self.program(*given)
+        listed = list(results) if isinstance(results, (list, tuple)) else [results]
+        return listed, {index: given[index] for index in self.changed}
+
+    @contextlib.contextmanager
+    def as_before(self, context: CallContext) -> Iterator[None]:
+        """The state of torch, and of its random numbers, in which the program ran first."""
+        now, numbers = GlobalState(), None
+        if context.random_state is not None:
+            numbers = torch.get_rng_state()
+            torch.set_rng_state(context.random_state)
+        self.state.restore()
+        try:
+            with torch.enable_grad():
+                yield
+        finally:
+            now.restore()
+            if numbers is not None:
+                torch.set_rng_state(numbers)
+
+
+def finder(joint: Joint, index: int) -> Callable[[list[Any], dict[int, Any]], torch.Tensor]:
+    """How to find the tensor at a root when the program has run again."""
+    memory = joint.memories[index]
+    if memory.input is not None:
+        owner = memory.input
+        return lambda results, changed: changed[owner]
+    for place, output in enumerate(joint.outputs):
+        if output.kind == "memory" and output.index == index:
+            if output.view is None:
+                return lambda results, changed: results[place]
+    for place, output in enumerate(joint.outputs):
+        if output.kind == "memory" and output.index == index and output.edge is not None:
+            return lambda results, changed: results[place]._base
+    return unfindable
+
+
+def unfindable(results: list[Any], changed: dict[int, Any]) -> torch.Tensor:
+    raise RuntimeError("Kiln cannot differentiate this compiled function twice: a tensor inside is out of reach.")

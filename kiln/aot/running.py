@@ -1,0 +1,199 @@
+"""Running a captured graph during a trace: node by node, each with the user's line, hooks noted rather than called."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.fx
+
+from ..capture import checkpoints, registrations
+from .hooks import run_hook, run_node_hook, run_node_prehook
+from .schemas import Unsupported
+
+Edge = tuple[Any, int]
+
+
+@dataclass(eq=False)
+class Registration:
+    """A hook that the graph registers. ``place`` says where it goes: ("input" | "memory" | "output", index), or inside."""
+
+    kind: str
+    slot: int | None  # which input of the graph stands for the hook
+    edge: Edge
+    number: int  # among the registrations
+    place: tuple[str, int] | None = None
+
+    def settle(self, visible: dict[Edge, tuple[str, int]]) -> None:
+        if self.kind in ("register_hook", "register_post_accumulate_grad_hook", "retain_grad"):
+            self.place = visible.get(self.edge)
+
+
+class SlotInput:
+    """Stands for a slot of hooks among the inputs of a trace."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+
+
+class Runner:
+    """Runs a program over fakes."""
+
+    def __init__(self, recorder: Any) -> None:
+        self.recorder = recorder
+        self.registrations: list[Registration] = []
+        self.drew_numbers = False
+
+    def run(self, program: Any, inputs: Sequence[Any]) -> list[Any]:
+        if isinstance(program, torch.fx.GraphModule):
+            given = [SlotInput(i) if isinstance(v, registrations.HookSlot) else v for i, v in enumerate(inputs)]
+            results = self.run_graph(program, given)
+        else:
+            results = program(*inputs)
+        return list(results) if isinstance(results, (list, tuple)) else [results]
+
+    def run_graph(self, module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
+        values: dict[torch.fx.Node, Any] = {}
+        given = iter(inputs)
+        for node in module.graph.nodes:
+            if node.op == "placeholder":
+                values[node] = next(given)
+            elif node.op == "output":
+                return torch.fx.node.map_arg(node.args[0], values.__getitem__)
+            else:
+                values[node] = self.run_node(module, node, values)
+        return ()
+
+    def run_node(self, module: torch.fx.GraphModule, node: torch.fx.Node, values: dict) -> Any:
+        if node.op == "get_attr":
+            return self.attribute(module, str(node.target))
+        self.recorder.about = told_about(node)
+        args, keywords = torch.fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
+        if node.op == "call_method":
+            return getattr(args[0], str(node.target))(*args[1:], **keywords)
+        target: Any = node.target if node.op == "call_function" else module.get_submodule(str(node.target))
+        if node.meta.get("traceable_backward") is False:
+            raise Unsupported(node.meta.get("traceable_reason") or "an autograd function whose backward has effects")
+        rule = RULES.get(target)
+        return rule(self, *args, **keywords) if rule is not None else target(*args, **keywords)
+
+    def attribute(self, module: torch.fx.GraphModule, name: str) -> Any:
+        value: Any = module
+        for part in name.split("."):
+            value = getattr(value, part)
+        if isinstance(value, torch.Tensor):
+            return self.constant(value)
+        return Region(self, value) if isinstance(value, torch.fx.GraphModule) else value
+
+    def constant(self, value: torch.Tensor) -> torch.Tensor:
+        """A tensor that the graph holds, as a fake."""
+        functional = self.recorder.functional
+        mode = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
+        fake = mode.from_tensor(value, static_shapes=True)
+        if not functional.knows(fake):
+            functional.add_constant(value, fake)
+        return fake
+
+    # -- hooks ------------------------------------------------------------------------------------------------------
+
+    def register(self, kind: str, tensor: torch.Tensor, slot: SlotInput | None) -> Registration:
+        edge = torch.autograd.graph.get_gradient_edge(tensor)
+        index = slot.index if slot is not None else None
+        made = Registration(kind, index, (edge.node, edge.output_nr), len(self.registrations))
+        self.registrations.append(made)
+        return made
+
+    def register_hook(self, tensor: torch.Tensor, slot: SlotInput) -> None:
+        made = self.register("register_hook", tensor, slot)
+        tensor.register_hook(lambda gradient: self.call_hook(made, gradient))
+
+    def register_accumulated(self, tensor: torch.Tensor, slot: SlotInput) -> None:
+        self.register("register_post_accumulate_grad_hook", tensor, slot)
+
+    def retain_grad(self, tensor: torch.Tensor) -> None:
+        self.register("retain_grad", tensor, None)
+
+    def register_node_hook(self, tensor: torch.Tensor, slot: SlotInput) -> None:
+        made = self.register("register_node_hook", tensor, slot)
+        assert tensor.grad_fn is not None
+        tensor.grad_fn.register_hook(lambda inputs, outputs: self.call_node(run_node_hook, made, inputs, outputs))
+
+    def register_node_prehook(self, tensor: torch.Tensor, slot: SlotInput) -> None:
+        made = self.register("register_node_prehook", tensor, slot)
+        assert tensor.grad_fn is not None
+        tensor.grad_fn.register_prehook(lambda outputs: self.call_node(run_node_prehook, made, outputs))
+
+    def call_hook(self, made: Registration, gradient: torch.Tensor) -> torch.Tensor | None:
+        """In the backward trace: the hook's call as a node."""
+        if made.place is not None:
+            return None  # it is called outside
+        functional = self.recorder.functional
+        node = functional.emit(run_hook, (made.number, functional.node_of(gradient)), {}, gradient)
+        return self.stand_in(gradient, node)
+
+    def call_node(self, function: Callable, made: Registration, *gradients: Any) -> Any:
+        functional = self.recorder.functional
+        converted = [tuple([functional.convert(part) for part in given]) for given in gradients]
+        node = functional.emit(function, (made.number, *converted), {}, gradients[0])
+        parts = [
+            None if part is None else self.stand_in(part, functional.item(node, index, part))
+            for index, part in enumerate(gradients[0])
+        ]
+        return tuple(parts)
+
+    def stand_in(self, gradient: torch.Tensor, node: torch.fx.Node) -> torch.Tensor:
+        """What a hook gives: a tensor like the one it was given."""
+        result = torch.empty_like(gradient)
+        node.meta["val"] = result
+        self.recorder.functional.own(result, node)
+        return result
+
+    # -- checkpoints ------------------------------------------------------------------------------------------------
+
+    def checkpointed(self, region: Region, passed: tuple, closed: tuple, **options: Any) -> Any:
+        options["preserve_rng_state"] = False  # random operations are tied to each other in the graph
+        return checkpoints.checkpointed(region, passed, closed, **options)  # type: ignore[arg-type]
+
+
+class Region:
+    """A checkpointed part of the graph: run in the forward, and again in the backward."""
+
+    def __init__(self, runner: Runner, module: torch.fx.GraphModule) -> None:
+        self.runner, self.module = runner, module
+        self.drawn: list[torch.fx.Node] | None = None
+
+    def __call__(self, *inputs: Any) -> Any:
+        recorder = self.runner.recorder
+        if self.drawn is None:
+            self.drawn, outer = [], recorder.random
+            recorder.random = self.drawn
+            try:
+                return self.runner.run_graph(self.module, inputs)
+            finally:
+                recorder.random = outer
+        outer_replayed, recorder.replayed = recorder.replayed, iter(self.drawn)
+        try:
+            return self.runner.run_graph(self.module, inputs)
+        finally:
+            recorder.replayed = outer_replayed
+
+
+RULES: dict[Any, Callable] = {
+    registrations.register_hook: Runner.register_hook,
+    registrations.register_post_accumulate_grad_hook: Runner.register_accumulated,
+    registrations.register_node_hook: Runner.register_node_hook,
+    registrations.register_node_prehook: Runner.register_node_prehook,
+    registrations.retain_grad: Runner.retain_grad,
+    checkpoints.checkpointed: Runner.checkpointed,
+}
+
+
+def told_about(node: torch.fx.Node) -> dict[str, Any]:
+    """What a captured node says about the nodes that come of it."""
+    about: dict[str, Any] = {"source_fn": (node.name, node.target), "source_fn_stack": [(node.name, node.target)]}
+    for name in ("stack_trace", "nn_module_stack", "source_fn_stack"):
+        if node.meta.get(name) is not None:
+            about[name] = node.meta[name]
+    return about

@@ -1,0 +1,343 @@
+"""The function that runs a compiled graph in the caller's world: Python text, written for the case at hand.
+
+The graph itself is functional and knows nothing of autograd. Around it: inputs that the program changed get their new
+content; outputs that are inputs or views are made from the real tensors; each stage's autograd node is attached; hooks go
+where they belong. ``print(run.__kiln_text__)`` shows it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import linecache
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from .. import _native
+from ..capture import registrations
+from ..capture.fakes import is_view_of_leaf
+from .functional import SAME_VALUE, Step, View
+from .hooks import open_slot
+from .inputs import InputSpec
+from .joint import Joint, Output
+from .kinds import is_view
+from .rerun import CallContext
+from .stages import Source
+
+_counter = itertools.count()
+REGISTER = {
+    "register_hook": registrations.register_hook,
+    "register_post_accumulate_grad_hook": registrations.register_post_accumulate_grad_hook,
+}
+
+
+class RunText:
+    """Writes the run function of one compiled graph."""
+
+    def __init__(self, joint: Joint, ambient_grad: bool) -> None:
+        self.joint, self.ambient_grad = joint, ambient_grad
+        self.lines: list[str] = []
+        self.namespace: dict[str, Any] = {
+            "set_grad": torch._C._set_grad_enabled,
+            "GradNode": _native.GradNode,
+            "CallContext": CallContext,
+            "set_version": set_version,
+        }
+        self.views: dict[View, str] = {}
+        self.outputs: dict[int, str] = {}
+        self.stage_of: dict[int, int] = {}
+        for number, stage in enumerate(joint.stages):
+            for root in stage.roots:
+                if root.memory is not None:
+                    self.stage_of[root.memory] = number
+
+    # -- the whole --------------------------------------------------------------------------------------------------
+
+    def write(
+        self,
+        forward: Callable,
+        eager: Callable,
+        stages: list[tuple[str, Callable, Callable, list[int]]],
+        saved: tuple[list[int], list[int]],
+        holds: dict[int, str],
+    ) -> Callable[..., list[Any]]:
+        """``stages``: name, backward, higher, which saved tensors; ``saved``: places of tensors and numbers among the
+        forward's results; ``holds``: changed inputs that are kept for running again, and how."""
+        joint = self.joint
+        self.namespace.update(forward=forward, eager=eager)
+        self.check_inputs()
+        self.bind_symbols()
+        self.register_on_inputs()
+        self.prepare(stages, holds)
+        tensors, numbers = saved
+        results = [f"m{i}" for i in range(len(joint.memories))] + [f"n{i}" for i in range(len(joint.numbers))]
+        results += [f"s{i}" for i in range(len(tensors))] + [f"k{i}" for i in range(len(numbers))]
+        given = ", ".join(f"i{i}" for i, node in enumerate(joint.input_nodes) if node is not None)
+        self.add("set_grad(False)")
+        self.add("try:")
+        self.add(f"    {', '.join(results)}{',' if results else 'none'} = forward([{given}])")
+        for index in joint.metadata:
+            self.change_metadata(index)
+        for index, memory in enumerate(joint.memories):
+            if memory.input is not None:
+                self.add(f"    i{memory.input}.copy_(m{index})")
+        self.add("finally:")
+        self.add(f"    set_grad({self.ambient_grad})")
+        self.set_versions()
+        for index, memory in enumerate(joint.memories):
+            if memory.input is None and is_view(memory.storage.node):
+                self.add(f"m{index} = m{index}.detach()")  # what the program made was no view
+        self.make_visible(None)
+        if stages:
+            hooks = ", ".join(
+                f"h{r.number}" if r.slot is not None and r.place is None else "None" for r in joint.registrations
+            )
+            state = "state" if joint.random else "None"
+            self.add(
+                f"context = CallContext(({hooks}{',' if hooks else ''}), {state}, ({''.join(f'k{i}, ' for i in range(len(numbers)))}))"
+            )
+        for number, (name, backward, higher, used) in enumerate(stages):
+            self.attach(number, name, backward, higher, used, holds)
+        self.register_on_outputs()
+        if joint.grad_mode is not None:
+            self.add(f"set_grad({joint.grad_mode})")
+        self.add(f"return [{', '.join(self.output_text(i, output) for i, output in enumerate(joint.outputs))}]")
+        return self.compile()
+
+    def add(self, line: str) -> None:
+        self.lines.append(line)
+
+    def bind(self, value: Any, hint: str) -> str:
+        name = f"{hint}_{len(self.namespace)}"
+        self.namespace[name] = value
+        return name
+
+    def compile(self) -> Callable[..., list[Any]]:
+        parameters = ", ".join(f"i{i}" for i in range(len(self.joint.specs)))
+        body = "\n".join(f"    {line}" for line in self.lines)
+        text = f"def run({parameters}):\n{body}\n"
+        file = f"<kiln run {next(_counter)}>"
+        linecache.cache[file] = (len(text), None, text.splitlines(True), file)
+        exec(compile(text, file, "exec"), self.namespace)
+        run = self.namespace["run"]
+        run.__kiln_text__ = text
+        return run
+
+    # -- before the graph -------------------------------------------------------------------------------------------
+
+    def check_inputs(self) -> None:
+        """What the trace took for granted and no guard says: that what gets a new history may get one."""
+        replaced = [
+            memory.input for memory in self.joint.memories if memory.input is not None and memory.edge is not None
+        ]
+        if not replaced:
+            return
+        self.namespace["is_view_of_leaf"] = is_view_of_leaf
+        tests = " or ".join(f"i{i}.is_leaf or is_view_of_leaf(i{i})" for i in replaced)
+        everything = ", ".join(f"i{i}" for i in range(len(self.joint.specs)))
+        self.add(f"if {tests}: return eager({everything})")
+
+    def bind_symbols(self) -> None:
+        """Names for the symbolic sizes that views and hidden places need."""
+        known: set[str] = set()
+        for index, spec in enumerate(self.joint.specs):
+            if isinstance(spec, InputSpec):
+                for dim, size in enumerate(spec.size):
+                    self.bind_symbol(size, f"i{index}.size({dim})", known)
+                for dim, size in enumerate(spec.stride):
+                    self.bind_symbol(size, f"i{index}.stride({dim})", known)
+            else:
+                self.bind_symbol(spec, f"i{index}", known)
+
+    def bind_symbol(self, value: Any, text: str, known: set[str]) -> None:
+        if isinstance(value, torch.SymInt) and value.node.expr.is_symbol and str(value.node.expr) not in known:
+            known.add(str(value.node.expr))
+            self.add(f"{value.node.expr} = {text}")
+
+    def register_on_inputs(self) -> None:
+        for registration in self.joint.registrations:
+            if registration.place is not None and registration.place[0] == "input":
+                self.register(registration, f"i{registration.place[1]}")
+
+    def register(self, registration: Any, tensor: str) -> None:
+        if registration.kind == "retain_grad":
+            self.add(f"{tensor}.retain_grad()")
+            return
+        function = self.bind(REGISTER[registration.kind], registration.kind)
+        self.add(f"{function}({tensor}, i{registration.slot})")
+
+    def prepare(self, stages: list, holds: dict[int, str]) -> None:
+        for registration in self.joint.registrations:
+            if registration.slot is not None and registration.place is None:
+                self.namespace["open_slot"] = open_slot
+                self.add(f"h{registration.number} = open_slot(i{registration.slot})")
+        for index in self.joint.versions:
+            self.add(f"before{index} = i{index}._version")
+        if not stages:
+            return
+        if self.joint.random:
+            self.namespace["get_rng_state"] = torch.get_rng_state
+            self.add("state = get_rng_state()")
+        for index, how in holds.items():
+            self.add(f"held{index} = {how.format(name=f'i{index}')}")
+        for index in self.old_edges():
+            self.add(f"old{index} = i{index}.clone()")
+
+    def old_edges(self) -> set[int]:
+        """Inputs with a new history whose old one a later stage leads to."""
+        replaced = {
+            memory.input for memory in self.joint.memories if memory.input is not None and memory.edge is not None
+        }
+        later = [source for stage in self.joint.stages[1:] for source in stage.sources if source.kind == "input"]
+        return {source.index for source in later if source.index in replaced}
+
+    # -- after the graph --------------------------------------------------------------------------------------------
+
+    def change_metadata(self, index: int) -> None:
+        """``transpose_`` and its like, done to the real input."""
+        for view in self.joint.metadata[index].path()[1:]:
+            step = view.step
+            assert step is not None
+            if step.function in SAME_VALUE:
+                continue
+            packet = getattr(torch.ops.aten, step.function._opname + "_")
+            function = self.bind(getattr(packet, step.function._overloadname), "change")
+            self.add(f"    {function}({self.arguments(f'i{index}', step)})")
+
+    def set_versions(self) -> None:
+        copied = {memory.input for memory in self.joint.memories if memory.input is not None}
+        metadata = {index: len(view.path()) - 1 for index, view in self.joint.metadata.items()}
+        for index, count in self.joint.versions.items():
+            if count != (index in copied) + metadata.get(index, 0):
+                self.add(f"set_version(i{index}, before{index} + {count})")
+        for index in copied - set(self.joint.versions):
+            self.add(f"set_version(i{index}, i{index}._version - 1)")
+        for index, memory in enumerate(self.joint.memories):
+            if memory.input is None and memory.root._version > 0:
+                self.add(f"set_version(m{index}, {memory.root._version})")
+
+    def make_visible(self, stage: int | None) -> None:
+        """The outputs that are views of what is there by now."""
+        for index, output in enumerate(self.joint.outputs):
+            if output.view is not None and index not in self.outputs and self.ready_after(output) == stage:
+                self.outputs[index] = self.view_text(output.view, self.base_text(output))
+
+    def ready_after(self, output: Output) -> int | None:
+        if output.kind == "memory":
+            return self.stage_of.get(output.index)
+        for index, memory in enumerate(self.joint.memories):
+            if memory.input == output.index:
+                return self.stage_of.get(index)
+        return None
+
+    def base_text(self, output: Output) -> str:
+        return f"i{output.index}" if output.kind == "input" else self.memory_text(output.index)
+
+    def memory_text(self, index: int) -> str:
+        memory = self.joint.memories[index]
+        return f"m{index}" if memory.input is None else f"i{memory.input}"
+
+    def view_text(self, view: View, base: str) -> str:
+        """Lines that make a view; gives its name."""
+        if view.parent is None:
+            return base
+        known = self.views.get(view)
+        if known is not None:
+            return known
+        source = self.view_text(view.parent, base)
+        step = view.step
+        assert step is not None
+        name = self.views[view] = f"v{len(self.views)}"
+        function = self.bind(step.function, step.function._opname)
+        item = f"[{step.index}]" if step.index is not None else ""
+        call = f"{name} = {function}({self.arguments(source, step)}){item}"
+        if step.differentiable == self.ambient_grad:
+            self.add(call)
+        else:
+            self.add(f"set_grad({step.differentiable})")
+            self.add(call)
+            self.add(f"set_grad({self.ambient_grad})")
+        return name
+
+    def arguments(self, source: str, step: Step) -> str:
+        given = [source, *[self.text(value) for value in step.rest]]
+        return ", ".join(given + [f"{name}={self.text(value)}" for name, value in step.keywords.items()])
+
+    def text(self, value: Any) -> str:
+        if isinstance(value, torch.SymInt):
+            return number_text(value)
+        if isinstance(value, (list, tuple)):
+            return "[" + ", ".join(self.text(part) for part in value) + "]"
+        if value is None or isinstance(value, (int, float, bool, str)):
+            return repr(value)
+        return self.bind(value, "value")
+
+    # -- autograd ---------------------------------------------------------------------------------------------------
+
+    def attach(
+        self, number: int, name: str, backward: Callable, higher: Callable, used: list[int], holds: dict[int, str]
+    ) -> None:
+        stage = self.joint.stages[number]
+        following = "".join(f"{self.following(source)}, " for source in stage.sources)
+        held = "".join(f"{self.held(index, holds)}, " for index in range(len(self.joint.specs)))
+        node = f"node{number}"
+        self.namespace[f"backward{number}"], self.namespace[f"higher{number}"] = backward, higher
+        self.add(f"{node} = GradNode({name!r}, backward{number}, higher{number}, context, ({held}), ({following}))")
+        for root in stage.roots:
+            if root.memory is None:
+                self.add(f"{node}.hidden({self.hidden(root)})")
+                continue
+            memory = self.joint.memories[root.memory]
+            method = "output" if memory.input is None else "replaced"
+            self.add(f"{node}.{method}({self.memory_text(root.memory)})")
+        self.make_visible(number)
+        self.add(f"{node}.save({', '.join(f's{i}' for i in used)})")
+
+    def hidden(self, root: Any) -> str:
+        told = root.edge[0]._input_metadata[root.edge[1]]
+        sizes = self.text(list(told.shape)).replace("[", "(", 1)[:-1]
+        closing = ",)" if len(told.shape) else ")"
+        return f"{sizes}{closing}, {self.bind(told.dtype, 'dtype')}, {self.bind(told.device, 'device')}"
+
+    def held(self, index: int, holds: dict[int, str]) -> str:
+        if index in holds:
+            return f"held{index}"
+        return f"i{index}" if not isinstance(self.joint.inputs[index], registrations.HookSlot) else "None"
+
+    def following(self, source: Source) -> str:
+        if source.kind == "input":
+            return f"old{source.index}" if source.index in self.old_edges() else f"i{source.index}"
+        if source.kind == "memory":
+            return self.memory_text(source.index)
+        if source.kind == "output":
+            return self.output_text(source.index, self.joint.outputs[source.index])
+        return f"(node{source.stage}, {source.index})"
+
+    def register_on_outputs(self) -> None:
+        for registration in self.joint.registrations:
+            if registration.place is None or registration.place[0] == "input":
+                continue
+            kind, index = registration.place
+            tensor = self.memory_text(index) if kind == "memory" else self.output_text(index, self.joint.outputs[index])
+            self.register(registration, tensor)
+
+    # -- results ----------------------------------------------------------------------------------------------------
+
+    def output_text(self, index: int, output: Output) -> str:
+        if output.kind == "constant":
+            return self.text(output.value)
+        if output.kind == "number":
+            return f"n{output.index}"
+        return self.outputs.get(index) or self.base_text(output)
+
+
+def number_text(value: torch.SymInt) -> str:
+    """A symbolic size as Python over the names of its symbols."""
+    from torch.utils._sympy.printers import PythonPrinter
+
+    return PythonPrinter().doprint(value.node.expr)
+
+
+def set_version(tensor: torch.Tensor, version: int) -> None:
+    torch._C._autograd._unsafe_set_version_counter((tensor,), (version,))

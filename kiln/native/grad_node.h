@@ -1,0 +1,171 @@
+// GradNode: one compiled backward in torch's autograd graph. What its translation units share.
+#pragma once
+
+#include "native.h"
+
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/autograd/saved_variable.h>
+
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+namespace kiln {
+
+using torch::autograd::Edge;
+using torch::autograd::edge_list;
+using torch::autograd::Node;
+using torch::autograd::SavedVariable;
+using torch::autograd::variable_list;
+
+// torch 2.13 holds nodes by c10::intrusive_ptr, releases before it by std::shared_ptr.
+using NodePointer = decltype(Edge::function);
+
+template <class Kind, class... Arguments>
+NodePointer make_node(Arguments&&... arguments) {
+  if constexpr (std::is_same_v<NodePointer, std::shared_ptr<Node>>) {
+    // torch's own deleter takes a long chain of nodes apart without recursion.
+    return std::shared_ptr<Kind>(new Kind(std::forward<Arguments>(arguments)...), [](Kind* node) { deleteNode(node); });
+  } else {
+    return c10::make_intrusive<Kind>(std::forward<Arguments>(arguments)...);
+  }
+}
+
+// Holds the GIL, which costs little where the thread has it already.
+class Gil {
+ public:
+  Gil() : state_(PyGILState_Ensure()) {}
+  ~Gil() { PyGILState_Release(state_); }
+  Gil(const Gil&) = delete;
+  Gil& operator=(const Gil&) = delete;
+
+ private:
+  PyGILState_STATE state_;
+};
+
+// The Python error now set, as the C++ exception that torch turns back into it, on whichever thread.
+[[noreturn]] inline void raise() {
+  python_error error;
+  error.persist();
+  throw error;
+}
+
+// What a function called from Python does with an exception.
+inline PyObject* translated() {
+  torch::translate_exception_to_python(std::current_exception());
+  return nullptr;
+}
+
+inline bool is_tensor(PyObject* object) {
+  return THPVariable_CheckExact(object) ||
+         PyType_IsSubtype(Py_TYPE(object), reinterpret_cast<PyTypeObject*>(THPVariableClass));
+}
+
+// The same data and version counter in a tensor of its own, without history.
+at::Tensor without_history(const at::Tensor& tensor);
+
+// Hands its gradients on, by default the i-th to the i-th edge. It gives a tensor one edge of an existing node as history.
+struct Passage : Node {
+  explicit Passage(edge_list&& edges) : Node(std::move(edges)) {}
+  variable_list apply(variable_list&& gradients) override { return std::move(gradients); }
+  std::string name() const override { return "KilnPassage"; }
+};
+
+// The inputs of a graph, kept to run it again: their data and where their gradients go. A tensor that has, or by an
+// in-place operation could get, a history is kept as a copy without one, so that a later `input.add_(output)` makes no
+// cycle of references.
+class HeldInputs {
+ public:
+  // Takes a tuple. With the GIL held, as for all of it.
+  explicit HeldInputs(PyObject* inputs);
+  ~HeldInputs();
+  HeldInputs(const HeldInputs&) = delete;
+  HeldInputs& operator=(const HeldInputs&) = delete;
+
+  // A new list: tensors that had a gradient edge as fresh tensors whose history is a Passage to it, the rest as it is.
+  // Throws eager's error when a tensor was changed since.
+  Owned linked() const;
+
+ private:
+  enum class Kind : uint8_t { object, constant, leaf, copy };
+  struct Record {
+    uint32_t version = 0;
+    Kind kind = Kind::object;
+  };
+  struct Copy {
+    size_t place;
+    at::Tensor data;
+    Edge edge;
+  };
+
+  Record hold(size_t place, PyObject* value);
+  Owned linked_at(size_t place, const Copy* copy) const;
+
+  // The tuple given, or one with None in place of what `copies_` holds.
+  PyObject* values_;
+  std::vector<Record> records_;
+  std::vector<Copy> copies_;
+};
+
+// What all nodes made by one compiled graph have in common.
+struct Recipe {
+  Recipe(std::string name, PyObject* backward, PyObject* higher);
+  ~Recipe();
+  Recipe(const Recipe&) = delete;
+  Recipe& operator=(const Recipe&) = delete;
+
+  const std::string name;
+  PyObject* const backward;
+  PyObject* const higher;
+};
+
+// The state below is read and changed with the GIL held. What a running backward uses it owns jointly, so that another
+// thread that frees the node in the meantime does no harm.
+class GradNode : public Node {
+ public:
+  GradNode(std::shared_ptr<const Recipe> recipe, PyObject* context, std::shared_ptr<const HeldInputs> held,
+           edge_list&& edges);
+  ~GradNode() override;
+
+  std::string name() const override { return recipe_->name; }
+  void release_variables() override;
+
+  // Gives the tensor this node as history; its gradient is the next one of this node.
+  uint32_t add_output(const at::Tensor& tensor);
+  // The same for a tensor that was changed in place.
+  uint32_t add_replaced(const at::Tensor& tensor);
+
+  // Keeps these objects, tensors or None, for the backward. After all outputs were added: a saved output is known by its
+  // history.
+  void save(PyObject* const* values, size_t count);
+
+  // New lists. Each throws eager's error when this was freed.
+  Owned unpack_saved();
+  Owned rerun_inputs();
+
+ protected:
+  variable_list apply(variable_list&& gradients) override;
+
+ private:
+  using Saved = std::vector<SavedVariable>;
+
+  SavedVariable kept(const at::Tensor& tensor);
+  bool comes_after(const Node* other) const;
+  void check_not_freed() const;
+  void forget();
+  Owned mask_of_needed() const;
+  Owned call_backward(PyObject* defined, PyObject* needed, PyObject* gradients);
+  Owned call_higher(const HeldInputs& held, PyObject* context, PyObject* defined, PyObject* needed,
+                    PyObject* gradients) const;
+
+  std::shared_ptr<const Recipe> recipe_;
+  PyObject* context_;
+  std::shared_ptr<const HeldInputs> held_;
+  std::shared_ptr<const Saved> saved_;
+  bool saved_something_ = false;
+};
+
+}  // namespace kiln

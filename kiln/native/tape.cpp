@@ -1,0 +1,104 @@
+// Cutting autograd's graph: edges that lead to a given place are made to end in nodes of our own, so that a backward
+// pass over one part of the graph stops there. Used on graphs of fake tensors, while tracing.
+#include "grad_node.h"
+
+#include <torch/csrc/autograd/python_cpp_function.h>
+
+#include <map>
+#include <unordered_map>
+#include <vector>
+
+namespace kiln {
+namespace {
+
+// Where a gradient stops. It has nothing to run.
+struct Cut : Node {
+  // Takes gradients like those of the output that it stands for.
+  explicit Cut(const torch::autograd::InputMetadata& gradient) { input_metadata_.emplace_back(gradient); }
+  torch::autograd::variable_list apply(torch::autograd::variable_list&&) override { return {}; }
+  std::string name() const override { return "KilnCut"; }
+};
+
+struct Tape {
+  std::unordered_map<PyObject*, NodePointer> nodes;
+  std::vector<Owned> objects;
+
+  void walk(const at::Tensor& root) {
+    std::vector<NodePointer> pending;
+    auto edge = torch::autograd::impl::gradient_edge(root);
+    if (edge.function) pending.push_back(edge.function);
+    while (!pending.empty()) {
+      NodePointer node = pending.back();
+      pending.pop_back();
+      PyObject* object = torch::autograd::functionToPyObject(node);
+      if (!nodes.emplace(object, node).second) {
+        Py_DECREF(object);
+        continue;
+      }
+      objects.emplace_back(object);
+      for (const auto& next : node->next_edges()) {
+        if (next.function) pending.push_back(next.function);
+      }
+    }
+  }
+};
+
+// cut_edges(tensors, [(consumer, index, node, number), …]) -> [cut node, …]: the consumer's edge at an index, which leads to
+// a node's number-th output, ends in a cut node instead; equal places share one.
+PyObject* cut_edges(PyObject*, PyObject* args) {
+  PyObject *tensors, *edges;
+  if (!PyArg_ParseTuple(args, "OO", &tensors, &edges)) return nullptr;
+  try {
+    Tape tape;
+    Owned roots(PySequence_Fast(tensors, "tensors"));
+    if (!roots) return nullptr;
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(roots.get()); ++i) {
+      PyObject* tensor = PySequence_Fast_GET_ITEM(roots.get(), i);
+      if (!THPVariable_Check(tensor)) {
+        PyErr_SetString(PyExc_TypeError, "cut_edges: tensors expected");
+        return nullptr;
+      }
+      tape.walk(THPVariable_Unpack(tensor));
+    }
+    Owned wanted(PySequence_Fast(edges, "edges"));
+    Owned result(PyList_New(0));
+    if (!wanted || !result) return nullptr;
+    std::map<std::pair<Node*, long>, NodePointer> cuts;
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(wanted.get()); ++i) {
+      PyObject *consumer, *target;
+      long index, number;
+      if (!PyArg_ParseTuple(PySequence_Fast_GET_ITEM(wanted.get(), i), "OlOl", &consumer, &index, &target, &number)) {
+        return nullptr;
+      }
+      auto from = tape.nodes.find(consumer);
+      auto to = tape.nodes.find(target);
+      if (from == tape.nodes.end() || to == tape.nodes.end()) {
+        PyErr_SetString(PyExc_ValueError, "cut_edges: a node that the tensors do not lead to");
+        return nullptr;
+      }
+      NodePointer& cut = cuts[{to->second.get(), number}];
+      if (!cut) {
+        cut = make_node<Cut>(to->second->input_metadata(static_cast<size_t>(number)));
+      }
+      // Not set_next_edge, which wants a node without parents: a cut has the lowest topological number, so theirs stay true.
+      from->second->next_edges().at(static_cast<size_t>(index)) = Edge(cut, 0);
+      Owned object(torch::autograd::functionToPyObject(cut));
+      if (!object || PyList_Append(result.get(), object.get()) < 0) return nullptr;
+    }
+    return result.release();
+  } catch (const std::exception& error) {
+    PyErr_SetString(PyExc_RuntimeError, error.what());
+    return nullptr;
+  }
+}
+
+PyMethodDef methods[] = {
+    {"cut_edges", cut_edges, METH_VARARGS, "Make edges of autograd's graph end in nodes of their own."},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+}  // namespace
+
+int add_tape(PyObject* module) { return PyModule_AddFunctions(module, methods); }
+
+}  // namespace kiln
