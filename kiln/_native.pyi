@@ -152,3 +152,57 @@ class GuardProgram:
         same_constant: Callable[[Any, Any], bool],
     ) -> None: ...
     def __call__(self, *roots: Any) -> tuple[Any, ...] | bool: ...
+
+class GradNode:
+    """One compiled backward in autograd's graph, while it is being built; ``tensor.grad_fn`` is a ``KilnBackward``.
+
+    ``following`` says where gradients go: to a tensor's gradient edge (nowhere if it requires none), to the k-th gradient
+    of another node by ``(node, k)``, or nowhere (None). ``inputs`` are the inputs of the graph, held without their
+    history to run it again: a tensor changed in the meantime is eager's version error then. ``context`` is handed to
+    the callables. Then the outputs, in the order of the gradients, and at the end what backward needs, once.
+
+    The engine calls ``backward(defined, needed, saved, gradients, context)``: two ints, bit i for the i-th gradient that
+    is there or wanted; a list of the saved tensors, and one of the gradients (None where undefined), which the callee
+    may empty, since nobody else holds them unless the graph is retained. The result has a tensor or None for each of
+    ``following``. While a graph of the backward is made (``create_graph=True``), and where ``backward`` gave
+    NotImplemented, ``higher(defined, needed, inputs, gradients, context)`` is called instead, with a list of the inputs
+    that lead to the real ones in autograd's graph.
+
+    Saved tensors are autograd's own: default hooks pack them, changes in place are noticed, a second backward is eager's
+    error. They are freed together with the context and the inputs, before ``backward`` is called unless the graph is
+    retained. A node that saved nothing frees nothing and can run again.
+    """
+
+    def __new__(
+        cls,
+        name: str,
+        backward: Callable[[int, int, list[Any], list[Any], Any], Any],
+        higher: Callable[[int, int, list[Any], list[Any], Any], Any],
+        context: Any,
+        inputs: tuple[Any, ...],
+        following: tuple[torch.Tensor | tuple[Any, int] | None, ...],
+        /,
+    ) -> GradNode: ...
+    @property
+    def grad_fn(self) -> Any:
+        """The node as torch shows it."""
+    def output(self, tensor: torch.Tensor, /) -> int:
+        """A fresh tensor gets this node as history; the number of its gradient."""
+    def outputs(self, *tensors: torch.Tensor | None) -> None:
+        """Each as by ``output``, or ``output_none`` for None."""
+    def output_none(self) -> int:
+        """A number for an output that has no gradient."""
+    def replaced(self, tensor: torch.Tensor, /) -> int:
+        """Like ``output`` for a tensor that was changed in place; for a view its base's history changes, as in eager."""
+    def hidden(self, *like: Any) -> int:
+        """``hidden(tensor)`` or ``hidden(sizes, dtype, device)``: a gradient that no tensor stands for."""
+    def save(self, *tensors: torch.Tensor | None) -> None: ...
+
+def bump_version(tensor: torch.Tensor, times: int, /) -> None:
+    """As if the tensor had been changed in place so often."""
+
+def with_history_of(value: torch.Tensor, origin: torch.Tensor | tuple[Any, int] | None, /) -> torch.Tensor:
+    """The data and version counter of one tensor with the gradient edge of another (as in ``following``)."""
+
+def shared_storages(*tensors: Any) -> tuple[int, ...]:
+    """For each the place of the first with the same storage; its own for what is no tensor or has no storage."""
