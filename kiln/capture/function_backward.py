@@ -102,30 +102,28 @@ def is_stand_in(node: object) -> bool:
 
 # -- whether a backward may be run once for all times ---------------------------------------------------------------
 
-_UNTRACEABLE: weakref.WeakKeyDictionary[type, tuple[object, str]] = weakref.WeakKeyDictionary()
-"""Classes whose backward depends on more, or does more, than a trace shows: (the method, why)."""
+_UNTRACEABLE: weakref.WeakKeyDictionary[types.FunctionType, str] = weakref.WeakKeyDictionary()
+"""Backwards that depend on more, or do more, than a trace shows, and why."""
 
 
 def mark_traceable(
     trace: Trace, node: torch.fx.Node, call_made: FunctionCall, saved: tuple, needs: tuple[bool, ...], outputs: object
 ) -> None:
     """Say on a node whether its backward may be traced. Finding that it may not undoes nothing: capture starts over."""
-    cls = call_made.cls
     if not any(leaf.requires_grad for leaf in tensor_leaves(outputs)):
         node.meta["traceable_backward"] = True  # there is none
         return
-    method = backward_of(trace, cls)
-    known = _UNTRACEABLE.get(cls)
-    if known is None or known[0] is not method:
+    method = backward_of(trace, call_made.cls)
+    known = _UNTRACEABLE.get(method)
+    if known is None:
         reason = why_untraceable(trace, call_made, saved, needs, outputs)
         if reason is not None:
-            _UNTRACEABLE[cls] = (method, reason)
+            _UNTRACEABLE[method] = reason
             trace.outdated = True
             raise Restart
-        known = None
     node.meta["traceable_backward"] = known is None
     if known is not None:
-        node.meta["traceable_reason"] = known[1]
+        node.meta["traceable_reason"] = known
 
 
 def why_untraceable(
@@ -164,9 +162,9 @@ def problem_of(
     except Raised as raised:
         if not may_raise:
             return f"{call_made.cls.__qualname__}.backward raises {type(raised.error).__name__}"
-    for source, value in reads:
-        if not is_fixed(source, value):
-            return f"{call_made.cls.__qualname__}.backward reads {source.describe()}, which may change before it runs"
+    unsettled = [source for source, value in reads if not is_fixed(trace, source, value)]
+    if unsettled:
+        return f"{call_made.cls.__qualname__}.backward reads {unsettled[0].describe()}, which may change before it runs"
     return None
 
 
@@ -207,16 +205,27 @@ def is_settled(trace: Trace, value: object) -> bool:
     return isinstance(value, (*plain, torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool, types.FunctionType))
 
 
-def is_fixed(source: Source, value: object) -> bool:
+def is_fixed(trace: Trace, source: Source, value: object) -> bool:
     """Whether something from outside is what programs define once: code, not data."""
-    if isinstance(value, types.CellType):
-        return cell_is_empty(value) or is_fixed(source, value.cell_contents)
     if isinstance(value, (*IDENTITY_TYPES, *TORCH_CONSTANTS, types.FunctionType, enum.Enum)):
         return True
     base = getattr(source, "base", None)
+    if isinstance(value, types.CellType):
+        return cell_is_empty(value) or is_of_library(trace, base) or is_fixed(trace, source, value.cell_contents)
     if isinstance(base, GlobalsOf) and base.owner is not None:
         return base.owner.value.get("__name__", "").split(".")[0] in FIXED_MODULES  # type: ignore[attr-defined]
+    if isinstance(source, Attribute) and source.name == "cell_contents":
+        return True  # the cell was looked at before
     return isinstance(base, Attribute) and base.name in ("__defaults__", "__kwdefaults__")
+
+
+def is_of_library(trace: Trace, source: object) -> bool:
+    """Whether this is ``function.__closure__`` of a function of torch's, or of another library that is well known."""
+    if not isinstance(source, Attribute) or source.name != "__closure__":
+        return False
+    functions = [each for each in trace.keep if isinstance(each, types.FunctionType)]
+    owner = next((each for each in functions if trace.sources.get(id(each)) == source.base), None)
+    return owner is not None and owner.__globals__.get("__name__", "").split(".")[0] in FIXED_MODULES
 
 
 FIXED_MODULES = frozenset({*sys.stdlib_module_names, "torch", "numpy"})

@@ -7,6 +7,7 @@ import random
 
 import pytest
 import torch
+from torch.amp import custom_bwd
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
@@ -69,6 +70,10 @@ def choosing(ctx, grad):
     return grad if grad.sum() > 0 else -grad
 
 
+def cast_as_before(ctx, x):
+    ctx._fwd_used_autocast, ctx._dtype = False, torch.bfloat16
+
+
 def put(name, value):
     return lambda ctx, x: setattr(ctx, name, value(x) if callable(value) else value)
 
@@ -82,6 +87,7 @@ TRACEABLE = {
     "helper function": function("Helper", lambda ctx, grad: twice(grad)),
     "constants of libraries": function("Library", lambda ctx, grad: grad.to(torch.float32) * math.pi),
     "differentiable once": function("Once", once_differentiable(lambda ctx, grad: grad * ctx.saved_tensors[0])),
+    "autocast as in forward": function("Cast", custom_bwd(lambda ctx, grad: grad, device_type="cpu"), cast_as_before),
     "asks what is needed": function("Needed", lambda ctx, grad: grad if ctx.needs_input_grad[0] else None),
 }
 UNTRACEABLE = {
