@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.fx
@@ -73,9 +73,10 @@ def fill_without_reading(node: Node) -> None:
         return
     if not is_tensor(like) or type(like.meta["val"]) is not type(value):
         return
-    function, number = FILLS[node.target]
-    shape = [size_node(node, like, dim) for dim in range(value.dim())] if node.target in LIKE else list(node.args[1])
-    numbers = () if number is None else (node.args[number],)
+    target, given = cast(torch._ops.OpOverload, node.target), cast(tuple[Any, ...], node.args)
+    function, number = FILLS[target]
+    shape = [size_node(node, like, dim) for dim in range(value.dim())] if target in LIKE else list(given[1])
+    numbers = () if number is None else (given[number],)
     node.target, node.args = function, (shape, *numbers)
     node.kwargs = {"dtype": value.dtype, "layout": value.layout, "device": value.device, "pin_memory": False}
 

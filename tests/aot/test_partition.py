@@ -551,9 +551,23 @@ def test_kinds_of_operators():
         aten.split.Tensor: Kind.VIEW,
         aten._softmax.default: Kind.PASS,
         aten.mm.default: Kind.EXPENSIVE,
-        aten.empty_like.default: Kind.EXPENSIVE,
+        aten.empty_like.default: Kind.CHEAP,
         aten.native_dropout.default: Kind.RANDOM,
         aten.max_pool2d_with_indices.default: Kind.EXPENSIVE,
         operator.add: Kind.EXPENSIVE,
     }
     assert {target: operator_kind(target) for target in wanted} == wanted
+
+
+def test_what_is_filled_does_not_keep_what_it_is_like():
+    def program(x, w):
+        h = x @ w
+        return (torch.full_like(h, 2.0) * x).sum() + h.new_ones(h.shape[0]).sum() * w.sum()
+
+    for symbolic in (False, True):
+        forward, _, count = partition(default_partition, program, (leaf(4, 4), leaf(4, 4)), symbolic=symbolic)
+        assert saved_bytes(forward, count).activation_bytes <= 4 * 4 * 4 + 4
+        assert symbolic or "mm" not in names_of_ops(forward)
+    transposed = lambda x: torch.zeros_like(x.t() * 2) + x.t()  # noqa: E731
+    joint, _ = joint_graph(transposed, leaf(3, 4))
+    assert aten.zeros_like.default in targets(clean_up(joint))  # its strides are those of the tensor
