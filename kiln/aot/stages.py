@@ -35,7 +35,7 @@ class Source:
     """Where gradients go out of a stage: to an input, to something visible, or to a root of an earlier stage."""
 
     edge: Edge
-    kind: str  # "input", "output", "memory", "hidden"
+    kind: str  # "input", "reshaped", "output", "memory", "hidden"
     index: int  # of the input, output or memory; of the root for "hidden"
     stage: int = -1
     gradient: torch.fx.Node | None = None
@@ -53,13 +53,19 @@ def build_stages(
     roots: Sequence[tuple[Edge, int]],
     outputs: Sequence[tuple[Edge, int]],
     tensors: Sequence[torch.Tensor],
+    reshaped: Sequence[tuple[Edge, int]] = (),
 ) -> list[Stage]:
-    """Cut the graph that leads from the roots (with their memories) to the inputs; ``tensors`` are those at the roots."""
+    """Cut the graph that leads from the roots (with their memories) to the inputs.
+
+    ``tensors`` are those at the roots; ``reshaped`` are inputs by the edge they got when their shape was changed.
+    """
     if not roots:
         return []
     visible: dict[Edge, tuple[str, int]] = {}
     for edge, index in roots:
         visible.setdefault(edge, ("memory", index))
+    for edge, index in reshaped:
+        visible.setdefault(edge, ("reshaped", index))
     for edge, index in outputs:
         if edge not in inputs:
             visible.setdefault(edge, ("output", index))
@@ -165,4 +171,4 @@ def edge_of(value: Any) -> Edge | None:
     if value.grad_fn is not None:
         return value.grad_fn, value.output_nr
     with torch.enable_grad(), torch._C._DisableTorchDispatch():  # a leaf: only its views tell; no shapes are needed
-        return value.view_as(value).grad_fn.next_functions[0]
+        return torch.ops.aten.alias.default(value).grad_fn.next_functions[0]
