@@ -116,6 +116,7 @@ def form_in_eager(node: Node, joint: JointGraph) -> Saved:
 
 SCALE = 64  # capacities are bytes times this, so that prices can be fractions of them
 PRICES = {Kind.CHEAP: SCALE // 16, Kind.PASS: SCALE // 4, Kind.RANDOM: SCALE // 16}  # of computing a byte again
+PRICE_OF_CALLING = 512 * SCALE  # an operator again: small tensors are not worth it
 PRICE_OF_MOVING = SCALE // 8  # a byte, from the backward, where it was recorded, to the forward
 SPAN = 16  # how many expensive operators in sequence a value may lie before its recomputation
 ZEROS_AND_ONES = frozenset({"bernoulli"})
@@ -223,7 +224,7 @@ class MinCut:
         if node in self.joint.in_backward:
             self.flow.add_edge(computed, SINK, size * PRICE_OF_MOVING + 1)
         elif kind in PRICES:
-            self.flow.add_edge(SOURCE, computed, size * PRICES[kind] + 1)
+            self.flow.add_edge(SOURCE, computed, size * PRICES[kind] + PRICE_OF_CALLING)
 
     def is_better_copied(self, node: Node) -> bool:
         """Views of memory that changes, or of much more memory than they show."""

@@ -147,9 +147,9 @@ def test_pointwise_chains_are_computed_again():
         h = x @ w
         return (h.sin() * h.cos()).exp().tanh() @ w
 
-    forward, backward, count = partition(min_cut_partition, chain, (leaf(16, 8), leaf(8, 8)))
+    forward, backward, count = partition(min_cut_partition, chain, (leaf(160, 8), leaf(8, 8)))
     activations = [row for row in saved_of(forward, count).values() if not row.is_input]
-    assert [row.bytes for row in activations] == [16 * 8 * 4]
+    assert [row.bytes for row in activations] == [160 * 8 * 4]
     assert names_of_ops(backward).count("exp") == 1 and names_of_ops(forward).count("mm") == 2
 
 
@@ -271,9 +271,14 @@ def test_parameters_are_kept_rather_than_what_is_made_from_them():
     def program(x, w):
         return x @ w.half().float()
 
-    x, w = leaf(4, 8), torch.nn.Parameter(torch.randn(8, 8))
+    x, w = leaf(4, 32), torch.nn.Parameter(torch.randn(32, 32))
     forward, _, count = partition(min_cut_partition, program, (x, w))
     assert saved_bytes(forward, count).activation_bytes == 0
+
+
+def test_small_tensors_are_not_worth_the_work():
+    forward, backward, _ = partition(min_cut_partition, lambda x, w: (x * w).sin().sum(), (leaf(8), leaf(8)))
+    assert names_of_ops(backward).count("mul") == 3  # those of the gradients
 
 
 def test_inputs_that_eager_does_not_keep_are_not_kept_for_nothing():
@@ -332,7 +337,7 @@ def test_recomputation_comes_right_before_its_first_reader():
             x = (x @ w).sin().exp()
         return x
 
-    _, backward, _ = partition(min_cut_partition, program, (leaf(8, 8), leaf(8, 8)))
+    _, backward, _ = partition(min_cut_partition, program, (leaf(80, 8), leaf(8, 8)))
     order = {node: index for index, node in enumerate(backward.graph.nodes)}
     again = [node for node in order if node.op == "call_function" and node.meta["region"] == "forward"]
     assert len(again) >= 4
