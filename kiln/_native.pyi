@@ -156,21 +156,22 @@ class GuardProgram:
 class GradNode:
     """One compiled backward in autograd's graph, while it is being built; ``tensor.grad_fn`` is a ``KilnBackward``.
 
-    ``following`` says where gradients go: to a tensor's gradient edge (nowhere if it requires none), to another node's k-th
-    gradient by ``(node, k)``, or nowhere (None). ``inputs`` are the inputs of the graph, held without their
-    history to run it again: a tensor changed in the meantime is eager's version error then. ``context`` is handed to
-    the callables. Then the outputs, in the order of the gradients, and at the end what backward needs, once.
+    ``following`` says where gradients go: to a tensor's gradient edge (nowhere if it requires none), to another
+    node's k-th gradient by ``(node, k)``, or nowhere (None). ``inputs`` are the inputs of the graph, held without
+    their history to run it again: a tensor changed in the meantime is eager's version error then. ``context`` is
+    handed to the callables. Then the outputs, in the order of the gradients, and at the end what backward needs,
+    once.
 
-    The engine calls ``backward(defined, needed, saved, gradients, context)``: two ints, bit i for the i-th gradient that is
-    there or wanted; a list of the saved tensors, and one of the gradients (None where undefined), which the callee
-    may empty, since nobody else holds them unless the graph is retained. The result has a tensor or None for each of
-    ``following``. While a graph of the backward is made (``create_graph=True``), and where ``backward`` gave
-    NotImplemented, ``higher(defined, needed, inputs, gradients, context)`` is called instead, with a list of the inputs
-    that lead to the real ones in autograd's graph.
+    The engine calls ``backward(defined, needed, saved, gradients, context)``: two ints, bit i for the i-th gradient
+    that is there or wanted; a list of the saved tensors, and one of the gradients (None where undefined), which the
+    callee may empty, since nobody else holds them unless the graph is retained. The result has a tensor or None for
+    each of ``following``. While a graph of the backward is made (``create_graph=True``), and where ``backward`` gave
+    NotImplemented, ``higher(defined, needed, inputs, gradients, context)`` is called instead, with a list of the
+    inputs that lead to the real ones in autograd's graph.
 
     Saved tensors are autograd's own: default hooks pack them, changes in place are noticed, a second backward is
-    eager's error. They are freed together with the context and the inputs, before ``backward`` is called unless the graph is
-    retained. A node that saved nothing frees nothing and can run again.
+    eager's error. They are freed together with the context and the inputs, before ``backward`` is called unless the
+    graph is retained. A node that saved nothing frees nothing and can run again.
     """
 
     def __new__(
