@@ -43,7 +43,8 @@ CHEAP_NAMES = names(
     "_to_copy to cat stack constant_pad_nd flip roll repeat tril triu copy fill full full_like zeros zeros_like ones "
     "ones_like new_zeros new_ones new_full arange eye scalar_tensor linspace slice_scatter select_scatter "
     "diagonal_scatter as_strided_scatter lift_fresh_copy glu hardswish log_sigmoid_forward _prelu_kernel floor_divide "
-    "empty empty_like empty_strided empty_permuted new_empty complex polar expand_copy view_copy permute_copy convert_element_type iota broadcast_tensors"
+    "empty empty_like empty_strided empty_permuted new_empty "
+    "complex polar expand_copy view_copy permute_copy convert_element_type iota broadcast_tensors"
 )
 PASS_NAMES = names(
     "native_layer_norm native_group_norm _fused_rms_norm _softmax _log_softmax native_batch_norm "
