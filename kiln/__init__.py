@@ -2,7 +2,7 @@
 
 import torch  # noqa: F401  (first: the native extension links against it)
 
-from . import exc
+from . import aot, exc
 from .api import (
     allow_in_graph,
     compile,
@@ -24,6 +24,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "allow_in_graph",
+    "aot",
     "compile",
     "config",
     "disable",

@@ -22,10 +22,15 @@ from .schemas import Unsupported
 NO_ADDRESS = "Cannot access data pointer"
 
 
-def compile_or_run(program: Callable[..., Any], inputs: Sequence[Any], compilers: Compilers) -> Callable[..., Any]:
+def compile_or_run(
+    program: Callable[..., Any],
+    inputs: Sequence[Any],
+    compilers: Compilers,
+    compile_with: Callable[..., Callable[..., Any]] = compile_flat,
+) -> Callable[..., Any]:
     """A program compiled; one that cannot be traced faithfully runs as it is, which is told and counted."""
     try:
-        return compile_flat(program, inputs, compilers)
+        return compile_with(program, inputs, compilers)
     except exc.KilnError:
         raise
     except Exception as error:

@@ -26,15 +26,15 @@ class Call:
     """The leaves of a call's arguments, tensors apart from constants."""
 
     spec: TreeSpec
-    tensors: list[torch.Tensor]
-    places: tuple[int, ...]  # of the tensors among the leaves
+    tensors: list[torch.Tensor]  # each once
+    places: tuple[tuple[int, int], ...]  # among the leaves, and which tensor is there
     constants: list[Any]  # the leaves, with None where a tensor is
 
     def arguments(self, tensors: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments with these tensors in place of the call's own."""
         leaves = list(self.constants)
-        for place, tensor in zip(self.places, tensors, strict=True):
-            leaves[place] = tensor
+        for place, index in self.places:
+            leaves[place] = tensors[index]
         args, kwargs = tree_unflatten(leaves, self.spec)
         return tuple(args), kwargs
 
@@ -53,11 +53,15 @@ class Call:
 def take_apart(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
     """A call as its leaves."""
     leaves, spec = tree_flatten((args, kwargs))
-    places = tuple(index for index, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor))
+    tensors: dict[int, tuple[int, torch.Tensor]] = {}
+    places = []
     constants: list[Any] = list(leaves)
-    for place in places:
-        constants[place] = None
-    return Call(spec, [leaves[place] for place in places], places, constants)
+    for place, leaf in enumerate(leaves):
+        if isinstance(leaf, torch.Tensor):
+            index, _ = tensors.setdefault(id(leaf), (len(tensors), leaf))
+            places.append((place, index))
+            constants[place] = None
+    return Call(spec, [tensor for _, tensor in tensors.values()], tuple(places), constants)
 
 
 def constant_key(value: Any) -> Any:
@@ -87,18 +91,20 @@ class Same:
 
 
 def sharing(tensors: Sequence[torch.Tensor]) -> tuple[Any, ...]:
-    """Which tensors are one object, share memory and how, and what torch thinks of changing them in place."""
-    objects: dict[int, int] = {}
-    storages: dict[int, list[int]] = {}
-    for index, tensor in enumerate(tensors):
-        objects.setdefault(id(tensor), index)
-        storages.setdefault(storage_of(tensor), []).append(index)
+    """Which tensors share memory and how, and what torch thinks of changing them in place."""
+    groups = storage_groups(tensors)
     described = []
-    for index, tensor in enumerate(tensors):
-        group = storages[storage_of(tensor)]
-        shared = (group[0], tensor.storage_offset()) if len(group) > 1 else None
-        described.append((objects[id(tensor)] if objects[id(tensor)] != index else None, shared, changeable(tensor)))
+    for tensor in tensors:
+        group = groups[storage_of(tensor)]
+        described.append(((group[0], tensor.storage_offset()) if len(group) > 1 else None, changeable(tensor)))
     return tuple(described)
+
+
+def storage_groups(tensors: Sequence[torch.Tensor]) -> dict[int, list[int]]:
+    groups: dict[int, list[int]] = {}
+    for index, tensor in enumerate(tensors):
+        groups.setdefault(storage_of(tensor), []).append(index)
+    return groups
 
 
 def storage_of(tensor: torch.Tensor) -> int:

@@ -75,8 +75,13 @@ def signature(function: torch._ops.OpOverload) -> Signature:
         positional = tuple([argument for argument in schema.arguments if not argument.kwarg_only])
         return Signature(changed, None, torch.Tag.inplace_view in function.tags, rest=positional)
     looked_at = {name for result in schema.returns for name in alias_sets(result)}
-    view_of = next((i for i, argument in enumerate(schema.arguments) if alias_sets(argument) & looked_at), None)
-    return Signature((), view_of if looked_at else None, False)
+    view_of = next((i for i, argument in enumerate(schema.arguments) if is_looked_at(argument, looked_at)), None)
+    return Signature((), view_of, False)
+
+
+def is_looked_at(argument: Any, names: set[str]) -> bool:
+    """Whether results are views of an argument; lists of views say so by a star in the argument's aliases."""
+    return bool(alias_sets(argument) & names) or (argument.alias_info is not None and "*" in argument.alias_info.after_set)
 
 
 def is_written(argument: Any) -> bool:

@@ -10,12 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from .schemas import Unsupported
+
+if TYPE_CHECKING:
+    from .compiling import Compilers
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,13 +186,13 @@ class Desugared:
 
 
 def compile_desugared(
-    compile_plain: Callable[[Callable[..., Sequence[Any]], list[Any]], Callable[..., Sequence[Any]]],
-    program: Callable[..., Sequence[Any]],
-    inputs: Sequence[Any],
+    program: Callable[..., Sequence[Any]], inputs: Sequence[Any], compilers: Compilers
 ) -> Callable[..., Sequence[Any]]:
-    """Compile a program whose inputs or outputs may be subclasses with a compiler for plain tensors."""
+    """Compile a program whose inputs or outputs may be subclasses."""
+    from .compiling import compile_flat
+
     desugared = Desugared(program, inputs)
-    compiled = compile_plain(desugared, desugared.plain(inputs))
+    compiled = compile_flat(desugared, desugared.plain(inputs), compilers)
     if not desugared.opens and not desugared.closes:
         return compiled
 
