@@ -79,12 +79,12 @@ def as_number(expression: Any) -> Any:
 
 
 def symbol_value(expression: Any, environment: Any) -> Any:
-    hint = environment.size_hint(expression, allow_none=True) if hasattr(environment, "size_hint") else None
+    """An expression as a symbolic number; torch works out what it is in this call."""
     if expression.is_Boolean or expression.is_Relational:
         return environment.create_symboolnode(expression)
     if expression.is_integer is False:
-        return environment.create_symfloatnode(expression, hint=hint)
-    return environment.create_symintnode(expression, hint=None if hint is None else int(hint))
+        return environment.create_symfloatnode(expression, hint=None)
+    return environment.create_symintnode(expression, hint=None)
 
 
 def ceiling_division(a: Any, b: Any) -> Any:
