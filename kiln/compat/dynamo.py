@@ -19,19 +19,13 @@ from ..capture.natives import rule
 from ..capture.values import words
 from ..explain import explain as kiln_explain
 from ..modules import OptimizedModule
-from . import internals
+from . import aot, internals
 from .missing import Missing
 from .reasons import GuardFail, translated
 from .settings import dynamo_config
 
 # Backends known by name to programs that Kiln is to get: naming one is no error, compiling a graph with it is.
-PENDING_BACKENDS = {
-    "aot_eager": "aot",
-    "aot_eager_decomp_partition": "aot",
-    "aot_eager_default_partitioner": "aot",
-    "inductor": "codegen",
-    "cudagraphs": "codegen",
-}
+PENDING_BACKENDS = {"inductor": "codegen", "cudagraphs": "codegen"}
 
 DEFAULT_BACKEND: str = inspect.signature(api.compile).parameters["backend"].default
 
@@ -40,9 +34,26 @@ def find_backend(backend: Any) -> Any:
     """The backend behind a name that programs use; one that Kiln is still to get raises when it is given a graph."""
     if backend is None or backend is DEFAULT_BACKEND:
         return DEFAULT_BACKEND
-    if isinstance(backend, str) and backend not in list_backends() and backend in PENDING_BACKENDS:
-        return pending_backend(backend)
-    return backend
+    if not isinstance(backend, str) or backend in list_backends():
+        return backend
+    if backend in AHEAD_OF_TIME:
+        return ahead_of_time_backend(backend)
+    return pending_backend(backend) if backend in PENDING_BACKENDS else backend
+
+
+# Backends that differentiate ahead of time and run op by op, beside `aot_eager`, which is Kiln's own.
+AHEAD_OF_TIME: dict[str, Callable[[], dict[str, Any]]] = {
+    "aot_eager_default_partitioner": lambda: {"partition_fn": aot.ROWS["default_partition"]},
+    "aot_eager_decomp_partition": lambda: {"decompositions": torch._decomp.core_aten_decompositions()},
+}
+
+
+@functools.cache
+def ahead_of_time_backend(name: str) -> Callable[..., Any]:
+    """One object for each name: functions compiled with it share what is compiled."""
+    made = aot.aot_autograd(fw_compiler=aot.nop, **AHEAD_OF_TIME[name]())
+    made.__name__ = name
+    return made
 
 
 @functools.cache

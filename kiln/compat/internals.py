@@ -128,11 +128,6 @@ class PyCodeCache:
         return None
 
 
-def nop(f: Any, _: Any = None) -> Any:
-    """``functorch.compile.nop``: the compiler that gives back what it is given."""
-    return f
-
-
 METRICS: dict[str, Any] = {"generated_kernel_count": 0, "generated_cpp_vec_kernel_count": 0}
 
 

@@ -16,7 +16,7 @@ import torch
 
 from .. import api, exc, modules
 from ..capture.values import words
-from . import counting, dynamo, generations, internals, settings, sources, testing
+from . import aot, counting, dynamo, generations, internals, settings, sources, testing
 from .missing import later, source_file
 from .standins import make_standin
 
@@ -33,16 +33,6 @@ class UserErrorType(enum.Enum):
     INVALID_OUTPUT = enum.auto()
     UNSUPPORTED_ALIASED_MUTATED_DYNAMIC_INPUTS = enum.auto()
 
-
-AOT = {
-    name: later("aot")
-    for name in words(
-        "aot_function aot_module aot_module_simplified aot_export_module aot_export_joint_simple _aot_export_function "
-        "create_functional_call setup_stacktrace_preservation_hooks compiled_function compiled_module "
-        "make_boxed_func make_boxed_compiler min_cut_rematerialization_partition default_partition "
-        "draw_graph ts_compile memory_efficient_fusion get_decompositions print_compile aot_autograd"
-    )
-}
 
 MARKS = {"mark_dynamic": dynamo.mark_dynamic, "mark_static": api.mark_static}
 MARKS |= {"maybe_mark_dynamic": dynamo.maybe_mark_dynamic, "mark_static_address": dynamo.mark_static_address}
@@ -107,8 +97,8 @@ CONTENTS: dict[str, dict[str, Any] | Callable[[], dict[str, Any]]] = {
         **BACKENDS,
         "get_default_backend": lambda: dynamo.DEFAULT_BACKEND,
     },
-    "torch._dynamo.backends.debugging": {"eager": dynamo.lookup("eager"), "aot_eager": later("aot")},
-    "torch._dynamo.backends.common": {"aot_autograd": later("aot")},
+    "torch._dynamo.backends.debugging": {name: dynamo.lookup(name) for name in ("eager", "aot_eager")},
+    "torch._dynamo.backends.common": {"aot_autograd": aot.aot_autograd},
     "torch._dynamo.external_utils": {"is_compiling": api.is_compiling, "wrap_inline": dynamo.pass_through},
     "torch._dynamo.mutation_guard": {"GenerationTracker": generations.GenerationTracker},
     "torch._dynamo.debug_utils": {"same_two_models": testing.same_two_models},
@@ -167,10 +157,10 @@ CONTENTS: dict[str, dict[str, Any] | Callable[[], dict[str, Any]]] = {
     "torch._dynamo.source": {name: value for name, value in vars(sources).items() if name[:1].isalpha()},
     "torch._dynamo.guards": {"uninteresting_files": lambda: set()},
     "torch._dynamo.trace_rules": internals.TRACE_RULES,
-    "torch._functorch.aot_autograd": AOT,
-    "torch._functorch.partitioners": AOT,
-    "torch._functorch.compilers": AOT | {"nop": internals.nop},
-    "functorch.compile": AOT | {"nop": internals.nop},
+    "torch._functorch.aot_autograd": aot.ROWS,
+    "torch._functorch.partitioners": aot.ROWS,
+    "torch._functorch.compilers": aot.ROWS,
+    "functorch.compile": aot.ROWS,
     "torch._inductor": {"compile": later("codegen"), "aot_compile": later("codegen")},
     "torch._inductor.fx_passes.dedupe_symint_uses": {"dedupe_symints": lambda graph: None},  # only tidies up
     "torch._inductor.compile_fx": {"compile_fx": later("codegen"), "compile_fx_inner": later("codegen")},

@@ -12,12 +12,8 @@ from kiln.compat.dynamo import PENDING_BACKENDS
 from kiln.compat.missing import evaluated, outline
 
 PENDING = [
-    ("torch._functorch.aot_autograd", "aot_module_simplified", "ahead-of-time autograd"),
-    ("torch._functorch.aot_autograd", "aot_export_joint_simple", "ahead-of-time autograd"),
-    ("torch._functorch.aot_autograd", "_aot_export_function", "ahead-of-time autograd"),
-    ("torch._functorch.aot_autograd", "create_functional_call", "ahead-of-time autograd"),
-    ("functorch.compile", "aot_function", "ahead-of-time autograd"),
-    ("functorch.compile", "min_cut_rematerialization_partition", "ahead-of-time autograd"),
+    ("torch._functorch.partitioners", "draw_graph", "torch's own compiler"),
+    ("functorch.compile", "ts_compile", "torch's own compiler"),
     ("torch._dynamo.compiled_autograd", "enable", "compiled backward"),
     ("torch._dynamo.compiled_autograd", "AutogradCompilerInstance", "compiled backward"),
     ("torch._dynamo._trace_wrapped_higher_order_op", "trace_wrapped", "compiled backward"),
@@ -72,9 +68,9 @@ def test_naming_in_programs_is_no_use(installed):
     assert not isinstance(1, translator) and issubclass(Own, translator) and typing.get_type_hints(annotated)
     with contextlib.suppress(error):
         raise error
-    missing = torch._functorch.aot_autograd.aot_module_simplified
-    assert repr(missing).startswith("<torch._functorch.aot_autograd.aot_module_simplified")
-    assert missing.__name__ == "aot_module_simplified" and not hasattr(missing, "__wrapped__")
+    missing = torch._dynamo.compiled_autograd.enable
+    assert repr(missing).startswith("<torch._dynamo.compiled_autograd.enable")
+    assert missing.__name__ == "enable" and not hasattr(missing, "__wrapped__")
     with pytest.raises(kiln.exc.NotAvailable):
         _ = missing.attribute
     with pytest.raises(kiln.exc.NotAvailable):
@@ -84,11 +80,11 @@ def test_naming_in_programs_is_no_use(installed):
 def test_once_kiln_has_gone_torchs_own_answers():
     """A file of torch's that was first imported meanwhile has kept the placeholder."""
     with kiln.install():
-        kept = importlib.import_module("torch._functorch.partitioners").default_partition
+        kept = importlib.import_module("torch._functorch.partitioners").draw_graph
         kept_class = importlib.import_module("torch._functorch._aot_autograd.schemas").OutputType
         with pytest.raises(kiln.exc.NotAvailable):
             kept()
-    with pytest.raises(TypeError, match="default_partition"):
+    with pytest.raises(TypeError, match="draw_graph"):
         kept()
     assert kept_class.alias_of_input.name == "alias_of_input"
 
