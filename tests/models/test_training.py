@@ -44,7 +44,7 @@ def in_eager(name: str, dropout: bool, dtype: torch.dtype, mode: bool, sizes: tu
 
 def check_training(name, *, dtype, dropout, mode=True, checkpointed=False, sizes=tuple(training.SIZES), graphs=1):
     kiln.reset()
-    before = counters["graphs"]
+    before, left = counters["graphs"], counters["aot eager"]
     seen = training.train(
         builder(name, dropout),
         lambda model: kiln.compile(model, backend=BACKEND, fullgraph=True),
@@ -54,6 +54,7 @@ def check_training(name, *, dtype, dropout, mode=True, checkpointed=False, sizes
         sizes=sizes,
     )
     assert counters["graphs"] - before == graphs
+    assert counters["aot eager"] == left, "a graph was left to eager"
     found = training.differences(in_eager(name, dropout, dtype, mode, sizes), seen, dtype)
     assert not found, "\n".join(found)
 

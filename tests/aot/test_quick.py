@@ -1,0 +1,154 @@
+"""Shapes by heart (`kiln.aot.quick`): what is remembered is what torch works out, and nothing else is remembered."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from kiln.aot import quick
+
+aten = torch.ops.aten
+
+
+@pytest.fixture(autouse=True)
+def forgotten(monkeypatch):
+    """Each test begins with nothing remembered."""
+    monkeypatch.setattr(quick, "_answers", {})
+
+
+@pytest.fixture
+def mode():
+    with FakeTensorMode() as made:
+        yield made
+
+
+def remembered() -> int:
+    return sum(answer is not None for answer in quick._answers.values())
+
+
+def parts(result):
+    return list(result) if isinstance(result, (tuple, list)) else [result]
+
+
+def tensors(kind=torch.float32):
+    return {
+        "matrix": torch.empty(3, 4, dtype=kind),
+        "transposed": torch.empty(4, 3, dtype=kind).t(),
+        "part": torch.empty(6, 8, dtype=kind)[1::2, ::2],
+        "expanded": torch.empty(1, 4, dtype=kind).expand(3, 4),
+        "empty": torch.empty(0, 4, dtype=kind),
+    }
+
+
+CALLS = {
+    "pointwise": lambda x: (aten.mul.Tensor, (x, 2), {}),
+    "promoted": lambda x: (aten.mul.Tensor, (x, 2.5), {}),
+    "view": lambda x: (aten.transpose.int, (x, 0, 1), {}),
+    "slice": lambda x: (aten.slice.Tensor, (x, 1, 1, 3), {}),
+    "several views": lambda x: (aten.split.Tensor, (x, 2, 1), {}),
+    "several": lambda x: (aten.max.dim, (x, 1), {}),
+    "list": lambda x: (aten.cat.default, ([x, x],), {}),
+    "keywords": lambda x: (aten._to_copy.default, (x,), {"dtype": torch.float64}),
+    "made": lambda x: (aten.full.default, ([2, 3], 1), {"pin_memory": False}),
+    "random": lambda x: (aten.bernoulli.p, (x, 0.5), {}),
+}
+
+
+@pytest.mark.parametrize("layout", tensors())
+@pytest.mark.parametrize("call", CALLS)
+def test_second_time_as_torch_has_it(mode, call, layout):
+    x = tensors()[layout]
+    function, args, keywords = CALLS[call](x)
+    first = quick.run(function, args, keywords)
+    again = quick.run(function, args, keywords)
+    assert type(again) is type(first)
+    for one, other in zip(parts(first), parts(again), strict=True):
+        assert quick.looks(one) == quick.looks(other)
+        assert other is not one and other.fake_mode is mode
+        shares = [tensor.untyped_storage()._cdata == x.untyped_storage()._cdata for tensor in (one, other)]
+        assert shares[0] == shares[1] == ("view" in call or call == "slice")
+    assert remembered() == 1
+
+
+def test_answers_of_other_modes_serve():
+    for _ in range(2):
+        with FakeTensorMode() as mode:
+            result = quick.run(aten.sin.default, (torch.empty(3),), {})
+            assert result.fake_mode is mode
+    assert remembered() == 1
+
+
+def test_arguments_that_are_equal_but_differ_in_type(mode):
+    x = torch.empty(3, dtype=torch.int64)
+    seen = [quick.run(aten.mul.Tensor, (x, factor), {}).dtype for factor in (1, 1.0, True, 1)]
+    assert seen == [torch.int64, torch.float32, torch.int64, torch.int64]
+
+
+def test_default_type_is_part_of_the_question(mode):
+    x = torch.empty(3, dtype=torch.int64)
+    before = torch.get_default_dtype()
+    try:
+        for dtype in (torch.float32, torch.float64, torch.float32):
+            torch.set_default_dtype(dtype)
+            assert quick.run(aten.sin.default, (x,), {}).dtype is dtype
+    finally:
+        torch.set_default_dtype(before)
+
+
+def test_layouts_are_part_of_the_question(mode):
+    """The same sizes with other strides give results with other strides."""
+    plain, last = torch.empty(2, 3, 4, 5), torch.empty(2, 3, 4, 5).to(memory_format=torch.channels_last)
+    strides = [quick.run(aten.relu.default, (x,), {}).stride() for x in (plain, last, plain, last)]
+    assert strides[0] == strides[2] != strides[1] == strides[3]
+
+
+def test_conjugates(mode):
+    x = torch.empty(3, dtype=torch.complex64)
+    assert [quick.run(aten._conj.default, (x,), {}).is_conj() for _ in range(2)] == [True, True]
+
+
+@pytest.mark.parametrize(
+    "function, args",
+    [
+        (aten.add_.Tensor, lambda x: (x, 1)),
+        (aten.t_.default, lambda x: (x,)),
+        (aten.lift_fresh.default, lambda x: (x,)),
+    ],
+)
+def test_what_changes_or_lifts_is_left_to_torch(mode, function, args):
+    x = torch.empty(3, 4)
+    quick.run(function, args(x), {})
+    quick.run(function, args(x), {})
+    assert not quick._answers
+
+
+def test_symbolic_sizes_are_left_to_torch():
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    mode = FakeTensorMode(shape_env=ShapeEnv(), static_shapes=False)
+    x = mode.from_tensor(torch.empty(5, 7))
+    with mode:
+        for _ in range(2):
+            assert isinstance(quick.run(aten.sin.default, (x,), {}).shape[0], torch.SymInt)
+    assert not remembered()
+
+
+def test_tensors_with_known_values_are_left_to_torch(mode):
+    """Fakes of constants carry their value on, which shapes say nothing about."""
+    known = torch.tensor(2)
+    assert known.constant is not None
+    result = quick.run(aten.add.Tensor, (known, 1), {})
+    assert result.shape == () and not remembered()
+
+
+def test_without_a_mode_it_is_a_plain_call():
+    assert quick.run(aten.add.Tensor, (torch.ones(2), 1), {}).tolist() == [2.0, 2.0]
+    assert not quick._answers
+
+
+def test_old_answers_go(mode, monkeypatch):
+    monkeypatch.setattr(quick, "MOST_ANSWERS", 4)
+    for size in range(1, 20):
+        quick.run(aten.sin.default, (torch.empty(size),), {})
+        assert len(quick._answers) <= 4
