@@ -1,10 +1,11 @@
 """Stages: autograd's graph of a traced program, cut at what is visible outside.
 
-Visible tensors may depend on each other: a loss and the logits it was computed from. Then a single node that goes from
-the inputs to all of them would hide that from autograd: a hook on the logits would miss what comes from the loss. So
-the tensors that depend on no other visible one make the first stage, those that depend on them the next, and so on. A
-stage's backward ends at inputs, at visible tensors of earlier stages, and at *hidden* places of an earlier stage that
-both need.
+Visible tensors may depend on each other (a loss and the logits it was computed from), or share only a part of what they
+were computed from. A single node from the inputs to all of them would hide that from autograd: a hook on the logits
+would miss what comes from the loss, a backward from one result would reach inputs that only another depends on, and
+free what it has saved. So the nodes of autograd's graph are put together by *which visible tensors lead to them*, and
+each such region is a stage. A stage's backward ends at inputs, at visible tensors, and at *hidden* places where other
+stages begin. What a backward then reaches, calls and frees is what eager's does.
 """
 
 from __future__ import annotations
@@ -69,24 +70,35 @@ def build_stages(
     for edge, index in outputs:
         if edge not in inputs:
             visible.setdefault(edge, ("output", index))
-    depths = Depths(visible)
-    stages = []
-    for level in sorted({depths.below(edge[0]) for edge, _ in roots}):
-        members = [(edge, index) for edge, index in roots if depths.below(edge[0]) == level]
-        stages.append(Stage([Root(edge, index) for edge, index in members]))
-    Cutter(stages, inputs, visible).cut(tensors)
-    return stages
+    regions = Regions([edge[0] for edge, _ in roots])
+    stages = [Stage() for _ in regions.masks]
+    for edge, index in roots:
+        stages[regions.of(edge[0])].roots.append(Root(edge, index))
+    Cutter(stages, regions, inputs, visible).cut(tensors)
+    return without_empty(stages)
+
+
+def without_empty(stages: list[Stage]) -> list[Stage]:
+    """Without regions that are only reached through views that the runtime makes itself."""
+    left = [stage for stage in stages if stage.roots]
+    for stage in left:
+        for source in stage.sources:
+            if source.kind == "hidden":
+                source.stage = left.index(stages[source.stage])
+    return left
 
 
 class Cutter:
     """Finds what belongs to each stage, and ends it there."""
 
-    def __init__(self, stages: list[Stage], inputs: dict[Edge, int], visible: dict[Edge, tuple[str, int]]) -> None:
-        self.stages, self.inputs, self.visible = stages, inputs, visible
+    def __init__(
+        self, stages: list[Stage], regions: Regions, inputs: dict[Edge, int], visible: dict[Edge, tuple[str, int]]
+    ) -> None:
+        self.stages, self.regions, self.inputs, self.visible = stages, regions, inputs, visible
         self.cuts: list[tuple[Any, int, Any, int]] = []
 
     def cut(self, tensors: Sequence[torch.Tensor]) -> None:
-        for number in range(len(self.stages)):
+        for number in reversed(range(len(self.stages))):  # later ones first: they know where earlier ones begin
             self.walk(number)
         if not self.cuts:
             return
@@ -126,42 +138,50 @@ class Cutter:
         if edge in self.visible:
             kind, index = self.visible[edge]
             return Source(edge, kind, index)
-        for earlier in range(number):
-            stage = self.stages[earlier]
-            if edge[0] in stage.region:
-                place = next((i for i, root in enumerate(stage.roots) if root.edge == edge), None)
-                if place is None:
-                    place = len(stage.roots)
-                    stage.roots.append(Root(edge, None))
-                return Source(edge, "hidden", place, earlier)
-        return None
+        owner = self.regions.of(edge[0])
+        if owner == number:
+            return None
+        roots = self.stages[owner].roots
+        place = next((i for i, root in enumerate(roots) if root.edge == edge), None)
+        if place is None:
+            place = len(roots)
+            roots.append(Root(edge, None))
+        return Source(edge, "hidden", place, owner)
 
 
-class Depths:
-    """How many visible things lie one behind the other below an edge."""
+class Regions:
+    """The nodes of autograd's graph by which roots lead to them; those that more lead to come first."""
 
-    def __init__(self, visible: dict[Edge, Any]) -> None:
-        self.visible = visible
-        self.by_node: dict[Any, int] = {}
+    def __init__(self, roots: Sequence[Any]) -> None:
+        self.mask_of: dict[Any, int] = {}
+        for place, node in enumerate(roots):
+            self.mask_of[node] = self.mask_of.get(node, 0) | 1 << place
+        for node in parents_first(roots):
+            mask = self.mask_of[node]
+            for following, _ in node.next_functions:
+                if following is not None:
+                    self.mask_of[following] = self.mask_of.get(following, 0) | mask
+        self.masks = sorted(set(self.mask_of.values()), key=lambda mask: (-mask.bit_count(), mask))
+        self.numbers = {mask: number for number, mask in enumerate(self.masks)}
 
-    def below(self, node: Any) -> int:
-        """0 where nothing visible comes before it. Children first and without recursion: graphs are deep."""
-        pending = [node]
-        while pending:
-            top = pending[-1]
-            if top in self.by_node:
-                pending.pop()
-                continue
-            following = [(child, nr) for child, nr in top.next_functions if child is not None]
-            open_children = [child for child, _ in following if child not in self.by_node]
-            if open_children:
-                pending += open_children
-                continue
-            self.by_node[top] = max(
-                (self.by_node[child] + ((child, nr) in self.visible) for child, nr in following), default=0
-            )
-            pending.pop()
-        return self.by_node[node]
+    def of(self, node: Any) -> int:
+        return self.numbers[self.mask_of[node]]
+
+
+def parents_first(roots: Sequence[Any]) -> list[Any]:
+    """All nodes that lead on from some, each before those it leads to. Without recursion: graphs are deep."""
+    order: list[Any] = []
+    done: set[Any] = set()
+    pending = [(node, False) for node in roots]
+    while pending:
+        node, finished = pending.pop()
+        if finished:
+            order.append(node)
+        elif node not in done:
+            done.add(node)
+            pending.append((node, True))
+            pending += [(following, False) for following, _ in node.next_functions if following is not None]
+    return order[::-1]
 
 
 def edge_of(value: Any) -> Edge | None:
