@@ -377,7 +377,8 @@ def saved_inputs_changed(compile):
             x, y = leaf(), leaf()
             result = compile(function)(x, y)
             quietly(lambda t=x if changed == "x" else y: t.add_(1))
-            log.append([attempt(lambda result=result: result.sum().backward()), x.grad, y.grad])
+            error = attempt(lambda result=result: result.sum().backward())
+            log.append([error, None if error else (x.grad, y.grad)])
     return log
 
 
@@ -511,7 +512,7 @@ def accumulated_with_graph(compile):
     return found
 
 
-@story
+@story(strides=False)  # those of a dimension of size 1
 def gradient_penalty(compile):
     critic = nn.Sequential(nn.Linear(4, 8), nn.Softplus(), nn.Linear(8, 1)).double()
     f = compile(critic)
@@ -644,7 +645,7 @@ def hooks_on_results(compile):
     for name, tensor in (("b", b), ("a", a), ("a again", a), ("y", y)):
         tensor.register_hook(logging(log, name))
     (a * b).sum().backward()
-    return log, x.grad, y.grad
+    return log[:3], dict(log[3:])["x"], dict(log[3:])["y"], x.grad, y.grad
 
 
 @story
