@@ -1,8 +1,8 @@
 """From a captured graph to a function: trace, partition, compile, wrap.
 
 The forward is compiled at once. A backward is compiled when it first runs, for the pattern of gradients that it meets:
-which of the incoming ones are defined, which of the outgoing ones are wanted. So a gradient that is undefined in eager is
-undefined here, and nothing is computed for nobody. All patterns share what the forward saved.
+which of the incoming ones are defined, which of the outgoing ones are wanted. So a gradient that is undefined in eager
+is undefined here, and nothing is computed for nobody. All patterns share what the forward saved.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from .inputs import specs_of
 from .joint import Joint, Pattern, trace
 from .partition import min_cut_partition
 from .random import tie_random_pairs
+from .reporting import report, report_inference
 from .rerun import CallContext, Rerun
 from .runtime import RunText
 from .schemas import Unsupported
@@ -84,6 +85,7 @@ class Compilation:
     def compile_inference(self, joint: Joint) -> None:
         eliminate_dead(joint.module.graph)
         joint.module.recompile()
+        report_inference(self.program, joint.module)
         forward = boxed(self.call_compiler(self.compilers.inference, joint.module))
         self.run = RunText(joint, torch.is_grad_enabled()).write(forward, self.eager(), [], ([], []), {})
 
@@ -100,6 +102,8 @@ class Compilation:
         kept = output_values(forward)[joint.forward_count :]
         tensors = [i for i, node in enumerate(kept) if isinstance(node.meta.get("val"), torch.Tensor)]
         numbers = [i for i in range(len(kept)) if i not in tensors]
+        modules = {"joint": joint.module, "forward": forward, "backward": backward}
+        report(self.program, self.specs, self.mode, modules, joint.forward_count)
         self.stages = split_stages(backward, stage_groups(joint)) if len(joint.stages) > 1 else None
         compiled = boxed(self.call_compiler(self.compilers.forward, forward))
         rerun = Rerun(self.eager(), joint, self.state)

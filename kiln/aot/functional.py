@@ -25,8 +25,11 @@ import torch.fx
 from .inverse import INVERSES, has_overlap, write_overlapping
 from .numbers import Numbers
 from .schemas import FUNCTIONAL_BY_HAND, Signature, Unsupported, signature
+from .stages import edge_of
 
 aten = torch.ops.aten
+# Operators that give their argument's memory to their result, for good.
+HANDED_ON = {aten._unsafe_view.default}
 SAME_VALUE = {aten.detach.default, aten.alias.default, aten.lift_fresh.default, aten.lift.default}
 
 
@@ -35,11 +38,16 @@ class Storage:
     """A piece of memory, by the node with its current content."""
 
     node: torch.fx.Node
+    first: torch.Tensor  # the tensor that first looked at it
     root: View | None = None
     generation: int = 0
     placeholder: torch.fx.Node | None = None  # of an input
     constant: bool = False
-    writes: list[str] = field(default_factory=list)  # the operations that changed it, for messages
+    writes: list[View] = field(default_factory=list)  # where it was changed
+
+    def written_in(self, view: View) -> bool:
+        """Whether it was changed through a view, or through a view of that."""
+        return any(view in written.path() for written in self.writes)
 
 
 @dataclass(eq=False)
@@ -51,6 +59,7 @@ class Step:
     keywords: dict[str, Any]
     index: int | None  # of operations with several results
     differentiable: bool  # whether gradients were being recorded
+    change: torch._ops.OpOverload | None = None  # the operation did this to the tensor itself (``transpose_``)
 
 
 @dataclass(eq=False)
@@ -63,6 +72,7 @@ class View:
     node: torch.fx.Node
     generation: int
     value: torch.Tensor  # a fake with its shape
+    edge: Any = None  # the place in autograd's graph that its tensor had until its shape was changed
 
     def path(self) -> list[View]:
         """From the first view of the storage to this one."""
@@ -117,7 +127,7 @@ class FunctionalGraph:
 
     def own(self, tensor: torch.Tensor, node: torch.fx.Node) -> Storage:
         """A tensor with memory that nothing else looks at yet."""
-        storage = Storage(node)
+        storage = Storage(node, tensor)
         storage.root = View(storage, None, None, node, 0, tensor)
         self.point(tensor, storage.root)
         self.storages[storage_key(tensor)] = storage
@@ -233,7 +243,7 @@ class FunctionalGraph:
         if id(result) in self.views:
             return  # it gave back what it was given
         shared = self.storages.get(storage_key(result))
-        if shared is not None and result.numel() != 0:
+        if shared is not None and result.numel() != 0 and node.target not in HANDED_ON:
             raise Unsupported(f"{node.target}, whose result shares memory with something in a way its schema hides")
         self.own(result, node)
 
@@ -268,6 +278,7 @@ class FunctionalGraph:
         """Called before an operation that changes the shape of a tensor in place: its view keeps the shape it has."""
         if isinstance(tensor, torch.Tensor) and id(tensor) in self.views:
             view = self.views[id(tensor)]
+            view.edge = edge_of(tensor)
             if view.value is tensor:
                 with torch.no_grad():
                     view.value = aten.detach.default(tensor)
@@ -281,7 +292,7 @@ class FunctionalGraph:
         plain_form = told_plain(function)
         with torch.no_grad():
             value = plain_form(view.value, *args[1:], **keywords)
-        step = Step(plain_form, args[1:], keywords, None, torch.is_grad_enabled())
+        step = Step(plain_form, args[1:], keywords, None, torch.is_grad_enabled(), function)
         node = self.replay(step, self.current(view), value)
         self.views[id(tensor)] = View(view.storage, view, step, node, view.storage.generation, value)
 
@@ -346,6 +357,8 @@ class FunctionalGraph:
     def write(self, view: View, node: torch.fx.Node, name: str) -> None:
         """Make a new value of a view the content of its storage."""
         storage, path = view.storage, view.path()
+        if has_overlap(path[0].value):
+            raise Unsupported(f"{name} on a tensor with elements that share memory")
         top = next((place for place, part in enumerate(path[:-1]) if place and has_overlap(part.value)), None)
         if top is not None:
             node, path = write_overlapping(self, path[0], view, node), path[:1]
@@ -358,7 +371,7 @@ class FunctionalGraph:
             node = inverse(self, part.step, self.current(parent), node, parent.value)
         storage.node = node
         storage.generation += 1
-        storage.writes.append(name)
+        storage.writes.append(view)
 
 
 def plain(function: Any, args: tuple, keywords: dict) -> tuple:
@@ -366,11 +379,14 @@ def plain(function: Any, args: tuple, keywords: dict) -> tuple:
 
 
 def told_plain(function: torch._ops.OpOverload) -> torch._ops.OpOverload:
-    """``transpose`` of ``transpose_``."""
+    """``transpose.int`` of ``transpose_.default``."""
     packet = getattr(aten, function._opname.removesuffix("_"), None)
-    if packet is None or function._opname in ("resize_", "set_", "resize_as_"):
-        raise Unsupported(f"{function}, which gives a tensor other memory")
-    return getattr(packet, function._overloadname)
+    wanted = [(argument.name, str(argument.type)) for argument in function._schema.arguments]
+    for name in packet.overloads() if packet is not None else ():
+        found = getattr(packet, name)
+        if [(argument.name, str(argument.type)) for argument in found._schema.arguments] == wanted:
+            return found
+    raise Unsupported(f"{function}, which gives a tensor other memory")
 
 
 def storage_key(tensor: torch.Tensor) -> int:

@@ -38,6 +38,7 @@ def open_slot(slot: Any) -> Hooks:
     """Where a slot's hook goes, once it is there: the slot gets a handle as from ``register_hook``."""
     hooks: Hooks = OrderedDict()
     slot.handle = RemovableHandle(hooks)
+    slot.compiled = True
     hooks[slot.handle.id] = slot
     return hooks
 

@@ -1,7 +1,7 @@
 """The joint trace: a program's forward and backward pass as one functional graph, and what is visible of it outside.
 
 The forward runs on fakes with autograd on. What the caller will be able to see afterwards (outputs, changed inputs) is
-classified: an input, a view of one, memory that the graph makes, a view of that. Each visible tensor that has a place in
+classified: an input, a view of one, memory that the graph makes, a view of that. Each visible tensor with a place in
 autograd's graph is an *edge*. Where one of them depends on another (a loss and the logits it was computed from), the
 graph has *stages*, one autograd node each: a stage ends at the edges of those before it, so that hooks and gradients of
 everything visible are exactly eager's. The backward of each stage is then recorded by torch's own engine.
@@ -76,7 +76,8 @@ class Joint:
     metadata: dict[int, View]  # inputs whose shape was changed in place
     inputs: list[Any]  # the fakes
     input_nodes: list[Any]  # placeholders; None for what is no graph input
-    random: bool = False
+    random: bool
+    moved: list[bool]  # whether a change of shape gave an input another place in autograd's graph
 
 
 def trace(
@@ -105,6 +106,7 @@ class Tracer:
         self.memories: list[Memory] = []
         self.memory_of: dict[int, int] = {}
         self.stages: list[Stage] = []
+        self.reshaped: dict[Edge, int] = {}
 
     def run(self, pattern: Pattern | None) -> Joint:
         self.add_inputs()
@@ -132,6 +134,7 @@ class Tracer:
         module.meta["mutated_primals"] = {
             self.input_nodes[memory.input].name for memory in self.memories if memory.input is not None
         }
+        self.check_sharing()
         return Joint(
             self.functional,
             module,
@@ -148,6 +151,7 @@ class Tracer:
             self.inputs,
             self.input_nodes,
             self.runner.drew_numbers,
+            [index in self.reshaped.values() for index in range(len(self.inputs))],
         )
 
     # -- inputs -----------------------------------------------------------------------------------------------------
@@ -157,7 +161,7 @@ class Tracer:
         for index, spec in enumerate(self.specs):
             value = spec.make(self.mode) if isinstance(spec, InputSpec) else spec
             node = None
-            if isinstance(spec, InputSpec) or isinstance(spec, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            if isinstance(spec, (InputSpec, torch.SymInt, torch.SymFloat, torch.SymBool)):
                 count += 1
                 node = self.functional.add_input(f"primals_{count}", value)
             edge = edge_of(value)
@@ -167,6 +171,13 @@ class Tracer:
             self.input_nodes.append(node)
             self.start_edges.append(edge)
         self.start_versions = [value._version if isinstance(value, torch.Tensor) else 0 for value in self.inputs]
+
+    def check_sharing(self) -> None:
+        """A change of memory that several inputs look at is more than the trace knows."""
+        changed = [memory.input for memory in self.memories if memory.input is not None]
+        keys = [spec.storage_key if isinstance(spec, InputSpec) else None for spec in self.specs]
+        if any(keys.count(keys[index]) > 1 for index in changed):
+            raise Unsupported("inputs that share memory, which the program changes")
 
     def input_index(self, tensor: torch.Tensor) -> int | None:
         return next((index for index, value in enumerate(self.inputs) if value is tensor), None)
@@ -196,22 +207,39 @@ class Tracer:
         return [self.output(value) for value in results]
 
     def note_input(self, index: int, value: torch.Tensor) -> None:
-        storage = self.functional.view_of(value).storage
-        changed_history = edge_of(value) != self.start_edges[index]
-        if storage.generation == 0 and not changed_history:
+        view = self.functional.view_of(value)
+        storage, edge = view.storage, edge_of(value)
+        if storage.first is not value:
+            raise Unsupported("an input that was given the memory of another tensor")
+        if edge != self.start_edges[index] and view.parent is not None:
+            self.reshaped[edge] = index  # by an operation that changed its shape  # type: ignore[index]
+        if storage.generation == 0:
+            if edge != self.start_edges[index] and view.parent is None:
+                raise Unsupported("an input whose place in autograd's graph was changed without changing its data")
             return
-        if storage.generation == 0 or (changed_history and self.functional.view_of(value).parent is not None):
-            raise Unsupported("an input whose place in autograd's graph was changed without changing its data")
-        memory = Memory(storage, value, index, edge_of(value) if changed_history else None)
-        self.memory_of[id(storage)] = len(self.memories)
+        edge = self.root_edge(storage)
+        self.add_memory(Memory(storage, value, index, edge if edge != self.start_edges[index] else None))
+
+    def add_memory(self, memory: Memory) -> int:
+        self.memory_of[id(memory.storage)] = len(self.memories)
         self.memories.append(memory)
+        return len(self.memories) - 1
+
+    def root_edge(self, storage: Storage) -> Edge | None:
+        """Where a storage's first tensor is in autograd's graph, before its shape was changed if it was."""
+        final = self.functional.view_of(storage.first)
+        if final.parent is None:
+            return edge_of(storage.first)
+        root = storage.root
+        assert root is not None
+        if storage.written_in(final) and (root.edge is not None or edge_of(storage.first) is not None):
+            raise Unsupported("a tensor whose shape was changed in place, and then its content")
+        return root.edge
 
     def output(self, value: Any) -> Output:
         if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
             plain = self.functional.numbers.node_of(value)
-            if not isinstance(plain, torch.fx.Node):
-                return Output("constant", plain)
-            return Output("number", value)
+            return Output("number", value) if isinstance(plain, torch.fx.Node) else Output("constant", plain)
         if not isinstance(value, torch.Tensor):
             return Output("constant", value)
         place = self.input_index(value)
@@ -219,26 +247,29 @@ class Tracer:
             return Output("input", fake=value, index=place, edge=edge_of(value))
         if not self.functional.knows(value):
             raise Unsupported("an output that is neither an input nor made by the graph")
-        if value.requires_grad and value.is_leaf:
-            raise Unsupported("a tensor made inside that requires grad")
         view = self.functional.view_of(value)
         storage = view.storage
+        if storage.constant:
+            raise Unsupported("an output that is a constant of the graph")
+        self.check_reshaped(storage, view)
         if storage.placeholder is not None:
             owner = next(i for i, node in enumerate(self.input_nodes) if node is storage.placeholder)
             return Output("input", fake=value, index=owner, view=view, edge=edge_of(value))
         index = self.memory_of.get(id(storage))
         if index is None:
-            index = self.memory_of[id(storage)] = len(self.memories)
-            self.memories.append(Memory(storage, self.root_of(storage, value, view), None))
-            self.memories[index].edge = edge_of(self.memories[index].root)
-        whole = self.memories[index].root is value
+            index = self.add_memory(Memory(storage, storage.first, None))
+            edge = self.root_edge(storage)
+            self.memories[index].edge = None if edge is None or is_leaf_edge(edge) else edge
+        whole = storage.first is value
+        if value.requires_grad and value.is_leaf and not whole:
+            raise Unsupported("a view made inside that requires grad on its own")
         return Output("memory", fake=value, index=index, view=None if whole else view, edge=edge_of(value))
 
-    def root_of(self, storage: Storage, value: torch.Tensor, view: View) -> torch.Tensor:
-        """The tensor that first looked at a storage; operations may have made another tensor in its place since."""
-        root = storage.root
-        assert root is not None
-        return root.value
+    def check_reshaped(self, storage: Storage, view: View) -> None:
+        """Where the first tensor's shape was changed in place, only what was looked at through it can be made again."""
+        final = self.functional.view_of(storage.first)
+        if final.parent is not None and final not in view.path():
+            raise Unsupported("views from before and after a change of shape in place")
 
     # -- hooks ------------------------------------------------------------------------------------------------------
 
@@ -250,6 +281,8 @@ class Tracer:
         for index, memory in enumerate(self.memories):
             if memory.edge is not None:
                 visible.setdefault(memory.edge, ("memory", index))
+        for edge, index in self.reshaped.items():
+            visible.setdefault(edge, ("reshaped", index))
         for index, output in enumerate(outputs):
             if output.edge is not None:
                 visible.setdefault(output.edge, ("output", index))
@@ -262,7 +295,7 @@ class Tracer:
         roots = [(memory.edge, index) for index, memory in enumerate(self.memories) if memory.edge is not None]
         seen = [(output.edge, index) for index, output in enumerate(outputs) if output.edge is not None]
         tensors = [self.memories[index].root for _, index in roots]
-        self.stages = build_stages(self.input_edges, roots, seen, tensors)
+        self.stages = build_stages(self.input_edges, roots, seen, tensors, list(self.reshaped.items()))
 
     # -- backward ---------------------------------------------------------------------------------------------------
 
@@ -314,6 +347,10 @@ def eager_would_raise() -> Iterator[None]:
         if isinstance(error, NotImplementedError):
             raise
         raise Unsupported(f"its backward raises: {error}") from error
+
+
+def is_leaf_edge(edge: Edge) -> bool:
+    return edge[0].name() == "torch::autograd::AccumulateGrad"
 
 
 def is_dense(tensor: torch.Tensor) -> bool:

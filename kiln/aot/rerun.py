@@ -16,6 +16,7 @@ from torch.autograd.graph import GradientEdge
 
 from .._native import GlobalState
 from ..capture.registrations import HookSlot
+from ..capture.shared_hooks import on_behalf
 from .hooks import run_all
 from .joint import Joint
 from .stages import build_stages, edge_of
@@ -35,9 +36,9 @@ class Inside(HookSlot):
 
     __slots__ = ("hooks",)
 
-    def __init__(self, hooks: Any, kind: str) -> None:
+    def __init__(self, hooks: Any) -> None:
         super().__init__()
-        self.hooks = hooks if kind != "outside" else {}
+        self.hooks = hooks
 
     def __call__(self, *gradients: Any) -> Any:
         if len(gradients) == 1 and isinstance(gradients[0], torch.Tensor):
@@ -59,6 +60,7 @@ class Rerun:
         self.changed |= set(joint.metadata)
         self.registrations = {r.slot: (r.number, r.place is None) for r in joint.registrations if r.slot is not None}
         self.roots = [(index, finder(joint, index)) for index, m in enumerate(joint.memories) if m.edge is not None]
+        self.reshaped = [index for index, moved in enumerate(joint.moved) if moved]
         self.seen = [index for index, output in enumerate(joint.outputs) if output.edge is not None]
 
     def __call__(
@@ -67,34 +69,36 @@ class Rerun:
         create_graph = torch.is_grad_enabled()
         linked = [value[0].detach().clone() if isinstance(value, tuple) else value for value in inputs]
         with self.as_before(context):
-            results, changed = self.run(linked, context)
-        edges = {edge_of(value): index for index, value in enumerate(linked) if edge_of(value) is not None}
-        tensors = [find(results, changed) for _, find in self.roots]
+            results, given, edges = self.run(linked, context)
+        tensors = [find(results, given) for _, find in self.roots]
         roots = [(edge_of(tensor), index) for tensor, (index, _) in zip(tensors, self.roots, strict=True)]
         seen = [(edge_of(results[index]), index) for index in self.seen]
-        stage = build_stages(edges, roots, [pair for pair in seen if pair[0] is not None], tensors)[number]  # type: ignore
+        reshaped = [(edge_of(given[index]), index) for index in self.reshaped]
+        stage = build_stages(edges, roots, seen, tensors, reshaped)[number]  # type: ignore[arg-type]
         incoming = [(root, gradients[i]) for i, root in enumerate(stage.roots) if defined >> i & 1]
         wanted = [source for i, source in enumerate(stage.sources) if needed >> i & 1]
-        found = iter(
-            torch.autograd.grad(
-                [GradientEdge(*root.edge) for root, _ in incoming],
-                [GradientEdge(*source.edge) for source in wanted],
-                [gradient for _, gradient in incoming],
-                create_graph=create_graph,
-                allow_unused=True,
+        with on_behalf([hook for hooks in context.hooks for hook in (hooks or {}).values()]):
+            found = iter(
+                torch.autograd.grad(
+                    [GradientEdge(*root.edge) for root, _ in incoming],
+                    [GradientEdge(*source.edge) for source in wanted],
+                    [gradient for _, gradient in incoming],
+                    create_graph=create_graph,
+                    allow_unused=True,
+                )
             )
-        )
         return [next(found) if needed >> i & 1 else None for i in range(len(stage.sources))]
 
-    def run(self, linked: list[Any], context: CallContext) -> tuple[list[Any], dict[int, Any]]:
+    def run(self, linked: list[Any], context: CallContext) -> tuple[list[Any], list[Any], dict[Any, int]]:
+        """Gives the results, the inputs as they are then, and their places in autograd's graph before."""
         given = list(linked)
         for index in self.changed:
             given[index] = given[index].clone()
         for slot, (number, inside) in self.registrations.items():
-            given[slot] = Inside(context.hooks[number] if inside else None, "inside" if inside else "outside")
+            given[slot] = Inside(context.hooks[number] if inside else {})
+        edges = {edge: index for index, edge in enumerate(map(edge_of, given)) if edge is not None}
         results = self.program(*given)
-        listed = list(results) if isinstance(results, (list, tuple)) else [results]
-        return listed, {index: given[index] for index in self.changed}
+        return list(results) if isinstance(results, (list, tuple)) else [results], given, edges
 
     @contextlib.contextmanager
     def as_before(self, context: CallContext) -> Iterator[None]:
@@ -113,21 +117,21 @@ class Rerun:
                 torch.set_rng_state(numbers)
 
 
-def finder(joint: Joint, index: int) -> Callable[[list[Any], dict[int, Any]], torch.Tensor]:
+def finder(joint: Joint, index: int) -> Callable[[list[Any], list[Any]], torch.Tensor]:
     """How to find the tensor at a root when the program has run again."""
     memory = joint.memories[index]
     if memory.input is not None:
         owner = memory.input
-        return lambda results, changed: changed[owner]
+        return lambda results, given: given[owner]
     for place, output in enumerate(joint.outputs):
         if output.kind == "memory" and output.index == index:
             if output.view is None:
-                return lambda results, changed: results[place]
+                return lambda results, given: results[place]
     for place, output in enumerate(joint.outputs):
         if output.kind == "memory" and output.index == index and output.edge is not None:
-            return lambda results, changed: results[place]._base
+            return lambda results, given: results[place]._base
     return unfindable
 
 
-def unfindable(results: list[Any], changed: dict[int, Any]) -> torch.Tensor:
+def unfindable(results: list[Any], given: list[Any]) -> torch.Tensor:
     raise RuntimeError("Kiln cannot differentiate this compiled function twice: a tensor inside is out of reach.")

@@ -14,6 +14,7 @@ from .hooks import run_hook, run_node_hook, run_node_prehook
 from .schemas import Unsupported
 
 Edge = tuple[Any, int]
+PLACED = ("register_hook", "register_shared_hook", "register_post_accumulate_grad_hook", "retain_grad")
 
 
 @dataclass(eq=False)
@@ -27,7 +28,7 @@ class Registration:
     place: tuple[str, int] | None = None
 
     def settle(self, visible: dict[Edge, tuple[str, int]]) -> None:
-        if self.kind in ("register_hook", "register_post_accumulate_grad_hook", "retain_grad"):
+        if self.kind in PLACED:
             self.place = visible.get(self.edge)
 
 
@@ -105,9 +106,12 @@ class Runner:
         self.registrations.append(made)
         return made
 
-    def register_hook(self, tensor: torch.Tensor, slot: SlotInput) -> None:
-        made = self.register("register_hook", tensor, slot)
+    def register_hook(self, tensor: torch.Tensor, slot: SlotInput, kind: str = "register_hook") -> None:
+        made = self.register(kind, tensor, slot)
         tensor.register_hook(lambda gradient: self.call_hook(made, gradient))
+
+    def register_shared_hook(self, tensor: torch.Tensor, slot: SlotInput) -> None:
+        self.register_hook(tensor, slot, "register_shared_hook")
 
     def register_accumulated(self, tensor: torch.Tensor, slot: SlotInput) -> None:
         self.register("register_post_accumulate_grad_hook", tensor, slot)
@@ -182,6 +186,7 @@ class Region:
 
 RULES: dict[Any, Callable] = {
     registrations.register_hook: Runner.register_hook,
+    registrations.register_shared_hook: Runner.register_shared_hook,
     registrations.register_post_accumulate_grad_hook: Runner.register_accumulated,
     registrations.register_node_hook: Runner.register_node_hook,
     registrations.register_node_prehook: Runner.register_node_prehook,

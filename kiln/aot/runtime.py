@@ -1,15 +1,15 @@
 """The function that runs a compiled graph in the caller's world: Python text, written for the case at hand.
 
 The graph itself is functional and knows nothing of autograd. Around it: inputs that the program changed get their new
-content; outputs that are inputs or views are made from the real tensors; each stage's autograd node is attached; hooks go
-where they belong. ``print(run.__kiln_text__)`` shows it.
+content; outputs that are inputs or views are made from the real tensors; each stage's autograd node is attached; hooks
+go where they belong. ``print(run.__kiln_text__)`` shows it.
 """
 
 from __future__ import annotations
 
 import itertools
 import linecache
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -17,10 +17,10 @@ import torch
 from .. import _native
 from ..capture import registrations
 from ..capture.fakes import is_view_of_leaf
-from .functional import SAME_VALUE, Step, View
+from .functional import Step, View
 from .hooks import open_slot
 from .inputs import InputSpec
-from .joint import Joint, Output
+from .joint import Joint, Memory, Output
 from .kinds import is_view
 from .rerun import CallContext
 from .stages import Source
@@ -28,6 +28,7 @@ from .stages import Source
 _counter = itertools.count()
 REGISTER = {
     "register_hook": registrations.register_hook,
+    "register_shared_hook": registrations.register_shared_hook,
     "register_post_accumulate_grad_hook": registrations.register_post_accumulate_grad_hook,
 }
 
@@ -77,14 +78,11 @@ class RunText:
         self.add("set_grad(False)")
         self.add("try:")
         self.add(f"    {', '.join(results)}{',' if results else 'none'} = forward([{given}])")
-        for index in joint.metadata:
-            self.change_metadata(index)
         for index, memory in enumerate(joint.memories):
             if memory.input is not None:
                 self.add(f"    i{memory.input}.copy_(m{index})")
         self.add("finally:")
         self.add(f"    set_grad({self.ambient_grad})")
-        self.set_versions()
         for index, memory in enumerate(joint.memories):
             if memory.input is None and is_view(memory.storage.node):
                 self.add(f"m{index} = m{index}.detach()")  # what the program made was no view
@@ -94,11 +92,11 @@ class RunText:
                 f"h{r.number}" if r.slot is not None and r.place is None else "None" for r in joint.registrations
             )
             state = "state" if joint.random else "None"
-            self.add(
-                f"context = CallContext(({hooks}{',' if hooks else ''}), {state}, ({''.join(f'k{i}, ' for i in range(len(numbers)))}))"
-            )
+            kept = "".join(f"k{number}, " for number in range(len(numbers)))
+            self.add(f"context = CallContext(({hooks}{',' if hooks else ''}), {state}, ({kept}))")
         for number, (name, backward, higher, used) in enumerate(stages):
             self.attach(number, name, backward, higher, used, holds)
+        self.set_versions()
         self.register_on_outputs()
         if joint.grad_mode is not None:
             self.add(f"set_grad({joint.grad_mode})")
@@ -127,16 +125,21 @@ class RunText:
     # -- before the graph -------------------------------------------------------------------------------------------
 
     def check_inputs(self) -> None:
-        """What the trace took for granted and no guard says: that what gets a new history may get one."""
-        replaced = [
-            memory.input for memory in self.joint.memories if memory.input is not None and memory.edge is not None
-        ]
-        if not replaced:
-            return
-        self.namespace["is_view_of_leaf"] = is_view_of_leaf
-        tests = " or ".join(f"i{i}.is_leaf or is_view_of_leaf(i{i})" for i in replaced)
-        everything = ", ".join(f"i{i}" for i in range(len(self.joint.specs)))
-        self.add(f"if {tests}: return eager({everything})")
+        """What the trace took for granted and no guard says: that what is changed is nobody else's, and may change."""
+        changed = [memory.input for memory in self.joint.memories if memory.input is not None]
+        replaced = [memory.input for memory in self.joint.memories if memory.input is not None and memory.edge]
+        tensors = [index for index, spec in enumerate(self.joint.specs) if isinstance(spec, InputSpec)]
+        self.namespace.update(is_view_of_leaf=is_view_of_leaf, shares_memory=_native.shares_memory)
+        tests = [f"i{i}.is_leaf or is_view_of_leaf(i{i})" for i in [*replaced, *self.differentiable_shapes()]]
+        if changed and len(tensors) > 1:
+            groups = [listed(changed), listed([index for index in tensors if index not in changed])]
+            tests.append(f"shares_memory({', '.join(groups)})")
+        if tests:
+            self.add(f"if {' or '.join(tests)}: return eager({listed(range(len(self.joint.specs)))[1:-1]})")
+
+    def differentiable_shapes(self) -> list[int]:
+        """Inputs that get a new place in autograd's graph by a change of their shape."""
+        return [index for index, moved in enumerate(self.joint.moved) if moved]
 
     def bind_symbols(self) -> None:
         """Names for the symbolic sizes that views and hidden places need."""
@@ -185,43 +188,69 @@ class RunText:
             self.add(f"old{index} = i{index}.clone()")
 
     def old_edges(self) -> set[int]:
-        """Inputs with a new history whose old one a later stage leads to."""
-        replaced = {
-            memory.input for memory in self.joint.memories if memory.input is not None and memory.edge is not None
-        }
-        later = [source for stage in self.joint.stages[1:] for source in stage.sources if source.kind == "input"]
-        return {source.index for source in later if source.index in replaced}
+        """Inputs that have a new place in autograd's graph by the time a stage that leads to the old one is made."""
+        replaced = {memory.input for memory in self.joint.memories if memory.input is not None and memory.edge}
+        found = set()
+        for number, stage in enumerate(self.joint.stages):
+            moved = set(self.differentiable_shapes()) | (replaced if number else set())
+            found |= {source.index for source in stage.sources if source.kind == "input" and source.index in moved}
+        return found
 
     # -- after the graph --------------------------------------------------------------------------------------------
 
-    def change_metadata(self, index: int) -> None:
-        """``transpose_`` and its like, done to the real input."""
-        for view in self.joint.metadata[index].path()[1:]:
+    def reshape(self, base: str, final: View) -> None:
+        """``transpose_`` and its like, done to the real tensor."""
+        for view in final.path()[1:]:
             step = view.step
-            assert step is not None
-            if step.function in SAME_VALUE:
-                continue
-            packet = getattr(torch.ops.aten, step.function._opname + "_")
-            function = self.bind(getattr(packet, step.function._overloadname), "change")
-            self.add(f"    {function}({self.arguments(f'i{index}', step)})")
+            assert step is not None and step.change is not None
+            function = self.bind(step.change, "change")
+            self.in_mode(step.differentiable, f"{function}({self.arguments(base, step)})")
+
+    def in_mode(self, differentiable: bool, line: str) -> None:
+        """A line that runs with gradients being recorded or not."""
+        if differentiable == self.ambient_grad:
+            self.add(line)
+            return
+        self.add(f"set_grad({differentiable})")
+        self.add(line)
+        self.add(f"set_grad({self.ambient_grad})")
 
     def set_versions(self) -> None:
         copied = {memory.input for memory in self.joint.memories if memory.input is not None}
-        metadata = {index: len(view.path()) - 1 for index, view in self.joint.metadata.items()}
+        reshaped = {index: len(view.path()) - 1 for index, view in self.joint.metadata.items()}
         for index, count in self.joint.versions.items():
-            if count != (index in copied) + metadata.get(index, 0):
+            if count != (index in copied) + reshaped.get(index, 0):
                 self.add(f"set_version(i{index}, before{index} + {count})")
         for index in copied - set(self.joint.versions):
             self.add(f"set_version(i{index}, i{index}._version - 1)")
         for index, memory in enumerate(self.joint.memories):
-            if memory.input is None and memory.root._version > 0:
+            if memory.input is None and memory.root._version > len(self.final(memory).path()) - 1:
                 self.add(f"set_version(m{index}, {memory.root._version})")
 
     def make_visible(self, stage: int | None) -> None:
-        """The outputs that are views of what is there by now."""
+        """What can be seen of what is there by now: changed shapes, leaves, and outputs that are views."""
+        for index, final in self.joint.metadata.items():
+            owner = next((i for i, memory in enumerate(self.joint.memories) if memory.input == index), None)
+            if (self.stage_of.get(owner) if owner is not None else None) == stage:
+                self.reshape(f"i{index}", final)
+        for index, memory in enumerate(self.joint.memories):
+            if memory.input is None and self.stage_of.get(index) == stage:
+                self.finish_memory(index, memory)
         for index, output in enumerate(self.joint.outputs):
             if output.view is not None and index not in self.outputs and self.ready_after(output) == stage:
                 self.outputs[index] = self.view_text(output.view, self.base_text(output))
+
+    def finish_memory(self, index: int, memory: Memory) -> None:
+        self.reshape(f"m{index}", self.final(memory))
+        if memory.root.requires_grad and memory.root.is_leaf:
+            if getattr(memory.root, "_is_param", False):
+                self.namespace["Parameter"] = torch.nn.Parameter
+                self.add(f"m{index} = Parameter(m{index})")
+            else:
+                self.add(f"m{index}.requires_grad_()")
+
+    def final(self, memory: Memory) -> View:
+        return self.joint.functional.view_of(memory.storage.first)
 
     def ready_after(self, output: Output) -> int | None:
         if output.kind == "memory":
@@ -242,6 +271,8 @@ class RunText:
         """Lines that make a view; gives its name."""
         if view.parent is None:
             return base
+        if view.step is not None and view.step.change is not None:
+            return base  # the very tensor, after a change of its shape
         known = self.views.get(view)
         if known is not None:
             return known
@@ -251,13 +282,7 @@ class RunText:
         name = self.views[view] = f"v{len(self.views)}"
         function = self.bind(step.function, step.function._opname)
         item = f"[{step.index}]" if step.index is not None else ""
-        call = f"{name} = {function}({self.arguments(source, step)}){item}"
-        if step.differentiable == self.ambient_grad:
-            self.add(call)
-        else:
-            self.add(f"set_grad({step.differentiable})")
-            self.add(call)
-            self.add(f"set_grad({self.ambient_grad})")
+        self.in_mode(step.differentiable, f"{name} = {function}({self.arguments(source, step)}){item}")
         return name
 
     def arguments(self, source: str, step: Step) -> str:
@@ -291,6 +316,10 @@ class RunText:
             memory = self.joint.memories[root.memory]
             method = "output" if memory.input is None else "replaced"
             self.add(f"{node}.{method}({self.memory_text(root.memory)})")
+        for registration in self.joint.registrations:
+            inside = registration.place is None and registration.edge[0] in stage.region
+            if inside and registration.kind == "register_shared_hook":
+                self.add(f"i{registration.slot}.node = {node}.grad_fn")
         self.make_visible(number)
         self.add(f"{node}.save({', '.join(f's{i}' for i in used)})")
 
@@ -308,6 +337,8 @@ class RunText:
     def following(self, source: Source) -> str:
         if source.kind == "input":
             return f"old{source.index}" if source.index in self.old_edges() else f"i{source.index}"
+        if source.kind == "reshaped":
+            return f"i{source.index}"
         if source.kind == "memory":
             return self.memory_text(source.index)
         if source.kind == "output":
@@ -319,8 +350,10 @@ class RunText:
             if registration.place is None or registration.place[0] == "input":
                 continue
             kind, index = registration.place
-            tensor = self.memory_text(index) if kind == "memory" else self.output_text(index, self.joint.outputs[index])
-            self.register(registration, tensor)
+            if kind == "output":
+                self.register(registration, self.output_text(index, self.joint.outputs[index]))
+            else:
+                self.register(registration, self.memory_text(index) if kind == "memory" else f"i{index}")
 
     # -- results ----------------------------------------------------------------------------------------------------
 
@@ -330,6 +363,11 @@ class RunText:
         if output.kind == "number":
             return f"n{output.index}"
         return self.outputs.get(index) or self.base_text(output)
+
+
+def listed(indices: Iterable[int]) -> str:
+    """A tuple of inputs."""
+    return "(" + "".join(f"i{index}, " for index in indices) + ")"
 
 
 def number_text(value: torch.SymInt) -> str:

@@ -81,7 +81,9 @@ def signature(function: torch._ops.OpOverload) -> Signature:
 
 def is_looked_at(argument: Any, names: set[str]) -> bool:
     """Whether results are views of an argument; lists of views say so by a star in the argument's aliases."""
-    return bool(alias_sets(argument) & names) or (argument.alias_info is not None and "*" in argument.alias_info.after_set)
+    return bool(alias_sets(argument) & names) or (
+        argument.alias_info is not None and "*" in argument.alias_info.after_set
+    )
 
 
 def is_written(argument: Any) -> bool:

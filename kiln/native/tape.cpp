@@ -4,6 +4,7 @@
 
 #include <torch/csrc/autograd/python_cpp_function.h>
 
+#include <algorithm>
 #include <map>
 #include <unordered_map>
 #include <vector>
@@ -92,7 +93,34 @@ PyObject* cut_edges(PyObject*, PyObject* args) {
   }
 }
 
+// shares_memory(changed, others) -> whether one of the changed tensors shares its storage with another tensor of either.
+PyObject* shares_memory(PyObject*, PyObject* const* given, Py_ssize_t count) {
+  if (count != 2 || !PyTuple_Check(given[0]) || !PyTuple_Check(given[1])) {
+    PyErr_SetString(PyExc_TypeError, "shares_memory: two tuples expected");
+    return nullptr;
+  }
+  std::vector<const void*> changed;
+  auto storage_of = [](PyObject* tensor) -> const void* {
+    if (!THPVariable_Check(tensor)) return nullptr;
+    const at::Tensor& value = THPVariable_Unpack(tensor);
+    return value.has_storage() ? value.storage().unsafeGetStorageImpl() : nullptr;
+  };
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(given[0]); ++i) {
+    const void* storage = storage_of(PyTuple_GET_ITEM(given[0], i));
+    if (storage) changed.push_back(storage);
+  }
+  std::sort(changed.begin(), changed.end());
+  if (std::adjacent_find(changed.begin(), changed.end()) != changed.end()) Py_RETURN_TRUE;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(given[1]); ++i) {
+    const void* storage = storage_of(PyTuple_GET_ITEM(given[1], i));
+    if (storage && std::binary_search(changed.begin(), changed.end(), storage)) Py_RETURN_TRUE;
+  }
+  Py_RETURN_FALSE;
+}
+
 PyMethodDef methods[] = {
+    {"shares_memory", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(shares_memory)), METH_FASTCALL,
+     "Whether one of the first tensors shares its storage with another."},
     {"cut_edges", cut_edges, METH_VARARGS, "Make edges of autograd's graph end in nodes of their own."},
     {nullptr, nullptr, 0, nullptr},
 };
