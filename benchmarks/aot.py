@@ -64,8 +64,17 @@ import json, sys
 sys.path.insert(0, {root!r})
 import benchmarks.aot as aot
 aot.torch.set_num_threads(1)
-print(json.dumps(aot.{call}))
+found = aot.{call}
+aot.check_compiled()
+print(json.dumps(found))
 """
+
+
+def check_compiled() -> None:
+    """A graph that Kiln left to eager has no traces and saves nothing: its numbers would look good and mean nothing."""
+    left = kiln.report.counters["aot eager"]
+    if left:
+        raise SystemExit(f"{left} graphs were left to eager; KILN_LOG=aot says why")
 
 
 def in_child(call: str) -> Any:
@@ -341,6 +350,7 @@ def saved_by(key: str, name: str) -> int:
         reset(key)
         call = (kiln.compile if key == "kiln" else torch.compile)(model, backend=collecting_backend(key, saved))
         output = call(**batch)
+        assert saved, f"nothing is saved for the backward of {name}"
     assert loss_of(output).requires_grad
     return storage_bytes(saved, [*model.parameters(), *model.buffers(), *batch.values()])
 
