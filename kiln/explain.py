@@ -10,6 +10,7 @@ from typing import Any
 import torch.fx
 
 from . import exc
+from .backends import aot_eager, eager
 
 
 @dataclass
@@ -17,8 +18,8 @@ class Explanation:
     """What was captured, where it broke and why, what is guarded, how long it took. ``str()`` tells it in words.
 
     ``guards``, ``times`` and ``code`` have one item for each frame compiled: the function itself, then what follows
-    each graph break. ``differentiated`` has one for each graph that gradients flow through: its forward and backward,
-    and the bytes that it keeps for backward, beside eager's.
+    each graph break. ``differentiated`` has one for each graph: its forward and backward, and the bytes that it keeps
+    for backward, beside eager's.
     """
 
     function: str
@@ -70,9 +71,10 @@ class Explanation:
         for number, graph in enumerate(self.graphs, 1):
             yield f"\nGraph {number}, {counted(count_operations(graph), 'operation')}:"
             yield textwrap.indent(graph.print_readable(print_output=False).strip(), "  ")
-        if self.differentiated:
+        training = [found for found in self.differentiated if "backward" in found.graphs]
+        if training:
             yield "\nSaved for backward:"
-        for found in self.differentiated:
+        for found in training:
             yield f"  {found}"
             yield from (f"    {line}" for line in found.lines)
         for where, guards in self.guards:
@@ -99,7 +101,7 @@ def explain(function: Callable[..., Any], *, dynamic: bool | None = None) -> Cal
     from .api import compile
     from .report import events
 
-    compiled = compile(function, backend=fresh_eager(), dynamic=dynamic)
+    compiled = compile(function, backend=fresh(aot_eager), dynamic=dynamic)
     name = getattr(function, "__qualname__", None) or type(function).__qualname__
 
     def run(*args: Any, **kwargs: Any) -> Explanation:
@@ -112,9 +114,9 @@ def explain(function: Callable[..., Any], *, dynamic: bool | None = None) -> Cal
     return run
 
 
-def fresh_eager() -> Callable[..., Any]:
-    """A backend of its own, so that nothing compiled before is reused."""
-    return lambda graph_module, example_inputs: graph_module.forward
+def fresh(backend: Callable[..., Any]) -> Callable[..., Any]:
+    """A backend like another one, but an object of its own, so that nothing compiled before is reused."""
+    return lambda graph_module, example_inputs: backend(graph_module, example_inputs)
 
 
 @dataclass
@@ -133,7 +135,7 @@ def export(function: Callable[..., Any], *, dynamic: bool | None = None) -> Call
     from .api import compile
     from .report import events
 
-    compiled = compile(function, backend=fresh_eager(), dynamic=dynamic, fullgraph=True)
+    compiled = compile(function, backend=fresh(eager), dynamic=dynamic, fullgraph=True)
 
     def run(*args: Any, **kwargs: Any) -> Exported:
         with events.listen() as heard:

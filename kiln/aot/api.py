@@ -110,6 +110,7 @@ def aot_module_simplified(
     check_accepted("aot_module_simplified", accepted)
     check_module("aot_module_simplified", mod)
     compilers = make_compilers(fw_compiler, bw_compiler, partition_fn, decompositions, inference_compiler)
+    args = (args,) if isinstance(args, torch.Tensor) else args  # what a part of a graph gives may be one tensor
     first = take_apart((*state_arguments(mod), *args), {})
     trusted = any(isinstance(tensor, FakeTensor) for tensor in first.tensors)
     versions = Versions(lambda call: compile_call(StatefulCall(mod), call, compilers))

@@ -85,7 +85,9 @@ class Differentiated:
     lines: list[str] = field(default_factory=list)  # what is saved, one by one
 
     def __str__(self) -> str:
-        return f"{self.name}: {self.saved} saved for backward beside the graph's inputs (eager: {self.eager})"
+        if "inference" in self.graphs:
+            return f"the graph from {self.name}: nothing, as no gradient flows through it"
+        return f"the graph from {self.name}: {self.saved} beside its inputs (eager: {self.eager})"
 
 
 def in_bytes(count: float) -> str:

@@ -88,6 +88,15 @@ class Tupled(torch.nn.Module):
         return result if isinstance(result, list | tuple) else (result,)
 
 
+class Compiled(torch.nn.Module):
+    def __init__(self, part, inputs, is_tuple):
+        super().__init__()
+        self.run, self.is_tuple = aot.aot_module_simplified(Tupled(part), inputs, aot.nop), is_tuple
+
+    def forward(self, *args):
+        return self.run(*args) if self.is_tuple else self.run(*args)[0]
+
+
 @pytest.mark.covers("test_aot_autograd::test_multiple_aot_autograd_calls_dupe_args")
 def test_parts_of_a_graph_compiled_one_by_one(twice_or_not):
     """A backend may cut the graph and differentiate each part: what aliases in one part's outputs does in the next."""
@@ -98,9 +107,8 @@ def test_parts_of_a_graph_compiled_one_by_one(twice_or_not):
     def backend(graph, inputs):
         split = split_module(graph, None, lambda node: 1 if "mul" in str(node) else 0)
         between = split.submod_0(*inputs)
-        compiled = aot.aot_module_simplified(Tupled(split.submod_0), inputs, aot.nop)
-        split.submod_0.forward = compiled
-        split.submod_1.forward = aot.aot_module_simplified(Tupled(split.submod_1), between, aot.nop)
+        split.submod_0 = Compiled(split.submod_0, inputs, isinstance(between, tuple))
+        split.submod_1 = Compiled(split.submod_1, between, True)
         parts.append(split)
         return split
 
