@@ -28,6 +28,7 @@ from .calls import CALLABLES
 from .handles import removal_lines
 from .natives import rule
 from .rebuild import Rebuilder
+from .shared_hooks import SharedHook
 from .source import Made
 from .symbols import concrete
 from .tensor_attributes import guard_flag
@@ -43,11 +44,12 @@ from .wrap import force
 class HookSlot:
     """Stands for a hook until the graph has run; then the program's own hook takes its place, at the same position."""
 
-    __slots__ = ("handle", "node")
+    __slots__ = ("compiled", "handle", "node")
 
     def __init__(self) -> None:
         self.handle: RemovableHandle | None = None
         self.node: object = None  # of autograd's graph, where the hook wants to know whether it is going to run
+        self.compiled = False  # the node is a compiled backward, which calls the hook somewhere inside
 
     def __call__(self, *gradients: object) -> None:
         """Nothing runs backward while the graph runs forward."""
@@ -108,9 +110,21 @@ class Slotted:
 
 
 def settle_together(hook: Callable, mode: str, *slots: HookSlot) -> None:
-    """Put a hook that several tensors share in its place, by torch's own means."""
+    """Put a hook that several tensors share in its place, by torch's own means where that can be."""
+    if any(slot.compiled for slot in slots):
+        nodes = [slot.node if slot.node is not None else idle_node() for slot in slots]
+        shared = SharedHook(hook, mode, nodes, [slot.compiled for slot in slots])
+        for place, slot in enumerate(slots):
+            slot.settle(shared.part(place))
+        return
     tensors: list = [Slotted(slot) for slot in slots]
     torch.autograd.graph.register_multi_grad_hook(tensors, hook, mode=mode)  # type: ignore[arg-type]
+
+
+def idle_node() -> object:
+    """A node of autograd's graph that no backward pass comes to: that of a tensor which nothing depends on."""
+    with torch.enable_grad():
+        return torch.empty(0, requires_grad=True).view(0).grad_fn
 
 
 def retain_grad(tensor: torch.Tensor) -> None:

@@ -83,8 +83,30 @@ PROGRAMS = [intermediates, inputs_and_outputs, any_of_them, some_of_them, remove
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda each: each.__name__)
-def test_one_graph(program, backend):
-    check(program, make_args=lambda: (leaf(), []), calls=2, fullgraph=True, graphs=1, backend=backend)
+def test_one_graph(program):
+    check(program, make_args=lambda: (leaf(), []), calls=2, fullgraph=True, graphs=1)
+
+
+def gradients(function, root, create_graph):
+    """What a backward pass from the results themselves, or from a loss, tells the hooks and gives."""
+    log, x = [], leaf()
+    results = function(x, log)
+    results = results if isinstance(results, tuple) else (results,)
+    weights = [torch.ones_like(result) for result in results]
+    if root == "loss":
+        results, weights = [sum(result.sum() for result in results)], None
+    for _ in range(2):
+        torch.autograd.backward(results, weights, create_graph=create_graph, retain_graph=True)
+    return log, x.grad.tolist()
+
+
+@pytest.mark.filterwarnings("ignore:Using backward.. with create_graph=True")
+@pytest.mark.parametrize("create_graph", [False, True], ids=["once", "twice differentiable"])
+@pytest.mark.parametrize("root", ["loss", "results"])
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda each: each.__name__)
+def test_what_hooks_are_told(program, root, create_graph, backend):
+    compiled = kiln.compile(program, backend=backend, fullgraph=True)
+    assert gradients(compiled, root, create_graph) == gradients(program, root, create_graph)
 
 
 def test_backward_of_one_result_only(backend):

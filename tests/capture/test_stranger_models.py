@@ -17,10 +17,6 @@ def two(x):
     yield x + 1
 
 
-def gradient(x):
-    return torch.autograd.grad(x.sin().sum(), x)
-
-
 def backward(x):
     torch.autograd.backward(x.sin().sum())
 
@@ -30,10 +26,9 @@ def backward(x):
     [
         (lambda x: two(x), "capture a generator that outlives the graph; it is made by Python instead."),
         (lambda x: kept_out(x), "What to do: call it outside the compiled function, or take kiln.disable away."),
-        (gradient, "capture a call to torch.autograd.grad: "),
         (backward, "capture a call to torch.autograd.backward: "),
     ],
-    ids=["generator", "disabled", "grad", "backward"],
+    ids=["generator", "disabled", "backward"],
 )
 def test_what_is_told(program, told):
     """In sentences, and in the words of the program rather than of what lies below it."""

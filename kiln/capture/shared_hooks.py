@@ -1,0 +1,102 @@
+"""A hook for the gradients of several tensors (``register_multi_grad_hook``) where a compiled backward computes some.
+
+Each tensor gets a part, a hook of its own. In mode "all" the part that is called last in a backward pass calls the hook
+with everybody's gradients; how many will be called is known from the nodes of autograd's graph that torch is going to
+run. In mode "any" the first part does. Torch's own function wants every tensor to have a node to itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+import torch
+
+
+class Tasks(threading.local):
+    outer: int | None = None  # the backward pass that another one, inside it, works for
+
+
+_tasks = Tasks()
+
+
+@dataclass
+class Progress:
+    """How far a backward pass has come."""
+
+    expected: int
+    seen: int
+    gradients: list[torch.Tensor | None]
+
+
+@dataclass(eq=False)
+class SharedHook:
+    """The hook, and where its parts are."""
+
+    hook: Callable
+    mode: str
+    nodes: list[object]
+    compiled: list[bool]  # which of the nodes are compiled backwards, with the tensor somewhere inside
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    progress: dict[int, Progress] = field(default_factory=dict)
+    done: set[int] = field(default_factory=set)
+
+    def part(self, place: int) -> Callable[[torch.Tensor], None]:
+        """The hook of one of the tensors."""
+
+        def inner_hook(gradient: torch.Tensor) -> None:
+            self.take(place, gradient)
+
+        inner_hook.shared = self  # type: ignore[attr-defined]
+        return inner_hook
+
+    def begin(self, task: int) -> Progress:
+        """What is known of a backward pass; asked from inside it."""
+        if task not in self.progress:
+            expected = sum(map(self.runs, range(len(self.nodes))))
+            self.progress[task] = Progress(expected, 0, [None] * len(self.nodes))
+        return self.progress[task]
+
+    def runs(self, place: int) -> bool:
+        """Whether a part is going to be called. Torch does not count the node that a backward pass begins with."""
+        node = self.nodes[place]
+        if self.compiled[place] and torch._C._current_autograd_node() is node:
+            return True
+        return torch._C._will_engine_execute_node(node)
+
+    def take(self, place: int, gradient: torch.Tensor) -> None:
+        task = _tasks.outer if _tasks.outer is not None else torch._C._current_graph_task_id()
+        if task == -1:
+            raise AssertionError("expected this hook to be called inside a backward call")
+        if self.mode == "any":
+            with self.lock:
+                first = task not in self.done
+                self.done.add(task)
+            if first:
+                self.hook(gradient)
+            return
+        with self.lock:
+            progress = self.begin(task)
+            progress.gradients[place] = gradient
+            progress.seen += 1
+            complete = progress.seen == progress.expected
+        if complete:
+            self.hook(progress.gradients)
+            del self.progress[task]
+
+
+@contextlib.contextmanager
+def on_behalf(hooks: Iterable[object]) -> Iterator[None]:
+    """While one backward pass runs another to do its work: these hooks, called there, are its own."""
+    before, task = _tasks.outer, torch._C._current_graph_task_id()
+    if task != -1 and before is None:
+        _tasks.outer = task
+        for shared in {getattr(hook, "shared", None) for hook in hooks} - {None}:
+            if shared.mode == "all":
+                shared.begin(task)
+    try:
+        yield
+    finally:
+        _tasks.outer = before
