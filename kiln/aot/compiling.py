@@ -7,13 +7,15 @@ is undefined here, and nothing is computed for nobody. All patterns share what t
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.fx
+from torch.utils.hooks import RemovableHandle
 
 from .._native import GlobalState
 from ..capture.fakes import make_mode, without_peer
@@ -71,7 +73,7 @@ class Compilation:
             self.compile_inference(joint)
 
     def trace(self, pattern: Pattern | None) -> Joint:
-        with without_peer():
+        with without_peer(), unnumbered_hooks():
             return trace(self.program, self.specs, self.mode, self.compilers.decompositions or {}, pattern)
 
     def guard_count(self) -> int:
@@ -309,6 +311,16 @@ class without_grad_context:
 
     def __exit__(self, *error: Any) -> None:
         self.now.restore()
+
+
+@contextlib.contextmanager
+def unnumbered_hooks() -> Iterator[None]:
+    """Hooks on fakes do not count: numbers of hooks can be seen."""
+    following = RemovableHandle.next_id
+    try:
+        yield
+    finally:
+        RemovableHandle.next_id = following
 
 
 def stage_groups(joint: Joint) -> list[tuple[list[str], list[int]]]:

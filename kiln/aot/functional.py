@@ -30,6 +30,8 @@ from .stages import edge_of
 aten = torch.ops.aten
 # Operators that give their argument's memory to their result, for good.
 HANDED_ON = {aten._unsafe_view.default}
+# Operators that draw numbers in the order of memory, where their functional form goes by dimensions.
+FILLS_MEMORY = {aten.bernoulli_.float}
 SAME_VALUE = {aten.detach.default, aten.alias.default, aten.lift_fresh.default, aten.lift.default}
 
 
@@ -301,9 +303,13 @@ class FunctionalGraph:
         targets = [told.argument(place, args, keywords) for place in told.changed]
         form, left_out = told.functional(function)
         given_args, given_keywords = told.without(left_out, args, keywords)
-        with torch.no_grad():
-            values = form(*given_args, **given_keywords)
-        node = self.emit(form, self.convert(given_args), self.convert(given_keywords), values)
+        if function in FILLS_MEMORY and not args[0].is_contiguous():
+            node = self.fill_in_order(form, args, keywords)
+            values = node.meta["val"]
+        else:
+            with torch.no_grad():
+                values = form(*given_args, **given_keywords)
+            node = self.emit(form, self.convert(given_args), self.convert(given_keywords), values)
         parts = values if isinstance(values, (list, tuple)) and told.several(form) else [values]
         fresh = len(parts) - len(targets)
         made = [node] if parts is not values else [self.item(node, i, part) for i, part in enumerate(parts)]
@@ -313,6 +319,16 @@ class FunctionalGraph:
             self.adopt(own_node, part)
         for target, new, value in zip(targets, made[fresh:], parts[fresh:], strict=True):
             self.assign(str(function), target, new, value)
+
+    def fill_in_order(self, form: Any, args: tuple, keywords: dict) -> torch.fx.Node:
+        """Numbers drawn in the order of memory, which is not that of the dimensions."""
+        target, *rest = args
+        order = sorted(range(target.dim()), key=lambda dim: -target.stride(dim))
+        straight = self.compute(aten.permute.default, self.node_of(target), order)
+        if not straight.meta["val"].is_contiguous():  # memory with holes is filled by dimensions
+            return self.compute(form, self.node_of(target), *rest, **keywords)
+        drawn = self.compute(form, straight, *rest, **keywords)
+        return self.compute(aten.permute.default, drawn, [order.index(dim) for dim in range(len(order))])
 
     def assign(self, name: str, target: Any, node: torch.fx.Node, value: Any) -> None:
         """Write a new value into a tensor, or into each of a list of them."""

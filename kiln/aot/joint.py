@@ -18,7 +18,7 @@ import torch
 import torch.fx
 from torch.autograd.graph import GradientEdge
 
-from .functional import FunctionalGraph, Storage, View
+from .functional import SAME_VALUE, FunctionalGraph, Storage, View
 from .inputs import InputSpec
 from .recording import Recorder
 from .running import Registration, Runner
@@ -34,7 +34,8 @@ class Memory:
     root: torch.Tensor  # the fake that its views are of, as it is in the end
     input: int | None  # which input it belongs to
     edge: Edge | None = None  # the root's place in autograd's graph, where the graph gave it one
-    base_needed: bool = True
+    start: View | None = None  # where its tensors begin: the storage's root, or a view that autograd takes for no view
+    parent: tuple[str, int] | None = None  # in the latter case, the "input" or "memory" whose content it looks at
 
 
 @dataclass(eq=False)
@@ -120,7 +121,8 @@ class Tracer:
         numbers = [output for output in outputs if output.kind == "number"]
         for place, output in enumerate(numbers):
             output.index = place
-        forward = [self.functional.current(memory.storage.root) for memory in self.memories]  # type: ignore[arg-type]
+        own = [memory.storage.root for memory in self.memories if memory.parent is None]
+        forward = [self.functional.current(root) for root in own]  # type: ignore[arg-type]
         forward += [self.functional.numbers.node_of(output.value) for output in numbers]
         self.make_stages(outputs)
         if pattern is None:
@@ -218,10 +220,10 @@ class Tracer:
                 raise Unsupported("an input whose place in autograd's graph was changed without changing its data")
             return
         edge = self.root_edge(storage)
-        self.add_memory(Memory(storage, value, index, edge if edge != self.start_edges[index] else None))
+        changed = edge if edge != self.start_edges[index] else None
+        self.memory_of[id(storage)] = self.add_memory(Memory(storage, value, index, changed, storage.root))
 
     def add_memory(self, memory: Memory) -> int:
-        self.memory_of[id(memory.storage)] = len(self.memories)
         self.memories.append(memory)
         return len(self.memories) - 1
 
@@ -252,18 +254,44 @@ class Tracer:
         if storage.constant:
             raise Unsupported("an output that is a constant of the graph")
         self.check_reshaped(storage, view)
-        if storage.placeholder is not None:
-            owner = next(i for i, node in enumerate(self.input_nodes) if node is storage.placeholder)
-            return Output("input", fake=value, index=owner, view=view, edge=edge_of(value))
-        index = self.memory_of.get(id(storage))
-        if index is None:
-            index = self.add_memory(Memory(storage, storage.first, None))
+        start = start_of(view)
+        if start.parent is None and storage.placeholder is not None:
+            return Output("input", fake=value, index=self.owner(storage), view=view, edge=edge_of(value))
+        if start.parent is None:
+            index = self.made_memory(storage)
             edge = self.root_edge(storage)
             self.memories[index].edge = None if edge is None or is_leaf_edge(edge) else edge
-        whole = storage.first is value
-        if value.requires_grad and value.is_leaf and not whole:
+        else:
+            index = self.alias_memory(start)
+        first = self.memories[index].root
+        if value.requires_grad and value.is_leaf and first is not value:
             raise Unsupported("a view made inside that requires grad on its own")
-        return Output("memory", fake=value, index=index, view=None if whole else view, edge=edge_of(value))
+        return Output("memory", fake=value, index=index, view=None if first is value else view, edge=edge_of(value))
+
+    def owner(self, storage: Storage) -> int:
+        return next(i for i, node in enumerate(self.input_nodes) if node is storage.placeholder)
+
+    def made_memory(self, storage: Storage) -> int:
+        """Memory that the graph makes."""
+        index = self.memory_of.get(id(storage))
+        if index is None:
+            index = self.add_memory(Memory(storage, storage.first, None, start=storage.root))
+            self.memory_of[id(storage)] = index
+        return index
+
+    def alias_memory(self, start: View) -> int:
+        """A tensor that looks at other memory but whose history is its own: what a function of the user returned of
+        its arguments, or a detached alias that was then changed."""
+        index = self.memory_of.get(id(start))
+        if index is None:
+            storage = start.storage
+            if storage.placeholder is not None:
+                parent = ("input", self.owner(storage))
+            else:
+                parent = ("memory", self.made_memory(storage))
+            memory = Memory(storage, start.value, None, edge_of(start.value), start, parent)
+            index = self.memory_of[id(start)] = self.add_memory(memory)
+        return index
 
     def check_reshaped(self, storage: Storage, view: View) -> None:
         """Where the first tensor's shape was changed in place, only what was looked at through it can be made again."""
@@ -347,6 +375,17 @@ def eager_would_raise() -> Iterator[None]:
         if isinstance(error, NotImplementedError):
             raise
         raise Unsupported(f"its backward raises: {error}") from error
+
+
+def start_of(view: View) -> View:
+    """The last tensor on the way to a view that replaying view operations would not give the same history."""
+    for part in reversed(view.path()[1:]):
+        step = part.step
+        assert step is not None
+        natural = step.differentiable and step.function not in SAME_VALUE
+        if not natural and step.change is None and part.value.requires_grad and not part.value.is_leaf:
+            return part
+    return view.path()[0]
 
 
 def is_leaf_edge(edge: Edge) -> bool:

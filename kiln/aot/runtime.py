@@ -46,6 +46,7 @@ class RunText:
             "set_version": set_version,
         }
         self.views: dict[View, str] = {}
+        self.starts = {memory.start for memory in joint.memories}
         self.outputs: dict[int, str] = {}
         self.stage_of: dict[int, int] = {}
         for number, stage in enumerate(joint.stages):
@@ -72,8 +73,9 @@ class RunText:
         self.register_on_inputs()
         self.prepare(stages, holds)
         tensors, numbers = saved
-        results = [f"m{i}" for i in range(len(joint.memories))] + [f"n{i}" for i in range(len(joint.numbers))]
-        results += [f"s{i}" for i in range(len(tensors))] + [f"k{i}" for i in range(len(numbers))]
+        results = [f"m{i}" for i, memory in enumerate(joint.memories) if memory.parent is None]
+        results += [f"n{i}" for i in range(len(joint.numbers))]
+        results += [f"saved{i}" for i in range(len(tensors))] + [f"k{i}" for i in range(len(numbers))]
         given = ", ".join(f"i{i}" for i, node in enumerate(joint.input_nodes) if node is not None)
         self.add("set_grad(False)")
         self.add("try:")
@@ -84,7 +86,9 @@ class RunText:
         self.add("finally:")
         self.add(f"    set_grad({self.ambient_grad})")
         for index, memory in enumerate(joint.memories):
-            if memory.input is None and is_view(memory.storage.node):
+            if memory.parent is not None:
+                self.make_alias(index, memory)
+            elif memory.input is None and is_view(memory.storage.node):
                 self.add(f"m{index} = m{index}.detach()")  # what the program made was no view
         self.make_visible(None)
         if stages:
@@ -198,6 +202,18 @@ class RunText:
 
     # -- after the graph --------------------------------------------------------------------------------------------
 
+    def make_alias(self, index: int, memory: Memory) -> None:
+        """A tensor of its own that looks at other memory."""
+        assert memory.parent is not None and memory.start is not None
+        kind, place = memory.parent
+        text = f"i{place}" if kind == "input" else f"m{place}"
+        for view in memory.start.path()[1:]:
+            assert view.step is not None
+            function = self.bind(view.step.function, view.step.function._opname)
+            item = f"[{view.step.index}]" if view.step.index is not None else ""
+            text = f"{function}({self.arguments(text, view.step)}){item}"
+        self.add(f"m{index} = {text}.detach()")
+
     def reshape(self, base: str, final: View) -> None:
         """``transpose_`` and its like, done to the real tensor."""
         for view in final.path()[1:]:
@@ -224,7 +240,11 @@ class RunText:
         for index in copied - set(self.joint.versions):
             self.add(f"set_version(i{index}, i{index}._version - 1)")
         for index, memory in enumerate(self.joint.memories):
-            if memory.input is None and memory.root._version > len(self.final(memory).path()) - 1:
+            if (
+                memory.input is None
+                and memory.parent is None
+                and memory.root._version > len(self.final(memory).path()) - 1
+            ):
                 self.add(f"set_version(m{index}, {memory.root._version})")
 
     def make_visible(self, stage: int | None) -> None:
@@ -234,8 +254,11 @@ class RunText:
             if (self.stage_of.get(owner) if owner is not None else None) == stage:
                 self.reshape(f"i{index}", final)
         for index, memory in enumerate(self.joint.memories):
-            if memory.input is None and self.stage_of.get(index) == stage:
+            if memory.input is None and memory.parent is None and self.stage_of.get(index) == stage:
                 self.finish_memory(index, memory)
+            elif memory.parent is not None and self.stage_of.get(index) == stage and memory.root._is_view():
+                self.namespace["Passed"] = Passed
+                self.add(f"m{index} = Passed.apply(m{index})")
         for index, output in enumerate(self.joint.outputs):
             if output.view is not None and index not in self.outputs and self.ready_after(output) == stage:
                 self.outputs[index] = self.view_text(output.view, self.base_text(output))
@@ -269,7 +292,7 @@ class RunText:
 
     def view_text(self, view: View, base: str) -> str:
         """Lines that make a view; gives its name."""
-        if view.parent is None:
+        if view.parent is None or view in self.starts:
             return base
         if view.step is not None and view.step.change is not None:
             return base  # the very tensor, after a change of its shape
@@ -321,7 +344,7 @@ class RunText:
             if inside and registration.kind == "register_shared_hook":
                 self.add(f"i{registration.slot}.node = {node}.grad_fn")
         self.make_visible(number)
-        self.add(f"{node}.save({', '.join(f's{i}' for i in used)})")
+        self.add(f"{node}.save({', '.join(f'saved{i}' for i in used)})")
 
     def hidden(self, root: Any) -> str:
         told = root.edge[0]._input_metadata[root.edge[1]]
@@ -363,6 +386,18 @@ class RunText:
         if output.kind == "number":
             return f"n{output.index}"
         return self.outputs.get(index) or self.base_text(output)
+
+
+class Passed(torch.autograd.Function):
+    """Makes a tensor what a function of the user makes of an argument that it returns: a view that may not change."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient
 
 
 def listed(indices: Iterable[int]) -> str:
