@@ -304,7 +304,7 @@ class FunctionalGraph:
         form, left_out = told.functional(function)
         given_args, given_keywords = told.without(left_out, args, keywords)
         if function in FILLS_MEMORY and not args[0].is_contiguous():
-            node = self.fill_in_order(form, args, keywords)
+            node = self.fill_in_order(form, given_args, given_keywords)
             values = node.meta["val"]
         else:
             with torch.no_grad():

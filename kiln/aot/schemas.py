@@ -112,16 +112,6 @@ def functional_form(function: torch._ops.OpOverload) -> tuple[Any, tuple[Place, 
 NAMES = {"normal_": "normal_functional"}
 
 
-@functools.cache
-def unlike_defaults(function: torch._ops.OpOverload, form: Any) -> dict[str, Any]:
-    """Arguments that may be left out of an operator, but not of its functional form."""
-    if isinstance(form, OnCopies):
-        return {}
-    needed = {argument.name for argument in form._schema.arguments if not argument.has_default_value()}
-    known = [argument for argument in function._schema.arguments if argument.has_default_value()]
-    return {argument.name: argument.default_value for argument in known if argument.name in needed}
-
-
 def all_places(function: torch._ops.OpOverload) -> list[Place]:
     arguments = function._schema.arguments
     return [Place(None if argument.kwarg_only else index, argument.name) for index, argument in enumerate(arguments)]

@@ -8,6 +8,7 @@ from torch.utils.checkpoint import checkpoint
 from kiln.aot.extract import extract_backward, saved_names
 from kiln.aot.partition import default_partition, min_cut_partition, saved_bytes
 from kiln.aot.random import current_state, generator_for, replay, tie_random_pairs
+from kiln.testing import check
 
 aten = torch.ops.aten
 CPU = torch.device("cpu")
@@ -133,3 +134,24 @@ def test_state_is_taken_only_where_it_saves_something():
     joint, count = joint_graph(plain, *inputs)
     forward, _ = min_cut_partition(joint, inputs, num_fwd_outputs=count, recompute_random=True)
     assert current_state not in [node.target for node in forward.graph.nodes]
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("layout", ["contiguous", "permuted", "part", "expanded"])
+@pytest.mark.parametrize("name", ["bernoulli_", "uniform_", "normal_", "exponential_", "random_", "geometric_"])
+def test_numbers_drawn_in_place_are_those_of_the_layout(name, layout, dynamic):
+    """Memory without holes is filled in its own order, whatever the order of the dimensions."""
+    arguments = (0.5,) if name in ("bernoulli_", "geometric_") else ()
+
+    def program(x):
+        made = {"permuted": x.permute(2, 0, 1), "part": x[:, ::2], "expanded": x.sum(2, True).expand(3, 4, 5)}.get(
+            layout, x
+        )
+        drawn = getattr(torch.empty_like(made * 2), name)(*arguments)
+        if layout == "part":
+            getattr(made := x.clone()[:, ::2], name)(*arguments)
+        return drawn * made, torch.nn.functional.dropout(made, 0.5)
+
+    check(
+        program, torch.randn(3, 4, 5, requires_grad=True), backend="aot_eager", fullgraph=True, dynamic=dynamic or None
+    )
