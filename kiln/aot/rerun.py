@@ -74,7 +74,8 @@ class Rerun:
         roots = [(edge_of(tensor), index) for tensor, (index, _) in zip(tensors, self.roots, strict=True)]
         seen = [(edge_of(results[index]), index) for index in self.seen]
         reshaped = [(edge_of(given[index]), index) for index in self.reshaped]
-        stage = build_stages(edges, roots, seen, tensors, reshaped)[number]  # type: ignore[arg-type]
+        stages = build_stages(edges, roots, seen, tensors, reshaped)  # type: ignore[arg-type]
+        stage = stages[number]
         incoming = [(root, gradients[i]) for i, root in enumerate(stage.roots) if defined >> i & 1]
         wanted = [source for i, source in enumerate(stage.sources) if needed >> i & 1]
         with on_behalf([hook for hooks in context.hooks for hook in (hooks or {}).values()]):
@@ -87,6 +88,7 @@ class Rerun:
                     allow_unused=True,
                 )
             )
+        stages.mend()
         return [next(found) if needed >> i & 1 else None for i in range(len(stage.sources))]
 
     def run(self, linked: list[Any], context: CallContext) -> tuple[list[Any], list[Any], dict[Any, int]]:

@@ -49,19 +49,30 @@ class Stage:
     region: set[Any] = field(default_factory=set)
 
 
+class Stages(list[Stage]):
+    """The stages of a graph, those that others lead to first."""
+
+    cuts: Any = None
+
+    def mend(self) -> None:
+        """Make the graph whole again: later derivatives lead through it."""
+        if self.cuts is not None:
+            _native.mend_edges(self.cuts)
+
+
 def build_stages(
     inputs: dict[Edge, int],
     roots: Sequence[tuple[Edge, int]],
     outputs: Sequence[tuple[Edge, int]],
     tensors: Sequence[torch.Tensor],
     reshaped: Sequence[tuple[Edge, int]] = (),
-) -> list[Stage]:
+) -> Stages:
     """Cut the graph that leads from the roots (with their memories) to the inputs.
 
     ``tensors`` are those at the roots; ``reshaped`` are inputs by the edge they got when their shape was changed.
     """
     if not roots:
-        return []
+        return Stages()
     visible: dict[Edge, tuple[str, int]] = {}
     for edge, index in roots:
         visible.setdefault(edge, ("memory", index))
@@ -74,13 +85,16 @@ def build_stages(
     stages = [Stage() for _ in regions.masks]
     for edge, index in roots:
         stages[regions.of(edge[0])].roots.append(Root(edge, index))
-    Cutter(stages, regions, inputs, visible).cut(tensors)
-    return without_empty(stages)
+    cutter = Cutter(stages, regions, inputs, visible)
+    cutter.cut(tensors)
+    found = without_empty(stages)
+    found.cuts = cutter.done
+    return found
 
 
-def without_empty(stages: list[Stage]) -> list[Stage]:
+def without_empty(stages: list[Stage]) -> Stages:
     """Without regions that are only reached through views that the runtime makes itself."""
-    left = [stage for stage in stages if stage.roots]
+    left = Stages(stage for stage in stages if stage.roots)
     for stage in left:
         for source in stage.sources:
             if source.kind == "hidden":
@@ -96,13 +110,14 @@ class Cutter:
     ) -> None:
         self.stages, self.regions, self.inputs, self.visible = stages, regions, inputs, visible
         self.cuts: list[tuple[Any, int, Any, int]] = []
+        self.done: Any = None
 
     def cut(self, tensors: Sequence[torch.Tensor]) -> None:
         for number in reversed(range(len(self.stages))):  # later ones first: they know where earlier ones begin
             self.walk(number)
         if not self.cuts:
             return
-        ends = _native.cut_edges(list(tensors), self.cuts)
+        ends, self.done = _native.cut_edges(list(tensors), self.cuts)
         replaced = {(node, nr): (end, 0) for (_, _, node, nr), end in zip(self.cuts, ends, strict=True)}
         for stage in self.stages:
             for source in stage.sources:

@@ -1,11 +1,13 @@
 // Cutting autograd's graph: edges that lead to a given place are made to end in nodes of our own, so that a backward
-// pass over one part of the graph stops there. Used on graphs of fake tensors, while tracing.
+// pass over one part of the graph stops there. Used on graphs of fake tensors, while tracing; and on those of programs
+// that run again, which are made whole afterwards.
 #include "grad_node.h"
 
 #include <torch/csrc/autograd/python_cpp_function.h>
 
 #include <algorithm>
 #include <map>
+#include <memory>
 #include <unordered_map>
 #include <vector>
 
@@ -44,8 +46,31 @@ struct Tape {
   }
 };
 
-// cut_edges(tensors, [(consumer, index, node, number), …]) -> [cut node, …]: the consumer's edge at an index, which leads to
-// a node's number-th output, ends in a cut node instead; equal places share one.
+// The edges that were cut, as they were.
+struct Cuts {
+  struct One {
+    NodePointer consumer;
+    size_t index;
+    Edge edge;
+  };
+  std::vector<One> all;
+};
+
+const char* const kCuts = "kiln.cuts";
+
+void delete_cuts(PyObject* capsule) { delete static_cast<Cuts*>(PyCapsule_GetPointer(capsule, kCuts)); }
+
+// mend_edges(cuts): what cut_edges did is undone.
+PyObject* mend_edges(PyObject*, PyObject* capsule) {
+  auto* cuts = static_cast<Cuts*>(PyCapsule_GetPointer(capsule, kCuts));
+  if (!cuts) return nullptr;
+  for (auto& one : cuts->all) one.consumer->next_edges().at(one.index) = std::move(one.edge);
+  cuts->all.clear();
+  Py_RETURN_NONE;
+}
+
+// cut_edges(tensors, [(consumer, index, node, number), …]) -> [cut node, …], cuts: the consumer's edge at an index, which
+// leads to a node's number-th output, ends in a cut node instead; equal places share one.
 PyObject* cut_edges(PyObject*, PyObject* args) {
   PyObject *tensors, *edges;
   if (!PyArg_ParseTuple(args, "OO", &tensors, &edges)) return nullptr;
@@ -65,6 +90,7 @@ PyObject* cut_edges(PyObject*, PyObject* args) {
     Owned result(PyList_New(0));
     if (!wanted || !result) return nullptr;
     std::map<std::pair<Node*, long>, NodePointer> cuts;
+    auto done = std::make_unique<Cuts>();
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(wanted.get()); ++i) {
       PyObject *consumer, *target;
       long index, number;
@@ -82,11 +108,16 @@ PyObject* cut_edges(PyObject*, PyObject* args) {
         cut = make_node<Cut>(to->second->input_metadata(static_cast<size_t>(number)));
       }
       // Not set_next_edge, which wants a node without parents: a cut has the lowest topological number, so theirs stay true.
-      from->second->next_edges().at(static_cast<size_t>(index)) = Edge(cut, 0);
+      Edge& edge = from->second->next_edges().at(static_cast<size_t>(index));
+      done->all.push_back({from->second, static_cast<size_t>(index), edge});
+      edge = Edge(cut, 0);
       Owned object(torch::autograd::functionToPyObject(cut));
       if (!object || PyList_Append(result.get(), object.get()) < 0) return nullptr;
     }
-    return result.release();
+    Owned capsule(PyCapsule_New(done.get(), kCuts, delete_cuts));
+    if (!capsule) return nullptr;
+    done.release();
+    return PyTuple_Pack(2, result.get(), capsule.get());
   } catch (const std::exception& error) {
     PyErr_SetString(PyExc_RuntimeError, error.what());
     return nullptr;
@@ -121,6 +152,7 @@ PyObject* shares_memory(PyObject*, PyObject* const* given, Py_ssize_t count) {
 PyMethodDef methods[] = {
     {"shares_memory", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(shares_memory)), METH_FASTCALL,
      "Whether one of the first tensors shares its storage with another."},
+    {"mend_edges", mend_edges, METH_O, "Undo what cut_edges did."},
     {"cut_edges", cut_edges, METH_VARARGS, "Make edges of autograd's graph end in nodes of their own."},
     {nullptr, nullptr, 0, nullptr},
 };
