@@ -73,7 +73,8 @@ class Compilation:
             self.compile_inference(joint)
 
     def trace(self, pattern: Pattern | None) -> Joint:
-        with without_peer(), unnumbered_hooks():
+        quiet = torch.autograd.set_detect_anomaly(False)  # there are no numbers to look at
+        with without_peer(), unnumbered_hooks(), quiet, as_in_training():
             return trace(self.program, self.specs, self.mode, self.compilers.decompositions or {}, pattern)
 
     def guard_count(self) -> int:
@@ -311,6 +312,17 @@ class without_grad_context:
 
     def __exit__(self, *error: Any) -> None:
         self.now.restore()
+
+
+@contextlib.contextmanager
+def as_in_training() -> Iterator[None]:
+    """In inference mode operations take another way through torch, which cannot be recorded: nothing is differentiated
+    without it either."""
+    if not torch.is_inference_mode_enabled():
+        yield
+        return
+    with torch.inference_mode(False), torch.no_grad():
+        yield
 
 
 @contextlib.contextmanager

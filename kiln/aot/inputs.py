@@ -32,6 +32,7 @@ class InputSpec:
     is_parameter: bool
     storage_key: int
     storage_offset: Any
+    is_inference: bool
 
     def make(self, mode: Any) -> torch.Tensor:
         """A fresh fake, with memory of its own."""
@@ -39,7 +40,7 @@ class InputSpec:
 
         with torch.no_grad():
             elem = torch.empty_strided(self.size, self.stride, dtype=self.dtype, device="meta")
-        if not self.requires_grad:
+        if not self.requires_grad or torch.is_inference_mode_enabled():
             return FakeTensor(mode, elem, self.device)
         with torch.enable_grad():
             if not self.is_leaf and not self.is_view_of_leaf:
@@ -67,6 +68,7 @@ def spec_of(value: torch.Tensor, placeholder: torch.fx.Node | None) -> InputSpec
             state.is_parameter,
             state.storage_key,
             state.storage_offset,
+            state.is_inference,
         )
     return InputSpec(
         tuple(value.shape),
@@ -79,6 +81,7 @@ def spec_of(value: torch.Tensor, placeholder: torch.fx.Node | None) -> InputSpec
         isinstance(value, torch.nn.Parameter),
         value.untyped_storage()._cdata,
         value.storage_offset(),
+        value.is_inference(),
     )
 
 

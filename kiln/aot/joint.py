@@ -18,6 +18,7 @@ import torch
 import torch.fx
 from torch.autograd.graph import GradientEdge
 
+from .. import _native
 from .functional import SAME_VALUE, FunctionalGraph, Storage, View
 from .inputs import InputSpec
 from .recording import Recorder
@@ -110,12 +111,22 @@ class Tracer:
         self.reshaped: dict[Edge, int] = {}
 
     def run(self, pattern: Pattern | None) -> Joint:
+        state, before = _native.GlobalState(), torch.is_grad_enabled()
         self.add_inputs()
-        before = torch.is_grad_enabled()
-        with self.mode, self.recorder:
-            results = self.runner.run(self.program, self.inputs)
-            after = torch.is_grad_enabled()
-            torch._C._set_grad_enabled(before)
+        try:
+            with self.mode, self.recorder:
+                results = self.runner.run(self.program, self.inputs)
+        except Exception as error:
+            state.restore()
+            if isinstance(error, Unsupported) or self.recorder.bug is not None:
+                raise
+            raise Unsupported(f"it raises, or torch cannot run it without data: {error}") from error
+        after = torch.is_grad_enabled()
+        torch._C._set_grad_enabled(before)
+        if not state.check():
+            reason = state.reason()
+            state.restore()
+            raise Unsupported(f"it leaves a setting of torch changed ({reason})")
         outputs = self.classify(results)
         self.settle_registrations(outputs)
         numbers = [output for output in outputs if output.kind == "number"]
@@ -152,7 +163,7 @@ class Tracer:
             self.changed_metadata(),
             self.inputs,
             self.input_nodes,
-            self.runner.drew_numbers,
+            self.recorder.drew_numbers,
             [index in self.reshaped.values() for index in range(len(self.inputs))],
         )
 
@@ -172,7 +183,7 @@ class Tracer:
             self.inputs.append(value)
             self.input_nodes.append(node)
             self.start_edges.append(edge)
-        self.start_versions = [value._version if isinstance(value, torch.Tensor) else 0 for value in self.inputs]
+        self.start_versions = [version_of(value) for value in self.inputs]
 
     def check_sharing(self) -> None:
         """A change of memory that several inputs look at is more than the trace knows."""
@@ -187,8 +198,8 @@ class Tracer:
     def versions(self) -> dict[int, int]:
         found = {}
         for index, value in enumerate(self.inputs):
-            if isinstance(value, torch.Tensor) and value._version != self.start_versions[index]:
-                found[index] = value._version - self.start_versions[index]
+            if version_of(value) != self.start_versions[index] and not self.specs[index].is_inference:
+                found[index] = version_of(value) - self.start_versions[index]
         return found
 
     def changed_metadata(self) -> dict[int, View]:
@@ -375,6 +386,10 @@ def eager_would_raise() -> Iterator[None]:
         if isinstance(error, NotImplementedError):
             raise
         raise Unsupported(f"its backward raises: {error}") from error
+
+
+def version_of(value: Any) -> int:
+    return value._version if isinstance(value, torch.Tensor) and not value.is_inference() else 0
 
 
 def start_of(view: View) -> View:

@@ -1,4 +1,4 @@
-"""Symbolic sizes as nodes of a graph: each expression is built once, from sizes of inputs and numbers the graph makes."""
+"""Symbolic sizes as nodes of a graph: each expression is built once, from sizes of inputs and numbers it makes."""
 
 from __future__ import annotations
 

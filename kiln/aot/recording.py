@@ -55,6 +55,8 @@ class Recorder(TorchDispatchMode):
         self.by_number: dict[
             int, dict[str, Any]
         ] = {}  # what forward operations told, by the number of their autograd node
+        self.bug: Exception | None = None  # an error of Kiln's own, not of the program
+        self.drew_numbers = False
         self.random: list[torch.fx.Node] | None = None  # random operations of the checkpointed region being run
         self.replayed: Iterator[torch.fx.Node] | None = None  # the same, while that region runs again
 
@@ -83,7 +85,13 @@ class Recorder(TorchDispatchMode):
             self.functional.before_metadata(args[0])
         result = quick.run(function, args, keywords)
         with self.inside(function):
-            self.functional.record(function, args, keywords, result)
+            try:
+                self.functional.record(function, args, keywords, result)
+            except Unsupported:
+                raise
+            except Exception as error:
+                self.bug = error
+                raise
         return result
 
     @contextlib.contextmanager
@@ -126,6 +134,7 @@ class Recorder(TorchDispatchMode):
 
     def note_random(self, node: torch.fx.Node) -> None:
         """A region that runs again draws again: the same numbers, which ``replays`` asks for."""
+        self.drew_numbers = True
         if self.replayed is not None:
             first = next(self.replayed, None)
             if first is None:

@@ -19,7 +19,7 @@ PLACED = ("register_hook", "register_shared_hook", "register_post_accumulate_gra
 
 @dataclass(eq=False)
 class Registration:
-    """A hook that the graph registers. ``place`` says where it goes: ("input" | "memory" | "output", index), or inside."""
+    """A hook that the graph registers. ``place`` says where it goes: ("input", 2), ("memory", 0) …, or None: inside."""
 
     kind: str
     slot: int | None  # which input of the graph stands for the hook
@@ -45,7 +45,6 @@ class Runner:
     def __init__(self, recorder: Any) -> None:
         self.recorder = recorder
         self.registrations: list[Registration] = []
-        self.drew_numbers = False
 
     def run(self, program: Any, inputs: Sequence[Any]) -> list[Any]:
         if isinstance(program, torch.fx.GraphModule):

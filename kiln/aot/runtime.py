@@ -179,8 +179,9 @@ class RunText:
             if registration.slot is not None and registration.place is None:
                 self.namespace["open_slot"] = open_slot
                 self.add(f"h{registration.number} = open_slot(i{registration.slot})")
-        for index in self.joint.versions:
-            self.add(f"before{index} = i{index}._version")
+        if not torch.is_inference_mode_enabled():
+            for index in self.joint.versions:
+                self.add(f"before{index} = i{index}._version")
         if not stages:
             return
         if self.joint.random:
@@ -232,6 +233,8 @@ class RunText:
         self.add(f"set_grad({self.ambient_grad})")
 
     def set_versions(self) -> None:
+        if torch.is_inference_mode_enabled():
+            return  # what is made has none
         copied = {memory.input for memory in self.joint.memories if memory.input is not None}
         reshaped = {index: len(view.path()) - 1 for index, view in self.joint.metadata.items()}
         for index, count in self.joint.versions.items():

@@ -183,4 +183,35 @@ def batch_norm(function: Any, args: tuple, keywords: dict) -> Rewritten:
     return form, tuple([given[name] for name in order]), {}, Signature(changed, None, False, form)
 
 
-FUNCTIONAL_BY_HAND: dict[Any, Callable[[Any, tuple, dict], Rewritten]] = {aten.native_batch_norm.default: batch_norm}
+class InGradMode:
+    """An operator whose kernel keeps things for its backward only where gradients are on, which in graphs they are not."""
+
+    def __init__(self, function: torch._ops.OpOverload) -> None:
+        self.function = function
+        self.__name__ = f"{function._opname}_in_grad_mode"
+        self.__qualname__, self.__module__ = self.__name__, __name__
+
+    def __call__(self, *args: Any, **keywords: Any) -> Any:
+        with torch._C._AutoDispatchBelowAutograd(), torch.enable_grad():
+            return self.function(*args, **keywords)
+
+
+def recurrent_layer(function: Any, args: tuple, keywords: dict) -> Rewritten:
+    """Gives its workspace only where gradients are on, whatever it is told about training."""
+    if not torch.is_grad_enabled():
+        return function, args, keywords, None
+    return InGradMode(function), args, keywords, Signature((), None, False)
+
+
+def as_view(view: Any) -> Callable[[Any, tuple, dict], Rewritten]:
+    """An operator that gives parts of its argument's memory, without saying so: as the view operation it is."""
+    return lambda function, args, keywords: (view, args, keywords, None)
+
+
+FUNCTIONAL_BY_HAND: dict[Any, Callable[[Any, tuple, dict], Rewritten]] = {
+    aten.native_batch_norm.default: batch_norm,
+    aten.unsafe_split.Tensor: as_view(aten.split.Tensor),
+    aten.unsafe_split_with_sizes.default: as_view(aten.split_with_sizes.default),
+    aten.unsafe_chunk.default: as_view(aten.chunk.default),
+    aten.mkldnn_rnn_layer.default: recurrent_layer,
+}
