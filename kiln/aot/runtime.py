@@ -90,6 +90,7 @@ class RunText:
                 self.make_alias(index, memory)
             elif memory.input is None and is_view(memory.storage.node):
                 self.add(f"m{index} = m{index}.detach()")  # what the program made was no view
+        self.set_memory_versions(reshaped=False)  # before anything is saved: a saved tensor must not change
         self.make_visible(None)
         if stages:
             hooks = ", ".join(
@@ -232,9 +233,19 @@ class RunText:
         self.add(line)
         self.add(f"set_grad({self.ambient_grad})")
 
-    def set_versions(self) -> None:
+    def set_memory_versions(self, reshaped: bool) -> None:
+        """Memory that the program made and then changed; that whose shape it changed too counts that by itself."""
         if torch.is_inference_mode_enabled():
             return  # what is made has none
+        for index, memory in enumerate(self.joint.memories):
+            if memory.input is None and memory.parent is None:
+                changes = len(self.final(memory).path()) - 1
+                if memory.root._version > changes and bool(changes) == reshaped:
+                    self.add(f"set_version(m{index}, {memory.root._version})")
+
+    def set_versions(self) -> None:
+        if torch.is_inference_mode_enabled():
+            return
         copied = {memory.input for memory in self.joint.memories if memory.input is not None}
         reshaped = {index: len(view.path()) - 1 for index, view in self.joint.metadata.items()}
         for index, count in self.joint.versions.items():
@@ -242,13 +253,7 @@ class RunText:
                 self.add(f"set_version(i{index}, before{index} + {count})")
         for index in copied - set(self.joint.versions):
             self.add(f"set_version(i{index}, i{index}._version - 1)")
-        for index, memory in enumerate(self.joint.memories):
-            if (
-                memory.input is None
-                and memory.parent is None
-                and memory.root._version > len(self.final(memory).path()) - 1
-            ):
-                self.add(f"set_version(m{index}, {memory.root._version})")
+        self.set_memory_versions(reshaped=True)
 
     def make_visible(self, stage: int | None) -> None:
         """What can be seen of what is there by now: changed shapes, leaves, and outputs that are views."""
