@@ -184,7 +184,7 @@ def batch_norm(function: Any, args: tuple, keywords: dict) -> Rewritten:
 
 
 class InGradMode:
-    """An operator whose kernel keeps things for its backward only where gradients are on, which in graphs they are not."""
+    """An operator whose kernel keeps things for its backward only where gradients are on; in graphs they are off."""
 
     def __init__(self, function: torch._ops.OpOverload) -> None:
         self.function = function

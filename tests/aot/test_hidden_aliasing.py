@@ -1,0 +1,75 @@
+"""Operators whose schema does not tell all: memory they share, state they change, grad mode they look at."""
+
+import pytest
+import torch
+from torch import nn
+
+import kiln
+from kiln.report import counters
+from kiln.testing import check
+
+
+class Last(nn.Module):
+    """A recurrent module's sequence; its final state is not looked at, or is."""
+
+    def __init__(self, inner, looks_at_state):
+        super().__init__()
+        self.inner, self.looks_at_state = inner, looks_at_state
+
+    def forward(self, x):
+        result, state = self.inner(x)
+        state = state[0] if isinstance(state, tuple) else state
+        return (result.tanh(), state.sum()) if self.looks_at_state else result.tanh()
+
+
+@pytest.mark.parametrize("looks_at_state", [False, True])
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_recurrent_layers(kind, looks_at_state):
+    torch.manual_seed(0)
+    before = counters["aot eager"]
+    x = torch.randn(5, 2, 4, requires_grad=True)
+    check(Last(kind(4, 6, num_layers=2), looks_at_state), x, backend="aot_eager", graphs=1)
+    assert counters["aot eager"] == before
+
+
+@pytest.mark.parametrize("kind", [nn.LSTMCell, nn.GRUCell])
+def test_recurrent_cells(kind):
+    torch.manual_seed(0)
+    before = counters["aot eager"]
+    check(kind(4, 6), torch.randn(3, 4, requires_grad=True), backend="aot_eager", graphs=1)
+    assert counters["aot eager"] == before
+
+
+@pytest.mark.parametrize(
+    "split",
+    [
+        lambda x: torch.unsafe_split(x, 2),
+        lambda x: torch.unsafe_split_with_sizes(x, [1, 3]),
+        lambda x: torch.unsafe_chunk(x, 2),
+    ],
+    ids=["split", "split_with_sizes", "chunk"],
+)
+def test_parts_share_memory(split):
+    def program(x):
+        whole = x.detach() * 2
+        first, *_ = split(whole)
+        first.mul_(3)
+        return whole + x
+
+    before = counters["aot eager"]
+    check(program, torch.randn(4, 3, requires_grad=True), backend="aot_eager")
+    assert counters["aot eager"] == before
+
+
+def test_batch_norm_changes_statistics():
+    before = counters["aot eager"]
+    check(nn.BatchNorm1d(4), torch.randn(6, 4, requires_grad=True), backend="aot_eager", calls=2)
+    assert counters["aot eager"] == before
+
+
+def test_lstm_without_gradients():
+    torch.manual_seed(0)
+    layer, x = nn.LSTM(4, 6), torch.randn(5, 2, 4)
+    with torch.no_grad():
+        wanted, got = layer(x)[0], kiln.compile(layer, backend="aot_eager")(x)[0]
+    torch.testing.assert_close(got, wanted)
