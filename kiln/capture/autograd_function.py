@@ -57,12 +57,13 @@ def call_apply(trace: Trace, cls: type, args: tuple, kwargs: dict) -> object:
 
 
 def apply_of(cls: type) -> Callable:
-    """``cls.apply`` as fx can print it; ``cls.apply`` itself says that it lives in a module of torch."""
+    """``cls.apply`` as fx can print it: what says that it lives in a module of torch is looked up there by name."""
 
     def apply(*args):
         return cls.apply(*args)  # type: ignore[attr-defined]
 
-    apply.__module__, apply.__qualname__ = cls.__module__, f"{cls.__qualname__}.apply"
+    home = cls.__module__ if cls.__module__.partition(".")[0] != "torch" else __name__
+    apply.__module__, apply.__qualname__ = home, f"{cls.__qualname__}.apply"
     apply.__name__ = f"{cls.__name__}_apply"
     apply.autograd_function = cls  # type: ignore[attr-defined]  # for backends that look at it
     return apply

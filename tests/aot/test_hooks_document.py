@@ -1,5 +1,6 @@
 """The hooks document through ahead-of-time autograd: hooks on inputs, intermediates and outputs, as eager runs them."""
 
+import copy
 import functools
 
 import pytest
@@ -166,33 +167,42 @@ class Layers(torch.nn.Module):
         return self.second(self.first(x).relu())
 
 
+def with_hooks(module, log, changes):
+    def hook(module, inputs, outputs):
+        log.append(("after", [g.tolist() for g in inputs], [g.tolist() for g in outputs]))
+        return tuple(gradient * 2 for gradient in inputs) if changes else None
+
+    def before(module, outputs):
+        log.append(("before", [g.tolist() for g in outputs]))
+        return tuple(gradient + 1 for gradient in outputs) if changes else None
+
+    module.first.register_full_backward_hook(hook)
+    module.second.register_full_backward_pre_hook(before)
+
+
 @pytest.mark.parametrize("changes", [False, True], ids=["looks", "changes"])
-@pytest.mark.parametrize("late", [False, True], ids=["from the start", "added later"])
-def test_module_backward_hooks(late, changes):
+def test_module_backward_hooks(changes):
     def setup():
         module, log = Layers(), []
+        with_hooks(module, log, changes)
+        return module, (torch.ones(1, 3, requires_grad=True),), log
 
-        def hook(module, inputs, outputs):
-            log.append(("after", [g.tolist() for g in inputs], [g.tolist() for g in outputs]))
-            return tuple(gradient * 2 for gradient in inputs) if changes else None
+    taken_over = kiln.report.counters["taken over"]
+    check(setup=setup, backend=AHEAD, calls=2, graphs=1, fullgraph=True, rtol=1e-5)
+    check(setup=setup, backend="eager", calls=2, graphs=1, fullgraph=True)
+    assert kiln.report.counters["taken over"] == taken_over, "the graphs ran"
 
-        def before(module, outputs):
-            log.append(("before", [g.tolist() for g in outputs]))
-            return tuple(gradient + 1 for gradient in outputs) if changes else None
 
-        def register():
-            module.first.register_full_backward_hook(hook)
-            module.second.register_full_backward_pre_hook(before)
-
-        if not late:
-            register()
-        calls = [(torch.ones(1, 3, requires_grad=True), number) for number in range(3)]
-
-        def program(x, number):
-            if late and number == 1:
-                register()
-            return module(x)
-
-        return (module if not late else program), [call if late else call[:1] for call in calls], log
-
-    check(setup=setup, backend=AHEAD, rtol=1e-5)
+@pytest.mark.parametrize("changes", [False, True], ids=["looks", "changes"])
+def test_module_backward_hooks_added_later(changes):
+    module, logs, gradients = Layers(), ([], []), []
+    for log, run in zip(logs, (copy.deepcopy(module), kiln.compile(module, backend=AHEAD)), strict=True):
+        for number in range(3):
+            if number == 1:
+                with_hooks(run, log, changes)
+            run(torch.ones(1, 3, requires_grad=True)).sum().backward()
+        gradients.append([parameter.grad for parameter in run.parameters()])
+    torch.testing.assert_close(*gradients)
+    assert len(logs[0]) == 4
+    torch.testing.assert_close(*([entry[1:] for entry in log] for log in logs))
+    assert [entry[0] for entry in logs[0]] == [entry[0] for entry in logs[1]]
