@@ -22,16 +22,18 @@ from typing import Any
 import torch
 import torch.fx
 
-from .inverse import INVERSES, has_overlap, write_overlapping
+from .inverse import INVERSES, has_overlap, reshape, write_overlapping
 from .numbers import Numbers
 from .schemas import FUNCTIONAL_BY_HAND, Signature, Unsupported, signature
 from .stages import edge_of
 
 aten = torch.ops.aten
-# Operators that give their argument's memory to their result, for good.
+# Operators that give their argument's memory to their result: mostly for good, but torch's own code writes through it.
 HANDED_ON = {aten._unsafe_view.default}
 # Operators that draw numbers in the order of memory, where their functional form goes by dimensions.
 FILLS_MEMORY = {aten.bernoulli_.float}
+# Operators that draw other numbers for memory with holes than for memory without.
+FILLS_HOLES = {aten.normal_.default}
 SAME_VALUE = {aten.detach.default, aten.alias.default, aten.lift_fresh.default, aten.lift.default}
 
 
@@ -45,6 +47,8 @@ class Storage:
     generation: int = 0
     placeholder: torch.fx.Node | None = None  # of an input
     constant: bool = False
+    of: View | None = None  # whose memory it is, where it was handed on
+    of_generation: int = 0  # that memory's, when they last agreed
     writes: list[View] = field(default_factory=list)  # where it was changed
 
     def written_in(self, view: View) -> bool:
@@ -156,6 +160,9 @@ class FunctionalGraph:
         return self.current(self.view_of(tensor))
 
     def current(self, view: View) -> torch.fx.Node:
+        of = view.storage.of
+        if of is not None and of.storage.generation != view.storage.of_generation:
+            raise Unsupported("memory that was handed on and then changed")
         if view.generation != view.storage.generation:
             if view.parent is None:
                 view.node = view.storage.node
@@ -229,6 +236,11 @@ class FunctionalGraph:
         else:
             node = self.emit(function, self.convert(args), self.convert(keywords), result)
             self.adopt(node, result)
+            if function in HANDED_ON:
+                self.agree(self.view_of(result).storage, self.view_of(args[0]))  # type: ignore[arg-type]
+
+    def agree(self, storage: Storage, of: View) -> None:
+        storage.of, storage.of_generation = of, of.storage.generation
 
     def adopt(self, node: torch.fx.Node, result: object) -> None:
         """Note what a node gave: tensors with memory of their own, numbers, or lists of them."""
@@ -303,6 +315,8 @@ class FunctionalGraph:
         targets = [told.argument(place, args, keywords) for place in told.changed]
         form, left_out = told.functional(function)
         given_args, given_keywords = told.without(left_out, args, keywords)
+        if function in FILLS_HOLES and args[0].stride() != torch.empty_like(args[0]).stride():
+            raise Unsupported(f"{function} on memory with holes")
         if function in FILLS_MEMORY and not args[0].is_contiguous():
             node = self.fill_in_order(form, given_args, given_keywords)
             values = node.meta["val"]
@@ -388,6 +402,9 @@ class FunctionalGraph:
         storage.node = node
         storage.generation += 1
         storage.writes.append(view)
+        if storage.of is not None:
+            self.write(storage.of, reshape(self, node, list(storage.of.value.shape)), name)
+            self.agree(storage, storage.of)
 
 
 def plain(function: Any, args: tuple, keywords: dict) -> tuple:
