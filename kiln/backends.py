@@ -99,7 +99,8 @@ def aot_eager(graph_module: torch.fx.GraphModule, example_inputs: Sequence[Any])
     """Differentiate the graph ahead of time, and run forward and backward op by op."""
     from .aot.api import op_by_op
 
-    return op_by_op(graph_module, example_inputs)
+    compiled: Callable[..., Any] = op_by_op(graph_module, example_inputs)
+    return compiled
 
 
 register_backend(eager, name="eager")

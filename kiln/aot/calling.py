@@ -109,7 +109,7 @@ def storage_groups(tensors: Sequence[torch.Tensor]) -> dict[int, list[int]]:
 
 def storage_of(tensor: torch.Tensor) -> int:
     try:
-        return tensor.untyped_storage()._cdata
+        return int(tensor.untyped_storage()._cdata)
     except (NotImplementedError, RuntimeError):  # sparse tensors and others without one storage
         return id(tensor)
 

@@ -28,7 +28,7 @@ def symbolic_inputs(tensors: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor]
     fakes = []
     for index, tensor in enumerate(tensors):
         kinds = [DimDynamic.DUCK if free else DimDynamic.STATIC for free in varying(tensor)]
-        context = StatelessSymbolicContext(dynamic_sizes=kinds, constraint_sizes=[None] * tensor.dim())
+        context: Any = StatelessSymbolicContext(dynamic_sizes=kinds, constraint_sizes=[None] * tensor.dim())
         source = named_source(f"tensors[{index}]")
         fakes.append(mode.from_tensor(tensor, source=source, symbolic_context=context, trace=False))
     return fakes, lambda: assumptions(mode.shape_env, fakes)

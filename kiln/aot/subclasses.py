@@ -106,7 +106,7 @@ def opened(tensor: torch.Tensor, is_own: bool = False) -> tuple[torch.Tensor, ..
     if not is_traceable_wrapper_subclass(tensor):
         return (tensor,)
     if tensor.requires_grad and torch.is_grad_enabled():
-        return tuple(Opened.apply(tensor, is_own))  # type: ignore[no-untyped-call]
+        return tuple(Opened.apply(tensor, is_own))
     return tuple(inner_tensors(tensor))
 
 
@@ -158,7 +158,8 @@ class Desugared:
 
     def _take_apart(self, inputs: list[Any], outputs: list[Any]) -> list[Any]:
         known = {id(value): index for index, value in enumerate(inputs) if self.input_plans[index] is not None}
-        self.output_plans, found = [], []
+        found: list[Any] = []
+        self.output_plans = []
         parts: dict[int, tuple[torch.Tensor, ...]] = {}
         for output in outputs:
             if id(output) in known:
