@@ -327,6 +327,9 @@ class Tracer:
                 visible.setdefault(output.edge, ("output", index))
         for registration in self.runner.registrations:
             registration.settle(visible)
+            hidden_leaf = registration.place is None and hasattr(registration.edge[0], "variable")
+            if hidden_leaf and registration.slot is not None:
+                raise Unsupported("a hook on a leaf that is made inside and not returned")
 
     # -- stages -----------------------------------------------------------------------------------------------------
 

@@ -269,7 +269,9 @@ class RunText:
                 self.add(f"m{index} = Passed.apply(m{index})")
         for index, output in enumerate(self.joint.outputs):
             if output.view is not None and index not in self.outputs and self.ready_after(output) == stage:
-                self.outputs[index] = self.view_text(output.view, self.base_text(output))
+                name = self.outputs[index] = self.view_text(output.view, self.base_text(output))
+                if output.fake.is_leaf and output.fake.requires_grad:  # cut off from what it is a view of
+                    self.add(f"{name}.requires_grad_()")
 
     def finish_memory(self, index: int, memory: Memory) -> None:
         self.reshape(f"m{index}", self.final(memory))

@@ -1,0 +1,82 @@
+"""Leaves that a program makes, hooks on them, and memory that it changes after making it: ahead of time as in eager."""
+
+import pytest
+import torch
+
+from kiln.testing import check
+
+
+def hook_on_hidden_leaf(x, log):
+    w = x.detach()
+    w.requires_grad_()
+    w.register_hook(lambda g: log.append(g.tolist()))
+    return w * 2
+
+
+def hook_on_new_leaf(x, log):
+    w = torch.ones(3, requires_grad=True)
+    w.register_hook(lambda g: log.append(g.tolist()))
+    return w * x
+
+
+def hook_on_returned_leaf(x, log):
+    w = torch.ones(3, requires_grad=True)
+    w.register_hook(lambda g: log.append(g.tolist()))
+    return w * x, w
+
+
+def hook_on_returned_part_of_input(x, log):
+    w = x.detach().requires_grad_()
+    w.register_hook(lambda g: log.append(g.tolist()))
+    return w * 2, w, x * 3
+
+
+def hook_after_accumulation(x, log):
+    w = torch.ones(3, requires_grad=True)
+    w.register_post_accumulate_grad_hook(lambda p: log.append(p.grad.tolist()))
+    return w * x
+
+
+def hook_after_accumulation_of_a_result(x, log):
+    w = torch.ones(3, requires_grad=True)
+    w.register_post_accumulate_grad_hook(lambda p: log.append(p.grad.tolist()))
+    return w * x, w
+
+
+def leaf_that_shares_memory(x, log):
+    w = x.detach()
+    w.requires_grad_()
+    return w
+
+
+def leaf_that_shares_memory_and_is_used(x, log):
+    w = x.detach()[:2]
+    w.requires_grad_()
+    return w * 2, w
+
+
+def saved_and_changed_before(x, log):
+    y = x * 2
+    y.mul_(3)
+    return y, y * y
+
+
+def retained_and_changed(x, log):
+    y = x * 2
+    y.retain_grad()
+    y.register_hook(lambda g: g * 2)
+    y.mul_(3)
+    return y, y * y
+
+
+PROGRAMS = [
+    hook_on_hidden_leaf, hook_on_new_leaf, hook_on_returned_leaf, hook_on_returned_part_of_input,
+    hook_after_accumulation, hook_after_accumulation_of_a_result, leaf_that_shares_memory,
+    leaf_that_shares_memory_and_is_used, saved_and_changed_before, retained_and_changed,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda each: each.__name__)
+def test_as_in_eager(program):
+    make_args = lambda: (torch.linspace(1, 2, 3).requires_grad_(), [])  # noqa: E731
+    check(program, make_args=make_args, calls=2, backend="aot_eager", fullgraph=True, graphs=1)
