@@ -1,6 +1,6 @@
 """What becomes of a graph that cannot be differentiated ahead of time: it runs in eager, rightly, and that is told.
 
-Such graphs are counted (``aot_fallbacks``) and, with ``KILN_LOG=aot``, named with the reason.
+Such graphs are counted (``aot eager``) and, with ``KILN_LOG=aot``, named with the reason.
 """
 
 from __future__ import annotations
