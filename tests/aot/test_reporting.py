@@ -6,7 +6,6 @@ import torch
 import kiln
 from kiln.report import counters
 
-
 SIZE = 256  # small tensors are not worth computing again
 BYTES = SIZE * SIZE * 4
 
