@@ -76,15 +76,17 @@ class RunText:
         results = [f"m{i}" for i, memory in enumerate(joint.memories) if memory.parent is None]
         results += [f"n{i}" for i in range(len(joint.numbers))]
         results += [f"saved{i}" for i in range(len(tensors))] + [f"k{i}" for i in range(len(numbers))]
-        given = ", ".join(f"i{i}" for i, node in enumerate(joint.input_nodes) if node is not None)
+        given = ", ".join(self.given(i) for i, node in enumerate(joint.input_nodes) if node is not None)
         self.add("set_grad(False)")
         self.add("try:")
         self.add(f"    {', '.join(results)}{',' if results else 'none'} = forward([{given}])")
         for index, memory in enumerate(joint.memories):
             if memory.input is not None:
-                self.add(f"    i{memory.input}.copy_(m{index})")
+                counted = memory.input in joint.versions or torch.is_inference_mode_enabled()
+                self.add(f"    i{memory.input}{'' if counted else '.data'}.copy_(m{index})")
         self.add("finally:")
         self.add(f"    set_grad({self.ambient_grad})")
+        self.set_versions()
         for index, memory in enumerate(joint.memories):
             if memory.parent is not None:
                 self.make_alias(index, memory)
@@ -101,12 +103,16 @@ class RunText:
             self.add(f"context = CallContext(({hooks}{',' if hooks else ''}), {state}, ({kept}))")
         for number, (name, backward, higher, used) in enumerate(stages):
             self.attach(number, name, backward, higher, used, holds)
-        self.set_versions()
+        self.set_memory_versions(reshaped=True)
         self.register_on_outputs()
         if joint.grad_mode is not None:
             self.add(f"set_grad({joint.grad_mode})")
         self.add(f"return [{', '.join(self.output_text(i, output) for i, output in enumerate(joint.outputs))}]")
         return self.compile()
+
+    def given(self, index: int) -> str:
+        """An input, as the graph gets it: one whose shape is going to change may be saved as it is now."""
+        return f"i{index}.detach()" if index in self.joint.metadata else f"i{index}"
 
     def add(self, line: str) -> None:
         self.lines.append(line)
@@ -244,16 +250,15 @@ class RunText:
                     self.add(f"set_version(m{index}, {memory.root._version})")
 
     def set_versions(self) -> None:
+        """As often as the program changed them: before views are made and tensors saved, which note their versions."""
         if torch.is_inference_mode_enabled():
             return
         copied = {memory.input for memory in self.joint.memories if memory.input is not None}
-        reshaped = {index: len(view.path()) - 1 for index, view in self.joint.metadata.items()}
         for index, count in self.joint.versions.items():
-            if count != (index in copied) + reshaped.get(index, 0):
-                self.add(f"set_version(i{index}, before{index} + {count})")
-        for index in copied - set(self.joint.versions):
-            self.add(f"set_version(i{index}, i{index}._version - 1)")
-        self.set_memory_versions(reshaped=True)
+            view = self.joint.metadata.get(index)
+            now = count - (len(view.path()) - 1 if view is not None else 0)  # those of its shape are yet to come
+            if now != (index in copied):
+                self.add(f"set_version(i{index}, before{index} + {now})")
 
     def make_visible(self, stage: int | None) -> None:
         """What can be seen of what is there by now: changed shapes, leaves, and outputs that are views."""
