@@ -40,6 +40,7 @@ class Made:
         elem = torch.empty_strided(self.size, self.stride, dtype=self.dtype, device="meta")
         if self.memory_of is not None:
             elem.set_(given[self.memory_of].untyped_storage(), self.offset, self.size, self.stride)
+            torch._C._autograd._unsafe_set_version_counter((elem,), (0,))  # that was no change
         if self.bits[0]:
             torch._C._set_conj(elem, True)
         if self.bits[1]:
@@ -68,7 +69,7 @@ def run(function: torch._ops.OpOverload, args: tuple, keywords: dict[str, Any]) 
     """What the operator gives under the present fake mode."""
     mode = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
     if mode is None or not is_regular(function):
-        return function(*args, **keywords)
+        return work_out(function, args, keywords)
     given: list[FakeTensor] = []
     key: list[Any] = [function, torch.get_default_dtype(), torch.is_inference_mode_enabled(), len(args)]
     try:
@@ -79,15 +80,25 @@ def run(function: torch._ops.OpOverload, args: tuple, keywords: dict[str, Any]) 
         whole = tuple(key)
         answer = _answers.get(whole, NotPlain)
     except (NotPlain, TypeError):  # symbolic sizes have no hash
-        return function(*args, **keywords)
+        return work_out(function, args, keywords)
     if answer is None:
-        return function(*args, **keywords)
+        return work_out(function, args, keywords)
     if answer is not NotPlain:
         return answer.value(mode, given)  # type: ignore[union-attr]
-    result = function(*args, **keywords)
+    result = work_out(function, args, keywords)
     if len(_answers) >= MOST_ANSWERS:
         _answers.clear()
     _answers[whole] = answer_of(result, mode, given)
+    return result
+
+
+def work_out(function: torch._ops.OpOverload, args: tuple, keywords: dict[str, Any]) -> Any:
+    """Torch's answer. Its Python kernels may write to what they make; the real ones do that out of autograd's sight."""
+    result = function(*args, **keywords)
+    if not function._schema.is_mutable:
+        for part in result if isinstance(result, (tuple, list)) else (result,):
+            if isinstance(part, FakeTensor) and part._version and not any(part is arg for arg in args):
+                torch._C._autograd._unsafe_set_version_counter((part,), (0,))
     return result
 
 
@@ -175,5 +186,6 @@ def looks(tensor: FakeTensor) -> tuple:
         tensor.is_conj(),
         tensor.is_neg(),
         tensor.requires_grad,
+        tensor._version,
         torch._C._dispatch_keys(tensor),
     )
