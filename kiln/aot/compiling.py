@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -64,13 +65,16 @@ class Compilation:
             placeholders = [node for node in program.graph.nodes if node.op == "placeholder"]
         self.specs = specs_of(examples, placeholders)
         self.lock = threading.RLock()
-        joint = self.trace(None)
+        with heard() as said:
+            joint = self.trace(None)
         self.environment = self.mode.shape_env
         self.guards = self.guard_count()
         if joint.stages:
             self.compile_training(joint)
         else:
             self.compile_inference(joint)
+        if said:
+            self.run = saying(said, self.run)
 
     def trace(self, pattern: Pattern | None) -> Joint:
         quiet = torch.autograd.set_detect_anomaly(False)  # there are no numbers to look at
@@ -201,7 +205,7 @@ class Backwards:
             compiled = boxed(owner.call_compiler(owner.compilers.backward, self.module))
             return self.choosing(compiled, self.given)
         try:
-            with without_grad_context(owner):
+            with heard(), without_grad_context(owner):
                 joint = owner.trace(Pattern(self.number, defined, needed))
             tie_random_pairs(joint.module)
             module = extract_backward(joint.module, owner.saved_names, owner.forward_count)
@@ -333,6 +337,30 @@ def unnumbered_hooks() -> Iterator[None]:
         yield
     finally:
         RemovableHandle.next_id = following
+
+
+@contextlib.contextmanager
+def heard() -> Iterator[list[warnings.WarningMessage]]:
+    """What the program warns of while it is traced, which it would do in each call: kept, and not counted as said."""
+    always = torch.is_warn_always_enabled()
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        torch.set_warn_always(True)
+        try:
+            yield said
+        finally:
+            torch.set_warn_always(always)
+
+
+def saying(said: list[warnings.WarningMessage], run: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that warns as the program does."""
+
+    def warn_and_run(*inputs: Any) -> Any:
+        for told in said:
+            warnings.warn_explicit(told.message, told.category, told.filename, told.lineno)
+        return run(*inputs)
+
+    return warn_and_run
 
 
 def stage_groups(joint: Joint) -> list[tuple[list[str], list[int]]]:
