@@ -49,6 +49,7 @@ class Storage:
     constant: bool = False
     of: View | None = None  # whose memory it is, where it was handed on
     of_generation: int = 0  # that memory's, when they last agreed
+    version: int = 0  # of its first tensor when it was made
     writes: list[View] = field(default_factory=list)  # where it was changed
 
     def written_in(self, view: View) -> bool:
@@ -134,6 +135,7 @@ class FunctionalGraph:
     def own(self, tensor: torch.Tensor, node: torch.fx.Node) -> Storage:
         """A tensor with memory that nothing else looks at yet."""
         storage = Storage(node, tensor)
+        storage.version = 0 if tensor.is_inference() else tensor._version  # not always 0 when torch works without data
         storage.root = View(storage, None, None, node, 0, tensor)
         self.point(tensor, storage.root)
         self.storages[storage_key(tensor)] = storage

@@ -45,7 +45,7 @@ class RunText:
             "CallContext": CallContext,
             "set_version": set_version,
         }
-        self.views: dict[View, str] = {}
+        self.views: dict[View, str] = {view: f"i{index}" for view, index in joint.members.items()}
         self.starts = {memory.start for memory in joint.memories}
         self.outputs: dict[int, str] = {}
         self.stage_of: dict[int, int] = {}
@@ -140,13 +140,14 @@ class RunText:
         changed = [memory.input for memory in self.joint.memories if memory.input is not None]
         replaced = [memory.input for memory in self.joint.memories if memory.input is not None and memory.edge]
         tensors = [index for index, spec in enumerate(self.joint.specs) if isinstance(spec, InputSpec)]
+        everything = listed(range(len(self.joint.specs)))[1:-1]
         self.namespace.update(is_view_of_leaf=is_view_of_leaf, shares_memory=_native.shares_memory)
         tests = [f"i{i}.is_leaf or is_view_of_leaf(i{i})" for i in [*replaced, *self.differentiable_shapes()]]
-        if changed and len(tensors) > 1:
-            groups = [listed(changed), listed([index for index in tensors if index not in changed])]
-            tests.append(f"shares_memory({', '.join(groups)})")
         if tests:
-            self.add(f"if {' or '.join(tests)}: return eager({listed(range(len(self.joint.specs)))[1:-1]})")
+            self.add(f"if {' or '.join(tests)}: return eager({everything})")
+        if changed and len(tensors) > 1 and not self.joint.is_shared:
+            groups = [listed(changed), listed([index for index in tensors if index not in changed])]
+            self.add(f"if shares_memory({', '.join(groups)}): return sharing({everything})")
 
     def differentiable_shapes(self) -> list[int]:
         """Inputs that get a new place in autograd's graph by a change of their shape."""
@@ -246,8 +247,9 @@ class RunText:
         for index, memory in enumerate(self.joint.memories):
             if memory.input is None and memory.parent is None:
                 changes = len(self.final(memory).path()) - 1
-                if memory.root._version > changes and bool(changes) == reshaped:
-                    self.add(f"set_version(m{index}, {memory.root._version})")
+                version = memory.root._version - memory.storage.version
+                if version > changes and bool(changes) == reshaped:
+                    self.add(f"set_version(m{index}, {version})")
 
     def set_versions(self) -> None:
         """As often as the program changed them: before views are made and tensors saved, which note their versions."""
@@ -368,6 +370,8 @@ class RunText:
         return f"{sizes}{closing}, {self.bind(told.dtype, 'dtype')}, {self.bind(told.device, 'device')}"
 
     def held(self, index: int, holds: dict[int, str]) -> str:
+        if index in self.joint.members.values():
+            return "None"  # a view of another input
         if index in holds:
             return f"held{index}"
         return f"i{index}" if not isinstance(self.joint.inputs[index], registrations.HookSlot) else "None"
