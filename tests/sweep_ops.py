@@ -186,14 +186,14 @@ def detach(value: Any) -> Any:
 UNSTABLE = re.compile(r"^(empty|new_empty|empty_strided|new_empty_strided|empty_like|empty_permuted)$")
 
 
-def judge(case: Case, dynamic: bool | None = None, backend: str = "eager", **tolerance: float) -> Verdict:
+def judge(case: Case, dynamic: bool | None = None, backend: str = "eager", **more: Any) -> Verdict:
     """Compare one call with eager."""
     if has_sparse((case.args, case.kwargs)):
         return judge_sparse(case, backend)
-    before = events.counters["taken over"]
+    before, left = events.counters["taken over"], events.counters["aot eager"]
     with events.listen() as heard:
         try:
-            report = check(case.program, *case.args, kwargs=case.kwargs, dynamic=dynamic, backend=backend, **tolerance)
+            report = check(case.program, *case.args, kwargs=case.kwargs, dynamic=dynamic, backend=backend, **more)
         except Mismatch as mismatch:
             found = sorted(mismatch.differences, key=lambda text: "raised" not in text)  # the error first: it explains
             return Verdict("failed", re.sub(r"\s+", " ", "; ".join(found[:2])))
@@ -203,6 +203,8 @@ def judge(case: Case, dynamic: bool | None = None, backend: str = "eager", **tol
         return Verdict("skipped", f"eager raises {type(report.eager.calls[0].raised).__name__}")
     if events.counters["taken over"] > before:
         return Verdict("failed", "the graph raised, and eager took over")
+    if events.counters["aot eager"] > left:
+        return Verdict("eager", "left to eager by the backend")
     if heard.breaks:
         return Verdict("broken", heard.breaks[0].reason)
     if heard.skips:

@@ -69,7 +69,7 @@ def fill_without_reading(node: Node) -> None:
     """Make a tensor from a shape, not like another, which then need not be there; its name stays."""
     value: Any = node.meta.get("val")
     like: Any = node.args[0]
-    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided or not value.is_contiguous():
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided or not is_plain(value):
         return
     if not is_tensor(like) or type(like.meta["val"]) is not type(value):
         return
@@ -79,6 +79,18 @@ def fill_without_reading(node: Node) -> None:
     numbers = () if number is None else (given[number],)
     node.target, node.args = function, (shape, *numbers)
     node.kwargs = {"dtype": value.dtype, "layout": value.layout, "device": value.device, "pin_memory": False}
+
+
+def is_plain(value: torch.Tensor) -> bool:
+    """Whether a tensor has the strides that one made from its shape has, also where the size is 1."""
+    if not value.is_contiguous():
+        return False
+    expected: Any = 1
+    for size, stride in zip(reversed(value.shape), reversed(value.stride()), strict=True):
+        if isinstance(size, int) and size == 1 and not (isinstance(expected, int) and stride == expected):
+            return False
+        expected = expected * size if not isinstance(size, int) or size else expected
+    return True
 
 
 LIKE = frozenset({target for target in FILLS if target._opname.endswith("_like")})
