@@ -47,6 +47,7 @@ class Stage:
     roots: list[Root] = field(default_factory=list)
     sources: list[Source] = field(default_factory=list)
     region: set[Any] = field(default_factory=set)
+    order: list[int] = field(default_factory=list)  # for each edge of its node, which source that is (order.py)
 
 
 class Stages(list[Stage]):
