@@ -38,6 +38,8 @@ QUESTIONS = {
     aten.dim.default,
     aten.numel.default,
 }
+# Operators whose derivative, for complex results, looks at values to refuse a loss that is not well defined.
+CHECKED = {aten.linalg_eig.default, aten._linalg_svd.default, aten._linalg_eigh.default}
 FORWARD_FIELDS = ("stack_trace", "source_fn", "source_fn_stack", "nn_module_stack")
 
 
@@ -84,6 +86,8 @@ class Recorder(TorchDispatchMode):
         if torch.Tag.inplace_view in function.tags:
             self.functional.before_metadata(args[0])
         result = quick.run(function, args, keywords)
+        if function in CHECKED and args[0].requires_grad and torch.is_grad_enabled() and is_complex(result):
+            raise Unsupported(f"the derivative of {function}, which looks at values")
         with self.inside(function):
             try:
                 self.functional.record(function, args, keywords, result)
@@ -142,6 +146,10 @@ class Recorder(TorchDispatchMode):
             node.meta["replays"] = first.name
         elif self.random is not None:
             self.random.append(node)
+
+
+def is_complex(results: Any) -> bool:
+    return any(part.is_complex() for part in results)
 
 
 def is_random(target: Any) -> bool:
