@@ -80,3 +80,46 @@ PROGRAMS = [
 def test_as_in_eager(program):
     make_args = lambda: (torch.linspace(1, 2, 3).requires_grad_(), [])  # noqa: E731
     check(program, make_args=make_args, calls=2, backend="aot_eager", fullgraph=True, graphs=1)
+
+
+# -- the order in which leaves get their gradients -------------------------------------------------------------------
+
+
+class Tied(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+        self.scale = torch.nn.Parameter(torch.ones(4))
+
+    def forward(self, x):
+        return self.first(self.second(self.first(x)) * self.scale) + self.scale
+
+
+def deep():
+    parts = [part for _ in range(4) for part in (torch.nn.Linear(4, 4), torch.nn.LayerNorm(4), torch.nn.GELU())]
+    return torch.nn.Sequential(*parts)
+
+
+def encoder():
+    return torch.nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True)
+
+
+@pytest.mark.parametrize("make", [Tied, deep, encoder], ids=lambda make: make.__name__)
+@pytest.mark.parametrize("needed", ["parameters", "everything", "some"])
+def test_order_of_leaves(make, needed):
+    """Hooks on parameters are called in eager's order; those after accumulation, too."""
+
+    def setup():
+        torch.manual_seed(0)
+        model, log = make(), []
+        for place, (name, parameter) in enumerate(model.named_parameters()):
+            if needed == "some" and place % 3 == 1:
+                parameter.requires_grad_(False)
+                continue
+            parameter.register_hook(lambda gradient, name=name: log.append(name))
+            parameter.register_post_accumulate_grad_hook(lambda _, name=name: log.append(f"{name}, accumulated"))
+        x = torch.randn(2, 3, 4, requires_grad=needed == "everything")
+        return model, (x,), log
+
+    report = check(setup=setup, calls=2, backend="aot_eager", fullgraph=True, graphs=1, rtol=1e-4, atol=1e-5)
+    assert len(report.compiled.state) > 4
