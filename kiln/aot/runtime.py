@@ -36,11 +36,12 @@ REGISTER = {
 class RunText:
     """Writes the run function of one compiled graph."""
 
-    def __init__(self, joint: Joint, ambient_grad: bool) -> None:
+    def __init__(self, joint: Joint, ambient_grad: bool, when_shared: Callable[..., Any]) -> None:
         self.joint, self.ambient_grad = joint, ambient_grad
         self.lines: list[str] = []
         self.namespace: dict[str, Any] = {
             "set_grad": torch._C._set_grad_enabled,
+            "sharing": when_shared,
             "GradNode": _native.GradNode,
             "CallContext": CallContext,
             "set_version": set_version,
@@ -277,7 +278,7 @@ class RunText:
         for index, output in enumerate(self.joint.outputs):
             if output.view is not None and index not in self.outputs and self.ready_after(output) == stage:
                 name = self.outputs[index] = self.view_text(output.view, self.base_text(output))
-                if output.fake.is_leaf and output.fake.requires_grad:  # cut off from what it is a view of
+                if output.fake.is_leaf and output.fake.requires_grad and not is_silent_view(output.fake):
                     self.add(f"{name}.requires_grad_()")
 
     def finish_memory(self, index: int, memory: Memory) -> None:
@@ -344,7 +345,7 @@ class RunText:
         self, number: int, name: str, backward: Callable, higher: Callable, used: list[int], holds: dict[int, str]
     ) -> None:
         stage = self.joint.stages[number]
-        following = "".join(f"{self.following(source)}, " for source in stage.sources)
+        following = "".join(f"{self.following(stage.sources[place])}, " for place in stage.order)
         held = "".join(f"{self.held(index, holds)}, " for index in range(len(self.joint.specs)))
         node = f"node{number}"
         self.namespace[f"backward{number}"], self.namespace[f"higher{number}"] = backward, higher
@@ -429,6 +430,11 @@ def number_text(value: torch.SymInt) -> str:
     from torch.utils._sympy.printers import PythonPrinter
 
     return PythonPrinter().doprint(value.node.expr)
+
+
+def is_silent_view(tensor: torch.Tensor) -> bool:
+    """A view made in no_grad mode: that it requires grad is its base's, and comes by itself."""
+    return tensor._is_view() and tensor._base is not None and tensor._base.requires_grad
 
 
 def set_version(tensor: torch.Tensor, version: int) -> None:
