@@ -9,6 +9,8 @@ import torch
 import torch.fx
 from torch.fx.graph import CodeGen
 
+from .programs import program_of
+
 Boxed = Callable[[list[Any]], Any]
 
 
@@ -43,4 +45,4 @@ def boxed_graph(module: torch.fx.GraphModule) -> Boxed:
     graph.output(output)
     graph.set_codegen(BoxedCodeGen())
     made = torch.fx.GraphModule(module, graph, type(module).__name__)
-    return made.forward
+    return program_of(module, made.forward) or made.forward

@@ -1,8 +1,8 @@
 """A graph of operators as a program that runs natively, without Python between the operators.
 
 `kiln._native.OperatorProgram` says what a program is. Operators are called through torch's dispatcher as Python would,
-below autograd and autocast, where the graph was recorded. Other functions in the graph are called as they are. A graph
-that has something else in it has no program.
+but below autocast, where the graph was recorded. Other functions in the graph are called as they are. A graph that has
+something else in it has no program.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class NoProgram(Exception):
 def program_of(
     module: torch.fx.GraphModule, otherwise: Callable[[list[Any]], Any]
 ) -> Callable[[list[Any]], Any] | None:
-    """A program for a graph, as a function of a list that it empties; ``otherwise`` runs for tensors of other classes."""
+    """A program for a graph, as a function of a list that it empties; tensors of other classes go ``otherwise``."""
     try:
         return Builder(module).build(otherwise)
     except (NoProgram, TypeError, RuntimeError):

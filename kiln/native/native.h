@@ -36,5 +36,6 @@ int add_object_checks(PyObject* module);
 int add_guard_program(PyObject* module);
 int add_grad_node(PyObject* module);
 int add_tape(PyObject* module);
+int add_operator_program(PyObject* module);
 
 }  // namespace kiln
