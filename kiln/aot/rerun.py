@@ -14,12 +14,13 @@ from typing import Any
 import torch
 from torch.autograd.graph import GradientEdge
 
+from .. import _native
 from .._native import GlobalState
 from ..capture.registrations import HookSlot
 from ..capture.shared_hooks import on_behalf
 from .hooks import run_all
 from .joint import Joint
-from .stages import build_stages, edge_of
+from .stages import Source, Stage, build_stages, edge_of
 
 
 @dataclass
@@ -76,6 +77,7 @@ class Rerun:
         reshaped = [(edge_of(given[index]), index) for index in self.reshaped]
         stages = build_stages(edges, roots, seen, tensors, reshaped)  # type: ignore[arg-type]
         stage = stages[number]
+        links = self.link(stage, results, given, tensors) if create_graph else []
         incoming = [(root, gradients[i]) for i, root in enumerate(stage.roots) if defined >> i & 1]
         wanted = [source for i, source in enumerate(stage.sources) if needed >> i & 1]
         with on_behalf([hook for hooks in context.hooks for hook in (hooks or {}).values()]):
@@ -88,8 +90,22 @@ class Rerun:
                     allow_unused=True,
                 )
             )
-        stages.mend()
+        stages.mend(links)
         return [next(found) if needed >> i & 1 else None for i in range(len(stage.sources))]
+
+    def link(
+        self, stage: Stage, results: list[Any], given: list[Any], tensors: list[torch.Tensor]
+    ) -> list[tuple[Source, torch.Tensor]]:
+        """What this stage has from tensors that the caller sees is linked to those, which may be differentiated by."""
+        by_memory = {index: tensor for tensor, (index, _) in zip(tensors, self.roots, strict=True)}
+        places: dict[str, Any] = {"memory": by_memory, "output": results, "reshaped": given}
+        links = []
+        for number, source in enumerate(stage.sources):
+            if source.kind in places:
+                tensor = places[source.kind][source.index]
+                _native.link_tensor(tensor, number)
+                links.append((source, tensor))
+        return links
 
     def run(self, linked: list[Any], context: CallContext) -> tuple[list[Any], list[Any], dict[Any, int]]:
         """Gives the results, the inputs as they are then, and their places in autograd's graph before."""

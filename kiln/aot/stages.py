@@ -39,6 +39,7 @@ class Source:
     kind: str  # "input", "reshaped", "output", "memory", "hidden"
     index: int  # of the input, output or memory; of the root for "hidden"
     stage: int = -1
+    place: Edge | None = None  # where it was before the graph was cut
     gradient: torch.fx.Node | None = None
 
 
@@ -55,10 +56,10 @@ class Stages(list[Stage]):
 
     cuts: Any = None
 
-    def mend(self) -> None:
-        """Make the graph whole again: later derivatives lead through it."""
+    def mend(self, links: Sequence[tuple[Source, torch.Tensor]] = ()) -> None:
+        """Make the graph whole again: later derivatives lead through it, or to other tensors in place of sources."""
         if self.cuts is not None:
-            _native.mend_edges(self.cuts)
+            _native.mend_edges(self.cuts, [(*source.place, tensor) for source, tensor in links])  # type: ignore[misc]
 
 
 def build_stages(
@@ -122,6 +123,7 @@ class Cutter:
         replaced = {(node, nr): (end, 0) for (_, _, node, nr), end in zip(self.cuts, ends, strict=True)}
         for stage in self.stages:
             for source in stage.sources:
+                source.place = source.edge
                 source.edge = replaced.get(source.edge, source.edge)
 
     def walk(self, number: int) -> None:

@@ -60,12 +60,48 @@ const char* const kCuts = "kiln.cuts";
 
 void delete_cuts(PyObject* capsule) { delete static_cast<Cuts*>(PyCapsule_GetPointer(capsule, kCuts)); }
 
-// mend_edges(cuts): what cut_edges did is undone.
-PyObject* mend_edges(PyObject*, PyObject* capsule) {
+// mend_edges(cuts, [(node, number, tensor), …]): what cut_edges did is undone; edges that led to a given output of a node
+// lead to the tensor's place instead.
+PyObject* mend_edges(PyObject*, PyObject* args) {
+  PyObject *capsule, *links;
+  if (!PyArg_ParseTuple(args, "OO!", &capsule, &PyList_Type, &links)) return nullptr;
   auto* cuts = static_cast<Cuts*>(PyCapsule_GetPointer(capsule, kCuts));
   if (!cuts) return nullptr;
-  for (auto& one : cuts->all) one.consumer->next_edges().at(one.index) = std::move(one.edge);
+  std::map<std::pair<PyObject*, long>, Edge> instead;
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(links); ++i) {
+    PyObject *node, *tensor;
+    long number;
+    if (!PyArg_ParseTuple(PyList_GET_ITEM(links, i), "OlO", &node, &number, &tensor)) return nullptr;
+    if (!THPVariable_Check(tensor)) {
+      PyErr_SetString(PyExc_TypeError, "mend_edges: a tensor expected");
+      return nullptr;
+    }
+    instead[{node, number}] = torch::autograd::impl::gradient_edge(THPVariable_Unpack(tensor));
+  }
+  for (auto& one : cuts->all) {
+    Owned node(torch::autograd::functionToPyObject(one.edge.function));
+    auto found = instead.find({node.get(), static_cast<long>(one.edge.input_nr)});
+    one.consumer->next_edges().at(one.index) = found == instead.end() ? std::move(one.edge) : found->second;
+  }
   cuts->all.clear();
+  Py_RETURN_NONE;
+}
+
+// link_tensor(tensor, index): while a node of autograd's graph runs, a tensor's gradients are made to go where the node's
+// index-th ones go.
+PyObject* link_tensor(PyObject*, PyObject* args) {
+  PyObject* object;
+  unsigned index;
+  if (!PyArg_ParseTuple(args, "OI", &object, &index)) return nullptr;
+  auto current = torch::autograd::get_current_node();
+  if (!THPVariable_Check(object) || !current || index >= current->num_outputs()) {
+    PyErr_SetString(PyExc_ValueError, "link_tensor: a tensor and an edge of the running node expected");
+    return nullptr;
+  }
+  const at::Tensor& tensor = THPVariable_Unpack(object);
+  NodePointer passage = make_node<Passage>(edge_list{current->next_edge(index)});
+  passage->add_input_metadata(tensor);
+  torch::autograd::impl::set_gradient_edge(tensor, Edge(std::move(passage), 0));
   Py_RETURN_NONE;
 }
 
@@ -152,7 +188,8 @@ PyObject* shares_memory(PyObject*, PyObject* const* given, Py_ssize_t count) {
 PyMethodDef methods[] = {
     {"shares_memory", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(shares_memory)), METH_FASTCALL,
      "Whether one of the first tensors shares its storage with another."},
-    {"mend_edges", mend_edges, METH_O, "Undo what cut_edges did."},
+    {"mend_edges", mend_edges, METH_VARARGS, "Undo what cut_edges did."},
+    {"link_tensor", link_tensor, METH_VARARGS, "Make a tensor's gradients go where those of the running node go."},
     {"cut_edges", cut_edges, METH_VARARGS, "Make edges of autograd's graph end in nodes of their own."},
     {nullptr, nullptr, 0, nullptr},
 };
