@@ -214,7 +214,9 @@ class FunctionalGraph:
             return made if isinstance(value, list) else tuple(made)
         if isinstance(value, dict):
             return {key: self.convert(item) for key, item in value.items()}
-        if isinstance(value, (torch.Generator, torch._C.ScriptObject)):
+        if isinstance(value, torch.Generator):
+            raise Unsupported("a generator of random numbers: the program's own, and another one in the next call")
+        if isinstance(value, torch._C.ScriptObject):
             return self.add_constant(value)
         return value
 
@@ -303,7 +305,9 @@ class FunctionalGraph:
         """``transpose_`` and its like: the tensor becomes another view of its storage."""
         tensor = args[0]
         view = self.view_of(tensor)
-        if function in (aten.detach_.default,):
+        if function is aten.detach_.default:
+            if view.storage.placeholder is not None and view.parent is None:
+                raise Unsupported("detach_ of an input, which torch refuses where it is a view")
             return
         plain_form = told_plain(function)
         with torch.no_grad():
@@ -367,6 +371,8 @@ class FunctionalGraph:
             if view.parent is not None or view.storage.placeholder is not None:
                 raise Unsupported("an output tensor that was resized")
             view.value = target
+        if not torch.can_cast(value.dtype, target.dtype):
+            raise Unsupported("an operation whose result does not fit the type of the tensor that it changes")
         if value.dtype != target.dtype:
             node = self.compute(aten._to_copy.default, node, dtype=target.dtype)
         if view.parent is None and node.meta["val"].stride() != target.stride():

@@ -20,7 +20,7 @@ from ..capture.registrations import HookSlot
 from ..capture.shared_hooks import on_behalf
 from .hooks import run_all
 from .joint import Joint
-from .stages import Source, Stage, build_stages, edge_of
+from .stages import Edge, Source, Stage, build_stages, edge_of
 
 
 @dataclass
@@ -61,6 +61,7 @@ class Rerun:
         self.changed |= set(joint.metadata)
         self.registrations = {r.slot: (r.number, r.place is None) for r in joint.registrations if r.slot is not None}
         self.roots = [(index, finder(joint, index)) for index, m in enumerate(joint.memories) if m.edge is not None]
+        self.shape_changes = [shape_changes(joint, index) for index, _ in self.roots]
         self.reshaped = [index for index, moved in enumerate(joint.moved) if moved]
         self.seen = [index for index, output in enumerate(joint.outputs) if output.edge is not None]
 
@@ -72,7 +73,10 @@ class Rerun:
         with self.as_before(context):
             results, given, edges = self.run(linked, context)
         tensors = [find(results, given) for _, find in self.roots]
-        roots = [(edge_of(tensor), index) for tensor, (index, _) in zip(tensors, self.roots, strict=True)]
+        roots = [
+            (edge_before(tensor, changes), index)
+            for tensor, changes, (index, _) in zip(tensors, self.shape_changes, self.roots, strict=True)
+        ]
         seen = [(edge_of(results[index]), index) for index in self.seen]
         reshaped = [(edge_of(given[index]), index) for index in self.reshaped]
         stages = build_stages(edges, roots, seen, tensors, reshaped)  # type: ignore[arg-type]
@@ -101,8 +105,8 @@ class Rerun:
         places: dict[str, Any] = {"memory": by_memory, "output": results, "reshaped": given}
         links = []
         for number, source in enumerate(stage.sources):
-            if source.kind in places:
-                tensor = places[source.kind][source.index]
+            tensor = places[source.kind][source.index] if source.kind in places else None
+            if tensor is not None and edge_of(tensor) == source.place:  # what has got another shape is out of reach
                 _native.link_tensor(tensor, number)
                 links.append((source, tensor))
         return links
@@ -149,6 +153,21 @@ def finder(joint: Joint, index: int) -> Callable[[list[Any], list[Any]], torch.T
         if output.kind == "memory" and output.index == index and output.edge is not None:
             return lambda results, given: results[place]._base
     return unfindable
+
+
+def shape_changes(joint: Joint, index: int) -> int:
+    """How often autograd was told that the shape of a tensor changed in place."""
+    path = joint.functional.view_of(joint.memories[index].storage.first).path()
+    return sum(view.step is not None and view.step.differentiable for view in path)
+
+
+def edge_before(tensor: torch.Tensor, changes: int) -> Edge | None:
+    """A tensor's place in autograd's graph before its shape was changed."""
+    edge = edge_of(tensor)
+    for _ in range(changes):
+        assert edge is not None
+        edge = edge[0].next_functions[0]
+    return edge
 
 
 def unfindable(results: list[Any], given: list[Any]) -> torch.Tensor:
