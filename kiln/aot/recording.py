@@ -57,6 +57,7 @@ class Recorder(TorchDispatchMode):
         self.by_number: dict[
             int, dict[str, Any]
         ] = {}  # what forward operations told, by the number of their autograd node
+        self.switches = switches()
         self.bug: Exception | None = None  # an error of Kiln's own, not of the program
         self.drew_numbers = False
         self.random: list[torch.fx.Node] | None = None  # random operations of the checkpointed region being run
@@ -77,6 +78,8 @@ class Recorder(TorchDispatchMode):
             raise Unsupported(f"the higher-order operator {function}")
         if function in QUESTIONS or function.namespace in ANSWERS:
             return function(*args, **keywords)
+        if switches() != self.switches:
+            raise Unsupported("operations under a default type, or deterministic algorithms, that it switches itself")
         rule = self.decompositions.get(function)
         if rule is not None:
             with self.inside(function), self:
@@ -150,6 +153,11 @@ class Recorder(TorchDispatchMode):
 
 def is_complex(results: Any) -> bool:
     return any(part.is_complex() for part in results)
+
+
+def switches() -> tuple[torch.dtype, bool]:
+    """What operations depend on besides their arguments, and programs may change in between."""
+    return torch.get_default_dtype(), torch.are_deterministic_algorithms_enabled()
 
 
 def is_random(target: Any) -> bool:

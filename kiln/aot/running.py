@@ -153,6 +153,10 @@ class Runner:
         self.recorder.functional.own(result, node)
         return result
 
+    def set_data(self, tensor: torch.Tensor, value: torch.Tensor) -> None:
+        """No operation tells of it: the tensor is another one from here on."""
+        raise Unsupported("assigning to .data of a tensor")
+
     # -- checkpoints ------------------------------------------------------------------------------------------------
 
     def checkpointed(self, region: Region, passed: tuple, closed: tuple, **options: Any) -> Any:
@@ -191,6 +195,7 @@ RULES: dict[Any, Callable] = {
     registrations.register_node_prehook: Runner.register_node_prehook,
     registrations.retain_grad: Runner.retain_grad,
     checkpoints.checkpointed: Runner.checkpointed,
+    torch.ops.aten.set_data.default: Runner.set_data,
 }
 
 

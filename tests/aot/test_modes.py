@@ -213,6 +213,57 @@ def test_function_with_its_own_backward(name):
     check(program, leaf(4), backend=AHEAD, graphs=1, calls=2)
 
 
+# -- what is left to eager, rightly ---------------------------------------------------------------------------------
+
+
+def assigns_data(x):
+    x.data = x.data * 2
+    return x * 3
+
+
+def switches_the_default_type(x):
+    torch.set_default_dtype(torch.float64)
+    made = torch.ones(2) + torch.arange(2) / 3
+    torch.set_default_dtype(torch.float32)
+    return made * x.sum(), torch.ones(1)
+
+
+def leaves_the_default_type(x):
+    y = x * 2
+    torch.set_default_dtype(torch.float64)
+    return y
+
+
+def makes_a_generator(x):
+    generator = torch.Generator().manual_seed(3)
+    return torch.rand(4, generator=generator) * x, torch.randn(4, generator=generator)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [assigns_data, switches_the_default_type, leaves_the_default_type, makes_a_generator],
+    ids=lambda p: p.__name__,
+)
+def test_what_no_graph_can_say(program):
+    before = torch.get_default_dtype()
+    try:
+        check(program, leaf(4), backend=AHEAD, calls=2)
+    finally:
+        torch.set_default_dtype(before)
+
+
+def test_generator_as_an_argument():
+    """Another generator in the next call draws other numbers."""
+
+    def program(x, generator):
+        return torch.rand(4, generator=generator) * x
+
+    compiled = kiln.compile(program, backend=AHEAD)
+    for seed in (1, 2):
+        one, other = (torch.Generator().manual_seed(seed) for _ in range(2))
+        torch.testing.assert_close(compiled(leaf(4), one), program(leaf(4), other))
+
+
 # -- custom operators -----------------------------------------------------------------------------------------------
 
 
