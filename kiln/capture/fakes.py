@@ -136,6 +136,14 @@ def is_view_of_leaf(tensor: torch.Tensor) -> bool:
     return base is not None and base.is_leaf and base.requires_grad
 
 
+def refuses_change(tensor: torch.Tensor) -> bool:
+    """Whether torch may refuse to change a tensor in place under autograd because of what it is a view of, or how."""
+    if not tensor._is_view():
+        return False
+    usual = torch._C._autograd._get_creation_meta(tensor) == torch._C._autograd.CreationMeta.DEFAULT  # type: ignore
+    return not usual or is_view_of_leaf(tensor)
+
+
 PLAIN_KINDS = (torch.Tensor, torch.nn.Parameter)
 
 

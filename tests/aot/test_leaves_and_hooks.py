@@ -55,6 +55,14 @@ def leaf_that_shares_memory_and_is_used(x, log):
     return w * 2, w
 
 
+def several_views_of_an_input(x, log):
+    first, second, third = x.unbind()
+    one, two, three = (x * 2).split(1)
+    for part in (first, third, one, three):
+        part.register_hook(lambda g: log.append(g.tolist()))
+    return first, second, third, one, two, three, first.grad_fn is third.grad_fn, x.chunk(3)
+
+
 def saved_and_changed_before(x, log):
     y = x * 2
     y.mul_(3)
@@ -72,7 +80,7 @@ def retained_and_changed(x, log):
 PROGRAMS = [
     hook_on_hidden_leaf, hook_on_new_leaf, hook_on_returned_leaf, hook_on_returned_part_of_input,
     hook_after_accumulation, hook_after_accumulation_of_a_result, leaf_that_shares_memory,
-    leaf_that_shares_memory_and_is_used, saved_and_changed_before, retained_and_changed,
+    leaf_that_shares_memory_and_is_used, several_views_of_an_input, saved_and_changed_before, retained_and_changed,
 ]  # fmt: skip
 
 
@@ -80,6 +88,37 @@ PROGRAMS = [
 def test_as_in_eager(program):
     make_args = lambda: (torch.linspace(1, 2, 3).requires_grad_(), [])  # noqa: E731
     check(program, make_args=make_args, calls=2, backend="aot_eager", fullgraph=True, graphs=1)
+
+
+def result():
+    return torch.linspace(-2, 2, 4).requires_grad_() * 2
+
+
+def view_without_gradients():
+    made = result()
+    with torch.no_grad():
+        return made[1:]
+
+
+REFUSED = {
+    "leaf": lambda: torch.ones(2, requires_grad=True),
+    "view of a leaf": lambda: torch.ones(2, requires_grad=True).view(2),
+    "one of several views": lambda: result().unbind()[0],
+    "one part of a split": lambda: result().split(2)[1],
+    "view made without gradients": view_without_gradients,
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_inputs_that_may_not_be_changed(kind):
+    """Eager's own error, and nothing changed."""
+
+    def program(x):
+        x.mul_(3)
+        return x * x
+
+    report = check(program, make_args=lambda: (REFUSED[kind](),), calls=2, backend="aot_eager")
+    assert report.compiled.calls[0].raised is not None
 
 
 # -- the order in which leaves get their gradients -------------------------------------------------------------------
