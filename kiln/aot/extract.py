@@ -65,14 +65,19 @@ def extract_backward(
 def keys_of(joint: JointGraph, keys: Sequence[str]) -> dict[str, Saved]:
     """What these keys (`halves.key_of`) mean in a joint graph; not all need be there."""
     known: dict[Node, str] = {}
-    by_text = {expression_text(node, joint, known): node for node in [*joint.primals, *joint.nodes]}
+    wanted = set(keys)
+    by_text: dict[str, Node] = {}
+    for node in [*joint.primals, *joint.nodes]:
+        first = by_text.setdefault(expression_text(node, joint, known), node)
+        if first is not node and known[node] in wanted:
+            joint.replace(node, first)  # the forward computes it once for all of them
     found = {}
     for key in keys:
         form, _, inner = key.partition("(")
-        node = by_text.get(inner[:-1] if form in (BITS, STATE) else key)
-        if node is not None:
-            node = add_replay(joint, node) if form == STATE else node
-            found[key] = Saved(node, BITS if form == BITS else PLAIN)
+        named = by_text.get(inner[:-1] if form in (BITS, STATE) else key)
+        if named is not None:
+            named = add_replay(joint, named) if form == STATE else named
+            found[key] = Saved(named, BITS if form == BITS else PLAIN)
     return found
 
 

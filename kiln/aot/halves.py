@@ -92,6 +92,11 @@ class JointGraph:
         effects = [node for node in self.nodes if node in self.in_backward and has_effect(node)]
         return [*nodes_in(self.gradients), *effects]
 
+    def replace(self, node: Node, same: Node) -> None:
+        """Read another node that has the same value, instead of this one."""
+        node.replace_all_uses_with(same)
+        self.gradients = [same if value is node else value for value in self.gradients]
+
     def may_repeat(self, node: Node) -> bool:
         """Whether a node of the forward may be computed again in the backward, where its arguments are there."""
         if node in self.recipes or self.kinds[node] in REPEATABLE:

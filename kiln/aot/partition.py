@@ -27,6 +27,7 @@ from .halves import (
     Saved,
     build_backward,
     build_forward,
+    key_of,
     output_values,
     plan_backward,
 )
@@ -59,7 +60,7 @@ def min_cut_partition(
     add_recipes(joint)
     random = [node for node in joint.nodes if joint.kinds[node] is Kind.RANDOM and node not in joint.in_backward]
     states = {add_replay(joint, node) for node in random} if recompute_random else set()
-    saved = MinCut(joint, joint_inputs).choose()
+    saved = merge_equal(joint, MinCut(joint, joint_inputs).choose())
     kept = {one.node for one in saved}
     joint.nodes = [node for node in joint.nodes if node not in states or node in kept]
     return finish(joint, saved)
@@ -240,6 +241,16 @@ class MinCut:
         if node.op == "placeholder":
             return COPY if node.name in self.joint.mutated else PLAIN
         return COPY if is_view(node) and self.is_better_copied(node) else PLAIN
+
+
+def merge_equal(joint: JointGraph, saved: list[Saved]) -> list[Saved]:
+    """Values moved to the forward that the backward recorded several times are saved once."""
+    merged: dict[str, Saved] = {}
+    for one in sorted(saved, key=lambda one: joint.order[one.node]):
+        first = merged.setdefault(key_of(one, joint), one)
+        if first is not one:
+            joint.replace(one.node, first.node)
+    return list(merged.values())
 
 
 def result_bytes(node: Node) -> int:

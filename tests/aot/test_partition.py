@@ -576,3 +576,15 @@ def test_what_is_filled_does_not_keep_what_it_is_like():
     transposed = lambda x: torch.zeros_like(x.t() * 2) + x.t()  # noqa: E731
     joint, _ = joint_graph(transposed, leaf(3, 4))
     assert aten.zeros_like.default in targets(clean_up(joint))  # its strides are those of the tensor
+
+
+def test_values_that_the_backward_records_twice_are_saved_once():
+    def program(x, w):
+        return torch.maximum(x @ w, x @ w.t()).sum()  # its backward compares the two for each of them
+
+    inputs = leaf(64, 8), leaf(8, 8)
+    forward, _, count = partition(min_cut_partition, program, inputs)
+    names = saved_names(forward, count)
+    assert len(set(names)) == len(names) and any("aten.eq" in name for name in names)
+    backward = extract_backward(joint_graph(program, *inputs)[0], names, count)
+    check_equal(program, inputs, forward, backward, count)
