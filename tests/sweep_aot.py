@@ -39,7 +39,6 @@ import torch.utils._pytree as pytree
 from sweep_ops import Case, Summary, Verdict
 
 import kiln
-from kiln.report import counters
 from kiln.testing import differences
 from kiln.testing.observe import _weights as weights
 from kiln.testing.observe import read_random_states, run_backward, seed_everything, tensors_in
@@ -134,15 +133,15 @@ def judge_direct(case: Case, dtype: str, options: Options) -> Verdict:
         expected = observed(function, tensors, options.second)
     except Exception as error:
         return Verdict("skipped", f"eager raises {type(error).__name__}")
-    left = counters["aot eager"]
     try:
-        seen = observed(ahead_of_time(function, options), tensors, options.second)
+        with sweep_ops.left_to_eager() as left:
+            seen = observed(ahead_of_time(function, options), tensors, options.second)
     except Exception as error:
         return judge_left_alone(function, tensors, expected, dtype, options, told(error))
     found = list(compared(expected, seen, dtype))
     if found:
         return Verdict("failed", re.sub(r"\s+", " ", "; ".join(found[:2])))
-    return Verdict("eager", "left to eager") if counters["aot eager"] > left else Verdict("captured")
+    return Verdict("eager", f"left to eager: {left[0]}") if left else Verdict("captured")
 
 
 def ahead_of_time(function: Callable[..., Any], options: Options) -> Callable[..., Any]:
@@ -154,7 +153,7 @@ def ahead_of_time(function: Callable[..., Any], options: Options) -> Callable[..
 def judge_left_alone(
     function: Callable[..., Any], tensors: list[torch.Tensor], expected: Any, dtype: str, options: Options, reason: str
 ) -> Verdict:
-    """After an error inside of Kiln: whether users, for whom the function is then left to eager, get eager's results."""
+    """After an error inside of Kiln: whether users, for whom the function is left to eager then, get its results."""
     try:
         with kiln.config.patch(raise_internal_errors=False):
             seen = observed(ahead_of_time(function, options), tensors, options.second)

@@ -13,6 +13,7 @@ see differs from eager.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import re
 import sys
 import types
@@ -190,8 +191,8 @@ def judge(case: Case, dynamic: bool | None = None, backend: str = "eager", **mor
     """Compare one call with eager."""
     if has_sparse((case.args, case.kwargs)):
         return judge_sparse(case, backend)
-    before, left = events.counters["taken over"], events.counters["aot eager"]
-    with events.listen() as heard:
+    before = events.counters["taken over"]
+    with events.listen() as heard, left_to_eager() as left:
         try:
             report = check(case.program, *case.args, kwargs=case.kwargs, dynamic=dynamic, backend=backend, **more)
         except Mismatch as mismatch:
@@ -203,13 +204,29 @@ def judge(case: Case, dynamic: bool | None = None, backend: str = "eager", **mor
         return Verdict("skipped", f"eager raises {type(report.eager.calls[0].raised).__name__}")
     if events.counters["taken over"] > before:
         return Verdict("failed", "the graph raised, and eager took over")
-    if events.counters["aot eager"] > left:
-        return Verdict("eager", "left to eager by the backend")
+    if left:
+        return Verdict("eager", f"left to eager by the backend: {left[0]}")
     if heard.breaks:
         return Verdict("broken", heard.breaks[0].reason)
     if heard.skips:
         return Verdict("eager", heard.skips[0][1])
     return Verdict("captured")
+
+
+@contextlib.contextmanager
+def left_to_eager() -> Iterator[list[str]]:
+    """Why graphs were left to eager by the backend in the block."""
+    reasons: list[str] = []
+
+    def watch(what: str, detail: str) -> None:
+        if what == "aot eager":
+            reasons.append(detail)
+
+    events.watchers.append(watch)
+    try:
+        yield reasons
+    finally:
+        events.watchers.remove(watch)
 
 
 def has_sparse(value: Any) -> bool:
