@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from ..capture import checkpoints, registrations
+from ..capture import checkpoints, registrations, torch_state
 from .hooks import run_hook, run_node_hook, run_node_prehook
 from .schemas import Unsupported
 
@@ -71,6 +71,8 @@ class Runner:
             return self.attribute(module, str(node.target))
         self.recorder.about = told_about(node)
         args, keywords = torch.fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
+        if node.target == "detach_" or node.target is torch.detach_:
+            self.check_detach(args[0])
         if node.op == "call_method":
             return getattr(args[0], str(node.target))(*args[1:], **keywords)
         target: Any = node.target if node.op == "call_function" else module.get_submodule(str(node.target))
@@ -78,6 +80,12 @@ class Runner:
             raise Unsupported(node.meta.get("traceable_reason") or "an autograd function whose backward has effects")
         rule = RULES.get(target)
         return rule(self, *args, **keywords) if rule is not None else target(*args, **keywords)
+
+    def check_detach(self, tensor: torch.Tensor) -> None:
+        """Recorders do not see it, and torch refuses it for views, which an input may be."""
+        view = self.recorder.functional.view_of(tensor)
+        if view.storage.placeholder is not None and view.parent is None:
+            raise Unsupported("detach_ of an input, which torch refuses where it is a view")
 
     def attribute(self, module: torch.fx.GraphModule, name: str) -> Any:
         value: Any = module
@@ -187,7 +195,13 @@ class Region:
             recorder.replayed = outer_replayed
 
 
+def refuse_inference(runner: Runner, flag: bool) -> None:
+    """What is made there has no versions, and recording cannot follow: not even begun, as nobody would end it."""
+    raise Unsupported("an inference mode that begins inside")
+
+
 RULES: dict[Any, Callable] = {
+    torch_state.enter_inference_mode: refuse_inference,
     registrations.register_hook: Runner.register_hook,
     registrations.register_shared_hook: Runner.register_shared_hook,
     registrations.register_post_accumulate_grad_hook: Runner.register_accumulated,

@@ -16,7 +16,7 @@ import torch
 
 from .. import _native
 from ..capture import registrations
-from ..capture.fakes import is_view_of_leaf
+from ..capture.fakes import refuses_change
 from .functional import Step, View
 from .hooks import open_slot
 from .inputs import InputSpec
@@ -47,6 +47,7 @@ class RunText:
             "set_version": set_version,
         }
         self.views: dict[View, str] = {view: f"i{index}" for view, index in joint.members.items()}
+        self.calls: dict[Any, str] = {}  # view operations with several results
         self.starts = {memory.start for memory in joint.memories}
         self.outputs: dict[int, str] = {}
         self.stage_of: dict[int, int] = {}
@@ -142,8 +143,8 @@ class RunText:
         replaced = [memory.input for memory in self.joint.memories if memory.input is not None and memory.edge]
         tensors = [index for index, spec in enumerate(self.joint.specs) if isinstance(spec, InputSpec)]
         everything = listed(range(len(self.joint.specs)))[1:-1]
-        self.namespace.update(is_view_of_leaf=is_view_of_leaf, shares_memory=_native.shares_memory)
-        tests = [f"i{i}.is_leaf or is_view_of_leaf(i{i})" for i in [*replaced, *self.differentiable_shapes()]]
+        self.namespace.update(refuses_change=refuses_change, shares_memory=_native.shares_memory)
+        tests = [f"i{i}.is_leaf or refuses_change(i{i})" for i in [*replaced, *self.differentiable_shapes()]]
         if tests:
             self.add(f"if {' or '.join(tests)}: return eager({everything})")
         if changed and len(tensors) > 1 and not self.joint.is_shared:
@@ -322,8 +323,15 @@ class RunText:
         assert step is not None
         name = self.views[view] = f"v{len(self.views)}"
         function = self.bind(step.function, step.function._opname)
-        item = f"[{step.index}]" if step.index is not None else ""
-        self.in_mode(step.differentiable, f"{name} = {function}({self.arguments(source, step)}){item}")
+        call = f"{function}({self.arguments(source, step)})"
+        if step.index is None:
+            self.in_mode(step.differentiable, f"{name} = {call}")
+            return name
+        key = (view.parent, step.function, id(step.keywords), self.arguments(source, step))
+        if key not in self.calls:  # the results of one call have one place in autograd's graph
+            self.calls[key] = f"parts{len(self.calls)}"
+            self.in_mode(step.differentiable, f"{self.calls[key]} = {call}")
+        self.add(f"{name} = {self.calls[key]}[{step.index}]")
         return name
 
     def arguments(self, source: str, step: Step) -> str:
