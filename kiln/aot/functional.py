@@ -306,8 +306,6 @@ class FunctionalGraph:
         tensor = args[0]
         view = self.view_of(tensor)
         if function is aten.detach_.default:
-            if view.storage.placeholder is not None and view.parent is None:
-                raise Unsupported("detach_ of an input, which torch refuses where it is a view")
             return
         plain_form = told_plain(function)
         with torch.no_grad():

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from .. import _native
+from .schemas import Unsupported
 
 Edge = tuple[Any, int]  # a node of autograd's graph and the number of its output
 
@@ -206,7 +207,11 @@ def edge_of(value: Any) -> Edge | None:
     """A tensor's place in autograd's graph."""
     if not isinstance(value, torch.Tensor) or not value.requires_grad:
         return None
-    if value.grad_fn is not None:
-        return value.grad_fn, value.output_nr
+    try:
+        node = value.grad_fn
+    except RuntimeError as error:  # a view that could not follow a change of its base: torch tells whoever looks
+        raise Unsupported(f"a view that torch raises an error about: {error}") from error
+    if node is not None:
+        return node, value.output_nr
     with torch.enable_grad(), torch._C._DisableTorchDispatch():  # a leaf: only its views tell; no shapes are needed
         return torch.ops.aten.alias.default(value).grad_fn.next_functions[0]
