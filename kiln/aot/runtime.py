@@ -279,17 +279,20 @@ class RunText:
         for index, output in enumerate(self.joint.outputs):
             if output.view is not None and index not in self.outputs and self.ready_after(output) == stage:
                 name = self.outputs[index] = self.view_text(output.view, self.base_text(output))
-                if output.fake.is_leaf and output.fake.requires_grad and not is_silent_view(output.fake):
-                    self.add(f"{name}.requires_grad_()")
+                if not is_silent_view(output.fake):
+                    self.finish_leaf(name, output.fake)
 
     def finish_memory(self, index: int, memory: Memory) -> None:
         self.reshape(f"m{index}", self.final(memory))
-        if memory.root.requires_grad and memory.root.is_leaf:
-            if getattr(memory.root, "_is_param", False):
-                self.namespace["Parameter"] = torch.nn.Parameter
-                self.add(f"m{index} = Parameter(m{index})")
-            else:
-                self.add(f"m{index}.requires_grad_()")
+        self.finish_leaf(f"m{index}", memory.root)
+
+    def finish_leaf(self, name: str, fake: torch.Tensor) -> None:
+        """Parameters and other leaves that the program made, in memory of its own or of others."""
+        if getattr(fake, "_is_param", False) and not name.startswith("i"):
+            self.namespace["Parameter"] = torch.nn.Parameter
+            self.add(f"{name} = Parameter({name}, {fake.requires_grad})")
+        elif fake.is_leaf and fake.requires_grad:
+            self.add(f"{name}.requires_grad_()")
 
     def final(self, memory: Memory) -> View:
         return self.joint.functional.view_of(memory.storage.first)

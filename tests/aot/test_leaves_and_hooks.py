@@ -55,6 +55,13 @@ def leaf_that_shares_memory_and_is_used(x, log):
     return w * 2, w
 
 
+def parameters_made_inside(x, log):
+    weight = torch.nn.Parameter(torch.ones(3) * 2)
+    frozen = torch.nn.Parameter(x.detach(), requires_grad=False)
+    shared = torch.nn.Parameter(x.detach())
+    return x * weight + frozen * shared, weight, frozen, shared, torch.nn.Parameter(torch.ones(3), requires_grad=False)
+
+
 def several_views_of_an_input(x, log):
     first, second, third = x.unbind()
     one, two, three = (x * 2).split(1)
@@ -80,7 +87,8 @@ def retained_and_changed(x, log):
 PROGRAMS = [
     hook_on_hidden_leaf, hook_on_new_leaf, hook_on_returned_leaf, hook_on_returned_part_of_input,
     hook_after_accumulation, hook_after_accumulation_of_a_result, leaf_that_shares_memory,
-    leaf_that_shares_memory_and_is_used, several_views_of_an_input, saved_and_changed_before, retained_and_changed,
+    leaf_that_shares_memory_and_is_used, several_views_of_an_input, parameters_made_inside,
+    saved_and_changed_before, retained_and_changed,
 ]  # fmt: skip
 
 
