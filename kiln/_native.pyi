@@ -207,3 +207,25 @@ def with_history_of(value: torch.Tensor, origin: torch.Tensor | tuple[Any, int] 
 
 def shared_storages(*tensors: Any) -> tuple[int, ...]:
     """For each the place of the first with the same storage; its own for what is no tensor or has no storage."""
+
+class OperatorProgram:
+    """`program(list)` runs a graph of operators without Python between them and gives a tuple; the list is emptied.
+
+    Registers are numbered: the inputs, then results. A step is ``(target, arguments, results)``: an operator ``(name,
+    overload)``, with a description for each argument of its schema (None for the default); or a callable; or a number,
+    which takes an item of a list. A description is a register's number, a constant in a tuple of one, or a list of
+    descriptions. Values die at their last use. Autocast is off while it runs, as the graph was recorded below it.
+
+    If an input is a tensor of a class of its own, or modes want to see functions of torch, ``otherwise(list)`` runs.
+    """
+
+    def __init__(
+        self,
+        inputs: int,
+        registers: int,
+        steps: list[tuple[Any, tuple[Any, ...], tuple[int, ...]]],
+        outputs: list[Any],
+        otherwise: Callable[[list[Any]], Any],
+        /,
+    ) -> None: ...
+    def __call__(self, arguments: list[Any], /) -> tuple[Any, ...]: ...

@@ -363,6 +363,7 @@ struct Builder {
 
   void add_step(PyObject* description) const {
     PyObject *target, *arguments, *results;
+    TORCH_CHECK_TYPE(PyTuple_Check(description), "a step is a tuple");
     if (!PyArg_ParseTuple(description, "OO!O!", &target, &PyTuple_Type, &arguments, &PyTuple_Type, &results)) raise();
     Step step;
     set_target(step, target, arguments);
