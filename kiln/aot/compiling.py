@@ -20,6 +20,7 @@ from torch.utils.hooks import RemovableHandle
 
 from .._native import GlobalState
 from ..capture.fakes import make_mode, without_peer
+from . import autocasting
 from .boxing import Boxed, boxed
 from .cleaning import eliminate_dead
 from .extract import CannotExtract, extract_backward, saved_names, split_stages
@@ -33,6 +34,10 @@ from .reporting import report, report_inference
 from .rerun import CallContext, Rerun
 from .runtime import RunText
 from .schemas import Unsupported
+from .sharing import Group, SharedInputs, Sharing
+
+Key = tuple[int, int] | tuple[int, int, autocasting.State]
+autocast_is_on = autocasting.is_on
 
 
 @dataclass
@@ -50,14 +55,36 @@ def compile_flat(
     program: torch.fx.GraphModule | Callable[..., Any], examples: Sequence[Any], compilers: Compilers
 ) -> Callable[..., list[Any]]:
     """A function of the same flat inputs that gives the flat list of results, compiled."""
-    return Compilation(program, examples, compilers).run
+    try:
+        return Compilation(program, examples, compilers).run
+    except SharedInputs:
+        if not isinstance(program, torch.fx.GraphModule):
+            raise
+        return sharing(program, compilers).run
+
+
+def sharing(program: torch.fx.GraphModule, compilers: Compilers) -> Sharing:
+    """A program whose inputs share memory, which it changes."""
+
+    def compile_program(module: torch.fx.GraphModule, examples: Sequence[Any], groups: list[Group]) -> Callable:
+        first = len(groups)
+        shared = [(number, [first + index for index in group.members]) for number, group in enumerate(groups)]
+        return Compilation(module, examples, compilers, shared).run
+
+    return Sharing(program, compile_program)
 
 
 class Compilation:
     """One compiled program: its forward, and the backwards made so far."""
 
-    def __init__(self, program: Any, examples: Sequence[Any], compilers: Compilers) -> None:
-        self.program, self.compilers = program, compilers
+    def __init__(
+        self,
+        program: Any,
+        examples: Sequence[Any],
+        compilers: Compilers,
+        shared: Sequence[tuple[int, Sequence[int]]] = (),
+    ) -> None:
+        self.program, self.compilers, self.shared = program, compilers, shared
         self.state = GlobalState()
         self.mode = find_mode(examples)
         placeholders = None
@@ -79,7 +106,7 @@ class Compilation:
     def trace(self, pattern: Pattern | None) -> Joint:
         quiet = torch.autograd.set_detect_anomaly(False)  # there are no numbers to look at
         with without_peer(), unnumbered_hooks(), quiet, as_in_training():
-            return trace(self.program, self.specs, self.mode, self.compilers.decompositions or {}, pattern)
+            return trace(self.program, self.specs, self.mode, self.compilers.decompositions or {}, pattern, self.shared)
 
     def guard_count(self) -> int:
         return len(self.environment.guards) if self.environment is not None else 0
@@ -87,14 +114,22 @@ class Compilation:
     def eager(self) -> Callable[..., Any]:
         return self.program.forward if isinstance(self.program, torch.fx.GraphModule) else self.program
 
+    def when_shared(self) -> Callable[..., Any]:
+        """What runs when inputs share memory that the program changes."""
+        if isinstance(self.program, torch.fx.GraphModule):
+            return sharing(self.program, self.compilers).run
+        return self.eager()
+
     # -- without gradients ------------------------------------------------------------------------------------------
 
     def compile_inference(self, joint: Joint) -> None:
         eliminate_dead(joint.module.graph)
         joint.module.recompile()
         report_inference(self.program, joint.module)
-        forward = boxed(self.call_compiler(self.compilers.inference, joint.module))
-        self.run = RunText(joint, torch.is_grad_enabled()).write(forward, self.eager(), [], ([], []), {})
+        forward = self.compile_forward(self.compilers.inference, joint.module)
+        self.run = RunText(joint, torch.is_grad_enabled(), self.when_shared()).write(
+            forward, self.eager(), [], ([], []), {}
+        )
 
     # -- with gradients ---------------------------------------------------------------------------------------------
 
@@ -112,7 +147,7 @@ class Compilation:
         modules = {"joint": joint.module, "forward": forward, "backward": backward}
         report(self.program, self.specs, self.mode, modules, joint.forward_count)
         self.stages = split_stages(backward, stage_groups(joint)) if len(joint.stages) > 1 else None
-        compiled = boxed(self.call_compiler(self.compilers.forward, forward))
+        compiled = self.compile_forward(self.compilers.forward, forward)
         rerun = Rerun(self.eager(), joint, self.state)
         stages = []
         for number in range(len(joint.stages)):
@@ -123,9 +158,9 @@ class Compilation:
                 given = list(self.stages[number].saved)
                 used = [place - len(numbers) for place in given if place >= len(numbers)]
             table = Backwards(self, number, joint, module, given, len(numbers), len(tensors), used)
-            higher = rerun_of(rerun, number)
+            higher = rerun_of(rerun, number, joint.stages[number].order)
             stages.append((f"KilnBackward{number or ''}", table, higher, used))
-        self.run = RunText(joint, torch.is_grad_enabled()).write(
+        self.run = RunText(joint, torch.is_grad_enabled(), self.when_shared()).write(
             compiled, self.eager(), stages, (tensors, numbers), holds
         )
 
@@ -139,6 +174,10 @@ class Compilation:
             index: "{name}.clone()" if joint.input_nodes[index] in read else "({name},)"
             for index in sorted(changed)  # type: ignore[type-var]
         }
+
+    def compile_forward(self, compiler: Callable[..., Any], module: torch.fx.GraphModule) -> Boxed:
+        compiled = boxed(self.call_compiler(compiler, module))
+        return autocasting.without(compiled) if autocasting.is_on() else compiled
 
     def call_compiler(self, compiler: Callable[..., Any], module: torch.fx.GraphModule) -> Callable[..., Any]:
         examples = [node.meta.get("val") for node in module.graph.nodes if node.op == "placeholder"]
@@ -165,16 +204,17 @@ class Backwards:
         self.all_defined = (1 << len(stage.roots)) - 1
         self.all_needed = (1 << len(stage.sources)) - 1
         self.source_count = len(stage.sources)
+        self.order = stage.order if stage.order != sorted(stage.order) else None
         self.first_source = sum(len(earlier.sources) for earlier in joint.stages[:number])
         self.layouts = [layout_of(root.value) for root in stage.roots]
         self.has_hooks = any(r.slot is not None and r.place is None for r in joint.registrations)
-        self.table: dict[tuple[int, int], Boxed | None] = {}
+        self.table: dict[Key, Boxed | None] = {}
 
     def __call__(self, defined: int, needed: int, saved: list[Any], gradients: list[Any], context: CallContext) -> Any:
         try:
-            compiled = self.table[defined, needed]
+            compiled = self.table[(defined, needed) if not autocast_is_on() else self.key(defined, needed)]
         except KeyError:
-            compiled = self.make(defined, needed)
+            compiled = self.make(*self.key(defined, needed))
         if compiled is None:
             return NotImplemented
         for place, layout in enumerate(self.layouts):
@@ -187,26 +227,32 @@ class Backwards:
         arguments = [*context.numbers, *saved, *gradients]
         saved.clear()
         gradients.clear()
-        if self.has_hooks:
-            return with_hooks(context.hooks, compiled, arguments)
-        return compiled(arguments)
+        found = with_hooks(context.hooks, compiled, arguments) if self.has_hooks else compiled(arguments)
+        return found if self.order is None else [found[place] for place in self.order]
 
-    def make(self, defined: int, needed: int) -> Boxed | None:
+    def key(self, defined: int, needed: int) -> Key:
+        autocast = autocasting.current()
+        return (defined, needed, autocast) if autocast else (defined, needed)
+
+    def make(self, *key: Any) -> Boxed | None:
         with self.owner.lock:
-            if (defined, needed) not in self.table:
-                self.table[defined, needed] = self.compile(defined, needed)
-            return self.table[defined, needed]
+            if key not in self.table:
+                compiled = self.compile(*key)
+                self.table[key] = autocasting.without(compiled) if compiled is not None and len(key) > 2 else compiled
+            return self.table[key]
 
-    def compile(self, defined: int, needed: int) -> Boxed | None:
+    def compile(self, defined: int, needed: int, autocast: autocasting.State = ()) -> Boxed | None:
         owner = self.owner
-        if (defined, needed) == (self.all_defined, self.all_needed):
+        if self.order is not None:
+            needed = by_source(needed, self.order)
+        if (defined, needed, autocast) == (self.all_defined, self.all_needed, ()):
             if self.given is None:
                 return boxed(owner.call_compiler(owner.compilers.backward, self.module))
             compiled = boxed(owner.call_compiler(owner.compilers.backward, self.module))
             return self.choosing(compiled, self.given)
         try:
             with heard(), without_grad_context(owner):
-                joint = owner.trace(Pattern(self.number, defined, needed))
+                joint = owner.trace(Pattern(self.number, defined, needed, autocast))
             tie_random_pairs(joint.module)
             module = extract_backward(joint.module, owner.saved_names, owner.forward_count)
         except (CannotExtract, Unsupported):
@@ -297,9 +343,15 @@ def layout_of(value: torch.Tensor) -> Layout:
     return Layout(value)
 
 
-def rerun_of(rerun: Rerun, number: int) -> Callable[..., Any]:
+def by_source(mask: int, order: list[int]) -> int:
+    """A mask of edges as one of sources."""
+    return sum(1 << source for place, source in enumerate(order) if mask >> place & 1)
+
+
+def rerun_of(rerun: Rerun, number: int, order: list[int]) -> Callable[..., Any]:
     def higher(defined: int, needed: int, inputs: list[Any], gradients: list[Any], context: CallContext) -> list[Any]:
-        return rerun(number, defined, needed, inputs, gradients, context)
+        found = rerun(number, defined, by_source(needed, order), inputs, gradients, context)
+        return [found[place] for place in order]
 
     return higher
 

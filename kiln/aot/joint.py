@@ -10,7 +10,7 @@ everything visible are exactly eager's. The backward of each stage is then recor
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,11 +19,14 @@ import torch.fx
 from torch.autograd.graph import GradientEdge
 
 from .. import _native
+from . import autocasting
 from .functional import SAME_VALUE, FunctionalGraph, Storage, View
 from .inputs import InputSpec
+from .order import observed
 from .recording import Recorder
 from .running import Registration, Runner
 from .schemas import Unsupported
+from .sharing import SharedInputs
 from .stages import Edge, Root, Stage, build_stages, edge_of
 
 
@@ -58,6 +61,7 @@ class Pattern:
     stage: int
     defined: int
     needed: int
+    autocast: autocasting.State = ()  # under which it runs
 
 
 @dataclass
@@ -80,6 +84,8 @@ class Joint:
     input_nodes: list[Any]  # placeholders; None for what is no graph input
     random: bool
     moved: list[bool]  # whether a change of shape gave an input another place in autograd's graph
+    members: dict[View, int]  # views that are inputs as well
+    is_shared: bool  # which inputs share memory is known
 
 
 def trace(
@@ -88,9 +94,15 @@ def trace(
     mode: Any,
     decompositions: dict[Any, Any],
     pattern: Pattern | None = None,
+    shared: Sequence[tuple[int, Sequence[int]]] = (),
 ) -> Joint:
-    """Trace a program; with a pattern, the backward of one stage as it runs then."""
-    return Tracer(program, specs, mode, decompositions).run(pattern)
+    """Trace a program; with a pattern, the backward of one stage as it runs then.
+
+    ``shared``: inputs with those that are views of them, as :mod:`kiln.aot.sharing` has them.
+    """
+    tracer = Tracer(program, specs, mode, decompositions)
+    tracer.shared = shared
+    return tracer.run(pattern)
 
 
 class Tracer:
@@ -109,6 +121,9 @@ class Tracer:
         self.memory_of: dict[int, int] = {}
         self.stages: list[Stage] = []
         self.reshaped: dict[Edge, int] = {}
+        self.shared: Sequence[tuple[int, Sequence[int]]] = ()  # inputs that others are views of
+        self.members: dict[View, int] = {}
+        self.results: list[Any] = []
 
     def run(self, pattern: Pattern | None) -> Joint:
         state, before = _native.GlobalState(), torch.is_grad_enabled()
@@ -127,6 +142,7 @@ class Tracer:
             reason = state.reason()
             state.restore()
             raise Unsupported(f"it leaves a setting of torch changed ({reason})")
+        self.results = results
         outputs = self.classify(results)
         self.settle_registrations(outputs)
         numbers = [output for output in outputs if output.kind == "number"]
@@ -165,6 +181,8 @@ class Tracer:
             self.input_nodes,
             self.recorder.drew_numbers,
             [index in self.reshaped.values() for index in range(len(self.inputs))],
+            self.members,
+            bool(self.shared),
         )
 
     # -- inputs -----------------------------------------------------------------------------------------------------
@@ -188,9 +206,22 @@ class Tracer:
     def check_sharing(self) -> None:
         """A change of memory that several inputs look at is more than the trace knows."""
         changed = [memory.input for memory in self.memories if memory.input is not None]
+        if self.shared:
+            self.note_members()
+            return
         keys = [spec.storage_key if isinstance(spec, InputSpec) else None for spec in self.specs]
         if any(keys.count(keys[index]) > 1 for index in changed):
-            raise Unsupported("inputs that share memory, which the program changes")
+            raise SharedInputs
+
+    def note_members(self) -> None:
+        """The views that real inputs are; each must be what it was, as nothing would tell the real one."""
+        members = [index for _, group in self.shared for index in group]
+        for index, value in zip(members, self.results[len(self.results) - len(members) :], strict=True):
+            view = self.functional.view_of(value)
+            if len(view.path()) > 2 or (view.step is not None and view.step.change is not None):
+                raise Unsupported("an input that shares memory, whose shape is changed")
+            if view.parent is not None:
+                self.members[view] = index
 
     def input_index(self, tensor: torch.Tensor) -> int | None:
         return next((index for index, value in enumerate(self.inputs) if value is tensor), None)
@@ -351,10 +382,12 @@ class Tracer:
                 f"tangents_{sum(len(s.roots) for s in self.stages[:number]) + place + 1}", root.value
             )
         wanted = [source for i, source in enumerate(stage.sources) if pattern is None or pattern.needed >> i & 1]
+        stage.order = list(range(len(stage.sources)))
         if not wanted or not roots:
             return
         self.recorder.region, self.recorder.stage, self.recorder.about = "backward", number, {}
-        with self.mode, self.recorder, eager_would_raise():
+        autocast = autocasting.under(pattern.autocast if pattern is not None else ())
+        with observed(stage), self.mode, self.recorder, autocast, eager_would_raise():
             gradients = torch.autograd.grad(
                 [GradientEdge(*root.edge) for root in roots],
                 [GradientEdge(*source.edge) for source in wanted],

@@ -3,6 +3,7 @@
 // that run again, which are made whole afterwards.
 #include "grad_node.h"
 
+#include <torch/csrc/autograd/functions/tensor.h>
 #include <torch/csrc/autograd/python_cpp_function.h>
 
 #include <algorithm>
@@ -21,6 +22,14 @@ struct Cut : Node {
   torch::autograd::variable_list apply(torch::autograd::variable_list&&) override { return {}; }
   std::string name() const override { return "KilnCut"; }
 };
+
+// Not set_next_edge, which wants a node without parents: a cut has the lowest topological number, so theirs stay true.
+void set_edge(Node& node, size_t index, const Edge& edge) {
+  node.next_edges().at(index) = edge;
+  // The node of an in-place operation on a view holds that operation's own node, and wants its edges to be the same.
+  auto* slices = dynamic_cast<torch::autograd::CopySlices*>(&node);
+  if (slices && index > 0) slices->fn->next_edges().at(index) = edge;
+}
 
 struct Tape {
   std::unordered_map<PyObject*, NodePointer> nodes;
@@ -81,7 +90,7 @@ PyObject* mend_edges(PyObject*, PyObject* args) {
   for (auto& one : cuts->all) {
     Owned node(torch::autograd::functionToPyObject(one.edge.function));
     auto found = instead.find({node.get(), static_cast<long>(one.edge.input_nr)});
-    one.consumer->next_edges().at(one.index) = found == instead.end() ? std::move(one.edge) : found->second;
+    set_edge(*one.consumer, one.index, found == instead.end() ? one.edge : found->second);
   }
   cuts->all.clear();
   Py_RETURN_NONE;
@@ -143,10 +152,9 @@ PyObject* cut_edges(PyObject*, PyObject* args) {
       if (!cut) {
         cut = make_node<Cut>(to->second->input_metadata(static_cast<size_t>(number)));
       }
-      // Not set_next_edge, which wants a node without parents: a cut has the lowest topological number, so theirs stay true.
-      Edge& edge = from->second->next_edges().at(static_cast<size_t>(index));
-      done->all.push_back({from->second, static_cast<size_t>(index), edge});
-      edge = Edge(cut, 0);
+      auto place = static_cast<size_t>(index);
+      done->all.push_back({from->second, place, from->second->next_edges().at(place)});
+      set_edge(*from->second, place, Edge(cut, 0));
       Owned object(torch::autograd::functionToPyObject(cut));
       if (!object || PyList_Append(result.get(), object.get()) < 0) return nullptr;
     }
