@@ -300,6 +300,8 @@ class FunctionalGraph:
             if view.value is tensor:
                 with torch.no_grad():
                     view.value = aten.detach.default(tensor)
+            if view.node.meta.get("val") is tensor:
+                view.node.meta["val"] = view.value
 
     def change_metadata(self, function: Any, args: tuple, keywords: dict) -> None:
         """``transpose_`` and its like: the tensor becomes another view of its storage."""
