@@ -93,9 +93,12 @@ def run(function: torch._ops.OpOverload, args: tuple, keywords: dict[str, Any]) 
 
 
 def work_out(function: torch._ops.OpOverload, args: tuple, keywords: dict[str, Any]) -> Any:
-    """Torch's answer. Its Python kernels may write to what they make; the real ones do that out of autograd's sight."""
+    """Torch's answer. Its Python kernels may write to what they make; the real ones do that out of autograd's sight.
+
+    The version of a view is that of what it is a view of, and stays.
+    """
     result = function(*args, **keywords)
-    if not function._schema.is_mutable:
+    if not function._schema.is_mutable and not function.is_view:
         for part in result if isinstance(result, (tuple, list)) else (result,):
             if isinstance(part, FakeTensor) and part._version and not any(part is arg for arg in args):
                 torch._C._autograd._unsafe_set_version_counter((part,), (0,))
