@@ -18,7 +18,7 @@ from kiln.testing import CompileCounterWithBackend, differences
 from kiln.testing.observe import clean_process, read_modes, seed_everything
 
 Story = Callable[[Callable[..., Any]], Any]
-BACKENDS = [name for name in ("eager", "aot_eager") if name in kiln.list_backends()]
+BACKENDS = ["eager", "aot_eager"]
 
 
 class Stories(list):
