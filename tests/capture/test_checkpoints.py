@@ -198,6 +198,24 @@ def test_selective(program):
     assert compiled == eager and "aten::mm" in eager
 
 
+def counted(program, x):
+    """How often each operation that a policy may be about runs, forward and backward."""
+    with Names() as forward:
+        result = program(x)
+    with Names() as backward:
+        torch.autograd.grad(result.sum(), x)
+    names = [f"aten::{name}" for name in ("mm", "sin", "exp", "tanh")]
+    return [[each.seen.count(name) for name in names] for each in (forward, backward)]
+
+
+@pytest.mark.parametrize("program", [*SELECTIVE, nested, nested_thrice], ids=lambda each: each.__name__)
+def test_ahead_of_time(program):
+    """Where both passes are compiled: what is kept, and what is computed again, is as in eager."""
+    x = torch.randn(3, 3, dtype=torch.float64, requires_grad=True)
+    check(program, x, calls=2, fullgraph=True, graphs=1, backend="aot_eager")
+    assert counted(kiln.compile(program, backend="aot_eager", fullgraph=True), x) == counted(program, x)
+
+
 @contextmanager
 def doubling(x):
     with torch.autocast("cpu", torch.bfloat16):
