@@ -261,7 +261,7 @@ def hook_elsewhere(x):
 @pytest.mark.parametrize(
     ("program", "breaks"),
     [(hook_inside, 1), (hook_inside_on_input, 1), (hook_elsewhere, 0)],
-    ids=lambda each: str(each),
+    ids=lambda each: getattr(each, "__name__", str(each)),
 )
 def test_hooks_that_the_program_registers(program, breaks, backend):
     assert check(program, make_args=lambda: (values(3),), backend=backend).breaks == breaks
