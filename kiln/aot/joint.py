@@ -387,6 +387,7 @@ class Tracer:
             return
         self.recorder.region, self.recorder.stage, self.recorder.about = "backward", number, {}
         autocast = autocasting.under(pattern.autocast if pattern is not None else ())
+        before = self.written()
         with observed(stage), self.mode, self.recorder, autocast, eager_would_raise():
             gradients = torch.autograd.grad(
                 [GradientEdge(*root.edge) for root in roots],
@@ -395,9 +396,17 @@ class Tracer:
                 retain_graph=True,
                 allow_unused=True,
             )
+        if self.written() != before:
+            raise Unsupported("a backward pass that changes an input, a result or the gradient it is given in place")
         for source, gradient in zip(wanted, gradients, strict=True):
             if gradient is not None:
                 source.gradient = self.functional.node_of(gradient)
+
+    def written(self) -> list[int]:
+        """How often everything that is visible outside was changed."""
+        visible = [memory.storage for memory in self.memories]
+        visible += [storage for storage in self.functional.storages.values() if storage.placeholder is not None]
+        return [storage.generation for storage in visible]
 
     def tangent(self, root: Root) -> torch.Tensor:
         """A gradient as it will come in: laid out like what it is the gradient of."""

@@ -90,6 +90,36 @@ def test_checkpoint(reentrant):
     check(Checkpointed(), leaf(5, 4), backend=AHEAD, calls=2)
 
 
+@pytest.mark.parametrize("reentrant", [False, True], ids=["plain", "reentrant"])
+def test_checkpoint_with_statistics(reentrant):
+    """A region that is computed anew changes its state twice."""
+
+    class Checkpointed(Layers):
+        def forward(self, x):
+            return checkpoint(lambda x: self.norm(self.first(x)), x, use_reentrant=reentrant)
+
+    check(Checkpointed(), leaf(5, 4), backend=AHEAD, calls=2)
+
+
+def test_gradient_changed_in_place():
+    class InPlace(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient.mul_(3)
+
+    compiled = kiln.compile(lambda x: InPlace.apply(x), backend=AHEAD)
+    given = []
+    for function in (InPlace.apply, compiled):
+        x, gradient = leaf(4), torch.ones(4)
+        function(x).backward(gradient)
+        given.append((x.grad, gradient))
+    torch.testing.assert_close(*given)
+
+
 def test_checkpoint_saves_less():
     """A checkpointed region keeps its inputs, not what it computes."""
     saved = []
