@@ -588,3 +588,63 @@ def test_values_that_the_backward_records_twice_are_saved_once():
     assert len(set(names)) == len(names) and any("aten.eq" in name for name in names)
     backward = extract_backward(joint_graph(program, *inputs)[0], names, count)
     check_equal(program, inputs, forward, backward, count)
+
+
+# -- programs made at random ------------------------------------------------------------------------------------------
+
+SIDE = 24
+UNARY = [
+    torch.sin,
+    F.gelu,
+    lambda x: x * 2 + 1,
+    lambda x: x.t(),
+    lambda x: torch.softmax(x, -1),
+    lambda x: F.layer_norm(x, (SIDE,)),
+    lambda x: x.sum(0, keepdim=True).expand(SIDE, SIDE),
+    lambda x: x[: SIDE // 2].repeat(2, 1),
+    lambda x: torch.cat(x.chunk(3, 1)[::-1], 1),
+    lambda x: torch.where(x > 0, x, x * 0.1),
+    lambda x: x * torch.bernoulli(torch.full_like(x.detach(), 0.6)),
+    lambda x: torch.native_dropout(x, 0.5, True)[0],
+    lambda x: x.half().float(),
+    lambda x: x.select(0, 1).unsqueeze(0) * x,
+    lambda x: x.sort(0).values,
+    lambda x: x.max(0, keepdim=True).values + x,
+]
+BINARY = [torch.add, torch.mul, lambda a, b: a @ b / SIDE, torch.maximum]
+
+
+def random_program(seed):
+    def program(*inputs):
+        rng, values = random.Random(seed), list(inputs)
+        for _ in range(rng.randrange(8, 20)):
+            if rng.random() < 0.7:
+                values.append(rng.choice(UNARY)(rng.choice(values[-5:])))
+            else:
+                values.append(rng.choice(BINARY)(rng.choice(values[-6:]), rng.choice(values)))
+        return values[-1], rng.choice(values[len(inputs) :]).mean()
+
+    return program
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_random_programs(seed):
+    """Both halves and a backward extracted later, with an input that gets a new value in between for some of them."""
+    torch.manual_seed(seed)
+    program = random_program(seed)
+    inputs = leaf(SIDE, SIDE), leaf(SIDE, SIDE), torch.nn.Parameter(torch.randn(SIDE, SIDE))
+    torch.manual_seed(7)
+    outputs, gradients, tangents = eager_results(program, inputs)
+    for partitioner, options in ((default_partition, {}), (min_cut_partition, {"recompute_random": seed % 2 == 0})):
+        joint, count = joint_graph(program, *inputs)
+        joint.meta["mutated_primals"] = {"primals_1"}
+        forward, backward = partitioner(joint, inputs, num_fwd_outputs=count, **options)
+        other = extract_backward(joint_graph(program, *inputs)[0], saved_names(forward, count), count)
+        for half in (backward, other):
+            given = [value.detach().clone() for value in inputs]
+            torch.manual_seed(7)
+            results = [value.clone() if i < count else value for i, value in enumerate(forward(*given))]
+            given[0].fill_(float("nan"))
+            with torch.no_grad():
+                got = [*results[:count], *half(*results[count:], *tangents)]
+            torch.testing.assert_close(got, [*outputs, *gradients])
