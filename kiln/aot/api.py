@@ -7,10 +7,9 @@ ecosystem knows.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,9 +20,8 @@ from .._native import GlobalState, TensorCheck
 from ..backends import backend_name
 from ..capture.values import words
 from .backend import compile_or_run
-from .calling import Call, Result, Version, Versions, storage_groups, take_apart
-from .closures import fake_mode, holding
-from .schemas import Unsupported
+from .calling import Call, Result, Version, Versions, take_apart
+from .closures import holding
 from .sizes import symbolic_inputs, varying
 from .state import ModuleState
 from .subclasses import compile_desugared
@@ -204,12 +202,10 @@ def compile_call(program: Callable[..., Any], call: Call, compilers: Compilers, 
     """Compile a program for calls of this form."""
     state, result = GlobalState(), Result()
     form = dataclasses.replace(call, tensors=[])  # what is compiled holds no arguments
-    shared = [index for group in storage_groups(call.tensors).values() if len(group) > 1 for index in group]
 
     def flat(*tensors: Any) -> list[Any]:
         args, kwargs = form.arguments(tensors)
-        with unchanged([tensors[index] for index in shared]):
-            return result.take_apart(program(*args, **kwargs))
+        return result.take_apart(program(*args, **kwargs))
 
     dynamic = dynamic and len(call.looked_at()) == len(call.tensors)  # inside of subclasses sizes are what they are
     inputs, assumed = symbolic_inputs(call.tensors) if dynamic else (call.tensors, None)
@@ -222,15 +218,6 @@ def compile_call(program: Callable[..., Any], call: Call, compilers: Compilers, 
     descriptions = [(each, varying(each) if dynamic else None, not dynamic) for each in call.looked_at()]
     check = TensorCheck(descriptions + [(each, None, True) for each in held])
     return Version(run, result, check, state, assumed and assumed(), held)
-
-
-@contextlib.contextmanager
-def unchanged(tensors: Sequence[torch.Tensor]) -> Iterator[None]:
-    """While tracing, arguments that share memory do not: so none of them may be changed."""
-    versions = [tensor._version for tensor in tensors]
-    yield
-    if fake_mode() is not None and versions != [tensor._version for tensor in tensors]:
-        raise Unsupported("an argument that shares memory with another one is changed in place")
 
 
 def make_aot_backend(
