@@ -374,6 +374,7 @@ class Tracer:
 
     def backward(self, number: int, pattern: Pattern | None) -> None:
         """Record the backward of a stage."""
+        self.functional.numbers.is_backward = True
         stage = self.stages[number]
         roots = [root for i, root in enumerate(stage.roots) if pattern is None or pattern.defined >> i & 1]
         for place, root in enumerate(stage.roots):

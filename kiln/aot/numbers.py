@@ -22,6 +22,7 @@ class Numbers:
 
     def __init__(self, owner: FunctionalGraph) -> None:
         self.owner = owner
+        self.is_backward = False
         self.nodes: dict[Any, torch.fx.Node] = {}
         self.sizes: dict[Any, tuple[Any, torch.fx.Node, int]] = {}  # symbols that are a size or stride of a tensor
 
@@ -31,6 +32,8 @@ class Numbers:
 
     def add_tensor(self, tensor: torch.Tensor, node: torch.fx.Node) -> None:
         """Remember where a symbol can be read from, should it be needed."""
+        if self.is_backward:
+            return  # stages, and other patterns of gradients, have other tensors there
         for function, values in ((aten.sym_size.int, tensor.shape), (aten.sym_stride.int, tensor.stride())):
             for dim, value in enumerate(values):
                 if isinstance(value, torch.SymInt):
