@@ -74,6 +74,8 @@ def fill_without_reading(node: Node) -> None:
     if not is_tensor(like) or type(like.meta["val"]) is not type(value):
         return
     target, given = cast(torch._ops.OpOverload, node.target), cast(tuple[Any, ...], node.args)
+    if target in LIKE and not is_plain(like.meta["val"]):
+        return  # the real kernel keeps strides that the fake one does not
     function, number = FILLS[target]
     shape = [size_node(node, like, dim) for dim in range(value.dim())] if target in LIKE else list(given[1])
     numbers = () if number is None else (given[number],)

@@ -247,7 +247,11 @@ class RunText:
         if torch.is_inference_mode_enabled():
             return  # what is made has none
         for index, memory in enumerate(self.joint.memories):
-            if memory.input is None and memory.parent is None:
+            if memory.parent is not None and memory.parent[0] == "memory" and not reshaped:
+                counted = self.joint.memories[memory.parent[1]].root._version
+                if memory.root._version != counted:  # a factory's result: nobody saw the tensor that it looks at
+                    self.add(f"set_version(m{index}, {memory.root._version})")
+            elif memory.input is None and memory.parent is None:
                 changes = len(self.final(memory).path()) - 1
                 version = memory.root._version - memory.storage.version
                 if version > changes and bool(changes) == reshaped:
