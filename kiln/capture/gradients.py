@@ -122,10 +122,10 @@ def check_way(trace: Trace, outputs: tuple[torch.Tensor, ...], inputs: tuple[tor
     known = [trace.tensors[id(leaf)] for leaf in way.leaves if id(leaf) in trace.tensors]
     for info in dict.fromkeys([*asked, *way.origins, *known]):
         guard_flag(trace, info, "is_leaf")
-    for info in asked:
-        if has_hooks(info.real):  # type: ignore[arg-type]
+    if asked:
+        if have_hooks(*[info.real for info in asked]):  # type: ignore[misc]
             raise trace.fail(f"{NAME} of an input that has hooks")
-        trace.guards.add(Computed(has_hooks, (info.source,)), "constant", False)  # type: ignore[arg-type]
+        trace.guards.add(Computed(have_hooks, tuple([info.source for info in asked])), "constant", False)  # type: ignore
     return any(is_stand_in(node) for node in way.nodes)
 
 
@@ -136,7 +136,7 @@ def is_where_it_was(trace: Trace, info: TensorInfo) -> bool:
     return info.fake.grad_fn is None or trace.origins.get(info.fake.grad_fn) is info  # type: ignore[attr-defined]
 
 
-def has_hooks(tensor: torch.Tensor) -> bool:
-    """Whether a backward pass to a tensor runs hooks."""
+def have_hooks(*tensors: torch.Tensor) -> bool:
+    """Whether a backward pass to these tensors runs hooks of theirs."""
     with torch._C.DisableTorchFunction():
-        return bool(tensor._backward_hooks)
+        return any([tensor._backward_hooks for tensor in tensors])
