@@ -269,7 +269,7 @@ def is_number(node: Node, joint: JointGraph) -> bool:
 def settle_numbers(joint: JointGraph, plan: Plan, numbers: list[Node], is_fixed: bool) -> None:
     """Numbers that are a size of what is there are read from it; others are saved, or made from those that are."""
     places: dict[Any, tuple[Node, int]] = {}
-    for node in [*[one.node for one in plan.saved], *joint.tangents]:
+    for node in [one.node for one in plan.saved]:  # incoming gradients may be undefined, or another stage's
         value = node.meta.get("val")
         for dim, size in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):
             places.setdefault(expression_of(size), (node, dim))
