@@ -46,12 +46,13 @@ class Builder:
 
     def build(self, otherwise: Callable[[list[Any]], Any]) -> OperatorProgram:
         outputs: list[Any] = []
-        inputs = 0
+        inputs = [node for node in self.module.graph.nodes if node.op == "placeholder"]
+        for node in inputs:  # they come first, wherever in the graph they are
+            self.places[node] = self.new()
         for node in self.module.graph.nodes:
             if node.op == "placeholder":
-                inputs += 1
-                self.places[node] = self.new()
-            elif node.op == "get_attr":
+                continue
+            if node.op == "get_attr":
                 self.constants[node] = self.attribute(str(node.target))
             elif node.op == "call_function":
                 self.add(node)
@@ -62,7 +63,7 @@ class Builder:
                 outputs = [self.output(value) for value in values]
             else:
                 raise NoProgram(node.op)
-        return OperatorProgram(inputs, self.count, self.steps, outputs, otherwise)
+        return OperatorProgram(len(inputs), self.count, self.steps, outputs, otherwise)
 
     def new(self) -> int:
         self.count += 1

@@ -293,3 +293,16 @@ def test_programs_are_collected():
     del otherwise
     gc.collect()
     assert reference() is None
+
+
+def test_inputs_between_operators():
+    """A graph may have placeholders anywhere; a program has its inputs first."""
+    graph = torch.fx.Graph()
+    first = graph.placeholder("first")
+    doubled = graph.call_function(torch.ops.aten.mul.Tensor, (first, 2))
+    second = graph.placeholder("second")
+    graph.output((graph.call_function(torch.ops.aten.sub.Tensor, (doubled, second)),))
+    module = torch.fx.GraphModule({}, graph)
+    program = program_of(module, lambda arguments: module(*arguments))
+    (result,) = program([torch.ones(2), torch.full((2,), 5.0)])
+    torch.testing.assert_close(result, torch.full((2,), -3.0))
