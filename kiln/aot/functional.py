@@ -15,6 +15,7 @@ What the views of an output are is also what the runtime needs: it replays them 
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,6 +31,8 @@ from .stages import edge_of
 aten = torch.ops.aten
 # Operators that give their argument's memory to their result: mostly for good, but torch's own code writes through it.
 HANDED_ON = {aten._unsafe_view.default}
+# The same in parts, each of which has its own from then on.
+DIVIDED = {aten.unsafe_split.Tensor, aten.unsafe_split_with_sizes.default, aten.unsafe_chunk.default}
 # Operators that draw numbers in the order of memory, where their functional form goes by dimensions.
 FILLS_MEMORY = {aten.bernoulli_.float}
 # Operators that draw other numbers for memory with holes than for memory without.
@@ -199,8 +202,6 @@ class FunctionalGraph:
         return self.emit(function, self.convert(args), self.convert(keywords), value)
 
     def item(self, node: torch.fx.Node, index: int, value: object) -> torch.fx.Node:
-        import operator
-
         return self.emit(operator.getitem, (node, index), {}, value)
 
     def convert(self, value: Any) -> Any:
@@ -261,7 +262,8 @@ class FunctionalGraph:
         if id(result) in self.views:
             return  # it gave back what it was given
         shared = self.storages.get(storage_key(result))
-        if shared is not None and result.numel() != 0 and node.target not in HANDED_ON:
+        maker = node.args[0].target if node.target is operator.getitem else node.target  # type: ignore[union-attr]
+        if shared is not None and result.numel() != 0 and maker not in HANDED_ON | DIVIDED:
             raise Unsupported(f"{node.target}, whose result shares memory with something in a way its schema hides")
         self.own(result, node)
 
@@ -319,6 +321,7 @@ class FunctionalGraph:
     def change(self, told: Signature, function: Any, args: tuple, keywords: dict, result: Any) -> None:
         """An operation that changes some of its arguments: its functional form, and writing back."""
         targets = [told.argument(place, args, keywords) for place in told.changed]
+        self.check_overlap(function, flat(targets), flat([*args, *keywords.values()]))
         form, left_out = told.functional(function)
         given_args, given_keywords = told.without(left_out, args, keywords)
         if function in FILLS_HOLES and args[0].stride() != torch.empty_like(args[0]).stride():
@@ -339,6 +342,18 @@ class FunctionalGraph:
             self.adopt(own_node, part)
         for target, new, value in zip(targets, made[fresh:], parts[fresh:], strict=True):
             self.assign(str(function), target, new, value)
+
+    def check_overlap(self, function: Any, targets: list, arguments: list) -> None:
+        """Torch refuses, or does not define, what reads memory that it writes at other places: that is for eager."""
+        for target in targets:
+            if not isinstance(target, torch.Tensor) or id(target) not in self.views:
+                continue
+            storage = self.views[id(target)].storage
+            for other in arguments:
+                if other is target or not isinstance(other, torch.Tensor) or id(other) not in self.views:
+                    continue
+                if self.views[id(other)].storage is storage and may_overlap(target, other):
+                    raise Unsupported(f"{function} on tensors that overlap in memory")
 
     def fill_in_order(self, form: Any, args: tuple, keywords: dict) -> torch.fx.Node:
         """Numbers drawn in the order of memory, which is not that of the dimensions."""
@@ -435,6 +450,21 @@ def storage_key(tensor: torch.Tensor) -> int:
         return tensor.untyped_storage()._cdata
     except (NotImplementedError, RuntimeError):
         raise Unsupported("a tensor without plain memory (sparse, nested or of a foreign kind)") from None
+
+
+def may_overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors of one storage may have elements in common without being the same elements in order."""
+    same_places = one.storage_offset() == other.storage_offset() and one.stride() == other.stride()
+    if same_places and one.shape == other.shape:
+        return False
+    (start, end), (other_start, other_end) = places_of(one), places_of(other)
+    return bool(start <= other_end and other_start <= end)
+
+
+def places_of(tensor: torch.Tensor) -> tuple[Any, Any]:
+    """The first and last element of a tensor in its memory."""
+    reach = [(size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)]
+    return tensor.storage_offset(), tensor.storage_offset() + sum(reach)
 
 
 def is_symbolic(value: object) -> bool:
