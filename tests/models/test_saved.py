@@ -1,4 +1,4 @@
-"""What models keep for their backward: by default what eager keeps, with the smallest cut less; gradients are eager's."""
+"""What models keep for their backward: by default what eager keeps, with the smallest cut less."""
 
 import pytest
 import torch
