@@ -31,8 +31,6 @@ from .stages import edge_of
 aten = torch.ops.aten
 # Operators that give their argument's memory to their result: mostly for good, but torch's own code writes through it.
 HANDED_ON = {aten._unsafe_view.default}
-# The same in parts, each of which has its own from then on.
-DIVIDED = {aten.unsafe_split.Tensor, aten.unsafe_split_with_sizes.default, aten.unsafe_chunk.default}
 # Operators that draw numbers in the order of memory, where their functional form goes by dimensions.
 FILLS_MEMORY = {aten.bernoulli_.float}
 # Operators that draw other numbers for memory with holes than for memory without.
@@ -262,8 +260,7 @@ class FunctionalGraph:
         if id(result) in self.views:
             return  # it gave back what it was given
         shared = self.storages.get(storage_key(result))
-        maker = node.args[0].target if node.target is operator.getitem else node.target  # type: ignore[union-attr]
-        if shared is not None and result.numel() != 0 and maker not in HANDED_ON | DIVIDED:
+        if shared is not None and result.numel() != 0 and node.target not in HANDED_ON:
             raise Unsupported(f"{node.target}, whose result shares memory with something in a way its schema hides")
         self.own(result, node)
 
