@@ -455,7 +455,27 @@ def may_overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
     if same_places and one.shape == other.shape:
         return False
     (start, end), (other_start, other_end) = places_of(one), places_of(other)
-    return bool(start <= other_end and other_start <= end)
+    return bool(start <= other_end and other_start <= end) and not are_columns(one, other)
+
+
+def are_columns(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors are different columns of the same rows, as the parts are that a matrix is divided into."""
+    numbers = (*one.shape, *other.shape, *one.stride(), *other.stride(), one.storage_offset(), other.storage_offset())
+    if any(is_symbolic(number) for number in numbers):
+        return False
+    for width in {stride for stride in one.stride() if stride > 0 and stride in other.stride()}:
+        ranges = []
+        for tensor in (one, other):
+            dims = list(zip(tensor.shape, tensor.stride(), strict=True))
+            first = tensor.storage_offset() % width
+            last = first + sum((size - 1) * stride for size, stride in dims if stride < width)
+            ranges.append((first, last))
+            if last >= width or any(stride % width for _, stride in dims if stride > width):
+                break
+        else:
+            if ranges[0][1] < ranges[1][0] or ranges[1][1] < ranges[0][0]:
+                return True
+    return False
 
 
 def places_of(tensor: torch.Tensor) -> tuple[Any, Any]:
