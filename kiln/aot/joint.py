@@ -444,8 +444,10 @@ def start_of(view: View) -> View:
         step = part.step
         assert step is not None
         natural = step.differentiable and step.function not in SAME_VALUE
-        if not natural and step.change is None and part.value.requires_grad and not part.value.is_leaf:
-            return part
+        if not natural and step.change is None and part.value.requires_grad:
+            edge_of(part.value)  # may say that torch raises an error about it
+            if not part.value.is_leaf:
+                return part
     return view.path()[0]
 
 

@@ -89,6 +89,9 @@ class RunText:
         self.add("finally:")
         self.add(f"    set_grad({self.ambient_grad})")
         self.set_versions()
+        for index in self.quiet(holds) if stages else ():
+            self.namespace["Before"] = Before
+            self.add(f"held{index} = Before.apply(i{index}, held{index})")
         for index, memory in enumerate(joint.memories):
             if memory.parent is not None:
                 self.make_alias(index, memory)
@@ -198,9 +201,19 @@ class RunText:
             self.namespace["get_rng_state"] = torch.get_rng_state
             self.add("state = get_rng_state()")
         for index, how in holds.items():
-            self.add(f"held{index} = {how.format(name=f'i{index}')}")
+            self.add(f"held{index} = {how.format(name=f'i{index}')}{'.detach()' if index in self.quiet(holds) else ''}")
         for index in self.old_edges():
             self.add(f"old{index} = i{index}.clone()")
+
+    def quiet(self, holds: dict[int, str]) -> list[int]:
+        """Inputs that autograd is not told of a change of: gradients go where they go after it, also of what was."""
+        told = {memory.input for memory in self.joint.memories if memory.edge is not None}
+        return [
+            index
+            for index, how in holds.items()
+            if "clone" in how and index not in told and index not in self.joint.metadata
+            if self.joint.specs[index].requires_grad
+        ]
 
     def old_edges(self) -> set[int]:
         """Inputs that have a new place in autograd's graph by the time a stage that leads to the old one is made."""
@@ -433,6 +446,18 @@ class Passed(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
         return gradient
+
+
+class Before(torch.autograd.Function):
+    """What a tensor held before it was changed, with the history that it has now."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, content: torch.Tensor) -> torch.Tensor:
+        return content.view_as(content)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return gradient, None
 
 
 def listed(indices: Iterable[int]) -> str:
