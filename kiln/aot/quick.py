@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from .layouts import LAYOUTS, corrected
+
 aten = torch.ops.aten
 PLAIN = (int, float, bool, complex, str, torch.dtype, torch.device, torch.layout, torch.memory_format)
 NEEDS_TORCH = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape, torch.Tag.inplace_view)
@@ -98,6 +100,8 @@ def work_out(function: torch._ops.OpOverload, args: tuple, keywords: dict[str, A
     The version of a view is that of what it is a view of, and stays.
     """
     result = function(*args, **keywords)
+    if function in LAYOUTS:
+        result = corrected(function, args, result)
     if not function._schema.is_mutable and not function.is_view:
         for part in result if isinstance(result, (tuple, list)) else (result,):
             if isinstance(part, FakeTensor) and part._version and not any(part is arg for arg in args):
