@@ -1,7 +1,8 @@
 """The main job of `make demo`: a small classifier trained in eager and with Kiln from one seed, and what came of it.
 
 The model is ordinary PyTorch with the things that make capture hard: a Python loop over layers, dropout (random
-numbers), batch normalisation (state), and a list and a print that only plain Python can serve (a graph break).
+numbers), batch normalisation (state), and a list and a print that only plain Python can serve (a graph break). It is
+then trained once more with its forward and backward as two graphs each (ahead-of-time autograd).
 """
 
 from __future__ import annotations
@@ -137,6 +138,27 @@ def print_results(
     console.print(results)
 
 
+def print_ahead_of_time(eager: Training, ahead: Training) -> None:
+    """What the same training came to with forward and backward as graphs, and what is kept between them."""
+    from rich.console import Console
+    from rich.table import Table
+
+    torch.manual_seed(0)
+    with contextlib.redirect_stdout(io.StringIO()):
+        found = kiln.explain(Classifier())(make_data()[0][0])
+    graphs = [graph for graph in found.differentiated if "backward" in graph.graphs]
+    results = Table(title="Ahead-of-time autograd (backend aot_eager)", show_header=False)
+    for name, value in (
+        ("largest difference of parameters", f"{largest_difference(eager, ahead):.1e}"),
+        ("graphs with a backward", str(len(graphs))),
+        ("saved for backward: eager", f"{sum(graph.eager.bytes for graph in graphs):,} bytes"),
+        ("saved for backward: kiln", f"{sum(graph.saved.bytes for graph in graphs):,} bytes"),
+        (f"other {STEPS - 1} steps: eager, kiln", f"{eager.other_steps:.3f} s, {ahead.other_steps:.3f} s"),
+    ):
+        results.add_row(name, value)
+    Console().print(results)
+
+
 def main() -> int:
     from kiln.testing.differential import read_counters
 
@@ -150,8 +172,13 @@ def main() -> int:
     if before is not None and after is not None:
         counts = [str(after[name] - before[name]) for name in ("breaks", "recompiles")]
     print_results(eager, compiled, counter, *counts)
+    ahead = train(lambda model: kiln.compile(model, backend="aot_eager"))
+    print_ahead_of_time(eager, ahead)
     if eager.losses != compiled.losses or largest_difference(eager, compiled) != 0.0:
         print("Kiln's results differ from eager's: this is a bug.")
+        return 1
+    if largest_difference(eager, ahead) > 1e-4 or ahead.activity != eager.activity:
+        print("Ahead-of-time autograd's results differ from eager's: this is a bug.")
         return 1
     return 0
 
