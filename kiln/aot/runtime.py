@@ -17,7 +17,7 @@ import torch
 from .. import _native
 from ..capture import registrations
 from ..capture.fakes import refuses_change
-from .functional import Step, View
+from .functional import SAME_VALUE, Step, View
 from .hooks import open_slot
 from .inputs import InputSpec
 from .joint import Joint, Memory, Output
@@ -296,8 +296,16 @@ class RunText:
         for index, output in enumerate(self.joint.outputs):
             if output.view is not None and index not in self.outputs and self.ready_after(output) == stage:
                 name = self.outputs[index] = self.view_text(output.view, self.base_text(output))
+                if self.counts_anew(output):
+                    self.add(f"set_version({name}, {output.fake._version})")
                 if not is_silent_view(output.fake):
                     self.finish_leaf(name, output.fake)
+
+    def counts_anew(self, output: Output) -> bool:
+        """A factory's result, as a rule: it may have been made by changing memory that nobody saw."""
+        if output.kind != "memory" or output.fake.is_inference() or output.view is None:
+            return False
+        return all(part.step is not None and part.step.function in SAME_VALUE for part in output.view.path()[1:])
 
     def finish_memory(self, index: int, memory: Memory) -> None:
         self.reshape(f"m{index}", self.final(memory))
