@@ -92,9 +92,7 @@ def test_module(joint):
 
     state = [*module.parameters(), *module.buffers()]
     given = [*(tensor.detach().clone() for tensor in state), x, seen]
-    outputs = [
-        node.name if isinstance(node, torch.fx.Node) else node for node in next(reversed(graph.graph.nodes)).args[0]
-    ]
+    outputs = [node.name if isinstance(node, torch.fx.Node) else node for node in list(graph.graph.nodes)[-1].args[0]]
     values = dict(zip(outputs, graph(*given), strict=True))
     assert seen == 0, "the graph changes nothing"
     expected = reference(x, seen=torch.zeros(()))
