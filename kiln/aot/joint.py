@@ -417,10 +417,20 @@ class Tracer:
             like = self.memories[root.memory].root
             if tuple(like.shape) == size and is_dense(like):
                 stride = like.stride()
+        device = told.device if told.device.type != "meta" else self.device(root)
         with self.mode, torch.no_grad():
             if stride is None:
-                return torch.empty(size, dtype=told.dtype, device=told.device)
-            return torch.empty_strided(size, stride, dtype=told.dtype, device=told.device)
+                return torch.empty(size, dtype=told.dtype, device=device)
+            return torch.empty_strided(size, stride, dtype=told.dtype, device=device)
+
+    def device(self, root: Root) -> torch.device:
+        """Where a gradient is; autograd knows of fakes only that they have no data."""
+        if root.memory is not None:
+            return self.memories[root.memory].root.device
+        devices = {value.device for value in self.inputs if isinstance(value, torch.Tensor)}
+        if len(devices) != 1:
+            raise Unsupported("a gradient inside, on one of several devices")
+        return devices.pop()
 
 
 @contextlib.contextmanager
