@@ -84,7 +84,7 @@ class RunText:
         self.add(f"    {', '.join(results)}{',' if results else 'none'} = forward([{given}])")
         for index, memory in enumerate(joint.memories):
             if memory.input is not None:
-                counted = memory.input in joint.versions or torch.is_inference_mode_enabled()
+                counted = memory.input in joint.versions or joint.specs[memory.input].is_inference
                 self.add(f"    i{memory.input}{'' if counted else '.data'}.copy_(m{index})")
         self.add("finally:")
         self.add(f"    set_grad({self.ambient_grad})")
@@ -192,9 +192,8 @@ class RunText:
             if registration.slot is not None and registration.place is None:
                 self.namespace["open_slot"] = open_slot
                 self.add(f"h{registration.number} = open_slot(i{registration.slot})")
-        if not torch.is_inference_mode_enabled():
-            for index in self.joint.versions:
-                self.add(f"before{index} = i{index}._version")
+        for index in self.joint.versions:
+            self.add(f"before{index} = i{index}._version")
         if not stages:
             return
         if self.joint.random:
@@ -236,7 +235,11 @@ class RunText:
             function = self.bind(view.step.function, view.step.function._opname)
             item = f"[{view.step.index}]" if view.step.index is not None else ""
             text = f"{function}({self.arguments(text, view.step)}){item}"
-        self.add(f"m{index} = {text}.detach()")
+        if memory.root._is_view() and index in self.stage_of:  # its history is replaced when its node is there
+            self.namespace["Passed"] = Passed
+            self.add(f"m{index} = Passed.apply({text})")
+        else:
+            self.add(f"m{index} = {text}.detach()")
 
     def reshape(self, base: str, final: View) -> None:
         """``transpose_`` and its like, done to the real tensor."""
@@ -272,8 +275,6 @@ class RunText:
 
     def set_versions(self) -> None:
         """As often as the program changed them: before views are made and tensors saved, which note their versions."""
-        if torch.is_inference_mode_enabled():
-            return
         copied = {memory.input for memory in self.joint.memories if memory.input is not None}
         for index, count in self.joint.versions.items():
             view = self.joint.metadata.get(index)
@@ -290,9 +291,6 @@ class RunText:
         for index, memory in enumerate(self.joint.memories):
             if memory.input is None and memory.parent is None and self.stage_of.get(index) == stage:
                 self.finish_memory(index, memory)
-            elif memory.parent is not None and self.stage_of.get(index) == stage and memory.root._is_view():
-                self.namespace["Passed"] = Passed
-                self.add(f"m{index} = Passed.apply(m{index})")
         for index, output in enumerate(self.joint.outputs):
             if output.view is not None and index not in self.outputs and self.ready_after(output) == stage:
                 name = self.outputs[index] = self.view_text(output.view, self.base_text(output))
@@ -401,7 +399,7 @@ class RunText:
         self.add(f"{node}.save({', '.join(f'saved{i}' for i in used)})")
 
     def hidden(self, root: Any) -> str:
-        told = root.edge[0]._input_metadata[root.edge[1]]
+        told = root.value
         sizes = self.text(list(told.shape)).replace("[", "(", 1)[:-1]
         closing = ",)" if len(told.shape) else ")"
         return f"{sizes}{closing}, {self.bind(told.dtype, 'dtype')}, {self.bind(told.device, 'device')}"
