@@ -407,7 +407,7 @@ class FunctionalGraph:
     def write(self, view: View, node: torch.fx.Node, name: str) -> None:
         """Make a new value of a view the content of its storage."""
         storage, path = view.storage, view.path()
-        if has_overlap(path[0].value):
+        if has_overlap(path[0].value) or has_overlap(view.value):
             raise Unsupported(f"{name} on a tensor with elements that share memory")
         top = next((place for place, part in enumerate(path[:-1]) if place and has_overlap(part.value)), None)
         if top is not None:

@@ -38,10 +38,11 @@ class InputSpec:
         """A fresh fake, with memory of its own."""
         from torch._subclasses.fake_tensor import FakeTensor
 
-        with torch.no_grad():
+        inference = torch.is_inference_mode_enabled()
+        with torch.inference_mode(inference and self.is_inference), torch.no_grad():
             elem = torch.empty_strided(self.size, self.stride, dtype=self.dtype, device="meta")
-        if not self.requires_grad or torch.is_inference_mode_enabled():
-            return FakeTensor(mode, elem, self.device)
+            if not self.requires_grad or inference:
+                return FakeTensor(mode, elem, self.device)
         with torch.enable_grad():
             if not self.is_leaf and not self.is_view_of_leaf:
                 return History.apply(FakeTensor(mode, elem, self.device), torch.empty((), requires_grad=True))
