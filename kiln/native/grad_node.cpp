@@ -193,7 +193,7 @@ Owned GradNode::unpack_saved() {
 Owned GradNode::rerun_inputs() {
   check_not_freed();
   auto held = held_;
-  return held->linked();
+  return held->linked(next_edges());
 }
 
 // ---- backward ------------------------------------------------------------------------------------------------------
@@ -211,7 +211,7 @@ Owned GradNode::mask_of_needed() const {
 
 Owned GradNode::call_higher(const HeldInputs& held, PyObject* context, PyObject* defined, PyObject* needed,
                             PyObject* gradients) const {
-  Owned inputs = held.linked();
+  Owned inputs = held.linked(next_edges());
   return call(recipe_->higher, defined, needed, inputs.get(), gradients, context);
 }
 

@@ -79,15 +79,15 @@ struct Passage : Node {
 // cycle of references.
 class HeldInputs {
  public:
-  // Takes a tuple. With the GIL held, as for all of it.
-  explicit HeldInputs(PyObject* inputs);
+  // Takes a tuple, and the edges of the node that holds it. With the GIL held, as for all of it.
+  HeldInputs(PyObject* inputs, const edge_list& edges);
   ~HeldInputs();
   HeldInputs(const HeldInputs&) = delete;
   HeldInputs& operator=(const HeldInputs&) = delete;
 
   // A new list: tensors that had a gradient edge as fresh tensors whose history is a Passage to it, the rest as it is.
-  // Throws eager's error when a tensor was changed since.
-  Owned linked() const;
+  // Throws eager's error when a tensor was changed since. Takes the edges again.
+  Owned linked(const edge_list& edges) const;
 
  private:
   enum class Kind : uint8_t { object, constant, leaf, copy };
@@ -95,14 +95,19 @@ class HeldInputs {
     uint32_t version = 0;
     Kind kind = Kind::object;
   };
+  // The edge is one of the node's, where that has it: a chain of nodes dies without recursion only if nothing but their
+  // own edges holds them together.
   struct Copy {
-    size_t place;
     at::Tensor data;
-    Edge edge;
+    int shared_edge;
+    Edge own_edge;
+
+    const Edge& edge(const edge_list& edges) const { return shared_edge < 0 ? own_edge : edges[shared_edge]; }
   };
 
-  Record hold(size_t place, PyObject* value);
-  Owned linked_at(size_t place, const Copy* copy) const;
+  Record hold(PyObject* value, const edge_list& edges);
+  void hold_copy(const at::Tensor& tensor, Edge edge, const edge_list& edges);
+  Owned linked_at(size_t place, const Copy* copy, const edge_list& edges) const;
 
   // The tuple given, or one with None in place of what `copies_` holds.
   PyObject* values_;

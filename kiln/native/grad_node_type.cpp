@@ -100,8 +100,9 @@ PyObject* make(PyObject*, PyObject* const* arguments, size_t flagged, PyObject* 
   try {
     auto recipe = std::make_shared<const Recipe>(text_of(arguments[0]), arguments[1], arguments[2]);
     TORCH_CHECK_TYPE(PyTuple_Check(arguments[4]), "inputs are given as a tuple");
-    auto held = std::make_shared<const HeldInputs>(arguments[4]);
-    return handle_of(make_node<GradNode>(std::move(recipe), arguments[3], std::move(held), edges_to(arguments[5])));
+    edge_list edges = edges_to(arguments[5]);
+    auto held = std::make_shared<const HeldInputs>(arguments[4], edges);
+    return handle_of(make_node<GradNode>(std::move(recipe), arguments[3], std::move(held), std::move(edges)));
   } catch (...) {
     return translated();
   }

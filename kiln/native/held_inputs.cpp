@@ -1,6 +1,8 @@
 // HeldInputs: what a GradNode keeps of its graph's inputs in order to run the graph again.
 #include "grad_node.h"
 
+#include <algorithm>
+
 namespace kiln {
 namespace {
 
@@ -42,8 +44,9 @@ at::Tensor without_history(const at::Tensor& tensor) {
   return at::Tensor(std::move(copy));
 }
 
-HeldInputs::HeldInputs(PyObject* inputs) : values_(Py_NewRef(inputs)), records_(PyTuple_GET_SIZE(inputs)) {
-  for (size_t i = 0; i < records_.size(); ++i) records_[i] = hold(i, PyTuple_GET_ITEM(inputs, i));
+HeldInputs::HeldInputs(PyObject* inputs, const edge_list& edges)
+    : values_(Py_NewRef(inputs)), records_(PyTuple_GET_SIZE(inputs)) {
+  for (size_t i = 0; i < records_.size(); ++i) records_[i] = hold(PyTuple_GET_ITEM(inputs, i), edges);
   if (copies_.empty()) return;
   PyObject* values = PyTuple_New(PyTuple_GET_SIZE(inputs));
   if (!values) raise();
@@ -59,7 +62,16 @@ HeldInputs::~HeldInputs() {
   Py_DECREF(values_);
 }
 
-HeldInputs::Record HeldInputs::hold(size_t place, PyObject* value) {
+void HeldInputs::hold_copy(const at::Tensor& tensor, Edge edge, const edge_list& edges) {
+  auto found = edge.function ? std::find(edges.begin(), edges.end(), edge) : edges.end();
+  if (found == edges.end()) {
+    copies_.push_back({without_history(tensor), -1, std::move(edge)});
+  } else {
+    copies_.push_back({without_history(tensor), static_cast<int>(found - edges.begin()), Edge()});
+  }
+}
+
+HeldInputs::Record HeldInputs::hold(PyObject* value, const edge_list& edges) {
   if (!is_tensor(value)) return {};
   const at::Tensor& tensor = THPVariable_Unpack(value);
   if (tensor.is_inference()) return {};
@@ -68,31 +80,31 @@ HeldInputs::Record HeldInputs::hold(size_t place, PyObject* value) {
   bool requires_grad = history && history->requires_grad();
   if (requires_grad && !history->grad_fn_ && !history->is_view_) return {version, Kind::leaf};
   if (!can_require_grad(tensor)) return {version, Kind::constant};
-  copies_.push_back({place, without_history(tensor), requires_grad ? torch::autograd::impl::gradient_edge(tensor) : Edge()});
+  hold_copy(tensor, requires_grad ? torch::autograd::impl::gradient_edge(tensor) : Edge(), edges);
   return {version, Kind::copy};
 }
 
-Owned HeldInputs::linked_at(size_t place, const Copy* copy) const {
+Owned HeldInputs::linked_at(size_t place, const Copy* copy, const edge_list& edges) const {
   const Record& record = records_[place];
   PyObject* value = PyTuple_GET_ITEM(values_, place);
   if (record.kind == Kind::object) return share(value);
   const at::Tensor& tensor = copy ? copy->data : THPVariable_Unpack(value);
   uint32_t version = tensor.unsafeGetTensorImpl()->version_counter().current_version();
-  if (version != record.version) raise_modified(tensor, copy ? copy->edge : Edge(), record.version, version);
+  if (version != record.version) raise_modified(tensor, copy ? copy->edge(edges) : Edge(), record.version, version);
   if (record.kind == Kind::constant) return share(value);
-  if (copy && !copy->edge.function) return Owned(THPVariable_Wrap(copy->data));
-  edge_list edges{copy ? copy->edge : torch::autograd::impl::gradient_edge(tensor)};
-  NodePointer passage = make_node<Passage>(std::move(edges));
+  Edge edge = copy ? copy->edge(edges) : torch::autograd::impl::gradient_edge(tensor);
+  if (copy && !edge.function) return Owned(THPVariable_Wrap(copy->data));
+  NodePointer passage = make_node<Passage>(edge_list{std::move(edge)});
   passage->add_input_metadata(tensor);
   return Owned(THPVariable_Wrap(with_edge(tensor, Edge(std::move(passage), 0))));
 }
 
-Owned HeldInputs::linked() const {
+Owned HeldInputs::linked(const edge_list& edges) const {
   Owned list(PyList_New(static_cast<Py_ssize_t>(records_.size())));
   if (!list) raise();
   auto copy = copies_.begin();
   for (size_t i = 0; i < records_.size(); ++i) {
-    Owned value = linked_at(i, records_[i].kind == Kind::copy ? &*copy++ : nullptr);
+    Owned value = linked_at(i, records_[i].kind == Kind::copy ? &*copy++ : nullptr, edges);
     if (!value) raise();
     PyList_SET_ITEM(list.get(), i, value.release());
   }
