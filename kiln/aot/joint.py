@@ -22,12 +22,13 @@ from .. import _native
 from . import autocasting
 from .functional import SAME_VALUE, FunctionalGraph, Storage, View
 from .inputs import InputSpec
+from .modules import graph_module
 from .order import observed
 from .recording import Recorder
 from .running import Registration, Runner
 from .schemas import Unsupported
 from .sharing import SharedInputs
-from .stages import Edge, Root, Stage, build_stages, edge_of
+from .stages import Edge, Path, Root, Stage, build_stages, edge_of, path_to
 
 
 @dataclass(eq=False)
@@ -86,6 +87,7 @@ class Joint:
     moved: list[bool]  # whether a change of shape gave an input another place in autograd's graph
     members: dict[View, int]  # views that are inputs as well
     is_shared: bool  # which inputs share memory is known
+    hooked: list[tuple[Path, int]]  # places inside with hooks, by the way from the roots
 
 
 def trace(
@@ -121,6 +123,7 @@ class Tracer:
         self.memory_of: dict[int, int] = {}
         self.stages: list[Stage] = []
         self.reshaped: dict[Edge, int] = {}
+        self.hooked: list[tuple[Path, int]] = []
         self.shared: Sequence[tuple[int, Sequence[int]]] = ()  # inputs that others are views of
         self.members: dict[View, int] = {}
         self.results: list[Any] = []
@@ -159,7 +162,7 @@ class Tracer:
             self.backward(pattern.stage, pattern)
         gradients = [source.gradient for stage in self.stages for source in stage.sources]
         self.functional.graph.output((*forward, *gradients))
-        module = torch.fx.GraphModule(self.functional.attributes, self.functional.graph, "Joint")
+        module = graph_module(self.functional.attributes, self.functional.graph, "Joint")
         module.meta["mutated_primals"] = {
             self.input_nodes[memory.input].name for memory in self.memories if memory.input is not None
         }
@@ -183,6 +186,7 @@ class Tracer:
             [index in self.reshaped.values() for index in range(len(self.inputs))],
             self.members,
             bool(self.shared),
+            self.hooked,
         )
 
     # -- inputs -----------------------------------------------------------------------------------------------------
@@ -368,7 +372,12 @@ class Tracer:
         roots = [(memory.edge, index) for index, memory in enumerate(self.memories) if memory.edge is not None]
         seen = [(output.edge, index) for index, output in enumerate(outputs) if output.edge is not None]
         tensors = [self.memories[index].root for _, index in roots]
-        self.stages = build_stages(self.input_edges, roots, seen, tensors, list(self.reshaped.items()))
+        nodes = [edge[0] for edge, _ in roots]  # type: ignore[index]
+        inside = [made.edge for made in self.runner.registrations if made.place is None and made.slot is not None]
+        paths = {edge: path_to(nodes, edge[0]) for edge in inside}
+        self.hooked = [(path, edge[1]) for edge, path in paths.items() if path is not None]
+        hooked = [edge for edge, path in paths.items() if path is not None]
+        self.stages = build_stages(self.input_edges, roots, seen, tensors, list(self.reshaped.items()), hooked)
 
     # -- backward ---------------------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from ..capture.registrations import HookSlot
 from ..capture.shared_hooks import on_behalf
 from .hooks import run_all
 from .joint import Joint
-from .stages import Edge, Source, Stage, build_stages, edge_of
+from .stages import Edge, Source, Stage, build_stages, edge_of, follow
 
 
 @dataclass
@@ -63,6 +63,7 @@ class Rerun:
         self.roots = [(index, finder(joint, index)) for index, m in enumerate(joint.memories) if m.edge is not None]
         self.shape_changes = [shape_changes(joint, index) for index, _ in self.roots]
         self.reshaped = [index for index, moved in enumerate(joint.moved) if moved]
+        self.hooked = joint.hooked
         self.seen = [index for index, output in enumerate(joint.outputs) if output.edge is not None]
 
     def __call__(
@@ -79,7 +80,9 @@ class Rerun:
         ]
         seen = [(edge_of(results[index]), index) for index in self.seen]
         reshaped = [(edge_of(given[index]), index) for index in self.reshaped]
-        stages = build_stages(edges, roots, seen, tensors, reshaped)  # type: ignore[arg-type]
+        nodes = [edge[0] for edge, _ in roots]  # type: ignore[index]
+        hooked = [(follow(nodes, path), number) for path, number in self.hooked]
+        stages = build_stages(edges, roots, seen, tensors, reshaped, hooked)  # type: ignore[arg-type]
         stage = stages[number]
         links = self.link(stage, results, given, tensors) if create_graph else []
         incoming = [(root, gradients[i]) for i, root in enumerate(stage.roots) if defined >> i & 1]

@@ -69,10 +69,13 @@ def build_stages(
     outputs: Sequence[tuple[Edge, int]],
     tensors: Sequence[torch.Tensor],
     reshaped: Sequence[tuple[Edge, int]] = (),
+    hooked: Sequence[Edge] = (),
 ) -> Stages:
     """Cut the graph that leads from the roots (with their memories) to the inputs.
 
-    ``tensors`` are those at the roots; ``reshaped`` are inputs by the edge they got when their shape was changed.
+    ``tensors`` are those at the roots; ``reshaped`` are inputs by the edge they got when their shape was changed;
+    ``hooked`` are places inside with hooks: a stage begins there, so that what else happens in a backward (gradients
+    that are accumulated, hooks on parameters) happens before or after the hooks as in eager.
     """
     if not roots:
         return Stages()
@@ -84,10 +87,13 @@ def build_stages(
     for edge, index in outputs:
         if edge not in inputs:
             visible.setdefault(edge, ("output", index))
-    regions = Regions([edge[0] for edge, _ in roots])
+    inside = [edge for edge in dict.fromkeys(hooked) if edge not in visible and edge not in inputs]
+    regions = Regions([edge[0] for edge, _ in roots] + [edge[0] for edge in inside])
     stages = [Stage() for _ in regions.masks]
     for edge, index in roots:
         stages[regions.of(edge[0])].roots.append(Root(edge, index))
+    for edge in inside:
+        stages[regions.of(edge[0])].roots.append(Root(edge, None))
     cutter = Cutter(stages, regions, inputs, visible)
     cutter.cut(tensors)
     found = without_empty(stages)
@@ -103,6 +109,37 @@ def without_empty(stages: list[Stage]) -> Stages:
             if source.kind == "hidden":
                 source.stage = left.index(stages[source.stage])
     return left
+
+
+Path = tuple[int, tuple[int, ...]]  # a root's number, and which edge to follow from each node
+
+
+def path_to(roots: Sequence[Any], target: Any) -> Path | None:
+    """How to come from one of some nodes to another."""
+    known: dict[Any, Path] = {}
+    pending = []
+    for number, root in enumerate(roots):
+        if root not in known:
+            known[root] = (number, ())
+            pending.append(root)
+    for node in pending:  # it grows meanwhile: the shortest way comes first
+        if node is target:
+            return known[node]
+        number, places = known[node]
+        for place, (following, _) in enumerate(node.next_functions):
+            if following is not None and following not in known:
+                known[following] = (number, (*places, place))
+                pending.append(following)
+    return None
+
+
+def follow(roots: Sequence[Any], path: Path) -> Any:
+    """The node at the end of a path, in another graph of the same form."""
+    number, places = path
+    node = roots[number]
+    for place in places:
+        node = node.next_functions[place][0]
+    return node
 
 
 class Cutter:
