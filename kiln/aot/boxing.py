@@ -9,6 +9,7 @@ import torch
 import torch.fx
 from torch.fx.graph import CodeGen
 
+from .modules import module_behind
 from .programs import program_of
 
 Boxed = Callable[[list[Any]], Any]
@@ -30,19 +31,27 @@ def boxed(compiled: Callable[..., Any]) -> Boxed:
     """A compiler's result as a function of one list."""
     if getattr(compiled, "_boxed_call", False):
         return compiled
-    if isinstance(compiled, torch.fx.GraphModule):
-        return boxed_graph(compiled)
-    owner = getattr(compiled, "__self__", None)
-    if isinstance(owner, torch.fx.GraphModule) and getattr(compiled, "__name__", "") == "forward":
-        return boxed_graph(owner)
+    module = module_behind(compiled)
+    if module is not None:
+        return boxed_graph(module)
     return lambda arguments: compiled(*arguments)
 
 
 def boxed_graph(module: torch.fx.GraphModule) -> Boxed:
-    """A graph run operation by operation."""
+    """A graph run operation by operation: natively, or as Python text where that cannot be."""
+    text: list[Boxed] = []
+
+    def otherwise(arguments: list[Any]) -> Any:
+        if not text:
+            text.append(boxed_text(module))
+        return text[0](arguments)
+
+    return program_of(module, otherwise) or otherwise
+
+
+def boxed_text(module: torch.fx.GraphModule) -> Boxed:
     graph = torch.fx.Graph()
     output = graph.graph_copy(module.graph, {})
     graph.output(output)
     graph.set_codegen(BoxedCodeGen())
-    made = torch.fx.GraphModule(module, graph, type(module).__name__)
-    return program_of(module, made.forward) or made.forward
+    return torch.fx.GraphModule(module, graph, type(module).__name__).forward

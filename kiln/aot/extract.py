@@ -28,6 +28,7 @@ from .halves import (
     plan_backward,
 )
 from .kinds import has_effect, is_tensor
+from .modules import graph_module
 from .recipes import add_recipes, add_replay
 
 Node = torch.fx.Node
@@ -132,4 +133,4 @@ def build_stage(
         if node in needed and (node in late or has_effect(node)):
             writer.write(node)
     writer.graph.output(tuple([writer.write(value) if isinstance(value, Node) else value for value in gradients]))
-    return Stage(torch.fx.GraphModule(module, writer.graph, "Backward"), tuple(used))
+    return Stage(graph_module(module, writer.graph, "Backward"), tuple(used))

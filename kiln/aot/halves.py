@@ -17,6 +17,7 @@ import torch
 import torch.fx
 
 from .kinds import Kind, expression_of, has_effect, is_tensor, kind_of
+from .modules import graph_module
 
 aten = torch.ops.aten
 Node = torch.fx.Node
@@ -311,7 +312,7 @@ def build_forward(joint: JointGraph, plan: Plan) -> torch.fx.GraphModule:
                 encoded[node] = forms[node].encode(graph, made[node])
     outputs = [made[value] if isinstance(value, Node) else value for value in joint.outputs]
     graph.output((*outputs, *[encoded[one.node] for one in kept]))
-    module = torch.fx.GraphModule(joint.module, graph, "Forward")
+    module = graph_module(joint.module, graph, "Forward")
     module.meta[SAVED_NAMES] = tuple([key_of(one, joint) for one in kept])
     return module
 
@@ -347,7 +348,7 @@ def build_backward(
         if node in plan.computed and node in joint.in_backward:
             writer.write(node)
     writer.graph.output(tuple([writer.write(value) if isinstance(value, Node) else value for value in joint.gradients]))
-    return torch.fx.GraphModule(joint.module, writer.graph, "Backward")
+    return graph_module(joint.module, writer.graph, "Backward")
 
 
 class LateWriter:
