@@ -301,7 +301,7 @@ class RunText:
 
     def counts_anew(self, output: Output) -> bool:
         """A factory's result, as a rule: it may have been made by changing memory that nobody saw."""
-        if output.kind != "memory" or output.fake.is_inference() or output.view is None:
+        if output.kind != "memory" or torch.is_inference_mode_enabled() or output.view is None:
             return False
         return all(part.step is not None and part.step.function in SAME_VALUE for part in output.view.path()[1:])
 
