@@ -259,6 +259,8 @@ class Tracer:
         storage, edge = view.storage, edge_of(value)
         if storage.first is not value:
             raise Unsupported("an input that was given the memory of another tensor")
+        if storage.generation and self.specs[index].is_view_of_leaf and edge != self.start_edges[index]:
+            raise Unsupported("a view of a leaf that was changed: torch makes its place in autograd's graph anew")
         if edge != self.start_edges[index] and view.parent is not None:
             self.reshaped[edge] = index  # by an operation that changed its shape  # type: ignore[index]
         if storage.generation == 0:
