@@ -101,15 +101,15 @@ def functional_form(function: torch._ops.OpOverload) -> tuple[Any, tuple[Place, 
     places = {argument.name: place for argument, place in zip(wanted, all_places(function), strict=True)}
     outs = [argument for argument in wanted if is_written(argument) and (argument.kwarg_only or argument.is_out)]
     kept = [argument for argument in wanted if argument not in outs] if outs else wanted
-    candidates = [NAMES.get(name, name.removesuffix("_"))] if not outs else [name, name.removesuffix("_")]
+    stem = name.removesuffix("_")
+    candidates = [name, stem] if outs else [stem, f"{stem}_functional"]
     for candidate in candidates:
         form = find_overload(function.namespace, candidate, function._overloadname, kept)
         if form is not None:
             return form, tuple([places[argument.name] for argument in outs])
+    if torch.Tag.nondeterministic_seeded in function.tags:
+        raise Unsupported(f"{function}, a random operator without a functional form")
     return OnCopies(function), ()
-
-
-NAMES = {"normal_": "normal_functional"}
 
 
 def all_places(function: torch._ops.OpOverload) -> list[Place]:
