@@ -8,6 +8,7 @@ not run while tracing, and those that the graph registers are not there yet whil
 
 from __future__ import annotations
 
+import functools
 import inspect
 from dataclasses import dataclass, field
 
@@ -27,7 +28,6 @@ from .trace import Trace
 from .values import TensorInfo
 from .wrap import force
 
-SIGNATURE = inspect.signature(torch.autograd.grad)
 FLAGS = ("retain_graph", "create_graph", "allow_unused", "materialize_grads")
 NAME = "torch.autograd.grad"
 
@@ -44,7 +44,7 @@ torch.fx.node.has_side_effect(gradients)  # it frees what was saved
 @rule(torch.autograd.grad)
 def rule_grad(trace, args, kwargs):
     try:
-        given = SIGNATURE.bind(*args, **kwargs)
+        given = signature().bind(*args, **kwargs)
     except TypeError:
         raise trace.fail(f"{NAME} with arguments that do not fit") from None
     given.apply_defaults()
@@ -65,6 +65,11 @@ def rule_grad(trace, args, kwargs):
     node.meta["stack_trace"] = trace.stack_trace()
     node.meta["example_value"] = result
     return adopt(trace, result, node)
+
+
+@functools.cache
+def signature() -> inspect.Signature:
+    return inspect.signature(torch.autograd.grad)
 
 
 def sequence(trace: Trace, value: object) -> tuple[torch.Tensor, ...]:
