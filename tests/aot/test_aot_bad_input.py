@@ -1,12 +1,15 @@
 """Bad input to compiled functions and their backward: eager's own error, nothing left behind, the next call right."""
 
+import gc
 import weakref
 
 import pytest
 import torch
-from stories import Stories, attempt, leaf
+from stories import BACKENDS, Stories, attempt, leaf, tell
 from torch import nn
 from torch.autograd import grad
+
+import kiln
 
 story = Stories()
 
@@ -76,10 +79,9 @@ def made_without_grad(x):
 
 
 @pytest.mark.parametrize("name", REFUSED)
-@pytest.mark.parametrize("backend", __import__("stories").BACKENDS)
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_refused(name, backend):
     """What is done before the refusal is done once; what comes after is not; the next call is right."""
-    from stories import tell
 
     def refused(compile):
         change = REFUSED[name]
@@ -430,12 +432,8 @@ def transforms_around(compile):
 test_story = story.test()
 
 
-@pytest.mark.parametrize("backend", __import__("stories").BACKENDS)
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_nothing_is_kept_of_a_call_that_raised(backend):
-    import gc
-
-    import kiln
-
     f = kiln.compile(lambda x, index: x.sin()[index] * x.exp()[index], backend=backend)
     index = torch.tensor(1)
     f(leaf(3, 4), index)

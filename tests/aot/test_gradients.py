@@ -10,6 +10,7 @@ from torch import nn
 from torch.autograd import grad
 
 story = Stories()
+pytestmark = pytest.mark.filterwarnings("ignore:Anomaly Detection", "ignore:Error detected in")
 
 
 def two_results(x, y):
@@ -1096,8 +1097,3 @@ def sizes_vary(compile):
 
 
 test_story = story.test()
-
-
-@pytest.mark.parametrize("name", ["Swallow", "Watching"])
-def test_the_helpers_are_what_they_say(name):
-    assert issubclass(globals()[name], torch.autograd.Function)
