@@ -369,6 +369,8 @@ class FunctionalGraph:
         if isinstance(target, (list, tuple)):
             for index, part in enumerate(target):
                 self.assign(name, part, self.item(node, index, value[index]), value[index])
+                if not part.is_inference():
+                    torch.autograd.graph.increment_version(part)  # the kernels do, one by one; fakes have none
             return
         view = self.view_of(target) if id(target) in self.views else self.viewed_constant(target)
         if view.storage.constant:

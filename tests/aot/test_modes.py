@@ -294,6 +294,28 @@ def test_generator_as_an_argument():
         torch.testing.assert_close(compiled(leaf(4), one), program(leaf(4), other))
 
 
+# -- lists of tensors -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("gradient", [False, True])
+def test_lists_changed_at_once(gradient):
+    """Each tensor of the list counts the change."""
+
+    def scaled(x, y):
+        with torch.no_grad():
+            torch._foreach_mul_([x, y], 0.5)
+            torch._foreach_addcdiv_([x], [y], [y])
+        return x + 1
+
+    def written(x, y):
+        parts = [torch.empty(4), torch.empty(4)]
+        torch.unbind_copy(torch.stack([x, y]).detach(), 0, out=parts)
+        return parts
+
+    for program in (scaled, written):
+        check(program, leaf(4).detach().requires_grad_(gradient), torch.ones(4), backend=AHEAD, calls=2)
+
+
 # -- custom operators -----------------------------------------------------------------------------------------------
 
 
