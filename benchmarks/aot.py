@@ -1,8 +1,8 @@
 """What ahead-of-time autograd costs and saves: Kiln beside eager and torch.compile(backend="aot_eager"), in one run.
 
-*Calls*: forward and backward of small functions and modules, and a training step, once they are compiled. Each of the
-three contestants runs in processes of its own, in turns (once torch.compile was used in a process, all Python code in
-it that calls much runs at half the speed).
+*Calls*: forward and backward of small functions and modules, and a training step, once they are compiled. Eager and
+Kiln take turns in one process, the peer has processes of its own (once torch.compile was used in a process, all Python
+code in it that calls much runs at half the speed).
 
 *Trace*: time to trace and partition what capture made of six tiny Hugging Face models and a four-layer GPT. Both
 compilers are given a backend that times its inner ``aot_eager``; to that comes what the first forward and backward take
@@ -160,20 +160,27 @@ CALLS: dict[str, tuple[Callable[[str], Callable[..., Any]], tuple[Any, ...], int
 FIRST_CALL = next(iter(CALLS))
 
 
-def times_of_calls(key: str, repeats: int) -> dict[str, float]:
-    """Seconds per call of each of `CALLS`, for one contestant, in this process."""
+def times_of_calls(keys: tuple[str, ...], repeats: int) -> dict[str, float]:
+    """Seconds per call of each of `CALLS` for contestants in this process, their repeats interleaved."""
     found = {}
     for name, (make, args, calls) in CALLS.items():
-        function = make(key)
-        time_calls(function, args, max(20, calls // 4))
-        found[name] = statistics.median(time_calls(function, args, calls) for _ in range(repeats))
+        functions = {key: make(key) for key in keys}
+        times: dict[str, list[float]] = {key: [] for key in keys}
+        for key in keys:
+            time_calls(functions[key], args, max(20, calls // 4))
+        for number in range(repeats):
+            for key in rotated(list(keys), number):
+                times[key].append(time_calls(functions[key], args, calls))
+        found |= {f"{key}, {name}": statistics.median(each) for key, each in times.items()}
     return found
 
 
 def measure_calls(repeats: int, processes: int) -> Iterator[Row]:
-    times = in_turns(CONTESTANTS, processes, lambda key: f"times_of_calls({key!r}, {repeats})")
+    groups = {"kiln": ("eager", "kiln"), "peer": ("peer",)}
+    found = in_turns(COMPILERS, processes, lambda key: f"times_of_calls({groups[key]!r}, {repeats})")
+    times = {**found["kiln"], **found["peer"]}
     for name in CALLS:
-        row = Row(name, **{key: times[key][name] for key in CONTESTANTS}, goal="< peer")
+        row = Row(name, **{key: times[f"{key}, {name}"] for key in CONTESTANTS}, goal="< peer")
         row.met = row.kiln < (row.peer or 0.0)
         if name == FIRST_CALL:
             row.goal = f"≤ {EAGER_GOAL} × eager, < peer"
