@@ -14,6 +14,7 @@ import torch
 import torch.fx
 
 from ..capture.fakes import History, is_view_of_leaf
+from .schemas import Unsupported
 
 NUMBERS = (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool)
 
@@ -71,6 +72,8 @@ def spec_of(value: torch.Tensor, placeholder: torch.fx.Node | None) -> InputSpec
             state.storage_offset,
             state.is_inference,
         )
+    if value.layout is not torch.strided:
+        raise Unsupported("an input without plain memory: a sparse or nested tensor")
     return InputSpec(
         tuple(value.shape),
         tuple(value.stride()),
