@@ -208,6 +208,7 @@ def compile_call(program: Callable[..., Any], call: Call, compilers: Compilers, 
         return result.take_apart(program(*args, **kwargs))
 
     dynamic = dynamic and len(call.looked_at()) == len(call.tensors)  # inside of subclasses sizes are what they are
+    dynamic = dynamic and all(tensor.layout is torch.strided for tensor in call.tensors)  # others are left to eager
     inputs, assumed = symbolic_inputs(call.tensors) if dynamic else (call.tensors, None)
 
     def compile_with(whole: Callable[..., Any], held: list[torch.Tensor]) -> Callable[..., Any]:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from kiln.aot import aot_function, nop
 from kiln.report import counters
 from kiln.testing import check
 
@@ -152,3 +153,10 @@ def test_rows_that_overlap_are_left_to_eager():
     left = counters["aot eager"]
     check(program, torch.randn(4, 6), backend="aot_eager")
     assert counters["aot eager"] == left + 1
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_sparse_arguments_are_left_to_eager(dynamic):
+    sparse, x = torch.eye(3).to_sparse_csr(), torch.randn(3, 3, requires_grad=True)
+    compiled = aot_function(lambda sparse, x: sparse @ x * 2, nop, nop, dynamic=dynamic)
+    assert torch.equal(compiled(sparse, x), x * 2)
