@@ -229,3 +229,6 @@ class OperatorProgram:
         /,
     ) -> None: ...
     def __call__(self, arguments: list[Any], /) -> tuple[Any, ...]: ...
+def output_hooks() -> list[tuple[int, dict[int, Callable[..., Any]]]]:
+    """While a node of autograd's graph runs: the hooks on the tensors that it is the history of, by output number."""
+

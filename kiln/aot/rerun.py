@@ -69,7 +69,7 @@ class Rerun:
     def __call__(
         self, number: int, defined: int, needed: int, inputs: list[Any], gradients: list[Any], context: CallContext
     ) -> list[Any]:
-        create_graph = torch.is_grad_enabled()
+        create_graph, hooks = torch.is_grad_enabled(), _native.output_hooks()
         linked = [value[0].detach().clone() if isinstance(value, tuple) else value for value in inputs]
         with self.as_before(context):
             results, given, edges = self.run(linked, context)
@@ -98,6 +98,8 @@ class Rerun:
                 )
             )
         stages.mend(links)
+        if create_graph:
+            pass_hooks_on(hooks, stage, dict(zip([index for index, _ in self.roots], tensors, strict=True)))
         return [next(found) if needed >> i & 1 else None for i in range(len(stage.sources))]
 
     def link(
@@ -140,6 +142,16 @@ class Rerun:
             now.restore()
             if numbers is not None:
                 torch.set_rng_state(numbers)
+
+
+def pass_hooks_on(
+    hooks: list[tuple[int, dict[int, Callable[..., Any]]]], stage: Stage, tensors: dict[int, torch.Tensor]
+) -> None:
+    """Later derivatives lead through the tensors of the second run: hooks on the first run's are called there too."""
+    for number, registered in hooks:
+        memory = stage.roots[number].memory
+        if memory is not None and registered:
+            tensors[memory].register_hook(lambda gradient, registered=registered: run_all(registered, gradient))
 
 
 def finder(joint: Joint, index: int) -> Callable[[list[Any], list[Any]], torch.Tensor]:

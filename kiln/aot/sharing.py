@@ -88,6 +88,8 @@ def group_of(inputs: Sequence[Any], members: list[int]) -> Group:
     base = tensors[0] if tensors[0]._base is None else tensors[0]._base
     if len(bases) > 1:
         base = whole_memory(tensors)
+    if base.requires_grad and torch.is_grad_enabled():
+        raise Unsupported("inputs that share memory and require grad: a second run would not know them as one")
     for tensor in tensors:
         fits = tensor.dtype == base.dtype and tensor.requires_grad == base.requires_grad and not tensor.is_conj()
         if not fits or tensor.is_neg() or (tensor is not base and not may_change(tensor)):

@@ -5,10 +5,13 @@
 
 #include <torch/csrc/autograd/functions/tensor.h>
 #include <torch/csrc/autograd/python_cpp_function.h>
+#include <torch/csrc/autograd/python_hook.h>
 
 #include <algorithm>
+#include <cstring>
 #include <map>
 #include <memory>
+#include <typeinfo>
 #include <unordered_map>
 #include <vector>
 
@@ -114,6 +117,22 @@ PyObject* link_tensor(PyObject*, PyObject* args) {
   Py_RETURN_NONE;
 }
 
+// output_hooks() -> [(number, hooks), …]: while a node of autograd's graph runs, the dictionaries of Python hooks on the
+// tensors that it is the history of.
+PyObject* output_hooks(PyObject*, PyObject*) {
+  Owned result(PyList_New(0));
+  auto current = torch::autograd::get_current_node();
+  if (!result || !current) return result.release();
+  for (const auto& hook : current->tensor_pre_hooks()) {
+    // The class's type information is not exported: a dynamic_cast would not link.
+    if (std::strcmp(typeid(*hook).name(), "N5torch8autograd23PyFunctionTensorPreHookE") != 0) continue;
+    const auto& python = static_cast<const torch::autograd::PyFunctionTensorPreHook&>(*hook);
+    Owned pair(Py_BuildValue("(nO)", static_cast<Py_ssize_t>(python.value_idx), python.dict));
+    if (!pair || PyList_Append(result.get(), pair.get()) < 0) return nullptr;
+  }
+  return result.release();
+}
+
 // cut_edges(tensors, [(consumer, index, node, number), …]) -> [cut node, …], cuts: the consumer's edge at an index, which
 // leads to a node's number-th output, ends in a cut node instead; equal places share one.
 PyObject* cut_edges(PyObject*, PyObject* args) {
@@ -198,6 +217,7 @@ PyMethodDef methods[] = {
      "Whether one of the first tensors shares its storage with another."},
     {"mend_edges", mend_edges, METH_VARARGS, "Undo what cut_edges did."},
     {"link_tensor", link_tensor, METH_VARARGS, "Make a tensor's gradients go where those of the running node go."},
+    {"output_hooks", output_hooks, METH_NOARGS, "The hooks on the tensors that the running node is the history of."},
     {"cut_edges", cut_edges, METH_VARARGS, "Make edges of autograd's graph end in nodes of their own."},
     {nullptr, nullptr, 0, nullptr},
 };

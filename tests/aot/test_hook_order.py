@@ -82,3 +82,24 @@ def test_second_derivatives_of_a_compiled_function_with_hooks():
     compiled = kiln.compile(program, backend="aot_eager", fullgraph=True)
     for one, other in zip(second(program), second(compiled), strict=True):
         assert torch.allclose(one, other)
+
+
+def test_hooks_on_results_in_higher_derivatives():
+    """Of an operation whose derivative reads its result: later derivatives lead through that, and its hooks."""
+
+    def program(x):
+        return (x * 2).exp()
+
+    def derivatives(function):
+        x, log = torch.linspace(0, 1, 3, requires_grad=True), []
+        y = function(x)
+        y.register_hook(lambda gradient: log.append(gradient.detach().sum().item()) or gradient * 3)
+        found = [y]
+        for _ in range(3):
+            found.append(torch.autograd.grad(found[-1].sum(), x, create_graph=True)[0])
+        return found, log
+
+    compiled = kiln.compile(program, backend="aot_eager", fullgraph=True)
+    (expected, calls), (seen, seen_calls) = derivatives(program), derivatives(compiled)
+    torch.testing.assert_close(seen, expected)
+    assert seen_calls == pytest.approx(calls)

@@ -115,7 +115,8 @@ def test_graph(program, way, eager_runs):
         facts, shared, values = story(compiled, way)
         assert (facts, shared) == expected[:2]
         torch.testing.assert_close(values, expected[2])
-    assert not eager_runs
+    differentiable = way in (overlapping, base_and_view, transposed)  # those are eager's
+    assert len(eager_runs) == (2 if differentiable else 0)
 
 
 @pytest.mark.parametrize("program", [changes_one, changes_both, changes_a_part])
