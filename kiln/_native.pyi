@@ -229,6 +229,19 @@ class OperatorProgram:
         /,
     ) -> None: ...
     def __call__(self, arguments: list[Any], /) -> tuple[Any, ...]: ...
-def output_hooks() -> list[tuple[int, dict[int, Callable[..., Any]]]]:
-    """While a node of autograd's graph runs: the hooks on the tensors that it is the history of, by output number."""
 
+def cut_edges(tensors: list[torch.Tensor], edges: list[tuple[Any, int, Any, int]], /) -> tuple[list[Any], Any]:
+    """Of the graph behind tensors: edges (consumer, index, node, number) end in nodes of their own; gives those nodes, and
+    what `mend_edges` takes to undo it."""
+
+def mend_edges(cuts: Any, links: list[tuple[Any, int, torch.Tensor]], /) -> None:
+    """Undo `cut_edges`; edges to (node, number) lead to the tensor's place instead."""
+
+def link_tensor(tensor: torch.Tensor, index: int, /) -> None:
+    """While a node runs: the tensor's gradients go where the node's index-th ones go."""
+
+def lead_to_running(tensors: list[Any], places: list[tuple[Any, int, int]], /) -> None:
+    """While a node runs: edges behind the tensors that lead to (node, number) lead to its index-th output instead."""
+
+def shares_memory(changed: tuple[Any, ...], others: tuple[Any, ...], /) -> bool:
+    """Whether one of the changed tensors shares its storage with another tensor of either."""

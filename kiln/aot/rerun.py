@@ -69,7 +69,7 @@ class Rerun:
     def __call__(
         self, number: int, defined: int, needed: int, inputs: list[Any], gradients: list[Any], context: CallContext
     ) -> list[Any]:
-        create_graph, hooks = torch.is_grad_enabled(), _native.output_hooks()
+        create_graph = torch.is_grad_enabled()
         linked = [value[0].detach().clone() if isinstance(value, tuple) else value for value in inputs]
         with self.as_before(context):
             results, given, edges = self.run(linked, context)
@@ -88,19 +88,18 @@ class Rerun:
         incoming = [(root, gradients[i]) for i, root in enumerate(stage.roots) if defined >> i & 1]
         wanted = [source for i, source in enumerate(stage.sources) if needed >> i & 1]
         with on_behalf([hook for hooks in context.hooks for hook in (hooks or {}).values()]):
-            found = iter(
-                torch.autograd.grad(
-                    [GradientEdge(*root.edge) for root, _ in incoming],
-                    [GradientEdge(*source.edge) for source in wanted],
-                    [gradient for _, gradient in incoming],
-                    create_graph=create_graph,
-                    allow_unused=True,
-                )
+            found = torch.autograd.grad(
+                [GradientEdge(*root.edge) for root, _ in incoming],
+                [GradientEdge(*source.edge) for source in wanted],
+                [gradient for _, gradient in incoming],
+                create_graph=create_graph,
+                allow_unused=True,
             )
         stages.mend(links)
-        if create_graph:
-            pass_hooks_on(hooks, stage, dict(zip([index for index, _ in self.roots], tensors, strict=True)))
-        return [next(found) if needed >> i & 1 else None for i in range(len(stage.sources))]
+        if create_graph:  # what an operation saved of its own result leads to the tensor that the caller has
+            _native.lead_to_running(list(found), [(*root.edge, place) for place, root in enumerate(stage.roots)])
+        given_out = iter(found)
+        return [next(given_out) if needed >> i & 1 else None for i in range(len(stage.sources))]
 
     def link(
         self, stage: Stage, results: list[Any], given: list[Any], tensors: list[torch.Tensor]
@@ -142,16 +141,6 @@ class Rerun:
             now.restore()
             if numbers is not None:
                 torch.set_rng_state(numbers)
-
-
-def pass_hooks_on(
-    hooks: list[tuple[int, dict[int, Callable[..., Any]]]], stage: Stage, tensors: dict[int, torch.Tensor]
-) -> None:
-    """Later derivatives lead through the tensors of the second run: hooks on the first run's are called there too."""
-    for number, registered in hooks:
-        memory = stage.roots[number].memory
-        if memory is not None and registered:
-            tensors[memory].register_hook(lambda gradient, registered=registered: run_all(registered, gradient))
 
 
 def finder(joint: Joint, index: int) -> Callable[[list[Any], list[Any]], torch.Tensor]:

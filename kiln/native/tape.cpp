@@ -5,14 +5,12 @@
 
 #include <torch/csrc/autograd/functions/tensor.h>
 #include <torch/csrc/autograd/python_cpp_function.h>
-#include <torch/csrc/autograd/python_hook.h>
 
 #include <algorithm>
-#include <cstring>
 #include <map>
 #include <memory>
-#include <typeinfo>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 namespace kiln {
@@ -117,20 +115,48 @@ PyObject* link_tensor(PyObject*, PyObject* args) {
   Py_RETURN_NONE;
 }
 
-// output_hooks() -> [(number, hooks), …]: while a node of autograd's graph runs, the dictionaries of Python hooks on the
-// tensors that it is the history of.
-PyObject* output_hooks(PyObject*, PyObject*) {
-  Owned result(PyList_New(0));
+// lead_to_running(tensors, [(node, number, index), …]): while a node of autograd's graph runs, edges of the graph behind
+// the tensors that lead to a given output of a node lead to the running node's index-th output instead. The graph is
+// searched up to where it joins those of others.
+PyObject* lead_to_running(PyObject*, PyObject* args) {
+  PyObject *tensors, *places;
+  if (!PyArg_ParseTuple(args, "O!O!", &PyList_Type, &tensors, &PyList_Type, &places)) return nullptr;
   auto current = torch::autograd::get_current_node();
-  if (!result || !current) return result.release();
-  for (const auto& hook : current->tensor_pre_hooks()) {
-    // The class's type information is not exported: a dynamic_cast would not link.
-    if (std::strcmp(typeid(*hook).name(), "N5torch8autograd23PyFunctionTensorPreHookE") != 0) continue;
-    const auto& python = static_cast<const torch::autograd::PyFunctionTensorPreHook&>(*hook);
-    Owned pair(Py_BuildValue("(nO)", static_cast<Py_ssize_t>(python.value_idx), python.dict));
-    if (!pair || PyList_Append(result.get(), pair.get()) < 0) return nullptr;
+  if (!current) Py_RETURN_NONE;
+  std::map<std::pair<PyObject*, long>, uint32_t> instead;
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(places); ++i) {
+    PyObject* node;
+    long number;
+    unsigned index;
+    if (!PyArg_ParseTuple(PyList_GET_ITEM(places, i), "OlI", &node, &number, &index)) return nullptr;
+    instead[{node, number}] = index;
   }
-  return result.release();
+  std::vector<NodePointer> pending;
+  std::unordered_set<Node*> seen;
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(tensors); ++i) {
+    PyObject* tensor = PyList_GET_ITEM(tensors, i);
+    if (!THPVariable_Check(tensor)) continue;
+    auto edge = torch::autograd::impl::gradient_edge(THPVariable_Unpack(tensor));
+    if (edge.function) pending.push_back(edge.function);
+  }
+  while (!pending.empty()) {
+    NodePointer node = pending.back();
+    pending.pop_back();
+    bool joins = dynamic_cast<Passage*>(node.get()) || dynamic_cast<GradNode*>(node.get());
+    if (joins || !seen.insert(node.get()).second) continue;
+    for (size_t i = 0; i < node->next_edges().size(); ++i) {
+      Edge edge = node->next_edges()[i];
+      if (!edge.function) continue;
+      Owned object(torch::autograd::functionToPyObject(edge.function));
+      auto found = instead.find({object.get(), static_cast<long>(edge.input_nr)});
+      if (found == instead.end()) {
+        pending.push_back(edge.function);
+      } else {
+        set_edge(*node, i, Edge(current, found->second));
+      }
+    }
+  }
+  Py_RETURN_NONE;
 }
 
 // cut_edges(tensors, [(consumer, index, node, number), …]) -> [cut node, …], cuts: the consumer's edge at an index, which
@@ -217,7 +243,7 @@ PyMethodDef methods[] = {
      "Whether one of the first tensors shares its storage with another."},
     {"mend_edges", mend_edges, METH_VARARGS, "Undo what cut_edges did."},
     {"link_tensor", link_tensor, METH_VARARGS, "Make a tensor's gradients go where those of the running node go."},
-    {"output_hooks", output_hooks, METH_NOARGS, "The hooks on the tensors that the running node is the history of."},
+    {"lead_to_running", lead_to_running, METH_VARARGS, "Make edges to some places lead to the running node."},
     {"cut_edges", cut_edges, METH_VARARGS, "Make edges of autograd's graph end in nodes of their own."},
     {nullptr, nullptr, 0, nullptr},
 };

@@ -97,6 +97,7 @@ def test_hooks_on_results_in_higher_derivatives():
         found = [y]
         for _ in range(3):
             found.append(torch.autograd.grad(found[-1].sum(), x, create_graph=True)[0])
+        found.append(torch.autograd.grad(found[1].pow(2).sum(), y)[0])  # by the result itself
         return found, log
 
     compiled = kiln.compile(program, backend="aot_eager", fullgraph=True)
