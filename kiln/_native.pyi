@@ -231,7 +231,7 @@ class OperatorProgram:
     def __call__(self, arguments: list[Any], /) -> tuple[Any, ...]: ...
 
 def cut_edges(tensors: list[torch.Tensor], edges: list[tuple[Any, int, Any, int]], /) -> tuple[list[Any], Any]:
-    """Of the graph behind tensors: edges (consumer, index, node, number) end in nodes of their own; gives those nodes, and
+    """Of the graph behind tensors: edges (consumer, index, node, number) end in nodes of their own; gives those, and
     what `mend_edges` takes to undo it."""
 
 def mend_edges(cuts: Any, links: list[tuple[Any, int, torch.Tensor]], /) -> None:
