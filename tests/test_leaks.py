@@ -1,6 +1,7 @@
 """No leaks: functions compiled and dropped leave nothing behind, and entries keep no argument alive."""
 
 import gc
+import linecache
 import types
 import weakref
 
@@ -309,3 +310,17 @@ def test_dropped_entries_go_with_reset():
     kiln.reset()
     gc.collect()
     assert module() is None
+
+
+def test_text_of_what_was_differentiated_dies_with_it():
+    def texts():
+        gc.collect()
+        return sum(name.startswith("<kiln run") for name in linecache.cache)
+
+    before = texts()
+    compiled = kiln.compile(lambda x: x.sin().sum(), backend="aot_eager")
+    compiled(torch.ones(3, requires_grad=True)).backward()
+    assert texts() == before + 1
+    del compiled
+    kiln.reset()
+    assert texts() == before

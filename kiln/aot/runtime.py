@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import linecache
+import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -136,6 +137,7 @@ class RunText:
         exec(compile(text, file, "exec"), self.namespace)
         run = self.namespace["run"]
         run.__kiln_text__ = text
+        weakref.finalize(run, linecache.cache.pop, file, None)  # the text lives as long as the function
         return run
 
     # -- before the graph -------------------------------------------------------------------------------------------
