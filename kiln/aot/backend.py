@@ -36,7 +36,7 @@ def compile_or_run(
     except Exception as error:
         if NO_ADDRESS in str(error) and current.fullgraph:
             raise
-        if not is_known(error) and (config.raise_internal_errors or current.fullgraph):
+        if not is_known(error) and config.raise_internal_errors:
             raise
         events.runs_in_eager(str(error) if isinstance(error, Unsupported) else raised_text(error))
         return program.forward if isinstance(program, torch.fx.GraphModule) else program
