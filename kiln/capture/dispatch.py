@@ -146,7 +146,7 @@ def miss(dispatcher: _native.Dispatcher, args: tuple, kwargs: dict) -> object:
         return run(*args, **kwargs)
 
 
-def find_or_compile(dispatcher, function, args: tuple, kwargs: dict) -> Callable:
+def find_or_compile(dispatcher, function, args: tuple, kwargs: dict, again: bool = False) -> Callable:
     cache: FrameCache = dispatcher.__dict__["_kiln_cache"]
     dispatcher.sync()
     run = known_entry(dispatcher, cache, function, args, kwargs)
@@ -184,8 +184,14 @@ def find_or_compile(dispatcher, function, args: tuple, kwargs: dict) -> Callable
     answer = asked(pair[0], args, kwargs)
     if answer is not False:
         return ready(pair[1], answer)
+    if not again:  # while it was compiled, another thread or a finalizer may have changed what it looked at
+        cache.entries.remove(entry)
+        dispatcher.entries.remove(pair)
+        del dispatcher.__dict__["_kiln_bound"][entry]
+        return find_or_compile(dispatcher, function, args, kwargs, again=True)
     if config.raise_internal_errors:
-        problem = AssertionError("the guards do not hold for the very call they were made from")
+        reason = explain_miss(cache, function, args, kwargs)
+        problem = AssertionError(f"the guards do not hold for the very call they were made from ({reason})")
         raise exc.InternalError(f"compiling {function.__qualname__}", problem)
     return function
 
