@@ -255,7 +255,7 @@ class Backwards:
                 joint = owner.trace(Pattern(self.number, defined, needed, autocast))
             tie_random_pairs(joint.module)
             module = extract_backward(joint.module, owner.saved_names, owner.forward_count)
-        except (CannotExtract, Unsupported):
+        except (CannotExtract, Unsupported, NotImplementedError):  # torch cannot do the latter without data
             return None
         if owner.guard_count() != owner.guards:
             return None  # the guards of this entry are written already

@@ -83,7 +83,7 @@ class Joint:
     metadata: dict[int, View]  # inputs whose shape was changed in place
     inputs: list[Any]  # the fakes
     input_nodes: list[Any]  # placeholders; None for what is no graph input
-    random: bool
+    random: list[torch.device]  # where random numbers are drawn
     moved: list[bool]  # whether a change of shape gave an input another place in autograd's graph
     members: dict[View, int]  # views that are inputs as well
     is_shared: bool  # which inputs share memory is known
@@ -182,7 +182,7 @@ class Tracer:
             self.changed_metadata(),
             self.inputs,
             self.input_nodes,
-            self.recorder.drew_numbers,
+            sorted(self.recorder.drew_on, key=str),
             [index in self.reshaped.values() for index in range(len(self.inputs))],
             self.members,
             bool(self.shared),

@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from . import quick
-from .functional import FunctionalGraph
+from .functional import FunctionalGraph, flat
 from .schemas import Unsupported
 
 aten = torch.ops.aten
@@ -59,7 +59,7 @@ class Recorder(TorchDispatchMode):
         ] = {}  # what forward operations told, by the number of their autograd node
         self.switches = switches()
         self.bug: Exception | None = None  # an error of Kiln's own, not of the program
-        self.drew_numbers = False
+        self.drew_on: set[torch.device] = set()  # where random numbers were drawn
         self.random: list[torch.fx.Node] | None = None  # random operations of the checkpointed region being run
         self.replayed: Iterator[torch.fx.Node] | None = None  # the same, while that region runs again
 
@@ -141,7 +141,8 @@ class Recorder(TorchDispatchMode):
 
     def note_random(self, node: torch.fx.Node) -> None:
         """A region that runs again draws again: the same numbers, which ``replays`` asks for."""
-        self.drew_numbers = True
+        value = node.meta["val"]
+        self.drew_on |= {part.device for part in flat(value) if isinstance(part, torch.Tensor)}
         if self.replayed is not None:
             first = next(self.replayed, None)
             if first is None:

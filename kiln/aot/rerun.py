@@ -28,7 +28,7 @@ class CallContext:
     """What belongs to one call of a compiled graph, besides tensors."""
 
     hooks: Sequence[Any] = ()  # by registration; None for those that are outside
-    random_state: torch.Tensor | None = None
+    random_states: Sequence[tuple[torch.Generator, torch.Tensor]] = ()  # as they were before
     numbers: Sequence[Any] = ()  # saved sizes
 
 
@@ -129,18 +129,17 @@ class Rerun:
     @contextlib.contextmanager
     def as_before(self, context: CallContext) -> Iterator[None]:
         """The state of torch, and of its random numbers, in which the program ran first."""
-        now, numbers = GlobalState(), None
-        if context.random_state is not None:
-            numbers = torch.get_rng_state()
-            torch.set_rng_state(context.random_state)
+        now, numbers = GlobalState(), [(generator, generator.get_state()) for generator, _ in context.random_states]
+        for generator, before in context.random_states:
+            generator.set_state(before)
         self.state.restore()
         try:
             with torch.enable_grad():
                 yield
         finally:
             now.restore()
-            if numbers is not None:
-                torch.set_rng_state(numbers)
+            for generator, after in numbers:
+                generator.set_state(after)
 
 
 def finder(joint: Joint, index: int) -> Callable[[list[Any], list[Any]], torch.Tensor]:

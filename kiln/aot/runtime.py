@@ -23,6 +23,7 @@ from .hooks import open_slot
 from .inputs import InputSpec
 from .joint import Joint, Memory, Output
 from .kinds import is_view
+from .random import generator_for
 from .rerun import CallContext
 from .stages import Source
 
@@ -104,7 +105,7 @@ class RunText:
             hooks = ", ".join(
                 f"h{r.number}" if r.slot is not None and r.place is None else "None" for r in joint.registrations
             )
-            state = "state" if joint.random else "None"
+            state = "state" if joint.random else "()"
             kept = "".join(f"k{number}, " for number in range(len(numbers)))
             self.add(f"context = CallContext(({hooks}{',' if hooks else ''}), {state}, ({kept}))")
         for number, (name, backward, higher, used) in enumerate(stages):
@@ -199,8 +200,8 @@ class RunText:
         if not stages:
             return
         if self.joint.random:
-            self.namespace["get_rng_state"] = torch.get_rng_state
-            self.add("state = get_rng_state()")
+            names = [self.bind(generator_for(device), "generator") for device in self.joint.random]
+            self.add(f"state = ({''.join(f'({name}, {name}.get_state()), ' for name in names)})")
         for index, how in holds.items():
             self.add(f"held{index} = {how.format(name=f'i{index}')}{'.detach()' if index in self.quiet(holds) else ''}")
         for index in self.old_edges():
