@@ -93,9 +93,16 @@ def paired(hook: Any, result: Any, before: tuple) -> tuple:
     if len(given) != len(before):
         name = getattr(hook, "__name__", repr(hook))
         raise RuntimeError(f"hook '{name}' has returned an incorrect number of values")
-    return tuple(
-        old if old is None or new is None else checked(hook, new, old) for new, old in zip(given, before, strict=True)
-    )
+    return tuple([replaced(hook, new, old) for new, old in zip(given, before, strict=True)])
+
+
+def replaced(hook: Any, new: Any, old: Any) -> Any:
+    """One gradient of several that a hook gives. None takes a gradient away: what reads it in the graph reads zeros."""
+    if old is None:
+        if new is not None:
+            raise RuntimeError("can't replace a None gradient with a non-None value")
+        return None
+    return torch.zeros_like(old) if new is None else checked(hook, new, old)
 
 
 for _function in (run_hook, run_node_hook, run_node_prehook):

@@ -104,3 +104,20 @@ def test_hooks_on_results_in_higher_derivatives():
     (expected, calls), (seen, seen_calls) = derivatives(program), derivatives(compiled)
     torch.testing.assert_close(seen, expected)
     assert seen_calls == pytest.approx(calls)
+
+
+def test_hooks_on_nodes_that_take_gradients_away():
+    """A gradient that a hook replaces by None does not go on; one that is None is not replaced."""
+
+    def program(x, w):
+        y = x * w.detach()
+        y.grad_fn.register_hook(lambda inputs, outputs: (None, None) if x[0] > 0 else (inputs[0], outputs[0]))
+        return y.sum() + (x * 5).sum()
+
+    compiled = kiln.compile(program, backend="aot_eager", fullgraph=True)
+    for function in (program, compiled):
+        x, w = torch.ones(2, requires_grad=True), torch.ones(2)
+        function(x, w).backward()
+        assert x.grad.tolist() == [5.0, 5.0]
+        with pytest.raises(RuntimeError, match="can't replace a None gradient"):
+            function(-torch.ones(2, requires_grad=True), w).backward()
