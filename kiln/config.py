@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 
 from kiln.exc import UnknownSetting, did_you_mean
 
-LOG_ARTEFACTS = frozenset({"graph", "guards", "recompiles", "breaks", "code", "aot", "backward", "trace"})
+LOG_ARTEFACTS = frozenset({"graph", "guards", "recompiles", "breaks", "code", "aot", "backward", "engine", "trace"})
 BREAK_EVERY_CHOICES = (None, "line", "instruction")
 
 AnyCallable = TypeVar("AnyCallable", bound=Callable[..., Any])
@@ -103,6 +103,9 @@ class Config:
     )
     guard_module_hooks: bool = _setting(
         True, _flag, "Notice hooks that are added to, removed from or replaced on a module after it was compiled."
+    )
+    compiled_autograd: bool = _setting(
+        False, _flag, "Read by kiln.compile: backward passes that start in what it compiles are compiled as well."
     )
     break_every: str | None = _setting(
         None, _break_every, "For tests: force a graph break at each new 'line' or 'instruction' of the outermost frame."
