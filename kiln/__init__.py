@@ -2,7 +2,7 @@
 
 import torch  # noqa: F401  (first: the native extension links against it)
 
-from . import aot, exc
+from . import aot, compiled_autograd, exc
 from .api import (
     allow_in_graph,
     compile,
@@ -26,6 +26,7 @@ __all__ = [
     "allow_in_graph",
     "aot",
     "compile",
+    "compiled_autograd",
     "config",
     "disable",
     "disallow_in_graph",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import types
 from collections.abc import Callable
@@ -11,6 +12,7 @@ import torch
 
 from . import _native, exc
 from .backends import backend_name, lookup_backend
+from .config import config
 from .report.events import Subscription
 
 _NOTHING: Any = object()  # "no argument": None is one, and a mistake
@@ -34,8 +36,8 @@ def compile(
     """
     from .capture.trace import Options
 
-    chosen = lookup_backend(backend)
-    made = Options(chosen, backend_name(backend), fullgraph, dynamic, dict(options or {}), on_recompile)
+    chosen, flag = lookup_backend(backend), config.compiled_autograd
+    made = Options(chosen, backend_name(backend), fullgraph, dynamic, dict(options or {}), on_recompile, flag)
     if function is _NOTHING:
         return functools.partial(_compile, options=made)
     return _compile(function, made)
@@ -47,24 +49,57 @@ def _compile(target: Any, options: Any) -> Any:
     from .modules import OptimizedModule
 
     if is_disabled(target):
-        return target
+        return enclosed(target, options)
+    if is_enclosed(target):
+        made = _compile(target.__wrapped__, options)
+        return target if is_enclosed(made) and made.__wrapped__ is target.__wrapped__ else made
     if isinstance(target, _native.Dispatcher):  # compiled already: as it is, or anew with other options
-        return target if target.__dict__["_kiln_cache"].options == options else _compile(target.function, options)
+        known = target.__dict__["_kiln_cache"].options == options
+        return enclosed(target, options) if known else _compile(target.function, options)
     if isinstance(target, OptimizedModule):
         return target if target._kiln_options == options else OptimizedModule(target._orig_mod, options)
     if isinstance(target, torch.nn.Module):
         return OptimizedModule(target, options)
     if isinstance(target, types.FunctionType):
-        return make_compiled(target, options)
+        return enclosed(make_compiled(target, options), options)
     if is_apply(target):
-        return make_compiled(object_caller(target), options)
+        return enclosed(make_compiled(object_caller(target), options), options)
     if isinstance(target, types.MethodType) and isinstance(target.__func__, types.FunctionType | _native.Dispatcher):
         return types.MethodType(_compile(target.__func__, options), target.__self__)
     if isinstance(target, staticmethod | classmethod):
         return type(target)(_compile(target.__func__, options))
     if not callable(target):
         raise exc.NotCallable(target)
-    return make_compiled(object_caller(target), options)
+    return enclosed(make_compiled(object_caller(target), options), options)
+
+
+def enclosed(compiled: Any, options: Any) -> Any:
+    """What is called for a compiled function: itself, or what compiles the backward passes that start in it as well."""
+    if not options.compiled_autograd:
+        return compiled
+    from .capture.calls import TRANSPARENT
+    from .capture.dispatch import shared
+    from .compiled_autograd import ENCLOSING, enclosing
+
+    TRANSPARENT.add(ENCLOSING)  # in a compiled function, it is that one's engine that counts
+    return enclosing(compiled, compile_backward(shared(options)))
+
+
+def compile_backward(options: Any) -> Callable[..., Any]:
+    """What compiles graphs of backward passes with given options: one object, as its graphs are known by it."""
+    if options.backward is None:
+        own = dataclasses.replace(options, compiled_autograd=False)
+        options.backward = lambda graph_module: _compile(graph_module, own)
+    return options.backward  # type: ignore[no-any-return]
+
+
+def is_enclosed(target: Any) -> bool:
+    """Whether `enclosed` made this."""
+    if not isinstance(target, types.FunctionType):
+        return False
+    from .compiled_autograd import ENCLOSING
+
+    return target.__code__ is ENCLOSING
 
 
 def is_apply(target: Any) -> bool:
@@ -107,6 +142,7 @@ def _disabled(function: Any) -> Any:
         return function
     if not callable(function):
         raise exc.NotCallable(function, "kiln.disable")
+    function = function.__wrapped__ if is_enclosed(function) else function
     original = function.function if isinstance(function, _native.Dispatcher) else function
 
     @functools.wraps(original)

@@ -20,13 +20,17 @@ class OptimizedModule(torch.nn.Module):
     _orig_mod: torch.nn.Module
 
     def __init__(self, module: torch.nn.Module, options: Any):
+        from .api import enclosed
         from .capture.callers import module_caller
         from .capture.dispatch import make_compiled
+        from .capture.stealing import stealing_forward
 
         super().__init__()
         self._orig_mod = module
         del self.__dict__["training"]  # the original's is the one that counts
-        self.__dict__["_kiln_call"] = make_compiled(module_caller(type(module)), options)
+        self.__dict__["_kiln_call"] = enclosed(
+            make_compiled(stealing_forward(module) or module_caller(type(module)), options), options
+        )
         self.__dict__["_kiln_options"] = options
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

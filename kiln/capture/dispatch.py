@@ -59,6 +59,7 @@ from .rebuild import CannotRebuild
 from .rewind import Switches, can_rewind
 from .routing import LOOKS_AT_FRAMES, Router, release_routes
 from .source import ClosureCell, Local
+from .stealing import StolenInput, emptying
 from .tensor_effects import conflict_with_try
 from .torch_state import inference_modes_left, leaving_on_errors
 from .trace import Options, Trace
@@ -126,7 +127,8 @@ _OPTIONS: weakref.WeakValueDictionary[tuple, Options] = weakref.WeakValueDiction
 def shared(options: Options) -> Options:
     """Those in use that ask for the same: what is compiled under them is shared, as far as code is."""
     own = id(options) if options.options or options.on_recompile else 0
-    return _OPTIONS.setdefault((id(options.backend), options.fullgraph, options.dynamic, own), options)
+    key = (id(options.backend), options.fullgraph, options.dynamic, options.compiled_autograd, own)
+    return _OPTIONS.setdefault(key, options)
 
 
 def redefined(dispatcher: _native.Dispatcher) -> None:
@@ -425,15 +427,16 @@ def assemble_entry(cache: FrameCache, trace: Trace, outcome: Finished | Broken, 
     text = RunText(trace, outcome, continuation)
     outputs = list(text.rebuilder.outputs)
     take_out_conversions(trace, outputs)  # type: ignore[arg-type]
-    inputs = finish_graph(trace, outputs)  # type: ignore[arg-type]
+    inputs = finish_graph(trace, outputs, text.lists)  # type: ignore[arg-type]
     graph_module = graph = None
     if has_work(trace.graph):
         graph_module, graph = compile_graph(cache, trace, inputs, state)
     check = make_check(trace, state.state, inputs)
     check_text = check.write()
-    rewindable = can_rewind(trace)
-    if trace.protected and trace.effects and not rewindable:
-        raise conflict_with_try(trace, trace.effects[0], whole=True)
+    rewindable = can_rewind(trace) and not text.lists  # what it would begin with is gone
+    if trace.protected and (trace.effects or text.lists) and not rewindable:
+        reason = trace.effects[0] if trace.effects else "a graph that consumes its inputs"
+        raise conflict_with_try(trace, reason, whole=True)
     eager = events.takes_over(trace.sheltered) if rewindable else None
     run_text = text.write(graph, inputs, eager, check)
     entry = Entry(
@@ -468,6 +471,9 @@ def compile_graph(cache: FrameCache, trace: Trace, inputs: list, state) -> tuple
     state.restore()
     where = exc.Location.of_code(trace.function.__code__)
     compiled = call_backend(cache.options, module, example_inputs(inputs), where)
+    lists = tuple([place for place, item in enumerate(inputs) if isinstance(item, StolenInput)])
+    if lists:
+        compiled = emptying(compiled, lists)
     if trace.inference_used:
         compiled = leaving_on_errors(compiled)
     if trace.overriding or trace.outer_modes:

@@ -11,7 +11,7 @@ import weakref
 from typing import TYPE_CHECKING
 
 from .. import _native
-from .calls import SKIPPED_MODULES
+from .calls import SKIPPED_MODULES, TRANSPARENT
 from .frame import COROUTINE_FLAGS, GENERATOR_FLAG
 from .source import lookup
 from .trace import Options
@@ -105,7 +105,7 @@ def is_nested(code: types.CodeType, outer: types.CodeType | None) -> bool:
 
 def worth_compiling(function: types.FunctionType) -> bool:
     module = function.__module__ or ""
-    if getattr(function, "_kiln_disabled", False):
+    if getattr(function, "_kiln_disabled", False) or function.__code__ in TRANSPARENT:
         return False
     if module.split(".", 1)[0] in ("torch", "kiln") and not module.startswith(("torch.nn.modules", "torch.optim")):
         return False

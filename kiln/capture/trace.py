@@ -22,6 +22,7 @@ from .fakes import make_mode
 from .guards import GuardSet, plain
 from .hints import Hints
 from .source import Attribute, GlobalsOf, Identity, InstanceAttribute, Item, Pinned, Source
+from .stealing import stolen_names
 from .values import DELETED, GraphBreak, Kind, Lazy, Place, Raised, Record, TensorInfo, Trampoline
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ class Options:
     dynamic: bool | None = None
     options: dict = field(default_factory=dict)
     on_recompile: Callable[[types.FunctionType, str], object] | None = None
+    compiled_autograd: bool = False  # what is called enables the engine; captured code is the same
+    backward: Callable | None = field(default=None, compare=False, repr=False)  # compiles the engine's graphs
     users: weakref.WeakSet = field(default_factory=weakref.WeakSet, compare=False, repr=False)  # what compile() gave
     routed: weakref.WeakSet = field(default_factory=weakref.WeakSet, compare=False, repr=False)  # see routing.py
 
@@ -55,6 +58,8 @@ class Trace:
         self.function = function
         self.options = options
         self.hints = hints  # what varied between calls
+        self.stolen = stolen_names(function)  # parameters whose lists the graph consumes (stealing.py)
+        self.deferred: list[tuple[object, tuple, dict]] = []  # calls to be made after the graph (deferring.py)
         self.guards = GuardSet()
         self.graph = torch.fx.Graph()
         self.tensors: dict[int, TensorInfo] = {}
@@ -77,6 +82,7 @@ class Trace:
         self.origins: dict[object, TensorInfo] = {}  # where inputs with a history join autograd's graph
         self.approximate = False  # the history of some fake is not that of the real tensor
         self.reads: list[tuple[Source, object]] | None = None  # what the program looks at, where somebody asks
+        self.contexts: dict[Source, dict[str, object]] = {}  # of autograd functions -> what was read natively
         self.gradient_nodes: dict[int, TensorInfo] = {}  # id of a node of autograd's graph -> a tensor that it makes
         self.rehearsing = 0  # inside a method that native code is going to run again (hashing.py)
         self.rehearsed = False

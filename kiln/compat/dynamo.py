@@ -173,7 +173,7 @@ class Optimize:
         if dynamic is None and not dynamo_config.assume_static_by_default:
             dynamic = True
         compiled = api.compile(target, **{**self.arguments, "dynamic": dynamic})
-        if isinstance(compiled, _native.Dispatcher):
+        if isinstance(compiled, _native.Dispatcher) or api.is_enclosed(compiled):
             compiled.__dict__.setdefault("_torchdynamo_orig_callable", target)  # how libraries find the original
         return compiled
 
@@ -398,6 +398,7 @@ def export(f: Any, *extra_args: Any, **accepted: Any) -> Any:
 
 def innermost_fn(fn: Any) -> Any:
     """``torch._dynamo.eval_frame.innermost_fn``: the function that was compiled."""
+    fn = fn.__wrapped__ if api.is_enclosed(fn) else fn
     while isinstance(fn, _native.Dispatcher | OptimizedModule):
         fn = fn.function if isinstance(fn, _native.Dispatcher) else fn._orig_mod
     return fn

@@ -141,15 +141,22 @@ def place(function: types.FunctionType) -> str:
     return f"{code.co_qualname} ({code.co_filename}:{code.co_firstlineno})"
 
 
+def is_compiling() -> bool:
+    """Whether this thread is compiling a frame: what runs now is the compiler's doing, not the program's."""
+    return getattr(_listening, "compiling", False)
+
+
 @contextlib.contextmanager
 def compiling(function: types.FunctionType) -> Iterator[None]:
     """The time one frame takes to compile."""
     count("frames", place(function))
     start = time.perf_counter()
+    outer, _listening.compiling = is_compiling(), True
     try:
         with Progress(place(function)):
             yield
     finally:
+        _listening.compiling = outer
         seconds = time.perf_counter() - start
         for recording in recordings():
             recording.times.append((place(function), seconds))
