@@ -1,0 +1,140 @@
+"""Compiled backward passes: found by what a walk saw, made when there is none.
+
+Everything but sizes has to be equal. A graph is first made for the sizes of the walk at hand; sizes that were others in
+a later one become symbols, and a graph with symbols serves all sizes for which what its trace assumed holds.
+"""
+
+from __future__ import annotations
+
+import collections
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from . import telling
+from .departure import Stop
+from .refusal import Refused
+from .running import consuming
+from .trace import trace
+
+MOST_GRAPHS = 64  # made for one key: then sizes vary in ways that symbols do not catch
+MOST_REMEMBERED = 4096  # sizes for which the graph is known without a check
+Compiler = Callable[[Any], Callable[..., Any]]
+
+
+@dataclass(slots=True)
+class Entry:
+    """One compiled graph."""
+
+    compiled: Callable[..., Any]
+    picks: list[int]
+    check: Callable[[Sequence[int]], bool]
+    stops: list[Stop]
+
+
+@dataclass(slots=True)
+class Family:
+    """The graphs made for one key."""
+
+    names: list[str]
+    held: Any  # objects whose identity is part of the key
+    sizes: list[int]  # of the last walk that a graph was made for
+    dynamic: frozenset[int] = frozenset()
+    entries: list[Entry] = field(default_factory=list)
+    refusal: str | None = None
+
+
+class Cache:
+    """All graphs made by one compiler."""
+
+    def __init__(self, compiler: Compiler) -> None:
+        self.compiler = compiler
+        self.families: dict[Any, Family] = {}
+        self.remembered: dict[Any, Entry] = {}
+        self.lock = threading.RLock()
+
+    def find(self, walk: Any, state: Any, outputs: int) -> Entry:
+        """The graph for a walk. Raises `Refused`."""
+        whole = (walk.key, walk.size_bytes, state)
+        entry = self.remembered.get(whole)
+        if entry is None:
+            with self.lock:
+                entry = self.find_or_make(walk, (walk.key, state), outputs)
+                if len(self.remembered) >= MOST_REMEMBERED:
+                    self.remembered.clear()
+                self.remembered[whole] = entry
+        return entry
+
+    def find_or_make(self, walk: Any, key: Any, outputs: int) -> Entry:
+        family = self.families.get(key)
+        sizes = walk.sizes
+        if family is None:
+            names = [call.name for call in walk.calls]
+            self.tell_new(names, len(walk.key))
+            family = self.families[key] = Family(names, walk.classes, sizes)
+        else:
+            for entry in family.entries:
+                if entry.check(sizes):
+                    return entry
+            if family.refusal is not None:
+                raise Refused(family.refusal)
+            self.note_changes(walk, family, sizes)
+        if len(family.entries) >= MOST_GRAPHS:
+            raise Refused(f"{MOST_GRAPHS} graphs were made for other sizes of the same pass")
+        entry = self.make(walk, family, outputs)
+        family.entries.append(entry)
+        return entry
+
+    def make(self, walk: Any, family: Family, outputs: int) -> Entry:
+        try:
+            traced = trace(walk, family.dynamic, outputs)
+        except Refused as refusal:
+            family.refusal = str(refusal)
+            raise
+        telling.captured()
+        telling.graph(traced.module)
+        compiled = self.compiler(traced.module)
+        if compiled is traced.module:
+            compiled = consuming(traced.module)
+        return Entry(compiled, traced.picks, traced.check, traced.stops)
+
+    def note_changes(self, walk: Any, family: Family, sizes: list[int]) -> None:
+        """Sizes that are not what they were become symbols."""
+        changed = [place for place, size in enumerate(sizes) if size != family.sizes[place]]
+        new = [place for place in changed if place not in family.dynamic]
+        if new:
+            owners = owners_of_sizes(walk)
+            for place in new:
+                index = owners[place]
+                telling.dynamic_size(place, family.names[index], index)
+        family.dynamic |= frozenset(changed)
+        family.sizes = sizes
+
+    def tell_new(self, names: list[str], key_size: int) -> None:
+        """Say from which node on the pass is not like one that was met before."""
+        longest = 0
+        for family in self.families.values():
+            common = next(
+                (place for place, pair in enumerate(zip(names, family.names, strict=False)) if pair[0] != pair[1]),
+                min(len(names), len(family.names)),
+            )
+            longest = max(longest, common)
+        index = min(longest, len(names) - 1)
+        before = [len(key[0]) for key, family in self.families.items() if family.names[:index] == names[:index]]
+        telling.new_node(names[index], index, key_size, before)
+
+
+def owners_of_sizes(walk: Any) -> dict[int, int]:
+    """The number of the node that each size belongs to: that of its gradients, what it saved, or its variable."""
+    owners: dict[int, int] = collections.defaultdict(int)
+    for call in walk.calls:
+        positions = [position for one in call.metadata for position in one[0]] + list(call.saved_sizes)
+        slots = [slot for slot in call.saved if slot is not None]
+        slots += [call.variable] if call.variable is not None else []
+        for slot in slots:
+            _, _, sizes, (kind, details) = walk.tensors[slot][:4]
+            positions += [*sizes, *(details if kind == "given" else ())]
+        for position in positions:
+            owners.setdefault(position, call.index)
+    return owners

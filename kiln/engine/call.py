@@ -1,0 +1,151 @@
+"""One backward pass: taken over from torch's engine, or handed to it.
+
+Torch's engine gets all that Kiln cannot do faithfully, before anything has happened; it then does what it would have
+done, errors included.
+"""
+
+from __future__ import annotations
+
+import collections
+import threading
+from typing import Any
+
+import torch
+from torch.autograd.graph import GradientEdge
+
+from .. import _native
+from . import predictions, telling
+from .cache import Cache, Compiler, Entry
+from .departure import Departure, Left
+from .refusal import Refused
+
+MOST_COMPILERS = 16  # a cache each
+_caches: collections.OrderedDict[int, Cache] = collections.OrderedDict()
+_lock = threading.Lock()
+
+
+def run_backward(
+    compiler: Compiler,
+    engine: Any,
+    tensors: tuple,
+    gradients: tuple,
+    keep_graph: bool,
+    create_graph: bool,
+    inputs: tuple = (),
+    allow_unreachable: bool = False,
+    accumulate_grad: bool = False,
+) -> tuple:
+    """What ``run_backward`` of torch's engine does."""
+
+    def by_torch(roots: tuple, values: tuple, unreachable: bool) -> tuple:
+        return engine.run_backward(
+            roots,
+            values,
+            keep_graph,
+            create_graph,
+            inputs,
+            allow_unreachable=unreachable,
+            accumulate_grad=accumulate_grad,
+        )
+
+    try:
+        check_state(create_graph)
+        walk = _native.walk(tuple(tensors), tuple(gradients), tuple(inputs), keep_graph, accumulate_grad)
+        if walk.refusal is not None:
+            raise Refused(walk.refusal)
+        outputs = 0 if accumulate_grad else len(inputs)
+        entry = cache_of(compiler).find(walk, state(), outputs)
+    except Refused as refusal:
+        telling.handed_over(str(refusal))
+        return by_torch(tensors, gradients, allow_unreachable)
+
+    def finish(waiting: dict[tuple[int, int], Any], captured: dict[int, Any]) -> list[Any]:
+        """The rest of the pass, by torch."""
+        given: tuple = ()
+        if waiting:
+            roots = tuple(GradientEdge(walk.calls[index].node, number) for (index, number) in waiting)
+            given = by_torch(roots, tuple(waiting.values()), True)
+        return [captured.get(place, given[place] if given else None) for place in range(outputs)]
+
+    results = run(entry, walk, keep_graph, finish)
+    if not allow_unreachable and any(result is None for result in results):
+        raise RuntimeError(UNUSED)
+    return tuple(results)
+
+
+UNUSED = (
+    "One of the differentiated Tensors appears to not have been used in the graph. "
+    "Set allow_unused=True if this is the desired behavior."
+)
+
+
+def run(entry: Entry, walk: Any, keep_graph: bool, finish: Any) -> Any:
+    """Call the compiled graph inside a task of torch's engine: queued callbacks and the like are then torch's."""
+    hooks = walk.hooks()
+    hooks[0] = Departure(walk, entry.stops, finish)
+    sizes = [walk.sizes[place] for place in entry.picks] if entry.picks else []
+    box = [walk.inputs(), sizes, hooks]
+    del hooks
+    if not keep_graph and not entry.stops:
+        walk.release()
+    compiled = entry.compiled
+    try:
+        return _native.run_in_engine(lambda: compiled(*emptied(box)))
+    except Left as left:
+        return left.results
+    finally:
+        if not keep_graph:
+            walk.release()
+            walk.release_rest()
+
+
+def emptied(box: list[Any]) -> list[Any]:
+    """The arguments, of which nothing here keeps hold."""
+    arguments = list(box)
+    box.clear()
+    return arguments
+
+
+def check_state(create_graph: bool) -> None:
+    """Refuse what depends on more than the autograd graph."""
+    if create_graph:
+        raise Refused("create_graph=True")
+    if torch.is_anomaly_enabled():
+        raise Refused("anomaly mode")
+    if torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack():
+        raise Refused("a torch dispatch or function mode is active")
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        raise Refused("a transform of torch.func is active")
+    if torch.is_inference_mode_enabled():
+        raise Refused("inference mode")
+
+
+def state() -> tuple:
+    """What operations depend on besides their arguments."""
+    return (
+        torch.get_default_dtype(),
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu"),
+        torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda"),
+    )
+
+
+def cache_of(compiler: Compiler) -> Cache:
+    """The graphs of a compiler; those of compilers not used for long are forgotten."""
+    with _lock:
+        cache = _caches.get(id(compiler))
+        if cache is None:
+            cache = _caches[id(compiler)] = Cache(compiler)
+            if len(_caches) > MOST_COMPILERS:
+                _caches.popitem(last=False)
+        else:
+            _caches.move_to_end(id(compiler))
+        return cache
+
+
+def reset() -> None:
+    """Forget all graphs, and what was learned."""
+    with _lock:
+        _caches.clear()
+    predictions.forget()
+    telling.forget()

@@ -1,0 +1,97 @@
+"""Leaving a compiled backward pass half-way: what runs next is no longer what was traced.
+
+A hook registered or removed hooks of nodes that are still to run, or a Python backward gave no gradient where one was
+expected. The node at hand is finished as eager would, and torch's own engine runs the rest, from the gradients that
+wait.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from . import predictions, telling
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """A place in a traced pass: the node, how far it is, and what the gradients are that go with it."""
+
+    index: int
+    phase: str  # the last thing done: "tensor hooks" of one gradient, hooks "before", "applied", hooks "after"
+    place: int  # of the gradient, for tensor hooks
+    waiting: list[tuple[int, int]]  # node and input number, of gradients that wait
+    captured: list[int]  # positions, of gradients that were asked for
+
+
+class Left(BaseException):
+    """The pass was finished by torch's engine, with these results."""
+
+    def __init__(self, results: list[Any]) -> None:
+        super().__init__("the rest of a backward pass was run by torch's engine")
+        self.results = results
+
+
+class Departure:
+    """What a running pass needs to be left: made for each call."""
+
+    def __init__(self, walk: Any, stops: list[Stop], finish: Any) -> None:
+        self.walk = walk
+        self.stops = stops
+        self.finish = finish  # torch's engine for (roots, gradients) of this pass
+        self.signature = walk.signature()
+
+    @property
+    def changed(self) -> bool:
+        """Whether hooks came or went since the walk."""
+        return self.walk.signature() != self.signature
+
+    def leave(self, step: int, values: tuple, pending: tuple, outputs: tuple | None = None) -> None:
+        """Finish the pass without the graph; ``outputs`` are what the node at hand gave, if it ran."""
+        stop = self.stops[step]
+        telling.handed_over(f"the rest of a pass, left at {self.walk.calls[stop.index].name}")
+        self.walk.restore(stop.index)
+        results = dict(zip(stop.captured, pending[len(stop.waiting) :], strict=True))
+        waiting = dict(zip(stop.waiting, pending, strict=False))
+        finished = self.finish_node(stop, list(values), None if outputs is None else list(outputs), results)
+        for edge, value in zip(self.walk.calls[stop.index].edges, finished, strict=True):
+            if edge is not None and value is not None:
+                waiting[edge] = value if edge not in waiting else waiting[edge] + value
+        raise Left(self.finish(waiting, results))
+
+    def finish_node(
+        self, stop: Stop, values: list[Any], outputs: list[Any] | None, results: dict[int, Any]
+    ) -> list[Any]:
+        """The rest of the node at hand, from the phase on that comes after the one told."""
+        from . import runtime
+
+        call = self.walk.calls[stop.index]
+        hooks = self.walk.hooks()
+        if stop.phase == "tensor hooks":
+            for place, slot in call.tensor_hooks:
+                if place > stop.place:
+                    values[place] = runtime.call_tensor_hook(hooks[slot], values[place])
+            for place, slot in call.retains:
+                hooks[slot](values[place])
+            if not call.needed:
+                results.update((position, values[place]) for place, position in call.captures)
+                return [None] * len(call.edges)
+            gradients = tuple(values)
+            for slot in call.pre_hooks:
+                gradients = runtime.call_pre_hook(hooks[slot], gradients)
+            values = list(gradients)
+        if stop.phase == "after":
+            return values
+        if outputs is None:
+            outputs = list(self.walk.apply(stop.index, values, None, None))
+        for slot in call.post_hooks:
+            outputs = list(runtime.call_post_hook(hooks[slot], tuple(outputs), tuple(values)))
+        return outputs
+
+    def surprise(self, results: tuple, step: int, values: tuple, pending: tuple) -> None:
+        """Hooks or a Python backward gave gradients where none were expected, or the other way round."""
+        stop = self.stops[step]
+        if stop.phase != "applied":
+            self.leave(step, results, pending)
+        predictions.learn(type(self.walk.calls[stop.index].node), tuple(result is not None for result in results))
+        self.leave(step, values, pending, results)

@@ -1,0 +1,105 @@
+"""Which gradients a Python backward gives, told before it runs: a trace has to know where there will be none.
+
+The bytecode mostly tells: ``return gradient * 2, None``. A wrong guess is found when the function has run (the rest of
+that pass is torch's, see ``departure.py``), and remembered.
+"""
+
+from __future__ import annotations
+
+import dis
+import types
+from typing import Any
+
+import torch
+
+Pattern = tuple[bool, ...]  # of what the function returns: where there is a gradient
+_learned: dict[types.CodeType, Pattern] = {}
+
+
+def backward_of(kind: type) -> Any:
+    """The function that users wrote, of a class made by ``torch.autograd.Function``."""
+    forward_class: Any = getattr(kind, "_forward_cls", kind)
+    for name in ("backward", "vjp"):
+        function = getattr(forward_class, name, None)
+        base = getattr(torch.autograd.Function, name)
+        if function is not None and function is not base:
+            return function
+    return None
+
+
+def code_of(function: Any) -> types.CodeType | None:
+    """The code that decides; `once_differentiable` and other wrappers that keep what they wrap are looked through."""
+    while hasattr(function, "__wrapped__"):
+        function = function.__wrapped__
+    return getattr(function, "__code__", None)
+
+
+def predict(kind: type, count: int) -> Pattern:
+    """Where the backward of this class gives gradients, out of so many; everywhere, when nothing is known."""
+    code = code_of(backward_of(kind))
+    if code is None:
+        return (True,) * count
+    pattern = _learned.get(code)
+    if pattern is None:
+        pattern = returned_pattern(code)
+    if pattern is None or len(pattern) != count:
+        return (True,) * count
+    return pattern
+
+
+def learn(kind: type, pattern: Pattern) -> None:
+    code = code_of(backward_of(kind))
+    if code is not None:
+        _learned[code] = pattern
+
+
+def forget() -> None:
+    _learned.clear()
+
+
+def returned_pattern(code: types.CodeType) -> Pattern | None:
+    """What all returns agree on."""
+    found: set[Pattern] = set()
+    instructions = [one for one in dis.get_instructions(code) if one.opname not in ("RESUME", "CACHE", "NOP")]
+    for place, instruction in enumerate(instructions):
+        if instruction.opname == "RETURN_CONST":
+            found.add(constant_pattern(instruction.argval))
+        elif instruction.opname == "RETURN_VALUE":
+            found.add(pattern_before(instructions, place))
+    return found.pop() if len(found) == 1 else None
+
+
+def constant_pattern(value: object) -> Pattern:
+    return tuple(part is not None for part in value) if isinstance(value, tuple) else (value is not None,)
+
+
+def pattern_before(instructions: list[dis.Instruction], place: int) -> Pattern:
+    """Of the value on the stack: the trailing Nones of a tuple display, the rest gradients."""
+    last = instructions[place - 1]
+    if last.opname == "LOAD_CONST":
+        return constant_pattern(last.argval)
+    if last.opname != "BUILD_TUPLE":
+        return (True,)
+    pattern: list[bool] = []
+    place -= 2
+    while len(pattern) < (last.arg or 0) and instructions[place].opname == "LOAD_CONST":
+        pattern.append(instructions[place].argval is not None)
+        place -= 1
+    missing = (last.arg or 0) - len(pattern)
+    leading = first_items(instructions, place, missing)
+    return (*leading, *reversed(pattern))
+
+
+def first_items(instructions: list[dis.Instruction], place: int, count: int) -> Pattern:
+    """Where single loads make the items, they tell; a computed one hides those before it."""
+    pattern: list[bool] = []
+    while len(pattern) < count:
+        instruction = instructions[place]
+        if instruction.opname.startswith("LOAD_FAST"):
+            pattern += [True] * instruction.opname.count("LOAD_FAST")  # newer releases load two at once
+        elif instruction.opname == "LOAD_CONST":
+            pattern.append(instruction.argval is not None)
+        else:
+            break
+        place -= 1
+    return (*(True,) * (count - len(pattern)), *reversed(pattern[:count]))

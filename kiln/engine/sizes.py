@@ -1,0 +1,74 @@
+"""The sizes of a walk: which of them a graph was made for, and which are symbols that it takes as arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from ..capture.conditions import compile_expression, expression_text
+from ..capture.symbols import named_source
+
+
+class Sizes:
+    """The sizes of the walk that is traced: plain numbers, or symbols where they may vary.
+
+    Sizes that are equal now share a symbol, which is checked. 0 and 1 stay numbers: operations treat them specially.
+    """
+
+    def __init__(self, values: Sequence[int], dynamic: frozenset[int]) -> None:
+        from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+
+        self.environment = ShapeEnv(allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False)
+        self.given = list(values)
+        self.values: list[Any] = list(values)
+        self.groups: dict[int, list[int]] = {}  # value -> positions
+        for position in sorted(dynamic):
+            if values[position] > 1:
+                self.groups.setdefault(values[position], []).append(position)
+        self.names: list[str] = []
+        for place, (value, positions) in enumerate(self.groups.items()):
+            source: Any = named_source(f"sizes[{place}]")
+            symbol = self.environment.create_symbol(value, source=source, dynamic_dim=DimDynamic.DYNAMIC)
+            number = self.environment.create_symintnode(symbol, hint=value, source=source)
+            self.names.append(str(symbol))
+            for position in positions:
+                self.values[position] = number
+
+    @property
+    def picks(self) -> list[int]:
+        """The positions of the sizes that the graph takes, one a symbol."""
+        return [positions[0] for positions in self.groups.values()]
+
+    def symbols(self) -> list[torch.SymInt]:
+        return [self.values[position] for position in self.picks]
+
+    def check(self) -> Callable[[Sequence[int]], bool]:
+        """After the trace: whether what it assumed holds for other sizes."""
+        varying = {position for positions in self.groups.values() for position in positions}
+        fixed = [(position, value) for position, value in enumerate(self.given) if position not in varying]
+        same = [(positions[0], other) for positions in self.groups.values() for other in positions[1:]]
+        picks = self.picks
+        conditions = [compile_expression(text, tuple(self.names)) for text in self.conditions()]
+
+        def check(sizes: Sequence[int]) -> bool:
+            if any(sizes[position] != value for position, value in fixed):
+                return False
+            if any(sizes[first] != sizes[other] for first, other in same):
+                return False
+            numbers = [sizes[position] for position in picks]
+            return all(condition(*numbers) for condition in conditions)
+
+        return check
+
+    def conditions(self) -> list[str]:
+        texts = [expression_text(guard.expr) for guard in self.environment.guards]
+        for symbol, limits in self.environment.var_to_range.items():
+            if str(symbol) not in self.names:
+                continue
+            if limits.lower.is_Integer:
+                texts.append(f"{symbol} >= {int(limits.lower)}")
+            if limits.upper.is_Integer:
+                texts.append(f"{symbol} <= {int(limits.upper)}")
+        return texts

@@ -1,0 +1,307 @@
+"""A walk over autograd's graph becomes a graph of operations: nodes run on fake tensors, as the engine would run them.
+
+Built-in nodes are called with stand-ins for what they saved, and their operations recorded. What is Python (hooks, the
+backward of a ``torch.autograd.Function``) and what changes the world (``.grad``) becomes a call of a function of
+``runtime.py``; Kiln's capture looks into those when it compiles the graph.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.fx
+
+from ..capture.fakes import make_mode
+from . import predictions, runtime
+from .departure import Stop
+from .kiln_nodes import inline
+from .recorder import Recorder
+from .refusal import Refused
+from .sizes import Sizes
+from .stealing import set_locals_to_steal
+from .text import comment
+
+Values = list[Any]  # gradients: fake tensors, or None
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """A graph for a walk, and what calling it takes."""
+
+    module: torch.fx.GraphModule
+    picks: list[int]  # which sizes it takes
+    check: Callable[[Sequence[int]], bool]  # whether other sizes are fine
+    stops: list[Stop]  # where the pass may be left half-way
+
+
+@dataclass(slots=True)
+class Tracer:
+    """The trace of one walk."""
+
+    walk: Any
+    sizes: Sizes
+    recorder: Recorder = field(default_factory=Recorder)
+    fakes: dict[int, torch.Tensor] = field(default_factory=dict)  # by input slot
+    buffers: dict[int, Values] = field(default_factory=dict)  # gradients that wait for a call, by its index
+    results: dict[int, Any] = field(default_factory=dict)  # captured gradients by position
+    stops: list[Stop] = field(default_factory=list)
+    calls: list[Any] = field(default_factory=list)
+
+    def run(self, outputs: int) -> Traced:
+        """Trace it all; ``outputs`` gradients are asked for."""
+        self.calls = self.walk.calls
+        mode = make_mode(shape_env=self.sizes.environment)
+        with torch.no_grad(), mode, self.recorder:
+            for place, number in enumerate(self.sizes.symbols()):
+                self.recorder.numbers.add_input(number, self.recorder.item("sizes", place, number))
+            for call in self.calls:
+                self.recorder.label = f"{call.name} (NodeCall {call.index})"
+                self.step(call)
+            self.recorder.label = ""
+            graph = self.recorder.finish([self.results.get(position) for position in range(outputs)])
+        set_stealing(graph)
+        comment(graph)
+        module = torch.fx.GraphModule(torch.nn.Module(), graph, "CompiledAutograd")
+        set_locals_to_steal(module, ["inputs"])
+        return Traced(module, self.sizes.picks, self.sizes.check(), self.stops)
+
+    def step(self, call: Any) -> None:
+        """One node: hooks on its gradients, gradients that were asked for, hooks before it, itself, hooks after it."""
+        values = self.buffers.pop(call.index, None) or [None] * call.input_count
+        if call.needed:  # a gradient asked for where the pass goes on is taken before hooks have seen it
+            self.capture(call, values)
+        for place, slots in grouped(call.tensor_hooks):
+            for slot in slots:
+                values[place] = self.call_user(runtime.call_tensor_hook, slot, values[place])
+            self.stay(call, "tensor hooks", values, place)
+        for place, slot in call.retains:
+            self.emit(runtime.retain_grad, (self.hook(slot), self.node(values[place])))
+        if not call.needed:
+            self.capture(call, values)
+            return
+        if call.pre_hooks:
+            values = self.call_user_tuple(call, "before", values)
+        outputs = self.apply(call, values)
+        if call.post_hooks:
+            outputs = self.call_user_tuple(call, "after", outputs, values)
+        self.hand_on(call, outputs)
+
+    def capture(self, call: Any, values: Values) -> None:
+        for place, position in call.captures:
+            self.results[position] = values[place]
+
+    def hand_on(self, call: Any, outputs: Sequence[Any]) -> None:
+        for edge, value in zip(call.edges, outputs, strict=True):
+            if edge is None or value is None:
+                continue
+            index, place = edge
+            waiting = self.buffers.setdefault(index, [None] * self.calls[index].input_count)
+            waiting[place] = value if waiting[place] is None else waiting[place] + value
+
+    def apply(self, call: Any, values: Values) -> Values:
+        """What the node itself gives."""
+        return list(KINDS[call.kind](self, call, values))
+
+    def apply_root(self, call: Any, values: Values) -> Values:
+        return [self.fake(slot) for slot in call.saved]
+
+    def apply_builtin(self, call: Any, values: Values) -> Sequence[Any]:
+        if not call.traceable:
+            raise Refused(f"{call.name} is not traceable")
+        saved = [None if slot is None else self.fake(slot) for slot in call.saved]
+        return self.walk.apply(call.index, values, saved, self.sizes.values)
+
+    def apply_kiln(self, call: Any, values: Values) -> Sequence[Any]:
+        return inline(self, call, values)
+
+    def apply_accumulate(self, call: Any, values: Values) -> Values:
+        variable = self.recorder.nodes[id(self.fake(call.variable))]
+        self.emit(runtime.accumulate_grad_, (variable, self.node(values[0]), False))
+        if call.accumulate_hooks:
+            self.emit(runtime.call_accumulate_hooks, (variable, *[self.hook(slot) for slot in call.accumulate_hooks]))
+            self.stay(call, "after", [])
+        return []
+
+    def apply_python(self, call: Any, values: Values) -> Values:
+        """A backward written in Python: one gradient an edge, of the shape that the next node takes."""
+        kind = type(call.node)
+        context = self.hook(call.object)
+        results = self.emit(runtime.call_backward, (context, *self.nodes(values)))
+        predicted = predictions.predict(kind, len(call.edges))
+        pattern = tuple(None if edge is None else there for edge, there in zip(call.edges, predicted, strict=True))
+        self.emit(runtime.checked, (results, pattern, *self.stop(call, "applied", values)))
+        return [
+            self.expect(call, results, place, edge) if pattern[place] else None for place, edge in enumerate(call.edges)
+        ]
+
+    def expect(self, call: Any, results: torch.fx.Node, place: int, edge: tuple[int, int]) -> torch.Tensor:
+        """A gradient that Python gives, as the node at the end of the edge takes it."""
+        index, number = edge
+        sizes, dtype, device = self.calls[index].metadata[number][:3]
+        fake = torch.ops.aten.empty.memory_format(self.sizes_at(sizes), dtype=dtype, device=device)
+        self.forget(fake)
+        given = self.emit(operator.getitem, (results, place))
+        shape = self.recorder.nodes_of(tuple(fake.shape))
+        strides = self.recorder.nodes_of(tuple(fake.stride()))
+        arguments = (given, shape, strides, dtype, device, call.name, place)
+        self.recorder.bind(fake, self.emit(runtime.expected, arguments, fake))
+        return fake
+
+    def call_user(self, function: Callable[..., Any], slot: int, value: Any) -> Any:
+        """A hook on one gradient: what it gives looks like what it was given."""
+        node = self.emit(function, (self.hook(slot), self.node(value)))
+        return None if value is None else self.like(value, node)
+
+    def call_user_tuple(self, call: Any, phase: str, values: Values, *more: Values) -> Values:
+        """The hooks before or after a node, on all its gradients at once."""
+        function, slots = TUPLE_HOOKS[phase], call.pre_hooks if phase == "before" else call.post_hooks
+        rest = tuple(self.nodes(values) for values in more)
+        given: Any = self.nodes(values)
+        for slot in slots:
+            given = self.emit(function, (self.hook(slot), given, *rest))
+        pattern = tuple(value is not None for value in values)
+        self.emit(runtime.checked, (given, pattern, *self.stop(call, phase, ())))
+        return [
+            None if value is None else self.like(value, self.emit(operator.getitem, (given, place)))
+            for place, value in enumerate(values)
+        ]
+
+    def like(self, value: torch.Tensor, node: torch.fx.Node) -> torch.Tensor:
+        """A new gradient that looks like another, held by the node."""
+        fake = torch.ops.aten.empty_strided.default(value.shape, value.stride(), dtype=value.dtype, device=value.device)
+        self.forget(fake)
+        node.meta["val"] = fake
+        self.recorder.bind(fake, node)
+        return fake
+
+    def forget(self, fake: torch.Tensor) -> None:
+        """The operation that made this stand-in is no part of the graph."""
+        self.recorder.graph.erase_node(self.recorder.nodes.pop(id(fake)))
+
+    def stay(self, call: Any, phase: str, values: Sequence[Any], place: int = 0) -> None:
+        """After user code: here the rest of the pass may turn out to be torch's."""
+        self.emit(runtime.stay, self.stop(call, phase, values, place))
+
+    def stop(self, call: Any, phase: str, values: Sequence[Any], place: int = 0) -> tuple:
+        """The departure, the number of the stop, the gradients at hand and those that wait for other nodes."""
+        waiting = [
+            (index, number)
+            for index, gradients in sorted(self.buffers.items())
+            for number, gradient in enumerate(gradients)
+            if gradient is not None
+        ]
+        captured = sorted(position for position, value in self.results.items() if value is not None)
+        self.stops.append(Stop(call.index, phase, place, waiting, captured))
+        pending = [self.buffers[index][number] for index, number in waiting]
+        pending += [self.results[position] for position in captured]
+        return self.hook(0), len(self.stops) - 1, self.nodes(values), self.nodes(pending)
+
+    def emit(self, function: Callable[..., Any], args: tuple, value: Any = None) -> torch.fx.Node:
+        return self.recorder.emit(function, args, {}, value)
+
+    def hook(self, slot: int) -> torch.fx.Node:
+        return self.recorder.item("hooks", slot, None)
+
+    def node(self, value: Any) -> Any:
+        return None if value is None else self.recorder.nodes_of(value)
+
+    def nodes(self, values: Sequence[Any]) -> tuple:
+        return tuple(self.node(value) for value in values)
+
+    def fake(self, slot: int) -> torch.Tensor:
+        """The stand-in for an input."""
+        fake = self.fakes.get(slot)
+        if fake is None:
+            fake = self.fakes[slot] = self.new_fake(self.walk.tensors[slot])
+            number = self.walk.tensors[slot].constant
+            if number is not None:
+                self.recorder.plain_numbers[id(fake)] = number
+            else:
+                self.recorder.bind(fake, self.recorder.item("inputs", slot, fake))
+        return fake
+
+    def new_fake(self, described: Any) -> torch.Tensor:
+        shape = self.sizes_at(described.sizes)
+        strides = self.strides_at(shape, described.strides)
+        fake = torch.ops.aten.empty_strided.default(shape, strides, dtype=described.dtype, device=described.device)
+        self.forget(fake)
+        return fake
+
+    def sizes_at(self, positions: Sequence[int]) -> list[Any]:
+        return [self.sizes.values[position] for position in positions]
+
+    def strides_at(self, shape: list[Any], description: Any) -> list[Any]:
+        """Strides that the walk read, or that follow from an order of the dimensions, the innermost last."""
+        kind, details = description
+        if kind == "given":
+            return self.sizes_at(details)
+        strides: list[Any] = [0] * len(shape)
+        step: Any = 1
+        for dimension in reversed(details if kind == "permuted" else range(len(shape))):
+            strides[dimension] = step
+            step = step * torch.sym_max(shape[dimension], 1)
+        return strides
+
+
+KINDS: dict[str, Callable[[Tracer, Any, Values], Sequence[Any]]] = {
+    "root": Tracer.apply_root,
+    "builtin": Tracer.apply_builtin,
+    "custom": Tracer.apply_builtin,
+    "accumulate": Tracer.apply_accumulate,
+    "python": Tracer.apply_python,
+    "kiln": Tracer.apply_kiln,
+}
+
+TUPLE_HOOKS = {"before": runtime.call_pre_hook, "after": runtime.call_post_hook}
+
+
+def grouped(hooks: Sequence[tuple[int, int]]) -> list[tuple[int, list[int]]]:
+    """Hooks by the gradient that they are on, in order."""
+    groups: list[tuple[int, list[int]]] = []
+    for place, slot in hooks:
+        if not groups or groups[-1][0] != place:
+            groups.append((place, []))
+        groups[-1][1].append(slot)
+    return groups
+
+
+def set_stealing(graph: torch.fx.Graph) -> None:
+    """Say of each accumulation whether the gradient's memory is its own from then on.
+
+    It is not where the memory is an input's or was seen by Python, which may keep it, or where something uses it later.
+    """
+    foreign: set[int] = set()
+    last_use: dict[int, torch.fx.Node] = {}
+    for node in graph.nodes:
+        memories = {memory for one in node.all_input_nodes if (memory := memory_of(one)) is not None}
+        for memory in memories:
+            last_use[memory] = node
+        is_operation = isinstance(node.target, torch._ops.OpOverload)
+        if node.op == "call_function" and not is_operation and node.target is not runtime.accumulate_grad_:
+            own = memory_of(node)
+            foreign |= memories | ({own} if own is not None else set())
+    for node in graph.nodes:
+        if node.target is runtime.accumulate_grad_ and isinstance(node.args[1], torch.fx.Node):
+            memory = memory_of(node.args[1])
+            steal = memory is not None and memory not in foreign and last_use[memory] is node
+            node.args = (*node.args[:2], steal)
+
+
+def memory_of(node: torch.fx.Node) -> int | None:
+    value = node.meta.get("val")
+    return value.untyped_storage()._cdata if isinstance(value, torch.Tensor) else None
+
+
+def trace(walk: Any, dynamic: frozenset[int], outputs: int) -> Traced:
+    """The graph of a walk, with symbols for the sizes at these positions. Raises `Refused`."""
+    try:
+        return Tracer(walk, Sizes(walk.sizes, dynamic)).run(outputs)
+    except Refused:
+        raise
+    except Exception as error:
+        reason = str(error).strip().split("\n")[0]
+        raise Refused(f"an error while tracing, {type(error).__name__}: {reason}") from error
