@@ -245,3 +245,150 @@ def lead_to_running(tensors: list[Any], places: list[tuple[Any, int, int]], /) -
 
 def shares_memory(changed: tuple[Any, ...], others: tuple[Any, ...], /) -> bool:
     """Whether one of the changed tensors shares its storage with another tensor of either."""
+
+def function_facts(context: Any, /) -> tuple[tuple[bool, ...], tuple[bool, ...], bool, bool, bool]:
+    """Of the context of an autograd.Function, what Python cannot read: for each gradient whether backward gets zeros in
+    place of none, for each argument of forward whether it was a tensor, whether backward takes one list of gradients,
+    whether its saved tensors were freed, and whether some of them are packed by hooks."""
+
+def function_zeros(context: Any, /) -> tuple[tuple[tuple[int, ...], torch.dtype, torch.device] | None, ...]:
+    """Size, dtype and device of each output of an autograd.Function; None for one that was no tensor."""
+
+class TensorDescription(tuple[Any, ...]):
+    """A tensor among the inputs of a walk (`walk.tensors`): enough to make a stand-in of the same shape.
+
+    ``size`` holds indices into ``walk.sizes``. ``stride`` is None where the strides are exactly those of
+    ``torch.empty(size)``; a tuple of dimensions from the outermost to the innermost where they are exactly
+    ``stride[p[i]] == product of max(size[p[j]], 1) for j > i``; a list of indices into ``walk.sizes`` otherwise.
+    ``constant`` is the number, which is in the key, for a tensor that is a wrapped number (`x * 2.0` saves one), else
+    None. The key holds everything here but the sizes.
+    """
+
+    dtype: torch.dtype
+    device: torch.device
+    size: list[int]
+    stride: None | tuple[int, ...] | list[int]
+    requires_grad: bool
+    is_leaf: bool
+    constant: None | bool | int | float | complex
+
+class NodeCall(tuple[Any, ...]):
+    """One step of a walk (`walk.calls`). The first is the root; it gives the root gradients to its edges.
+
+    ``kind`` is "root", "builtin", "accumulate", "python" (torch.autograd.Function), "custom" (the same in C++) or
+    "kiln" (GradNode). ``traceable``: what the node keeps is known, so that ``walk.apply`` can put stand-ins there.
+
+    What happens at a call that is ``needed``: captures, tensor hooks, retains, pre-hooks, the node itself, validation,
+    post-hooks. At one that is not, which is there for captures or as a lone root: tensor hooks, retains, captures.
+
+    ``metadata``, per gradient that comes in: None if nothing is known, or (indices into ``walk.sizes``, dtype, dtype
+    that gradients are cast to or None, device). ``edges``, per gradient that goes out: None where nothing follows or
+    what follows does not run, or (index of the call, number of its input). ``captures``: (number of the input, place
+    in the result of the backward). ``tensor_hooks`` and ``retains``: (number of the input, place in ``walk.hooks()``);
+    ``pre_hooks``, ``post_hooks``, ``accumulate_hooks``: places there. ``saved``: inputs of the walk or None for
+    undefined tensors, of the root its gradients; ``saved_sizes``: indices into ``walk.sizes``.
+
+    AccumulateGrad: ``variable`` is its input, ``has_grad`` whether its ``.grad`` is there. Python functions and Kiln's
+    nodes: ``object`` is the place of the ctx or node in ``walk.hooks()``.
+    """
+
+    index: int
+    name: str
+    kind: str
+    traceable: bool
+    needed: bool
+    input_count: int
+    metadata: list[tuple[list[int], torch.dtype, torch.dtype | None, torch.device] | None]
+    edges: list[tuple[int, int] | None]
+    captures: list[tuple[int, int]]
+    tensor_hooks: list[tuple[int, int]]
+    retains: list[tuple[int, int]]
+    pre_hooks: list[int]
+    post_hooks: list[int]
+    accumulate_hooks: list[int]
+    saved: list[int | None]
+    saved_sizes: list[int]
+    variable: int | None
+    has_grad: bool
+    object: int | None
+
+class Walk:
+    """What a backward pass would do: the calls of nodes in the engine's order, and all that they depend on.
+
+    ``refusal`` says why torch's own engine must do it, or is None; the rest means something only then. ``key`` is
+    equal for two walks that differ in nothing but sizes, tensors' contents and hook functions; it holds the ids of
+    ``classes``, which must be kept alive with it. ``sizes`` has every size by index: of the gradients that come in at
+    each call, of the inputs, of sizes that nodes keep. All lists are made anew at each access.
+
+    It keeps the nodes alive, but none of their tensors once ``inputs()`` was called.
+    """
+
+    refusal: str | None
+    has_saved_tensor_hooks: bool
+    key: bytes
+    sizes: list[int]
+    size_count: int
+    count: int
+    calls: list[NodeCall]
+    tensors: list[TensorDescription]
+    classes: list[Any]
+    def inputs(self) -> list[torch.Tensor]:
+        """The tensors, each once, in order of first use: root gradients, then what the calls keep. Only once."""
+    def hooks(self) -> list[Any]:
+        """Per call: tensor hooks, retains, pre-hooks, the object, accumulate hooks, post-hooks.
+
+        Python's hooks as ``set_hook_call_type`` says; a `retain_grad` as a callable that takes the gradient.
+        """
+    def node(self, index: int, /) -> Any:
+        """The node of a call as torch shows it. Not for all nodes of a long graph: it dies recursively then."""
+    def apply(
+        self,
+        index: int,
+        gradients: Sequence[torch.Tensor | None],
+        saved: Sequence[torch.Tensor | None] | None = None,
+        sizes: Sequence[Any] | None = None,
+        /,
+    ) -> tuple[torch.Tensor | None, ...]:
+        """Call the node without hooks and without grad mode, then torch's checks of the result: one per edge.
+
+        ``saved`` takes the place of what the node keeps, as ``NodeCall.saved`` lists it; ``sizes``, parallel to
+        ``walk.sizes``, that of the sizes it keeps and of the sizes the result is checked against. Only for traceable
+        nodes. What does not run after this node is not computed. All is put back, also after an exception.
+        """
+    def release(self) -> None:
+        """The nodes that ran let go of what they saved, those of Python, Kiln and untraceable ones excepted."""
+    def release_rest(self) -> None:
+        """Those let go as well."""
+    def signature(self, start: int = 0, /) -> int:
+        """A number that changes when hooks of calls from ``start`` on are added or removed."""
+
+def walk(
+    roots: tuple[Any, ...],
+    gradients: tuple[torch.Tensor | None, ...],
+    inputs: tuple[Any, ...],
+    retain_graph: bool,
+    accumulate: bool,
+    /,
+) -> Walk:
+    """Follow the graph as `torch.autograd.backward` (accumulate) or `grad` would, and run nothing of it.
+
+    As in torch, `retain_grad()` is called on ``inputs`` that are no leaves, to accumulate.
+    """
+
+class SizePattern:
+    """`SizePattern(sizes, dynamic)`: sizes that a walk must have, but for those at the dynamic indices."""
+
+    def __init__(self, sizes: Sequence[int], dynamic: Sequence[int], /) -> None: ...
+    def match(self, walk: Walk, /) -> list[int] | None:
+        """The sizes at the dynamic indices in the order given, or None where another one differs."""
+    def differing(self, walk: Walk, /) -> list[int]:
+        """The indices of sizes that differ and are not dynamic."""
+
+def set_hook_call_type(factory: Callable[[Any, dict[Any, Any], Any], Any], /) -> None:
+    """How a walk presents a hook of Python: `factory(function, place, key)`, where `place[key]` is the function."""
+
+def run_in_engine(function: Callable[[], Any], /) -> Any:
+    """Call it as a node of a backward pass: within a task of torch's engine, grad mode off; then the task's callbacks.
+
+    What it raises comes through unchanged.
+    """
