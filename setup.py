@@ -1,18 +1,26 @@
 """Builds the one native module, `kiln._native`; everything else about the package is in pyproject.toml."""
 
 import os
+import runpy
 from glob import glob
+from pathlib import Path
 
+import torch
 from setuptools import setup
 from torch.utils.cpp_extension import BuildExtension, CppExtension
 
 # Two compilations at a time: one translation unit that includes torch's headers needs about a gigabyte.
 os.environ.setdefault("MAX_JOBS", "2")
 
+# The part that depends on torch's generated headers is generated as well.
+generate = runpy.run_path("kiln/native/generate_saved_values.py")["generate"]
+generated = generate(Path(torch.__file__).parent / "include", Path("build/generated/saved_values_of_torch.cpp"))
+
 native = CppExtension(
     name="kiln._native",
-    sources=sorted(glob("kiln/native/*.cpp")),
+    sources=sorted(glob("kiln/native/*.cpp")) + [generated],
     depends=sorted(glob("kiln/native/*.h")),
+    include_dirs=[os.path.abspath("kiln/native")],
     extra_compile_args=["-O2", "-g0", "-fvisibility=hidden", "-Wall", "-Wno-unknown-pragmas"],
 )
 
