@@ -48,11 +48,11 @@ def _compile(target: Any, options: Any) -> Any:
     from .capture.dispatch import make_compiled
     from .modules import OptimizedModule
 
-    if is_disabled(target):
-        return enclosed(target, options)
     if is_enclosed(target):
         made = _compile(target.__wrapped__, options)
         return target if is_enclosed(made) and made.__wrapped__ is target.__wrapped__ else made
+    if is_disabled(target):
+        return enclosed(target, options)
     if isinstance(target, _native.Dispatcher):  # compiled already: as it is, or anew with other options
         known = target.__dict__["_kiln_cache"].options == options
         return enclosed(target, options) if known else _compile(target.function, options)
@@ -138,11 +138,11 @@ def _disabled(function: Any) -> Any:
         return function
     if isinstance(function, staticmethod | classmethod):
         return type(function)(_disabled(function.__func__))
+    function = function.__wrapped__ if is_enclosed(function) else function
     if is_disabled(function):
         return function
     if not callable(function):
         raise exc.NotCallable(function, "kiln.disable")
-    function = function.__wrapped__ if is_enclosed(function) else function
     original = function.function if isinstance(function, _native.Dispatcher) else function
 
     @functools.wraps(original)
@@ -189,10 +189,12 @@ def disallow_in_graph(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def reset() -> None:
-    """Forget all compiled code; functions are compiled again when they are next called."""
+    """Forget all compiled code, of backward passes too; functions are compiled again when they are next called."""
     from .capture.dispatch import reset as reset_dispatch
+    from .compiled_autograd import forget_graphs
 
     reset_dispatch()
+    forget_graphs()
 
 
 def on_recompile(callback: Callable[[types.FunctionType, str], object]) -> Subscription:

@@ -55,11 +55,11 @@ class Engine:
 
     def run_backward(self, *args: Any, **kwargs: Any) -> Any:
         entered = _blocks.entered
-        if not entered or entered[-1].compiler is None or events.is_compiling():
+        block = entered[-1] if entered else None
+        if block is None or block.compiler is None or events.is_compiling():
             return self.behind.run_backward(*args, **kwargs)
         from .engine.call import run_backward
 
-        block = entered[-1]
         before = telling.listening(block.listeners)
         try:
             return run_backward(block.compiler, self.behind, *args, **kwargs)
@@ -129,8 +129,9 @@ class _Entering(contextlib.ContextDecorator):
 
     def __exit__(self, *error: object) -> None:
         own = [block for block in self._entered if block.home is _blocks.entered] or self._entered
-        self._entered.remove(own[-1])
-        _leave(own[-1])
+        block = own[-1]
+        self._entered.remove(block)
+        _leave(block)
 
 
 class enable(_Entering):
@@ -167,11 +168,11 @@ def enclosing(compiled: Callable[..., Any], compiler: Compiler) -> Callable[...,
         with enable(compiler):
             return compiled(*args, **kwargs)
 
-    call.__wrapped__ = compiled  # type: ignore[attr-defined]
+    call.__wrapped__ = compiled
     return call
 
 
-ENCLOSING = enclosing(enabled, lambda graph_module: graph_module).__code__  # type: ignore[attr-defined]
+ENCLOSING = enclosing(enabled, lambda graph_module: graph_module).__code__
 
 
 def reset() -> None:
@@ -183,7 +184,6 @@ def reset() -> None:
 
 def forget_graphs() -> None:
     """Trace every backward pass anew."""
-    from .engine import cache
+    from .engine import call
 
-    cache.reset()
-    telling.forget()
+    call.reset()
