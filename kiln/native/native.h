@@ -37,5 +37,6 @@ int add_guard_program(PyObject* module);
 int add_grad_node(PyObject* module);
 int add_tape(PyObject* module);
 int add_operator_program(PyObject* module);
+int add_function_facts(PyObject* module);
 
 }  // namespace kiln

@@ -1,0 +1,310 @@
+"""What graphs of the engine call: hooks, Python backwards and accumulation, by the rules of torch's own engine.
+
+Plain Python on purpose: capture interprets these functions and inlines what users wrote. Errors are eager's, word for
+word. All of it runs with grad mode off, as backward passes do that make no graph.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import _native
+
+Gradients = tuple[Tensor | None, ...]
+
+# -- hooks ----------------------------------------------------------------------------------------------------------
+
+
+def call_tensor_hook(hook: Callable[..., Any], gradient: Tensor | None) -> Tensor | None:
+    """A hook on a tensor, before its node: gives the gradient that goes on."""
+    result = hook(gradient)
+    return gradient if result is None else replacement(hook, result, gradient)
+
+
+def call_pre_hook(hook: Callable[..., Any], gradients: Gradients) -> Gradients:
+    """A hook on a node, before it."""
+    result = hook(gradients)
+    return gradients if result is None else replacements(hook, result, gradients)
+
+
+def call_post_hook(hook: Callable[..., Any], grad_inputs: Gradients, grad_outputs: Gradients) -> Gradients:
+    """A hook on a node, after it: what the node gave, and what it was given."""
+    result = hook(grad_inputs, grad_outputs)
+    return grad_inputs if result is None else replacements(hook, result, grad_inputs)
+
+
+def call_accumulate_hooks(variable: Tensor, *hooks: Callable[..., Any]) -> None:
+    """The hooks of a leaf whose gradient is there. All run before what one of them returned is an error."""
+    seen = variable
+    for hook in hooks:
+        result = hook(seen)
+        if result is not None:
+            check_replacement(hook, result, seen)
+            seen = result
+    if seen is not variable:
+        raise RuntimeError("Tensor post accumulate grad hooks should return None.")
+
+
+def retain_grad(retain: Callable[[Tensor | None], None], gradient: Tensor | None) -> None:
+    """What `Tensor.retain_grad` has asked for: `retain` is the native hook that sets the tensor's `.grad`."""
+    retain(gradient)
+
+
+retain_grad.__kiln_deferred__ = True  # type: ignore[attr-defined]
+
+
+def replacements(hook: Callable[..., Any], result: Any, before: Gradients) -> Gradients:
+    """What a hook returned for several gradients. None takes one away."""
+    if not isinstance(result, tuple):
+        raise TypeError(f"expected tuple, but hook returned '{type(result).__name__}'")
+    if len(result) != len(before):
+        raise RuntimeError(
+            f"hook '{name_of(hook)}' has returned an incorrect number of values "
+            f"(got {len(result)}, but expected {len(before)})"
+        )
+    after = []
+    for place in range(len(before)):
+        new = result[place]
+        after.append(None if new is None else replacement(hook, new, before[place]))
+    return tuple(after)
+
+
+def replacement(hook: Callable[..., Any], new: Any, old: Tensor | None) -> Tensor:
+    check_replacement(hook, new, old)
+    return laid_out_like(new, old)  # type: ignore[arg-type]
+
+
+def check_replacement(hook: Callable[..., Any], new: Any, old: Tensor | None) -> None:
+    if not isinstance(new, Tensor):
+        raise TypeError(f"expected Variable, but hook returned '{type(new).__name__}'")
+    if old is None:
+        raise RuntimeError("can't replace a None gradient with a non-None value")
+    if new.dtype != old.dtype or new.device != old.device or new.layout != old.layout:
+        raise RuntimeError(
+            f"hook '{name_of(hook)}' has changed the type of value (was {type_name(old)} got {type_name(new)})"
+        )
+    if new.shape != old.shape:
+        raise RuntimeError(f"hook '{name_of(hook)}' has changed the size of value")
+
+
+def laid_out_like(new: Tensor, old: Tensor) -> Tensor:
+    """The graph was traced for the strides of what is replaced."""
+    return new if new is old or new.stride() == old.stride() else torch.empty_like(old).copy_(new)
+
+
+def name_of(hook: Any) -> str:
+    name = getattr(hook, "__name__", None)
+    return name if isinstance(name, str) else "<unknown>"
+
+
+# How torch names types in errors, where that differs from what `Tensor.type()` says.
+UNNAMED_DTYPES = {torch.bfloat16: "BFloat16"}
+
+
+def type_name(tensor: Tensor) -> str:
+    name = tensor.type()
+    if tensor.device.type == "meta":
+        return f"Meta{name.rsplit('.', 1)[1].removesuffix('Tensor')}Type"
+    if tensor.dtype in UNNAMED_DTYPES and tensor.layout is torch.strided:
+        return f"{tensor.device.type.upper()}{UNNAMED_DTYPES[tensor.dtype]}Type"
+    return name
+
+
+# -- leaving half-way ----------------------------------------------------------------------------------------------
+
+
+def stay(departure: Any, step: int, values: Gradients, pending: Gradients) -> None:
+    """After user code: where it changed hooks of what is still to run, the rest is torch's."""
+    if departure.changed:
+        departure.leave(step, values, pending)
+
+
+def checked(
+    results: Gradients,
+    pattern: tuple[bool | None, ...],
+    departure: Any,
+    step: int,
+    values: Gradients,
+    pending: Gradients,
+) -> None:
+    """The same, and where it gave gradients that the graph was not made for; None in the pattern: nobody cares."""
+    if departure.changed or not follows(results, pattern):
+        departure.surprise(results, step, values, pending)
+
+
+def follows(results: Gradients, pattern: tuple[bool | None, ...]) -> bool:
+    for place in range(len(pattern)):
+        result = results[place]
+        if pattern[place] is not None and ((result is not None) != pattern[place] or not is_plain(result)):
+            return False
+    return True
+
+
+# -- functions in Python --------------------------------------------------------------------------------------------
+
+
+def call_backward(context: Any, *gradients: Tensor | None) -> Gradients:
+    """The backward of an `autograd.Function`: a gradient, or None, for each tensor that its forward was given."""
+    filled, tensors, is_boxed, _, _ = _native.function_facts(context)
+    given = with_zeros(context, filled, gradients)
+    result = context.apply_boxed(given) if is_boxed else context.apply(*given)
+    if not isinstance(result, tuple):
+        result = (result,)
+    check_count(context, result, len(tensors))
+    found = []
+    for place in range(len(tensors)):
+        gradient = result[place]
+        if tensors[place]:
+            if gradient is not None and not isinstance(gradient, Tensor):
+                raise RuntimeError(f"expected Variable or None (got {type(gradient).__name__})")
+            found.append(gradient)
+        elif gradient is not None:
+            raise RuntimeError(
+                f"function {context.name()} returned a gradient different than None at position {place + 1}, "
+                "but the corresponding forward input was not a Variable"
+            )
+    return tuple(found)
+
+
+def with_zeros(context: Any, filled: Sequence[bool], gradients: Gradients) -> list[Tensor | None]:
+    """Gradients as backward gets them: zeros where none came, unless the function takes None."""
+    given = list(gradients)
+    for place in range(len(given)):
+        if given[place] is None and filled[place]:
+            size, dtype, device = _native.function_zeros(context)[place]
+            given[place] = torch.zeros(size, dtype=dtype, device=device)
+    return given
+
+
+def check_count(context: Any, result: tuple[Any, ...], expected_count: int) -> None:
+    """One for each argument of forward; more may be returned if they are None."""
+    surplus = result[expected_count:]
+    if len(result) < expected_count or any([gradient is not None for gradient in surplus]):
+        raise RuntimeError(
+            f"function {context.name()} returned an incorrect number of gradients "
+            f"(expected {expected_count}, got {len(result)})"
+        )
+
+
+def expected(
+    value: Tensor,
+    size: Sequence[int],
+    stride: Sequence[int],
+    dtype: torch.dtype,
+    device: torch.device,
+    name: str,
+    index: int,
+) -> Tensor:
+    """A gradient as the edge that it goes to expects it, after Python code gave it: what torch does between nodes, and
+    the strides that the trace predicted. `name` and `index` say whose it is."""
+    if tuple(value.shape) != tuple(size):
+        if not can_expand(size, value.shape):
+            raise RuntimeError(
+                f"Function {name} returned an invalid gradient at index {index} - got {listed(value.shape)} but "
+                f"expected shape compatible with {listed(size)}"
+            )
+        value = value.sum_to_size(size)
+    if not value.is_floating_point() and value.is_complex() != dtype.is_complex:
+        raise RuntimeError(
+            "Expected isFloatingType(grad.scalar_type()) || (input_is_complex == grad_is_complex) to be true, but got "
+            "false.  (Could this error message be improved?  If so, please report an enhancement request to PyTorch.)"
+        )
+    if value.dtype != dtype:
+        value = value.to(dtype)
+    if value.device != device:
+        if value.dim() != 0:
+            raise RuntimeError(
+                f"Function {name} returned an invalid gradient at index {index} - expected device {device} but got "
+                f"{value.device}"
+            )
+        value = value.to(device)
+    if value.stride() != tuple(stride):
+        value = torch.empty_strided(size, stride, dtype=dtype, device=device).copy_(value)
+    return value
+
+
+def is_plain(value: Any) -> bool:
+    """Whether a gradient is one that graphs of the engine are made for: eager takes sparse ones and subclasses too."""
+    return value is None or (type(value) is Tensor and value.layout is torch.strided)
+
+
+def can_expand(small: Sequence[int], large: Sequence[int]) -> bool:
+    """Whether a tensor of one size can be expanded to another."""
+    missing = len(large) - len(small)
+    if missing < 0:
+        return False
+    return all([small[place] == 1 or small[place] == large[missing + place] for place in range(len(small))])
+
+
+def listed(size: Sequence[int]) -> str:
+    return f"[{', '.join([str(number) for number in size])}]"
+
+
+# -- accumulation ---------------------------------------------------------------------------------------------------
+
+
+def accumulate_grad_(variable: Tensor, gradient: Tensor | None, steal: bool) -> None:
+    """What a leaf's node does. `steal`: nobody else has the gradient's memory, so that the leaf may keep it."""
+    if gradient is None or not variable.requires_grad:
+        return
+    present = variable.grad
+    if present is None:
+        if steal and fits_layout(gradient, variable):
+            variable.grad = gradient.detach()
+        else:
+            variable.grad = in_layout_of(gradient, variable)
+    elif present.is_sparse and not gradient.is_sparse:
+        variable.grad = gradient + present
+    else:
+        present += gradient
+        if not present.is_sparse and not fits_layout(present, variable):
+            warn_of_layout(present, variable)
+
+
+def fits_layout(gradient: Tensor, variable: Tensor) -> bool:
+    """Whether the leaf may keep the gradient as it is: strides of a dense leaf, else contiguous."""
+    if not is_dense(variable):
+        return gradient.is_contiguous()
+    size, mine, its = gradient.shape, gradient.stride(), variable.stride()
+    for place in range(len(size)):
+        if size[place] != 1:
+            if mine[place] != its[place]:
+                return False
+        elif mine[place] == 0:
+            return False
+    return True
+
+
+def in_layout_of(gradient: Tensor, variable: Tensor) -> Tensor:
+    """A copy that the leaf can keep."""
+    if is_dense(variable):
+        return gradient.new_empty_strided(variable.size(), variable.stride(), device=variable.device).copy_(gradient)
+    return gradient.clone(memory_format=torch.contiguous_format)
+
+
+def is_dense(tensor: Tensor) -> bool:
+    """Whether its elements fill a block of memory, each once, in any order of dimensions."""
+    if tensor.is_contiguous():
+        return True
+    size, stride = tensor.shape, tensor.stride()
+    following = 1
+    for place in sorted([place for place in range(len(size)) if size[place] != 1], key=lambda place: stride[place]):
+        if stride[place] != following:
+            return False
+        following = following * size[place]
+    return True
+
+
+def warn_of_layout(gradient: Tensor, variable: Tensor) -> None:
+    warnings.warn(
+        "grad and param do not obey the gradient layout contract. This is not an error, but may impair performance.\n"
+        f"grad.sizes() = {listed(gradient.shape)}, strides() = {listed(gradient.stride())}\n"
+        f"param.sizes() = {listed(variable.shape)}, strides() = {listed(variable.stride())}",
+        UserWarning,
+        stacklevel=2,
+    )
