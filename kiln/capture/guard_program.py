@@ -45,7 +45,7 @@ class GuardProgram:
         """Whether a source can be read natively; if so it gets a register."""
         if source in self.registers:
             return True
-        if isinstance(source, ROOTS) or source == GlobalsOf():
+        if isinstance(source, ROOTS) or source.read_first or source == GlobalsOf():
             self.registers[source] = ("root", len(self.roots))
             self.roots[source] = len(self.roots)
             return True

@@ -24,7 +24,7 @@ from .symbols import concrete
 from .tensors import NEEDS_VALUES
 from .trace import Trace
 from .values import GraphBreak, Record, mapping_items, new_tuple
-from .wrap import _add_attributes, force
+from .wrap import add_attributes, force
 
 
 @rule(LazyModuleMixin._infer_parameters)
@@ -183,4 +183,4 @@ def refresh(trace: Trace, record: Record) -> None:
         if known is not None:
             object.__setattr__(known.shadow, "__class__", type(part))
             vars(known.shadow).clear()
-            _add_attributes(known)
+            add_attributes(known)

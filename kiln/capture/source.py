@@ -23,6 +23,7 @@ class Source:
     """Base of all sources. Subclasses are frozen dataclasses: hashable, comparable; most have a ``base``."""
 
     _hash: int | None = None
+    read_first = False  # a check reads it before its native program runs, and hands it over
 
     def render(self, base: str, bind: Callable[[object, str], str]) -> str:
         """The expression that reads this source, given the expression of its base."""

@@ -209,7 +209,7 @@ def wrap_list(trace: Trace, real: list, source: Source) -> object:
             trace.guards.add(source, "same", pending.source)
             trace.guards.distinct.pop(pending.source, None)  # one object, two ways to it
     record = Record(shadow, real, source, Kind.LIST, items=list(items), loaded=True)
-    _add_attributes(record)
+    add_attributes(record)
     return trace.remember(record)
 
 
@@ -265,7 +265,7 @@ def wrap_dict(trace: Trace, real: dict, source: Source) -> object:
         native = factory is None or (isinstance(factory, type) and not factory.__flags__ & HEAP_TYPE)
         shadow.default_factory = factory if native else trace.trampoline(factory)
     record = Record(shadow, real, source, Kind.DICT, items=dict(mapping_items(shadow)))
-    _add_attributes(record)
+    add_attributes(record)
     return trace.remember(record)
 
 
@@ -327,7 +327,7 @@ def wrap_set(trace: Trace, real: set, source: Source) -> object:
     shadow = _empty_like(real, set)
     set.update(shadow, items)
     record = Record(shadow, real, source, Kind.SET, items=set(items), loaded=True, order=tuple(items))
-    _add_attributes(record)
+    add_attributes(record)
     return trace.remember(record)
 
 
@@ -341,7 +341,7 @@ def wrap_deque(trace: Trace, real: collections.deque, source: Source) -> object:
     shadow = _empty_like(real, collections.deque)
     collections.deque.__init__(shadow, items, real.maxlen)  # type: ignore[misc]
     record = Record(shadow, real, source, Kind.DEQUE, items=list(items), loaded=True)
-    _add_attributes(record)
+    add_attributes(record)
     return trace.remember(record)
 
 
@@ -431,7 +431,7 @@ def wrap_constant_subclass(trace: Trace, real: object, source: Source) -> object
 def remember_attributes(trace: Trace, shadow: object, real: object, source: Source) -> object:
     """An immutable value with an instance dictionary."""
     record = Record(shadow, real, source, Kind.OBJECT, loaded=True)
-    _add_attributes(record)
+    add_attributes(record)
     return trace.remember(record)
 
 
@@ -443,7 +443,7 @@ def wrap_instance(trace: Trace, real: object, source: Source) -> object:
         return wrap_foreign(trace, real, source)
     guard_type(trace, real, source)
     record = Record(shadow, real, source, Kind.OBJECT, loaded=True)
-    _add_attributes(record)
+    add_attributes(record)
     return trace.remember(record)
 
 
@@ -490,7 +490,7 @@ def _bare_abstract(cls: type) -> object | None:
 OPAQUE_MODULES = frozenset({"threading", "_io", "io", "logging", "asyncio", "multiprocessing", "weakref", "_weakref"})
 
 
-def _add_attributes(record: Record) -> None:
+def add_attributes(record: Record) -> None:
     """Give the shadow the instance dictionary of the real object, lazily."""
     real, shadow, source = record.real, record.shadow, record.source
     attributes = getattr_static_dict(real)
