@@ -66,6 +66,12 @@ class Engine:
         finally:
             telling.listening(before)
 
+    def queue_callback(self, callback: Callable[[], Any]) -> None:
+        """Have something called at the end of the running backward pass. Captured code does so after its graph."""
+        self.behind.queue_callback(callback)
+
+    queue_callback.__kiln_deferred__ = True  # type: ignore[attr-defined]
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self.behind, name)
 

@@ -11,11 +11,14 @@ with such tensors is left to Python.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from .._native import function_facts, function_zeros
 from .._native import is_instance as isinstance
 from .attributes import NATIVE_OWNERS
+from .marks import defer
 from .natives import rule
 from .source import Attribute, Computed, Source, source
 from .trace import Trace
@@ -123,3 +126,19 @@ def rule_zeros(trace, args, kwargs):
 def rule_name(trace, args, kwargs):
     record_of_context(trace, args, kwargs)
     return type(force(trace, args[0])).__name__
+
+
+# -- the engine ------------------------------------------------------------------------------------------------------
+
+
+def queue_callback(engine: Any, callback: object) -> None:
+    """After a graph: ``engine.queue_callback(callback)``, of torch's own engine."""
+    engine.queue_callback(callback)
+
+
+@rule(torch._C._ImperativeEngine.queue_callback)
+def rule_queue_callback(trace, args, kwargs):
+    """Something to be called when the backward pass ends: handed on after the graph, which is in time."""
+    if len(args) != 2 or kwargs:
+        raise trace.fail("queue_callback with these arguments")
+    return defer(trace, queue_callback, args, kwargs)
