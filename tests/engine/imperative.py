@@ -78,8 +78,8 @@ def judge(name: str, way: str) -> tuple[str, list[str]]:
 
 
 def _drop_traces(outcome: Any) -> None:
-    """Anomaly mode warns with a traceback of the forward, in which Kiln's frames are."""
-    outcome.warnings = [(category, text.split("\n")[0]) for category, text in outcome.warnings]
+    """Anomaly mode warns with the name of a node, which may be Kiln's, and where it was made, through Kiln's frames."""
+    outcome.warnings = [(category, text.partition(" in ")[0]) for category, text in outcome.warnings]
 
 
 MARKS = {"right": "✓", "wrong": "**wrong**", "error": "**error**", "unsupported": "–"}

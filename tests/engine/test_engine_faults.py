@@ -465,9 +465,12 @@ def a_hook_changes_a_saved_tensor(warm):
     def inside(x):
         y = x * 1
         z = y.exp() * y
-        z.register_hook(
-            lambda gradient: y.data.add_(1) if False else (y.detach().mul_(2), None)[1] if model.armed else None
-        )
+
+        def hook(gradient):
+            if model.armed:
+                y.detach().mul_(2)
+
+        z.register_hook(hook)
         return z
 
     return model.story(inside=inside, warm=warm)

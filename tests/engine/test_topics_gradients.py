@@ -1,4 +1,4 @@
-"""Topics: retain_grad, accumulation, `autograd.grad` and its options, higher derivatives, what a backward leaves behind."""
+"""Topics: retain_grad, accumulation, `autograd.grad` and its options, higher derivatives, what is left behind."""
 
 import gc
 import weakref

@@ -3,7 +3,7 @@
 A file of topics begins with `topic, test_topic = topics()` and decorates its programs. Each is run twice with the
 engine on, so that the second run meets what the first one compiled; once with the traced backward run as plain Python,
 and once with the backward captured in one graph. A topic marked `breaks=reason` may say `Unsupported` there, and then
-must be right in several graphs; one that says it without being marked fails, as does one that is marked and need not be.
+must be right in several graphs; one that says it without being marked fails, as does a mark that is not needed.
 """
 
 from __future__ import annotations
