@@ -22,6 +22,7 @@ from ..capture.values import words
 from .backend import compile_or_run
 from .calling import Call, Result, Version, Versions, take_apart
 from .closures import holding
+from .lists import compile_captured
 from .sizes import symbolic_inputs, varying
 from .state import ModuleState
 from .subclasses import compile_desugared
@@ -234,7 +235,7 @@ def make_aot_backend(
     compilers = make_compilers(fw_compiler, bw_compiler, partition_fn, decompositions, inference_compiler)
 
     def aot_backend(graph_module: torch.fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Any:
-        return compile_or_run(graph_module, example_inputs, compilers)
+        return compile_captured(graph_module, example_inputs, compilers)
 
     return aot_backend
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 import enum
 import functools
 import types
+from collections.abc import Callable
 
 import torch
 
 from .._native import MISSING
 from .._native import is_instance as isinstance
+from . import marks
 from .appending import list_method
 from .raising import context_of, traceback_of
 from .source import Attribute, Identity, Item, Source, lookup
@@ -154,12 +156,18 @@ def load_foreign_method(trace: Trace, owner: object, name: str) -> object:
     """Of an object that nobody may look into, only what its class has in Python: a method to call."""
     cls = type(owner)
     raw = class_attribute(trace, cls, name)
+    if isinstance(raw, types.MethodDescriptorType) and natives.rule_for(raw) is not None:
+        return raw.__get__(owner)
     namespace = getattr_static_dict(owner)
     if not isinstance(raw, types.FunctionType | functools._lru_cache_wrapper) or namespace is None or name in namespace:
         raise trace.fail(f"attribute {name!r} of a {cls.__module__}.{cls.__qualname__} object")
     trace.guards.add(trace.pinned(owner), "no_attribute", name)
     name_class_value(trace, cls, name, raw)
     return types.MethodType(raw, owner)
+
+
+NATIVE_OWNERS: dict[type, Callable[[Trace, object, str], object]] = {}
+"""Native classes whose instances have bare shadows: their native attributes are read by these, from the real object."""
 
 
 def is_foreign(cls: type) -> bool:
@@ -195,6 +203,8 @@ def bind_class_attribute(trace: Trace, owner: object, cls: type, name: str, raw:
         function = wrap(trace, raw.__func__, Attribute(class_attribute_source(trace, cls, name), "__func__"))
         return function if kind is staticmethod else bind(trace, function, cls)
     if isinstance(raw, property) and type(raw).__get__ is property.__get__:
+        if marks.is_fact(raw):
+            return marks.load_fact(trace, owner, name, raw)
         return calls.call(trace, property_part(trace, cls, name, raw, "fget"), (owner,), {})
     if kind is types.MemberDescriptorType:
         return load_member(trace, owner, name, raw)
@@ -225,6 +235,9 @@ def bind(trace: Trace, function: object, owner: object) -> object:
 
 
 def native_get(trace: Trace, raw: object, owner: object, cls: type) -> object:
+    loader = NATIVE_OWNERS.get(raw.__objclass__) if type(raw) is types.GetSetDescriptorType else None
+    if loader is not None:
+        return loader(trace, owner, raw.__name__)
     if is_foreign(cls) and not cls.__flags__ & HEAP_TYPE and type(raw) is types.GetSetDescriptorType:
         raise trace.fail(f"attribute {getattr(raw, '__name__', '?')!r} of a {cls.__module__}.{cls.__qualname__} object")
     try:
@@ -545,6 +558,8 @@ def generic_store(trace: Trace, owner: object, name: str, value: object) -> None
         if record is not None:
             load_slot(trace, record, name, raw)
     check_writable(trace, owner, name)
+    if type(raw) is types.GetSetDescriptorType and raw.__objclass__ in NATIVE_OWNERS:
+        raise trace.fail(f"assigning to {name!r} of a {cls.__qualname__} object, which is native code's")
     if type(raw) is types.GetSetDescriptorType or (raw is not None and isinstance(owner, types.FunctionType)):
         value = force(trace, value)  # native code looks at what it is given (a function's __annotations__, __module__)
     try:

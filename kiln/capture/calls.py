@@ -25,7 +25,7 @@ except ImportError:  # torch works without it
 from .. import _native
 from .._native import is_instance as isinstance
 from ..config import config
-from . import library, natives, torch_calls
+from . import library, marks, natives, torch_calls
 from .appending import ListMethod, call_list_method
 from .attributes import class_attribute_source, name_class_value
 from .caches import call_lru_cache
@@ -95,6 +95,8 @@ def call_function(trace: Trace, function: types.FunctionType, args: tuple, kwarg
     """Interpret a Python function in place."""
     from .frame import run_function
 
+    if marks.is_deferred(function):
+        return marks.defer(trace, function, args, kwargs)
     if getattr(function, "_kiln_disabled", False):
         reason = f"a call to {function.__qualname__}, which kiln.disable keeps out of graphs"
         raise trace.fail(reason, "call it outside the compiled function, or take kiln.disable away")

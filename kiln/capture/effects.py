@@ -14,6 +14,7 @@ from .._native import is_instance as isinstance
 from .arguments import guard_all_keys
 from .locks import write_under_locks
 from .logs import log_line
+from .marks import write_deferred
 from .rebuild import Rebuilder
 from .source import is_direct, namespace_of
 from .trace import Trace
@@ -31,6 +32,7 @@ def write_effects(rebuilder: Rebuilder) -> None:
     write_globals(rebuilder, trace)
     write_tensor_attributes(rebuilder, trace)
     write_log(rebuilder, trace)
+    write_deferred(rebuilder, trace)
     rebuilder.run_later()
     write_under_locks(rebuilder, trace)
 

@@ -33,7 +33,8 @@ from .overrides import modes_changed
 from .rebuild import CannotRebuild, Rebuilder, Text
 from .registrations import undo_lines, write_registrations
 from .rewind import Snapshot, Switches, raised_in_saving
-from .source import GlobalsOf, Source, parameter_name
+from .source import GlobalsOf, Local, Source, parameter_name
+from .stealing import StolenInput, lists_to_steal, steal
 from .tensor_effects import guard_memory, share_memory
 from .trace import Trace
 from .values import TensorInfo
@@ -258,6 +259,7 @@ class RunText:
         write_effects(self.rebuilder)
         write_registrations(self.rebuilder)
         guard_memory(trace)
+        self.lists = lists_to_steal(trace, self.rebuilder)  # that the graph consumes
 
     def call_skeleton(self, outcome: Broken, continuation: Continuation) -> str:
         r, frame = self.rebuilder, outcome.frame
@@ -288,6 +290,8 @@ class RunText:
             target = f"({outputs}) = " if outputs else ""
             call = [f"{target}{r.bind(graph, 'graph')}({names})"]
             call = self.guarded(call, eager)
+        taken = {item.source for item in inputs if isinstance(item, StolenInput)} if graph is not None else ()
+        call = [f"_k_list.clear({parameter_name(name)})" for name in self.lists if Local(name) not in taken] + call
         lines = [*r.reads, *call, *(line for line in r.lines if line), *r.effects, self.ending]
         body = "\n".join("    " + line for line in lines)
         parameters = signature(self.trace.function.__code__)
@@ -318,6 +322,8 @@ class RunText:
         Eager runs after the handler, not in it, or its own exception would get the graph's as context.
         """
         r = self.rebuilder
+        if eager is None and not self.trace.state_changed and not undo_lines(self.trace):
+            return call
         lines = [
             "while True:",
             "    try:",
@@ -374,8 +380,8 @@ def call_signature(code: types.CodeType) -> str:
     return ", ".join(parts)
 
 
-def finish_graph(trace: Trace, outputs: list[torch.fx.Node]) -> list:
-    """Close the graph: outputs, dead code, unused inputs. Gives the inputs that are left."""
+def finish_graph(trace: Trace, outputs: list[torch.fx.Node], lists: list[str]) -> list:
+    """Close the graph: outputs, dead code, unused inputs, lists that it consumes. Gives the inputs that are left."""
     trace.graph.output(tuple(outputs))
     outline(trace)
     used = []
@@ -384,7 +390,7 @@ def finish_graph(trace: Trace, outputs: list[torch.fx.Node]) -> list:
             used.append(item)
         else:
             trace.graph.erase_node(item.node)
-    return used
+    return steal(trace, lists, used)
 
 
 def make_graph_module(trace: Trace) -> torch.fx.GraphModule:

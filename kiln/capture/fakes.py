@@ -152,12 +152,8 @@ def static_fake(mode: Any, real: torch.Tensor, storages: dict[int, Any]) -> torc
 
     Tensors that share storage get fakes that share storage: ``storages`` is the memory of one trace.
     """
-    if type(real) not in PLAIN_KINDS or real.is_conj() or real.is_neg() or real.is_inference() or real._is_zerotensor():
+    if not is_ordinary(real):
         return None
-    if torch._C._functorch.is_functorch_wrapped_tensor(real) or real.device.type == "meta":
-        return None
-    from torch._subclasses.fake_tensor import FakeTensor
-
     bare = real.untyped_storage()
     storage = storages.get(bare._cdata)
     if storage is None:
@@ -165,6 +161,20 @@ def static_fake(mode: Any, real: torch.Tensor, storages: dict[int, Any]) -> torc
     with torch.no_grad():
         elem = torch.empty(0, dtype=real.dtype, device="meta")
         elem.set_(storage, real.storage_offset(), real.size(), real.stride())
+    return like_in_history(mode, real, elem)
+
+
+def is_ordinary(real: torch.Tensor) -> bool:
+    """Whether a tensor is no more than memory, a form, and a place in autograd's graph."""
+    if type(real) not in PLAIN_KINDS or real.is_conj() or real.is_neg() or real.is_inference() or real._is_zerotensor():
+        return False
+    return not torch._C._functorch.is_functorch_wrapped_tensor(real) and real.device.type != "meta"
+
+
+def like_in_history(mode: Any, real: torch.Tensor, elem: torch.Tensor) -> torch.Tensor:
+    """The fake around a tensor without data, with such a place in autograd's graph as the real one has."""
+    from torch._subclasses.fake_tensor import FakeTensor
+
     if not real.is_leaf and not is_view_of_leaf(real):
         with torch.enable_grad():
             return History.apply(FakeTensor(mode, elem, real.device), torch.empty((), requires_grad=True))  # type: ignore

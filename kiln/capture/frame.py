@@ -233,6 +233,7 @@ class RootFrame(Frame):
 
     def __init__(self, trace: Trace, function: types.FunctionType, bound: dict[str, object]):
         super().__init__(trace, function, bound)
+        self.arguments = dict(bound)  # as they came, whatever becomes of the variables
         self.visits: dict[int, int] = {}
         self.produced: dict[int, tuple[int, int]] = {}  # id of a value -> instruction (and visit) that first pushed it
         self.take_cells()

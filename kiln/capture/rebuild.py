@@ -30,6 +30,7 @@ from .source import (
     ClosureCell,
     Computed,
     GlobalsOf,
+    Item,
     Literal,
     Local,
     Made,
@@ -40,7 +41,7 @@ from .source import (
     namespace_of,
     parameter_name,
 )
-from .symbols import concrete, is_symbolic, operand_source
+from .symbols import OffsetOf, SizeOf, StrideOf, concrete, is_symbolic, operand_source
 from .trace import Trace
 from .values import CONSTANT_TYPES, Lazy, Opaque, Trampoline, dict_of_view, mapping_items, plain_value
 from .wrap import HEAP_TYPE, getattr_static_dict, layout_of
@@ -109,6 +110,37 @@ class Rebuilder(Text):
         self.cyclic: set[int] = set()
         self.later: list[Callable[[], None]] = []
         self.outputs: dict[torch.fx.Node, str] = {}
+        self.kept: set[str] = set()  # of the lists that the graph may consume, those that are needed themselves
+
+    def read(self, source: Source) -> str:
+        stolen = self.trace.stolen
+        if stolen and isinstance(source, Local) and source.name in stolen:
+            self.kept.add(source.name)
+        elif stolen and isinstance(source, Item) and isinstance(source.base, Local) and source.base.name in stolen:
+            return self.read_stolen(source, source.base.name)
+        elif stolen and isinstance(source, SizeOf | StrideOf | OffsetOf) and source not in self.read_names:
+            return self.read_number(source)
+        return super().read(source)
+
+    def read_number(self, source: SizeOf | StrideOf | OffsetOf) -> str:
+        """A size of a tensor; of one out of a list that the graph consumes, without keeping the tensor for it."""
+        place = source.base
+        stolen = isinstance(place, Item) and isinstance(place.base, Local) and place.base.name in self.trace.stolen
+        if not stolen or place in self.read_names:
+            return super().read(source)
+        name = self.read_names[source] = self.fresh("v")
+        owner = place.render(parameter_name(place.base.name), self.bind)  # type: ignore[attr-defined]
+        self.reads.append(f"{name} = {source.render(owner, self.bind)}")
+        return name
+
+    def read_stolen(self, source: Item, owner: str) -> str:
+        """A tensor out of a list that the graph consumes, kept for later."""
+        name = self.read_names.get(source)
+        if name is None:
+            count = sum(known.startswith(f"{owner}_ref_") for known in self.read_names.values())
+            name = self.read_names[source] = f"{owner}_ref_{count}"
+            self.reads.append(f"{name} = {source.render(parameter_name(owner), self.bind)}")
+        return name
 
     # -- values ---------------------------------------------------------------------------------------------------
 

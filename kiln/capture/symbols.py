@@ -30,7 +30,7 @@ from .conditions import (
     symbol_input,
     symbol_names,
 )
-from .fakes import static_fake
+from .fakes import is_ordinary, like_in_history, static_fake
 from .hints import NEEDED
 from .source import Attribute, Computed, InstanceAttribute, Item, Literal, Source
 from .trace import SymbolInput, Trace
@@ -146,6 +146,9 @@ def dynamic_dimensions(trace: Trace, real: torch.Tensor, source: Source) -> tupl
 
     Parameters keep their sizes unless marked: another parameter is another model.
     """
+    told = trace.examples.dimensions(real, source) if trace.examples is not None else None
+    if told is not None:
+        return told if any(told) else None
     marked = getattr(real, "_kiln_dynamic", frozenset())
     static = getattr(real, "_kiln_static", frozenset())
     free = not isinstance(real, torch.nn.Parameter)
@@ -166,6 +169,8 @@ def fake_input(trace: Trace, real: torch.Tensor, source: Source, dynamic: tuple[
         fake = static_fake(mode, real, trace.environment.storages)
         if fake is None:
             fake = mode.from_tensor(real, static_shapes=True, source=torch_source(source), trace=False)
+    elif (told := told_fake(trace, real, source)) is not None:
+        return told
     else:
         fake = _symbolic_fake(trace, real, source, dynamic)
         for dimension, size in enumerate(fake.shape):
@@ -174,6 +179,20 @@ def fake_input(trace: Trace, real: torch.Tensor, source: Source, dynamic: tuple[
             _name_symbol(trace, stride, StrideOf(source, dimension), real.stride(dimension))
         _name_symbol(trace, fake.storage_offset(), OffsetOf(source), real.storage_offset())
     return fake
+
+
+def told_fake(trace: Trace, real: torch.Tensor, source: Source) -> torch.Tensor | None:
+    """The fake of an ordinary tensor whose sizes are known to follow from numbers that are passed in."""
+    if trace.examples is None or source not in trace.examples.values or real.storage_offset() or not is_ordinary(real):
+        return None
+    storage = real.untyped_storage()._cdata
+    layout = trace.examples.layout(trace, real, source) if storage not in trace.environment.storages else None
+    if layout is None:
+        return None
+    with torch.no_grad():
+        elem = torch.empty_strided(*layout, dtype=real.dtype, device="meta")
+    trace.environment.storages[storage] = elem.untyped_storage()
+    return like_in_history(trace.environment.mode, real, elem)
 
 
 def _symbolic_fake(trace: Trace, real: torch.Tensor, source: Source, dynamic: tuple[bool, ...]) -> torch.Tensor:
@@ -305,16 +324,21 @@ def may_vary(trace: Trace, real: int | float, source: Source) -> bool:
     """Whether a number is to be symbolic. 0, 1 and what is not finite mean too much to be left open."""
     if trace.options.dynamic is False or real in (0, 1) or not abs(real) <= LARGEST:
         return False
+    if trace.examples is not None and trace.examples.varies(source):
+        return True
     if trace.hints.get(source.describe()) is not None:
         return True
-    return trace.options.dynamic is True and type(real) is int and is_argument(source)
+    return trace.options.dynamic is True and type(real) is int and is_argument(trace, source)
 
 
-def is_argument(source: Source) -> bool:
-    """Whether a number is passed in, as opposed to a setting of an object, which rarely varies."""
+def is_argument(trace: Trace, source: Source) -> bool:
+    """Whether a number is passed in, as opposed to a setting of an object, which rarely varies.
+
+    What ``forward`` leaves for ``backward`` is passed on.
+    """
     while isinstance(source, Item):
         source = source.base
-    return not isinstance(source, InstanceAttribute | Attribute)
+    return not isinstance(source, InstanceAttribute | Attribute) or source.base in trace.contexts
 
 
 def new_symbol(trace: Trace, real: int | float, source: Source) -> object:

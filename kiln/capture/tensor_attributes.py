@@ -97,6 +97,8 @@ def tensor_grad(trace: Trace, info: TensorInfo) -> object:
         if info.fake.grad is None and (info.fake.is_leaf or info.fake.retains_grad):
             return None
         raise trace.fail("reading .grad of a tensor made inside the compiled function")
+    if trace.deferred and not info.real.is_leaf:  # type: ignore[attr-defined]
+        raise trace.fail("reading .grad of a tensor that a backward pass may be about to set")
     return wrap(trace, info.real.grad, Attribute(info.source, "grad"))
 
 
@@ -138,6 +140,8 @@ def set_data(trace: Trace, info: TensorInfo, value: object) -> None:
     plain = isinstance(value, torch.Tensor) and value.device == info.fake.device  # type: ignore[attr-defined]
     if not plain or trace.protected or info.kind not in (torch.Tensor, torch.nn.Parameter):
         raise trace.fail("assigning to .data of a tensor here", "do it outside the compiled function")
+    trace.memory.clear()  # the fake gets other memory now
+    trace.placed = 0
     record(trace, torch.ops.aten.set_data.default, (info.fake, value), {})
     if info.source is not None:
         trace.effects.append("assigning to .data changes a tensor from outside")

@@ -159,8 +159,12 @@ def shared_with(*tensors: torch.Tensor) -> tuple[int, ...]:
 def changed_inputs(trace: Trace, changed: list[torch.Tensor]) -> dict[int, TensorInfo]:
     """The graph's inputs that share memory with tensors that were changed."""
     keys = {storage_key(tensor) for tensor in changed}
-    inputs = [item for item in trace.inputs if isinstance(item, TensorInfo)]
-    return {id(item.fake): item for item in inputs if storage_key(item.fake) in keys}
+    for item in trace.inputs[trace.placed :]:
+        if isinstance(item, TensorInfo):
+            trace.memory.setdefault(storage_key(item.fake), []).append(item)  # type: ignore[arg-type]
+    trace.placed = len(trace.inputs)
+    found = [item for key in keys for item in trace.memory.get(key, ())]
+    return {id(item.fake): item for item in found}
 
 
 # Operations of torch that raise because of values; what raises because of shapes has raised on fakes already.

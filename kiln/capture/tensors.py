@@ -214,11 +214,21 @@ def run_fake(trace: Trace, function: object, args: tuple, kwargs: dict) -> objec
     trace.approximate |= rule is not None
     try:
         with trace.environment.mode, symbolic_kernels(trace):
+            if rule is None and type(function) is torch._ops.OpOverload and is_below_autograd(args):
+                from ..aot import quick  # which loads torch's fake tensors
+
+                return quick.run(function, args, kwargs)
             return (rule or function)(*args, **kwargs)  # type: ignore[operator]
     except (GraphBreak, Raised):
         raise
     except Exception as error:
         raise fake_failure(trace, function_name(function), error) from error
+
+
+def is_below_autograd(args: tuple) -> bool:
+    """Whether an operator does no more than its kernel: no history, no casts."""
+    recorded = torch.is_grad_enabled() and any(leaf.requires_grad for leaf in tensor_leaves(args))
+    return not recorded and not torch._C._is_any_autocast_enabled()
 
 
 def symbolic_kernels(trace: Trace) -> contextlib.AbstractContextManager[object]:

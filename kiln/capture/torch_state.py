@@ -87,6 +87,8 @@ def _state_setter(function):
         """Done now, so that what follows is traced in that state, and again by the graph at run time."""
         args = tuple([concrete(trace, arg) for arg in args])
         kwargs = {key: concrete(trace, value) for key, value in kwargs.items()}
+        if function is torch._C._set_grad_enabled and args == (torch.is_grad_enabled(),):
+            return None  # as it is, which is assumed
         result = function(*args, **kwargs)
         trace.graph.call_function(function, args, kwargs)
         trace.state_changed = True

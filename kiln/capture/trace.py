@@ -22,7 +22,6 @@ from .fakes import make_mode
 from .guards import GuardSet, plain
 from .hints import Hints
 from .source import Attribute, GlobalsOf, Identity, InstanceAttribute, Item, Pinned, Source
-from .stealing import stolen_names
 from .values import DELETED, GraphBreak, Kind, Lazy, Place, Raised, Record, TensorInfo, Trampoline
 
 if TYPE_CHECKING:
@@ -55,15 +54,19 @@ class Trace:
     """One attempt at capturing one frame."""
 
     def __init__(self, function: types.FunctionType, options: Options, hints: Hints):
+        from .stealing import consumed  # which needs this file
+
         self.function = function
         self.options = options
         self.hints = hints  # what varied between calls
-        self.stolen = stolen_names(function)  # parameters whose lists the graph consumes (stealing.py)
+        self.stolen, self.examples = consumed(function)  # lists that the graph consumes, and what is told of items
         self.deferred: list[tuple[object, tuple, dict]] = []  # calls to be made after the graph (deferring.py)
         self.guards = GuardSet()
         self.graph = torch.fx.Graph()
         self.tensors: dict[int, TensorInfo] = {}
         self.inputs: list[TensorInfo | SymbolInput | ObjectInput] = []
+        self.memory: dict[int, list[TensorInfo]] = {}  # inputs by the memory of their fakes, the first so many of them
+        self.placed = 0
         self.numbered: dict[tuple[str, int], int] = {}  # tensors and memory from outside (input_state.py)
         self.by_real: dict[int, Record] = {}
         self.by_shadow: dict[int, Record] = {}
@@ -136,6 +139,7 @@ class Trace:
             frame.locals.clear()
             frame.cells.clear()
             frame.result = None
+        self.root.arguments.clear()
         self.keep.clear()
         self.inputs.clear()
         self.frames.clear()

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from ..capture.marks import fact
 from . import predictions, telling
 
 
@@ -42,6 +43,7 @@ class Departure:
         self.signature = walk.signature()
 
     @property
+    @fact
     def changed(self) -> bool:
         """Whether hooks came or went since the walk."""
         return self.walk.signature() != self.signature
@@ -93,5 +95,5 @@ class Departure:
         stop = self.stops[step]
         if stop.phase != "applied":
             self.leave(step, results, pending)
-        predictions.learn(type(self.walk.calls[stop.index].node), tuple(result is not None for result in results))
+        predictions.learn(type(self.walk.node(stop.index)), tuple(result is not None for result in results))
         self.leave(step, values, pending, results)

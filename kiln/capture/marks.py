@@ -1,0 +1,69 @@
+"""Marks by which functions of Kiln's own, called in captured code, tell capture how to take them.
+
+- *Deferred* functions give None and are not looked into: they are called after the graph has run, in order, with what
+  the graph made of their arguments. They must not change what captured code looks at.
+- *Facts* are properties that capture asks for and assumes, without looking how they are worked out: each call of the
+  compiled code asks again first. What captured code does to hooks may change one, and is done after the graph, so that
+  no fact is asked for after that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from .source import Computed
+
+if TYPE_CHECKING:
+    from .rebuild import Rebuilder
+    from .trace import Trace
+
+AnyCallable = TypeVar("AnyCallable", bound=Callable[..., Any])
+DEFERRED = "__kiln_deferred__"
+FACT = "__kiln_fact__"
+
+
+def deferred(function: AnyCallable) -> AnyCallable:
+    """Mark a function that is to be called after the graph."""
+    setattr(function, DEFERRED, True)
+    return function
+
+
+def fact(getter: AnyCallable) -> AnyCallable:
+    """Mark the getter of a property that is a fact."""
+    setattr(getter, FACT, True)
+    return getter
+
+
+def is_deferred(function: object) -> bool:
+    return getattr(function, DEFERRED, False) is True
+
+
+def is_fact(raw: property) -> bool:
+    return getattr(raw.fget, FACT, False) is True
+
+
+def defer(trace: Trace, function: object, args: tuple, kwargs: dict) -> None:
+    """Note a call of a deferred function."""
+    if trace.rehearsing:
+        raise trace.fail(f"a call to {function.__qualname__} here")  # type: ignore[attr-defined]
+    trace.deferred.append((function, args, kwargs))
+
+
+def write_deferred(r: Rebuilder, trace: Trace) -> None:
+    """The calls, after everything else that is written back."""
+    for function, args, kwargs in trace.deferred:
+        keywords = "".join(f"{name}={r.value(value)}, " for name, value in kwargs.items())
+        r.effects.append(f"{r.bind(function, function.__name__)}({r.items(args)}{keywords})")  # type: ignore[attr-defined]
+
+
+def load_fact(trace: Trace, owner: object, name: str, raw: property) -> object:
+    """Ask the real object, and assume the answer."""
+    record = trace.record_of(owner)
+    if record is None:
+        raise trace.fail(f"{name} of an object that was made here")
+    if trace.registrations or trace.removals or trace.handles:
+        raise trace.fail("a hook is registered or removed while a backward pass runs")
+    found = raw.fget(record.real)  # type: ignore[misc]
+    trace.guards.add(Computed(raw.fget, (record.source,)), "constant", found)  # type: ignore[arg-type]
+    return found

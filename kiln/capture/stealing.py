@@ -1,0 +1,176 @@
+"""Lists of tensors that a graph module consumes: the graph takes the whole list, and empties it.
+
+What runs a backward pass has the only references to most of the tensors that the pass needs, in a list. A graph module
+whose ``meta["locals_to_steal"]`` names that parameter promises that its caller has no more use for the list. Its graph
+then has one input for the list and takes the tensors out of it, so that each dies at its last use; a compiled call
+leaves the list empty. Tensors that are needed after the graph (to get their gradient) are kept apart before the call,
+in variables such as ``inputs_ref_0``.
+"""
+
+from __future__ import annotations
+
+import operator
+import types
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.fx
+
+from .examples import Examples
+from .source import Item, Local, Source
+from .values import Kind, TensorInfo
+
+if TYPE_CHECKING:
+    from .rebuild import Rebuilder
+    from .trace import Trace
+
+META = "locals_to_steal"
+MARK = "__kiln_steals__"
+
+
+def set_locals_to_steal(module: object, names: Iterable[str]) -> None:
+    """Let compiled calls of a graph module consume the lists that these parameters hold."""
+    if isinstance(module, torch.fx.GraphModule):
+        module.meta[META] = list(names)
+
+
+def get_locals_to_steal(module: object) -> list[str]:
+    """The parameters whose lists a graph module consumes."""
+    return list(module.meta.get(META, ())) if isinstance(module, torch.fx.GraphModule) else []
+
+
+def stealing_forward(module: torch.nn.Module) -> types.FunctionType | None:
+    """The function to compile for a graph module that consumes lists: its own, with nothing around it."""
+    names = get_locals_to_steal(module)
+    function = vars(type(module)).get("forward")
+    hooked = module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module)
+    if not names or hooked or not isinstance(function, types.FunctionType):
+        return None
+    setattr(function, MARK, (tuple(names), Examples(module)))  # type: ignore[arg-type]
+    return function
+
+
+def consumed(function: types.FunctionType) -> tuple[tuple[str, ...], Examples | None]:
+    """The parameters whose lists a function consumes, and what is known of the items of its lists."""
+    return getattr(function, MARK, ((), None))
+
+
+# -- in a trace -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class StolenInput:
+    """A list as a graph input."""
+
+    source: Source
+    node: torch.fx.Node
+    value: list[Any]  # of the fakes, None where the program looked at nothing
+
+
+def lists_to_steal(trace: Trace, rebuilder: Rebuilder) -> list[str]:
+    """The lists that the graph may have: looked at, unchanged, and of no more use after it."""
+    found = []
+    for name in trace.stolen:
+        record = next((one for one in trace.by_shadow.values() if one.source == Local(name)), None)
+        unchanged = record is not None and record.kind is Kind.LIST and type(record.real) is list
+        if unchanged and name not in rebuilder.kept:
+            found.append(name)
+    return found
+
+
+def steal(trace: Trace, names: Sequence[str], inputs: list[Any]) -> list[Any]:
+    """Have the graph take its inputs out of the lists; gives the inputs that it then has."""
+    for name in names:
+        inputs = steal_list(trace, Local(name), inputs)
+    return inputs
+
+
+def steal_list(trace: Trace, source: Local, inputs: list[Any]) -> list[Any]:
+    items = [item for item in inputs if isinstance(item, TensorInfo) and is_item(item.source, source)]
+    if not items:
+        return inputs
+    graph, record = trace.graph, next(one for one in trace.by_shadow.values() if one.source == source)
+    fakes: list[Any] = [None] * len(record.items)  # type: ignore[arg-type]
+    with graph.inserting_before(next(iter(graph.nodes))):
+        node = graph.placeholder(f"l_{source.name}")
+    node.target = node.name
+    last = next(one for one in reversed(list(graph.nodes)) if one.op == "placeholder")
+    for item in items:
+        place: int = item.source.key  # type: ignore[union-attr, assignment]
+        with graph.inserting_after(last):
+            last = graph.call_function(operator.getitem, (node, place))
+        last.meta = item.node.meta  # type: ignore[attr-defined]
+        item.node.replace_all_uses_with(last)  # type: ignore[attr-defined]
+        graph.erase_node(item.node)  # type: ignore[arg-type]
+        item.node = last
+        fakes[place] = item.fake
+    with graph.inserting_after(last):
+        graph.call_method("clear", (node,))
+    node.meta["example_value"] = fakes
+    taken = set(map(id, items))
+    return [StolenInput(source, node, fakes), *(item for item in inputs if id(item) not in taken)]
+
+
+def is_item(source: object, base: Source) -> bool:
+    return type(source) is Item and source.base == base and type(source.key) is int  # type: ignore[attr-defined]
+
+
+def emptying(graph: Callable[..., Any], places: tuple[int, ...]) -> Callable[..., Any]:
+    """A graph that leaves these of its arguments empty, whatever its backend makes of them."""
+
+    def run(*arguments: Any) -> Any:
+        try:
+            return graph(*arguments)
+        finally:
+            for place in places:
+                arguments[place].clear()
+
+    return run
+
+
+# -- for backends that want tensors ----------------------------------------------------------------------------------
+
+
+def list_places(module: torch.fx.GraphModule) -> list[int]:
+    """Which inputs of a graph are lists that it empties."""
+    placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
+    return [place for place, node in enumerate(placeholders) if isinstance(node.meta.get("example_value"), list)]
+
+
+def spread(module: torch.fx.GraphModule, examples: Sequence[Any]) -> tuple[torch.fx.GraphModule, list[Any], list[Any]]:
+    """The graph with an input for each tensor in place of lists, example inputs for it, and where each comes from.
+
+    A place is the number of an input, or (its number, the item of the list).
+    """
+    graph = torch.fx.Graph()
+    known: dict[torch.fx.Node, torch.fx.Node] = {}
+    inputs: list[Any] = []
+    places: list[Any] = []
+
+    def add(node: torch.fx.Node, example: Any, place: Any) -> None:
+        made = known[node] = graph.placeholder(node.name)
+        made.meta = dict(node.meta)
+        inputs.append(example)
+        places.append(place)
+
+    lists: list[torch.fx.Node] = []
+    number = 0
+    for node in module.graph.nodes:
+        if node.op != "placeholder":
+            continue
+        example = examples[number]
+        if isinstance(example, list):
+            lists.append(node)
+            for user in list(node.users):
+                if user.target is operator.getitem:
+                    add(user, example[user.args[1]], (number, user.args[1]))
+        else:
+            add(node, example, number)
+        number += 1
+    for node in module.graph.nodes:
+        if node.op == "placeholder" or node in known or any(each in lists for each in node.all_input_nodes):
+            continue
+        known[node] = graph.node_copy(node, known.__getitem__)
+    return torch.fx.GraphModule(module, graph, type(module).__name__), inputs, places
