@@ -91,7 +91,7 @@ class _Installed:
             raise
 
     def _put_there(self, finder: Any) -> None:
-        from . import counting, names
+        from . import counting, engine, names
         from .standins import ALWAYS_THERE, ROOTS
 
         finder.return_modules()
@@ -101,11 +101,13 @@ class _Installed:
         for owner, own, value in names.replacements():
             setattr(owner, own, value)
         counting.start()
+        engine.start()
 
     def remove(self) -> None:
-        from . import counting, dynamo
+        from . import counting, dynamo, engine
 
         counting.stop()
+        engine.stop()
         for owner, own, value in self.replaced:
             if value is not _ABSENT:
                 setattr(owner, own, value)

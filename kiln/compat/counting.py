@@ -16,6 +16,7 @@ FOLLOWING: dict[str, list[tuple[str, str | None]]] = {
     "breaks": [("graph_break", None)],
     "skips": [("graph_break", None)],
     "recompiles": [("recompiles", None)],
+    "engine captures": [("compiled_autograd", "captures")],
 }
 
 

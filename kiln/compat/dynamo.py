@@ -66,6 +66,11 @@ def lookup(backend: Any) -> Any:
     return lookup_backend(find_backend(backend))
 
 
+def compile_graph(gm: Any, example_inputs: Any, options: Any = None) -> Any:
+    """``torch._inductor.compile``: Kiln's default backend, which takes none of torch's options."""
+    return lookup_backend(DEFAULT_BACKEND)(gm, example_inputs)
+
+
 def backends(exclude_tags: Any = ()) -> list[str]:
     """``torch._dynamo.list_backends``; Kiln's backends have no tags."""
     return list_backends()

@@ -15,8 +15,10 @@ from typing import Any
 import torch
 
 from .. import api, exc, modules
+from ..capture.stealing import get_locals_to_steal, set_locals_to_steal
 from ..capture.values import words
-from . import aot, counting, dynamo, generations, internals, settings, sources, testing
+from ..engine.trace_wrapped import make_operator
+from . import aot, counting, dynamo, engine, generations, internals, settings, sources, testing
 from .missing import later, source_file
 from .standins import make_standin
 
@@ -123,7 +125,8 @@ CONTENTS: dict[str, dict[str, Any] | Callable[[], dict[str, Any]]] = {
         "clone_input": testing.clone_input,
         "counters": counting.counters,
         "same": testing.same,
-        "set_locals_to_steal": later("engine"),
+        "get_locals_to_steal": get_locals_to_steal,
+        "set_locals_to_steal": set_locals_to_steal,
     },
     "torch._dynamo.exc": {
         "BackendCompilerFailed": exc.BackendError,
@@ -140,18 +143,9 @@ CONTENTS: dict[str, dict[str, Any] | Callable[[], dict[str, Any]]] = {
         "unimplemented": internals.unimplemented,
     },
     "torch._dynamo.convert_frame": {"register_bytecode_hook": later("engine")},
-    "torch._dynamo.compiled_autograd": {
-        "enable": later("engine"),
-        "_enable": later("engine"),
-        "disable": internals.nothing,
-        "_disable": internals.nothing,
-        "reset": lambda: None,
-        "compiled_autograd_enabled": False,
-        "in_compiled_autograd_region": False,
-        "AutogradCompilerInstance": later("engine"),
-    },
+    "torch._dynamo.compiled_autograd": engine.ROWS,
     "torch._dynamo._trace_wrapped_higher_order_op": {
-        "trace_wrapped": later("engine"),
+        "trace_wrapped": make_operator("torch._dynamo._trace_wrapped_higher_order_op"),
         "TransformGetItemToIndex": internals.TransformGetItemToIndex,
     },
     "torch._dynamo.source": {name: value for name, value in vars(sources).items() if name[:1].isalpha()},
@@ -161,7 +155,7 @@ CONTENTS: dict[str, dict[str, Any] | Callable[[], dict[str, Any]]] = {
     "torch._functorch.partitioners": aot.ROWS,
     "torch._functorch.compilers": aot.ROWS,
     "functorch.compile": aot.ROWS,
-    "torch._inductor": {"compile": later("codegen"), "aot_compile": later("codegen")},
+    "torch._inductor": {"compile": dynamo.compile_graph, "aot_compile": later("codegen")},
     "torch._inductor.fx_passes.dedupe_symint_uses": {"dedupe_symints": lambda graph: None},  # only tidies up
     "torch._inductor.compile_fx": {"compile_fx": later("codegen"), "compile_fx_inner": later("codegen")},
     "torch._inductor.metrics": internals.METRICS_ROWS,

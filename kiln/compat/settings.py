@@ -17,7 +17,7 @@ from typing import Any
 from torch._functorch import config as torch_functorch_config
 
 from ..config import config as kiln_config
-from .missing import _NOTHING, evaluated, not_available, outline
+from .missing import _NOTHING, evaluated, outline
 
 
 class Setting:
@@ -34,21 +34,6 @@ class Setting:
     def write(self, value: Any) -> None:
         kind = type(getattr(kiln_config, self.name))  # torch takes 1 for True
         setattr(kiln_config, self.name, kind(not value if self.inverted else value))
-
-
-class SettingToCome(Setting):
-    """A switch for something that Kiln is to get: it is off, and switching it on says so."""
-
-    def __init__(self, name: str, topic: str):
-        super().__init__(name)
-        self.topic = topic
-
-    def read(self) -> bool:
-        return False
-
-    def write(self, value: Any) -> None:
-        if value:
-            raise not_available(self.name, self.topic)
 
 
 class ConfigModule(types.ModuleType):
@@ -192,7 +177,7 @@ DYNAMO_SETTINGS = {
     "suppress_errors": Setting("suppress_errors"),
     "automatic_dynamic_shapes": Setting("automatic_dynamic"),
     "skip_nnmodule_hook_guards": Setting("guard_module_hooks", inverted=True),
-    "compiled_autograd": SettingToCome("torch._dynamo.config.compiled_autograd", "engine"),
+    "compiled_autograd": Setting("compiled_autograd"),
 }
 
 # What Kiln always does, and what programs may change all the same.

@@ -37,12 +37,21 @@ def is_below_roots(name: str) -> bool:
     return any(name == root or name.startswith(root + ".") for root in ROOTS)
 
 
+class Live:
+    """A row whose value is asked for each time it is read."""
+
+    def __init__(self, read: Callable[[], Any]):
+        self.read = read
+
+
 def make_standin(name: str, contents: dict[str, Any]) -> types.ModuleType:
     """A module with these names; for others that torch's module has, placeholders; for the rest, no attribute."""
     module = types.ModuleType(name, f"Kiln's stand-in for {name}.")
+    live = {own: value for own, value in contents.items() if isinstance(value, Live)}
     for own, value in contents.items():
-        module.__dict__[own] = value(f"{name}.{own}") if is_later(value) else value
-    module.__dict__["__getattr__"] = fallback(name, module)
+        if own not in live:
+            module.__dict__[own] = value(f"{name}.{own}") if is_later(value) else value
+    module.__dict__["__getattr__"] = fallback(name, module, live)
     return module
 
 
@@ -50,10 +59,12 @@ def is_later(value: Any) -> bool:
     return getattr(value, "func", None) is Missing
 
 
-def fallback(name: str, module: types.ModuleType) -> Callable[[str], Any]:
+def fallback(name: str, module: types.ModuleType, live: dict[str, Live]) -> Callable[[str], Any]:
     """The ``__getattr__`` of a stand-in."""
 
     def __getattr__(attribute: str) -> Any:
+        if attribute in live:
+            return live[attribute].read()
         if attribute.startswith("__"):
             raise AttributeError(f"module {name!r} has no attribute {attribute!r}")
         below = f"{name}.{attribute}"

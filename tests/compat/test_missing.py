@@ -14,12 +14,7 @@ from kiln.compat.missing import evaluated, outline
 PENDING = [
     ("torch._functorch.partitioners", "draw_graph", "torch's own compiler"),
     ("functorch.compile", "ts_compile", "torch's own compiler"),
-    ("torch._dynamo.compiled_autograd", "enable", "compiled backward"),
-    ("torch._dynamo.compiled_autograd", "AutogradCompilerInstance", "compiled backward"),
-    ("torch._dynamo._trace_wrapped_higher_order_op", "trace_wrapped", "compiled backward"),
-    ("torch._dynamo.utils", "set_locals_to_steal", "compiled backward"),
     ("torch._dynamo.convert_frame", "register_bytecode_hook", "compiled backward"),
-    ("torch._inductor", "compile", "code generation"),
     ("torch._inductor.compile_fx", "compile_fx", "code generation"),
     ("torch._dynamo.symbolic_convert", "InstructionTranslator", "torch's own compiler"),
     ("torch._dynamo.bytecode_transformation", "transform_code_object", "torch's own compiler"),
@@ -68,9 +63,9 @@ def test_naming_in_programs_is_no_use(installed):
     assert not isinstance(1, translator) and issubclass(Own, translator) and typing.get_type_hints(annotated)
     with contextlib.suppress(error):
         raise error
-    missing = torch._dynamo.compiled_autograd.enable
-    assert repr(missing).startswith("<torch._dynamo.compiled_autograd.enable")
-    assert missing.__name__ == "enable" and not hasattr(missing, "__wrapped__")
+    missing = torch._inductor.compile_fx.compile_fx
+    assert repr(missing).startswith("<torch._inductor.compile_fx.compile_fx")
+    assert missing.__name__ == "compile_fx" and not hasattr(missing, "__wrapped__")
     with pytest.raises(kiln.exc.NotAvailable):
         _ = missing.attribute
     with pytest.raises(kiln.exc.NotAvailable):

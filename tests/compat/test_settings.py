@@ -79,16 +79,6 @@ def test_what_is_restored_after_an_error():
     assert kiln.config.recompile_limit == 8 and torch._dynamo.config.verbose is not 5  # noqa: F632
 
 
-def test_a_switch_for_what_is_to_come():
-    config = torch._dynamo.config
-    config.compiled_autograd = False
-    with pytest.raises(kiln.exc.NotAvailable, match="compiled_autograd"), config.patch(compiled_autograd=True):
-        raise AssertionError("it was switched on")
-    with pytest.raises(kiln.exc.NotAvailable):
-        config.compiled_autograd = True
-    assert config.compiled_autograd is False
-
-
 def test_defaults_are_torchs():
     config = torch._dynamo.config
     assert config.fake_tensor_cache_enabled is True and config.error_on_nested_fx_trace is True

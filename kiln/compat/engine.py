@@ -1,0 +1,123 @@
+"""``torch._dynamo.compiled_autograd``: Kiln's engine under torch's names, with torch's loggers."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.fx
+
+from .. import compiled_autograd
+from ..capture.fakes import make_mode
+from ..capture.stealing import set_locals_to_steal
+from ..engine import runtime, telling
+from ..engine.recorder import Recorder
+from ..engine.sizes import Sizes
+from .dynamo import check_accepted
+from .standins import Live
+
+
+def enable(compiler_fn: Any, dynamic: bool = True, **accepted: Any) -> compiled_autograd.enable:
+    """``compiled_autograd.enable``, and ``_enable`` in later releases; sizes that vary become symbolic in any case."""
+    accepted.pop("ignore_active_disable_ctx", None)  # the innermost block counts
+    check_accepted("torch._dynamo.compiled_autograd.enable", accepted)
+    return compiled_autograd.enable(compiler_fn)
+
+
+# -- logs -----------------------------------------------------------------------------------------------------------
+
+MODULE, VERBOSE = "torch._dynamo.compiled_autograd", "compiled_autograd_verbose"
+
+
+@functools.cache
+def logger(artefact: str) -> logging.Logger:
+    return torch._logging._internal.getArtifactLogger(MODULE, artefact)
+
+
+class Logs:
+    """Passes on to ``torch._logging``: graphs to ``compiled_autograd``, everything to ``compiled_autograd_verbose``."""
+
+    def asks(self) -> bool:
+        return any(logger(name).isEnabledFor(logging.DEBUG) for name in ("compiled_autograd", VERBOSE))
+
+    def tell(self, kind: str, text: str) -> None:
+        if kind == "graph":
+            logger("compiled_autograd").debug("%s", text)
+        logger(VERBOSE).debug("%s", text)
+
+
+_logs = Logs()
+
+
+def start() -> None:
+    telling.listeners.append(_logs)
+
+
+def stop() -> None:
+    if _logs in telling.listeners:
+        telling.listeners.remove(_logs)
+
+
+# -- a graph written by hand ----------------------------------------------------------------------------------------
+
+
+class OpenRecorder(Recorder):  # type: ignore[no-untyped-call]
+    """Knows the operator by which torch's graphs of backward passes accumulate."""
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function is torch.ops.inductor.accumulate_grad_.default:
+            self.emit(runtime.accumulate_grad_, (*self.nodes_of(args), False), {}, None)
+            return None
+        return super().__torch_dispatch__(function, types, args, kwargs)
+
+
+class AutogradCompilerInstance:
+    """``compiled_autograd.AutogradCompilerInstance``: what is done between its two calls becomes a backward graph."""
+
+    def __init__(self, compiler_fn: Callable[[torch.fx.GraphModule], Any]) -> None:
+        self.compiler_fn = compiler_fn
+        self.block = contextlib.ExitStack()
+
+    def begin_capture(self, inputs: Sequence[torch.Tensor], sizes: Sequence[int]) -> tuple[list[Any], list[Any]]:
+        """Stand-ins for the inputs, and symbols for the sizes. All that runs from here on is recorded."""
+        numbers = Sizes(sizes, frozenset(range(len(sizes))))
+        mode = make_mode(shape_env=numbers.environment)
+        stand_ins = [mode.from_tensor(tensor, static_shapes=True) for tensor in inputs]
+        self.recorder = OpenRecorder()
+        self.block.enter_context(torch.no_grad())
+        self.block.enter_context(mode)
+        self.block.enter_context(self.recorder)
+        for place, number in enumerate(numbers.symbols()):
+            self.recorder.numbers.add_input(number, self.recorder.item("sizes", place, number))
+        for place, stand_in in enumerate(stand_ins):
+            self.recorder.bind(stand_in, self.recorder.item("inputs", place, stand_in))
+        return stand_ins, numbers.values
+
+    def end_capture(self, outputs: Any) -> tuple[Callable[..., Any], Any]:
+        """How to call the compiled graph, and the compiled graph."""
+        with self.block:
+            graph = self.recorder.finish(outputs if isinstance(outputs, (tuple, list)) else [outputs])
+        module = torch.fx.GraphModule(torch.nn.Module(), graph, "CompiledAutograd")
+        set_locals_to_steal(module, ["inputs"])
+        return call, self.compiler_fn(module)
+
+
+def call(compiled_fn: Callable[..., Any], inputs: Any, sizes: Any, hooks: Any) -> Any:
+    """Run a compiled graph."""
+    return compiled_fn(inputs, sizes, hooks)
+
+
+ROWS: dict[str, Any] = {
+    "enable": enable,
+    "_enable": enable,
+    "disable": compiled_autograd.disable,
+    "_disable": compiled_autograd.disable,
+    "reset": compiled_autograd.reset,
+    "AutogradCompilerInstance": AutogradCompilerInstance,
+    "compiled_autograd_enabled": Live(compiled_autograd.enabled),
+    "in_compiled_autograd_region": False,  # hooks see what they see in eager
+}
