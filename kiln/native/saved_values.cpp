@@ -57,11 +57,12 @@ Visit find_in(const KnownType* types, size_t count, std::string_view mangled) {
   return nullptr;
 }
 
-Visit find(const std::type_info& type) {
-  std::string_view mangled = type.name();
+Visit find(Node& node) {
+  std::string_view mangled = typeid(node).name();
   if (Visit found = find_in(known_by_hand, std::size(known_by_hand), mangled)) return found;
   if (Visit found = find_in(generated_types, generated_type_count, mangled)) return found;
-  return is_custom_function(mangled) ? visit_custom_function : visit_unknown;
+  if (is_custom_function(mangled)) return visit_custom_function;
+  return dynamic_cast<KeepsNothing*>(&node) ? visit_nothing : visit_unknown;
 }
 
 }  // namespace
@@ -85,7 +86,7 @@ bool visit_saved(Node& node, SavedVisitor& visitor) {
   static ska::flat_hash_map<const std::type_info*, Visit> seen;
   const std::type_info* type = &typeid(node);
   auto place = seen.find(type);
-  if (place == seen.end()) place = seen.emplace(type, find(*type)).first;
+  if (place == seen.end()) place = seen.emplace(type, find(node)).first;
   return place->second(node, visitor);
 }
 
