@@ -21,6 +21,14 @@ if TYPE_CHECKING:
     from .dispatch import FrameCache
 
 ROUTES = "__kiln_routes__"  # in the dictionary of a function: its routes live as long as it does, and no longer
+CALLING_BACK = (
+    "torch.nn.modules",
+    "torch.optim",
+    "torch.autograd.function",
+    "torch.utils.hooks",
+    "kiln.engine.runtime",
+)
+"""Modules of torch's and Kiln's own with computations of their own, or calls of the user's functions."""
 LOOKS_AT_FRAMES = words("_getframe currentframe getouterframes extract_stack format_stack print_stack")
 
 
@@ -107,7 +115,7 @@ def worth_compiling(function: types.FunctionType) -> bool:
     module = function.__module__ or ""
     if getattr(function, "_kiln_disabled", False) or function.__code__ in TRANSPARENT:
         return False
-    if module.split(".", 1)[0] in ("torch", "kiln") and not module.startswith(("torch.nn.modules", "torch.optim")):
+    if module.split(".", 1)[0] in ("torch", "kiln") and not module.startswith(CALLING_BACK):
         return False
     if module == "copy" or function.__name__ == "__deepcopy__":
         return False  # what is copied already is known by its id, and Kiln's stand-ins have others
