@@ -128,13 +128,15 @@ class Cache:
 def owners_of_sizes(walk: Any) -> dict[int, int]:
     """The number of the node that each size belongs to: that of its gradients, what it saved, or its variable."""
     owners: dict[int, int] = collections.defaultdict(int)
+    tensors = walk.tensors
     for call in walk.calls:
-        positions = [position for one in call.metadata for position in one[0]] + list(call.saved_sizes)
+        positions = [position for one in call.metadata if one is not None for position in one[0]]
+        positions += call.saved_sizes
         slots = [slot for slot in call.saved if slot is not None]
         slots += [call.variable] if call.variable is not None else []
         for slot in slots:
-            _, _, sizes, (kind, details) = walk.tensors[slot][:4]
-            positions += [*sizes, *(details if kind == "given" else ())]
+            tensor = tensors[slot]
+            positions += [*tensor.size, *(tensor.stride if isinstance(tensor.stride, list) else ())]
         for position in positions:
             owners.setdefault(position, call.index)
     return owners

@@ -63,7 +63,7 @@ def run_backward(
         """The rest of the pass, by torch."""
         given: tuple = ()
         if waiting:
-            roots = tuple(GradientEdge(walk.calls[index].node, number) for (index, number) in waiting)
+            roots = tuple(GradientEdge(walk.node(index), number) for (index, number) in waiting)
             given = by_torch(roots, tuple(waiting.values()), True)
         return [captured.get(place, given[place] if given else None) for place in range(outputs)]
 
@@ -82,8 +82,9 @@ UNUSED = (
 def run(entry: Entry, walk: Any, keep_graph: bool, finish: Any) -> Any:
     """Call the compiled graph inside a task of torch's engine: queued callbacks and the like are then torch's."""
     hooks = walk.hooks()
-    hooks[0] = Departure(walk, entry.stops, finish)
-    sizes = [walk.sizes[place] for place in entry.picks] if entry.picks else []
+    if entry.stops:
+        hooks[0] = Departure(walk, entry.stops, finish)
+    sizes = [*map(memoryview(walk.size_bytes).cast("q").__getitem__, entry.picks)] if entry.picks else []
     box = [walk.inputs(), sizes, hooks]
     del hooks
     if not keep_graph and not entry.stops:

@@ -52,7 +52,6 @@ class Departure:
         """Finish the pass without the graph; ``outputs`` are what the node at hand gave, if it ran."""
         stop = self.stops[step]
         telling.handed_over(f"the rest of a pass, left at {self.walk.calls[stop.index].name}")
-        self.walk.restore(stop.index)
         results = dict(zip(stop.captured, pending[len(stop.waiting) :], strict=True))
         waiting = dict(zip(stop.waiting, pending, strict=False))
         finished = self.finish_node(stop, list(values), None if outputs is None else list(outputs), results)

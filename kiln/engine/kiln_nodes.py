@@ -1,13 +1,132 @@
-"""Nodes that ``kiln.aot`` made: the graph of their backward becomes a part of the engine's."""
+"""Nodes that ``kiln.aot`` made: the graph of their backward becomes a part of the engine's.
+
+The graph for the gradients at hand (which come in, which are wanted) is the one that the node would run; its operations
+run on the trace's stand-ins one by one, and so are recorded like those of any other node. Hooks inside of it, which
+belong to a call and not to the graph, become calls of `runtime.py`'s functions, as hooks elsewhere.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
+import torch.fx
+from torch.utils._python_dispatch import _disable_current_modes
+
+from ..aot import autocasting, hooks
+from ..aot.compiling import Backwards
+from . import runtime
 from .refusal import Refused
+
+Node = torch.fx.Node
 
 
 def inline(tracer: Any, call: Any, values: list[Any]) -> Sequence[Any]:
     """Record the operations of the node's backward graph, and give its results."""
-    raise Refused("a node made by kiln.aot")
+    backward = tracer.walk.node(call.index).backward
+    if type(backward) is not Backwards:
+        raise Refused("a node of Kiln's whose backward is no graph")
+    defined = mask([value is not None for value in values])
+    needed = mask([edge is not None for edge in call.edges])
+    with _disable_current_modes():
+        found = backward.graph_for(defined, needed)
+    if found is None:
+        raise Refused(f"the backward of {call.name} cannot be compiled for these gradients")
+    module, places = found
+    numbers = [tracer.sizes.values[position] for position in call.saved_sizes]
+    saved = [None if slot is None else tracer.fake(slot) for slot in call.saved]
+    arguments = [*numbers, *saved, *map(laid_out, backward.layouts, values)]
+    with autocasting.under(()):
+        results = Inlining(tracer, call, backward).run(module, [arguments[place] for place in places])
+    outputs = results if backward.order is None else [results[place] for place in backward.order]
+    check_outputs(tracer, call, outputs)
+    if any(call.inner_hooks):
+        tracer.stay(call, "applied", outputs)
+    return outputs
+
+
+def mask(bits: Sequence[bool]) -> int:
+    return sum(1 << place for place, bit in enumerate(bits) if bit)
+
+
+def laid_out(layout: Any, gradient: torch.Tensor | None) -> torch.Tensor | None:
+    """A gradient with the strides that the graph was made for."""
+    return gradient if gradient is None or layout(gradient) else layout.laid_out(gradient)
+
+
+def check_outputs(tracer: Any, call: Any, outputs: Sequence[Any]) -> None:
+    """Gradients are what the nodes that they go to expect, unless somebody has replaced a tensor's data since."""
+    for edge, value in zip(call.edges, outputs, strict=True):
+        if edge is None or value is None:
+            continue
+        index, place = edge
+        known = tracer.calls[index].metadata[place]
+        if known is not None and (value.dtype != known[1] or tuple(value.shape) != tuple(tracer.sizes_at(known[0]))):
+            raise Refused(f"{call.name} gives a gradient that is to be converted")
+
+
+class Inlining:
+    """Runs the nodes of one backward graph."""
+
+    def __init__(self, tracer: Any, call: Any, backward: Backwards) -> None:
+        self.tracer, self.call, self.backward = tracer, call, backward
+        self.hooks: dict[Any, Callable[..., Any]] = {
+            hooks.run_hook: self.run_hook,
+            hooks.run_node_hook: self.run_node_hook,
+            hooks.run_node_prehook: self.run_node_prehook,
+        }
+
+    def run(self, module: torch.fx.GraphModule, arguments: Sequence[Any]) -> list[Any]:
+        values: dict[Node, Any] = {}
+        given = iter(arguments)
+        for node in module.graph.nodes:
+            if node.op == "placeholder":
+                values[node] = next(given)
+            elif node.op == "output":
+                return list(torch.fx.node.map_arg(node.args[0], values.__getitem__))
+            elif node.op == "call_function":
+                args, keywords = torch.fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
+                values[node] = self.call_function(node, args, keywords)
+            else:
+                raise Refused(f"{node.op} in a backward graph")
+        raise AssertionError("a graph without output")
+
+    def call_function(self, node: Node, args: tuple, keywords: dict[str, Any]) -> Any:
+        target: Any = node.target
+        if target in self.hooks:
+            return self.hooks[target](*args)
+        if isinstance(target, torch._ops.OpOverload) or not has_tensors((args, keywords)) or target is operator.getitem:
+            return target(*args, **keywords)
+        raise Refused(f"{getattr(target, '__name__', target)} in a backward graph")
+
+    # -- hooks ------------------------------------------------------------------------------------------------------
+
+    def slots(self, number: int) -> list[int]:
+        if number in self.backward.shared_hooks:
+            raise Refused("a hook for several tensors inside a compiled function")
+        return self.call.inner_hooks[number] or []
+
+    def run_hook(self, number: int, gradient: torch.Tensor) -> torch.Tensor:
+        for slot in self.slots(number):
+            gradient = self.tracer.call_user(runtime.call_inner_hook, slot, gradient)
+        return gradient
+
+    def run_node_hook(self, number: int, inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
+        for slot in self.slots(number):
+            inputs = self.tracer.call_user_tuple(runtime.call_inner_post_hook, slot, inputs, outputs)
+        return inputs
+
+    def run_node_prehook(self, number: int, outputs: Sequence[Any]) -> Sequence[Any]:
+        for slot in self.slots(number):
+            outputs = self.tracer.call_user_tuple(runtime.call_inner_pre_hook, slot, outputs)
+        return outputs
+
+
+def has_tensors(value: Any) -> bool:
+    if isinstance(value, (tuple, list)):
+        return any(map(has_tensors, value))
+    if isinstance(value, dict):
+        return any(map(has_tensors, value.values()))
+    return isinstance(value, torch.Tensor)

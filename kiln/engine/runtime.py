@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from .. import _native
+from .hooks import InnerHook
 
 Gradients = tuple[Tensor | None, ...]
 
@@ -56,6 +57,32 @@ def retain_grad(retain: Callable[[Tensor | None], None], gradient: Tensor | None
 
 
 retain_grad.__kiln_deferred__ = True  # type: ignore[attr-defined]
+
+
+def call_inner_hook(inner: InnerHook, gradient: Tensor) -> Tensor:
+    """A hook on a tensor inside a compiled function."""
+    return call_tensor_hook(inner.function, gradient) if inner.alive else gradient  # type: ignore[return-value]
+
+
+def call_inner_pre_hook(inner: InnerHook, gradients: Gradients) -> Gradients:
+    """A hook on a node inside a compiled function, before it."""
+    return none_as_zeros(call_pre_hook(inner.function, gradients), gradients) if inner.alive else gradients
+
+
+def call_inner_post_hook(inner: InnerHook, grad_inputs: Gradients, grad_outputs: Gradients) -> Gradients:
+    """A hook on a node inside a compiled function, after it."""
+    if not inner.alive:
+        return grad_inputs
+    return none_as_zeros(call_post_hook(inner.function, grad_inputs, grad_outputs), grad_inputs)
+
+
+def none_as_zeros(after: Gradients, before: Gradients) -> Gradients:
+    """A gradient that a hook took away is zeros for what follows in the compiled graph."""
+    found = []
+    for place in range(len(before)):
+        old, new = before[place], after[place]
+        found.append(torch.zeros_like(old) if new is None and old is not None else new)
+    return tuple(found)
 
 
 def replacements(hook: Callable[..., Any], result: Any, before: Gradients) -> Gradients:

@@ -50,10 +50,12 @@ class Tracer:
     results: dict[int, Any] = field(default_factory=dict)  # captured gradients by position
     stops: list[Stop] = field(default_factory=list)
     calls: list[Any] = field(default_factory=list)
+    tensors: list[Any] = field(default_factory=list)
 
     def run(self, outputs: int) -> Traced:
         """Trace it all; ``outputs`` gradients are asked for."""
         self.calls = self.walk.calls
+        self.tensors = self.walk.tensors
         mode = make_mode(shape_env=self.sizes.environment)
         with torch.no_grad(), mode, self.recorder:
             for place, number in enumerate(self.sizes.symbols()):
@@ -128,7 +130,7 @@ class Tracer:
 
     def apply_python(self, call: Any, values: Values) -> Values:
         """A backward written in Python: one gradient an edge, of the shape that the next node takes."""
-        kind = type(call.node)
+        kind = type(self.walk.node(call.index))
         context = self.hook(call.object)
         results = self.emit(runtime.call_backward, (context, *self.nodes(values)))
         predicted = predictions.predict(kind, len(call.edges))
@@ -141,7 +143,11 @@ class Tracer:
     def expect(self, call: Any, results: torch.fx.Node, place: int, edge: tuple[int, int]) -> torch.Tensor:
         """A gradient that Python gives, as the node at the end of the edge takes it."""
         index, number = edge
-        sizes, dtype, device = self.calls[index].metadata[number][:3]
+        metadata = self.calls[index].metadata[number]
+        if metadata is None:
+            raise Refused(f"{self.calls[index].name} does not tell what gradients it takes")
+        sizes, dtype, cast, device = metadata
+        dtype = cast or dtype
         fake = torch.ops.aten.empty.memory_format(self.sizes_at(sizes), dtype=dtype, device=device)
         self.forget(fake)
         given = self.emit(operator.getitem, (results, place))
@@ -216,8 +222,8 @@ class Tracer:
         """The stand-in for an input."""
         fake = self.fakes.get(slot)
         if fake is None:
-            fake = self.fakes[slot] = self.new_fake(self.walk.tensors[slot])
-            number = self.walk.tensors[slot].constant
+            fake = self.fakes[slot] = self.new_fake(self.tensors[slot])
+            number = self.tensors[slot].constant
             if number is not None:
                 self.recorder.plain_numbers[id(fake)] = number
             else:
@@ -225,8 +231,8 @@ class Tracer:
         return fake
 
     def new_fake(self, described: Any) -> torch.Tensor:
-        shape = self.sizes_at(described.sizes)
-        strides = self.strides_at(shape, described.strides)
+        shape = self.sizes_at(described.size)
+        strides = self.strides_at(shape, described.stride)
         fake = torch.ops.aten.empty_strided.default(shape, strides, dtype=described.dtype, device=described.device)
         self.forget(fake)
         return fake
@@ -234,16 +240,16 @@ class Tracer:
     def sizes_at(self, positions: Sequence[int]) -> list[Any]:
         return [self.sizes.values[position] for position in positions]
 
-    def strides_at(self, shape: list[Any], description: Any) -> list[Any]:
-        """Strides that the walk read, or that follow from an order of the dimensions, the innermost last."""
-        kind, details = description
-        if kind == "given":
-            return self.sizes_at(details)
+    def strides_at(self, shape: list[Any], description: tuple[int, ...] | list[int] | None) -> list[Any]:
+        """Strides that the walk read (a list of places), or that follow from an order of the dimensions."""
+        if isinstance(description, list):
+            return self.sizes_at(description)
         strides: list[Any] = [0] * len(shape)
         step: Any = 1
-        for dimension in reversed(details if kind == "permuted" else range(len(shape))):
+        for dimension in reversed(range(len(shape)) if description is None else description):
             strides[dimension] = step
-            step = step * torch.sym_max(shape[dimension], 1)
+            if not isinstance(shape[dimension], int) or shape[dimension] > 1:
+                step = step * shape[dimension]
         return strides
 
 
