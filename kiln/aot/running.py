@@ -12,8 +12,8 @@ import torch.fx
 from ..capture import checkpoints, registrations, torch_state
 from .hooks import run_hook, run_node_hook, run_node_prehook
 from .schemas import Unsupported
+from .stages import Edge, edge_of
 
-Edge = tuple[Any, int]
 PLACED = ("register_hook", "register_shared_hook", "register_post_accumulate_grad_hook", "retain_grad")
 
 
@@ -26,8 +26,14 @@ class Registration:
     edge: Edge
     number: int  # among the registrations
     place: tuple[str, int] | None = None
+    tensor: torch.Tensor | None = None  # whose place in autograd's graph it follows: a retained gradient moves along
 
     def settle(self, visible: dict[Edge, tuple[str, int]]) -> None:
+        if self.tensor is not None:
+            found = edge_of(self.tensor)
+            if found is None:
+                raise Unsupported("a retained gradient of a tensor that was detached in place")
+            self.edge = found
         if self.kind in PLACED:
             self.place = visible.get(self.edge)
 
@@ -107,9 +113,9 @@ class Runner:
     # -- hooks ------------------------------------------------------------------------------------------------------
 
     def register(self, kind: str, tensor: torch.Tensor, slot: SlotInput | None) -> Registration:
-        edge = torch.autograd.graph.get_gradient_edge(tensor)
-        index = slot.index if slot is not None else None
-        made = Registration(kind, index, (edge.node, edge.output_nr), len(self.registrations))
+        index, edge = slot.index if slot is not None else None, edge_of(tensor)
+        assert edge is not None  # capture registers nothing on what needs no gradient
+        made = Registration(kind, index, edge, len(self.registrations))
         self.registrations.append(made)
         return made
 
@@ -124,7 +130,7 @@ class Runner:
         self.register("register_post_accumulate_grad_hook", tensor, slot)
 
     def retain_grad(self, tensor: torch.Tensor) -> None:
-        self.register("retain_grad", tensor, None)
+        self.register("retain_grad", tensor, None).tensor = tensor
 
     def register_node_hook(self, tensor: torch.Tensor, slot: SlotInput) -> None:
         made = self.register("register_node_hook", tensor, slot)

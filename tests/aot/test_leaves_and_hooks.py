@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from kiln.testing import check
+import kiln
+from kiln.testing import check, same
 
 
 def hook_on_hidden_leaf(x, log):
@@ -170,3 +171,47 @@ def test_order_of_leaves(make, needed):
 
     report = check(setup=setup, calls=2, backend="aot_eager", fullgraph=True, graphs=1, rtol=1e-4, atol=1e-5)
     assert len(report.compiled.state) > 4
+
+
+def in_place(x):
+    y = x * 2
+    y.retain_grad()
+    y.mul_(3)
+    return y, (y * y).sum()
+
+
+def through_a_view(x):
+    y = x * 2
+    y.retain_grad()
+    y[0].mul_(3)
+    return y, (y * y).sum()
+
+
+def of_a_view_whose_base_changes(x):
+    base = x * 2
+    y = base[1:]
+    y.retain_grad()
+    base.mul_(3)
+    return y, (y * base[1:]).sum()
+
+
+def detached_later(x):
+    y = x * 2
+    y.retain_grad()
+    z = (y + 1).sum()
+    y.detach_()
+    return y, z
+
+
+@pytest.mark.parametrize("program", [in_place, through_a_view, of_a_view_whose_base_changes, detached_later])
+def test_a_retained_gradient_moves_along(program):
+    """It is that of the tensor as it is in the end, whatever was done in place since."""
+
+    def run(function):
+        x = torch.linspace(1, 2, 3).requires_grad_()
+        y, loss = function(x)
+        loss.backward()
+        return x.grad, y.grad
+
+    expected, seen = run(program), run(kiln.compile(program, backend="aot_eager", fullgraph=True))
+    assert same(expected, seen)
