@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 import torch.fx
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from .. import compiled_autograd
 from ..capture.fakes import make_mode
@@ -65,14 +66,31 @@ def stop() -> None:
 # -- a graph written by hand ----------------------------------------------------------------------------------------
 
 
-class OpenRecorder(Recorder):  # type: ignore[no-untyped-call]
-    """Knows the operator by which torch's graphs of backward passes accumulate."""
+class Accumulate:
+    """``torch.ops.inductor.accumulate_grad_``: adds to ``.grad``, in a graph written by hand or at once.
 
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if function is torch.ops.inductor.accumulate_grad_.default:
-            self.emit(runtime.accumulate_grad_, (*self.nodes_of(args), False), {}, None)
-            return None
-        return super().__torch_dispatch__(function, types, args, kwargs)
+    Torch's operator has got a third argument since; calls with that are torch's.
+    """
+
+    def __init__(self, own: Any) -> None:
+        self.own = own
+
+    def __call__(self, variable: torch.Tensor, *gradients: Any) -> Any:
+        if len(gradients) != 1:
+            return self.own(variable, *gradients)
+        mode = _get_current_dispatch_mode()
+        if isinstance(mode, Recorder):
+            mode.emit(runtime.add_to_grad, (*mode.nodes_of((variable, *gradients)), False), {}, None)
+        else:
+            runtime.add_to_grad(variable, gradients[0], False)
+        return None
+
+    @property
+    def default(self) -> Accumulate:
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.own, name)
 
 
 class AutogradCompilerInstance:
@@ -87,7 +105,7 @@ class AutogradCompilerInstance:
         numbers = Sizes(sizes, frozenset(range(len(sizes))))
         mode = make_mode(shape_env=numbers.environment)
         stand_ins = [mode.from_tensor(tensor, static_shapes=True) for tensor in inputs]
-        self.recorder = OpenRecorder()
+        self.recorder = Recorder()
         self.block.enter_context(torch.no_grad())
         self.block.enter_context(mode)
         self.block.enter_context(self.recorder)

@@ -23,9 +23,8 @@ from . import is_installed
 
 SITE = os.path.dirname(os.path.dirname(os.path.abspath(torch.__file__)))
 
-# What is to come, and what to do until then. A row of `names.py` that says ``later("engine")`` becomes the thing.
+# What is to come, and what to do until then. A row of `names.py` that says ``later("codegen")`` becomes the thing.
 TOPICS = {
-    "engine": ("the compiled backward pass", "leave it out: torch's own engine runs the backward, hooks and all"),
     "codegen": ("code generation", "leave backend= out, or use backend='eager'"),
 }
 NO_COUNTERPART = (

@@ -18,6 +18,7 @@ from .. import api, exc, modules
 from ..capture.stealing import get_locals_to_steal, set_locals_to_steal
 from ..capture.values import words
 from ..engine.trace_wrapped import make_operator
+from ..report.bytecode_hooks import register_bytecode_hook
 from . import aot, counting, dynamo, engine, generations, internals, settings, sources, testing
 from .missing import later, source_file
 from .standins import make_standin
@@ -142,7 +143,7 @@ CONTENTS: dict[str, dict[str, Any] | Callable[[], dict[str, Any]]] = {
         "UserErrorType": UserErrorType,
         "unimplemented": internals.unimplemented,
     },
-    "torch._dynamo.convert_frame": {"register_bytecode_hook": later("engine")},
+    "torch._dynamo.convert_frame": {"register_bytecode_hook": register_bytecode_hook},
     "torch._dynamo.compiled_autograd": engine.ROWS,
     "torch._dynamo._trace_wrapped_higher_order_op": {
         "trace_wrapped": make_operator("torch._dynamo._trace_wrapped_higher_order_op"),
@@ -213,4 +214,6 @@ def replacements() -> list[tuple[Any, str, Any]]:
     """What is replaced in torch where it is: owner, name, Kiln's."""
     packages = [importlib.import_module(name) for name in PACKAGES_ASKED]
     loading = [(package, "__getattr__", load_module(package.__name__)) for package in packages]
-    return [(torch, "compile", dynamo.compile), *loading]
+    operators = torch.ops.inductor
+    accumulate = engine.Accumulate(operators.accumulate_grad_)
+    return [(torch, "compile", dynamo.compile), (operators, "accumulate_grad_", accumulate), *loading]

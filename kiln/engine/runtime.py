@@ -277,8 +277,11 @@ def listed(size: Sequence[int]) -> str:
 
 def accumulate_grad_(variable: Tensor, gradient: Tensor | None, steal: bool) -> None:
     """What a leaf's node does. `steal`: nobody else has the gradient's memory, so that the leaf may keep it."""
-    if gradient is None or not variable.requires_grad:
-        return
+    if gradient is not None and variable.requires_grad:
+        add_to_grad(variable, gradient, steal)
+
+
+def add_to_grad(variable: Tensor, gradient: Tensor, steal: bool) -> None:
     present = variable.grad
     if present is None:
         if steal and fits_layout(gradient, variable):

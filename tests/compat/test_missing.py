@@ -14,7 +14,6 @@ from kiln.compat.missing import evaluated, outline
 PENDING = [
     ("torch._functorch.partitioners", "draw_graph", "torch's own compiler"),
     ("functorch.compile", "ts_compile", "torch's own compiler"),
-    ("torch._dynamo.convert_frame", "register_bytecode_hook", "compiled backward"),
     ("torch._inductor.compile_fx", "compile_fx", "code generation"),
     ("torch._dynamo.symbolic_convert", "InstructionTranslator", "torch's own compiler"),
     ("torch._dynamo.bytecode_transformation", "transform_code_object", "torch's own compiler"),
