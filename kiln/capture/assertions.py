@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
+from torch.testing._comparison import TensorLikePair
 
 from .._native import is_instance as isinstance
 from ..bytecode import Bytecode, Instruction
@@ -97,6 +98,14 @@ def rule_check_all(trace, args, kwargs):
         return call_function(trace, torch._check_tensor_all_with, args, kwargs)
     require(trace, record(trace, torch.all, (condition,), {}))
     return None
+
+
+@rule(TensorLikePair._compare_regular_values_close)
+def rule_compare_values(trace, args, kwargs):
+    """``torch.testing.assert_close``, where shapes and types are equal already: all that is left may only raise."""
+    left, right = (force(trace, value) for value in args[1:3])
+    options = {name: kwargs[name] for name in ("rtol", "atol", "equal_nan")}
+    require(trace, record(trace, torch.all, (record(trace, torch.isclose, (left, right), options),), {}))
 
 
 def raising_side(bytecode: Bytecode, instruction: Instruction) -> bool | None:

@@ -86,9 +86,9 @@ def call_rule(trace: Trace, rule: Callable, function: object, args: tuple, kwarg
 
 SKIPPED_MODULES = ("torch._dynamo", "torch._inductor", "torch.fx", "torch.jit", "torch._subclasses", "torch._guards")
 SKIPPED_MODULES += ("torch.distributed", "torch.onnx", "torch.export", "logging", "threading", "asyncio", "numpy")
-SKIPPED_MODULES += ("multiprocessing", "subprocess", "socket", "unittest", "_pytest", "pytest", "tqdm", "kiln.capture")
+SKIPPED_MODULES += ("multiprocessing", "subprocess", "socket", "unittest.mock", "_pytest", "pytest", "tqdm")
 SKIPPED_MODULES += ("random", "tempfile", "traceback", "linecache", "inspect", "pdb", "importlib", "gc", "weakref")
-SKIPPED_MODULES += ("warnings",)  # its filters are others while tracing (quiet.py)
+SKIPPED_MODULES += ("kiln.capture", "warnings")  # warnings: its filters are others while tracing (quiet.py)
 
 
 def call_function(trace: Trace, function: types.FunctionType, args: tuple, kwargs: dict) -> object:
