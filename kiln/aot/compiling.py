@@ -37,6 +37,7 @@ from .schemas import Unsupported
 from .sharing import Group, SharedInputs, Sharing
 
 Key = tuple[int, int] | tuple[int, int, autocasting.State]
+Graph = tuple[torch.fx.GraphModule, list[int]]  # with the places of what it takes
 autocast_is_on = autocasting.is_on
 
 
@@ -207,8 +208,11 @@ class Backwards:
         self.order = stage.order if stage.order != sorted(stage.order) else None
         self.first_source = sum(len(earlier.sources) for earlier in joint.stages[:number])
         self.layouts = [layout_of(root.value) for root in stage.roots]
-        self.has_hooks = any(r.slot is not None and r.place is None for r in joint.registrations)
+        inside = [r for r in joint.registrations if r.slot is not None and r.place is None]
+        self.has_hooks = bool(inside)
+        self.shared_hooks = {r.number for r in inside if r.kind == "register_shared_hook"}
         self.table: dict[Key, Boxed | None] = {}
+        self.graphs: dict[Key, Graph | None] = {}
 
     def __call__(self, defined: int, needed: int, saved: list[Any], gradients: list[Any], context: CallContext) -> Any:
         try:
@@ -241,15 +245,39 @@ class Backwards:
                 self.table[key] = autocasting.without(compiled) if compiled is not None and len(key) > 2 else compiled
             return self.table[key]
 
-    def compile(self, defined: int, needed: int, autocast: autocasting.State = ()) -> Boxed | None:
+    def compile(self, *key: Any) -> Boxed | None:
+        found = self.graph(*key)
+        if found is None:
+            return None
+        module, places = found
+        compiled = boxed(self.owner.call_compiler(self.owner.compilers.backward, module))
+        if places == list(range(self.number_count + len(self.used) + len(self.layouts))):
+            return compiled
+
+        def run(arguments: list[Any]) -> Any:
+            chosen = [arguments[place] for place in places]
+            arguments.clear()
+            return compiled(chosen)
+
+        return run
+
+    def graph_for(self, defined: int, needed: int) -> Graph | None:
+        """The graph for these gradients under the autocast that is active, not compiled; None where there is none.
+
+        What it takes, and where that is among saved numbers, saved tensors and gradients.
+        """
+        key = self.key(defined, needed)
+        with self.owner.lock:
+            if key not in self.graphs:
+                self.graphs[key] = self.graph(*key)
+            return self.graphs[key]
+
+    def graph(self, defined: int, needed: int, autocast: autocasting.State = ()) -> Graph | None:
         owner = self.owner
         if self.order is not None:
             needed = by_source(needed, self.order)
         if (defined, needed, autocast) == (self.all_defined, self.all_needed, ()):
-            if self.given is None:
-                return boxed(owner.call_compiler(owner.compilers.backward, self.module))
-            compiled = boxed(owner.call_compiler(owner.compilers.backward, self.module))
-            return self.choosing(compiled, self.given)
+            return self.module, self.own_places()
         try:
             with heard(), without_grad_context(owner):
                 joint = owner.trace(Pattern(self.number, defined, needed, autocast))
@@ -261,29 +289,26 @@ class Backwards:
             return None  # the guards of this entry are written already
         return self.fit(module, joint)
 
-    def choosing(self, compiled: Boxed, given: list[int]) -> Boxed:
+    def own_places(self) -> list[int]:
         """The stage's own part of what is given: all numbers, the saved tensors that it has, its gradients."""
-        places = [
-            place if place < self.number_count else self.number_count + self.used.index(place - self.number_count)
-            for place in given
-        ]
         first = self.number_count + len(self.used)
+        gradients = list(range(first, first + len(self.layouts)))
+        if self.given is None:
+            return [*range(first), *gradients]
+        return [*(self.place_of(place) for place in self.given), *gradients]
 
-        def run(arguments: list[Any]) -> Any:
-            chosen = [arguments[place] for place in places] + arguments[first:]
-            arguments.clear()
-            return compiled(chosen)
+    def place_of(self, place: int) -> int:
+        """Where something saved by the forward is among what this stage's node is given."""
+        return place if place < self.number_count else self.number_count + self.used.index(place - self.number_count)
 
-        return run
-
-    def fit(self, module: torch.fx.GraphModule, joint: Joint) -> Boxed | None:
-        """A backward for another pattern, as a function of what this stage's node is given."""
+    def fit(self, module: torch.fx.GraphModule, joint: Joint) -> Graph | None:
+        """A backward for another pattern, and where what it takes is among what this stage's node is given."""
         graph = module.graph
         placeholders = [node for node in graph.nodes if node.op == "placeholder"]
         saved_count = self.number_count + self.tensor_count
         stage = joint.stages[self.number]
         mine = {root.tangent.name for root in stage.roots if root.tangent is not None}
-        order: list[int] = []
+        places: list[int] = []
         for place, node in enumerate(placeholders):
             index = self.position(place, saved_count, node.name, mine)
             if index is None and node.users:
@@ -291,28 +316,20 @@ class Backwards:
             if index is None:
                 graph.erase_node(node)
             else:
-                order.append(index)
+                places.append(index)
         gradients = output_values(module)[self.first_source : self.first_source + self.source_count]
         output = next(node for node in reversed(graph.nodes) if node.op == "output")
         output.args = (tuple(gradients),)
         eliminate_dead(graph)
         module.recompile()
-        compiled = boxed(self.owner.call_compiler(self.owner.compilers.backward, module))
-
-        def run(arguments: list[Any]) -> Any:
-            chosen = [arguments[place] for place in order]
-            arguments.clear()
-            return compiled(chosen)
-
-        return run
+        return module, places
 
     def position(self, place: int, saved_count: int, name: str, mine: set[str]) -> int | None:
         """Where a placeholder's value is among what this stage's node is given."""
         if place < self.number_count:
             return place
         if place < saved_count:
-            tensor = place - self.number_count
-            return self.number_count + self.used.index(tensor) if tensor in self.used else None
+            return self.place_of(place) if place - self.number_count in self.used else None
         if name not in mine:
             return None
         numbers = sorted(int(other.rsplit("_", 1)[1]) for other in mine)

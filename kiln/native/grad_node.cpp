@@ -68,8 +68,8 @@ Owned call(PyObject* callable, PyObject* defined, PyObject* needed, PyObject* va
 
 // Hands the gradient of a view that was replaced to the node that computed its new value. None of it goes to what the
 // base was before, to which torch lets the first edge of such a node lead.
-struct ReplacedView : Node {
-  ReplacedView(Edge base, Edge computed) : Node(edge_list{std::move(base), std::move(computed)}) {}
+struct ReplacedView : KeepsNothing {
+  ReplacedView(Edge base, Edge computed) : KeepsNothing(edge_list{std::move(base), std::move(computed)}) {}
   std::string name() const override { return "KilnReplacedView"; }
   variable_list apply(variable_list&& gradients) override {
     at::Tensor& gradient = gradients[0];

@@ -67,9 +67,14 @@ inline bool is_tensor(PyObject* object) {
 // The same data and version counter in a tensor of its own, without history.
 at::Tensor without_history(const at::Tensor& tensor);
 
+// A node of Kiln's that keeps nothing but its edges: calling it is all there is to know of it.
+struct KeepsNothing : Node {
+  using Node::Node;
+};
+
 // Hands its gradients on, by default the i-th to the i-th edge. It gives a tensor one edge of an existing node as history.
-struct Passage : Node {
-  explicit Passage(edge_list&& edges) : Node(std::move(edges)) {}
+struct Passage : KeepsNothing {
+  explicit Passage(edge_list&& edges) : KeepsNothing(std::move(edges)) {}
   variable_list apply(variable_list&& gradients) override { return std::move(gradients); }
   std::string name() const override { return "KilnPassage"; }
 };
@@ -147,6 +152,13 @@ class GradNode : public Node {
   // history.
   void save(PyObject* const* values, size_t count);
 
+  using Saved = std::vector<SavedVariable>;
+
+  // For walks over the graph; the GIL is held. The context is null once this was freed, `saved` also if nothing was saved.
+  PyObject* backward() const { return recipe_->backward; }
+  PyObject* context() const { return context_; }
+  std::shared_ptr<const Saved> saved() const { return saved_; }
+
   // New lists. Each throws eager's error when this was freed.
   Owned unpack_saved();
   Owned rerun_inputs();
@@ -155,8 +167,6 @@ class GradNode : public Node {
   variable_list apply(variable_list&& gradients) override;
 
  private:
-  using Saved = std::vector<SavedVariable>;
-
   SavedVariable kept(const at::Tensor& tensor);
   bool comes_after(const Node* other) const;
   void check_not_freed() const;

@@ -197,6 +197,8 @@ PyObject* saved_tensors(PyObject* self, void*) {
   }
 }
 
+PyObject* backward(PyObject* self, void*) { return Py_NewRef(cast_function(self)->backward()); }
+
 PyObject* rerun_inputs(PyObject* self, PyObject*) {
   try {
     return cast_function(self)->rerun_inputs().release();
@@ -237,6 +239,7 @@ PyMethodDef function_methods[] = {
 
 PyGetSetDef function_properties[] = {
     {"saved_tensors", saved_tensors, nullptr, "What was saved, unpacked.", nullptr},
+    {"backward", backward, nullptr, "The callable that the node was made with.", nullptr},
     {"next_functions", autograd::THPCppFunction_next_functions, nullptr, nullptr, nullptr},
     {"requires_grad", autograd::THPCppFunction_requires_grad, nullptr, nullptr, nullptr},
     {"metadata", autograd::THPCppFunction_metadata, nullptr, nullptr, nullptr},

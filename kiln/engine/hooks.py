@@ -1,0 +1,26 @@
+"""Hooks inside functions that Kiln compiled, as a walk finds them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..capture.marks import fact
+
+
+class InnerHook:
+    """A hook on a tensor or node that has no node of its own in autograd's graph: a compiled backward calls it.
+
+    Each is in a dictionary of its own, from which it may be removed while a backward pass runs: it does not run then.
+    """
+
+    __slots__ = ("function", "key", "place")
+
+    def __init__(self, function: Callable[..., Any], place: dict[int, Any], key: int) -> None:
+        self.function, self.place, self.key = function, place, key
+
+    @property
+    @fact
+    def alive(self) -> bool:
+        """Whether it is still registered."""
+        return self.key in self.place
