@@ -8,7 +8,11 @@ from __future__ import annotations
 import sys
 import types
 import weakref
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
+
+import torch
+from torch.utils.hooks import BackwardHook
 
 from .. import _native
 from .calls import SKIPPED_MODULES, TRANSPARENT
@@ -21,14 +25,23 @@ if TYPE_CHECKING:
     from .dispatch import FrameCache
 
 ROUTES = "__kiln_routes__"  # in the dictionary of a function: its routes live as long as it does, and no longer
-CALLING_BACK = (
-    "torch.nn.modules",
-    "torch.optim",
-    "torch.autograd.function",
-    "torch.utils.hooks",
-    "kiln.engine.runtime",
-)
-"""Modules of torch's and Kiln's own with computations of their own, or calls of the user's functions."""
+WORKING = ("torch.nn.modules", "torch.optim", "kiln.engine.runtime")
+"""Modules of torch's and Kiln's own that compute, or call what is the user's."""
+
+
+def _hooks_in(code: types.CodeType) -> Iterator[types.CodeType]:
+    for part in code.co_consts:
+        if isinstance(part, types.CodeType):
+            yield from (part,) if part.co_name == "hook" else _hooks_in(part)
+
+
+CALLING_BACK = {
+    torch.autograd.function.BackwardCFunction.apply.__code__,
+    torch.autograd.function.once_differentiable(lambda: None).__code__,
+    *(hook for method in vars(BackwardHook).values() if callable(method) for hook in _hooks_in(method.__code__)),
+}
+"""Functions of torch's that call what is the user's while a backward pass runs."""
+
 LOOKS_AT_FRAMES = words("_getframe currentframe getouterframes extract_stack format_stack print_stack")
 
 
@@ -115,7 +128,9 @@ def worth_compiling(function: types.FunctionType) -> bool:
     module = function.__module__ or ""
     if getattr(function, "_kiln_disabled", False) or function.__code__ in TRANSPARENT:
         return False
-    if module.split(".", 1)[0] in ("torch", "kiln") and not module.startswith(CALLING_BACK):
+    if function.__code__ in CALLING_BACK:
+        return True
+    if module.split(".", 1)[0] in ("torch", "kiln") and not module.startswith(WORKING):
         return False
     if module == "copy" or function.__name__ == "__deepcopy__":
         return False  # what is copied already is known by its id, and Kiln's stand-ins have others
