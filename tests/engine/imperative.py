@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import os
 import sys
 import types
@@ -61,12 +62,13 @@ WAYS: dict[str, tuple[str, Callable[[], Any], Callable[[Any], Any]]] = {
 }
 
 
+@functools.cache
 def judge(name: str, way: str) -> tuple[str, list[str]]:
     """How a program fares: "right", "wrong", "unsupported" or "error", and what differs from eager."""
     program = PROGRAMS[name]
     expected = observe(program, lambda function: function)
     _, around, compile = WAYS[way]
-    with around():
+    with kiln.config.patch(raise_internal_errors=True), around():
         seen = observe(program, compile)
     _drop_traces(expected), _drop_traces(seen)
     if isinstance(seen.raised, kiln.exc.Unsupported):
@@ -93,7 +95,7 @@ def table() -> str:
         "# Imperative autograd",
         "",
         f"{len(rows)} programs that use autograd the way eager code does, each run in eager and in each of these ways,",
-        "and compared in all that a program can see: values, gradients, which object `.grad` is, logs of hooks in order,",
+        "and compared in all that a program can see: values, gradients, which object `.grad` is, the order of hooks,",
         "warnings, errors. Made by `python tests/engine/imperative.py --write`; the programs are in",
         "`tests/engine/imperative_hooks.py` and `imperative_training.py`, and `tests/engine/test_imperative.py` checks",
         "this page.",

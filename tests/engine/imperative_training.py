@@ -588,6 +588,29 @@ def backward_in_threads(compile):
     return _grads(model)
 
 
+def distributed_data_parallel(compile):
+    """DistributedDataParallel (one process): the reducer's C++ hooks, and a communication hook"""
+    distributed = torch.distributed
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    try:
+        model = nn.parallel.DistributedDataParallel(_net(4, 4, 2))
+        reduced = []
+
+        def halve(state, bucket):
+            reduced.append(bucket.is_last())
+            future = torch.futures.Future()
+            future.set_result(bucket.buffer() / 2)
+            return future
+
+        model.register_comm_hook(None, halve)
+        f = compile(lambda x: model(x).pow(2).sum())
+        for _ in range(2):
+            f(_inputs()).backward()
+        return _grads(model.module), reduced
+    finally:
+        distributed.destroy_process_group()
+
+
 def sizes_that_change(compile):
     """another batch size in each step"""
     model = _net(4, 4, 2)
