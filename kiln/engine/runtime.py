@@ -107,10 +107,10 @@ def replacement(hook: Callable[..., Any], new: Any, old: Tensor | None) -> Tenso
 
 
 def check_replacement(hook: Callable[..., Any], new: Any, old: Tensor | None) -> None:
-    if not isinstance(new, Tensor):
-        raise TypeError(f"expected Variable, but hook returned '{type(new).__name__}'")
     if old is None:
         raise RuntimeError("can't replace a None gradient with a non-None value")
+    if not isinstance(new, Tensor):
+        raise TypeError(f"expected Variable, but hook returned '{type(new).__name__}'")
     if new.dtype != old.dtype or new.device != old.device or new.layout != old.layout:
         raise RuntimeError(
             f"hook '{name_of(hook)}' has changed the type of value (was {type_name(old)} got {type_name(new)})"
@@ -130,7 +130,12 @@ def name_of(hook: Any) -> str:
 
 
 # How torch names types in errors, where that differs from what `Tensor.type()` says.
-UNNAMED_DTYPES = {torch.bfloat16: "BFloat16"}
+UNNAMED_DTYPES = {
+    torch.bfloat16: "BFloat16",
+    torch.complex32: "ComplexHalf",
+    torch.complex64: "ComplexFloat",
+    torch.complex128: "ComplexDouble",
+}
 
 
 def type_name(tensor: Tensor) -> str:

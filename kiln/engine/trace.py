@@ -16,6 +16,7 @@ import torch
 import torch.fx
 
 from ..capture.fakes import make_mode
+from ..config import config
 from . import predictions, runtime
 from .departure import Stop
 from .kiln_nodes import inline
@@ -286,8 +287,7 @@ def set_stealing(graph: torch.fx.Graph) -> None:
         memories = {memory for one in node.all_input_nodes if (memory := memory_of(one)) is not None}
         for memory in memories:
             last_use[memory] = node
-        is_operation = isinstance(node.target, torch._ops.OpOverload)
-        if node.op == "call_function" and not is_operation and node.target is not runtime.accumulate_grad_:
+        if is_foreign(node):
             own = memory_of(node)
             foreign |= memories | ({own} if own is not None else set())
     for node in graph.nodes:
@@ -295,6 +295,18 @@ def set_stealing(graph: torch.fx.Graph) -> None:
             memory = memory_of(node.args[1])
             steal = memory is not None and memory not in foreign and last_use[memory] is node
             node.args = (*node.args[:2], steal)
+
+
+def is_foreign(node: torch.fx.Node) -> bool:
+    """Whether others may keep what goes into the call or comes out of it."""
+    if node.op != "call_function" or node.target in KEEPS_NOTHING:
+        return False
+    if node.target is operator.getitem:
+        return node.args[0].op == "placeholder"  # type: ignore[union-attr]
+    return not isinstance(node.target, torch._ops.OpOverload)
+
+
+KEEPS_NOTHING = {runtime.accumulate_grad_, runtime.stay, runtime.checked}
 
 
 def memory_of(node: torch.fx.Node) -> int | None:
@@ -309,5 +321,7 @@ def trace(walk: Any, dynamic: frozenset[int], outputs: int) -> Traced:
     except Refused:
         raise
     except Exception as error:
+        if config.raise_internal_errors:
+            raise
         reason = str(error).strip().split("\n")[0]
         raise Refused(f"an error while tracing, {type(error).__name__}: {reason}") from error
