@@ -38,11 +38,12 @@ def inline(tracer: Any, call: Any, values: list[Any]) -> Sequence[Any]:
     numbers = [tracer.sizes.values[position] for position in call.saved_sizes]
     saved = [None if slot is None else tracer.fake(slot) for slot in call.saved]
     arguments = [*numbers, *saved, *map(laid_out, backward.layouts, values)]
+    inlining = Inlining(tracer, call, backward)
     with autocasting.under(()):
-        results = Inlining(tracer, call, backward).run(module, [arguments[place] for place in places])
+        results = inlining.run(module, [arguments[place] for place in places])
     outputs = results if backward.order is None else [results[place] for place in backward.order]
     check_outputs(tracer, call, outputs)
-    if any(call.inner_hooks):
+    if inlining.called_hooks:
         tracer.stay(call, "applied", outputs)
     return outputs
 
@@ -72,6 +73,7 @@ class Inlining:
 
     def __init__(self, tracer: Any, call: Any, backward: Backwards) -> None:
         self.tracer, self.call, self.backward = tracer, call, backward
+        self.called_hooks = False
         self.hooks: dict[Any, Callable[..., Any]] = {
             hooks.run_hook: self.run_hook,
             hooks.run_node_hook: self.run_node_hook,
@@ -106,7 +108,9 @@ class Inlining:
     def slots(self, number: int) -> list[int]:
         if number in self.backward.shared_hooks:
             raise Refused("a hook for several tensors inside a compiled function")
-        return self.call.inner_hooks[number] or []
+        slots = self.call.inner_hooks[number] or []
+        self.called_hooks |= bool(slots)
+        return slots
 
     def run_hook(self, number: int, gradient: torch.Tensor) -> torch.Tensor:
         for slot in self.slots(number):
