@@ -393,8 +393,8 @@ def run_in_engine(function: Callable[[], Any], /) -> Any:
     What it raises comes through unchanged.
     """
 
-def saved_values(tensor: torch.Tensor, /) -> list[tuple[str, Any]] | None:
-    """What the node that made the tensor keeps, in the order in which walks read it, or None where that is not known.
+def saved_values(node: Any, /) -> list[tuple[str, Any]] | None:
+    """What a node, or the one that made a tensor, keeps, in the order in which walks read it, or None where that is not known.
 
     Entries: ("variable", tensor or None), checked for changes as eager does; ("tensor", tensor or None), kept as it is;
     ("size", int); ("constant", bytes). To test with and to look at.

@@ -1,6 +1,7 @@
 // What visit_saved sees, for Python: for tests and to look at.
 #include "saved_fields.h"
 
+#include <torch/csrc/autograd/python_cpp_function.h>
 #include <torch/csrc/autograd/variable.h>
 
 namespace kiln {
@@ -35,13 +36,19 @@ class Lister : public SavedVisitor {
   PyObject* list_;
 };
 
-PyObject* saved_values(PyObject*, PyObject* argument) {
-  if (!is_tensor(argument)) {
-    return PyErr_Format(PyExc_TypeError, "saved_values() needs a tensor, not %.200s", Py_TYPE(argument)->tp_name);
+// The node itself, or the one that made the tensor. Null: neither.
+NodePointer node_of(PyObject* object) {
+  if (is_tensor(object)) return torch::autograd::impl::gradient_edge(THPVariable_Unpack(object)).function;
+  if (torch::autograd::THPCppFunction_Check(object)) {
+    return reinterpret_cast<torch::autograd::THPCppFunction*>(object)->cdata;
   }
+  return nullptr;
+}
+
+PyObject* saved_values(PyObject*, PyObject* argument) {
   try {
-    auto node = torch::autograd::impl::gradient_edge(THPVariable_Unpack(argument)).function;
-    if (!node) return PyErr_Format(PyExc_ValueError, "saved_values() needs a tensor that requires grad");
+    auto node = node_of(argument);
+    if (!node) return PyErr_Format(PyExc_TypeError, "saved_values() needs a node of C++ or a tensor that has one");
     Owned list(PyList_New(0));
     if (!list) return nullptr;
     Lister lister(node, list.get());
@@ -54,7 +61,7 @@ PyObject* saved_values(PyObject*, PyObject* argument) {
 
 PyMethodDef functions[] = {
     {"saved_values", saved_values, METH_O,
-     "saved_values(tensor) -> list | None: what the node that made the tensor keeps, field by field."},
+     "saved_values(node or tensor) -> list | None: what the node, or the one that made the tensor, keeps."},
     {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace
