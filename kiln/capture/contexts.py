@@ -105,9 +105,11 @@ def record_of_context(trace: Trace, args: tuple, kwargs: dict) -> Record:
 
 
 def guarded_facts(trace: Trace, record: Record) -> tuple:
-    facts = function_facts(record.real)
-    trace.guards.add(Computed(function_facts, (record.source,)), "constant", facts)
-    return facts
+    found = trace.contexts[record.source]
+    if "facts" not in found:
+        found["facts"] = function_facts(record.real)
+        trace.guards.add(Computed(function_facts, (record.source,)), "constant", found["facts"])
+    return found["facts"]  # type: ignore[return-value]
 
 
 @rule(function_facts)
