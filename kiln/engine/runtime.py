@@ -203,6 +203,11 @@ def call_backward(context: Any, *gradients: Tensor | None) -> Gradients:
     return tuple(found)
 
 
+def call_node(node: Callable[..., Gradients], *gradients: Tensor | None) -> Gradients:
+    """A node whose insides are not known, or are packed by the program's hooks: it runs as it is, one result an edge."""
+    return node(*gradients)
+
+
 def with_zeros(context: Any, filled: Sequence[bool], gradients: Gradients) -> list[Tensor | None]:
     """Gradients as backward gets them: zeros where none came, unless the function takes None."""
     given = list(gradients)
