@@ -204,7 +204,7 @@ def call_backward(context: Any, *gradients: Tensor | None) -> Gradients:
 
 
 def call_node(node: Callable[..., Gradients], *gradients: Tensor | None) -> Gradients:
-    """A node whose insides are not known, or are packed by the program's hooks: it runs as it is, one result an edge."""
+    """A node whose insides are unknown, or packed by the program's hooks: it runs as it is, one result an edge."""
     return node(*gradients)
 
 
