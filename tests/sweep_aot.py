@@ -232,7 +232,10 @@ def guarded(items: Iterator[Case]) -> Iterator[Case | Exception]:
 # -- workers ----------------------------------------------------------------------------------------------------------
 
 
-def work(options: Options) -> None:
+Judge = Callable[[Any, Any], Iterator[tuple[str, Verdict]]]
+
+
+def work(options: Any, judge: Judge) -> None:
     """A worker: reads names of operators, writes a line of JSON for each case and an empty list after the last."""
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what operators print is not an answer
@@ -241,7 +244,7 @@ def work(options: Options) -> None:
     with kiln.config.patch(raise_internal_errors=True), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for line in sys.stdin:
-            for name, verdict in judge_operator(operators[line.strip()], options):
+            for name, verdict in judge(operators[line.strip()], options):
                 print(json.dumps([name, verdict.status, verdict.reason]), file=out, flush=True)
             print("[]", file=out, flush=True)
 
@@ -249,8 +252,8 @@ def work(options: Options) -> None:
 class Worker:
     """A worker process as its owner sees it."""
 
-    def __init__(self, options: Options):
-        command = [sys.executable, __file__, "--worker", json.dumps(vars(options))]
+    def __init__(self, options: Any, script: str):
+        command = [sys.executable, script, "--worker", json.dumps(vars(options))]
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
         )
@@ -284,20 +287,22 @@ class Worker:
         self.process.wait()
 
 
-def sweep(names: list[str], options: Options, processes: int, verbose: bool) -> dict[str, list[tuple[str, Verdict]]]:
-    """All verdicts by operator; workers take the next operator as they get free."""
+def sweep(
+    names: list[str], options: Any, processes: int, verbose: bool, script: str = __file__
+) -> dict[str, list[tuple[str, Verdict]]]:
+    """All verdicts by operator; workers (the script, with `--worker`) take the next operator as they get free."""
     waiting: queue.SimpleQueue[str] = queue.SimpleQueue()
     for name in names:
         waiting.put(name)
     results: dict[str, list[tuple[str, Verdict]]] = {}
 
     def attend() -> None:
-        worker = Worker(options)
+        worker = Worker(options, script)
         try:
             while True:
                 name = waiting.get_nowait()
                 if worker.process.poll() is not None:
-                    worker = Worker(options)
+                    worker = Worker(options, script)
                 results[name] = list(worker.judge(name))
                 for case, verdict in results[name] if verbose else ():
                     print(f"{case}: {verdict.status} {verdict.reason[:300]}", flush=True)
@@ -372,7 +377,7 @@ def main() -> int:
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.worker:
-        work(Options(**json.loads(given.worker)))
+        work(Options(**json.loads(given.worker)), judge_operator)
         return 0
     dtypes = [given.dtype] if given.dtype else list(DTYPES)
     options = Options(dtypes, given.limit, given.compiled, given.dynamic, given.second)
