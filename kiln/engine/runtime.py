@@ -120,8 +120,10 @@ def check_replacement(hook: Callable[..., Any], new: Any, old: Tensor | None) ->
 
 
 def laid_out_like(new: Tensor, old: Tensor) -> Tensor:
-    """The graph was traced for the strides of what is replaced."""
-    return new if new is old or new.stride() == old.stride() else torch.empty_like(old).copy_(new)
+    """The graph was traced for the strides of what is replaced, or, where nothing can have those, works with any."""
+    if new is old or new.stride() == old.stride():
+        return new
+    return torch.empty_like(old).copy_(new) if is_dense(old) else new.contiguous()
 
 
 def name_of(hook: Any) -> str:

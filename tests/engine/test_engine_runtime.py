@@ -472,3 +472,11 @@ def test_a_gradient_taken_away_inside_a_compiled_function_is_zeros() -> None:
     first, second = runtime.call_inner_pre_hook(inner, (torch.ones(2), None))
     assert same(first, torch.zeros(2)) and second is None
     assert same(runtime.call_inner_post_hook(inner, (torch.ones(2), None), ()), (torch.zeros(2), None))
+
+
+def test_gradients_from_hooks_are_laid_out_like_what_they_replace() -> None:
+    transposed = torch.ones(3, 2).t()
+    assert runtime.call_tensor_hook(lambda g: torch.ones(2, 3), transposed).stride() == transposed.stride()
+    given = torch.ones(2, 3)
+    assert runtime.call_tensor_hook(lambda g: given, torch.ones(()).expand(2, 3)) is given
+    assert runtime.call_tensor_hook(lambda g: transposed, torch.ones(()).expand(2, 3)).is_contiguous()
