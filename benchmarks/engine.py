@@ -340,8 +340,10 @@ FIRST = {
     "encoder, eager": (large, "eager"),
     "encoder, aot_eager": (large, "aot_eager"),
     "perceptron, eager": (perceptron, "eager"),
+    "perceptron, aot_eager": (perceptron, "aot_eager"),
     "hooks on every parameter, eager": (hooked, "eager"),
 }
+WARMING = ("perceptron, eager", "perceptron, aot_eager")
 COLD = "encoder, eager"
 
 
@@ -356,12 +358,10 @@ def first_seconds(key: str, name: str) -> float:
 
 
 def times_of_first(key: str, repeats: int) -> dict[str, float]:
-    """Warm; the first of each is left out, it imports and builds things."""
-    found = {}
-    for name in FIRST:
+    """Warm: small ones come before, they import and build things."""
+    for name in WARMING:
         first_seconds(key, name)
-        found[name] = statistics.median(first_seconds(key, name) for _ in range(repeats))
-    return found
+    return {name: statistics.median(first_seconds(key, name) for _ in range(repeats)) for name in FIRST}
 
 
 def time_of_cold(key: str) -> dict[str, float]:
