@@ -46,8 +46,8 @@ class StandIn:
     __getattr__ = __getitem__ = __int__ = __float__ = __index__ = _look_inside  # type: ignore[assignment]
 
 
-def stand_in(trace: Trace, value: object) -> object:
-    """Something with the same text as a value, for native code."""
+def stand_in(trace: Trace, value: object, asked: str = "str") -> object:
+    """Something with the same text as a value, for native code; ``asked`` is the builtin that wants it."""
     value = concrete(trace, force(trace, value))
     kind = type(value)
     if natives.is_value(value):  # or nearly: a symbolic number may be inside
@@ -62,7 +62,7 @@ def stand_in(trace: Trace, value: object) -> object:
             natives.guard_all_keys(trace, record)
         return {stand_in(trace, key): stand_in(trace, item) for key, item in dict.items(value)}  # type: ignore[arg-type]
     if not natives.is_value(value, deep=True):
-        raise trace.fail(f"the text of a {type_of(trace, value).__qualname__}")
+        raise trace.fail(f"the text of a {type_of(trace, value).__qualname__} (builtin: {asked})")
     return natives.Survey(trace, keep_symbols=False, shallow=False).visit(value)
 
 
@@ -81,7 +81,7 @@ def text_rule(function: Callable) -> None:
             return call(trace, str, (value,), {})
         if isinstance(value, BaseException):
             return exception_text(trace, value, function)
-        return natives.run_natively(trace, function, (stand_in(trace, value), *rest), {})
+        return natives.run_natively(trace, function, (stand_in(trace, value, function.__name__), *rest), {})
 
 
 def python_method(trace: Trace, value: object, name: str) -> object:
