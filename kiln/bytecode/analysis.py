@@ -3,6 +3,7 @@
 All results are indexed by instruction index.  Who wants several hands on `flow` and `stack_kinds`, which they share.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .effects import Stack, apply, at_handler, effect, merge
@@ -110,7 +111,21 @@ class _Names:
         return self._sets[mask]
 
 
-def live_locals(bytecode: Bytecode, edges: list[list[int]] | None = None) -> list[frozenset[str]]:
+class NameSets(Sequence[frozenset[str]]):
+    """A set of names for each instruction, made when somebody looks: most are never looked at, and functions that
+    programs write have thousands."""
+
+    def __init__(self, names: _Names, masks: list[int]) -> None:
+        self.names, self.masks = names, masks
+
+    def __len__(self) -> int:
+        return len(self.masks)
+
+    def __getitem__(self, place):  # type: ignore[no-untyped-def]
+        return self.names.unpack(self.masks[place])
+
+
+def live_locals(bytecode: Bytecode, edges: list[list[int]] | None = None) -> Sequence[frozenset[str]]:
     """Names whose value (or unboundness) on entry of each instruction may still matter.
 
     Cell and free variables are always in.  An instruction that may raise needs what its handler needs.  A variable
@@ -123,7 +138,7 @@ def live_locals(bytecode: Bytecode, edges: list[list[int]] | None = None) -> lis
     # What is put aside may come back under another name (in the code of a segment), so one that is read stands for all.
     if any(live[after] & names.bit[name] for index, name in restores for after in edges[index]):
         live = _live_masks(bytecode, names, edges, wanted=True)
-    return [names.unpack(mask) for mask in live]
+    return NameSets(names, live)
 
 
 def _restores(bytecode: Bytecode) -> list[tuple[int, str]]:
@@ -177,7 +192,7 @@ def _live_masks(bytecode: Bytecode, names: _Names, edges: list[list[int]], wante
 
 def assigned(
     bytecode: Bytecode, edges: list[list[int]] | None = None, kinds: list[Stack | None] | None = None
-) -> list[frozenset[str]]:
+) -> Sequence[frozenset[str]]:
     """Names certainly bound on entry of each instruction.
 
     Cell and free variables count as bound, for they hold a cell; but an inlined comprehension may use the place of one
@@ -206,7 +221,7 @@ def assigned(
             if value != bound[after] or not visited[after]:
                 bound[after] = value
                 pending.append(after)
-    return [names.unpack(mask) for mask in bound]
+    return NameSets(names, bound)
 
 
 def _bindings(names: _Names, instruction: Instruction, stack: Stack | None) -> tuple[int, int]:

@@ -25,7 +25,7 @@ from ..bytecode import Bytecode, route_calls
 from ..bytecode.plan import OWN_PREFIX
 from ..bytecode.split import CannotSplit, split
 from ..config import config
-from ..report import events
+from ..report import bytecode_hooks, events
 from . import (  # noqa: F401  (fill the tables)
     contexts,
     copying,
@@ -60,7 +60,7 @@ from .rebuild import CannotRebuild
 from .rewind import Switches, can_rewind
 from .routing import LOOKS_AT_FRAMES, Router, release_routes
 from .source import ClosureCell, Local
-from .stealing import StolenInput, emptying
+from .stealing import StolenInput, emptying, tell_examples
 from .tensor_effects import conflict_with_try
 from .torch_state import inference_modes_left, leaving_on_errors
 from .trace import Options, Trace
@@ -80,6 +80,7 @@ class FrameCache:
         self.skeletons: dict[tuple, Continuation] = {}
         self.nested: dict[int, FrameCache] = {}  # of functions that frames of this code make and call, by their code
         self.gave_up = False
+        self.continues = False  # another frame, after a graph break
         self.routed: types.CodeType | None = None  # what a frame that is left alone runs: its calls may be compiled
 
 
@@ -183,6 +184,8 @@ def find_or_compile(dispatcher, function, args: tuple, kwargs: dict, again: bool
     cache.entries.append(entry)
     del cache.entries[:-MOST_ENTRIES]
     pair = dispatcher.__dict__["_kiln_bound"][entry] = entry.bind(function)
+    if not cache.continues:
+        bytecode_hooks.show(function.__code__, pair[1])  # type: ignore[arg-type]
     dispatcher.entries.append(pair)
     answer = asked(pair[0], args, kwargs)
     if answer is not False:
@@ -495,11 +498,13 @@ def continue_after(cache: FrameCache, trace: Trace, outcome: Broken) -> Continua
         parts = split(frame.code, outcome.index, nulls)
     except CannotSplit as error:
         raise trace.fail(f"{outcome.reason.reason} ({error})") from None
-    options = cache.options
+    options, examples = cache.options, trace.examples
 
     def wrap_segment(function, segment):
+        tell_examples(function, examples)
         dispatcher = make_dispatcher(function, options)
         dispatcher.__dict__["_kiln_cache"].hints = Hints(cache.hints)
+        dispatcher.__dict__["_kiln_cache"].continues = True
         return dispatcher
 
     skeleton = parts.build(frame.globals, wrap_segment, Router(cache))

@@ -242,6 +242,9 @@ class Continuation:
     stack: tuple[str, ...]  # kinds of the slots of the operand stack
 
 
+FEW = 8
+
+
 class RunText:
     """The run function's text, and the graph outputs it needs."""
 
@@ -301,7 +304,8 @@ class RunText:
 
     def graph_arguments(self, inputs: list, checked: list[Source]) -> str:
         """The inputs in order: runs of those that the check has read are slices of what it gave."""
-        places = {source: place for place, source in enumerate(checked)}
+        few = self.lists and len(inputs) <= FEW  # a list and little more: read again rather than unpacked
+        places = {} if few else {source: place for place, source in enumerate(checked)}
         parts: list[list] = []  # [first, end] of a slice, or [expression]
         for item in inputs:
             place = places.get(item.source)

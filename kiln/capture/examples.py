@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import operator
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -28,27 +29,34 @@ class Examples:
     """Fakes and symbols of a graph module's list items, by source."""
 
     def __init__(self, module: torch.fx.GraphModule) -> None:
-        self.values: dict[Source, Any] = {}
+        # After a graph break, variables of the module's function are parameters of another.
+        self.values: dict[Source, Any] = {
+            Local(node.name): node.meta["val"] for node in module.graph.nodes if "val" in node.meta
+        }
         for node in module.graph.find_nodes(op="placeholder"):
             for user in node.users:
                 if user.target is operator.getitem and "val" in user.meta and type(user.args[1]) is int:
                     self.values[Item(Local(node.target), user.args[1])] = user.meta["val"]
         self.symbols = self.symbol_sources()
 
-    def symbol_sources(self) -> dict[str, Source]:
+    def symbol_sources(self) -> dict[str, list[Source]]:
         """Where the numbers are read that sizes follow from."""
         environments = {id(mode): mode for value in self.values.values() if (mode := environment_of(value)) is not None}
-        found: dict[str, Source] = {}
+        found: dict[str, list[Source]] = {}
         for environment in environments.values():
             for name, symbol in environment.source_to_var.items():
                 place = ITEM.fullmatch(name)
                 if place is not None:
-                    found[str(symbol)] = Item(Local(place[1]), int(place[2]))
+                    found[str(symbol)] = [Item(Local(place[1]), int(place[2]))]
+        for source, value in self.values.items():
+            if isinstance(value, torch.SymInt) and value.node.expr.is_symbol:
+                found.setdefault(str(value.node.expr), []).append(source)
         return found
 
     def varies(self, source: Source) -> bool:
         """Whether a number is one of those that vary."""
-        return isinstance(self.values.get(source), torch.SymInt) or source in self.symbols.values()
+        varying = any(source in places for places in self.symbols.values())
+        return varying or isinstance(self.values.get(source), torch.SymInt)
 
     def dimensions(self, real: torch.Tensor, source: Source) -> tuple[bool, ...] | None:
         """Which sizes of a tensor vary; None where nothing is told, or something else than what is there."""
@@ -77,7 +85,7 @@ class Examples:
         expression = value.node.expr
         names = symbol_names(expression)
         function = compile_expression(expression_text(expression), tuple(names))
-        return function(*[passed_in(trace, self.symbols[name]) for name in names])
+        return function(*[passed_in(trace, self.symbols.get(name, ())) for name in names])
 
 
 def environment_of(value: Any) -> Any:
@@ -90,9 +98,15 @@ def hint_of(number: Any) -> Any:
     return number.node.hint if isinstance(number, torch.SymInt) else number
 
 
-def passed_in(trace: Trace, source: Item) -> Any:
-    """An item of a list argument, as the program would have it."""
+def passed_in(trace: Trace, places: Sequence[Source]) -> Any:
+    """An argument, or an item of a list among the arguments, as the program would have it."""
     from .wrap import force
 
-    items = force(trace, trace.root.arguments[source.base.name])  # type: ignore[attr-defined]
-    return force(trace, items[source.key])  # type: ignore[index]
+    arguments = trace.root.arguments
+    for source in places:
+        if isinstance(source, Local) and source.name in arguments:
+            return force(trace, arguments[source.name])
+        if isinstance(source, Item) and source.base.name in arguments:  # type: ignore[attr-defined]
+            items = force(trace, arguments[source.base.name])  # type: ignore[attr-defined]
+            return force(trace, items[source.key])  # type: ignore[index]
+    raise KeyError(places)

@@ -45,11 +45,18 @@ def stealing_forward(module: torch.nn.Module) -> types.FunctionType | None:
     """The function to compile for a graph module that consumes lists: its own, with nothing around it."""
     names = get_locals_to_steal(module)
     function = vars(type(module)).get("forward")
-    hooked = module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module)
-    if not names or hooked or not isinstance(function, types.FunctionType):
+    if not names or not isinstance(function, types.FunctionType):
+        return None
+    if module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module):
         return None
     setattr(function, MARK, (tuple(names), Examples(module)))  # type: ignore[arg-type]
     return function
+
+
+def tell_examples(function: types.FunctionType, examples: Examples | None) -> None:
+    """What is known of a graph module's values, for a function that goes on after a graph break."""
+    if examples is not None:
+        setattr(function, MARK, ((), examples))
 
 
 def consumed(function: types.FunctionType) -> tuple[tuple[str, ...], Examples | None]:
