@@ -257,22 +257,22 @@ def function_zeros(context: Any, /) -> tuple[tuple[tuple[int, ...], torch.dtype,
 class TensorDescription(tuple[Any, ...]):
     """A tensor among the inputs of a walk (`walk.tensors`): enough to make a stand-in of the same shape.
 
-    ``size`` holds indices into ``walk.sizes``. ``stride`` is None where the strides are exactly those of
-    ``torch.empty(size)``; a tuple of dimensions from the outermost to the innermost where they are exactly
-    ``stride[p[i]] == product of max(size[p[j]], 1) for j > i``; a list of indices into ``walk.sizes`` otherwise.
-    ``constant`` is the number, which is in the key, for a tensor that is a wrapped number (`x * 2.0` saves one), else
-    None. The key holds everything here but the sizes.
+    ``sizes`` holds indices into ``walk.sizes``. ``strides`` is ("contiguous", None) where they are exactly those of
+    ``torch.empty(size)``; ("permuted", p) with the dimensions from the outermost to the innermost where they are
+    exactly ``stride[p[i]] == product of max(size[p[j]], 1) for j > i``; ("given", indices into ``walk.sizes``)
+    otherwise. ``constant`` is the number, which is in the key, for a tensor that is a wrapped number (`x * 2.0` saves
+    one), else None. The key holds everything here but the sizes.
     """
 
     dtype: torch.dtype
     device: torch.device
-    size: list[int]
-    stride: None | tuple[int, ...] | list[int]
+    sizes: list[int]
+    strides: tuple[str, Any]
     requires_grad: bool
     is_leaf: bool
     constant: None | bool | int | float | complex
 
-class NodeCall(tuple[Any, ...]):
+class NodeCall:
     """One step of a walk (`walk.calls`). The first is the root; it gives the root gradients to its edges.
 
     ``kind`` is "root", "builtin", "accumulate", "python" (torch.autograd.Function), "custom" (the same in C++) or
@@ -281,15 +281,18 @@ class NodeCall(tuple[Any, ...]):
     What happens at a call that is ``needed``: captures, tensor hooks, retains, pre-hooks, the node itself, validation,
     post-hooks. At one that is not, which is there for captures or as a lone root: tensor hooks, retains, captures.
 
-    ``metadata``, per gradient that comes in: None if nothing is known, or (indices into ``walk.sizes``, dtype, dtype
-    that gradients are cast to or None, device). ``edges``, per gradient that goes out: None where nothing follows or
+    ``metadata``, per gradient that comes in: (indices into ``walk.sizes``, dtype, device, dtype that gradients are cast
+    to or None), or ([], None, None, None) if nothing is known. ``edges``, per gradient that goes out: None where nothing follows or
     what follows does not run, or (index of the call, number of its input). ``captures``: (number of the input, place
     in the result of the backward). ``tensor_hooks`` and ``retains``: (number of the input, place in ``walk.hooks()``);
     ``pre_hooks``, ``post_hooks``, ``accumulate_hooks``: places there. ``saved``: inputs of the walk or None for
     undefined tensors, of the root its gradients; ``saved_sizes``: indices into ``walk.sizes``.
 
     AccumulateGrad: ``variable`` is its input, ``has_grad`` whether its ``.grad`` is there. Python functions and Kiln's
-    nodes: ``object`` is the place of the ctx or node in ``walk.hooks()``.
+    nodes: ``object`` is the place of the ctx or node in ``walk.hooks()``; of custom C++ functions that of a callable
+    that takes the gradients and does what ``walk.apply`` does.
+
+    ``node`` is the node as torch shows it. Asked of all nodes of a long graph, the graph dies recursively.
     """
 
     index: int
@@ -298,7 +301,7 @@ class NodeCall(tuple[Any, ...]):
     traceable: bool
     needed: bool
     input_count: int
-    metadata: list[tuple[list[int], torch.dtype, torch.dtype | None, torch.device] | None]
+    metadata: list[tuple[list[int], Any, Any, Any]]
     edges: list[tuple[int, int] | None]
     captures: list[tuple[int, int]]
     tensor_hooks: list[tuple[int, int]]
@@ -311,6 +314,8 @@ class NodeCall(tuple[Any, ...]):
     variable: int | None
     has_grad: bool
     object: int | None
+    @property
+    def node(self) -> Any: ...
 
 class Walk:
     """What a backward pass would do: the calls of nodes in the engine's order, and all that they depend on.
@@ -318,7 +323,7 @@ class Walk:
     ``refusal`` says why torch's own engine must do it, or is None; the rest means something only then. ``key`` is
     equal for two walks that differ in nothing but sizes, tensors' contents and hook functions; it holds the ids of
     ``classes``, which must be kept alive with it. ``sizes`` has every size by index: of the gradients that come in at
-    each call, of the inputs, of sizes that nodes keep. All lists are made anew at each access.
+    each call, of the inputs, of sizes that nodes keep; ``size_bytes`` has them as an array.
 
     It keeps the nodes alive, but none of their tensors once ``inputs()`` was called.
     """
@@ -327,7 +332,7 @@ class Walk:
     has_saved_tensor_hooks: bool
     key: bytes
     sizes: list[int]
-    size_count: int
+    size_bytes: bytes
     count: int
     calls: list[NodeCall]
     tensors: list[TensorDescription]
@@ -335,12 +340,10 @@ class Walk:
     def inputs(self) -> list[torch.Tensor]:
         """The tensors, each once, in order of first use: root gradients, then what the calls keep. Only once."""
     def hooks(self) -> list[Any]:
-        """Per call: tensor hooks, retains, pre-hooks, the object, accumulate hooks, post-hooks.
+        """None, for the caller; then per call: tensor hooks, retains, pre-hooks, the object, accumulate hooks, post-hooks.
 
-        Python's hooks as ``set_hook_call_type`` says; a `retain_grad` as a callable that takes the gradient.
+        A new list each time. `retain_grad` is a callable that takes the gradient.
         """
-    def node(self, index: int, /) -> Any:
-        """The node of a call as torch shows it. Not for all nodes of a long graph: it dies recursively then."""
     def apply(
         self,
         index: int,
@@ -374,18 +377,6 @@ def walk(
 
     As in torch, `retain_grad()` is called on ``inputs`` that are no leaves, to accumulate.
     """
-
-class SizePattern:
-    """`SizePattern(sizes, dynamic)`: sizes that a walk must have, but for those at the dynamic indices."""
-
-    def __init__(self, sizes: Sequence[int], dynamic: Sequence[int], /) -> None: ...
-    def match(self, walk: Walk, /) -> list[int] | None:
-        """The sizes at the dynamic indices in the order given, or None where another one differs."""
-    def differing(self, walk: Walk, /) -> list[int]:
-        """The indices of sizes that differ and are not dynamic."""
-
-def set_hook_call_type(factory: Callable[[Any, dict[Any, Any], Any], Any], /) -> None:
-    """How a walk presents a hook of Python: `factory(function, place, key)`, where `place[key]` is the function."""
 
 def run_in_engine(function: Callable[[], Any], /) -> Any:
     """Call it as a node of a backward pass: within a task of torch's engine, grad mode off; then the task's callbacks.

@@ -118,7 +118,8 @@ PyMODINIT_FUNC PyInit__native() {
       kiln::add_global_state(module.get()) < 0 || kiln::add_object_checks(module.get()) < 0 ||
       kiln::add_guard_program(module.get()) < 0 || kiln::add_grad_node(module.get()) < 0 ||
       kiln::add_tape(module.get()) < 0 || kiln::add_operator_program(module.get()) < 0 ||
-      kiln::add_function_facts(module.get()) < 0 || kiln::add_saved_values(module.get()) < 0) {
+      kiln::add_function_facts(module.get()) < 0 || kiln::add_saved_values(module.get()) < 0 ||
+      kiln::add_walk(module.get()) < 0 || kiln::add_engine_call(module.get()) < 0) {
     return nullptr;
   }
   return module.release();

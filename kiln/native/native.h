@@ -38,6 +38,8 @@ int add_grad_node(PyObject* module);
 int add_tape(PyObject* module);
 int add_operator_program(PyObject* module);
 int add_function_facts(PyObject* module);
+int add_walk(PyObject* module);
+int add_engine_call(PyObject* module);
 int add_saved_values(PyObject* module);
 
 }  // namespace kiln

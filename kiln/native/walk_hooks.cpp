@@ -1,0 +1,177 @@
+// The hooks of a node, as far as Kiln knows their kinds. Their classes are torch's own, of which no type information is
+// exported: they are told apart by the names of their types.
+#include "walk.h"
+
+#include <torch/csrc/autograd/cpp_hook.h>
+#include <torch/csrc/autograd/python_cpp_function.h>
+#include <torch/csrc/autograd/python_hook.h>
+
+#include <typeinfo>
+
+namespace kiln {
+namespace {
+
+namespace autograd = torch::autograd;
+using autograd::FunctionPreHook;
+
+constexpr std::string_view kTensorHook = "N5torch8autograd23PyFunctionTensorPreHookE";
+constexpr std::string_view kPreHook = "N5torch8autograd17PyFunctionPreHookE";
+constexpr std::string_view kPostHook = "N5torch8autograd18PyFunctionPostHookE";
+constexpr std::string_view kAccumulateHook = "N5torch8autograd32PyFunctionTensorPostAccGradHooksE";
+constexpr std::string_view kRetainsHook = "N5torch8autograd30CppFunctionSingleTensorPreHookE";
+
+// The hook as one of the class of this name, or null.
+template <class Kind, class Base>
+Kind* cast(Base* hook, std::string_view name) {
+  return typeid(*hook).name() == name ? static_cast<Kind*>(hook) : nullptr;
+}
+
+template <class Kind, class Base>
+Kind& known(Base* hook, std::string_view name) {
+  if (auto* found = cast<Kind>(hook, name)) return *found;
+  throw Refused{std::string("a C++ hook (") + typeid(*hook).name() + ")"};
+}
+
+// The codes of the functions that register_multi_grad_hook registers, and of those in them.
+void add_codes(PyObject* code, PyObject* found) {
+  Owned constants(PyObject_GetAttrString(code, "co_consts"));
+  if (!constants) raise();
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(constants.get()); ++i) {
+    PyObject* constant = PyTuple_GET_ITEM(constants.get(), i);
+    if (!PyCode_Check(constant)) continue;
+    if (PyList_Append(found, constant) < 0) raise();
+    add_codes(constant, found);
+  }
+}
+
+Owned multi_grad_codes() {
+  Owned module(PyImport_ImportModule("torch.autograd.graph"));
+  Owned function(module ? PyObject_GetAttrString(module.get(), "register_multi_grad_hook") : nullptr);
+  Owned found(PyList_New(0));
+  if (!function || !found || !PyFunction_Check(function.get())) raise();
+  add_codes(PyFunction_GET_CODE(function.get()), found.get());
+  return found;
+}
+
+bool is_multi_grad_hook(PyObject* function) {
+  if (!PyFunction_Check(function)) return false;
+  static PyObject* codes = multi_grad_codes().release();
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(codes); ++i) {
+    if (PyList_GET_ITEM(codes, i) == PyFunction_GET_CODE(function)) return true;
+  }
+  return false;
+}
+
+class HookCollector {
+ public:
+  HookCollector(Walk& walk, Call& call) : walk_(walk), call_(call), node_(*call.node) {}
+
+  void run() {
+    call_.hooks.first = static_cast<uint32_t>(walk_.hooks.size());
+    for (auto& hook : node_.tensor_pre_hooks()) {
+      auto& one = known<autograd::PyFunctionTensorPreHook>(hook.get(), kTensorHook);
+      add_all(Hook::Kind::tensor, one.dict, static_cast<uint32_t>(one.value_idx));
+    }
+    for (auto& [number, hook] : node_.retains_grad_hooks()) {
+      auto& one = known<autograd::CppFunctionSingleTensorPreHook>(hook.get(), kRetainsHook);
+      add(Hook::Kind::retains, static_cast<uint32_t>(one.value_idx_), nullptr);
+    }
+    if (call_.needed) add_those_of_running();
+    call_.hooks.count = static_cast<uint32_t>(walk_.hooks.size()) - call_.hooks.first;
+    walk_.key.byte(0xff);
+  }
+
+ private:
+  // Hooks of the node itself run only when it does.
+  void add_those_of_running() {
+    for (auto& hook : node_.pre_hooks()) {
+      add_all(Hook::Kind::before, known<autograd::PyFunctionPreHook>(hook.get(), kPreHook).dict);
+    }
+    add_object();
+    if (call_.kind == CallKind::accumulate) {
+      if (auto& hook = node_.tensor_post_acc_grad_hooks()) {
+        auto& one = known<autograd::PyFunctionTensorPostAccGradHooks>(hook.get(), kAccumulateHook);
+        add_all(Hook::Kind::accumulate, one.dict);
+      }
+    }
+    for (auto& hook : node_.post_hooks()) {
+      add_all(Hook::Kind::after, known<autograd::PyFunctionPostHook>(hook.get(), kPostHook).dict);
+    }
+  }
+
+  void add_object() {
+    if (call_.kind == CallKind::custom) {
+      add(Hook::Kind::object, 0, nullptr);
+    } else if (call_.kind == CallKind::python || call_.kind == CallKind::kiln) {
+      Owned object(autograd::functionToPyObject(call_.node));
+      if (!object) raise();
+      add(Hook::Kind::object, 0, std::move(object));
+    }
+  }
+
+  void add_all(Hook::Kind kind, PyObject* functions, uint32_t input = 0) {
+    PyObject *name, *function;
+    Py_ssize_t place = 0;
+    while (PyDict_Next(functions, &place, &name, &function)) {
+      if (is_multi_grad_hook(function)) throw Refused{"a multi-grad hook"};
+      add(kind, input, share(function));
+    }
+  }
+
+  void add(Hook::Kind kind, uint32_t input, Owned object) {
+    walk_.key.byte(static_cast<uint8_t>(kind));
+    walk_.key.number(input);
+    walk_.hooks.push_back({kind, input, std::move(object)});
+  }
+
+  Walk& walk_;
+  Call& call_;
+  Node& node_;
+};
+
+uint64_t mixed(uint64_t seed, uint64_t value) {
+  seed ^= value + 0x9E3779B97F4A7C15u + (seed << 6) + (seed >> 2);
+  return seed * 0xFF51AFD7ED558CCDu;
+}
+
+// By key, which is a number that no other hook gets. An object left behind by removed hooks is as none.
+uint64_t mixed_keys(uint64_t seed, PyObject* functions) {
+  PyObject *name, *function;
+  Py_ssize_t place = 0;
+  while (PyDict_Next(functions, &place, &name, &function)) {
+    if (PyLong_CheckExact(name)) seed = mixed(seed, static_cast<uint64_t>(PyObject_Hash(name)));
+    seed = mixed(seed, reinterpret_cast<uintptr_t>(function));
+  }
+  return seed;
+}
+
+template <class Kind, class Hooks>
+uint64_t mixed_hooks(uint64_t seed, const Hooks& hooks, std::string_view name) {
+  for (const auto& hook : hooks) {
+    auto* one = cast<Kind>(hook.get(), name);
+    seed = one ? mixed_keys(seed, one->dict) : mixed(seed, reinterpret_cast<uintptr_t>(hook.get()));
+  }
+  return seed;
+}
+
+}  // namespace
+
+void collect_hooks(Walk& walk, Call& call) { HookCollector(walk, call).run(); }
+
+uint64_t hooks_signature(Node& node, CallKind kind, uint64_t seed) {
+  seed = mixed_hooks<autograd::PyFunctionTensorPreHook>(seed, node.tensor_pre_hooks(), kTensorHook);
+  seed = mixed_hooks<autograd::PyFunctionPreHook>(seed, node.pre_hooks(), kPreHook);
+  seed = mixed_hooks<autograd::PyFunctionPostHook>(seed, node.post_hooks(), kPostHook);
+  for (const auto& [number, hook] : node.retains_grad_hooks()) {
+    seed = mixed(mixed(seed, number), reinterpret_cast<uintptr_t>(hook.get()));
+  }
+  if (kind == CallKind::accumulate) {
+    if (auto& hook = node.tensor_post_acc_grad_hooks()) {
+      auto* one = cast<autograd::PyFunctionTensorPostAccGradHooks>(hook.get(), kAccumulateHook);
+      seed = one ? mixed_keys(seed, one->dict) : mixed(seed, 1);
+    }
+  }
+  return seed;
+}
+
+}  // namespace kiln

@@ -1,0 +1,277 @@
+// Walk as Python sees it: `walk(roots, gradients, inputs, retain_graph, accumulate)`. kiln/_native.pyi says more.
+#include "walk.h"
+
+#include <torch/csrc/autograd/python_cpp_function.h>
+#include <torch/csrc/utils/pybind.h>
+
+namespace kiln {
+namespace {
+
+namespace autograd = torch::autograd;
+
+PyTypeObject WalkType = {PyVarObject_HEAD_INIT(nullptr, 0)};
+
+struct WalkObject {
+  PyObject_HEAD
+  Walk walk;
+};
+
+// ---- making --------------------------------------------------------------------------------------------------------
+
+// The tensors as the objects that Python has of them; the walk lets go of them.
+void wrap_tensors(Walk& walk) {
+  walk.input_list.reset(PyList_New(static_cast<Py_ssize_t>(walk.tensors.size())));
+  if (!walk.input_list) raise();
+  for (size_t i = 0; i < walk.tensors.size(); ++i) {
+    PyObject* object = THPVariable_Wrap(std::move(walk.tensors[i]));
+    if (!object) raise();
+    PyList_SET_ITEM(walk.input_list.get(), static_cast<Py_ssize_t>(i), object);
+    if (!THPVariable_CheckExact(object)) throw Refused{std::string("a tensor of class ") + Py_TYPE(object)->tp_name};
+  }
+  walk.tensors.clear();
+}
+
+void fill(Walk& walk, PyObject* const* arguments, bool accumulate) {
+  std::string refusal;
+  try {
+    Request request = request_of(arguments[0], arguments[1], arguments[2], accumulate);
+    find_order(request, walk);
+    collect(request, walk);
+    wrap_tensors(walk);
+    return;
+  } catch (const Refused& refused) {
+    refusal = refused.reason;
+  } catch (const std::exception& error) {
+    // Freed, changed in place, a gradient that does not fit: torch's engine says it.
+    refusal = error.what();
+    refusal.resize(std::min(refusal.size(), refusal.find('\n')));
+  }
+  PyErr_Clear();
+  bool has_hooks = walk.has_saved_tensor_hooks;
+  walk = Walk();
+  walk.has_saved_tensor_hooks = has_hooks;
+  walk.refused = true;
+  walk.refusal = std::move(refusal);
+}
+
+PyObject* make(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
+  if (count != 5 || !PyTuple_Check(arguments[0]) || !PyTuple_Check(arguments[1]) || !PyTuple_Check(arguments[2])) {
+    return PyErr_Format(PyExc_TypeError, "walk(roots, gradients, inputs, retain_graph, accumulate): three tuples first");
+  }
+  int accumulate = PyObject_IsTrue(arguments[4]);
+  if (accumulate < 0) return nullptr;
+  Owned object(WalkType.tp_alloc(&WalkType, 0));
+  if (!object) return nullptr;
+  new (&walk_of(object.get())) Walk();
+  fill(walk_of(object.get()), arguments, accumulate);
+  return object.release();
+}
+
+void dealloc(PyObject* self) {
+  Walk& walk = walk_of(self);
+  // From the roots on, so that each node dies with nothing but others behind it: a long chain is no deep recursion.
+  for (Call& call : walk.calls) call.node = {};
+  walk.~Walk();
+  Py_TYPE(self)->tp_free(self);
+}
+
+// ---- looking in ----------------------------------------------------------------------------------------------------
+
+template <PyObject* (*Get)(Walk&)>
+PyObject* property(PyObject* self, void*) {
+  try {
+    return Get(walk_of(self));
+  } catch (...) {
+    return translated();
+  }
+}
+
+PyObject* refusal(Walk& walk) {
+  if (!walk.refused) Py_RETURN_NONE;
+  return PyUnicode_DecodeUTF8(walk.refusal.data(), static_cast<Py_ssize_t>(walk.refusal.size()), "replace");
+}
+
+PyObject* has_saved_tensor_hooks(Walk& walk) { return PyBool_FromLong(walk.has_saved_tensor_hooks); }
+
+PyObject* count(Walk& walk) { return PyLong_FromSize_t(walk.calls.size()); }
+
+PyObject* key(Walk& walk) {
+  const std::string& bytes = walk.key.all();
+  return PyBytes_FromStringAndSize(bytes.data(), static_cast<Py_ssize_t>(bytes.size()));
+}
+
+PyObject* size_bytes(Walk& walk) {
+  return PyBytes_FromStringAndSize(reinterpret_cast<const char*>(walk.sizes.data()),
+                                   static_cast<Py_ssize_t>(walk.sizes.size() * sizeof(int64_t)));
+}
+
+PyObject* sizes(Walk& walk) {
+  if (!walk.size_list) {
+    Owned list(PyList_New(static_cast<Py_ssize_t>(walk.sizes.size())));
+    for (size_t i = 0; list && i < walk.sizes.size(); ++i) {
+      PyObject* size = PyLong_FromLongLong(walk.sizes[i]);
+      if (!size) return nullptr;
+      PyList_SET_ITEM(list.get(), static_cast<Py_ssize_t>(i), size);
+    }
+    walk.size_list = std::move(list);
+  }
+  return Py_XNewRef(walk.size_list.get());
+}
+
+PyObject* calls(Walk& walk) {
+  if (!walk.call_list) walk.call_list = calls_view(walk);
+  return Py_NewRef(walk.call_list.get());
+}
+
+PyObject* tensors(Walk& walk) {
+  if (!walk.tensor_list) walk.tensor_list = tensors_view(walk);
+  return Py_NewRef(walk.tensor_list.get());
+}
+
+PyObject* classes(Walk& walk) {
+  Owned list(PyList_New(0));
+  for (const Owned& one : walk.classes) {
+    if (!list || PyList_Append(list.get(), one.get()) < 0) return nullptr;
+  }
+  return list.release();
+}
+
+PyGetSetDef properties[] = {
+    {"refusal", property<refusal>, nullptr, "Why torch's engine must do it, or None.", nullptr},
+    {"has_saved_tensor_hooks", property<has_saved_tensor_hooks>, nullptr, "Whether that was the reason.", nullptr},
+    {"count", property<count>, nullptr, "The number of calls.", nullptr},
+    {"key", property<key>, nullptr, "Bytes: all that it depends on but sizes.", nullptr},
+    {"size_bytes", property<size_bytes>, nullptr, "The sizes as bytes.", nullptr},
+    {"sizes", property<sizes>, nullptr, "The sizes.", nullptr},
+    {"calls", property<calls>, nullptr, "The calls in order.", nullptr},
+    {"tensors", property<tensors>, nullptr, "What the inputs look like.", nullptr},
+    {"classes", property<classes>, nullptr, "Objects whose ids are in the key.", nullptr},
+    {nullptr, nullptr, nullptr, nullptr, nullptr}};
+
+// ---- taking part ---------------------------------------------------------------------------------------------------
+
+PyObject* inputs(PyObject* self, PyObject*) {
+  Walk& walk = walk_of(self);
+  if (!walk.input_list) return PyErr_Format(PyExc_RuntimeError, "the inputs of this walk are gone");
+  return walk.input_list.release();
+}
+
+Owned hook_object(PyObject* self, const Call& call, const Hook& hook) {
+  if (hook.object) return share(hook.object.get());
+  if (hook.kind == Hook::Kind::retains) return new_retain_grad(call.node, hook.input);
+  return new_node_function(self, static_cast<uint32_t>(&call - walk_of(self).calls.data()));
+}
+
+PyObject* hooks(PyObject* self, PyObject*) {
+  try {
+    Walk& walk = walk_of(self);
+    Owned list(PyList_New(static_cast<Py_ssize_t>(walk.hooks.size()) + 1));
+    if (!list) return nullptr;
+    PyList_SET_ITEM(list.get(), 0, Py_NewRef(Py_None));
+    if (walk.hooks.empty()) return list.release();
+    for (const Call& call : walk.calls) {
+      for (uint32_t i = call.hooks.first; i < call.hooks.first + call.hooks.count; ++i) {
+        PyList_SET_ITEM(list.get(), static_cast<Py_ssize_t>(i) + 1, hook_object(self, call, walk.hooks[i]).release());
+      }
+    }
+    return list.release();
+  } catch (...) {
+    return translated();
+  }
+}
+
+std::vector<c10::SymInt> sizes_of(PyObject* sequence) {
+  Owned items(PySequence_Fast(sequence, "a sequence of sizes expected"));
+  if (!items) raise();
+  std::vector<c10::SymInt> sizes;
+  Py_ssize_t count = PySequence_Fast_GET_SIZE(items.get());
+  sizes.reserve(static_cast<size_t>(count));
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    sizes.push_back(pybind11::cast<c10::SymInt>(pybind11::handle(PySequence_Fast_GET_ITEM(items.get(), i))));
+  }
+  return sizes;
+}
+
+PyObject* apply(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
+  if (count < 2 || count > 4) return PyErr_Format(PyExc_TypeError, "apply(index, gradients, saved=None, sizes=None)");
+  try {
+    size_t index = PyLong_AsSize_t(arguments[0]);
+    if (PyErr_Occurred()) return nullptr;
+    bool with_saved = count > 2 && arguments[2] != Py_None;
+    bool with_sizes = count > 3 && arguments[3] != Py_None;
+    variable_list saved;
+    std::vector<c10::SymInt> sizes;
+    if (with_saved) saved = tensors_of(arguments[2]);
+    if (with_sizes) sizes = sizes_of(arguments[3]);
+    auto results = apply_call(walk_of(self), static_cast<uint32_t>(std::min<size_t>(index, kNone)),
+                              tensors_of(arguments[1]), with_saved ? &saved : nullptr, with_sizes ? &sizes : nullptr);
+    return tuple_of(std::move(results)).release();
+  } catch (...) {
+    return translated();
+  }
+}
+
+bool runs_as_it_is(const Call& call) {
+  return call.kind == CallKind::python || call.kind == CallKind::kiln || call.kind == CallKind::custom;
+}
+
+template <bool Rest>
+PyObject* release(PyObject* self, PyObject*) {
+  try {
+    for (const Call& call : walk_of(self).calls) {
+      if (call.node && call.needed && runs_as_it_is(call) == Rest) call.node->release_variables();
+    }
+    Py_RETURN_NONE;
+  } catch (...) {
+    return translated();
+  }
+}
+
+PyObject* signature(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
+  size_t start = count > 0 ? PyLong_AsSize_t(arguments[0]) : 0;
+  if (PyErr_Occurred()) return nullptr;
+  Walk& walk = walk_of(self);
+  uint64_t seed = 0;
+  for (size_t i = start; i < walk.calls.size(); ++i) {
+    const Call& call = walk.calls[i];
+    if (call.node) seed = hooks_signature(*call.node, call.kind, seed);
+  }
+  return PyLong_FromUnsignedLongLong(seed);
+}
+
+template <class Function>
+PyCFunction method(Function function) {
+  return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function));
+}
+
+PyMethodDef methods[] = {
+    {"inputs", inputs, METH_NOARGS, "inputs() -> list: the tensors, once."},
+    {"hooks", hooks, METH_NOARGS, "hooks() -> list: None, then hooks and objects of nodes, in order."},
+    {"apply", method(apply), METH_FASTCALL, "apply(index, gradients, saved=None, sizes=None) -> tuple: calls a node."},
+    {"release", release<false>, METH_NOARGS, "release(): the nodes that ran let go of what they saved."},
+    {"release_rest", release<true>, METH_NOARGS, "release_rest(): those that run as they are do so, too."},
+    {"signature", method(signature), METH_FASTCALL, "signature(start=0) -> int: changes with the hooks."},
+    {nullptr, nullptr, 0, nullptr}};
+
+PyMethodDef functions[] = {{"walk", method(make), METH_FASTCALL,
+                            "walk(roots, gradients, inputs, retain_graph, accumulate) -> Walk: what a backward would do."},
+                           {nullptr, nullptr, 0, nullptr}};
+
+}  // namespace
+
+Walk& walk_of(PyObject* object) { return reinterpret_cast<WalkObject*>(object)->walk; }
+
+int add_walk(PyObject* module) {
+  WalkType.tp_name = "kiln._native.Walk";
+  WalkType.tp_doc = "What a backward pass would do.";
+  WalkType.tp_basicsize = sizeof(WalkObject);
+  WalkType.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION;
+  WalkType.tp_dealloc = dealloc;
+  WalkType.tp_methods = methods;
+  WalkType.tp_getset = properties;
+  if (PyType_Ready(&WalkType) < 0 || ready_walk_views() < 0 || ready_walk_actions() < 0) return -1;
+  if (PyModule_AddFunctions(module, functions) < 0) return -1;
+  return PyModule_AddObjectRef(module, "Walk", reinterpret_cast<PyObject*>(&WalkType));
+}
+
+}  // namespace kiln
