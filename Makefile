@@ -57,6 +57,7 @@ fuzz: setup
 bench: setup
 	$(RUN) benchmarks/capture.py
 	$(RUN) benchmarks/aot.py
+	$(RUN) benchmarks/engine.py
 
 # Which behaviours of the seed documents have tests: prints them, and writes docs/seed-coverage.md.
 coverage-of-seeds: setup

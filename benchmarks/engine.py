@@ -270,7 +270,7 @@ def walk_seconds(loss: torch.Tensor, calls: int) -> float:
     def walk() -> float:
         start = time.perf_counter()
         found = _native.walk((loss,), (gradient,), (), True, True)
-        found.key, found.sizes, found.inputs(), found.hooks()
+        found.key, found.size_bytes, found.inputs(), found.hooks()
         return time.perf_counter() - start
 
     gradient = torch.ones_like(loss)
