@@ -136,7 +136,8 @@ def owners_of_sizes(walk: Any) -> dict[int, int]:
         slots += [call.variable] if call.variable is not None else []
         for slot in slots:
             tensor = tensors[slot]
-            positions += [*tensor.size, *(tensor.stride if isinstance(tensor.stride, list) else ())]
+            kind, details = tensor.strides
+            positions += [*tensor.sizes, *(details if kind == "given" else ())]
         for position in positions:
             owners.setdefault(position, call.index)
     return owners

@@ -63,7 +63,7 @@ def run_backward(
         """The rest of the pass, by torch."""
         given: tuple = ()
         if waiting:
-            roots = tuple(GradientEdge(walk.node(index), number) for (index, number) in waiting)
+            roots = tuple(GradientEdge(walk.calls[index].node, number) for (index, number) in waiting)
             given = by_torch(roots, tuple(waiting.values()), True)
         return [captured.get(place, given[place] if given else None) for place in range(outputs)]
 

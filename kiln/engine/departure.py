@@ -94,5 +94,5 @@ class Departure:
         stop = self.stops[step]
         if stop.phase != "applied":
             self.leave(step, results, pending)
-        predictions.learn(type(self.walk.node(stop.index)), tuple(result is not None for result in results))
+        predictions.learn(type(self.walk.calls[stop.index].node), tuple(result is not None for result in results))
         self.leave(step, values, pending, results)

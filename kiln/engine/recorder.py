@@ -81,7 +81,8 @@ class Recorder(TorchDispatchMode):
         return node
 
     def emit(self, function: Callable[..., Any], args: tuple, keywords: dict[str, Any], value: Any) -> torch.fx.Node:
-        node = self.graph.call_function(function, args, keywords)
+        name = function._opname if isinstance(function, torch._ops.OpOverload) else None
+        node = self.graph.create_node("call_function", function, args, keywords, name)
         node.meta["val"] = value
         node.meta["label"] = self.label
         return node

@@ -131,7 +131,7 @@ class Tracer:
 
     def apply_python(self, call: Any, values: Values) -> Values:
         """A backward written in Python: one gradient an edge, of the shape that the next node takes."""
-        kind = type(self.walk.node(call.index))
+        kind = type(call.node)
         context = self.hook(call.object)
         results = self.emit(runtime.call_backward, (context, *self.nodes(values)))
         predicted = predictions.predict(kind, len(call.edges))
@@ -232,8 +232,8 @@ class Tracer:
         return fake
 
     def new_fake(self, described: Any) -> torch.Tensor:
-        shape = self.sizes_at(described.size)
-        strides = self.strides_at(shape, described.stride)
+        shape = self.sizes_at(described.sizes)
+        strides = self.strides_at(shape, described.strides)
         fake = torch.ops.aten.empty_strided.default(shape, strides, dtype=described.dtype, device=described.device)
         self.forget(fake)
         return fake
@@ -241,13 +241,14 @@ class Tracer:
     def sizes_at(self, positions: Sequence[int]) -> list[Any]:
         return [self.sizes.values[position] for position in positions]
 
-    def strides_at(self, shape: list[Any], description: tuple[int, ...] | list[int] | None) -> list[Any]:
-        """Strides that the walk read (a list of places), or that follow from an order of the dimensions."""
-        if isinstance(description, list):
-            return self.sizes_at(description)
+    def strides_at(self, shape: list[Any], description: tuple[str, Any]) -> list[Any]:
+        """Strides that the walk read, or that follow from an order of the dimensions, the innermost last."""
+        kind, details = description
+        if kind == "given":
+            return self.sizes_at(details)
         strides: list[Any] = [0] * len(shape)
         step: Any = 1
-        for dimension in reversed(range(len(shape)) if description is None else description):
+        for dimension in reversed(details if kind == "permuted" else range(len(shape))):
             strides[dimension] = step
             if not isinstance(shape[dimension], int) or shape[dimension] > 1:
                 step = step * shape[dimension]
