@@ -10,6 +10,7 @@ import torch
 import torch.fx
 
 from ..capture import checkpoints, registrations, torch_state
+from ..capture.marks import leaf_fake
 from .hooks import run_hook, run_node_hook, run_node_prehook
 from .schemas import Unsupported
 from .stages import Edge, edge_of
@@ -84,6 +85,8 @@ class Runner:
         target: Any = node.target if node.op == "call_function" else module.get_submodule(str(node.target))
         if node.meta.get("traceable_backward") is False:
             raise Unsupported(node.meta.get("traceable_reason") or "an autograd function whose backward has effects")
+        if leaf_fake(target) is not None:
+            raise Unsupported(f"{target.__name__}, which runs code that is not captured")
         rule = RULES.get(target)
         return rule(self, *args, **keywords) if rule is not None else target(*args, **keywords)
 

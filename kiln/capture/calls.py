@@ -97,6 +97,9 @@ def call_function(trace: Trace, function: types.FunctionType, args: tuple, kwarg
 
     if marks.is_deferred(function):
         return marks.defer(trace, function, args, kwargs)
+    fake = marks.leaf_fake(function)
+    if fake is not None and not kwargs:
+        return marks.call_leaf(trace, function, fake, args)
     if getattr(function, "_kiln_disabled", False):
         reason = f"a call to {function.__qualname__}, which kiln.disable keeps out of graphs"
         raise trace.fail(reason, "call it outside the compiled function, or take kiln.disable away")

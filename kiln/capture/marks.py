@@ -5,6 +5,8 @@
 - *Facts* are properties that capture asks for and assumes, without looking how they are worked out: each call of the
   compiled code asks again first. What captured code does to hooks may change one, and is done after the graph, so that
   no fact is asked for after that.
+- *Leaves* are called by the graph as they are; what they give is told by another function, run on fakes. Objects from
+  outside among their arguments are inputs of the graph, and only their class is assumed.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 AnyCallable = TypeVar("AnyCallable", bound=Callable[..., Any])
 DEFERRED = "__kiln_deferred__"
 FACT = "__kiln_fact__"
+LEAF = "__kiln_leaf__"
 
 
 def deferred(function: AnyCallable) -> AnyCallable:
@@ -33,6 +36,20 @@ def fact(getter: AnyCallable) -> AnyCallable:
     """Mark the getter of a property that is a fact."""
     setattr(getter, FACT, True)
     return getter
+
+
+def leaf(fake: Callable[..., Any]) -> Callable[[AnyCallable], AnyCallable]:
+    """Mark a function that the graph calls; ``fake`` gives for its arguments, on fakes, what it gives."""
+
+    def mark(function: AnyCallable) -> AnyCallable:
+        setattr(function, LEAF, fake)
+        return function
+
+    return mark
+
+
+def leaf_fake(function: object) -> Callable[..., Any] | None:
+    return getattr(function, LEAF, None)
 
 
 def is_deferred(function: object) -> bool:
@@ -67,3 +84,42 @@ def load_fact(trace: Trace, owner: object, name: str, raw: property) -> object:
     found = raw.fget(record.real)  # type: ignore[misc]
     trace.guards.add(Computed(raw.fget, (record.source,)), "constant", found)  # type: ignore[arg-type]
     return found
+
+
+def call_leaf(trace: Trace, function: Callable[..., Any], fake: Callable[..., Any], args: tuple) -> object:
+    """Have the graph call a function as it is."""
+    from .tensors import adopt, prepare, to_nodes
+    from .wrap import force
+
+    if trace.rehearsing or any(frame.protected() for frame in trace.frames):
+        raise trace.fail(f"a call to {function.__qualname__} here")
+    given, nodes = [], []
+    for arg in args:
+        outside = object_node(trace, arg)
+        value = force(trace, arg) if outside is not None else prepare(trace, arg)
+        given.append(value)
+        nodes.append(to_nodes(trace, value) if outside is None else outside)
+    with trace.environment.mode:
+        result = fake(*given)
+    node = trace.graph.call_function(function, tuple(nodes))
+    node.meta["stack_trace"] = trace.stack_trace()
+    node.meta["example_value"] = result
+    trace.effects.append(f"{function.__qualname__} runs code that is not captured")
+    return adopt(trace, result, node)
+
+
+def object_node(trace: Trace, value: object) -> Any:
+    """The graph input for an object from outside that capture does not look into; None for anything else."""
+    from .tensors import add_placeholder
+    from .trace import ObjectInput
+    from .wrap import force
+
+    shadow = force(trace, value)
+    source = trace.source_of(shadow)
+    if source is None or id(shadow) not in trace.foreign:
+        return None
+    known = next((item for item in trace.inputs if item.source == source), None)
+    if known is None:
+        known = ObjectInput(source, add_placeholder(trace, source), shadow)
+        trace.inputs.append(known)
+    return known.node

@@ -405,14 +405,19 @@ def wrap_by_class(trace: Trace, real: object, source: Source) -> object:
         return wrap_tensor(trace, real, source)
     if isinstance(real, (*IDENTITY_TYPES, enum.Enum)) or real is UNBOUND:
         return wrap_identity(trace, real, source)
+    native = f"{type(real).__module__}.{type(real).__name__}"
+    if native in MADE_FOR_EACH_CALL or has_finalizer(type(real)):
+        return wrap_foreign(trace, real, source)
     if type(real).__module__ in ("typing", "_abc", "kiln._native") or isinstance(real, Trampoline):
         return wrap_identity(trace, real, source)
-    if has_finalizer(type(real)):
-        return wrap_foreign(trace, real, source)
     for base, wrapper in SUBCLASS_WRAPPERS:
         if isinstance(real, base):
             return wrapper(trace, real, source)
     return wrap_instance(trace, real, source)
+
+
+MADE_FOR_EACH_CALL = frozenset({"kiln._native.NodeFunction", "kiln._native.RetainGrad"})
+"""Native objects that stand for something of one backward pass."""
 
 
 def wrap_constant_subclass(trace: Trace, real: object, source: Source) -> object:
