@@ -77,7 +77,7 @@ PROGRAMS: dict[str, tuple[Callable[..., Any] | tuple[Any, ...], ...]] = {
     "gather": (lambda x, dim: x.gather(dim, torch.zeros(2, 2, dtype=torch.long)), (0,), (1,)),
     "scatter": (lambda x, dim: x.scatter(dim, torch.zeros(2, 2, dtype=torch.long), x[:2, :2]), (0,), (1,)),
     "scatter_reduce": (
-        lambda x, how, own: x.scatter_reduce(0, torch.zeros(2, 2, dtype=torch.long), x, how, include_self=own),
+        lambda x, how, own: x.scatter_reduce(0, torch.zeros(2, 2, dtype=torch.long), x[:2, :2], how, include_self=own),
         ("amax", True),
         ("prod", True),
         ("amax", False),
