@@ -282,15 +282,16 @@ class NodeCall:
     post-hooks. At one that is not, which is there for captures or as a lone root: tensor hooks, retains, captures.
 
     ``metadata``, per gradient that comes in: (indices into ``walk.sizes``, dtype, device, dtype that gradients are cast
-    to or None), or ([], None, None, None) if nothing is known. ``edges``, per gradient that goes out: None where nothing follows or
-    what follows does not run, or (index of the call, number of its input). ``captures``: (number of the input, place
-    in the result of the backward). ``tensor_hooks`` and ``retains``: (number of the input, place in ``walk.hooks()``);
-    ``pre_hooks``, ``post_hooks``, ``accumulate_hooks``: places there. ``saved``: inputs of the walk or None for
-    undefined tensors, of the root its gradients; ``saved_sizes``: indices into ``walk.sizes``.
+    to or None), or ([], None, None, None) if nothing is known. ``edges``, per gradient that goes out: None where
+    nothing follows or what follows does not run, or (index of the call, number of its input). ``captures``: (number of
+    the input, place in the result of the backward). ``tensor_hooks`` and ``retains``: (number of the input, place in
+    ``walk.hooks()``); ``pre_hooks``, ``post_hooks``, ``accumulate_hooks``: places there. ``saved``: inputs of the walk
+    or None for undefined tensors, of the root its gradients; ``saved_sizes``: indices into ``walk.sizes``.
 
-    AccumulateGrad: ``variable`` is its input, ``has_grad`` whether its ``.grad`` is there. Python functions and Kiln's
-    nodes: ``object`` is the place of the ctx or node in ``walk.hooks()``; of custom C++ functions that of a callable
-    that takes the gradients and does what ``walk.apply`` does.
+    AccumulateGrad: ``variable`` is its input, ``has_grad`` whether its ``.grad`` is there. Python functions: ``object``
+    is the place of the ctx in ``walk.hooks()``; of custom C++ functions, and of other nodes that keep something packed
+    by saved-tensor hooks (kind "custom" too), that of a callable that takes the gradients and does what ``walk.apply``
+    does. Kiln's nodes: ``inner_hooks`` has the hooks inside of them: (number of the registration, place there).
 
     ``node`` is the node as torch shows it. Asked of all nodes of a long graph, the graph dies recursively.
     """
@@ -309,6 +310,7 @@ class NodeCall:
     pre_hooks: list[int]
     post_hooks: list[int]
     accumulate_hooks: list[int]
+    inner_hooks: list[tuple[int, int]]
     saved: list[int | None]
     saved_sizes: list[int]
     variable: int | None
@@ -340,7 +342,7 @@ class Walk:
     def inputs(self) -> list[torch.Tensor]:
         """The tensors, each once, in order of first use: root gradients, then what the calls keep. Only once."""
     def hooks(self) -> list[Any]:
-        """None, for the caller; then per call: tensor hooks, retains, pre-hooks, the object, accumulate hooks, post-hooks.
+        """None, for the caller; then per call: tensor hooks, retains, pre-hooks, object, accumulate hooks, post-hooks.
 
         A new list each time. `retain_grad` is a callable that takes the gradient.
         """
@@ -377,6 +379,9 @@ def walk(
 
     As in torch, `retain_grad()` is called on ``inputs`` that are no leaves, to accumulate.
     """
+
+def set_inner_hook_type(factory: Callable[[Any, dict[Any, Any], Any], Any], /) -> None:
+    """How a walk shows a hook inside a compiled function: `factory(function, place, key)`, where `place[key]` is it."""
 
 def run_in_engine(function: Callable[[], Any], /) -> Any:
     """Call it as a node of a backward pass: within a task of torch's engine, grad mode off; then the task's callbacks.
