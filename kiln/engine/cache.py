@@ -28,7 +28,7 @@ class Entry:
     """One compiled graph."""
 
     compiled: Callable[..., Any]
-    picks: list[int]
+    picks: list[tuple[int, str]]
     check: Callable[[Sequence[int]], bool]
     stops: list[Stop]
 

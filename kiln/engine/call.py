@@ -7,6 +7,7 @@ done, errors included.
 from __future__ import annotations
 
 import collections
+import struct
 import threading
 from typing import Any
 
@@ -84,7 +85,8 @@ def run(entry: Entry, walk: Any, keep_graph: bool, finish: Any) -> Any:
     hooks = walk.hooks()
     if entry.stops:
         hooks[0] = Departure(walk, entry.stops, finish)
-    sizes = [*map(memoryview(walk.size_bytes).cast("q").__getitem__, entry.picks)] if entry.picks else []
+    bits = walk.size_bytes if entry.picks else b""
+    sizes = [struct.unpack_from(kind, bits, 8 * place)[0] for place, kind in entry.picks]
     box = [walk.inputs(), sizes, hooks]
     del hooks
     if not keep_graph and not entry.stops:

@@ -94,5 +94,10 @@ class Departure:
         stop = self.stops[step]
         if stop.phase != "applied":
             self.leave(step, results, pending)
-        predictions.learn(type(self.walk.calls[stop.index].node), tuple(result is not None for result in results))
+        call = self.walk.calls[stop.index]
+        pattern = tuple(result is not None for result in results)
+        if call.kind == "python":
+            predictions.learn(type(call.node), pattern)
+        else:
+            predictions.learn_named(call.name, pattern)
         self.leave(step, values, pending, results)

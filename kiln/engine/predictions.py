@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 Pattern = tuple[bool, ...]  # of what the function returns: where there is a gradient
-_learned: dict[types.CodeType, Pattern] = {}
+_learned: dict[types.CodeType | str, Pattern] = {}  # by code, or by the name of a node that is not Python
 
 
 def backward_of(kind: type) -> Any:
@@ -45,6 +45,16 @@ def predict(kind: type, count: int) -> Pattern:
     if pattern is None or len(pattern) != count:
         return (True,) * count
     return pattern
+
+
+def predict_named(name: str, count: int) -> Pattern:
+    """The same for a node that is called as it is."""
+    pattern = _learned.get(name, ())
+    return pattern if len(pattern) == count else (True,) * count
+
+
+def learn_named(name: str, pattern: Pattern) -> None:
+    _learned[name] = pattern
 
 
 def learn(kind: type, pattern: Pattern) -> None:

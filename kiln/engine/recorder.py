@@ -35,7 +35,8 @@ class Recorder(TorchDispatchMode):
         self.items: dict[tuple[str, int], torch.fx.Node] = {}
         self.nodes: dict[int, torch.fx.Node] = {}  # by the identity of the tensor
         self.kept: list[torch.Tensor] = []  # so that identities stay theirs
-        self.plain_numbers: dict[int, Any] = {}  # tensors that stand for a Python number, by identity
+        # Tensors that stand for a Python number, by identity: it, and the node that has it if it is an argument.
+        self.plain_numbers: dict[int, tuple[Any, torch.fx.Node | None]] = {}
         self.numbers = Numbers(self)  # type: ignore[arg-type]
         self.label = ""  # the node of autograd's graph that runs
 
@@ -50,9 +51,10 @@ class Recorder(TorchDispatchMode):
             raise Refused(f"the higher-order operator {function}")
         if function in QUESTIONS or function.namespace in ANSWERS:
             return function(*args, **keywords)
-        if self.plain_numbers:
-            args, keywords = self.with_numbers(args), self.with_numbers(keywords)
-        result = quick.run(function, args, keywords)
+        if not self.plain_numbers:
+            result = quick.run(function, args, keywords)
+        else:
+            result = quick.run(function, self.with_numbers(args), self.with_numbers(keywords))
         if function in SAME and id(args[0]) in self.nodes:
             self.bind(result, self.nodes[id(args[0])])
         elif any(isinstance(part, torch.Tensor) for part in parts_of(result)):
@@ -62,7 +64,7 @@ class Recorder(TorchDispatchMode):
     def with_numbers(self, value: Any) -> Any:
         """Arguments with numbers for the tensors that stand for them."""
         if isinstance(value, torch.Tensor):
-            return self.plain_numbers.get(id(value), value)
+            return self.plain_numbers.get(id(value), (value,))[0]
         if isinstance(value, (tuple, list)):
             return type(value)([self.with_numbers(part) for part in value])
         if isinstance(value, dict):
@@ -105,6 +107,9 @@ class Recorder(TorchDispatchMode):
         """Arguments of a call as arguments of a node."""
         if isinstance(value, torch.Tensor):
             node = self.nodes.get(id(value))
+            if node is None and id(value) in self.plain_numbers:
+                number, node = self.plain_numbers[id(value)]
+                return number if node is None else node
             if node is None:
                 raise Refused("a tensor that a node of autograd's graph keeps out of sight")
             return node

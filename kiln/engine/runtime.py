@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from .. import _native
+from ..capture.marks import leaf
 from .hooks import InnerHook
 
 Gradients = tuple[Tensor | None, ...]
@@ -205,9 +206,35 @@ def call_backward(context: Any, *gradients: Tensor | None) -> Gradients:
     return tuple(found)
 
 
-def call_node(node: Callable[..., Gradients], *gradients: Tensor | None) -> Gradients:
-    """A node whose insides are unknown, or packed by the program's hooks: it runs as it is, one result an edge."""
-    return node(*gradients)
+def call_node_on_fakes(node: Any, told: tuple, *rest: Any) -> Gradients:
+    """What `call_node` gives, where all is as foretold."""
+    return tuple(
+        None if one is None else torch.empty_strided(one[0], one[1], dtype=one[2], device=one[3]) for one in told
+    )
+
+
+@leaf(call_node_on_fakes)
+def call_node(
+    node: Callable[..., Gradients],
+    told: tuple,
+    wanted: tuple[bool, ...],
+    departure: Any,
+    step: int,
+    gradients: Gradients,
+    pending: Gradients,
+) -> Gradients:
+    """A node whose insides are unknown, or packed by the program's hooks: it runs as it is, one result an edge.
+
+    ``told`` is what the results look like where there are any; ``wanted``, which of them somebody takes.
+    """
+    results = node(*gradients)
+    pattern = tuple(there is not None if one else None for there, one in zip(told, wanted, strict=True))
+    if departure.changed or not follows(results, pattern):
+        departure.surprise(results, step, gradients, pending)
+    return tuple(
+        None if look is None else expected(value, *look, "node", place)  # type: ignore[arg-type]
+        for place, (value, look) in enumerate(zip(results, told, strict=True))
+    )
 
 
 def with_zeros(context: Any, filled: Sequence[bool], gradients: Gradients) -> list[Tensor | None]:

@@ -10,21 +10,27 @@ import torch
 from ..capture.conditions import compile_expression, expression_text
 from ..capture.symbols import named_source
 
+FORMATS = {int: "q", float: "d", bool: "?"}  # of struct: how eight bytes are read
+
 
 class Sizes:
     """The sizes of the walk that is traced: plain numbers, or symbols where they may vary.
 
     Sizes that are equal now share a symbol, which is checked. 0 and 1 stay numbers: operations treat them specially.
+    Some entries are the bits of numbers that the program computed with; one that varies is an argument, and no symbol.
     """
 
-    def __init__(self, values: Sequence[int], dynamic: frozenset[int]) -> None:
+    def __init__(self, values: Sequence[int], dynamic: frozenset[int], numbers: dict[int, type] | None = None) -> None:
         from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 
         self.environment = ShapeEnv(allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False)
         self.given = list(values)
         self.values: list[Any] = list(values)
         self.groups: dict[int, list[int]] = {}  # value -> positions
-        for position in sorted(dynamic):
+        self.numbers = [
+            (position, (numbers or {})[position]) for position in sorted(dynamic) if position in (numbers or {})
+        ]
+        for position in sorted(dynamic.difference(numbers or ())):
             if values[position] > 1:
                 self.groups.setdefault(values[position], []).append(position)
         self.names: list[str] = []
@@ -37,19 +43,26 @@ class Sizes:
                 self.values[position] = number
 
     @property
-    def picks(self) -> list[int]:
-        """The positions of the sizes that the graph takes, one a symbol."""
-        return [positions[0] for positions in self.groups.values()]
+    def picks(self) -> list[tuple[int, str]]:
+        """The positions of what the graph takes, with how to read the bits there: sizes, one a symbol, then numbers."""
+        sizes = [(positions[0], FORMATS[int]) for positions in self.groups.values()]
+        return sizes + [(position, FORMATS[kind]) for position, kind in self.numbers]
 
     def symbols(self) -> list[torch.SymInt]:
-        return [self.values[position] for position in self.picks]
+        return [self.values[positions[0]] for positions in self.groups.values()]
+
+    def number_place(self, position: int | None) -> int | None:
+        """Where among the arguments a number is, if it is one."""
+        places = [place for place, (other, _) in enumerate(self.numbers) if other == position]
+        return len(self.groups) + places[0] if places else None
 
     def check(self) -> Callable[[Sequence[int]], bool]:
         """After the trace: whether what it assumed holds for other sizes."""
         varying = {position for positions in self.groups.values() for position in positions}
+        varying |= {position for position, _ in self.numbers}
         fixed = [(position, value) for position, value in enumerate(self.given) if position not in varying]
         same = [(positions[0], other) for positions in self.groups.values() for other in positions[1:]]
-        picks = self.picks
+        picks = [positions[0] for positions in self.groups.values()]
         conditions = [compile_expression(text, tuple(self.names)) for text in self.conditions()]
 
         def check(sizes: Sequence[int]) -> bool:

@@ -34,7 +34,7 @@ class Traced:
     """A graph for a walk, and what calling it takes."""
 
     module: torch.fx.GraphModule
-    picks: list[int]  # which sizes it takes
+    picks: list[tuple[int, str]]  # which sizes it takes, and how to read them
     check: Callable[[Sequence[int]], bool]  # whether other sizes are fine
     stops: list[Stop]  # where the pass may be left half-way
 
@@ -113,10 +113,27 @@ class Tracer:
         return [self.fake(slot) for slot in call.saved]
 
     def apply_builtin(self, call: Any, values: Values) -> Sequence[Any]:
-        if not call.traceable:
-            raise Refused(f"{call.name} is not traceable")
         saved = [None if slot is None else self.fake(slot) for slot in call.saved]
         return self.walk.apply(call.index, values, saved, self.sizes.values)
+
+    def apply_custom(self, call: Any, values: Values) -> Sequence[Any]:
+        """A node that is called as it is, where what it keeps cannot be replaced."""
+        if call.traceable:
+            return self.apply_builtin(call, values)
+        pattern = predictions.predict_named(call.name, len(call.edges))
+        fakes = [
+            self.edge_fake(edge) if edge is not None and there else None
+            for edge, there in zip(call.edges, pattern, strict=True)
+        ]
+        told = tuple(None if fake is None else self.told(fake) for fake in fakes)
+        wanted = tuple(edge is not None for edge in call.edges)
+        results = self.emit(
+            runtime.call_node, (self.hook(call.object), told, wanted, *self.stop(call, "applied", values))
+        )
+        for place, fake in enumerate(fakes):
+            if fake is not None:
+                self.recorder.bind(fake, self.emit(operator.getitem, (results, place), fake))
+        return fakes
 
     def apply_kiln(self, call: Any, values: Values) -> Sequence[Any]:
         return inline(self, call, values)
@@ -143,19 +160,27 @@ class Tracer:
 
     def expect(self, call: Any, results: torch.fx.Node, place: int, edge: tuple[int, int]) -> torch.Tensor:
         """A gradient that Python gives, as the node at the end of the edge takes it."""
-        index, number = edge
-        sizes, dtype, device, cast = self.calls[index].metadata[number]
-        if dtype is None:
-            raise Refused(f"{self.calls[index].name} does not tell what gradients it takes")
-        dtype = cast or dtype
-        fake = torch.ops.aten.empty.memory_format(self.sizes_at(sizes), dtype=dtype, device=device)
-        self.forget(fake)
+        fake = self.edge_fake(edge)
         given = self.emit(operator.getitem, (results, place))
-        shape = self.recorder.nodes_of(tuple(fake.shape))
-        strides = self.recorder.nodes_of(tuple(fake.stride()))
-        arguments = (given, shape, strides, dtype, device, call.name, place)
+        arguments = (given, *self.told(fake), call.name, place)
         self.recorder.bind(fake, self.emit(runtime.expected, arguments, fake))
         return fake
+
+    def edge_fake(self, edge: tuple[int, int]) -> torch.Tensor:
+        """A gradient as the node at the end of the edge takes it."""
+        index, number = edge
+        metadata = self.calls[index].metadata[number]
+        if metadata is None:
+            raise Refused(f"{self.calls[index].name} does not tell what gradients it takes")
+        sizes, dtype, cast, device = metadata
+        fake = torch.ops.aten.empty.memory_format(self.sizes_at(sizes), dtype=cast or dtype, device=device)
+        self.forget(fake)
+        return fake
+
+    def told(self, fake: torch.Tensor) -> tuple:
+        """What it looks like, for functions that run with the graph."""
+        shape = self.recorder.nodes_of(tuple(fake.shape))
+        return shape, self.recorder.nodes_of(tuple(fake.stride())), fake.dtype, fake.device
 
     def call_user(self, function: Callable[..., Any], slot: int, value: Any) -> Any:
         """A hook on one gradient: what it gives looks like what it was given."""
@@ -223,9 +248,11 @@ class Tracer:
         fake = self.fakes.get(slot)
         if fake is None:
             fake = self.fakes[slot] = self.new_fake(self.tensors[slot])
-            number = self.tensors[slot].constant
-            if number is not None:
-                self.recorder.plain_numbers[id(fake)] = number
+            described = self.tensors[slot]
+            if described.constant is not None:
+                place = self.sizes.number_place(getattr(described, "position", None))
+                node = None if place is None else self.recorder.item("sizes", place, described.constant)
+                self.recorder.plain_numbers[id(fake)] = (described.constant, node)
             else:
                 self.recorder.bind(fake, self.recorder.item("inputs", slot, fake))
         return fake
@@ -235,6 +262,8 @@ class Tracer:
         strides = self.strides_at(shape, described.strides)
         fake = torch.ops.aten.empty_strided.default(shape, strides, dtype=described.dtype, device=described.device)
         self.forget(fake)
+        if described.requires_grad:  # formulas of torch's ask, and leave out what needs none
+            fake.requires_grad_()
         return fake
 
     def sizes_at(self, positions: Sequence[int]) -> list[Any]:
@@ -257,7 +286,7 @@ class Tracer:
 KINDS: dict[str, Callable[[Tracer, Any, Values], Sequence[Any]]] = {
     "root": Tracer.apply_root,
     "builtin": Tracer.apply_builtin,
-    "custom": Tracer.apply_builtin,
+    "custom": Tracer.apply_custom,
     "accumulate": Tracer.apply_accumulate,
     "python": Tracer.apply_python,
     "kiln": Tracer.apply_kiln,
@@ -314,10 +343,15 @@ def memory_of(node: torch.fx.Node) -> int | None:
     return value.untyped_storage()._cdata if isinstance(value, torch.Tensor) else None
 
 
+def number_positions(tensors: Sequence[Any]) -> dict[int, type]:
+    """Which entries of a walk's sizes are not sizes but the bits of numbers, and of what kind."""
+    return {one.position: type(one.constant) for one in tensors if getattr(one, "position", None) is not None}
+
+
 def trace(walk: Any, dynamic: frozenset[int], outputs: int) -> Traced:
     """The graph of a walk, with symbols for the sizes at these positions. Raises `Refused`."""
     try:
-        return Tracer(walk, Sizes(walk.sizes, dynamic)).run(outputs)
+        return Tracer(walk, Sizes(walk.sizes, dynamic, number_positions(walk.tensors))).run(outputs)
     except Refused:
         raise
     except Exception as error:
