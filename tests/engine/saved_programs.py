@@ -89,6 +89,11 @@ PROGRAMS: dict[str, tuple[Callable[..., Any] | tuple[Any, ...], ...]] = {
     "einsum": (lambda x, how: torch.einsum(how, x, x), ("ij,kj->ik",), ("ij,ij->j",)),
     "linear": (lambda x, bias: F.linear(x, x, x[:, 0] if bias else None), (True,), (False,)),
     "inverse": (lambda x, shift: torch.linalg.inv(x @ x.t() + shift * torch.eye(4)), (1,)),
+    "solve": (
+        lambda x, left: torch.linalg.solve(x @ x.t() + torch.eye(4), x if left else x.t(), left=left),
+        (True,),
+        (False,),
+    ),
     "cholesky": (lambda x, upper: torch.linalg.cholesky(x @ x.t() + torch.eye(4), upper=upper), (False,), (True,)),
     "qr": (lambda x, mode: torch.linalg.qr(x, mode), ("reduced",), ("r",)),
     "triangular": (lambda x, upper: torch.linalg.solve_triangular(x[:, :4], x, upper=upper), (False,), (True,)),

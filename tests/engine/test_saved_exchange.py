@@ -49,8 +49,13 @@ def gradients_by_call(walk: _native.Walk, inputs: list[torch.Tensor]) -> Iterato
                 coming[edge] = added(coming.get(edge), result)
 
 
+def like(tensor: torch.Tensor, stand_in: StandIn) -> torch.Tensor:
+    """Formulas ask whether what was saved requires grad."""
+    return stand_in(tensor.detach()).requires_grad_(tensor.requires_grad)
+
+
 def with_stand_ins(walk, call, inputs, gradients, stand_in: StandIn) -> Any:
-    saved = [None if slot is None else stand_in(inputs[slot].detach()) for slot in call.saved]
+    saved = [None if slot is None else like(inputs[slot], stand_in) for slot in call.saved]
     return walk.apply(call.index, gradients, saved, walk.sizes)
 
 
