@@ -163,7 +163,8 @@ class CheckText(Text):
         """Put what can be checked natively into one call; gives the guards that are left."""
         program = GuardProgram(self.trace.guards)
         left = [guard for guard in guards if not program.takes(guard)]
-        if not program.worth_while:
+        inside = sum(not isinstance(tensor.source, Local) for tensor in self.trace.guards.tensors)
+        if not program.worth_while and inside < MANY:
             self.inputs = []
             return guards
         tensors, distinct = self.trace.guards.tensors, list(self.trace.guards.distinct)
@@ -208,6 +209,9 @@ class CheckText(Text):
         names = {name: self.read(source) for name, source in condition.symbols}
         names |= {name: self.bind(value, name) for name, value in NAMES.items()}
         self.require(substitute(condition.text, names))
+
+
+MANY = 8  # tensors to be read out of something, for which a native program is worth its while
 
 
 def is_table_guard(guard: Guard) -> bool:

@@ -20,7 +20,7 @@ import torch.fx
 
 from .examples import Examples
 from .source import Item, Local, Source
-from .values import Kind, TensorInfo
+from .values import Lazy, TensorInfo
 
 if TYPE_CHECKING:
     from .rebuild import Rebuilder
@@ -77,13 +77,14 @@ class StolenInput:
 
 
 def lists_to_steal(trace: Trace, rebuilder: Rebuilder) -> list[str]:
-    """The lists that the graph may have: looked at, unchanged, and of no more use after it."""
+    """The lists that the graph may have: those of no more use after it."""
     found = []
     for name in trace.stolen:
-        record = next((one for one in trace.by_shadow.values() if one.source == Local(name)), None)
-        unchanged = record is not None and record.kind is Kind.LIST and type(record.real) is list
-        if unchanged and name not in rebuilder.kept:
-            found.append(name)
+        value = trace.root.arguments.get(name)
+        if type(value) is not Lazy or type(value.real) is not list or name in rebuilder.kept:
+            continue
+        trace.guards.add(Local(name), "type", list)
+        found.append(name)
     return found
 
 
