@@ -208,9 +208,7 @@ class Backwards:
         self.order = stage.order if stage.order != sorted(stage.order) else None
         self.first_source = sum(len(earlier.sources) for earlier in joint.stages[:number])
         self.layouts = [layout_of(root.value) for root in stage.roots]
-        inside = [r for r in joint.registrations if r.slot is not None and r.place is None]
-        self.has_hooks = bool(inside)
-        self.shared_hooks = {r.number for r in inside if r.kind == "register_shared_hook"}
+        self.has_hooks = any(r.slot is not None and r.place is None for r in joint.registrations)
         self.table: dict[Key, Boxed | None] = {}
         self.graphs: dict[Key, Graph | None] = {}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from .. import _native
 from ..capture.marks import fact
 
 
@@ -24,3 +25,6 @@ class InnerHook:
     def alive(self) -> bool:
         """Whether it is still registered."""
         return self.key in self.place
+
+
+_native.set_inner_hook_type(InnerHook)

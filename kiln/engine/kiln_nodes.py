@@ -25,7 +25,7 @@ Node = torch.fx.Node
 
 def inline(tracer: Any, call: Any, values: list[Any]) -> Sequence[Any]:
     """Record the operations of the node's backward graph, and give its results."""
-    backward = tracer.walk.node(call.index).backward
+    backward = call.node.backward
     if type(backward) is not Backwards:
         raise Refused("a node of Kiln's whose backward is no graph")
     defined = mask([value is not None for value in values])
@@ -64,7 +64,7 @@ def check_outputs(tracer: Any, call: Any, outputs: Sequence[Any]) -> None:
             continue
         index, place = edge
         known = tracer.calls[index].metadata[place]
-        if known is not None and (value.dtype != known[1] or tuple(value.shape) != tuple(tracer.sizes_at(known[0]))):
+        if known[1] is not None and (value.dtype != known[1] or tuple(value.shape) != tuple(tracer.sizes_at(known[0]))):
             raise Refused(f"{call.name} gives a gradient that is to be converted")
 
 
@@ -106,9 +106,7 @@ class Inlining:
     # -- hooks ------------------------------------------------------------------------------------------------------
 
     def slots(self, number: int) -> list[int]:
-        if number in self.backward.shared_hooks:
-            raise Refused("a hook for several tensors inside a compiled function")
-        slots = self.call.inner_hooks[number] or []
+        slots = [slot for registration, slot in self.call.inner_hooks if registration == number]
         self.called_hooks |= bool(slots)
         return slots
 

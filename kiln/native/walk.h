@@ -140,8 +140,8 @@ struct Slot {
 
 // Something of Python's that a call needs: a hook, or the object of its node.
 struct Hook {
-  enum class Kind : uint8_t { tensor, retains, before, object, accumulate, after } kind;
-  // For tensor and retains: which of the node's inputs.
+  enum class Kind : uint8_t { tensor, retains, before, object, inner, accumulate, after } kind;
+  // For tensor and retains: which of the node's inputs. For inner: the number of the registration.
   uint32_t input;
   // The user's function or the node's object; none for what Python has no object for yet.
   Owned object;
@@ -192,6 +192,9 @@ void collect(const Request& request, Walk& walk);
 
 // Adds the hooks of a call to the walk, and what is to be known of them to its key. Throws Refused.
 void collect_hooks(Walk& walk, Call& call);
+
+// What makes Python's objects of hooks inside compiled functions, of (function, dictionary, key).
+Owned& inner_hook_type();
 
 // What collect_hooks would see, in one number.
 uint64_t hooks_signature(Node& node, CallKind kind, uint64_t seed);

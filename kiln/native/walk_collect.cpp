@@ -67,6 +67,29 @@ bool find_permutation(c10::IntArrayRef sizes, c10::IntArrayRef strides, uint8_t*
   return true;
 }
 
+// Whether hooks of the program's packed something that a node keeps.
+class PackedFinder : public SavedVisitor {
+ public:
+  static bool has_packed(const Call& call) {
+    PackedFinder finder;
+    if (call.kind == CallKind::builtin) {
+      visit_saved(*call.node, finder);
+    } else if (call.kind == CallKind::kiln) {
+      auto saved = static_cast<GradNode&>(*call.node).saved();
+      finder.found_ = saved && std::any_of(saved->begin(), saved->end(), [](auto& each) { return each.has_hooks(); });
+    }
+    return finder.found_;
+  }
+
+  void variable(SavedVariable& variable) override { found_ |= variable.has_hooks(); }
+  void tensor(at::Tensor&) override {}
+  void size(c10::SymInt&) override {}
+  void constant(std::string_view) override {}
+
+ private:
+  bool found_ = false;
+};
+
 class Collector : public SavedVisitor {
  public:
   Collector(const Request& request, Walk& walk, PointerMap& tensors, PointerMap& storages)
@@ -109,6 +132,8 @@ class Collector : public SavedVisitor {
  private:
   void collect_call(Call& call) {
     call_ = &call;
+    // Unpacked when it runs, as in eager: what comes of that is not known before.
+    if (walk_.has_saved_tensor_hooks && call.needed && PackedFinder::has_packed(call)) call.kind = CallKind::custom;
     key_.byte(static_cast<uint8_t>(static_cast<uint8_t>(call.kind) | call.needed << 3 | call.captured << 4));
     collect_edges(call);
     call.saved.first = static_cast<uint32_t>(walk_.saved.size());
@@ -181,17 +206,34 @@ class Collector : public SavedVisitor {
         break;
       }
       case CallKind::kiln: {
-        PyObject* backward = static_cast<GradNode&>(node).backward();
-        key_.pointer(backward);
-        walk_.classes.push_back(share(backward));
+        collect_compiled(static_cast<GradNode&>(node));
         break;
       }
       case CallKind::custom:
         // Called as it is, whatever it keeps.
         break;
       default:
-        call.known = visit_saved(node, *this);
+        call.known = dynamic_cast<KeepsNothing*>(&node) || visit_saved(node, *this);
         if (!call.known) throw Refused{"what " + node.name() + " keeps is not known"};
+    }
+  }
+
+  void collect_compiled(const GradNode& node) {
+    if (!node.context()) throw Refused{"a freed node"};
+    key_.pointer(node.backward());
+    walk_.classes.push_back(share(node.backward()));
+    auto saved = node.saved();
+    key_.number(saved ? saved->size() : 0);
+    for (size_t i = 0; saved && i < saved->size(); ++i) variable(const_cast<SavedVariable&>((*saved)[i]));
+    Owned numbers(PyObject_GetAttrString(node.context(), "numbers"));
+    if (!numbers || !PyTuple_Check(numbers.get())) throw Refused{"a node of Kiln's without numbers"};
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(numbers.get()); ++i) {
+      PyObject* number = PyTuple_GET_ITEM(numbers.get(), i);
+      if (!PyLong_CheckExact(number)) throw Refused{"a saved number that is no int"};
+      int64_t value = PyLong_AsLongLong(number);
+      if (PyErr_Occurred()) raise();
+      c10::SymInt symbol(value);
+      size(symbol);
     }
   }
 

@@ -44,12 +44,20 @@ void add_codes(PyObject* code, PyObject* found) {
   }
 }
 
+void add_codes_of(const char* module_name, const char* owner_name, const char* name, PyObject* found) {
+  Owned owner(PyImport_ImportModule(module_name));
+  if (owner && owner_name) owner.reset(PyObject_GetAttrString(owner.get(), owner_name));
+  Owned function(owner ? PyObject_GetAttrString(owner.get(), name) : nullptr);
+  if (!function || !PyFunction_Check(function.get())) raise();
+  add_codes(PyFunction_GET_CODE(function.get()), found);
+}
+
+// Torch's, and those by which Kiln stands in for them.
 Owned multi_grad_codes() {
-  Owned module(PyImport_ImportModule("torch.autograd.graph"));
-  Owned function(module ? PyObject_GetAttrString(module.get(), "register_multi_grad_hook") : nullptr);
   Owned found(PyList_New(0));
-  if (!function || !found || !PyFunction_Check(function.get())) raise();
-  add_codes(PyFunction_GET_CODE(function.get()), found.get());
+  if (!found) raise();
+  add_codes_of("torch.autograd.graph", nullptr, "register_multi_grad_hook", found.get());
+  add_codes_of("kiln.capture.shared_hooks", "SharedHook", "part", found.get());
   return found;
 }
 
@@ -102,10 +110,32 @@ class HookCollector {
   void add_object() {
     if (call_.kind == CallKind::custom) {
       add(Hook::Kind::object, 0, nullptr);
-    } else if (call_.kind == CallKind::python || call_.kind == CallKind::kiln) {
+    } else if (call_.kind == CallKind::kiln) {
+      add_inner(static_cast<GradNode&>(node_).context());
+    } else if (call_.kind == CallKind::python) {
       Owned object(autograd::functionToPyObject(call_.node));
       if (!object) raise();
       add(Hook::Kind::object, 0, std::move(object));
+    }
+  }
+
+  // Hooks on what has no node of its own, by the number of their registration.
+  void add_inner(PyObject* context) {
+    Owned places(context ? PyObject_GetAttrString(context, "hooks") : nullptr);
+    if (!places || !PyTuple_Check(places.get())) throw Refused{"a freed node"};
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(places.get()); ++i) {
+      PyObject* functions = PyTuple_GET_ITEM(places.get(), i);
+      if (functions == Py_None) continue;
+      PyObject *name, *function;
+      Py_ssize_t place = 0;
+      std::vector<std::pair<Owned, Owned>> found;
+      while (PyDict_Next(functions, &place, &name, &function)) found.emplace_back(share(name), share(function));
+      for (auto& [key, hook] : found) {
+        if (is_multi_grad_hook(hook.get())) throw Refused{"a multi-grad hook"};
+        Owned shown(PyObject_CallFunctionObjArgs(inner_hook_type().get(), hook.get(), functions, key.get(), nullptr));
+        if (!shown) raise();
+        add(Hook::Kind::inner, static_cast<uint32_t>(i), std::move(shown));
+      }
     }
   }
 
@@ -157,6 +187,11 @@ uint64_t mixed_hooks(uint64_t seed, const Hooks& hooks, std::string_view name) {
 }  // namespace
 
 void collect_hooks(Walk& walk, Call& call) { HookCollector(walk, call).run(); }
+
+Owned& inner_hook_type() {
+  static Owned* type = new Owned;  // not destroyed: Python may be gone by then
+  return *type;
+}
 
 uint64_t hooks_signature(Node& node, CallKind kind, uint64_t seed) {
   seed = mixed_hooks<autograd::PyFunctionTensorPreHook>(seed, node.tensor_pre_hooks(), kTensorHook);

@@ -36,7 +36,15 @@ void fill(Walk& walk, PyObject* const* arguments, bool accumulate) {
   try {
     Request request = request_of(arguments[0], arguments[1], arguments[2], accumulate);
     find_order(request, walk);
-    collect(request, walk);
+    try {
+      collect(request, walk);
+    } catch (const Refused&) {
+      if (!walk.has_saved_tensor_hooks) throw;
+      walk = Walk();
+      walk.has_saved_tensor_hooks = true;
+      find_order(request, walk);
+      collect(request, walk);
+    }
     wrap_tensors(walk);
     return;
   } catch (const Refused& refused) {
@@ -138,7 +146,7 @@ PyObject* classes(Walk& walk) {
 
 PyGetSetDef properties[] = {
     {"refusal", property<refusal>, nullptr, "Why torch's engine must do it, or None.", nullptr},
-    {"has_saved_tensor_hooks", property<has_saved_tensor_hooks>, nullptr, "Whether that was the reason.", nullptr},
+    {"has_saved_tensor_hooks", property<has_saved_tensor_hooks>, nullptr, "Whether hooks packed what nodes keep.", nullptr},
     {"count", property<count>, nullptr, "The number of calls.", nullptr},
     {"key", property<key>, nullptr, "Bytes: all that it depends on but sizes.", nullptr},
     {"size_bytes", property<size_bytes>, nullptr, "The sizes as bytes.", nullptr},
@@ -212,7 +220,7 @@ PyObject* apply(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
 }
 
 bool runs_as_it_is(const Call& call) {
-  return call.kind == CallKind::python || call.kind == CallKind::kiln || call.kind == CallKind::custom;
+  return call.kind == CallKind::python || call.kind == CallKind::custom;
 }
 
 template <bool Rest>
@@ -253,8 +261,15 @@ PyMethodDef methods[] = {
     {"signature", method(signature), METH_FASTCALL, "signature(start=0) -> int: changes with the hooks."},
     {nullptr, nullptr, 0, nullptr}};
 
+PyObject* set_inner_hook_type(PyObject*, PyObject* type) {
+  inner_hook_type() = share(type);
+  Py_RETURN_NONE;
+}
+
 PyMethodDef functions[] = {{"walk", method(make), METH_FASTCALL,
                             "walk(roots, gradients, inputs, retain_graph, accumulate) -> Walk: what a backward would do."},
+                           {"set_inner_hook_type", set_inner_hook_type, METH_O,
+                            "set_inner_hook_type(type): how hooks inside compiled functions are shown."},
                            {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace

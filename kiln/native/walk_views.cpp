@@ -175,6 +175,7 @@ Owned call_view(const Walk& walk, uint32_t index) {
   set("captures", captures_of(walk, index));
   set("tensor_hooks", hooks_of(walk, call, Hook::Kind::tensor, true));
   set("retains", hooks_of(walk, call, Hook::Kind::retains, true));
+  set("inner_hooks", hooks_of(walk, call, Hook::Kind::inner, true));
   set("pre_hooks", hooks_of(walk, call, Hook::Kind::before, false));
   set("post_hooks", hooks_of(walk, call, Hook::Kind::after, false));
   set("accumulate_hooks", hooks_of(walk, call, Hook::Kind::accumulate, false));
