@@ -169,10 +169,9 @@ class Tracer:
     def edge_fake(self, edge: tuple[int, int]) -> torch.Tensor:
         """A gradient as the node at the end of the edge takes it."""
         index, number = edge
-        metadata = self.calls[index].metadata[number]
-        if metadata is None:
+        sizes, dtype, device, cast = self.calls[index].metadata[number]
+        if dtype is None:
             raise Refused(f"{self.calls[index].name} does not tell what gradients it takes")
-        sizes, dtype, cast, device = metadata
         fake = torch.ops.aten.empty.memory_format(self.sizes_at(sizes), dtype=cast or dtype, device=device)
         self.forget(fake)
         return fake
