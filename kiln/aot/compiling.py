@@ -20,6 +20,7 @@ from torch.utils.hooks import RemovableHandle
 
 from .._native import GlobalState
 from ..capture.fakes import make_mode, without_peer
+from ..report import events
 from . import autocasting
 from .boxing import Boxed, boxed
 from .cleaning import eliminate_dead
@@ -106,7 +107,7 @@ class Compilation:
 
     def trace(self, pattern: Pattern | None) -> Joint:
         quiet = torch.autograd.set_detect_anomaly(False)  # there are no numbers to look at
-        with without_peer(), unnumbered_hooks(), quiet, as_in_training():
+        with events.at_work(), without_peer(), unnumbered_hooks(), quiet, as_in_training():
             return trace(self.program, self.specs, self.mode, self.compilers.decompositions or {}, pattern, self.shared)
 
     def guard_count(self) -> int:

@@ -116,14 +116,26 @@ class Inlining:
         return gradient
 
     def run_node_hook(self, number: int, inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
-        for slot in self.slots(number):
-            inputs = self.tracer.call_user_tuple(runtime.call_inner_post_hook, slot, inputs, outputs)
-        return inputs
+        return self.call_tuple_hooks(runtime.call_inner_post_hook, number, inputs, self.tracer.nodes(outputs))
 
     def run_node_prehook(self, number: int, outputs: Sequence[Any]) -> Sequence[Any]:
-        for slot in self.slots(number):
-            outputs = self.tracer.call_user_tuple(runtime.call_inner_pre_hook, slot, outputs)
-        return outputs
+        return self.call_tuple_hooks(runtime.call_inner_pre_hook, number, outputs)
+
+    def call_tuple_hooks(
+        self, function: Callable[..., Any], number: int, values: Sequence[Any], *more: Any
+    ) -> Sequence[Any]:
+        """Hooks on several gradients: what they give is there and not there where what they were given was."""
+        tracer = self.tracer
+        slots = self.slots(number)
+        given = tracer.nodes(values)
+        for slot in slots:
+            given = tracer.emit(function, (tracer.hook(slot), given, *more))
+        if not slots:
+            return values
+        return [
+            None if value is None else tracer.like(value, tracer.emit(operator.getitem, (given, place)))
+            for place, value in enumerate(values)
+        ]
 
 
 def has_tensors(value: Any) -> bool:

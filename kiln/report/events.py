@@ -147,16 +147,24 @@ def is_compiling() -> bool:
 
 
 @contextlib.contextmanager
+def at_work() -> Iterator[None]:
+    """What runs in it is the compiler's doing."""
+    outer, _listening.compiling = is_compiling(), True
+    try:
+        yield
+    finally:
+        _listening.compiling = outer
+
+
+@contextlib.contextmanager
 def compiling(function: types.FunctionType) -> Iterator[None]:
     """The time one frame takes to compile."""
     count("frames", place(function))
     start = time.perf_counter()
-    outer, _listening.compiling = is_compiling(), True
     try:
-        with Progress(place(function)):
+        with at_work(), Progress(place(function)):
             yield
     finally:
-        _listening.compiling = outer
         seconds = time.perf_counter() - start
         for recording in recordings():
             recording.times.append((place(function), seconds))
