@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..compiled_autograd import disable
 from . import telling
 from .departure import Stop
 from .refusal import Refused
@@ -66,6 +67,13 @@ class Cache:
                 self.remembered[whole] = entry
         return entry
 
+    def forget(self, entry: Entry) -> None:
+        """A new trace would be better: make one the next time."""
+        with self.lock:
+            self.remembered = {key: other for key, other in self.remembered.items() if other is not entry}
+            for family in self.families.values():
+                family.entries = [other for other in family.entries if other is not entry]
+
     def find_or_make(self, walk: Any, key: Any, outputs: int) -> Entry:
         family = self.families.get(key)
         sizes = walk.sizes
@@ -94,7 +102,8 @@ class Cache:
             raise
         telling.captured()
         telling.graph(traced.module)
-        compiled = self.compiler(traced.module)
+        with disable():  # passes that the compiler itself starts are torch's
+            compiled = self.compiler(traced.module)
         if compiled is traced.module:
             compiled = consuming(traced.module)
         return Entry(compiled, traced.picks, traced.check, traced.stops)

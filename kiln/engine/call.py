@@ -12,12 +12,11 @@ import threading
 from typing import Any
 
 import torch
-from torch.autograd.graph import GradientEdge
 
 from .. import _native
 from . import predictions, telling
 from .cache import Cache, Compiler, Entry
-from .departure import Departure, Left
+from .departure import Departure, Foreseen, Left
 from .refusal import Refused
 
 MOST_COMPILERS = 16  # a cache each
@@ -38,37 +37,55 @@ def run_backward(
 ) -> tuple:
     """What ``run_backward`` of torch's engine does."""
 
-    def by_torch(roots: tuple, values: tuple, unreachable: bool) -> tuple:
-        return engine.run_backward(
-            roots,
-            values,
-            keep_graph,
-            create_graph,
-            inputs,
-            allow_unreachable=unreachable,
-            accumulate_grad=accumulate_grad,
-        )
-
+    outputs = 0 if accumulate_grad else len(inputs)
     try:
         check_state(create_graph)
         walk = _native.walk(tuple(tensors), tuple(gradients), tuple(inputs), keep_graph, accumulate_grad)
         if walk.refusal is not None:
             raise Refused(walk.refusal)
-        outputs = 0 if accumulate_grad else len(inputs)
-        entry = cache_of(compiler).find(walk, state(), outputs)
+        cache = cache_of(compiler)
+        entry = cache.find(walk, state(), outputs)
     except Refused as refusal:
         telling.handed_over(str(refusal))
-        return by_torch(tensors, gradients, allow_unreachable)
+        return engine.run_backward(
+            tensors,
+            gradients,
+            keep_graph,
+            create_graph,
+            inputs,
+            allow_unreachable=allow_unreachable,
+            accumulate_grad=accumulate_grad,
+        )
 
     def finish(waiting: dict[tuple[int, int], Any], captured: dict[int, Any]) -> list[Any]:
         """The rest of the pass, by torch."""
         given: tuple = ()
-        if waiting:
-            roots = tuple(GradientEdge(walk.calls[index].node, number) for (index, number) in waiting)
-            given = by_torch(roots, tuple(waiting.values()), True)
+        if waiting and not hasattr(walk, "finish"):  # until the extension has it
+            there = {edge: value for edge, value in waiting.items() if value is not None}
+            roots = tuple(torch.autograd.graph.GradientEdge(walk.calls[i].node, n) for i, n in there)
+            if there:
+                values = tuple(there.values())
+                given = engine.run_backward(
+                    roots, values, keep_graph, False, inputs, allow_unreachable=True, accumulate_grad=accumulate_grad
+                )
+        elif waiting:
+            given = walk.finish(tuple(waiting), tuple(waiting.values()), tuple(inputs), keep_graph, accumulate_grad)
         return [captured.get(place, given[place] if given else None) for place in range(outputs)]
 
-    results = run(entry, walk, keep_graph, finish)
+    departure = Departure(walk, entry.stops, finish) if entry.stops else None
+    try:
+        results = run(entry, walk, keep_graph, departure)
+    except Left as left:
+        results = left.results
+        if left.learned:
+            cache.forget(entry)
+    except Foreseen as surprise:  # nothing has run
+        if departure is None or not departure.learn(surprise.step, surprise.pattern):
+            raise
+        cache.forget(entry)
+        return run_backward(
+            compiler, engine, tensors, gradients, keep_graph, create_graph, inputs, allow_unreachable, accumulate_grad
+        )
     if not allow_unreachable and any(result is None for result in results):
         raise RuntimeError(UNUSED)
     return tuple(results)
@@ -80,11 +97,10 @@ UNUSED = (
 )
 
 
-def run(entry: Entry, walk: Any, keep_graph: bool, finish: Any) -> Any:
+def run(entry: Entry, walk: Any, keep_graph: bool, departure: Departure | None) -> Any:
     """Call the compiled graph inside a task of torch's engine: queued callbacks and the like are then torch's."""
     hooks = walk.hooks()
-    if entry.stops:
-        hooks[0] = Departure(walk, entry.stops, finish)
+    hooks[0] = departure
     bits = walk.size_bytes if entry.picks else b""
     sizes = [struct.unpack_from(kind, bits, 8 * place)[0] for place, kind in entry.picks]
     box = [walk.inputs(), sizes, hooks]
@@ -93,13 +109,21 @@ def run(entry: Entry, walk: Any, keep_graph: bool, finish: Any) -> Any:
         walk.release()
     compiled = entry.compiled
     try:
-        return _native.run_in_engine(lambda: compiled(*emptied(box)))
-    except Left as left:
-        return left.results
-    finally:
-        if not keep_graph:
-            walk.release()
-            walk.release_rest()
+        results = _native.run_in_engine(lambda: compiled(*emptied(box)))
+    except Foreseen:
+        raise
+    except BaseException:
+        let_go(walk, keep_graph)
+        raise
+    let_go(walk, keep_graph)
+    return results
+
+
+def let_go(walk: Any, keep_graph: bool) -> None:
+    """As after a pass of torch's engine."""
+    if not keep_graph:
+        walk.release()
+        walk.release_rest()
 
 
 def emptied(box: list[Any]) -> list[Any]:

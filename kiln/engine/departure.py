@@ -31,6 +31,16 @@ class Left(BaseException):
     def __init__(self, results: list[Any]) -> None:
         super().__init__("the rest of a backward pass was run by torch's engine")
         self.results = results
+        self.learned = False  # something that a new trace would foretell
+
+
+class Foreseen(Exception):
+    """Capture met a surprise before anything ran: at this stop, gradients where the pattern says so."""
+
+    def __init__(self, step: int, pattern: tuple[bool, ...]) -> None:
+        super().__init__("a Python backward gives other gradients than foretold")
+        self.step = step
+        self.pattern = pattern
 
 
 class Departure:
@@ -56,8 +66,9 @@ class Departure:
         waiting = dict(zip(stop.waiting, pending, strict=False))
         finished = self.finish_node(stop, list(values), None if outputs is None else list(outputs), results)
         for edge, value in zip(self.walk.calls[stop.index].edges, finished, strict=True):
-            if edge is not None and value is not None:
-                waiting[edge] = value if edge not in waiting else waiting[edge] + value
+            if edge is not None and (value is not None or edge not in waiting):
+                before = waiting.get(edge)
+                waiting[edge] = value if before is None else before + value
         raise Left(self.finish(waiting, results))
 
     def finish_node(
@@ -94,10 +105,16 @@ class Departure:
         stop = self.stops[step]
         if stop.phase != "applied":
             self.leave(step, results, pending)
-        call = self.walk.calls[stop.index]
-        pattern = tuple(result is not None for result in results)
+        learned = self.learn(step, tuple(result is not None for result in results))
+        try:
+            self.leave(step, values, pending, results)
+        except Left as left:
+            left.learned = learned
+            raise
+
+    def learn(self, step: int, pattern: tuple[bool, ...]) -> bool:
+        """Remember what the node at a stop gave; whether that was new."""
+        call = self.walk.calls[self.stops[step].index]
         if call.kind == "python":
-            predictions.learn(type(call.node), pattern)
-        else:
-            predictions.learn_named(call.name, pattern)
-        self.leave(step, values, pending, results)
+            return predictions.learn(type(call.node), pattern)
+        return predictions.learn_named(call.name, pattern)

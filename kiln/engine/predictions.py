@@ -53,14 +53,20 @@ def predict_named(name: str, count: int) -> Pattern:
     return pattern if len(pattern) == count else (True,) * count
 
 
-def learn_named(name: str, pattern: Pattern) -> None:
-    _learned[name] = pattern
+def learn_named(name: str, pattern: Pattern) -> bool:
+    return remember(name, pattern)
 
 
-def learn(kind: type, pattern: Pattern) -> None:
+def learn(kind: type, pattern: Pattern) -> bool:
+    """Remember what the backward of a class gave. Whether that settles it: not if it was seen to give this and that."""
     code = code_of(backward_of(kind))
-    if code is not None:
-        _learned[code] = pattern
+    return code is not None and remember(code, pattern)
+
+
+def remember(whose: types.CodeType | str, pattern: Pattern) -> bool:
+    is_first = whose not in _learned
+    _learned[whose] = pattern
+    return is_first
 
 
 def forget() -> None:

@@ -39,6 +39,13 @@ class Traced:
     stops: list[Stop]  # where the pass may be left half-way
 
 
+@dataclass(frozen=True, slots=True)
+class Unseen:
+    """What a Python backward gave for a tensor that takes no gradient: only hooks after it see that."""
+
+    node: torch.fx.Node
+
+
 @dataclass(slots=True)
 class Tracer:
     """The trace of one walk."""
@@ -99,11 +106,12 @@ class Tracer:
 
     def hand_on(self, call: Any, outputs: Sequence[Any]) -> None:
         for edge, value in zip(call.edges, outputs, strict=True):
-            if edge is None or value is None:
+            if edge is None:
                 continue
             index, place = edge
             waiting = self.buffers.setdefault(index, [None] * self.calls[index].input_count)
-            waiting[place] = value if waiting[place] is None else waiting[place] + value
+            if value is not None:
+                waiting[place] = value if waiting[place] is None else waiting[place] + value
 
     def apply(self, call: Any, values: Values) -> Values:
         """What the node itself gives."""
@@ -154,9 +162,15 @@ class Tracer:
         predicted = predictions.predict(kind, len(call.edges))
         pattern = tuple(None if edge is None else there for edge, there in zip(call.edges, predicted, strict=True))
         self.emit(runtime.checked, (results, pattern, *self.stop(call, "applied", values)))
-        return [
-            self.expect(call, results, place, edge) if pattern[place] else None for place, edge in enumerate(call.edges)
-        ]
+        given: Values = []
+        for place, edge in enumerate(call.edges):
+            if pattern[place]:
+                given.append(self.expect(call, results, place, edge))
+            elif edge is None and call.post_hooks:
+                given.append(Unseen(self.emit(operator.getitem, (results, place))))
+            else:
+                given.append(None)
+        return given
 
     def expect(self, call: Any, results: torch.fx.Node, place: int, edge: tuple[int, int]) -> torch.Tensor:
         """A gradient that Python gives, as the node at the end of the edge takes it."""
@@ -193,10 +207,10 @@ class Tracer:
         given: Any = self.nodes(values)
         for slot in slots:
             given = self.emit(function, (self.hook(slot), given, *rest))
-        pattern = tuple(value is not None for value in values)
+        pattern = tuple(None if isinstance(value, Unseen) else value is not None for value in values)
         self.emit(runtime.checked, (given, pattern, *self.stop(call, phase, ())))
         return [
-            None if value is None else self.like(value, self.emit(operator.getitem, (given, place)))
+            self.like(value, self.emit(operator.getitem, (given, place))) if isinstance(value, torch.Tensor) else None
             for place, value in enumerate(values)
         ]
 
@@ -218,12 +232,10 @@ class Tracer:
 
     def stop(self, call: Any, phase: str, values: Sequence[Any], place: int = 0) -> tuple:
         """The departure, the number of the stop, the gradients at hand and those that wait for other nodes."""
-        waiting = [
-            (index, number)
-            for index, gradients in sorted(self.buffers.items())
-            for number, gradient in enumerate(gradients)
-            if gradient is not None
-        ]
+        waiting: list[tuple[int, int]] = []
+        for index, gradients in sorted(self.buffers.items()):
+            there = [(index, number) for number, gradient in enumerate(gradients) if gradient is not None]
+            waiting += there or [(index, 0)]  # a node that is reached runs, with or without gradient
         captured = sorted(position for position, value in self.results.items() if value is not None)
         self.stops.append(Stop(call.index, phase, place, waiting, captured))
         pending = [self.buffers[index][number] for index, number in waiting]
@@ -237,6 +249,8 @@ class Tracer:
         return self.recorder.item("hooks", slot, None)
 
     def node(self, value: Any) -> Any:
+        if isinstance(value, Unseen):
+            return value.node
         return None if value is None else self.recorder.nodes_of(value)
 
     def nodes(self, values: Sequence[Any]) -> tuple:
