@@ -97,6 +97,8 @@ def call_function(trace: Trace, function: types.FunctionType, args: tuple, kwarg
 
     if marks.is_deferred(function):
         return marks.defer(trace, function, args, kwargs)
+    if marks.is_foreseen(function):
+        raise marks.foresee(trace, function, args, f"a call to {function.__qualname__}")
     fake = marks.leaf_fake(function)
     if fake is not None and not kwargs:
         return marks.call_leaf(trace, function, fake, args)

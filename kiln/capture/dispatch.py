@@ -418,7 +418,10 @@ def root_locals(function: types.FunctionType, args: tuple, kwargs: dict) -> dict
     return {name: Lazy(value, Local(name)) for name, value in bound.items()}
 
 
-def unsupported(reason: GraphBreak) -> exc.Unsupported:
+def unsupported(reason: GraphBreak) -> BaseException:
+    """The error for a break where there is to be one graph."""
+    if reason.instead is not None:
+        return reason.instead
     stack = [exc.Location(*place) for place in reason.stack]
     return exc.Unsupported(reason.reason, hint=reason.hint or exc.DEFAULT_HINT, stack=stack)
 

@@ -7,6 +7,8 @@
   no fact is asked for after that.
 - *Leaves* are called by the graph as they are; what they give is told by another function, run on fakes. Objects from
   outside among their arguments are inputs of the graph, and only their class is assumed.
+- *Foreseen* functions are called only when something is not as it was taken to be. Capture ends before such a call; where
+  there is to be one graph, it raises what they have it raise, and nothing has run. The getter of a fact may be one too.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ AnyCallable = TypeVar("AnyCallable", bound=Callable[..., Any])
 DEFERRED = "__kiln_deferred__"
 FACT = "__kiln_fact__"
 LEAF = "__kiln_leaf__"
+FORESEEN = "__kiln_foreseen__"
 
 
 def deferred(function: AnyCallable) -> AnyCallable:
@@ -50,6 +53,30 @@ def leaf(fake: Callable[..., Any]) -> Callable[[AnyCallable], AnyCallable]:
 
 def leaf_fake(function: object) -> Callable[..., Any] | None:
     return getattr(function, LEAF, None)
+
+
+def foreseen(raised: Callable[..., BaseException]) -> Callable[[AnyCallable], AnyCallable]:
+    """Mark a function by what capture raises for it, given the arguments as it knows them."""
+
+    def mark(function: AnyCallable) -> AnyCallable:
+        setattr(function, FORESEEN, raised)
+        return function
+
+    return mark
+
+
+def is_foreseen(function: object) -> bool:
+    return hasattr(function, FORESEEN)
+
+
+def foresee(trace: Trace, function: Any, args: tuple, reason: str) -> BaseException:
+    """The break at a foreseen function."""
+    from .wrap import force
+
+    raised = getattr(function, FORESEEN, None)
+    known = [force(trace, arg) for arg in args]
+    known = [tuple([force(trace, item) for item in arg]) if type(arg) is tuple else arg for arg in known]
+    return trace.fail(reason, instead=None if raised is None else raised(*known))
 
 
 def is_deferred(function: object) -> bool:
@@ -80,7 +107,7 @@ def load_fact(trace: Trace, owner: object, name: str, raw: property) -> object:
     if record is None:
         raise trace.fail(f"{name} of an object that was made here")
     if trace.registrations or trace.removals or trace.handles:
-        raise trace.fail("a hook is registered or removed while a backward pass runs")
+        raise foresee(trace, raw.fget, (owner,), "a hook is registered or removed while a backward pass runs")
     found = raw.fget(record.real)  # type: ignore[misc]
     trace.guards.add(Computed(raw.fget, (record.source,)), "constant", found)  # type: ignore[arg-type]
     return found

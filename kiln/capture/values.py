@@ -52,6 +52,7 @@ class GraphBreak(BaseException):
         culprit: object = None,
         error: BaseException | None = None,
         whole: bool = False,
+        instead: BaseException | None = None,
     ):
         super().__init__(reason)
         self.whole = whole  # nothing of the frame is to be captured: it runs in eager
@@ -59,6 +60,7 @@ class GraphBreak(BaseException):
         self.hint = hint
         self.culprit = culprit  # the value to blame, where its creation should have been the break
         self.error = error  # what the operation raised on fake tensors: eager would most likely raise it too
+        self.instead = instead  # what to raise, where no break is allowed, in place of the error that says so
         self.places: list[Place] = []  # of each interpreted frame, outermost first
 
     @property
