@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from . import exc
+from . import _native, exc
 from .engine import telling
 from .report import events
 
@@ -61,9 +61,11 @@ class Engine:
         from .engine.call import run_backward
 
         before = telling.listening(block.listeners)
+        disabled = _native.set_disabled(False)  # kiln.disable is about functions; a pass that starts in one is compiled
         try:
             return run_backward(block.compiler, self.behind, *args, **kwargs)
         finally:
+            _native.set_disabled(disabled)
             telling.listening(before)
 
     def queue_callback(self, callback: Callable[[], Any]) -> None:
