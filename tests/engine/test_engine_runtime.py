@@ -477,6 +477,9 @@ def test_a_gradient_taken_away_inside_a_compiled_function_is_zeros() -> None:
 def test_gradients_from_hooks_are_laid_out_like_what_they_replace() -> None:
     transposed = torch.ones(3, 2).t()
     assert runtime.call_tensor_hook(lambda g: torch.ones(2, 3), transposed).stride() == transposed.stride()
+    single = torch.ones(3, 1).t()
+    assert runtime.call_tensor_hook(lambda g: single, torch.ones(1, 3)) is single
+    assert runtime.expected(single, (1, 3), (3, 1), torch.float32, torch.device("cpu"), "Some", 0) is single
     given = torch.ones(2, 3)
     assert runtime.call_tensor_hook(lambda g: given, torch.ones(()).expand(2, 3)) is given
     assert runtime.call_tensor_hook(lambda g: transposed, torch.ones(()).expand(2, 3)).is_contiguous()
