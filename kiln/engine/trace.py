@@ -122,7 +122,7 @@ class Tracer:
 
     def apply_builtin(self, call: Any, values: Values) -> Sequence[Any]:
         saved = [None if slot is None else self.fake(slot) for slot in call.saved]
-        return self.walk.apply(call.index, values, saved, self.sizes.values)
+        return self.walk.apply(call.index, values, saved, self.sizes.values if self.sizes.groups else None)
 
     def apply_custom(self, call: Any, values: Values) -> Sequence[Any]:
         """A node that is called as it is, where what it keeps cannot be replaced."""
