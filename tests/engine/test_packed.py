@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 import torch
-from observing import as_traced, compare, engine, observe, with_breaks
+from observing import as_traced, compare, engine, observe, whole, with_breaks
 from torch import nn
 from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
+
+import kiln
 
 PROGRAMS: list[Any] = []
 
@@ -20,13 +22,16 @@ def program(function: Any) -> Any:
 
 
 @pytest.mark.parametrize("function", PROGRAMS)
-@pytest.mark.parametrize("compiler", [as_traced, with_breaks])
+@pytest.mark.parametrize("compiler", [as_traced, with_breaks, whole])
 def test_as_in_eager(function: Any, compiler: Any) -> None:
     expected = observe(function)
     assert expected.raised is None
     with engine(compiler):
         for _ in range(2):
-            assert compare(expected, observe(function)) == []
+            seen = observe(function)
+            if compiler is whole and isinstance(seen.raised, kiln.exc.Unsupported):
+                return  # Python that runs in the middle of a graph need not fit into one
+            assert compare(expected, seen) == []
 
 
 def leaf(*size: int) -> torch.Tensor:
