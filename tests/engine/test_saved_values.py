@@ -57,6 +57,17 @@ struct TORCH_API CalledBackward0 : public Node {
     assert called.problem == "std::function<void(int)> called;"
 
 
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.mark_dirty(x)
+        return x.mul_(2)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 2
+
+
 def leaf() -> torch.Tensor:
     return torch.rand(4, 6, generator=torch.Generator().manual_seed(0)).requires_grad_()
 
@@ -107,6 +118,29 @@ def test_the_programs_cover_every_kind_of_field():
 def test_it_needs_a_node():
     with pytest.raises(TypeError, match="needs a node of C"):
         _native.saved_values(torch.rand(3))
+
+
+def changed_through(view, operation):
+    y = leaf() * 1
+    operation(view(y))
+    assert y.grad_fn.name() == "torch::autograd::CopySlices"
+    return _native.saved_values(y)
+
+
+class TestOperationsOnViews:
+    @pytest.mark.parametrize("operation", [lambda v: v.exp_(), lambda v: v.mul_(3), lambda v: v.copy_(v * 2)])
+    def test_the_operations_own_node_is_part_of_it(self, operation):
+        entries = changed_through(lambda y: y[0], operation)
+        other = changed_through(lambda y: y[0], lambda v: v.sin_())
+        assert [one for one in entries if one[0] == "constant"] != [one for one in other if one[0] == "constant"]
+
+    def test_functions_that_make_the_view_are_refused(self):
+        """Views that no strides describe; their functions keep what cannot be read."""
+        assert changed_through(lambda y: torch.view_as_complex(y.view(4, 3, 2)), lambda v: v.mul_(2)) is None
+
+    def test_functions_of_the_users_are_refused(self, custom_functions):
+        assert changed_through(lambda y: y[0], custom_functions.doubling) is None
+        assert changed_through(lambda y: y[0], Doubled.apply) is None
 
 
 class TestFreed:
