@@ -7,8 +7,8 @@
   no fact is asked for after that.
 - *Leaves* are called by the graph as they are; what they give is told by another function, run on fakes. Objects from
   outside among their arguments are inputs of the graph, and only their class is assumed.
-- *Foreseen* functions are called only when something is not as it was taken to be. Capture ends before such a call; where
-  there is to be one graph, it raises what they have it raise, and nothing has run. The getter of a fact may be one too.
+- *Foreseen* functions are called only when something is not as it was taken to be. Capture ends before such a call;
+  where there is to be one graph, it raises what they have it raise, and nothing has run. Getters of facts may be some.
 """
 
 from __future__ import annotations

@@ -37,16 +37,8 @@ def run_backward(
 ) -> tuple:
     """What ``run_backward`` of torch's engine does."""
 
-    outputs = 0 if accumulate_grad else len(inputs)
-    try:
-        check_state(create_graph)
-        walk = _native.walk(tuple(tensors), tuple(gradients), tuple(inputs), keep_graph, accumulate_grad)
-        if walk.refusal is not None:
-            raise Refused(walk.refusal)
-        cache = cache_of(compiler)
-        entry = cache.find(walk, state(), outputs)
-    except Refused as refusal:
-        telling.handed_over(str(refusal))
+    def by_torch(reason: str) -> tuple:
+        telling.handed_over(reason)
         return engine.run_backward(
             tensors,
             gradients,
@@ -56,6 +48,17 @@ def run_backward(
             allow_unreachable=allow_unreachable,
             accumulate_grad=accumulate_grad,
         )
+
+    outputs = 0 if accumulate_grad else len(inputs)
+    try:
+        check_state(create_graph)
+        walk = _native.walk(tuple(tensors), tuple(gradients), tuple(inputs), keep_graph, accumulate_grad)
+        if walk.refusal is not None:
+            raise Refused(walk.refusal)
+        cache = cache_of(compiler)
+        entry = cache.find(walk, state(), outputs)
+    except Refused as refusal:
+        return by_torch(str(refusal))
 
     def finish(waiting: dict[tuple[int, int], Any], captured: dict[int, Any]) -> list[Any]:
         """The rest of the pass, by torch."""
@@ -80,8 +83,8 @@ def run_backward(
         if left.learned:
             cache.forget(entry)
     except Foreseen as surprise:  # nothing has run
-        if departure is None or not departure.learn(surprise.step, surprise.pattern):
-            raise
+        if departure is None or surprise.pattern is None or not departure.learn(surprise.step, surprise.pattern):
+            return by_torch(str(surprise))
         cache.forget(entry)
         return run_backward(
             compiler, engine, tensors, gradients, keep_graph, create_graph, inputs, allow_unreachable, accumulate_grad

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ..capture.marks import fact
+from ..capture.marks import fact, foreseen
 from . import predictions, telling
 
 
@@ -34,13 +34,18 @@ class Left(BaseException):
         self.learned = False  # something that a new trace would foretell
 
 
-class Foreseen(Exception):
-    """Capture met a surprise before anything ran: at this stop, gradients where the pattern says so."""
+class Foreseen(BaseException):
+    """Capture met a surprise before anything ran: at this stop, gradients where the pattern says so; or other hooks."""
 
-    def __init__(self, step: int, pattern: tuple[bool, ...]) -> None:
-        super().__init__("a Python backward gives other gradients than foretold")
+    def __init__(self, step: int = 0, results: tuple[Any, ...] | None = None) -> None:
+        what = "hooks come or go" if results is None else "Python gives other gradients than foretold"
+        super().__init__(f"{what} while the pass runs")
         self.step = step
-        self.pattern = pattern
+        self.pattern = None if results is None else pattern_of(results)
+
+
+def pattern_of(results: tuple[Any, ...]) -> tuple[bool, ...]:
+    return tuple(result is not None for result in results)
 
 
 class Departure:
@@ -54,10 +59,12 @@ class Departure:
 
     @property
     @fact
+    @foreseen(lambda self: Foreseen())
     def changed(self) -> bool:
         """Whether hooks came or went since the walk."""
         return self.walk.signature() != self.signature
 
+    @foreseen(lambda self, step, *rest: Foreseen(step))
     def leave(self, step: int, values: tuple, pending: tuple, outputs: tuple | None = None) -> None:
         """Finish the pass without the graph; ``outputs`` are what the node at hand gave, if it ran."""
         stop = self.stops[step]
@@ -100,21 +107,25 @@ class Departure:
             outputs = list(runtime.call_post_hook(hooks[slot], tuple(outputs), tuple(values)))
         return outputs
 
+    @foreseen(lambda self, results, step, *rest: Foreseen(step, results))
     def surprise(self, results: tuple, step: int, values: tuple, pending: tuple) -> None:
         """Hooks or a Python backward gave gradients where none were expected, or the other way round."""
-        stop = self.stops[step]
-        if stop.phase != "applied":
-            self.leave(step, results, pending)
-        learned = self.learn(step, tuple(result is not None for result in results))
+        applied = self.stops[step].phase == "applied"
+        learned = self.learn(step, pattern_of(results))
         try:
-            self.leave(step, values, pending, results)
+            self.leave(step, values if applied else results, pending, results if applied else None)
         except Left as left:
             left.learned = learned
             raise
 
     def learn(self, step: int, pattern: tuple[bool, ...]) -> bool:
-        """Remember what the node at a stop gave; whether that was new."""
-        call = self.walk.calls[self.stops[step].index]
+        """Remember what the node or the hooks at a stop gave; whether that was new."""
+        stop = self.stops[step]
+        call = self.walk.calls[stop.index]
+        if stop.phase != "applied":
+            functions = self.walk.hooks()
+            slots = call.pre_hooks if stop.phase == "before" else call.post_hooks
+            return predictions.learn_hooks([functions[slot] for slot in slots], pattern)
         if call.kind == "python":
             return predictions.learn(type(call.node), pattern)
         return predictions.learn_named(call.name, pattern)

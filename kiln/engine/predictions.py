@@ -8,12 +8,23 @@ from __future__ import annotations
 
 import dis
 import types
+from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch.utils.hooks import BackwardHook
 
 Pattern = tuple[bool, ...]  # of what the function returns: where there is a gradient
-_learned: dict[types.CodeType | str, Pattern] = {}  # by code, or by the name of a node that is not Python
+_learned: dict[object, Pattern] = {}  # by code (of hooks by all of theirs), or by the name of a node that is not Python
+
+
+def hook_in(code: types.CodeType) -> types.CodeType | None:
+    """The innermost function that another makes."""
+    made = [part for part in code.co_consts if isinstance(part, types.CodeType) and part.co_name in ("fn", "hook")]
+    return hook_in(made[0]) or made[0] if made else None
+
+
+OUTPUT_HOOK = hook_in(BackwardHook.setup_output_hook.__code__)  # of modules with hooks, after their outputs' node
 
 
 def backward_of(kind: type) -> Any:
@@ -63,7 +74,25 @@ def learn(kind: type, pattern: Pattern) -> bool:
     return code is not None and remember(code, pattern)
 
 
-def remember(whose: types.CodeType | str, pattern: Pattern) -> bool:
+def predict_hooks(hooks: Sequence[Any], there: Pattern, outside: Pattern | None) -> Pattern:
+    """Where gradients are left by the hooks before or after a node; after it, ``outside`` tells those that came in.
+
+    Hooks may take gradients away. Torch's own on modules do, where no gradient came in for an output.
+    """
+    codes = tuple(code_of(hook) for hook in hooks)
+    pattern = _learned.get(codes)
+    if pattern is None and OUTPUT_HOOK in codes:
+        pattern = outside
+    if pattern is None or len(pattern) != len(there):
+        return there
+    return tuple(now and before for now, before in zip(pattern, there, strict=True))
+
+
+def learn_hooks(hooks: Sequence[Any], pattern: Pattern) -> bool:
+    return remember(tuple(code_of(hook) for hook in hooks), pattern)
+
+
+def remember(whose: object, pattern: Pattern) -> bool:
     is_first = whose not in _learned
     _learned[whose] = pattern
     return is_first

@@ -207,10 +207,13 @@ class Tracer:
         given: Any = self.nodes(values)
         for slot in slots:
             given = self.emit(function, (self.hook(slot), given, *rest))
-        pattern = tuple(None if isinstance(value, Unseen) else value is not None for value in values)
+        functions, there = self.walk.hooks(), tuple(value is not None for value in values)
+        outside = tuple(value is not None for value in more[0]) if more else None
+        left = predictions.predict_hooks([functions[slot] for slot in slots], there, outside)
+        pattern = tuple(None if isinstance(v, Unseen) else kept for v, kept in zip(values, left, strict=True))
         self.emit(runtime.checked, (given, pattern, *self.stop(call, phase, ())))
         return [
-            self.like(value, self.emit(operator.getitem, (given, place))) if isinstance(value, torch.Tensor) else None
+            self.like(value, self.emit(operator.getitem, (given, place))) if pattern[place] else None
             for place, value in enumerate(values)
         ]
 
