@@ -89,15 +89,20 @@ def run_backward(
         return run_backward(
             compiler, engine, tensors, gradients, keep_graph, create_graph, inputs, allow_unreachable, accumulate_grad
         )
-    if not allow_unreachable and any(result is None for result in results):
-        raise RuntimeError(UNUSED)
+    if not allow_unreachable:
+        unused = [place for place, result in enumerate(results) if result is None]
+        if unused:
+            raise_unused(engine, unused[0])
     return tuple(results)
 
 
-UNUSED = (
-    "One of the differentiated Tensors appears to not have been used in the graph. "
-    "Set allow_unused=True if this is the desired behavior."
-)
+def raise_unused(engine: Any, place: int) -> None:
+    """Torch's own error about an input without a gradient, from a pass that has it at the same place."""
+    with torch.enable_grad():
+        used, unused = torch.zeros((), requires_grad=True), torch.zeros((), requires_grad=True)
+        root = used.clone()
+    inputs = (*[used] * place, unused)
+    engine.run_backward((root,), (torch.ones(()),), False, False, inputs, allow_unreachable=False)
 
 
 def run(entry: Entry, walk: Any, keep_graph: bool, departure: Departure | None) -> Any:
