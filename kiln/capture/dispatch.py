@@ -38,6 +38,7 @@ from . import (  # noqa: F401  (fill the tables)
     ranges,
     registrations,
     rules,
+    warned,
 )
 from .calls import DoesNotFit, matched_arguments
 from .entry import Continuation, Entry, RunText, example_inputs, finish_graph, has_work, make_check, make_graph_module
@@ -432,6 +433,8 @@ def assemble_entry(cache: FrameCache, trace: Trace, outcome: Finished | Broken, 
     if isinstance(outcome, Broken):
         continuation = continue_after(cache, trace, outcome)
     text = RunText(trace, outcome, continuation)
+    if trace.protected:
+        text.keep_lists()  # should the graph raise, eager begins anew
     outputs = list(text.rebuilder.outputs)
     take_out_conversions(trace, outputs)  # type: ignore[arg-type]
     inputs = finish_graph(trace, outputs, text.lists)  # type: ignore[arg-type]
@@ -441,9 +444,8 @@ def assemble_entry(cache: FrameCache, trace: Trace, outcome: Finished | Broken, 
     check = make_check(trace, state.state, inputs)
     check_text = check.write()
     rewindable = can_rewind(trace) and not text.lists  # what it would begin with is gone
-    if trace.protected and (trace.effects or text.lists) and not rewindable:
-        reason = trace.effects[0] if trace.effects else "a graph that consumes its inputs"
-        raise conflict_with_try(trace, reason, whole=True)
+    if trace.protected and trace.effects and not rewindable:
+        raise conflict_with_try(trace, trace.effects[0], whole=True)
     eager = events.takes_over(trace.sheltered) if rewindable else None
     run_text = text.write(graph, inputs, eager, check)
     entry = Entry(

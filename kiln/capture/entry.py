@@ -268,6 +268,11 @@ class RunText:
         guard_memory(trace)
         self.lists = lists_to_steal(trace, self.rebuilder)  # that the graph consumes
 
+    def keep_lists(self) -> None:
+        """Have the graph take tensors, and empty lists only after it."""
+        self.rebuilder.effects += [f"_k_list.clear({parameter_name(name)})" for name in self.lists]
+        self.lists = []
+
     def call_skeleton(self, outcome: Broken, continuation: Continuation) -> str:
         r, frame = self.rebuilder, outcome.frame
         handled = handled_exceptions(continuation.stack, frame.stack, self.trace.handled)

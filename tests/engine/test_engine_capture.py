@@ -666,3 +666,33 @@ def test_guards_do_not_grow_with_the_list():
         (check, _), *_ = compiled._kiln_call.entries
         lines.append(len(list(dis.get_instructions(check))))
     assert lines[0] <= lines[1]
+
+
+def caught(inputs, sizes, hooks):
+    return (call_tensor_hook(hooks[0], inputs[0]), inputs[1] + 1)
+
+
+def test_what_a_hook_catches_begins_anew():
+    """A graph that may raise inside the program's try block keeps its inputs until it has not."""
+
+    def hook(gradient):
+        try:
+            return gradient.index_select(0, INDEX[0])
+        except IndexError as error:
+            LOG.append(str(error))
+            return gradient * 2
+
+    def run(function, *index):
+        LOG.clear()
+        INDEX[0] = torch.tensor(index)
+        inputs = [torch.ones(2), torch.zeros(2)]
+        return [value.tolist() for value in function(inputs, [], [hook])], list(LOG), len(inputs)
+
+    module = module_of(caught)
+    compiled = kiln.compile(module, fullgraph=True)
+    for index in ((0, 1), (0, 7), (1, 0)):
+        assert run(compiled, *index)[:2] == run(module, *index)[:2]
+    assert run(compiled, 0, 0)[2] == 0
+
+
+INDEX: list[Any] = [None]
