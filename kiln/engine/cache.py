@@ -17,10 +17,10 @@ from . import telling
 from .departure import Stop
 from .refusal import Refused
 from .running import consuming
-from .trace import trace
+from .trace import Traced, trace
 
 MOST_GRAPHS = 64  # made for one key: then sizes vary in ways that symbols do not catch
-MOST_REMEMBERED = 4096  # sizes for which the graph is known without a check
+MOST_REMEMBERED = 256  # sizes for which the graph is known without a check; each takes some ten bytes a node
 Compiler = Callable[[Any], Callable[..., Any]]
 
 
@@ -42,6 +42,7 @@ class Family:
     held: Any  # objects whose identity is part of the key
     sizes: list[int]  # of the last walk that a graph was made for
     dynamic: frozenset[int] = frozenset()
+    can_vary: bool = True  # whether it can be traced with symbols
     entries: list[Entry] = field(default_factory=list)
     refusal: str | None = None
 
@@ -95,11 +96,7 @@ class Cache:
         return entry
 
     def make(self, walk: Any, family: Family, outputs: int) -> Entry:
-        try:
-            traced = trace(walk, family.dynamic, outputs)
-        except Refused as refusal:
-            family.refusal = str(refusal)
-            raise
+        traced = self.traced(walk, family, outputs)
         telling.captured()
         telling.graph(traced.module)
         with disable():  # passes that the compiler itself starts are torch's
@@ -107,6 +104,19 @@ class Cache:
         if compiled is traced.module:
             compiled = consuming(traced.module)
         return Entry(compiled, traced.picks, traced.check, traced.stops)
+
+    def traced(self, walk: Any, family: Family, outputs: int) -> Traced:
+        """A trace with symbols or, where some operation of the pass cannot do with them, for the sizes at hand."""
+        if family.dynamic and family.can_vary:
+            try:
+                return trace(walk, family.dynamic, outputs)
+            except Refused:
+                family.can_vary = False
+        try:
+            return trace(walk, frozenset(), outputs)
+        except Refused as refusal:
+            family.refusal = str(refusal)
+            raise
 
     def note_changes(self, walk: Any, family: Family, sizes: list[int]) -> None:
         """Sizes that are not what they were become symbols."""
