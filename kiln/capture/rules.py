@@ -12,7 +12,6 @@ import enum
 import functools
 import sys
 import types
-import warnings
 
 import torch
 
@@ -560,11 +559,6 @@ def outside_rule(builtin: types.BuiltinFunctionType) -> None:
 
 for _builtin in (print, input, open, breakpoint, exec, eval, compile):
     outside_rule(_builtin)
-
-
-@rule(warnings.warn)
-def rule_warn(trace, args, kwargs):
-    raise trace.fail("warnings.warn", "the warning is issued between graphs")
 
 
 __all__ = ["enum", "get_iterator", "load_namespace", "next_item", "truth", "type_of"]

@@ -123,3 +123,48 @@ def test_messages_that_are_not_constant_are_logged_between_graphs():
 
     report = check(setup=setup)
     assert report.breaks == 1
+
+
+# -- warnings ---------------------------------------------------------------------------------------------------------
+
+
+def caught(call):
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        call()
+    return [(str(each.message), each.category, each.filename, each.lineno) for each in seen]
+
+
+@pytest.mark.parametrize("level", [1, 2, 3])
+def test_warnings_come_from_the_programs_own_line(level):
+    """Of the function that warns, of one that was inlined, or of a caller outside."""
+
+    def inner(x):
+        warnings.warn("careful", RuntimeWarning, stacklevel=level)
+        return x + 1
+
+    def program(x):
+        return inner(x) * 2
+
+    def call(function):
+        return function(X)
+
+    expected = caught(lambda: call(program))
+    compiled = kiln.compile(program, fullgraph=True, backend="eager")
+    assert [caught(lambda: call(compiled)) for _ in range(2)] == [expected, expected]
+
+
+def test_warnings_that_are_errors_are_raised_where_they_are_given():
+    def program(x):
+        try:
+            warnings.warn("careful", stacklevel=1)
+        except UserWarning:
+            return x - 1
+        return x + 1
+
+    compiled = kiln.compile(program, backend="eager")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert torch.equal(compiled(X), X + 1)
+        warnings.simplefilter("error")
+        assert torch.equal(compiled(X), X - 1)
