@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from .. import _native
+from ..exc import Unsupported
 from . import predictions, telling
 from .cache import Cache, Compiler, Entry
 from .departure import Departure, Foreseen, Left
@@ -118,7 +119,7 @@ def run(entry: Entry, walk: Any, keep_graph: bool, departure: Departure | None) 
     compiled = entry.compiled
     try:
         results = _native.run_in_engine(lambda: compiled(*emptied(box)))
-    except Foreseen:
+    except (Foreseen, Unsupported):  # before anything ran
         raise
     except BaseException:
         let_go(walk, keep_graph)

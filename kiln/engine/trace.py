@@ -371,7 +371,8 @@ def trace(walk: Any, dynamic: frozenset[int], outputs: int) -> Traced:
     except Refused:
         raise
     except Exception as error:
-        if config.raise_internal_errors:
+        is_torch = isinstance(error, (RuntimeError, NotImplementedError))  # an operation that has no fake result
+        if config.raise_internal_errors and not is_torch:
             raise
         reason = str(error).strip().split("\n")[0]
         raise Refused(f"an error while tracing, {type(error).__name__}: {reason}") from error
