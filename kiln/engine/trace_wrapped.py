@@ -26,7 +26,7 @@ def make_operator(home: str) -> Callable[..., Any]:
             return fn(*args, **kwargs)
         return under_modes(home, fn, args, kwargs)
 
-    trace_wrapped.__module__, trace_wrapped.__qualname__ = home, "trace_wrapped"
+    trace_wrapped.__qualname__ = "trace_wrapped"
     return trace_wrapped
 
 
