@@ -12,7 +12,7 @@ FUZZ_EXAMPLES ?= 10000
 TYPED := $(wildcard kiln/__init__.py kiln/__main__.py kiln/api.py kiln/backends.py kiln/config.py kiln/exc.py kiln/explain.py kiln/modules.py kiln/testing \
 	kiln/aot/__init__.py kiln/aot/api.py kiln/aot/exporting.py)
 LINTED := $(wildcard kiln tests benchmarks examples setup.py)
-NATIVE := $(wildcard kiln/native/*.cpp kiln/native/*.h)
+NATIVE := $(wildcard kiln/native/*.cpp kiln/native/*.h kiln/native/*.py)
 TOOLS := pytest expecttest pytest-xdist pytest-timeout hypothesis numpy transformers ruff mypy setuptools wheel ninja
 # Models are built from configurations: nothing is downloaded.
 export HF_HUB_OFFLINE := 1
