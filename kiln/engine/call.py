@@ -57,7 +57,7 @@ def run_backward(
         if walk.refusal is not None:
             raise Refused(walk.refusal)
         cache = cache_of(compiler)
-        entry = cache.find(walk, state(), outputs)
+        entry = cache.find(walk, (outputs, *state()), outputs)
     except Refused as refusal:
         return by_torch(str(refusal))
 

@@ -336,3 +336,12 @@ def test_compiled_functions_among_eager_ones_count_once() -> None:
             yield w.grad
 
     assert beside_eager(program) == (1, 1)
+
+
+def test_inputs_that_were_not_used_count() -> None:
+    """Two passes that are alike but for inputs which nothing leads to have results of their own lengths."""
+    x, y, z = (torch.ones(2, requires_grad=True) for _ in range(3))
+    with kiln.compiled_autograd.enable(lambda module: module):
+        for wanted in ([x, y, z], [x, y], [x]):
+            found = torch.autograd.grad((x * 2).sum(), wanted, allow_unused=True)
+            assert same(found, (torch.full((2,), 2.0), None, None)[: len(wanted)])
