@@ -10,11 +10,12 @@ import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import torch
 import torch.fx
 
 from ..capture.stealing import list_places, spread
 from .backend import compile_or_run
-from .boxing import Boxed, boxed
+from .boxing import Boxed, boxed, boxed_graph
 
 if TYPE_CHECKING:
     from .compiling import Compilers
@@ -29,7 +30,20 @@ def compile_captured(module: torch.fx.GraphModule, examples: Sequence[Any], comp
     if not lists:
         return compile_or_run(module, examples, compilers)
     flat, inputs, places = spread(module, examples)
-    run = consuming(compile_or_run(flat, inputs, compilers))
+    return taking_lists(consuming(compile_or_run(flat, inputs, compilers)), lists, places)
+
+
+def run_captured(module: torch.fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any] | None:
+    """A captured graph that takes lists, run op by op without Python between the operators; None: not this one."""
+    lists = list_places(module)
+    if not lists or torch.is_grad_enabled() or torch._C._is_any_autocast_enabled():
+        return None
+    flat, _, places = spread(module, examples)
+    return taking_lists(boxed_graph(flat), lists, places)
+
+
+def taking_lists(run: Boxed, lists: Sequence[int], places: Sequence[Any]) -> Callable[..., Any]:
+    """A function of one list, called with lists that it empties, and other arguments."""
 
     def call(*arguments: Any) -> Any:
         taken = [arguments[place] if type(place) is int else arguments[place[0]][place[1]] for place in places]

@@ -7,6 +7,7 @@ something else in it has no program.
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -29,7 +30,7 @@ def program_of(
     """A program for a graph, as a function of a list that it empties; tensors of other classes go ``otherwise``."""
     try:
         return Builder(module).build(otherwise)
-    except (NoProgram, TypeError, RuntimeError):
+    except (NoProgram, AttributeError, TypeError, RuntimeError):
         return None
 
 
@@ -54,7 +55,7 @@ class Builder:
                 continue
             if node.op == "get_attr":
                 self.constants[node] = self.attribute(str(node.target))
-            elif node.op == "call_function":
+            elif node.op in ("call_function", "call_method"):
                 self.add(node)
             elif node.op == "output":
                 values = node.args[0] if isinstance(node.args[0], (list, tuple)) else None
@@ -78,14 +79,15 @@ class Builder:
         return value
 
     def add(self, node: Node) -> None:
-        target: Any = node.target
+        target: Any = node.target if node.op == "call_function" else getattr(torch.Tensor, str(node.target))
         if target is operator.getitem and isinstance(node.args[1], int):
             self.add_item(node)
         elif type(target) is torch._ops.OpOverload:
             self.add_operator(node, target)
-        elif node.kwargs:
+        elif has_nodes(node.kwargs):
             raise NoProgram("keywords")
         else:
+            target = functools.partial(target, **node.kwargs) if node.kwargs else target
             self.places[node] = self.new()
             self.steps.append((target, tuple(map(self.describe, node.args)), (self.places[node],)))
 
