@@ -27,6 +27,7 @@ from ..bytecode.split import CannotSplit, split
 from ..config import config
 from ..report import bytecode_hooks, events
 from . import (  # noqa: F401  (fill the tables)
+    backward_calls,
     contexts,
     copying,
     foretold,

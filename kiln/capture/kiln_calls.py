@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import torch
-
 from .. import api
 from ..explain import explain, export
 from .natives import rule
@@ -31,6 +29,5 @@ def leave_to_python(function: object, name: str, why: str = "") -> None:
 
 for _name in ("compile", "disable", "allow_in_graph", "disallow_in_graph", "reset", "mark_dynamic", "mark_static"):
     leave_to_python(getattr(api, _name), f"kiln.{_name}")
-leave_to_python(torch.autograd.backward, "torch.autograd.backward", "the backward pass is torch's own")
 leave_to_python(explain, "kiln.explain")
 leave_to_python(export, "kiln.export")

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from .. import _native
 from ..capture.marks import leaf
+from .departure import Foreseen
 from .hooks import InnerHook
 
 Gradients = tuple[Tensor | None, ...]
@@ -234,9 +235,47 @@ def call_node(
     ``told`` is what the results look like where there are any; ``wanted``, which of them somebody takes.
     """
     results = node(*gradients)
-    pattern = tuple(there is not None if one else None for there, one in zip(told, wanted, strict=True))
-    if departure.changed or not follows(results, pattern):
+    if departure.changed or not follows(results, pattern_told(told, wanted)):
         departure.surprise(results, step, gradients, pending)
+    return as_told(results, told)
+
+
+def call_function_inside(
+    node: Callable[..., Gradients],
+    told: tuple,
+    wanted: tuple[bool, ...],
+    departure: Any,
+    step: int,
+    gradients: Gradients,
+    pending: Gradients,
+) -> Gradients:
+    """`call_function` inside a graph that is the whole pass, of which nothing has happened yet: a new one is needed."""
+    results = node(*gradients)
+    if departure.changed or not follows(results, pattern_told(told, wanted)):
+        raise Foreseen(step, results)
+    return as_told(results, told)
+
+
+@leaf(call_node_on_fakes, inside=call_function_inside)
+def call_function(
+    node: Callable[..., Gradients],
+    told: tuple,
+    wanted: tuple[bool, ...],
+    departure: Any,
+    step: int,
+    gradients: Gradients,
+    pending: Gradients,
+) -> Gradients:
+    """`call_node` for a function written in C++: it may run inside a graph, as no Python code can tell when it runs."""
+    return call_node(node, told, wanted, departure, step, gradients, pending)
+
+
+def pattern_told(told: tuple, wanted: tuple[bool, ...]) -> tuple[bool | None, ...]:
+    return tuple([there is not None if one else None for there, one in zip(told, wanted, strict=True)])
+
+
+def as_told(results: Gradients, told: tuple) -> Gradients:
+    """Results of a node as the nodes take them that they go to."""
     return tuple(
         None if look is None else expected(value, *look, "node", place)  # type: ignore[arg-type]
         for place, (value, look) in enumerate(zip(results, told, strict=True))
@@ -324,6 +363,14 @@ def accumulate_grad_(variable: Tensor, gradient: Tensor | None, steal: bool) -> 
     """What a leaf's node does. `steal`: nobody else has the gradient's memory, so that the leaf may keep it."""
     if gradient is not None and variable.requires_grad:
         add_to_grad(variable, gradient, steal)
+
+
+def backward_to_leaves(outputs: Gradients, weights: Any, leaves: Gradients, retain_graph: bool | None) -> None:
+    """A whole pass, to leaves that nobody watches: what ``backward()`` is in captured code."""
+    gradients = torch.autograd.grad(outputs, leaves, weights, retain_graph=retain_graph, allow_unused=True)
+    with torch.no_grad():
+        for place in range(len(leaves)):
+            accumulate_grad_(leaves[place], gradients[place], False)
 
 
 def add_to_grad(variable: Tensor, gradient: Tensor, steal: bool) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 
 import imperative_hooks
 import imperative_training
-from observing import compare, engine, observe, whole
+from observing import compare, engine, observe, whole, with_breaks
 
 import kiln
 
@@ -46,9 +46,8 @@ def _fresh() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _engine_on() -> Iterator[None]:
-    kiln.reset()
-    kiln.compiled_autograd.reset()
-    with kiln.config.patch(compiled_autograd=True):
+    """Every backward, those outside compiled functions too."""
+    with kiln.config.patch(compiled_autograd=True), engine(with_breaks):
         yield
 
 
@@ -56,7 +55,7 @@ def _engine_on() -> Iterator[None]:
 WAYS: dict[str, tuple[str, Callable[[], Any], Callable[[Any], Any]]] = {
     "default": ("`kiln.compile`", _fresh, lambda f: kiln.compile(f)),
     "aot": ('`backend="aot_eager"`', _fresh, lambda f: kiln.compile(f, backend="aot_eager")),
-    "engine": ("`config.compiled_autograd`", _engine_on, lambda f: kiln.compile(f, backend="aot_eager")),
+    "engine": ("the engine on", _engine_on, lambda f: kiln.compile(f, backend="aot_eager")),
     "fullgraph": ("`fullgraph=True`", _fresh, lambda f: kiln.compile(f, fullgraph=True)),
     "whole": ("`fullgraph=True`, engine too", lambda: engine(whole), lambda f: kiln.compile(f, fullgraph=True)),
 }

@@ -25,12 +25,15 @@ def observe(program: Program, *args: Any) -> CallOutcome:
 
 
 def as_seen(outcome: CallOutcome) -> dict[str, Any]:
-    """The parts of an outcome that two runs are compared by; an error by its type and text."""
+    """The parts of an outcome that two runs are compared by; an error by its type and text.
+
+    Of warnings the first line: anomaly mode goes on with a traceback of the forward, in which lines of tests are.
+    """
     error = outcome.raised
     return {
         "raised": None if error is None else (type(error).__name__, str(error)),
         "returned": outcome.returned,
-        "warnings": [(category.__name__, text) for category, text in outcome.warnings],
+        "warnings": [(category.__name__, text.split("\n")[0]) for category, text in outcome.warnings],
         "printed": outcome.stdout,
         "modes": outcome.modes,
         "random state": outcome.random_states,

@@ -8,26 +8,29 @@ from imperative import PAGE, PROGRAMS, WAYS, judge, table
 import kiln
 
 # What one graph cannot hold today, and why. A program that is listed and captured after all must be taken off.
-BACKWARD = "a backward inside the compiled function ends the graph"
+HISTORY = "a backward through what was computed outside the compiled function"
 EFFECTS = "a checkpointed function that changes Python objects would do so again in the backward"
-SEVERAL_GRAPHS = {
-    "fullgraph": {
-        "saved_tensor_hook_counts": BACKWARD,
-        "post_accumulate_inside": BACKWARD,
-        "selective_checkpoint": BACKWARD,
-        "backward_inside": BACKWARD,
-        "backward_of_an_argument_inside": BACKWARD,
-        "train_sgd": BACKWARD,
-        "train_momentum": BACKWARD,
-        "train_adam": BACKWARD,
-        "train_adamw": BACKWARD,
-        "clip_and_step": BACKWARD,
-        "checkpoint_without_reentry": EFFECTS,
-        "checkpoint_with_reentry": EFFECTS,
-        "distributed_data_parallel": "the reducer is a C++ object with a log of its own",
-    },
+VALUE = "a number that is read from a tensor"
+PACKED = "unpack hooks are Python between graphs"
+FORWARD = {
+    "saved_tensor_hook_counts": HISTORY,
+    "selective_checkpoint": HISTORY,
+    "backward_of_an_argument_inside": HISTORY,
+    "post_accumulate_inside": "a backward inside the compiled function, to a leaf that has hooks",
+    "train_adam": VALUE,
+    "train_adamw": VALUE,
+    "checkpoint_without_reentry": EFFECTS,
+    "checkpoint_with_reentry": EFFECTS,
+    "distributed_data_parallel": "the reducer is a C++ object with a log of its own",
 }
-SEVERAL_GRAPHS["whole"] = SEVERAL_GRAPHS["fullgraph"] | {}
+BACKWARD = {
+    "saved_tensor_hooks_around": PACKED,
+    "save_on_cpu": PACKED,
+    "checkpoint_with_dropout": PACKED,
+    "checkpoint_around": PACKED,
+    "custom_function_with_side_effects": VALUE,
+}
+SEVERAL_GRAPHS = {"fullgraph": FORWARD, "whole": FORWARD | BACKWARD}
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -1,0 +1,76 @@
+"""``backward()`` inside captured code, under ``fullgraph=True``: gradients of the leaves, added to what they have.
+
+Without ``fullgraph`` the graph ends there, and what becomes of the pass is not capture's business. In one graph, all
+that it comes to must be known: leaves that are inputs or made inside, of which nobody wants to hear anything.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from .. import _native
+from .._native import is_instance as isinstance
+from .calls import call_function
+from .gradients import sequence, way_from
+from .natives import rule
+from .source import Computed
+from .symbols import concrete
+from .torch_calls import handler, needs_value
+from .trace import Trace
+from .wrap import force
+
+
+@handler(torch.Tensor.backward)
+def rule_tensor_backward(trace, args, kwargs):
+    return captured(trace, torch.Tensor.backward, *arguments_of_tensor(*args, **kwargs))
+
+
+@rule(torch.autograd.backward)
+def rule_backward(trace, args, kwargs):
+    return captured(trace, torch.autograd.backward, *arguments(*args, **kwargs))
+
+
+def arguments_of_tensor(tensor, gradient=None, retain_graph=None, create_graph=False, inputs=None):
+    return tensor, gradient, retain_graph, create_graph, inputs
+
+
+def arguments(tensors, grad_tensors=None, retain_graph=None, create_graph=False, grad_variables=None, inputs=None):
+    return tensors, grad_tensors if grad_variables is None else grad_variables, retain_graph, create_graph, inputs
+
+
+def captured(
+    trace: Trace, function: object, tensors: Any, weights: Any, retain_graph: Any, create_graph: Any, inputs: Any
+) -> object:
+    if not trace.options.fullgraph or concrete(trace, create_graph) or force(trace, inputs) is not None:
+        raise needs_value(trace, function)
+    outputs = sequence(trace, tensors)
+    way = way_from(trace, outputs)
+    if way.origins:
+        raise trace.fail("a backward pass through what an input of the graph was computed from")
+    leaves = tuple(dict.fromkeys(leaf for leaf in way.leaves if leaf.requires_grad))
+    infos = [trace.tensors[id(leaf)] for leaf in leaves if id(leaf) in trace.tensors]
+    if not leaves or len(infos) < len(leaves):
+        raise needs_value(trace, function)
+    given = [info for info in infos if info.source is not None]
+    watched = watch(*[info.real for info in given])  # type: ignore[misc]
+    if watched:
+        raise trace.fail(f"a backward pass to {watched}")
+    trace.guards.add(Computed(watch, tuple([info.source for info in given])), "constant", "")  # type: ignore[misc]
+    if isinstance(force(trace, tensors), torch.Tensor) and weights is not None:
+        weights = (weights,)
+    from ..engine.runtime import backward_to_leaves  # the rules of accumulation are the engine's
+
+    return call_function(trace, backward_to_leaves, (outputs, weights, leaves, concrete(trace, retain_graph)), {})
+
+
+def watch(*leaves: torch.Tensor) -> str:
+    """What is there that would hear of gradients of these leaves; empty: nothing."""
+    if not leaves:
+        return ""
+    with torch._C.DisableTorchFunction():
+        walk = _native.walk(leaves, tuple([leaf.detach() for leaf in leaves]), (), True, True)
+    if walk.refusal is not None:
+        return walk.refusal
+    return "a leaf that has hooks" if any(hook is not None for hook in walk.hooks()) else ""
