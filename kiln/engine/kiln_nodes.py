@@ -15,7 +15,7 @@ import torch
 import torch.fx
 from torch.utils._python_dispatch import _disable_current_modes
 
-from ..aot import autocasting, hooks
+from ..aot import autocasting, hooks, random
 from ..aot.compiling import Backwards
 from . import runtime
 from .refusal import Refused
@@ -99,9 +99,22 @@ class Inlining:
         target: Any = node.target
         if target in self.hooks:
             return self.hooks[target](*args)
+        if target is random.replay:
+            return self.replay(*args, **keywords)
         if isinstance(target, torch._ops.OpOverload) or not has_tensors((args, keywords)) or target is operator.getitem:
             return target(*args, **keywords)
         raise Refused(f"{getattr(target, '__name__', target)} in a backward graph")
+
+    def replay(self, state: torch.Tensor, function: Any, *args: Any, **keywords: Any) -> Any:
+        """Random numbers drawn again: recorded as drawn, and then told to be the forward's."""
+        recorder = self.tracer.recorder
+        result = function(*args, **keywords)
+        node = next(node for node in reversed(recorder.graph.nodes) if node.target is function)
+        if any(isinstance(value, torch.Generator) for value in (*args, *keywords.values())):
+            raise Refused("a generator of the program's own in a backward graph")
+        node.args = (recorder.nodes_of(state), function.name(), node.args, tuple(node.kwargs.items()))
+        node.target, node.kwargs = runtime.replay, {}
+        return result
 
     # -- hooks ------------------------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from .. import _native
+from ..aot import random
 from ..capture.marks import leaf
 from .departure import Foreseen
 from .hooks import InnerHook
@@ -354,6 +355,26 @@ def can_expand(small: Sequence[int], large: Sequence[int]) -> bool:
 
 def listed(size: Sequence[int]) -> str:
     return f"[{', '.join([str(number) for number in size])}]"
+
+
+# -- random numbers ---------------------------------------------------------------------------------------------------
+
+
+def operator_named(name: str) -> torch._ops.OpOverload:
+    """An operator by the name that it has for torch's dispatcher."""
+    space, rest = name.split("::")
+    packet, _, overload = rest.partition(".")
+    return getattr(getattr(getattr(torch.ops, space), packet), overload or "default")
+
+
+def replay_on_fakes(state: Tensor, name: str, args: tuple, keywords: tuple[tuple[str, Any], ...]) -> Any:
+    return operator_named(name)(*args, **dict(keywords))
+
+
+@leaf(replay_on_fakes)
+def replay(state: Tensor, name: str, args: tuple, keywords: tuple[tuple[str, Any], ...]) -> Any:
+    """A random operator of a compiled function's forward, once more, with the numbers that it drew then."""
+    return random.replay(state, operator_named(name), *args, **dict(keywords))
 
 
 # -- accumulation ---------------------------------------------------------------------------------------------------

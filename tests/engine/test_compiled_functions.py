@@ -11,6 +11,7 @@ import pytest
 import torch
 from engine_counts import CountingCompiler, beside_eager
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import kiln
 from kiln.engine import runtime
@@ -345,3 +346,20 @@ def test_inputs_that_were_not_used_count() -> None:
         for wanted in ([x, y, z], [x, y], [x]):
             found = torch.autograd.grad((x * 2).sum(), wanted, allow_unused=True)
             assert same(found, (torch.full((2,), 2.0), None, None)[: len(wanted)])
+
+
+@pytest.mark.parametrize("fullgraph", [True, False])
+def test_random_numbers_drawn_again(fullgraph: bool) -> None:
+    """A checkpointed region of a compiled function draws the forward's numbers in its backward."""
+
+    def region(x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.dropout(x.sin(), 0.5) * torch.rand_like(x)
+
+    def program(wrap: Any) -> Any:
+        run = wrap(lambda x: checkpoint(region, x, use_reentrant=False).exp())
+        x = torch.linspace(0, 1, 64, requires_grad=True)
+        run(x).sum().backward()
+        return x.grad, torch.rand(1)
+
+    compiler = run_both(program, fullgraph=fullgraph)
+    assert runtime.replay in calls(compiler.modules[0])
