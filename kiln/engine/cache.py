@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +20,7 @@ from .refusal import Refused
 from .running import consuming
 from .trace import Traced, trace
 
+MOST_FAMILIES = 512  # the oldest go then
 MOST_GRAPHS = 64  # made for one key: then sizes vary in ways that symbols do not catch
 MOST_REMEMBERED = 256  # sizes for which the graph is known without a check; each takes some ten bytes a node
 Compiler = Callable[[Any], Callable[..., Any]]
@@ -39,7 +41,7 @@ class Family:
     """The graphs made for one key."""
 
     names: list[str]
-    held: Any  # objects whose identity is part of the key
+    held: list[Any]  # objects whose identity is part of the key, or weak references by which their end is known
     sizes: list[int]  # of the last walk that a graph was made for
     dynamic: frozenset[int] = frozenset()
     can_vary: bool = True  # whether it can be traced with symbols
@@ -75,13 +77,33 @@ class Cache:
             for family in self.families.values():
                 family.entries = [other for other in family.entries if other is not entry]
 
+    def drop(self, key: Any) -> None:
+        """Forget what was made for a key."""
+        with self.lock:
+            family = self.families.pop(key, None)
+            if family is not None:
+                gone = {id(entry) for entry in family.entries}
+                self.remembered = {key: entry for key, entry in self.remembered.items() if id(entry) not in gone}
+
+    def watched(self, objects: Sequence[Any], key: Any) -> list[Any]:
+        """Classes and functions that are in a key by their address: with the first that dies the graphs go."""
+
+        def end(_: Any, cache: weakref.ref[Cache] = weakref.ref(self)) -> None:
+            owner = cache()
+            if owner is not None:
+                owner.drop(key)
+
+        return [weakref.ref(one, end) if type(one).__weakrefoffset__ else one for one in objects]
+
     def find_or_make(self, walk: Any, key: Any, outputs: int) -> Entry:
         family = self.families.get(key)
         sizes = walk.sizes
         if family is None:
             names = [call.name for call in walk.calls]
             self.tell_new(names, len(walk.key))
-            family = self.families[key] = Family(names, walk.classes, sizes)
+            family = self.families[key] = Family(names, self.watched(walk.classes, key), sizes)
+            while len(self.families) > MOST_FAMILIES:
+                self.drop(next(iter(self.families)))
         else:
             for entry in family.entries:
                 if entry.check(sizes):
