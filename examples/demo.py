@@ -2,7 +2,8 @@
 
 The model is ordinary PyTorch with the things that make capture hard: a Python loop over layers, dropout (random
 numbers), batch normalisation (state), and a list and a print that only plain Python can serve (a graph break). It is
-then trained once more with its forward and backward as two graphs each (ahead-of-time autograd).
+then trained once more with its forward and backward as two graphs each (ahead-of-time autograd), and once with an eager
+forward whose whole backward pass is one graph, hooks on its parameters included (the engine).
 """
 
 from __future__ import annotations
@@ -72,11 +73,19 @@ def make_data(seed: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
     return images, labels
 
 
-def train(compiler: Callable[[nn.Module], Callable[..., Any]]) -> Training:
-    """Train a fresh model from the same seed; the compiler gets the model and returns what to call."""
+def train(
+    compiler: Callable[[nn.Module], Callable[..., Any]],
+    engine: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
+) -> Training:
+    """Train a fresh model from the same seed; the compiler gets the model and returns what to call.
+
+    The engine's block is around the backward passes.
+    """
     torch.manual_seed(0)
     model = Classifier()
     call = compiler(model)
+    for parameter in model.parameters():
+        parameter.register_hook(lambda gradient: gradient.clamp(-1.0, 1.0))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     images, labels = make_data()
     result = Training()
@@ -86,7 +95,8 @@ def train(compiler: Callable[[nn.Module], Callable[..., Any]]) -> Training:
         with contextlib.redirect_stdout(printed):
             loss = nn.functional.cross_entropy(call(images[step]), labels[step])
         optimizer.zero_grad()
-        loss.backward()
+        with engine():
+            loss.backward()
         optimizer.step()
         result.losses.append(loss.item())
         seconds = time.perf_counter() - start
@@ -159,6 +169,34 @@ def print_ahead_of_time(eager: Training, ahead: Training) -> None:
     Console().print(results)
 
 
+def train_with_engine() -> tuple[Training, int]:
+    """The same training in eager, but for backward passes, which are graphs; and how many graphs were made."""
+    made: list[Any] = []
+
+    def compile_backward(graph: torch.fx.GraphModule) -> Callable[..., Any]:
+        made.append(graph)
+        return kiln.compile(graph, fullgraph=True)  # the hooks, too, or an error
+
+    return train(lambda model: model, lambda: kiln.compiled_autograd.enable(compile_backward)), len(made)
+
+
+def print_engine(eager: Training, engine: Training, graphs: int, handed_over: int) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    results = Table(title="The engine (eager forward, compiled backward)", show_header=False)
+    for name, value in (
+        ("largest difference of parameters", f"{largest_difference(eager, engine):.1e}"),
+        ("backward passes", str(STEPS)),
+        ("graphs made for them, with the hooks of all parameters", str(graphs)),
+        ("left to torch's engine", str(handed_over)),
+        ("first step: eager, kiln (with compiling)", f"{eager.first_step:.3f} s, {engine.first_step:.3f} s"),
+        (f"other {STEPS - 1} steps: eager, kiln", f"{eager.other_steps:.3f} s, {engine.other_steps:.3f} s"),
+    ):
+        results.add_row(name, value)
+    Console().print(results)
+
+
 def main() -> int:
     from kiln.testing.differential import read_counters
 
@@ -174,11 +212,16 @@ def main() -> int:
     print_results(eager, compiled, counter, *counts)
     ahead = train(lambda model: kiln.compile(model, backend="aot_eager"))
     print_ahead_of_time(eager, ahead)
+    engine, graphs = train_with_engine()
+    print_engine(eager, engine, graphs, kiln.report.counters["engine handed over"])
     if eager.losses != compiled.losses or largest_difference(eager, compiled) != 0.0:
         print("Kiln's results differ from eager's: this is a bug.")
         return 1
     if largest_difference(eager, ahead) > 1e-4 or ahead.activity != eager.activity:
         print("Ahead-of-time autograd's results differ from eager's: this is a bug.")
+        return 1
+    if largest_difference(eager, engine) != 0.0 or engine.activity != eager.activity:
+        print("The engine's results differ from eager's: this is a bug.")
         return 1
     return 0
 
