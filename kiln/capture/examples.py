@@ -58,6 +58,10 @@ class Examples:
         varying = any(source in places for places in self.symbols.values())
         return varying or isinstance(self.values.get(source), torch.SymInt)
 
+    def is_number(self, source: Source) -> bool:
+        """Whether a number is passed in that is no size: the graph only computes with it, whatever it is."""
+        return type(self.values.get(source)) in (int, float)
+
     def dimensions(self, real: torch.Tensor, source: Source) -> tuple[bool, ...] | None:
         """Which sizes of a tensor vary; None where nothing is told, or something else than what is there."""
         example = self.values.get(source)

@@ -6,7 +6,9 @@
   compiled code asks again first. What captured code does to hooks may change one, and is done after the graph, so that
   no fact is asked for after that.
 - *Leaves* are called by the graph as they are; what they give is told by another function, run on fakes. Objects from
-  outside among their arguments are inputs of the graph, and only their class is assumed.
+  outside among their arguments are inputs of the graph, and only their class is assumed. Some are leaves only where
+  there is to be one graph, which then calls another function ``inside``: nothing that comes before in the program has
+  happened yet when that runs, and it must not leave the graph but by an error.
 - *Foreseen* functions are called only when something is not as it was taken to be. Capture ends before such a call;
   where there is to be one graph, it raises what they have it raise, and nothing has run. Getters of facts may be some.
 """
@@ -26,7 +28,9 @@ AnyCallable = TypeVar("AnyCallable", bound=Callable[..., Any])
 DEFERRED = "__kiln_deferred__"
 FACT = "__kiln_fact__"
 LEAF = "__kiln_leaf__"
+INSIDE = "__kiln_inside__"
 FORESEEN = "__kiln_foreseen__"
+OPAQUE = "__kiln_opaque__"  # set in classes whose objects leaves get as they are
 
 
 def deferred(function: AnyCallable) -> AnyCallable:
@@ -41,11 +45,12 @@ def fact(getter: AnyCallable) -> AnyCallable:
     return getter
 
 
-def leaf(fake: Callable[..., Any]) -> Callable[[AnyCallable], AnyCallable]:
+def leaf(fake: Callable[..., Any], inside: Callable[..., Any] | None = None) -> Callable[[AnyCallable], AnyCallable]:
     """Mark a function that the graph calls; ``fake`` gives for its arguments, on fakes, what it gives."""
 
     def mark(function: AnyCallable) -> AnyCallable:
         setattr(function, LEAF, fake)
+        setattr(function, INSIDE, inside)
         return function
 
     return mark
@@ -109,6 +114,7 @@ def load_fact(trace: Trace, owner: object, name: str, raw: property) -> object:
     if trace.registrations or trace.removals or trace.handles:
         raise foresee(trace, raw.fget, (owner,), "a hook is registered or removed while a backward pass runs")
     found = raw.fget(record.real)  # type: ignore[misc]
+    trace.facts.append((raw.fget, owner, trace.place()))
     trace.guards.add(Computed(raw.fget, (record.source,)), "constant", found)  # type: ignore[arg-type]
     return found
 
@@ -118,32 +124,36 @@ def call_leaf(trace: Trace, function: Callable[..., Any], fake: Callable[..., An
     from .tensors import adopt, prepare, to_nodes
     from .wrap import force
 
-    if trace.rehearsing or any(frame.protected() for frame in trace.frames):
+    inside = getattr(function, INSIDE, None)
+    apart = inside is not None and not trace.options.fullgraph
+    if apart or trace.rehearsing or any(frame.protected() for frame in trace.frames):
         raise trace.fail(f"a call to {function.__qualname__} here")
     given, nodes = [], []
     for arg in args:
-        outside = object_node(trace, arg)
+        outside = object_node(trace, arg, inside is not None)
         value = force(trace, arg) if outside is not None else prepare(trace, arg)
         given.append(value)
         nodes.append(to_nodes(trace, value) if outside is None else outside)
     with trace.environment.mode:
         result = fake(*given)
-    node = trace.graph.call_function(function, tuple(nodes))
+    node = trace.graph.call_function(inside or function, tuple(nodes))
     node.meta["stack_trace"] = trace.stack_trace()
     node.meta["example_value"] = result
     trace.effects.append(f"{function.__qualname__} runs code that is not captured")
     return adopt(trace, result, node)
 
 
-def object_node(trace: Trace, value: object) -> Any:
-    """The graph input for an object from outside that capture does not look into; None for anything else."""
+def object_node(trace: Trace, value: object, opaque: bool) -> Any:
+    """The graph input for an object from outside that capture does not look into, or need not (``opaque``); or None."""
     from .tensors import add_placeholder
     from .trace import ObjectInput
     from .wrap import force
 
     shadow = force(trace, value)
     source = trace.source_of(shadow)
-    if source is None or id(shadow) not in trace.foreign:
+    record = trace.record_of(shadow) if opaque else None
+    taken = id(shadow) in trace.foreign or (record is not None and getattr(type(record.real), OPAQUE, False))
+    if source is None or not taken:
         return None
     known = next((item for item in trace.inputs if item.source == source), None)
     if known is None:

@@ -322,7 +322,11 @@ def wrap_number(trace: Trace, real: int | float, source: Source) -> object:
 
 def may_vary(trace: Trace, real: int | float, source: Source) -> bool:
     """Whether a number is to be symbolic. 0, 1 and what is not finite mean too much to be left open."""
-    if trace.options.dynamic is False or real in (0, 1) or not abs(real) <= LARGEST:
+    if trace.options.dynamic is False or not abs(real) <= LARGEST:
+        return False
+    if trace.examples is not None and trace.examples.is_number(source):
+        return True
+    if real in (0, 1):
         return False
     if trace.examples is not None and trace.examples.varies(source):
         return True

@@ -23,6 +23,7 @@ from .input_state import input_state
 from .shape_rules import shape_rule
 from .source import Attribute, Source
 from .symbols import concrete, dynamic_dimensions, fake_input, guard_strides, is_symbolic, symbol_node
+from .tampering import note_tampering
 from .tensor_effects import check_apart, note_effects, version
 from .trace import ObjectInput, Trace
 from .values import (
@@ -142,6 +143,8 @@ def record(trace: Trace, function: object, args: tuple, kwargs: dict, *, method:
         raise trace.fail(f"{function_name(function)} makes a sparse, quantized or nested tensor")
     changed = [leaf for leaf, before in zip(leaves, versions, strict=True) if version(leaf) != before]
     note_effects(trace, function, args, kwargs, leaves, changed)
+    if trace.examples is not None:
+        note_tampering(trace, leaves, changed)
     target = method if method is not None else function
     kind = "call_method" if method is not None else "call_function"
     node = trace.graph.create_node(kind, target, to_nodes(trace, args), to_nodes(trace, kwargs))

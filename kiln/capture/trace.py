@@ -60,6 +60,8 @@ class Trace:
         self.options = options
         self.hints = hints  # what varied between calls
         self.stolen, self.examples = consumed(function)  # lists that the graph consumes, and what is told of items
+        self.tampered: dict[int, int] = {}  # memory that hooks changed, and how many facts were known (tampering.py)
+        self.facts: list[tuple[object, object, tuple[int, int]]] = []  # getter, object, root instruction
         self.deferred: list[tuple[object, tuple, dict]] = []  # calls to be made after the graph (deferring.py)
         self.guards = GuardSet()
         self.graph = torch.fx.Graph()

@@ -19,7 +19,7 @@ from torch.testing._internal.logging_tensor import LoggingTensor
 
 import kiln
 from kiln.capture.fakes import make_mode
-from kiln.capture.marks import fact, leaf
+from kiln.capture.marks import fact, foreseen, leaf
 from kiln.engine.runtime import accumulate_grad_, call_accumulate_hooks, call_tensor_hook, retain_grad, stay
 from kiln.engine.sizes import Sizes
 from kiln.engine.stealing import get_locals_to_steal, set_locals_to_steal
@@ -696,3 +696,81 @@ def test_what_a_hook_catches_begins_anew():
 
 
 INDEX: list[Any] = [None]
+
+
+# -- what hooks change in place -------------------------------------------------------------------------------------
+
+
+class Surprise(BaseException):
+    """Raised before anything ran."""
+
+
+class Watching:
+    """Stands for the engine's departure: whether a tensor has been changed."""
+
+    def __init__(self, tensor):
+        self.tensor, self.left = tensor, 0
+
+    @property
+    @fact
+    @foreseen(lambda self: Surprise())
+    def changed(self):
+        return self.tensor._version > 0
+
+    def leave(self, *rest):
+        self.left += 1
+
+
+def reading_later(inputs, sizes, hooks):
+    gradient = inputs[0] * 2
+    if BREAKS[0]:
+        gradient = call_tensor_hook(hooks[2], gradient)
+    gradient = call_tensor_hook(hooks[1], gradient)
+    stay(hooks[0], 0, (gradient,), ())
+    return (torch.ops.aten.mul.Tensor(gradient, inputs[1]),)
+
+
+BREAKS = [False]
+
+
+@pytest.mark.parametrize("breaks", [False, True])
+@pytest.mark.parametrize("view", [False, True])
+def test_what_a_hook_changes_and_the_pass_reads_later(breaks, view):
+    BREAKS[0] = breaks
+    module = module_of(reading_later)
+    compiled = kiln.compile(module)
+
+    def run(function, armed):
+        saved = torch.full((3,), 3.0)
+        departure = Watching(saved)
+        target = saved.detach()
+
+        def hook(gradient):
+            if armed:
+                (target if view else saved).mul_(2)
+
+        return function([torch.ones(3), saved], [], [departure, hook, looking])[0].tolist(), departure.left
+
+    assert run(compiled, False) == run(module, False) == ([6.0 * (1 + breaks)] * 3, 0)
+    if breaks:  # something has run: the pass is asked after the hook
+        assert run(compiled, True) == run(module, True) == ([24.0] * 3, 1)
+    else:
+        with pytest.raises(Surprise):
+            run(compiled, True)
+
+
+def computing(inputs, sizes, hooks):
+    return (torch.ops.aten.mul.Tensor(inputs[0], sizes[0]),)
+
+
+@pytest.mark.parametrize("values", [(0, 1, 2, 7), (0.0, 1.0, 2.5)])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_numbers_that_are_no_sizes_are_never_assumed(values, backend):
+    module = module_of(computing)
+    (node,) = [node for node in module.graph.nodes if node.name == "getitem_1"]
+    node.meta["val"] = values[0]
+    compiled = kiln.compile(module, backend=backend(), fullgraph=True, dynamic=True)
+    before = counters["frames"]
+    for value in values:
+        assert compiled([torch.full((2,), 3.0)], [value], [])[0].tolist() == [3.0 * value] * 2
+    assert counters["frames"] == before + 1
