@@ -83,10 +83,12 @@ def run_backward(
         results = left.results
         if left.learned:
             cache.forget(entry)
-    except Foreseen as surprise:  # nothing has run
-        if departure is None or surprise.pattern is None or not departure.learn(surprise.step, surprise.pattern):
+    except Foreseen as surprise:  # nothing has run, or nothing but functions in C++
+        known = departure is None or surprise.pattern is None or not departure.learn(surprise.step, surprise.pattern)
+        if not known or surprise.ran:
+            cache.forget(entry)
+        if known:
             return by_torch(str(surprise))
-        cache.forget(entry)
         return run_backward(
             compiler, engine, tensors, gradients, keep_graph, create_graph, inputs, allow_unreachable, accumulate_grad
         )

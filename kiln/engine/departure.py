@@ -35,12 +35,16 @@ class Left(BaseException):
 
 
 class Foreseen(BaseException):
-    """Capture met a surprise before anything ran: at this stop, gradients where the pattern says so; or other hooks."""
+    """Capture met a surprise before anything ran: at this stop, gradients where the pattern says so; or other hooks.
 
-    def __init__(self, step: int = 0, results: tuple[Any, ...] | None = None) -> None:
-        what = "hooks come or go" if results is None else "Python gives other gradients than foretold"
+    ``ran``: a function in C++ did so, inside the graph.
+    """
+
+    def __init__(self, step: int = 0, results: tuple[Any, ...] | None = None, ran: bool = False) -> None:
+        what = "hooks come or go" if results is None else "a node gives other gradients than foretold"
         super().__init__(f"{what} while the pass runs")
         self.step = step
+        self.ran = ran
         self.pattern = None if results is None else pattern_of(results)
 
 
@@ -50,6 +54,8 @@ def pattern_of(results: tuple[Any, ...]) -> tuple[bool, ...]:
 
 class Departure:
     """What a running pass needs to be left: made for each call."""
+
+    __kiln_opaque__ = True
 
     def __init__(self, walk: Any, stops: list[Stop], finish: Any) -> None:
         self.walk = walk

@@ -15,6 +15,7 @@ import torch
 from torch.utils.hooks import BackwardHook
 
 Pattern = tuple[bool, ...]  # of what the function returns: where there is a gradient
+_varying: set[object] = set()
 _learned: dict[object, Pattern] = {}  # by code (of hooks by all of theirs), or by the name of a node that is not Python
 
 
@@ -94,12 +95,20 @@ def learn_hooks(hooks: Sequence[Any], pattern: Pattern) -> bool:
 
 def remember(whose: object, pattern: Pattern) -> bool:
     is_first = whose not in _learned
+    if not is_first:
+        _varying.add(whose)
     _learned[whose] = pattern
     return is_first
 
 
+def varies(name: str) -> bool:
+    """Whether a node that is called as it is was seen to give this and that."""
+    return name in _varying
+
+
 def forget() -> None:
     _learned.clear()
+    _varying.clear()
 
 
 def returned_pattern(code: types.CodeType) -> Pattern | None:

@@ -253,7 +253,7 @@ def call_function_inside(
     """`call_function` inside a graph that is the whole pass, of which nothing has happened yet: a new one is needed."""
     results = node(*gradients)
     if departure.changed or not follows(results, pattern_told(told, wanted)):
-        raise Foreseen(step, results)
+        raise Foreseen(step, results, ran=True)
     return as_told(results, told)
 
 
@@ -355,6 +355,18 @@ def can_expand(small: Sequence[int], large: Sequence[int]) -> bool:
 
 def listed(size: Sequence[int]) -> str:
     return f"[{', '.join([str(number) for number in size])}]"
+
+
+# -- what compiled functions have in them -----------------------------------------------------------------------------
+
+
+def constant(tensor: Tensor) -> Callable[[], Tensor]:
+    """A function for graphs to call that gives this tensor."""
+
+    def constant() -> Tensor:
+        return tensor
+
+    return constant
 
 
 # -- random numbers ---------------------------------------------------------------------------------------------------

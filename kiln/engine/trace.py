@@ -128,6 +128,8 @@ class Tracer:
         """A node that is called as it is, where what it keeps cannot be replaced."""
         if call.traceable:
             return self.apply_builtin(call, values)
+        if predictions.varies(call.name):
+            raise Refused(f"{call.name} gives now these gradients and now those")
         pattern = predictions.predict_named(call.name, len(call.edges))
         fakes = [
             self.edge_fake(edge) if edge is not None and there else None
@@ -135,9 +137,8 @@ class Tracer:
         ]
         told = tuple(None if fake is None else self.told(fake) for fake in fakes)
         wanted = tuple(edge is not None for edge in call.edges)
-        results = self.emit(
-            runtime.call_node, (self.hook(call.object), told, wanted, *self.stop(call, "applied", values))
-        )
+        function = runtime.call_node if self.walk.has_saved_tensor_hooks else runtime.call_function
+        results = self.emit(function, (self.hook(call.object), told, wanted, *self.stop(call, "applied", values)))
         for place, fake in enumerate(fakes):
             if fake is not None:
                 self.recorder.bind(fake, self.emit(operator.getitem, (results, place), fake))
