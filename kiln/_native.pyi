@@ -260,8 +260,9 @@ class TensorDescription(tuple[Any, ...]):
     ``sizes`` holds indices into ``walk.sizes``. ``strides`` is ("contiguous", None) where they are exactly those of
     ``torch.empty(size)``; ("permuted", p) with the dimensions from the outermost to the innermost where they are
     exactly ``stride[p[i]] == product of max(size[p[j]], 1) for j > i``; ("given", indices into ``walk.sizes``)
-    otherwise. ``constant`` is the number, which is in the key, for a tensor that is a wrapped number (`x * 2.0` saves
-    one), else None. The key holds everything here but the sizes.
+    otherwise. ``constant`` is the number for a tensor that is a wrapped number (`x * 2.0` saves one), else None; it is
+    at ``position`` in ``walk.sizes``, a float as its bits, and may vary as sizes do, or it is complex and in the key.
+    The key holds everything else here but the sizes.
     """
 
     dtype: torch.dtype
@@ -271,6 +272,7 @@ class TensorDescription(tuple[Any, ...]):
     requires_grad: bool
     is_leaf: bool
     constant: None | bool | int | float | complex
+    position: int | None
 
 class NodeCall:
     """One step of a walk (`walk.calls`). The first is the root; it gives the root gradients to its edges.
@@ -360,12 +362,35 @@ class Walk:
         ``walk.sizes``, that of the sizes it keeps and of the sizes the result is checked against. Only for traceable
         nodes. What does not run after this node is not computed. All is put back, also after an exception.
         """
-    def release(self) -> None:
-        """The nodes that ran let go of what they saved, those of Python, Kiln and untraceable ones excepted."""
+    def finish(
+        self,
+        edges: Sequence[tuple[int, int]],
+        gradients: Sequence[torch.Tensor | None],
+        inputs: tuple[Any, ...],
+        retain_graph: bool,
+        accumulate: bool,
+        /,
+    ) -> tuple[torch.Tensor | None, ...]:
+        """Let torch's engine run what is left of the pass, from the gradients that wait at these inputs of calls.
+
+        Undefined ones count: a node that gets nothing else runs as well. None where an input was not reached.
+        """
+    def release(self, lending: bool = False, /) -> None:
+        """The nodes that ran let go of what they saved, those of Python and others that run as they are excepted.
+
+        What is lent can be put back by ``restore`` while somebody holds it, and is released by a second call.
+        """
+    def restore(self, start: int, /) -> None:
+        """What was lent is the nodes' again, of calls from ``start`` on. Raises where a tensor is gone."""
     def release_rest(self) -> None:
-        """Those let go as well."""
+        """Those excepted let go as well."""
     def signature(self, start: int = 0, /) -> int:
         """A number that changes when hooks of calls from ``start`` on are added or removed."""
+    def watch(self) -> None:
+        """Remember the hooks that there are now, for ``changed``."""
+    def changed(self, start: int, /) -> bool:
+        """Whether, for calls from ``start`` on, hooks came or went since ``watch``, or a saved tensor was changed in
+        place since the walk."""
 
 def walk(
     roots: tuple[Any, ...],

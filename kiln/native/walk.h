@@ -135,7 +135,20 @@ struct Slot {
   uint32_t first_size;
   // Of the permutation in Walk::permutations, or of the strides in Walk::sizes.
   uint32_t first_stride;
+  // The value of a wrapped number, and its place in Walk::sizes unless it is in the key.
   at::Scalar number;
+  uint32_t number_place = kNone;
+};
+
+using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
+
+// A tensor among the inputs, while others hold it: what a node that still needs it may find changed.
+struct Watched {
+  WeakTensor tensor;
+  c10::VariableVersion version;
+  uint32_t seen;
+  // The last call that uses it as something saved.
+  uint32_t last_use = 0;
 };
 
 // Something of Python's that a call needs: a hook, or the object of its node.
@@ -164,9 +177,15 @@ struct Walk {
   std::vector<Slot> slots;
   std::vector<uint8_t> permutations;
   std::vector<at::Tensor> tensors;
+  std::vector<Watched> watched;
+  // Of the hooks of each call, by watch().
+  std::vector<uint64_t> signatures;
   std::vector<Owned> classes;
   // The tensors as Python objects.
   Owned input_list;
+  // What `apply` was last given for the sizes, and that converted.
+  Owned given_sizes;
+  std::vector<c10::SymInt> given;
   // Made at the first access.
   Owned size_list;
   Owned call_list;
@@ -184,6 +203,9 @@ struct Request {
 // Throws Refused, or what torch says of roots and gradients that do not fit.
 Request request_of(PyObject* roots, PyObject* gradients, PyObject* inputs, bool accumulate);
 
+// Where the gradients go that a call of `backward` or `grad` with these inputs is asked for. Throws as request_of.
+edge_list outputs_of(PyObject* inputs, bool accumulate);
+
 // Fills calls, edges and captures.
 void find_order(const Request& request, Walk& walk);
 
@@ -196,6 +218,9 @@ void collect_hooks(Walk& walk, Call& call);
 // What makes Python's objects of hooks inside compiled functions, of (function, dictionary, key).
 Owned& inner_hook_type();
 
+// Throws Refused for a function of Python's that must see the engine at work: a hook or a backward.
+void check_function(PyObject* function);
+
 // What collect_hooks would see, in one number.
 uint64_t hooks_signature(Node& node, CallKind kind, uint64_t seed);
 
@@ -205,6 +230,10 @@ Owned new_retain_grad(const NodePointer& node, uint32_t input);
 Owned new_node_function(PyObject* walk, uint32_t index);
 
 CallKind kind_of(Node& node);
+
+// The node's saved tensors are only those of the inputs from now on; and are the node's again, if they are still there.
+void lend_saved(const Call& call);
+void restore_saved(const Walk& walk, const Call& call);
 
 // What Walk.apply does. Null for saved and sizes leaves those as they are.
 variable_list apply_call(const Walk& walk, uint32_t index, variable_list gradients, const variable_list* saved,

@@ -2,6 +2,7 @@
 #include "saved_values.h"
 #include "walk.h"
 
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/python_cpp_function.h>
 
@@ -183,6 +184,7 @@ class Collector : public SavedVisitor {
       if (metadata.is_tensor_subclass() || metadata.is_nested_tensor() || metadata.layout() != at::kStrided) {
         throw Refused{"a gradient that is not a plain dense tensor"};
       }
+      if (!metadata.device().is_cpu()) check_stream(metadata.stream());
       auto shape = metadata.shape_as_dim_vector();
       key_.byte(static_cast<uint8_t>(shape.size()));
       auto cast_to = metadata.grad_dtype();
@@ -190,6 +192,12 @@ class Collector : public SavedVisitor {
       key_.byte(cast_to ? static_cast<uint8_t>(*cast_to) : 0xff);
       for (const c10::SymInt& size : shape) add_size(size);
     }
+  }
+
+  // The engine runs each node in the stream that its forward ran in.
+  static void check_stream(c10::Stream stream) {
+    c10::impl::VirtualGuardImpl guard(stream.device_type());
+    if (guard.getStream(stream.device()) != stream) throw Refused{"a stream that is not the current one"};
   }
 
   void collect_kept(Call& call) {
@@ -201,6 +209,7 @@ class Collector : public SavedVisitor {
       case CallKind::python: {
         Owned object(autograd::functionToPyObject(call.node));
         if (!object) raise();
+        check_backward(object.get());
         key_.pointer(Py_TYPE(object.get()));
         walk_.classes.push_back(share(reinterpret_cast<PyObject*>(Py_TYPE(object.get()))));
         break;
@@ -213,7 +222,7 @@ class Collector : public SavedVisitor {
         // Called as it is, whatever it keeps.
         break;
       default:
-        call.known = dynamic_cast<KeepsNothing*>(&node) || visit_saved(node, *this);
+        call.known = visit_saved(node, *this) || dynamic_cast<KeepsNothing*>(&node);
         if (!call.known) throw Refused{"what " + node.name() + " keeps is not known"};
     }
   }
@@ -247,8 +256,26 @@ class Collector : public SavedVisitor {
     key_.byte(call.has_grad);
     if (!call.has_grad) return;
     check_plain(grad);
+    check_class(grad);
     describe(grad);
     grad_storages_.push_back(storage_of(grad));
+  }
+
+  static void check_backward(PyObject* context) {
+    static PyObject* names[] = {PyUnicode_InternFromString("_forward_cls"), PyUnicode_InternFromString("backward"),
+                                PyUnicode_InternFromString("vjp")};
+    Owned forward(PyObject_GetAttr(reinterpret_cast<PyObject*>(Py_TYPE(context)), names[0]));
+    for (PyObject* name : {names[1], names[2]}) {
+      Owned function(forward ? PyObject_GetAttr(forward.get(), name) : nullptr);
+      if (function) check_function(function.get());
+    }
+    PyErr_Clear();
+  }
+
+  static void check_class(const at::Tensor& grad) {
+    Owned object(THPVariable_Wrap(grad));
+    if (!object) raise();
+    if (!THPVariable_CheckExact(object.get())) throw Refused{"a gradient of a tensor subclass"};
   }
 
   static bool is_like(const at::Tensor& variable, const autograd::InputMetadata& metadata) {
@@ -264,11 +291,14 @@ class Collector : public SavedVisitor {
     walk_.sizes.push_back(*value);
   }
 
-  void add_saved(const at::Tensor& tensor) { walk_.saved.push_back(tensor.defined() ? slot_of(tensor) : undefined()); }
-
-  uint32_t undefined() {
-    key_.byte(0);
-    return kNone;
+  void add_saved(const at::Tensor& tensor) {
+    if (!tensor.defined()) {
+      walk_.saved.push_back(kNone);
+      return key_.byte(0);
+    }
+    uint32_t slot = slot_of(tensor);
+    walk_.saved.push_back(slot);
+    walk_.watched[slot].last_use = static_cast<uint32_t>(call_ - walk_.calls.data());
   }
 
   uint32_t slot_of(const at::Tensor& tensor) {
@@ -281,7 +311,15 @@ class Collector : public SavedVisitor {
     walk_.slots.push_back(describe(tensor));
     if (walk_.slots.back().is_number) add_number(walk_.slots.back(), tensor);
     walk_.tensors.push_back(tensor);
+    const c10::VariableVersion& version = tensor.unsafeGetTensorImpl()->version_counter();
+    walk_.watched.push_back({WeakTensor(tensor.getIntrusivePtr()), version, version.current_version(), kNone});
     return slot;
+  }
+
+  static int64_t bits_of(double value) {
+    int64_t bits;
+    std::memcpy(&bits, &value, sizeof(bits));
+    return bits;
   }
 
   static const void* storage_of(const at::Tensor& tensor) {
@@ -307,8 +345,7 @@ class Collector : public SavedVisitor {
               impl->is_wrapped_number(),
               Slot::Layout::contiguous,
               static_cast<uint32_t>(walk_.sizes.size()),
-              0,
-              at::Scalar()};
+              0};
     add_kind(slot.dtype, slot.device);
     key_.byte(slot.dimensions);
     walk_.sizes.insert(walk_.sizes.end(), sizes.begin(), sizes.end());
@@ -334,11 +371,18 @@ class Collector : public SavedVisitor {
     }
   }
 
-  // What operators make of a wrapped number depends on its being one, which a graph does not show: it is a constant.
+  // What operators make of a wrapped number depends on its being one, which a graph of tensors does not show: it is a
+  // number that may vary, like a size, or a constant.
   void add_number(Slot& slot, const at::Tensor& tensor) {
     if (!tensor.is_cpu()) throw Refused{"a number on a device"};
     slot.number = tensor.item();
-    key_.text({static_cast<const char*>(tensor.const_data_ptr()), static_cast<size_t>(tensor.element_size())});
+    if (slot.number.isComplex()) {
+      key_.text({static_cast<const char*>(tensor.const_data_ptr()), static_cast<size_t>(tensor.element_size())});
+      return;
+    }
+    slot.number_place = static_cast<uint32_t>(walk_.sizes.size());
+    int64_t bits = slot.number.isFloatingPoint() ? bits_of(slot.number.toDouble()) : slot.number.toLong();
+    walk_.sizes.push_back(bits);
   }
 
   const Request& request_;

@@ -6,6 +6,8 @@
 #include <torch/csrc/autograd/python_cpp_function.h>
 #include <torch/csrc/autograd/python_hook.h>
 
+#include <algorithm>
+#include <iterator>
 #include <typeinfo>
 
 namespace kiln {
@@ -34,10 +36,9 @@ Kind& known(Base* hook, std::string_view name) {
 
 // The codes of the functions that register_multi_grad_hook registers, and of those in them.
 void add_codes(PyObject* code, PyObject* found) {
-  Owned constants(PyObject_GetAttrString(code, "co_consts"));
-  if (!constants) raise();
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(constants.get()); ++i) {
-    PyObject* constant = PyTuple_GET_ITEM(constants.get(), i);
+  PyObject* constants = reinterpret_cast<PyCodeObject*>(code)->co_consts;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(constants); ++i) {
+    PyObject* constant = PyTuple_GET_ITEM(constants, i);
     if (!PyCode_Check(constant)) continue;
     if (PyList_Append(found, constant) < 0) raise();
     add_codes(constant, found);
@@ -61,11 +62,30 @@ Owned multi_grad_codes() {
   return found;
 }
 
-bool is_multi_grad_hook(PyObject* function) {
-  if (!PyFunction_Check(function)) return false;
+bool is_multi_grad_hook(PyObject* code) {
   static PyObject* codes = multi_grad_codes().release();
   for (Py_ssize_t i = 0; i < PyList_GET_SIZE(codes); ++i) {
-    if (PyList_GET_ITEM(codes, i) == PyFunction_GET_CODE(function)) return true;
+    if (PyList_GET_ITEM(codes, i) == code) return true;
+  }
+  return false;
+}
+
+// Functions of torch by which code asks what the engine does, of which it sees nothing in a task of ours.
+bool is_question(PyObject* name) {
+  static PyObject* questions[] = {PyUnicode_InternFromString("_current_graph_task_execution_order"),
+                                  PyUnicode_InternFromString("_will_engine_execute_node"),
+                                  PyUnicode_InternFromString("_current_autograd_node")};
+  return std::find(std::begin(questions), std::end(questions), name) != std::end(questions);
+}
+
+bool has_question(PyObject* code) {
+  auto* parts = reinterpret_cast<PyCodeObject*>(code);
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(parts->co_names); ++i) {
+    if (is_question(PyTuple_GET_ITEM(parts->co_names, i))) return true;
+  }
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(parts->co_consts); ++i) {
+    PyObject* constant = PyTuple_GET_ITEM(parts->co_consts, i);
+    if (PyCode_Check(constant) && has_question(constant)) return true;
   }
   return false;
 }
@@ -131,7 +151,7 @@ class HookCollector {
       std::vector<std::pair<Owned, Owned>> found;
       while (PyDict_Next(functions, &place, &name, &function)) found.emplace_back(share(name), share(function));
       for (auto& [key, hook] : found) {
-        if (is_multi_grad_hook(hook.get())) throw Refused{"a multi-grad hook"};
+        check_function(hook.get());
         Owned shown(PyObject_CallFunctionObjArgs(inner_hook_type().get(), hook.get(), functions, key.get(), nullptr));
         if (!shown) raise();
         add(Hook::Kind::inner, static_cast<uint32_t>(i), std::move(shown));
@@ -143,7 +163,7 @@ class HookCollector {
     PyObject *name, *function;
     Py_ssize_t place = 0;
     while (PyDict_Next(functions, &place, &name, &function)) {
-      if (is_multi_grad_hook(function)) throw Refused{"a multi-grad hook"};
+      check_function(function);
       add(kind, input, share(function));
     }
   }
@@ -185,6 +205,14 @@ uint64_t mixed_hooks(uint64_t seed, const Hooks& hooks, std::string_view name) {
 }
 
 }  // namespace
+
+void check_function(PyObject* function) {
+  if (PyMethod_Check(function)) function = PyMethod_GET_FUNCTION(function);
+  if (!PyFunction_Check(function)) return;
+  PyObject* code = PyFunction_GET_CODE(function);
+  if (is_multi_grad_hook(code)) throw Refused{"a multi-grad hook"};
+  if (has_question(code)) throw Refused{"a function that asks the engine what it does"};
+}
 
 void collect_hooks(Walk& walk, Call& call) { HookCollector(walk, call).run(); }
 

@@ -88,6 +88,14 @@ Edge output_of(PyObject* input, bool accumulate) {
 
 }  // namespace
 
+edge_list outputs_of(PyObject* inputs, bool accumulate) {
+  edge_list outputs;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(inputs); ++i) {
+    outputs.push_back(output_of(PyTuple_GET_ITEM(inputs, i), accumulate));
+  }
+  return outputs;
+}
+
 Request request_of(PyObject* roots, PyObject* gradients, PyObject* inputs, bool accumulate) {
   if (autograd::AnomalyMode::is_enabled()) throw Refused{"anomaly mode"};
   Py_ssize_t count = PyTuple_GET_SIZE(roots);
@@ -98,9 +106,7 @@ Request request_of(PyObject* roots, PyObject* gradients, PyObject* inputs, bool 
     request.roots.push_back(root_of(PyTuple_GET_ITEM(roots, i)));
     request.gradients.push_back(gradient_of(PyTuple_GET_ITEM(gradients, i)));
   }
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(inputs); ++i) {
-    request.outputs.push_back(output_of(PyTuple_GET_ITEM(inputs, i), accumulate));
-  }
+  request.outputs = outputs_of(inputs, accumulate);
   autograd::validate_outputs(request.roots, request.gradients, [](const std::string& what) { return what; });
   return request;
 }

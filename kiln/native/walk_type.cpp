@@ -1,7 +1,7 @@
 // Walk as Python sees it: `walk(roots, gradients, inputs, retain_graph, accumulate)`. kiln/_native.pyi says more.
 #include "walk.h"
 
-#include <torch/csrc/autograd/python_cpp_function.h>
+#include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/utils/pybind.h>
 
 namespace kiln {
@@ -188,7 +188,9 @@ PyObject* hooks(PyObject* self, PyObject*) {
   }
 }
 
-std::vector<c10::SymInt> sizes_of(PyObject* sequence) {
+// Kept while the same list is given: a trace gives it for each node.
+const std::vector<c10::SymInt>& sizes_of(Walk& walk, PyObject* sequence) {
+  if (walk.given_sizes.get() == sequence) return walk.given;
   Owned items(PySequence_Fast(sequence, "a sequence of sizes expected"));
   if (!items) raise();
   std::vector<c10::SymInt> sizes;
@@ -197,7 +199,9 @@ std::vector<c10::SymInt> sizes_of(PyObject* sequence) {
   for (Py_ssize_t i = 0; i < count; ++i) {
     sizes.push_back(pybind11::cast<c10::SymInt>(pybind11::handle(PySequence_Fast_GET_ITEM(items.get(), i))));
   }
-  return sizes;
+  walk.given = std::move(sizes);
+  walk.given_sizes = share(sequence);
+  return walk.given;
 }
 
 PyObject* apply(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
@@ -208,11 +212,10 @@ PyObject* apply(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
     bool with_saved = count > 2 && arguments[2] != Py_None;
     bool with_sizes = count > 3 && arguments[3] != Py_None;
     variable_list saved;
-    std::vector<c10::SymInt> sizes;
     if (with_saved) saved = tensors_of(arguments[2]);
-    if (with_sizes) sizes = sizes_of(arguments[3]);
+    const auto* sizes = with_sizes ? &sizes_of(walk_of(self), arguments[3]) : nullptr;
     auto results = apply_call(walk_of(self), static_cast<uint32_t>(std::min<size_t>(index, kNone)),
-                              tensors_of(arguments[1]), with_saved ? &saved : nullptr, with_sizes ? &sizes : nullptr);
+                              tensors_of(arguments[1]), with_saved ? &saved : nullptr, sizes);
     return tuple_of(std::move(results)).release();
   } catch (...) {
     return translated();
@@ -223,11 +226,80 @@ bool runs_as_it_is(const Call& call) {
   return call.kind == CallKind::python || call.kind == CallKind::custom;
 }
 
-template <bool Rest>
-PyObject* release(PyObject* self, PyObject*) {
+uint64_t signature_of(const Call& call) { return call.node ? hooks_signature(*call.node, call.kind, 0) : 0; }
+
+PyObject* signature(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
+  size_t start = count > 0 ? PyLong_AsSize_t(arguments[0]) : 0;
+  if (PyErr_Occurred()) return nullptr;
+  const Walk& walk = walk_of(self);
+  uint64_t seed = 0;
+  for (size_t i = start; i < walk.calls.size(); ++i) {
+    const Call& call = walk.calls[i];
+    if (call.node) seed = hooks_signature(*call.node, call.kind, seed);
+  }
+  return PyLong_FromUnsignedLongLong(seed);
+}
+
+edge_list edges_of(const Walk& walk, PyObject* places) {
+  Owned items(PySequence_Fast(places, "a sequence of edges expected"));
+  if (!items) raise();
+  edge_list edges;
+  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(items.get()); ++i) {
+    unsigned index, number;
+    if (!PyArg_ParseTuple(PySequence_Fast_GET_ITEM(items.get(), i), "II", &index, &number)) raise();
+    TORCH_CHECK_INDEX(index > 0 && index < walk.calls.size(), "the walk has no call ", index, " of a node");
+    edges.emplace_back(walk.calls[index].node, number);
+  }
+  return edges;
+}
+
+// Gives the gradients that wait to where they wait. The engine itself takes no undefined ones for its roots.
+struct Rest : Node {
+  Rest(edge_list&& edges, variable_list&& gradients) : Node(std::move(edges)), gradients(std::move(gradients)) {}
+  variable_list apply(variable_list&&) override { return std::move(gradients); }
+  std::string name() const override { return "KilnRest"; }
+
+  variable_list gradients;
+};
+
+// finish(edges, gradients, inputs, retain_graph, accumulate): the rest of a pass, by torch's engine.
+PyObject* finish(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
+  if (count != 5 || !PyTuple_Check(arguments[2])) {
+    return PyErr_Format(PyExc_TypeError, "finish(edges, gradients, inputs, retain_graph, accumulate)");
+  }
+  try {
+    int keep = PyObject_IsTrue(arguments[3]), accumulate = PyObject_IsTrue(arguments[4]);
+    if (keep < 0 || accumulate < 0) return nullptr;
+    edge_list roots = edges_of(walk_of(self), arguments[0]);
+    variable_list gradients = tensors_of(arguments[1]);
+    TORCH_CHECK_VALUE(!roots.empty() && roots.size() == gradients.size(), "as many gradients as edges are needed");
+    edge_list outputs = outputs_of(arguments[2], accumulate);
+    NodePointer rest = make_node<Rest>(std::move(roots), std::move(gradients));
+    at::Tensor start = at::zeros({});
+    rest->add_input_metadata(start);
+    variable_list results;
+    {
+      pybind11::gil_scoped_release without_gil;
+      results = autograd::Engine::get_default_engine().execute({Edge(rest, 0)}, {start}, keep, /*create_graph=*/false,
+                                                               accumulate, outputs);
+    }
+    return tuple_of(std::move(results)).release();
+  } catch (const Refused& refused) {
+    return PyErr_Format(PyExc_RuntimeError, "%s", refused.reason.c_str());
+  } catch (...) {
+    return translated();
+  }
+}
+
+// release(lending=False): lent tensors can be put back.
+PyObject* release(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
+  int lending = count > 0 ? PyObject_IsTrue(arguments[0]) : 0;
+  if (lending < 0) return nullptr;
   try {
     for (const Call& call : walk_of(self).calls) {
-      if (call.node && call.needed && runs_as_it_is(call) == Rest) call.node->release_variables();
+      if (!call.node || !call.needed || runs_as_it_is(call)) continue;
+      if (!lending) call.node->release_variables();
+      if (lending && call.known) lend_saved(call);
     }
     Py_RETURN_NONE;
   } catch (...) {
@@ -235,16 +307,53 @@ PyObject* release(PyObject* self, PyObject*) {
   }
 }
 
-PyObject* signature(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
-  size_t start = count > 0 ? PyLong_AsSize_t(arguments[0]) : 0;
-  if (PyErr_Occurred()) return nullptr;
-  Walk& walk = walk_of(self);
-  uint64_t seed = 0;
-  for (size_t i = start; i < walk.calls.size(); ++i) {
-    const Call& call = walk.calls[i];
-    if (call.node) seed = hooks_signature(*call.node, call.kind, seed);
+PyObject* release_rest(PyObject* self, PyObject*) {
+  try {
+    for (const Call& call : walk_of(self).calls) {
+      if (call.node && call.needed && runs_as_it_is(call)) call.node->release_variables();
+    }
+    Py_RETURN_NONE;
+  } catch (...) {
+    return translated();
   }
-  return PyLong_FromUnsignedLongLong(seed);
+}
+
+PyObject* restore(PyObject* self, PyObject* first) {
+  size_t start = PyLong_AsSize_t(first);
+  if (PyErr_Occurred()) return nullptr;
+  try {
+    const Walk& walk = walk_of(self);
+    for (size_t i = start; i < walk.calls.size(); ++i) {
+      const Call& call = walk.calls[i];
+      if (call.node && call.needed && call.known) restore_saved(walk, call);
+    }
+    Py_RETURN_NONE;
+  } catch (...) {
+    return translated();
+  }
+}
+
+PyObject* watch(PyObject* self, PyObject*) {
+  Walk& walk = walk_of(self);
+  walk.signatures.clear();
+  for (const Call& call : walk.calls) walk.signatures.push_back(signature_of(call));
+  Py_RETURN_NONE;
+}
+
+bool has_changed(const Walk& walk, size_t start) {
+  for (const Watched& watched : walk.watched) {
+    if (watched.last_use != kNone && watched.last_use >= start && watched.version.current_version() != watched.seen) return true;
+  }
+  for (size_t i = start; i < walk.signatures.size(); ++i) {
+    if (signature_of(walk.calls[i]) != walk.signatures[i]) return true;
+  }
+  return false;
+}
+
+PyObject* changed(PyObject* self, PyObject* first) {
+  size_t start = PyLong_AsSize_t(first);
+  if (PyErr_Occurred()) return nullptr;
+  return PyBool_FromLong(has_changed(walk_of(self), start));
 }
 
 template <class Function>
@@ -256,9 +365,14 @@ PyMethodDef methods[] = {
     {"inputs", inputs, METH_NOARGS, "inputs() -> list: the tensors, once."},
     {"hooks", hooks, METH_NOARGS, "hooks() -> list: None, then hooks and objects of nodes, in order."},
     {"apply", method(apply), METH_FASTCALL, "apply(index, gradients, saved=None, sizes=None) -> tuple: calls a node."},
-    {"release", release<false>, METH_NOARGS, "release(): the nodes that ran let go of what they saved."},
-    {"release_rest", release<true>, METH_NOARGS, "release_rest(): those that run as they are do so, too."},
+    {"release", method(release), METH_FASTCALL, "release(lending=False): the nodes that ran let go of what they saved."},
+    {"release_rest", release_rest, METH_NOARGS, "release_rest(): those that run as they are do so, too."},
+    {"finish", method(finish), METH_FASTCALL,
+     "finish(edges, gradients, inputs, retain_graph, accumulate) -> tuple: the rest of a pass, by torch's engine."},
+    {"restore", restore, METH_O, "restore(start): what was lent is the nodes' again, from a call on."},
     {"signature", method(signature), METH_FASTCALL, "signature(start=0) -> int: changes with the hooks."},
+    {"watch", watch, METH_NOARGS, "watch(): remembers the hooks that there are."},
+    {"changed", changed, METH_O, "changed(start) -> bool: hooks since watch(), or tensors that calls from there use."},
     {nullptr, nullptr, 0, nullptr}};
 
 PyObject* set_inner_hook_type(PyObject*, PyObject* type) {

@@ -83,6 +83,7 @@ Owned describe(const Walk& walk, const Slot& slot) {
   add(share(slot.requires_grad ? Py_True : Py_False));
   add(share(slot.is_leaf ? Py_True : Py_False));
   add(slot.is_number ? python_number(slot.number) : share(Py_None));
+  add(number_or_none(slot.number_place));
   return result;
 }
 
@@ -92,11 +93,12 @@ PyStructSequence_Field description_fields[] = {{"dtype", nullptr},
                                                {"strides", "How they follow from the sizes."},
                                                {"requires_grad", nullptr},
                                                {"is_leaf", nullptr},
-                                               {"constant", "The value of a wrapped number, which is in the key."},
+                                               {"constant", "The value of a wrapped number."},
+                                               {"position", "Where that is among the sizes."},
                                                {nullptr, nullptr}};
 
 PyStructSequence_Desc description = {"kiln._native.TensorDescription", "A tensor among the inputs of a walk.",
-                                     description_fields, 7};
+                                     description_fields, 8};
 
 // ---- calls ---------------------------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import struct
 import threading
 import warnings
 import weakref
@@ -309,7 +310,9 @@ def linear(rows: int = 3, columns: int = 4, activation: Any = torch.relu) -> Ten
         (linear, lambda: linear(activation=torch.sigmoid), False),
         (lambda: leaf().sum(), lambda: leaf(3, 1).sum(), False),
         (lambda: leaf().sum(), lambda: leaf().double().sum(), False),
-        (lambda: (leaf() * 2.0).sum(), lambda: (leaf() * 3.0).sum(), False),
+        (lambda: (leaf() * 2.0).sum(), lambda: (leaf() * 3.0).sum(), True),
+        (lambda: (leaf() * 2.0).sum(), lambda: (leaf() * 2).sum(), False),
+        (lambda: (leaf() * 2j).abs().sum(), lambda: (leaf() * 3j).abs().sum(), False),
         (lambda: (leaf() * 2.0).sum(), lambda: (leaf() * torch.tensor(2.0, dtype=torch.double)).sum(), False),
         (lambda: leaf(3, 4).sum(0).sum(), lambda: leaf(3, 4).sum(1).sum(), False),
         (lambda: (leaf(4, 4) * torch.ones(4, 4)).sum(), lambda: (leaf(4, 4) * torch.ones(4, 4).t()).sum(), False),
@@ -429,9 +432,13 @@ def test_strides_are_exact(tensor: Tensor) -> None:
     assert strides == list(tensor.stride())
 
 
-def test_wrapped_numbers_are_constants() -> None:
+def test_wrapped_numbers_are_among_the_sizes() -> None:
     found = followed((leaf() * 2.5 + leaf() * 3).sum())
-    assert [one.constant for one in found.tensors if one.constant is not None] == [3, 2.5]
+    first, second = (one for one in found.tensors if one.constant is not None)
+    assert (first.constant, second.constant) == (3, 2.5)
+    assert found.sizes[first.position] == 3
+    assert struct.unpack_from("d", found.size_bytes, 8 * second.position) == (2.5,)
+    assert [one.position for one in followed((leaf() * 2j).abs().sum()).tensors] == [None] * 4
 
 
 # ---- inputs ----------------------------------------------------------------------------------------------------------
@@ -478,6 +485,39 @@ def test_a_walk_keeps_its_nodes_and_nothing_of_python() -> None:
     del found
     gc.collect()
     assert held() is None
+
+
+def test_what_is_lent_can_be_restored() -> None:
+    x = leaf()
+    y = x.sin()
+    z = y.exp()
+    found = followed((z * y).sum(), retain_graph=False)
+    inputs = found.inputs()
+    result = weakref.ref(next(one for one in inputs if one.data_ptr() == z.data_ptr() and one is not z))
+    found.release(True)
+    with pytest.raises(RuntimeError, match="second time"):
+        _ = z.grad_fn._saved_result
+    found.restore(1)
+    torch.autograd.grad((z * y).sum(), [x], retain_graph=True)
+    assert torch.equal(z.grad_fn._saved_result, z)
+    found.release(True)
+    inputs.clear()
+    assert result() is None
+    with pytest.raises(RuntimeError, match="gone"):
+        found.restore(1)
+    found.release()
+
+
+def test_restored_tensors_have_the_version_that_they_were_saved_with() -> None:
+    x, other = leaf(), torch.ones(3)
+    found = followed((x * other).sum())
+    inputs = found.inputs()
+    found.release(True)
+    other.add_(1)
+    found.restore(0)
+    assert len(inputs) == 3
+    with pytest.raises(RuntimeError, match="inplace operation"):
+        found.apply(2, [torch.ones(3)])
 
 
 def test_python_functions_are_released_apart() -> None:
@@ -578,6 +618,23 @@ def test_signature_follows_the_hooks() -> None:
     assert found.signature(3) == later != found.signature()
 
 
+def test_changes_that_calls_still_to_come_would_see() -> None:
+    x, other = leaf(), torch.ones(3)
+    y = x * other
+    found = followed(y.sin().sum())
+    found.watch()
+    assert not found.changed(0)
+    handle = y.register_hook(lambda gradient: None)
+    assert (found.changed(3), found.changed(4)) == (True, False)
+    handle.remove()
+    assert not found.changed(0)
+    with torch.no_grad():
+        x.add_(1)
+    assert not found.changed(0), "nobody saved it"
+    other.add_(1)
+    assert (found.changed(3), found.changed(4)) == (True, False)
+
+
 def test_to_accumulate_into_what_is_no_leaf_it_is_retained() -> None:
     y = leaf().sin()
     call = followed(y.sum(), inputs=[y], accumulate=True).calls[-1]
@@ -620,6 +677,28 @@ def subclass() -> Tensor:
     return (x * x).sum().as_subclass(Tensor)
 
 
+def asked_by_a_hook() -> Tensor:
+    x = leaf()
+    x.register_hook(lambda gradient: [torch._C._will_engine_execute_node(None) for _ in ()] and None)
+    return x.sum()
+
+
+def asked_by_a_backward() -> Tensor:
+    class Asking(Twice):
+        @staticmethod
+        def backward(ctx: Any, gradient: Tensor) -> Tensor:
+            torch._C._current_autograd_node()
+            return gradient
+
+    return Asking.apply(leaf()).sum()
+
+
+def subclass_as_grad() -> Tensor:
+    x = leaf()
+    x.grad = torch.ones(3).as_subclass(Sub)
+    return x.sum()
+
+
 def sparse_grad() -> Tensor:
     x = leaf(3, 2)
     x.grad = torch.ones(3, 2).to_sparse()
@@ -653,6 +732,9 @@ def conjugate() -> Tensor:
         (sparse, "not a plain dense"),
         (subclass, "class"),
         (sparse_grad, "not a plain dense"),
+        (subclass_as_grad, "subclass"),
+        (asked_by_a_hook, "asks the engine"),
+        (asked_by_a_backward, "asks the engine"),
         (grad_that_is_used, "shares memory"),
         (data_of_another_shape, "changed its shape"),
         (conjugate, "not a plain dense"),
@@ -787,6 +869,33 @@ def test_the_program_packs_nothing_of_ours() -> None:
     with saved_tensors_hooks(lambda one: packed.append(one) or one, lambda one: one):
         found.apply(2, [torch.ones(3)], [saved])
     assert packed == []
+
+
+# ---- the rest of a pass ---------------------------------------------------------------------------------------------
+
+
+def test_the_rest_of_a_pass() -> None:
+    x, y = leaf(), leaf()
+    found = followed((x.sin() * y).sum())
+    sin = next(call.index for call in found.calls if call.name == "SinBackward0")
+    assert found.finish([(sin, 0)], [torch.ones(3)], (), True, True) == ()
+    assert y.grad is None
+    assert torch.equal(x.grad, x.detach().cos())
+    given = found.finish([(2, 0)], [torch.ones(3)], (y, leaf(), x), True, False)
+    assert [one is not None for one in given] == [True, False, True]
+    assert torch.equal(x.grad, x.detach().cos())
+
+
+def test_what_gets_no_gradient_runs_as_well() -> None:
+    x = leaf()
+    y = x.sin()
+    found = followed(y.sum())
+    seen: list[Any] = []
+    x.register_hook(lambda gradient: seen.append(gradient))
+    y.grad_fn.register_prehook(lambda gradients: seen.append(gradients))
+    found.finish([(2, 0)], [None], (), False, True)
+    assert seen == [(None,), None]
+    assert x.grad is None
 
 
 # ---- in the engine ---------------------------------------------------------------------------------------------------
