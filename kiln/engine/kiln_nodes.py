@@ -91,6 +91,8 @@ class Inlining:
             elif node.op == "call_function":
                 args, keywords = torch.fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
                 values[node] = self.call_function(node, args, keywords)
+            elif node.op == "get_attr":
+                values[node] = self.constant(operator.attrgetter(node.target)(module))
             else:
                 raise Refused(f"{node.op} in a backward graph")
         raise AssertionError("a graph without output")
@@ -104,6 +106,23 @@ class Inlining:
         if isinstance(target, torch._ops.OpOverload) or not has_tensors((args, keywords)) or target is operator.getitem:
             return target(*args, **keywords)
         raise Refused(f"{getattr(target, '__name__', target)} in a backward graph")
+
+    def constant(self, tensor: Any) -> torch.Tensor:
+        """A tensor that the compiled program has in it."""
+        if (
+            type(tensor) is not torch.Tensor
+            or tensor.layout is not torch.strided
+            or tensor.is_conj()
+            or tensor.is_neg()
+        ):
+            raise Refused("an attribute of a backward graph that is no plain tensor")
+        tracer = self.tracer
+        fake = torch.ops.aten.empty_strided.default(
+            tuple(tensor.shape), tensor.stride(), dtype=tensor.dtype, device=tensor.device
+        )
+        tracer.forget(fake)
+        tracer.recorder.bind(fake, tracer.emit(runtime.constant(tensor), (), fake))
+        return fake
 
     def replay(self, state: torch.Tensor, function: Any, *args: Any, **keywords: Any) -> Any:
         """Random numbers drawn again: recorded as drawn, and then told to be the forward's."""

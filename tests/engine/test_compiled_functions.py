@@ -363,3 +363,14 @@ def test_random_numbers_drawn_again(fullgraph: bool) -> None:
 
     compiler = run_both(program, fullgraph=fullgraph)
     assert runtime.replay in calls(compiler.modules[0])
+
+
+def test_constants_of_compiled_functions() -> None:
+    def program(wrap: Any) -> Any:
+        run = wrap(lambda x: ((torch.tensor([1.0, 2.0]) * x).sin() * torch.tensor([[3.0], [4.0]])).sum())
+        other = wrap(lambda x: (torch.tensor([5.0, 6.0]) * x).cos().sum())
+        x = torch.ones(2, requires_grad=True)
+        (run(x) + other(x)).backward()
+        return x.grad
+
+    run_both(program)
