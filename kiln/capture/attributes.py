@@ -168,6 +168,8 @@ def load_foreign_method(trace: Trace, owner: object, name: str) -> object:
 
 NATIVE_OWNERS: dict[type, Callable[[Trace, object, str], object]] = {}
 """Native classes whose instances have bare shadows: their native attributes are read by these, from the real object."""
+NATIVE_STORES: dict[type, Callable[[Trace, object, str, object], None]] = {}
+"""How these attributes are assigned to."""
 
 
 def is_foreign(cls: type) -> bool:
@@ -559,7 +561,8 @@ def generic_store(trace: Trace, owner: object, name: str, value: object) -> None
             load_slot(trace, record, name, raw)
     check_writable(trace, owner, name)
     if type(raw) is types.GetSetDescriptorType and raw.__objclass__ in NATIVE_OWNERS:
-        raise trace.fail(f"assigning to {name!r} of a {cls.__qualname__} object, which is native code's")
+        NATIVE_STORES[raw.__objclass__](trace, owner, name, value)
+        return
     if type(raw) is types.GetSetDescriptorType or (raw is not None and isinstance(owner, types.FunctionType)):
         value = force(trace, value)  # native code looks at what it is given (a function's __annotations__, __module__)
     try:

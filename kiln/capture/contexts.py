@@ -17,10 +17,11 @@ import torch
 
 from .._native import function_facts, function_zeros
 from .._native import is_instance as isinstance
-from .attributes import NATIVE_OWNERS
+from .attributes import NATIVE_OWNERS, NATIVE_STORES
 from .marks import defer
 from .natives import rule
 from .source import Attribute, Computed, Source, source
+from .symbols import concrete
 from .trace import Trace
 from .values import Kind, Raised, Record
 from .wrap import SUBCLASS_WRAPPERS, add_attributes, force, guard_type, wrap
@@ -97,6 +98,25 @@ LOADERS = {"saved_tensors": load_saved, "needs_input_grad": load_needs}
 NATIVE_OWNERS[FunctionBase] = load_native
 
 
+def store_native(trace: Trace, context: object, name: str, value: object) -> None:
+    """``ctx.needs_input_grad = …``, which operators of ``torch.library`` do around the user's backward."""
+    record = trace.record_of(context)
+    plain = concrete(trace, value)
+    if record is None or name != "needs_input_grad" or type(plain) is not tuple:
+        raise trace.fail(f"assigning to {name!r} of a {type(context).__qualname__} object, which is native code's")
+    load_native(trace, context, name)
+    trace.contexts[record.source][name] = plain
+    defer(trace, set_needs, (context, plain), {})
+
+
+def set_needs(context: Any, needs: tuple[bool, ...]) -> None:
+    """After a graph: what code that goes on in Python sees."""
+    context.needs_input_grad = needs
+
+
+NATIVE_STORES[FunctionBase] = store_native
+
+
 def record_of_context(trace: Trace, args: tuple, kwargs: dict) -> Record:
     record = trace.record_of(force(trace, args[0])) if len(args) == 1 and not kwargs else None
     if record is None or record.source not in trace.contexts:
@@ -121,7 +141,9 @@ def rule_facts(trace, args, kwargs):
 def rule_zeros(trace, args, kwargs):
     """Sizes of gradients that are not there: they vary like those of tensors."""
     record = record_of_context(trace, args, kwargs)
-    return wrap(trace, function_zeros(record.real), Computed(function_zeros, (record.source,)))
+    zeros = function_zeros(record.real)
+    trace.keep.append(zeros)  # sources are found by identity
+    return wrap(trace, zeros, Computed(function_zeros, (record.source,)))
 
 
 @rule(FunctionBase.name)

@@ -141,6 +141,20 @@ def rule_cast(trace, args, kwargs):
     return args[1]
 
 
+def operator_text(function: Callable[[object], str]) -> None:
+    """Operators are what they are for good; errors about them name them."""
+
+    @rule(function)
+    def text(trace, args, kwargs):
+        operator = force(trace, args[0])
+        trace.guards.add(trace.pinned(operator), "identity", operator)
+        return function(operator)
+
+
+for _function in (torch._ops.OpOverload.__str__, torch._ops.OpOverload.__repr__):
+    operator_text(_function)
+
+
 @rule(traceback.clear_frames)
 def rule_clear_frames(trace, args, kwargs):
     """What frames held when an exception left them: frames that were interpreted hold nothing (``assertRaises``)."""

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch.testing._internal.common_utils import TestCase
 
+import kiln
 from kiln.testing import check
 
 
@@ -95,3 +96,17 @@ def test_that_does_not_hold(kind, assertion):
 
     report = check(program, torch.tensor([1.0, 2.0]), tracebacks=False)
     assert isinstance(report.compiled.calls[0].raised, AssertionError)
+
+
+def test_the_names_of_operators():
+    operators = [torch.ops.aten.sin.default]
+
+    def program(x):
+        operator = operators[0]
+        return str(operator), f"{torch.ops.aten.add.Tensor!r}", operator(x)
+
+    compiled = kiln.compile(program, fullgraph=True)
+    x = torch.ones(1)
+    for operator in (torch.ops.aten.sin.default, torch.ops.aten.cos.default):
+        operators[0] = operator
+        assert compiled(x) == program(x)
