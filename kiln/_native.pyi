@@ -385,12 +385,11 @@ class Walk:
     def release_rest(self) -> None:
         """Those excepted let go as well."""
     def signature(self, start: int = 0, /) -> int:
-        """A number that changes when hooks of calls from ``start`` on are added or removed."""
-    def watch(self) -> None:
-        """Remember the hooks that there are now, for ``changed``."""
-    def changed(self, start: int, /) -> bool:
-        """Whether, for calls from ``start`` on, hooks came or went since ``watch``, or a saved tensor was changed in
-        place since the walk."""
+        """A number that changes when hooks of calls from ``start`` on are added or removed, or what is saved for them
+        is changed in place."""
+    def hooks_now(self, index: int, /) -> tuple[list[tuple[int, Any]], list[tuple[int, Any]], list[Any], list[Any]]:
+        """The hooks of a call as they are by now: tensor hooks and retains with the number of the input, hooks before
+        and after. Raises where there is one that walks refuse."""
 
 def walk(
     roots: tuple[Any, ...],

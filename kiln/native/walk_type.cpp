@@ -188,6 +188,41 @@ PyObject* hooks(PyObject* self, PyObject*) {
   }
 }
 
+// Hooks of a kind: functions, or pairs with the number of the input that they belong to.
+Owned hooks_of_kind(PyObject* self, const Walk& found, const Call& call, Hook::Kind kind, bool with_input) {
+  Owned list(PyList_New(0));
+  if (!list) raise();
+  for (const Hook& hook : found.hooks) {
+    if (hook.kind != kind) continue;
+    Owned item = hook_object(self, call, hook);
+    if (with_input) item.reset(Py_BuildValue("(IO)", hook.input, item.get()));
+    if (!item || PyList_Append(list.get(), item.get()) < 0) raise();
+  }
+  return list;
+}
+
+PyObject* hooks_now(PyObject* self, PyObject* index) {
+  size_t place = PyLong_AsSize_t(index);
+  if (PyErr_Occurred()) return nullptr;
+  try {
+    const Walk& walk = walk_of(self);
+    TORCH_CHECK_INDEX(place > 0 && place < walk.calls.size(), "the walk has no call ", place, " of a node");
+    const Call& call = walk.calls[place];
+    Walk found;
+    Call copy = call;
+    collect_hooks(found, copy);
+    Owned tensor = hooks_of_kind(self, found, call, Hook::Kind::tensor, true);
+    Owned retains = hooks_of_kind(self, found, call, Hook::Kind::retains, true);
+    Owned before = hooks_of_kind(self, found, call, Hook::Kind::before, false);
+    Owned after = hooks_of_kind(self, found, call, Hook::Kind::after, false);
+    return PyTuple_Pack(4, tensor.get(), retains.get(), before.get(), after.get());
+  } catch (const Refused& refused) {
+    return PyErr_Format(PyExc_RuntimeError, "%s", refused.reason.c_str());
+  } catch (...) {
+    return translated();
+  }
+}
+
 // Kept while the same list is given: a trace gives it for each node.
 const std::vector<c10::SymInt>& sizes_of(Walk& walk, PyObject* sequence) {
   if (walk.given_sizes.get() == sequence) return walk.given;
@@ -226,13 +261,16 @@ bool runs_as_it_is(const Call& call) {
   return call.kind == CallKind::python || call.kind == CallKind::custom;
 }
 
-uint64_t signature_of(const Call& call) { return call.node ? hooks_signature(*call.node, call.kind, 0) : 0; }
-
 PyObject* signature(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
   size_t start = count > 0 ? PyLong_AsSize_t(arguments[0]) : 0;
   if (PyErr_Occurred()) return nullptr;
   const Walk& walk = walk_of(self);
   uint64_t seed = 0;
+  // How often what is saved for these calls was changed in place.
+  for (const Watched& watched : walk.watched) {
+    if (watched.last_use == kNone || watched.last_use < start) continue;
+    seed = seed * 0x9E3779B97F4A7C15u + (watched.version.current_version() - watched.seen);
+  }
   for (size_t i = start; i < walk.calls.size(); ++i) {
     const Call& call = walk.calls[i];
     if (call.node) seed = hooks_signature(*call.node, call.kind, seed);
@@ -333,29 +371,6 @@ PyObject* restore(PyObject* self, PyObject* first) {
   }
 }
 
-PyObject* watch(PyObject* self, PyObject*) {
-  Walk& walk = walk_of(self);
-  walk.signatures.clear();
-  for (const Call& call : walk.calls) walk.signatures.push_back(signature_of(call));
-  Py_RETURN_NONE;
-}
-
-bool has_changed(const Walk& walk, size_t start) {
-  for (const Watched& watched : walk.watched) {
-    if (watched.last_use != kNone && watched.last_use >= start && watched.version.current_version() != watched.seen) return true;
-  }
-  for (size_t i = start; i < walk.signatures.size(); ++i) {
-    if (signature_of(walk.calls[i]) != walk.signatures[i]) return true;
-  }
-  return false;
-}
-
-PyObject* changed(PyObject* self, PyObject* first) {
-  size_t start = PyLong_AsSize_t(first);
-  if (PyErr_Occurred()) return nullptr;
-  return PyBool_FromLong(has_changed(walk_of(self), start));
-}
-
 template <class Function>
 PyCFunction method(Function function) {
   return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function));
@@ -364,15 +379,15 @@ PyCFunction method(Function function) {
 PyMethodDef methods[] = {
     {"inputs", inputs, METH_NOARGS, "inputs() -> list: the tensors, once."},
     {"hooks", hooks, METH_NOARGS, "hooks() -> list: None, then hooks and objects of nodes, in order."},
+    {"hooks_now", hooks_now, METH_O,
+     "hooks_now(index) -> (tensor, retains, before, after): the hooks of a call as they are by now."},
     {"apply", method(apply), METH_FASTCALL, "apply(index, gradients, saved=None, sizes=None) -> tuple: calls a node."},
     {"release", method(release), METH_FASTCALL, "release(lending=False): the nodes that ran let go of what they saved."},
     {"release_rest", release_rest, METH_NOARGS, "release_rest(): those that run as they are do so, too."},
     {"finish", method(finish), METH_FASTCALL,
      "finish(edges, gradients, inputs, retain_graph, accumulate) -> tuple: the rest of a pass, by torch's engine."},
     {"restore", restore, METH_O, "restore(start): what was lent is the nodes' again, from a call on."},
-    {"signature", method(signature), METH_FASTCALL, "signature(start=0) -> int: changes with the hooks."},
-    {"watch", watch, METH_NOARGS, "watch(): remembers the hooks that there are."},
-    {"changed", changed, METH_O, "changed(start) -> bool: hooks since watch(), or tensors that calls from there use."},
+    {"signature", method(signature), METH_FASTCALL, "signature(start=0) -> int: changes with hooks and saved tensors."},
     {nullptr, nullptr, 0, nullptr}};
 
 PyObject* set_inner_hook_type(PyObject*, PyObject* type) {

@@ -618,21 +618,36 @@ def test_signature_follows_the_hooks() -> None:
     assert found.signature(3) == later != found.signature()
 
 
-def test_changes_that_calls_still_to_come_would_see() -> None:
+def test_signature_follows_what_is_saved() -> None:
     x, other = leaf(), torch.ones(3)
     y = x * other
     found = followed(y.sin().sum())
-    found.watch()
-    assert not found.changed(0)
-    handle = y.register_hook(lambda gradient: None)
-    assert (found.changed(3), found.changed(4)) == (True, False)
-    handle.remove()
-    assert not found.changed(0)
+    assert [call.name for call in found.calls[2:4]] == ["SinBackward0", "MulBackward0"]
+    before = [found.signature(start) for start in (0, 3, 4)]
     with torch.no_grad():
         x.add_(1)
-    assert not found.changed(0), "nobody saved it"
+    assert [found.signature(start) for start in (0, 3, 4)] == before, "nobody saved it"
     other.add_(1)
-    assert (found.changed(3), found.changed(4)) == (True, False)
+    after = [found.signature(start) for start in (0, 3, 4)]
+    assert [one == other for one, other in zip(before, after, strict=True)] == [False, False, True]
+
+
+def test_hooks_as_they_are_by_now() -> None:
+    x = leaf()
+    y = x.sin()
+    functions = [lambda *gradients, number=number: None for number in range(4)]
+    handle = y.register_hook(functions[0])
+    found = followed(y.sum())
+    assert found.hooks_now(2) == ([(0, functions[0])], [], [], [])
+    handle.remove()
+    y.register_hook(functions[1])
+    y.retain_grad()
+    y.grad_fn.register_prehook(functions[2])
+    y.grad_fn.register_hook(functions[3])
+    tensor, retains, before, after = found.hooks_now(2)
+    assert (tensor, before, after) == ([(0, functions[1])], functions[2:3], functions[3:])
+    retains[0][1](torch.full((3,), 5.0))
+    assert torch.equal(y.grad, torch.full((3,), 5.0))
 
 
 def test_to_accumulate_into_what_is_no_leaf_it_is_retained() -> None:
