@@ -166,3 +166,9 @@ def rule_queue_callback(trace, args, kwargs):
     if len(args) != 2 or kwargs:
         raise trace.fail("queue_callback with these arguments")
     return defer(trace, queue_callback, args, kwargs)
+
+
+@rule(torch._C._current_graph_task_id)
+def rule_task_id(trace, args, kwargs):
+    """Which backward pass runs: a number that varies."""
+    return wrap(trace, torch._C._current_graph_task_id(), Computed(torch._C._current_graph_task_id, ()))

@@ -383,6 +383,13 @@ def checkpoint_twice_with_retain_graph():
 
 
 @topic
+def reentrant_checkpoints_refuse_inputs():
+    x = leaf(1.0, 2.0)
+    y = checkpoint(lambda x: x.sin().exp(), x, use_reentrant=True).sum()
+    return error_of(grad, y, x), error_of(y.backward, inputs=[x]), x.grad
+
+
+@topic
 def checkpoint_that_differs_when_run_again():
     runs = []
 
