@@ -21,9 +21,6 @@ class Sizes:
     """
 
     def __init__(self, values: Sequence[int], dynamic: frozenset[int], numbers: dict[int, type] | None = None) -> None:
-        from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
-
-        self.environment = ShapeEnv(allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False)
         self.given = list(values)
         self.values: list[Any] = list(values)
         self.groups: dict[int, list[int]] = {}  # value -> positions
@@ -34,6 +31,14 @@ class Sizes:
             if values[position] > 1:
                 self.groups.setdefault(values[position], []).append(position)
         self.names: list[str] = []
+        self.environment: Any = None  # of symbols, if there are any: torch takes a second to load what that needs
+        if self.groups:
+            self.make_symbols()
+
+    def make_symbols(self) -> None:
+        from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+
+        self.environment = ShapeEnv(allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False)
         for place, (value, positions) in enumerate(self.groups.items()):
             source: Any = named_source(f"sizes[{place}]")
             symbol = self.environment.create_symbol(value, source=source, dynamic_dim=DimDynamic.DYNAMIC)
@@ -76,6 +81,8 @@ class Sizes:
         return check
 
     def conditions(self) -> list[str]:
+        if self.environment is None:
+            return []
         texts = [expression_text(guard.expr) for guard in self.environment.guards]
         for symbol, limits in self.environment.var_to_range.items():
             if str(symbol) not in self.names:

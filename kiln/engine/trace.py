@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from ..capture.fakes import make_mode
+from ..capture.fakes import make_mode, without_peer
 from ..config import config
 from . import predictions, runtime
 from .departure import Stop
@@ -65,7 +65,7 @@ class Tracer:
         self.calls = self.walk.calls
         self.tensors = self.walk.tensors
         mode = make_mode(shape_env=self.sizes.environment)
-        with torch.no_grad(), mode, self.recorder:
+        with without_peer(), torch.no_grad(), mode, self.recorder:
             for place, number in enumerate(self.sizes.symbols()):
                 self.recorder.numbers.add_input(number, self.recorder.item("sizes", place, number))
             for call in self.calls:
