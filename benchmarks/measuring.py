@@ -23,7 +23,7 @@ GOAL = 0.5  # of the peer's time
 
 @dataclass
 class Row:
-    """One measurement, in seconds or bytes; `eager` and `peer` where they mean something."""
+    """One measurement, in seconds, bytes or a number of things; `eager` and `peer` where they mean something."""
 
     name: str
     kiln: float
@@ -116,14 +116,14 @@ def printed(program: str, **values: Any) -> str:
 
 # --- printing ---------------------------------------------------------------------------------------------------------
 
-UNITS = {"s": (("µs", 1e6), ("ms", 1e3), ("s", 1.0)), "B": (("B", 1.0), ("kB", 1e-3), ("MB", 1e-6))}
+UNITS = {"s": (("µs", 1e6), ("ms", 1e3), ("s", 1.0)), "B": (("B", 1.0), ("kB", 1e-3), ("MB", 1e-6)), "": (("", 1.0),)}
 
 
 def shown(value: float | None, unit: str = "s") -> str:
     if value is None:
         return ""
     name, factor = next((each for each in UNITS[unit] if value * each[1] < 1000), UNITS[unit][-1])
-    return f"{value * factor:.3g} {name}"
+    return f"{value * factor:.3g} {name}".strip()
 
 
 def print_table(title: str, rows: list[Row], ratios: tuple[str, ...]) -> None:
