@@ -31,11 +31,11 @@ class Examples:
     def __init__(self, module: torch.fx.GraphModule) -> None:
         # After a graph break, variables of the module's function are parameters of another.
         self.values: dict[Source, Any] = {
-            Local(node.name): node.meta["val"] for node in module.graph.nodes if "val" in node.meta
+            Local(node.name): node.meta["val"] for node in module.graph.nodes if node.meta.get("val") is not None
         }
         for node in module.graph.find_nodes(op="placeholder"):
             for user in node.users:
-                if user.target is operator.getitem and "val" in user.meta and type(user.args[1]) is int:
+                if user.target is operator.getitem and user.meta.get("val") is not None and type(user.args[1]) is int:
                     self.values[Item(Local(node.target), user.args[1])] = user.meta["val"]
         self.symbols = self.symbol_sources()
 

@@ -134,3 +134,29 @@ def test_nested_backward_in_a_hook():
     expected = program()
     with compiled_autograd.enable(CountingCompiler(fullgraph=False)):
         assert same([expected, expected], [program(), program()])
+
+
+class Square(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (x,) = ctx.saved_tensors
+        return 2 * x * gradient
+
+
+@pytest.mark.parametrize("every", ["line", "instruction"])
+def test_breaks_everywhere(every):
+    def program(size):
+        x = torch.arange(float(size), requires_grad=True)
+        product = Square.apply(x) * 3
+        product.register_hook(lambda gradient: gradient + 1)
+        product.sum().backward()
+        return x.grad
+
+    expected = [program(size) for size in (3, 4, 5)]
+    with kiln.config.patch(break_every=every), compiled_autograd.enable(CountingCompiler(fullgraph=False)):
+        assert same(expected, [program(size) for size in (3, 4, 5)])
