@@ -34,6 +34,7 @@ class Entry:
     picks: list[tuple[int, str]]
     check: Callable[[Sequence[int]], bool]
     stops: list[Stop]
+    ran: bool = False
 
 
 @dataclass(slots=True)

@@ -64,15 +64,7 @@ def run_backward(
     def finish(waiting: dict[tuple[int, int], Any], captured: dict[int, Any]) -> list[Any]:
         """The rest of the pass, by torch."""
         given: tuple = ()
-        if waiting and not hasattr(walk, "finish"):  # until the extension has it
-            there = {edge: value for edge, value in waiting.items() if value is not None}
-            roots = tuple(torch.autograd.graph.GradientEdge(walk.calls[i].node, n) for i, n in there)
-            if there:
-                values = tuple(there.values())
-                given = engine.run_backward(
-                    roots, values, keep_graph, False, inputs, allow_unreachable=True, accumulate_grad=accumulate_grad
-                )
-        elif waiting:
+        if waiting:
             given = walk.finish(tuple(waiting), tuple(waiting.values()), tuple(inputs), keep_graph, accumulate_grad)
         return [captured.get(place, given[place] if given else None) for place in range(outputs)]
 
@@ -116,16 +108,19 @@ def run(entry: Entry, walk: Any, keep_graph: bool, departure: Departure | None) 
     sizes = [struct.unpack_from(kind, bits, 8 * place)[0] for place, kind in entry.picks]
     box = [walk.inputs(), sizes, hooks]
     del hooks
-    if not keep_graph and not entry.stops:
-        walk.release()
+    if not keep_graph:
+        walk.release(bool(entry.stops) or not entry.ran)  # only lent, where torch may have to do it after all
     compiled = entry.compiled
     try:
         results = _native.run_in_engine(lambda: compiled(*emptied(box)))
-    except (Foreseen, Unsupported):  # before anything ran
+    except (Foreseen, Unsupported):  # before anything ran: what was lent is still there, in the frames left
+        if not keep_graph:
+            walk.restore(0)
         raise
     except BaseException:
         let_go(walk, keep_graph)
         raise
+    entry.ran = True
     let_go(walk, keep_graph)
     return results
 

@@ -67,7 +67,7 @@ class Departure:
     @fact
     @foreseen(lambda self: Foreseen())
     def changed(self) -> bool:
-        """Whether hooks came or went since the walk."""
+        """Whether hooks came or went since the walk, or something was changed in place that a node saved."""
         return self.walk.signature() != self.signature
 
     @foreseen(lambda self, step, *rest: Foreseen(step))
@@ -75,6 +75,7 @@ class Departure:
         """Finish the pass without the graph; ``outputs`` are what the node at hand gave, if it ran."""
         stop = self.stops[step]
         telling.handed_over(f"the rest of a pass, left at {self.walk.calls[stop.index].name}")
+        self.walk.restore(stop.index)
         results = dict(zip(stop.captured, pending[len(stop.waiting) :], strict=True))
         waiting = dict(zip(stop.waiting, pending, strict=False))
         finished = self.finish_node(stop, list(values), None if outputs is None else list(outputs), results)
@@ -91,26 +92,26 @@ class Departure:
         from . import runtime
 
         call = self.walk.calls[stop.index]
-        hooks = self.walk.hooks()
+        tensor_hooks, retains, before, after = self.walk.hooks_now(stop.index)
         if stop.phase == "tensor hooks":
-            for place, slot in call.tensor_hooks:
+            for place, hook in tensor_hooks:
                 if place > stop.place:
-                    values[place] = runtime.call_tensor_hook(hooks[slot], values[place])
-            for place, slot in call.retains:
-                hooks[slot](values[place])
+                    values[place] = runtime.call_tensor_hook(hook, values[place])
+            for place, retain in retains:
+                retain(values[place])
             if not call.needed:
                 results.update((position, values[place]) for place, position in call.captures)
                 return [None] * len(call.edges)
             gradients = tuple(values)
-            for slot in call.pre_hooks:
-                gradients = runtime.call_pre_hook(hooks[slot], gradients)
+            for hook in before:
+                gradients = runtime.call_pre_hook(hook, gradients)
             values = list(gradients)
         if stop.phase == "after":
             return values
         if outputs is None:
             outputs = list(self.walk.apply(stop.index, values, None, None))
-        for slot in call.post_hooks:
-            outputs = list(runtime.call_post_hook(hooks[slot], tuple(outputs), tuple(values)))
+        for hook in after:
+            outputs = list(runtime.call_post_hook(hook, tuple(outputs), tuple(values)))
         return outputs
 
     @foreseen(lambda self, results, step, *rest: Foreseen(step, results))

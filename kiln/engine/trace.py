@@ -267,7 +267,7 @@ class Tracer:
             fake = self.fakes[slot] = self.new_fake(self.tensors[slot])
             described = self.tensors[slot]
             if described.constant is not None:
-                place = self.sizes.number_place(getattr(described, "position", None))
+                place = self.sizes.number_place(described.position)
                 node = None if place is None else self.recorder.item("sizes", place, described.constant)
                 self.recorder.plain_numbers[id(fake)] = (described.constant, node)
             else:
@@ -362,7 +362,7 @@ def memory_of(node: torch.fx.Node) -> int | None:
 
 def number_positions(tensors: Sequence[Any]) -> dict[int, type]:
     """Which entries of a walk's sizes are not sizes but the bits of numbers, and of what kind."""
-    return {one.position: type(one.constant) for one in tensors if getattr(one, "position", None) is not None}
+    return {one.position: type(one.constant) for one in tensors if one.position is not None}
 
 
 def trace(walk: Any, dynamic: frozenset[int], outputs: int) -> Traced:
