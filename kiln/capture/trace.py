@@ -133,18 +133,21 @@ class Trace:
     def discard(self) -> None:
         """Let go of the program's objects now, not when the garbage collector comes round: dropping one can be seen."""
         self.active = False
+        for record in self.by_shadow.values():
+            forget(record)
         for part in vars(self).values():
             if type(part) is dict:
                 part.clear()
+        self.facts.clear()
+        self.deferred.clear()
         for frame in (self.root, *self.frames):
             frame.stack.clear()
             frame.locals.clear()
             frame.cells.clear()
             frame.result = None
         self.root.arguments.clear()
-        self.keep.clear()
-        self.inputs.clear()
-        self.frames.clear()
+        for held in (self.keep, self.inputs, self.frames, self.facts, self.deferred):
+            held.clear()  # type: ignore[attr-defined]
         self.handled = None
 
     # -- places ---------------------------------------------------------------------------------------------------
@@ -291,6 +294,15 @@ class Trace:
 
     def trampoline(self, function: object) -> Trampoline:
         return Trampoline(function, self.invoke)
+
+
+def forget(record: Record) -> None:
+    """Let a shadow know nothing of the real object: shadows that refer to each other live until they are collected."""
+    record.real = None
+    held = record.items.values() if isinstance(record.items, dict) else record.items
+    for value in (*(record.attributes or {}).values(), *(held or ())):  # type: ignore[misc]
+        if type(value) is Lazy:
+            value.real = value.value = None
 
 
 @dataclass(eq=False)

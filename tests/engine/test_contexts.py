@@ -1,6 +1,8 @@
 """Backwards of autograd functions in captured code, by their real contexts: what the engine's graphs call."""
 
+import gc
 import operator
+import weakref
 
 import pytest
 import torch
@@ -360,3 +362,25 @@ def test_callbacks_are_queued_after_the_graph(fullgraph):
     y.register_hook(lambda gradient: seen.append("later"))
     y.sum().backward()
     assert seen == ["hook", "later", 2, 2] and same(x.grad, torch.full((3,), 2.0))
+
+
+def test_compiling_a_pass_keeps_nothing_of_it():
+    """What a context holds goes with the graph, and not when the garbage collector comes."""
+
+    def run():
+        with kiln.compiled_autograd.enable(lambda graph: kiln.compile(graph, backend="eager", fullgraph=True)):
+            y = cls.apply(leaf())
+            y.grad_fn.thing = Thing()
+            gone = weakref.ref(y.grad_fn.thing)
+            y.sum().backward()
+        return gone
+
+    class Thing:
+        pass
+
+    cls = function(staticmethod(saving), by_saved)
+    gc.disable()
+    try:
+        assert [run()(), run()()] == [None, None]
+    finally:
+        gc.enable()

@@ -154,5 +154,7 @@ def test_the_same_backward_pass_again(inner):
             gradients.append(x.grad)
         return gradients
 
+    before = kiln.report.counters["recompiles"]
     compiler = both_ways(program, inner=inner)
-    assert len(compiler.graphs) == 1
+    assert len(compiler.graphs) <= 2, "once for the number, once for any number"
+    assert kiln.report.counters["recompiles"] == before
