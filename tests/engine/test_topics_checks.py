@@ -275,7 +275,7 @@ def saved_tensor_hooks_disabled():
     return error_of(enter), x.grad
 
 
-@topic
+@topic(breaks="reading ctx.saved_tensors calls hooks")
 def saved_tensor_hooks_of_a_function():
     log = []
 
@@ -333,7 +333,7 @@ def tensors_allowed_to_be_changed():
 # -- checkpoints ------------------------------------------------------------------------------------------------------
 
 
-@topic
+@topic(breaks="a backward in a backward")
 def checkpoint_counts():
     log = []
 
@@ -456,7 +456,7 @@ def warnings_in_hooks():
     return x.grad
 
 
-@topic
+@topic(breaks="tolist")
 def printing_in_hooks():
     x = leaf(1.0, 2.0)
     x.register_hook(lambda gradient: print("gradient", gradient.tolist()))
@@ -464,7 +464,7 @@ def printing_in_hooks():
     return x.grad
 
 
-@topic
+@topic(breaks="a file")
 def a_hook_that_saves_to_a_file():
     x = leaf(1.0, 2.0)
     file = io.BytesIO()
@@ -474,7 +474,7 @@ def a_hook_that_saves_to_a_file():
     return torch.load(file), x.grad
 
 
-@topic
+@topic(breaks="numpy")
 def numpy_in_hooks():
     x = leaf(1.0, 2.0)
     kept = []

@@ -43,7 +43,7 @@ def hooks_add_up():
     return counts, x.grad, y.grad
 
 
-@topic
+@topic(breaks="torch.equal")
 def hooks_with_assertions():
     case = unittest.TestCase()
     x = leaf(1.0, 2.0)
@@ -212,7 +212,7 @@ def a_hook_called_under_autograd_grad():
     return found, log, x.grad, y.grad
 
 
-@topic
+@topic(breaks="item")
 def a_hook_on_a_root():
     log = []
     x = leaf(2.0)
@@ -388,7 +388,7 @@ def node_hooks_on_accumulation():
     return x.grad, log, type(node).__name__
 
 
-@topic
+@topic(breaks="torch.allclose")
 def accumulation_hooks_see_tensor_hooks():
     log = []
     x = leaf(1.0, 2.0)
@@ -400,7 +400,7 @@ def accumulation_hooks_see_tensor_hooks():
     return x.grad, log
 
 
-@topic
+@topic(breaks="a retained gradient is set after the graph")
 def order_of_pre_hooks():
     log = []
     x = leaf(1.0, 2.0)
@@ -497,7 +497,7 @@ def post_accumulate_on_no_leaf():
     return error_of(y.register_post_accumulate_grad_hook, print)
 
 
-@topic
+@topic(breaks="item in Adam")
 def post_accumulate_steps_an_optimizer():
     parameters = [leaf(1.0, 2.0), leaf(3.0)]
     optimizers = {p: torch.optim.Adam([p], lr=0.1) for p in parameters}

@@ -26,14 +26,14 @@ class Reenter(Function):
         return ctx.x.grad * gradient
 
 
-@topic
+@topic(breaks="a backward through what forward computed")
 def simple():
     x = torch.rand(2, 2, requires_grad=True)
     Reenter.apply(x).sum().backward()
     return x.grad
 
 
-@topic
+@topic(breaks="a backward through what forward computed")
 def nested_in_itself():
     x = leaf(1.0, 2.0)
     y = Reenter.apply(Reenter.apply(x) * 2)
@@ -41,7 +41,7 @@ def nested_in_itself():
     return x.grad
 
 
-@topic
+@topic(breaks="a branch on a value")
 def deep():
     class Deep(Function):
         @staticmethod
@@ -64,7 +64,7 @@ def deep():
     return x.grad
 
 
-@topic
+@topic(breaks="a branch on a value")
 def priorities():
     log = []
 
@@ -101,7 +101,7 @@ def priorities():
     return log
 
 
-@topic
+@topic(breaks="a backward to a leaf that has hooks")
 def with_a_hook_on_a_leaf():
     handle, log = None, []
     x = leaf(2.0)
@@ -178,12 +178,12 @@ def callbacks_at_depth_0():
     return _callbacks([0])
 
 
-@topic
+@topic(breaks="a backward with effects in a backward")
 def callbacks_at_depth_1():
     return _callbacks([1])
 
 
-@topic
+@topic(breaks="a backward with effects in a backward")
 def callbacks_at_both_depths():
     return _callbacks([0, 1])
 
@@ -267,7 +267,7 @@ def grad_inside_a_backward():
     return x.grad
 
 
-@topic
+@topic(breaks="a backward in a backward")
 def checkpoints_reentrant():
     x = leaf(1.0, 2.0)
     log = []
