@@ -72,12 +72,22 @@ class Tracer:
                 self.recorder.label = f"{call.name} (NodeCall {call.index})"
                 self.step(call)
             self.recorder.label = ""
+            if self.stops:
+                self.keep_unused()
             graph = self.recorder.finish([self.results.get(position) for position in range(outputs)])
         set_stealing(graph)
         comment(graph)
         module = torch.fx.GraphModule(torch.nn.Module(), graph, "CompiledAutograd")
         set_locals_to_steal(module, ["inputs"])
         return Traced(module, self.sizes.picks, self.sizes.check(), self.stops)
+
+    def keep_unused(self) -> None:
+        """Tensors that nodes saved and no operation uses live as long as the pass may be left: the nodes want them."""
+        inputs = [self.recorder.nodes.get(id(fake)) for fake in self.fakes.values()]
+        unused = tuple(node for node in inputs if node is not None and not node.users)
+        for node in self.recorder.graph.nodes:
+            if unused and node.target in STOPPING:
+                node.args = (*node.args[:-1], node.args[-1] + unused)
 
     def step(self, call: Any) -> None:
         """One node: hooks on its gradients, gradients that were asked for, hooks before it, itself, hooks after it."""
@@ -309,6 +319,7 @@ KINDS: dict[str, Callable[[Tracer, Any, Values], Sequence[Any]]] = {
     "kiln": Tracer.apply_kiln,
 }
 
+STOPPING = {runtime.stay, runtime.checked, runtime.call_node, runtime.call_function}
 TUPLE_HOOKS = {"before": runtime.call_pre_hook, "after": runtime.call_post_hook}
 
 

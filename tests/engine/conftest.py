@@ -3,6 +3,7 @@
 import fcntl
 import os
 import sys
+import tempfile
 from pathlib import Path
 from types import ModuleType
 
@@ -24,7 +25,10 @@ def build(folder: Path) -> None:
 @pytest.fixture(scope="session")
 def custom_functions(request: pytest.FixtureRequest) -> ModuleType:
     """C++ autograd functions as operators, `torch.ops.kiln_engine`: built once, then kept in pytest's cache."""
-    folder = request.config.cache.mkdir(f"engine_custom_functions_{torch.__version__}")
+    name = f"engine_custom_functions_{torch.__version__}"
+    cache = getattr(request.config, "cache", None)  # none with `-p no:cacheprovider`
+    folder = cache.mkdir(name) if cache is not None else Path(tempfile.gettempdir()) / f"{name}_{os.getuid()}"
+    folder.mkdir(exist_ok=True)
     with open(folder / "building", "w") as building:
         # One worker builds; the lock that a killed run of torch's own builder leaves behind would stop it for ever.
         fcntl.flock(building, fcntl.LOCK_EX)
