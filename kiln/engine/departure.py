@@ -40,8 +40,10 @@ class Foreseen(BaseException):
     ``ran``: a function in C++ did so, inside the graph.
     """
 
-    def __init__(self, step: int = 0, results: tuple[Any, ...] | None = None, ran: bool = False) -> None:
-        what = "hooks come or go" if results is None else "a node gives other gradients than foretold"
+    def __init__(
+        self, step: int = 0, results: tuple[Any, ...] | None = None, ran: bool = False, why: str = "hooks come or go"
+    ) -> None:
+        what = why if results is None else "a node gives other gradients than foretold"
         super().__init__(f"{what} while the pass runs")
         self.step = step
         self.ran = ran
@@ -75,9 +77,10 @@ class Departure:
         """Finish the pass without the graph; ``outputs`` are what the node at hand gave, if it ran."""
         stop = self.stops[step]
         telling.handed_over(f"the rest of a pass, left at {self.walk.calls[stop.index].name}")
-        self.walk.restore(stop.index)
-        results = dict(zip(stop.captured, pending[len(stop.waiting) :], strict=True))
+        has_run = stop.phase in ("applied", "after")
+        self.walk.restore(stop.index + has_run)
         waiting = dict(zip(stop.waiting, pending, strict=False))
+        results = dict(zip(stop.captured, pending[len(waiting) :], strict=False))
         finished = self.finish_node(stop, list(values), None if outputs is None else list(outputs), results)
         for edge, value in zip(self.walk.calls[stop.index].edges, finished, strict=True):
             if edge is not None and (value is not None or edge not in waiting):
