@@ -15,7 +15,7 @@ from torch import Tensor
 
 from .. import _native
 from ..aot import random
-from ..capture.marks import leaf
+from ..capture.marks import foreseen, leaf
 from .departure import Foreseen
 from .hooks import InnerHook
 
@@ -193,7 +193,9 @@ def follows(results: Gradients, pattern: tuple[bool | None, ...]) -> bool:
 
 def call_backward(context: Any, *gradients: Tensor | None) -> Gradients:
     """The backward of an `autograd.Function`: a gradient, or None, for each tensor that its forward was given."""
-    filled, tensors, is_boxed, _, _ = _native.function_facts(context)
+    filled, tensors, is_boxed, _, is_packed = _native.function_facts(context)
+    if is_packed:
+        unpack_in_python()
     given = with_zeros(context, filled, gradients)
     result = context.apply_boxed(given) if is_boxed else context.apply(*given)
     if not isinstance(result, tuple):
@@ -281,6 +283,11 @@ def as_told(results: Gradients, told: tuple) -> Gradients:
         None if look is None else expected(value, *look, "node", place)  # type: ignore[arg-type]
         for place, (value, look) in enumerate(zip(results, told, strict=True))
     )
+
+
+@foreseen(lambda: Foreseen(why="hooks unpack what a function saved"))
+def unpack_in_python() -> None:
+    """Reading what the function saved runs the program's hooks, each time: nothing for a graph, which reads it more."""
 
 
 def with_zeros(context: Any, filled: Sequence[bool], gradients: Gradients) -> list[Tensor | None]:

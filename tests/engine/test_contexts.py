@@ -384,3 +384,24 @@ def test_compiling_a_pass_keeps_nothing_of_it():
         assert [run()(), run()()] == [None, None]
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("fullgraph", [True, False])
+def test_hooks_that_unpack_run_in_order_and_once(fullgraph):
+    """Under ``fullgraph=True`` torch's engine does it, before anything has run."""
+    seen = []
+
+    def run():
+        seen.clear()
+        x = leaf()
+        with torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: seen.append("unpacked") or x):
+            y = Plain.apply(x)
+        y.register_hook(lambda gradient: seen.append("before"))
+        x.register_hook(lambda gradient: seen.append("after"))
+        y.sum().backward()
+        return list(seen), x.grad
+
+    expected = run()
+    options = {"backend": "eager", "fullgraph": fullgraph}
+    with kiln.compiled_autograd.enable(lambda graph: kiln.compile(graph, **options)):
+        assert same([run(), run()], [expected, expected])
