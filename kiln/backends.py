@@ -7,6 +7,10 @@ whose ``meta["hook_slot"]`` names the kind (``register_hook``, ``register_node_h
 that function of ``kiln.capture.registrations`` with the tensor and the slot; what the backend makes of the graph has to
 do the same, on the tensor that the gradient flows through. Hooks on inputs that the graph leaves alone are not in it.
 
+A graph may also take a *list* of tensors, which it empties once it has taken them out (``kiln.capture.stealing``): the
+example is then a list, with None where the graph takes nothing. Calling the graph module itself is right; what takes
+the tensors out and clears the list, as the graph does, lets each die at its last use.
+
 What else a graph tells: placeholders of tensors have ``meta["input_state"]``, what the input is before the program
 changes it (``kiln.capture.input_state``); nodes that call a ``torch.autograd.Function`` have
 ``meta["traceable_backward"]`` and, where it is False, ``meta["traceable_reason"]``.
