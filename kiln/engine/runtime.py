@@ -223,7 +223,7 @@ def call_node_on_fakes(node: Any, told: tuple, *rest: Any) -> Gradients:
     )
 
 
-@leaf(call_node_on_fakes)
+@foreseen(lambda *args: Foreseen(why="hooks unpack what a node saved"))
 def call_node(
     node: Callable[..., Gradients],
     told: tuple,
@@ -235,7 +235,8 @@ def call_node(
 ) -> Gradients:
     """A node whose insides are unknown, or packed by the program's hooks: it runs as it is, one result an edge.
 
-    ``told`` is what the results look like where there are any; ``wanted``, which of them somebody takes.
+    ``told`` is what the results look like where there are any; ``wanted``, which of them somebody takes. Hooks that
+    unpack see what captured code has done so far: nothing for a graph.
     """
     results = node(*gradients)
     if departure.changed or not follows(results, pattern_told(told, wanted)):

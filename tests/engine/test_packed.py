@@ -29,9 +29,10 @@ def test_as_in_eager(function: Any, compiler: Any) -> None:
     with engine(compiler):
         for _ in range(2):
             seen = observe(function)
-            if compiler is whole and isinstance(seen.raised, kiln.exc.Unsupported):
-                return  # Python that runs in the middle of a graph need not fit into one
-            assert compare(expected, seen) == []
+            if compiler is whole and function in (reentrant_checkpoints, nested_reentrant_checkpoints):
+                assert isinstance(seen.raised, kiln.exc.Unsupported)  # a backward pass in the middle of a graph
+            else:
+                assert compare(expected, seen) == []
 
 
 def leaf(*size: int) -> torch.Tensor:
