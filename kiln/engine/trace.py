@@ -83,8 +83,8 @@ class Tracer:
 
     def keep_unused(self) -> None:
         """Tensors that nodes saved and no operation uses live as long as the pass may be left: the nodes want them."""
-        inputs = [self.recorder.nodes.get(id(fake)) for fake in self.fakes.values()]
-        unused = tuple(node for node in inputs if node is not None and not node.users)
+        inputs = [self.recorder.item("inputs", slot, fake) for slot, fake in self.fakes.items()]
+        unused = tuple(node for node in inputs if not node.users)
         for node in self.recorder.graph.nodes:
             if unused and node.target in STOPPING:
                 node.args = (*node.args[:-1], node.args[-1] + unused)
