@@ -9,7 +9,7 @@ WORKERS ?= 2
 FUZZ_EXAMPLES ?= 10000
 
 # What a person reads through the public API, and so what must be typed without a gap.
-TYPED := $(wildcard kiln/__init__.py kiln/__main__.py kiln/api.py kiln/backends.py kiln/config.py kiln/exc.py kiln/explain.py kiln/modules.py kiln/testing \
+TYPED := $(wildcard kiln/__init__.py kiln/__main__.py kiln/api.py kiln/backends.py kiln/compiled_autograd.py kiln/config.py kiln/exc.py kiln/explain.py kiln/modules.py kiln/testing \
 	kiln/aot/__init__.py kiln/aot/api.py kiln/aot/exporting.py)
 LINTED := $(wildcard kiln tests benchmarks examples setup.py)
 NATIVE := $(wildcard kiln/native/*.cpp kiln/native/*.h kiln/native/*.py)
