@@ -53,6 +53,8 @@ def run_backward(
     outputs = 0 if accumulate_grad else len(inputs)
     try:
         check_state(create_graph)
+        if not inputs and not accumulate_grad:
+            raise Refused("no input to give a gradient for")
         walk = _native.walk(tuple(tensors), tuple(gradients), tuple(inputs), keep_graph, accumulate_grad)
         if walk.refusal is not None:
             raise Refused(walk.refusal)

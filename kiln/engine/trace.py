@@ -359,10 +359,25 @@ def is_foreign(node: torch.fx.Node) -> bool:
     if node.op != "call_function" or node.target in KEEPS_NOTHING:
         return False
     if node.target is operator.getitem:
-        return node.args[0].op == "placeholder"  # type: ignore[union-attr]
+        owner: Any = node.args[0]
+        return owner.op == "placeholder" or has_twin(owner, node)
     return not isinstance(node.target, torch._ops.OpOverload)
 
 
+def has_twin(owner: torch.fx.Node, item: torch.fx.Node) -> bool:
+    """Whether an operator gives another result that looks the same: kernels of recurrent layers give one tensor twice."""
+    value, results = item.meta["val"], owner.meta["val"]
+    if not isinstance(value, torch.Tensor) or owner.target in SEPARATE:
+        return False
+    alike = [one for one in results if isinstance(one, torch.Tensor) and one.shape == value.shape]
+    return len(alike) > 1
+
+
+SEPARATE = {  # known to give memory of its own for each result
+    torch.ops.aten.native_layer_norm_backward.default,
+    torch.ops.aten.native_batch_norm_backward.default,
+    torch.ops.aten.native_group_norm_backward.default,
+}
 KEEPS_NOTHING = {runtime.accumulate_grad_, runtime.stay, runtime.checked}
 
 
