@@ -217,7 +217,7 @@ def run_fake(trace: Trace, function: object, args: tuple, kwargs: dict) -> objec
     trace.approximate |= rule is not None
     try:
         with trace.environment.mode, symbolic_kernels(trace):
-            if rule is None and type(function) is torch._ops.OpOverload and is_below_autograd(args):
+            if rule is None and type(function) is torch._ops.OpOverload and is_below_autograd((args, kwargs)):
                 from ..aot import quick  # which loads torch's fake tensors
 
                 return quick.run(function, args, kwargs)
@@ -228,9 +228,9 @@ def run_fake(trace: Trace, function: object, args: tuple, kwargs: dict) -> objec
         raise fake_failure(trace, function_name(function), error) from error
 
 
-def is_below_autograd(args: tuple) -> bool:
+def is_below_autograd(arguments: tuple) -> bool:
     """Whether an operator does no more than its kernel: no history, no casts."""
-    recorded = torch.is_grad_enabled() and any(leaf.requires_grad for leaf in tensor_leaves(args))
+    recorded = torch.is_grad_enabled() and any(leaf.requires_grad for leaf in tensor_leaves(arguments))
     return not recorded and not torch._C._is_any_autocast_enabled()
 
 

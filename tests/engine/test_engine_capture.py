@@ -774,3 +774,18 @@ def test_numbers_that_are_no_sizes_are_never_assumed(values, backend):
     for value in values:
         assert compiled([torch.full((2,), 3.0)], [value], [])[0].tolist() == [3.0 * value] * 2
     assert counters["frames"] == before + 1
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+def test_operators_in_captured_code_keep_their_history(by_name):
+    weight = leaf_tensor(3)
+
+    def function(x):
+        other = {"other": weight} if by_name else {}
+        return torch.ops.aten.mul.Tensor(x, *(() if by_name else (weight,)), **other) + 1
+
+    compiled = kiln.compile(function, fullgraph=True)
+    with torch.enable_grad():
+        for _ in range(2):
+            (gradient,) = torch.autograd.grad(compiled(torch.full((3,), 2.0)).sum(), weight)
+            assert gradient.tolist() == [2.0] * 3
