@@ -56,14 +56,21 @@ def is_own(module: str, code: types.CodeType) -> bool:
     return module == "kiln" or module.startswith(OWN[0]) or code.co_filename.startswith(OWN[1:])
 
 
+def parameters(message, category=None, stacklevel=1, source=None, *, skip_file_prefixes=()):
+    """Those of ``warnings.warn``, which does not tell them in all releases."""
+
+
+SIGNATURE = inspect.signature(parameters)
+
+
 @rule(warnings.warn)
 def rule_warn(trace, args, kwargs):
-    given = inspect.signature(warnings.warn).bind(*args, **kwargs)
+    given = SIGNATURE.bind(*args, **kwargs)
     given.apply_defaults()
     values = {name: concrete(trace, value) for name, value in given.arguments.items()}
     message, category, level = values["message"], values["category"] or UserWarning, values["stacklevel"]
     plain = isinstance(message, str) and isinstance(category, type) and issubclass(category, Warning)
-    if not plain or values["source"] is not None or values.get("skip_file_prefixes") or level < 1:
+    if not plain or values["source"] is not None or values["skip_file_prefixes"] or level < 1:
         raise trace.fail("warnings.warn with these arguments", "the warning is issued between graphs")
     if SILENCED and is_strict(SILENCED[-1][0]):
         raise trace.fail("warnings.warn, where warnings are errors", "the warning is issued between graphs")
