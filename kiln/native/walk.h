@@ -148,7 +148,7 @@ struct Watched {
   c10::VariableVersion version;
   uint32_t seen;
   // The last call that uses it as something saved.
-  uint32_t last_use = 0;
+  uint32_t last_use = kNone;
 };
 
 // Something of Python's that a call needs: a hook, or the object of its node.
@@ -164,6 +164,8 @@ struct Walk {
   std::string refusal;
   bool refused = false;
   bool has_saved_tensor_hooks = false;
+  // The pass is asked for some gradients only.
+  bool is_partial = false;
 
   std::vector<Call> calls;
   std::vector<CallEdge> edges;
@@ -178,8 +180,6 @@ struct Walk {
   std::vector<uint8_t> permutations;
   std::vector<at::Tensor> tensors;
   std::vector<Watched> watched;
-  // Of the hooks of each call, by watch().
-  std::vector<uint64_t> signatures;
   std::vector<Owned> classes;
   // The tensors as Python objects.
   Owned input_list;
@@ -219,7 +219,7 @@ void collect_hooks(Walk& walk, Call& call);
 Owned& inner_hook_type();
 
 // Throws Refused for a function of Python's that must see the engine at work: a hook or a backward.
-void check_function(PyObject* function);
+void check_function(const Walk& walk, PyObject* function);
 
 // What collect_hooks would see, in one number.
 uint64_t hooks_signature(Node& node, CallKind kind, uint64_t seed);

@@ -103,6 +103,7 @@ class Collector : public SavedVisitor {
   }
 
   void run() {
+    walk_.is_partial = !request_.outputs.empty();
     key_.byte(request_.accumulate);
     for (Call& call : walk_.calls) collect_call(call);
     for (const void* storage : grad_storages_) {
@@ -261,13 +262,13 @@ class Collector : public SavedVisitor {
     grad_storages_.push_back(storage_of(grad));
   }
 
-  static void check_backward(PyObject* context) {
+  void check_backward(PyObject* context) const {
     static PyObject* names[] = {PyUnicode_InternFromString("_forward_cls"), PyUnicode_InternFromString("backward"),
                                 PyUnicode_InternFromString("vjp")};
     Owned forward(PyObject_GetAttr(reinterpret_cast<PyObject*>(Py_TYPE(context)), names[0]));
     for (PyObject* name : {names[1], names[2]}) {
       Owned function(forward ? PyObject_GetAttr(forward.get(), name) : nullptr);
-      if (function) check_function(function.get());
+      if (function) check_function(walk_, function.get());
     }
     PyErr_Clear();
   }
@@ -312,7 +313,7 @@ class Collector : public SavedVisitor {
     if (walk_.slots.back().is_number) add_number(walk_.slots.back(), tensor);
     walk_.tensors.push_back(tensor);
     const c10::VariableVersion& version = tensor.unsafeGetTensorImpl()->version_counter();
-    walk_.watched.push_back({WeakTensor(tensor.getIntrusivePtr()), version, version.current_version(), kNone});
+    walk_.watched.push_back({WeakTensor(tensor.getIntrusivePtr()), version, version.current_version()});
     return slot;
   }
 

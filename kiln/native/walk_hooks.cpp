@@ -70,22 +70,25 @@ bool is_multi_grad_hook(PyObject* code) {
   return false;
 }
 
-// Functions of torch by which code asks what the engine does, of which it sees nothing in a task of ours.
-bool is_question(PyObject* name) {
+// Functions of torch by which code asks what the engine does, of which it sees nothing in a task of ours: the last one,
+// whether the pass is a whole one.
+bool is_question(PyObject* name, bool is_partial) {
   static PyObject* questions[] = {PyUnicode_InternFromString("_current_graph_task_execution_order"),
                                   PyUnicode_InternFromString("_will_engine_execute_node"),
-                                  PyUnicode_InternFromString("_current_autograd_node")};
-  return std::find(std::begin(questions), std::end(questions), name) != std::end(questions);
+                                  PyUnicode_InternFromString("_current_autograd_node"),
+                                  PyUnicode_InternFromString("_is_checkpoint_valid")};
+  auto end = std::end(questions) - !is_partial;
+  return std::find(std::begin(questions), end, name) != end;
 }
 
-bool has_question(PyObject* code) {
+bool has_question(PyObject* code, bool is_partial) {
   auto* parts = reinterpret_cast<PyCodeObject*>(code);
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(parts->co_names); ++i) {
-    if (is_question(PyTuple_GET_ITEM(parts->co_names, i))) return true;
+    if (is_question(PyTuple_GET_ITEM(parts->co_names, i), is_partial)) return true;
   }
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(parts->co_consts); ++i) {
     PyObject* constant = PyTuple_GET_ITEM(parts->co_consts, i);
-    if (PyCode_Check(constant) && has_question(constant)) return true;
+    if (PyCode_Check(constant) && has_question(constant, is_partial)) return true;
   }
   return false;
 }
@@ -151,7 +154,7 @@ class HookCollector {
       std::vector<std::pair<Owned, Owned>> found;
       while (PyDict_Next(functions, &place, &name, &function)) found.emplace_back(share(name), share(function));
       for (auto& [key, hook] : found) {
-        check_function(hook.get());
+        check_function(walk_, hook.get());
         Owned shown(PyObject_CallFunctionObjArgs(inner_hook_type().get(), hook.get(), functions, key.get(), nullptr));
         if (!shown) raise();
         add(Hook::Kind::inner, static_cast<uint32_t>(i), std::move(shown));
@@ -163,7 +166,7 @@ class HookCollector {
     PyObject *name, *function;
     Py_ssize_t place = 0;
     while (PyDict_Next(functions, &place, &name, &function)) {
-      check_function(function);
+      check_function(walk_, function);
       add(kind, input, share(function));
     }
   }
@@ -206,12 +209,12 @@ uint64_t mixed_hooks(uint64_t seed, const Hooks& hooks, std::string_view name) {
 
 }  // namespace
 
-void check_function(PyObject* function) {
+void check_function(const Walk& walk, PyObject* function) {
   if (PyMethod_Check(function)) function = PyMethod_GET_FUNCTION(function);
   if (!PyFunction_Check(function)) return;
   PyObject* code = PyFunction_GET_CODE(function);
   if (is_multi_grad_hook(code)) throw Refused{"a multi-grad hook"};
-  if (has_question(code)) throw Refused{"a function that asks the engine what it does"};
+  if (has_question(code, walk.is_partial)) throw Refused{"a function that asks the engine what it does"};
 }
 
 void collect_hooks(Walk& walk, Call& call) { HookCollector(walk, call).run(); }

@@ -209,6 +209,7 @@ PyObject* hooks_now(PyObject* self, PyObject* index) {
     TORCH_CHECK_INDEX(place > 0 && place < walk.calls.size(), "the walk has no call ", place, " of a node");
     const Call& call = walk.calls[place];
     Walk found;
+    found.is_partial = walk.is_partial;
     Call copy = call;
     collect_hooks(found, copy);
     Owned tensor = hooks_of_kind(self, found, call, Hook::Kind::tensor, true);

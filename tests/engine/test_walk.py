@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge, register_multi_grad_hook, saved_tensors_hooks
+from torch.utils.checkpoint import checkpoint
 
 from kiln import _native
 
@@ -771,6 +772,13 @@ def test_refusals_of_arguments() -> None:
     assert walk(y, inputs=[torch.ones(3)]).refusal is not None
     with pytest.raises(TypeError):
         _native.walk([y], (torch.ones(()),), (), False, True)  # type: ignore[arg-type]
+
+
+def test_a_checkpoint_asks_whether_all_gradients_are_computed() -> None:
+    x = leaf()
+    y = checkpoint(torch.sin, x, use_reentrant=True).sum()
+    assert walk(y).refusal is None
+    assert "asks the engine" in (walk(y, inputs=[x]).refusal or "")
 
 
 def with_anomaly(y: Tensor) -> str:
