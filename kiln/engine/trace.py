@@ -132,6 +132,8 @@ class Tracer:
 
     def apply_builtin(self, call: Any, values: Values) -> Sequence[Any]:
         saved = [None if slot is None else self.fake(slot) for slot in call.saved]
+        if call.name in LOOKING and any(fake is not None and fake.is_complex() for fake in saved):
+            raise Refused(f"{call.name} looks at complex values, to refuse a loss that is not well defined")
         return self.walk.apply(call.index, values, saved, self.sizes.values if self.sizes.groups else None)
 
     def apply_custom(self, call: Any, values: Values) -> Sequence[Any]:
@@ -319,7 +321,10 @@ KINDS: dict[str, Callable[[Tracer, Any, Values], Sequence[Any]]] = {
     "kiln": Tracer.apply_kiln,
 }
 
-STOPPING = {runtime.stay, runtime.checked, runtime.call_node, runtime.call_function}
+STOPPING = {runtime.stay, runtime.stay_after, runtime.checked, runtime.call_node, runtime.call_function}
+# Nodes that, given complex numbers, raise for some values; on fake tensors they do not look.
+LOOKING = {"LinalgEigBackward0", "LinalgEighBackward0", "LinalgSvdBackward0"}
+
 TUPLE_HOOKS = {"before": runtime.call_pre_hook, "after": runtime.call_post_hook}
 
 
@@ -360,12 +365,12 @@ def is_foreign(node: torch.fx.Node) -> bool:
         return False
     if node.target is operator.getitem:
         owner: Any = node.args[0]
-        return owner.op == "placeholder" or has_twin(owner, node)
+        return not isinstance(owner.target, torch._ops.OpOverload) or has_twin(owner, node)
     return not isinstance(node.target, torch._ops.OpOverload)
 
 
 def has_twin(owner: torch.fx.Node, item: torch.fx.Node) -> bool:
-    """Whether an operator gives another result that looks the same: kernels of recurrent layers give one tensor twice."""
+    """Whether an operator gives another result that looks the same: those of recurrent layers give one tensor twice."""
     value, results = item.meta["val"], owner.meta["val"]
     if not isinstance(value, torch.Tensor) or owner.target in SEPARATE:
         return False
@@ -378,7 +383,7 @@ SEPARATE = {  # known to give memory of its own for each result
     torch.ops.aten.native_batch_norm_backward.default,
     torch.ops.aten.native_group_norm_backward.default,
 }
-KEEPS_NOTHING = {runtime.accumulate_grad_, runtime.stay, runtime.checked}
+KEEPS_NOTHING = {runtime.accumulate_grad_, runtime.stay, runtime.stay_after, runtime.checked}
 
 
 def memory_of(node: torch.fx.Node) -> int | None:
