@@ -44,7 +44,7 @@ def inline(tracer: Any, call: Any, values: list[Any]) -> Sequence[Any]:
     outputs = results if backward.order is None else [results[place] for place in backward.order]
     check_outputs(tracer, call, outputs)
     if inlining.called_hooks:
-        tracer.stay(call, "applied", outputs)
+        tracer.emit(runtime.stay_after, (tracer.nodes(outputs), *tracer.stop(call, "applied", values)))
     return outputs
 
 

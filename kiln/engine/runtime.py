@@ -167,6 +167,12 @@ def stay(departure: Any, step: int, values: Gradients, pending: Gradients) -> No
         departure.leave(step, values, pending)
 
 
+def stay_after(outputs: Gradients, departure: Any, step: int, values: Gradients, pending: Gradients) -> None:
+    """The same after user code inside a node, which has given these gradients."""
+    if departure.changed:
+        departure.leave(step, values, pending, outputs)
+
+
 def checked(
     results: Gradients,
     pattern: tuple[bool | None, ...],

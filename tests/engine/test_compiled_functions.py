@@ -376,3 +376,40 @@ def test_constants_of_compiled_functions() -> None:
         return x.grad
 
     run_both(program)
+
+
+@pytest.mark.parametrize("fullgraph", [True, False])
+@pytest.mark.parametrize("inside", [True, False])
+def test_leaving_half_way(fullgraph: bool, inside: bool) -> None:
+    """A hook that puts another one on what is still to come: torch's engine runs the rest, compiled functions too."""
+
+    def program(wrap: Any) -> Any:
+        log: list[Any] = []
+        tensors: list[torch.Tensor] = []
+
+        def adds(gradient: torch.Tensor) -> None:
+            log.append("adds")
+            tensors[0].register_hook(lambda gradient: log.append(gradient.sum()))
+
+        def last(x: torch.Tensor) -> torch.Tensor:
+            y = x.cos() * 2
+            if inside:
+                y.register_hook(adds)
+            return y.exp()
+
+        first, second = wrap(lambda x, w: (x @ w).sin()), wrap(last)
+        x, w = torch.randn(3, 3, requires_grad=True), torch.randn(3, 3, requires_grad=True)
+        tensors.append(first(x, w))
+        middle = tensors[0] * 2
+        if not inside:
+            middle.register_hook(adds)
+        second(middle).sum().backward()
+        return log, x.grad, w.grad
+
+    kiln.reset()
+    torch.manual_seed(3)
+    expected = program(lambda function: function)
+    for _ in range(2):
+        torch.manual_seed(3)
+        with kiln.compiled_autograd.enable(CountingCompiler(fullgraph=fullgraph)):
+            assert same(program(compiled), expected, rtol=1e-5, atol=1e-6)
