@@ -64,3 +64,14 @@ def test_operators_that_take_no_symbols():
         )
         assert verdict.status == "captured", verdict
     assert compiler.count == 3
+
+
+@pytest.mark.parametrize("function", [torch.linalg.eig, torch.linalg.eigh, torch.linalg.svd])
+def test_derivatives_that_look_at_values(function):
+    """Where eager refuses a loss for its values, so does the engine; with real numbers nobody looks."""
+    compiler = sweep_engine.Counting(sweep_engine.as_it_is)
+    for dtype in (torch.complex128, torch.float64):
+        matrix = torch.randn(3, 3, dtype=dtype, requires_grad=True)
+        verdict = sweep_engine.judge_call(function, [matrix], compiler)
+        is_complex = matrix.is_complex() or function is torch.linalg.eig
+        assert verdict.status == ("left" if is_complex else "captured"), verdict
