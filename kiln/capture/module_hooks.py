@@ -15,6 +15,7 @@ import collections
 import types
 
 import torch
+import torch.fx
 
 from .._native import is_instance as isinstance
 from ..config import config
@@ -24,7 +25,10 @@ from .values import Kind, Record, mapping_items, words
 
 _CALLS = (torch.nn.Module._wrapped_call_impl.__code__, torch.nn.Module._call_impl.__code__)
 _INSIDE = [getattr(code, "co_consts", ()) for code in _CALLS if isinstance(code, types.CodeType)]
-PASSING_ON = frozenset({*_CALLS, *(part for parts in _INSIDE for part in parts if isinstance(part, types.CodeType))})
+_OF_GRAPHS = (torch.fx.graph_module._WrappedCall.__call__.__code__, *torch.fx.GraphModule.recompile.__code__.co_consts)
+OF_GRAPHS = frozenset(code for code in _OF_GRAPHS if isinstance(code, types.CodeType))  # calls of graph modules
+_PARTS = [part for parts in _INSIDE for part in parts if isinstance(part, types.CodeType)]
+PASSING_ON = OF_GRAPHS.union(_CALLS, _PARTS)
 """How modules are called, with hooks or without: nothing but calls of what is the user's."""
 
 _COLLECTING = (torch.nn.Module._get_backward_hooks.__code__, torch.nn.Module._get_backward_pre_hooks.__code__)

@@ -17,6 +17,7 @@ from torch.utils.hooks import BackwardHook
 from .. import _native
 from .calls import SKIPPED_MODULES, TRANSPARENT
 from .frame import COROUTINE_FLAGS, GENERATOR_FLAG
+from .module_hooks import OF_GRAPHS
 from .source import lookup
 from .trace import Options
 from .values import words
@@ -128,7 +129,7 @@ def worth_compiling(function: types.FunctionType) -> bool:
     module = function.__module__ or ""
     if getattr(function, "_kiln_disabled", False) or function.__code__ in TRANSPARENT:
         return False
-    if function.__code__ in CALLING_BACK:
+    if function.__code__ in CALLING_BACK or function.__code__ in OF_GRAPHS:
         return True
     if module.split(".", 1)[0] in ("torch", "kiln") and not module.startswith(WORKING):
         return False

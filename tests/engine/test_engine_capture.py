@@ -789,3 +789,14 @@ def test_operators_in_captured_code_keep_their_history(by_name):
         for _ in range(2):
             (gradient,) = torch.autograd.grad(compiled(torch.full((3,), 2.0)).sum(), weight)
             assert gradient.tolist() == [2.0] * 3
+
+
+def test_graph_modules_that_consume_nothing_go_on_after_a_break():
+    def chain(x, hook):
+        return call_tensor_hook(hook, x * 2) + 1
+
+    module, backend = torch.fx.symbolic_trace(chain), Counting()
+    compiled = kiln.compile(module, backend=backend)
+    clear_world()
+    assert compiled(torch.ones(2), looking).tolist() == module(torch.ones(2), looking).tolist() == [5.0, 5.0]
+    assert backend.count >= 2
