@@ -375,10 +375,12 @@ class Walk:
 
         Undefined ones count: a node that gets nothing else runs as well. None where an input was not reached.
         """
-    def release(self, lending: bool = False, /) -> None:
+    def release(self, lending: bool | Sequence[int] = False, /) -> None:
         """The nodes that ran let go of what they saved, those of Python and others that run as they are excepted.
 
-        What is lent can be put back by ``restore`` while somebody holds it, and is released by a second call.
+        What is lent can be put back by ``restore`` while somebody holds it, and is released by a second call. With a
+        number for each input, the last call at which the caller uses it or -1, a node lends only what is used at its
+        own call or later.
         """
     def restore(self, start: int, /) -> None:
         """What was lent is the nodes' again, of calls from ``start`` on. Raises where a tensor is gone."""
@@ -387,6 +389,11 @@ class Walk:
     def signature(self, start: int = 0, /) -> int:
         """A number that changes when hooks of calls from ``start`` on are added or removed, or what is saved for them
         is changed in place."""
+    def watch(self) -> None:
+        """Remember the hooks that there are now, for ``changed``."""
+    def changed(self, start: int, /) -> bool:
+        """Whether, for calls from ``start`` on, hooks came or went since ``watch``, or a saved tensor was changed in
+        place since the walk."""
     def hooks_now(self, index: int, /) -> tuple[list[tuple[int, Any]], list[tuple[int, Any]], list[Any], list[Any]]:
         """The hooks of a call as they are by now: tensor hooks and retains with the number of the input, hooks before
         and after. Raises where there is one that walks refuse."""

@@ -24,10 +24,28 @@ at::Tensor& data_of(SavedVariable& variable) { return variable.*member(SavedData
 
 class Lender : public SavedVisitor {
  public:
-  void variable(SavedVariable& variable) override { data_of(variable).reset(); }
-  void tensor(at::Tensor& tensor) override { tensor.reset(); }
+  Lender(const Walk& walk, uint32_t index, const std::vector<int64_t>& last_uses)
+      : walk_(walk), index_(index), last_uses_(last_uses), place_(walk.calls[index].saved.first) {}
+
+  void variable(SavedVariable& variable) override {
+    if (is_used()) data_of(variable).reset();
+  }
+  void tensor(at::Tensor& tensor) override {
+    if (is_used()) tensor.reset();
+  }
   void size(c10::SymInt&) override {}
   void constant(std::string_view) override {}
+
+ private:
+  bool is_used() {
+    uint32_t slot = walk_.saved.at(place_++);
+    return slot != kNone && last_uses_.at(slot) >= index_;
+  }
+
+  const Walk& walk_;
+  int64_t index_;
+  const std::vector<int64_t>& last_uses_;
+  uint32_t place_;
 };
 
 class Restorer : public SavedVisitor {
@@ -35,19 +53,24 @@ class Restorer : public SavedVisitor {
   Restorer(const Walk& walk, const Call& call) : walk_(walk), call_(call), place_(call.saved.first) {}
 
   void variable(SavedVariable& variable) override {
-    at::Tensor tensor = next();
+    uint32_t slot = next_slot();
+    if (slot == kNone || data_of(variable).defined()) return;
+    at::Tensor tensor = lent(slot);
     // A saved output is kept without its history, which would be a cycle.
-    bool is_output = tensor.defined() && autograd::impl::grad_fn_unsafe(tensor) == call_.node.get();
+    bool is_output = autograd::impl::grad_fn_unsafe(tensor) == call_.node.get();
     data_of(variable) = is_output ? tensor.tensor_data() : std::move(tensor);
   }
-  void tensor(at::Tensor& tensor) override { tensor = next(); }
+  void tensor(at::Tensor& tensor) override {
+    uint32_t slot = next_slot();
+    if (slot != kNone && !tensor.defined()) tensor = lent(slot);
+  }
   void size(c10::SymInt&) override {}
   void constant(std::string_view) override {}
 
  private:
-  at::Tensor next() {
-    uint32_t slot = walk_.saved.at(place_++);
-    if (slot == kNone) return {};
+  uint32_t next_slot() { return walk_.saved.at(place_++); }
+
+  at::Tensor lent(uint32_t slot) const {
     at::Tensor tensor(walk_.watched.at(slot).tensor.lock());
     TORCH_CHECK(tensor.defined(), "a saved tensor of ", call_.node->name(), " is gone");
     return tensor;
@@ -60,9 +83,9 @@ class Restorer : public SavedVisitor {
 
 }  // namespace
 
-void lend_saved(const Call& call) {
-  Lender lender;
-  visit_saved(*call.node, lender);
+void lend_saved(const Walk& walk, uint32_t index, const std::vector<int64_t>& last_uses) {
+  Lender lender(walk, index, last_uses);
+  visit_saved(*walk.calls[index].node, lender);
 }
 
 void restore_saved(const Walk& walk, const Call& call) {

@@ -14,6 +14,8 @@ PyTypeObject WalkType = {PyVarObject_HEAD_INIT(nullptr, 0)};
 struct WalkObject {
   PyObject_HEAD
   Walk walk;
+  // Of the hooks of each call, at the time of watch().
+  std::vector<uint64_t> signatures;
 };
 
 // ---- making --------------------------------------------------------------------------------------------------------
@@ -71,6 +73,7 @@ PyObject* make(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   Owned object(WalkType.tp_alloc(&WalkType, 0));
   if (!object) return nullptr;
   new (&walk_of(object.get())) Walk();
+  new (&reinterpret_cast<WalkObject*>(object.get())->signatures) std::vector<uint64_t>();
   fill(walk_of(object.get()), arguments, accumulate);
   return object.release();
 }
@@ -80,6 +83,7 @@ void dealloc(PyObject* self) {
   // From the roots on, so that each node dies with nothing but others behind it: a long chain is no deep recursion.
   for (Call& call : walk.calls) call.node = {};
   walk.~Walk();
+  reinterpret_cast<WalkObject*>(self)->signatures.~vector();
   Py_TYPE(self)->tp_free(self);
 }
 
@@ -279,6 +283,32 @@ PyObject* signature(PyObject* self, PyObject* const* arguments, Py_ssize_t count
   return PyLong_FromUnsignedLongLong(seed);
 }
 
+uint64_t signature_of(const Call& call) { return call.node ? hooks_signature(*call.node, call.kind, 0) : 0; }
+
+PyObject* watch(PyObject* self, PyObject*) {
+  auto& signatures = reinterpret_cast<WalkObject*>(self)->signatures;
+  signatures.clear();
+  for (const Call& call : walk_of(self).calls) signatures.push_back(signature_of(call));
+  Py_RETURN_NONE;
+}
+
+bool has_changed(const WalkObject& object, size_t start) {
+  for (const Watched& watched : object.walk.watched) {
+    bool is_used = watched.last_use != kNone && watched.last_use >= start;
+    if (is_used && watched.version.current_version() != watched.seen) return true;
+  }
+  for (size_t i = start; i < object.signatures.size(); ++i) {
+    if (signature_of(object.walk.calls[i]) != object.signatures[i]) return true;
+  }
+  return false;
+}
+
+PyObject* changed(PyObject* self, PyObject* first) {
+  size_t start = PyLong_AsSize_t(first);
+  if (PyErr_Occurred()) return nullptr;
+  return PyBool_FromLong(has_changed(*reinterpret_cast<WalkObject*>(self), start));
+}
+
 edge_list edges_of(const Walk& walk, PyObject* places) {
   Owned items(PySequence_Fast(places, "a sequence of edges expected"));
   if (!items) raise();
@@ -330,15 +360,35 @@ PyObject* finish(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
   }
 }
 
+// For each input the last call that uses it: as told, or if only told that there is lending, any but of a number.
+std::vector<int64_t> last_uses_of(const Walk& walk, PyObject* lending) {
+  std::vector<int64_t> last_uses;
+  if (PyBool_Check(lending)) {
+    for (const Slot& slot : walk.slots) last_uses.push_back(slot.is_number ? -1 : INT64_MAX);
+    return last_uses;
+  }
+  Owned items(PySequence_Fast(lending, "a sequence of the inputs' last uses expected"));
+  if (!items) raise();
+  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(items.get()); ++i) {
+    last_uses.push_back(PyLong_AsLongLong(PySequence_Fast_GET_ITEM(items.get(), i)));
+    if (PyErr_Occurred()) raise();
+  }
+  TORCH_CHECK_VALUE(last_uses.size() == walk.slots.size(), walk.slots.size(), " inputs expected");
+  return last_uses;
+}
+
 // release(lending=False): lent tensors can be put back.
 PyObject* release(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
-  int lending = count > 0 ? PyObject_IsTrue(arguments[0]) : 0;
-  if (lending < 0) return nullptr;
+  bool lending = count > 0 && arguments[0] != Py_False && arguments[0] != Py_None;
   try {
-    for (const Call& call : walk_of(self).calls) {
+    const Walk& walk = walk_of(self);
+    std::vector<int64_t> last_uses;
+    if (lending) last_uses = last_uses_of(walk, arguments[0]);
+    for (size_t i = 0; i < walk.calls.size(); ++i) {
+      const Call& call = walk.calls[i];
       if (!call.node || !call.needed || runs_as_it_is(call)) continue;
       if (!lending) call.node->release_variables();
-      if (lending && call.known) lend_saved(call);
+      if (lending && call.known) lend_saved(walk, static_cast<uint32_t>(i), last_uses);
     }
     Py_RETURN_NONE;
   } catch (...) {
@@ -389,6 +439,8 @@ PyMethodDef methods[] = {
      "finish(edges, gradients, inputs, retain_graph, accumulate) -> tuple: the rest of a pass, by torch's engine."},
     {"restore", restore, METH_O, "restore(start): what was lent is the nodes' again, from a call on."},
     {"signature", method(signature), METH_FASTCALL, "signature(start=0) -> int: changes with hooks and saved tensors."},
+    {"watch", watch, METH_NOARGS, "watch(): remembers the hooks that there are."},
+    {"changed", changed, METH_O, "changed(start) -> bool: hooks since watch(), or what calls from there on have saved."},
     {nullptr, nullptr, 0, nullptr}};
 
 PyObject* set_inner_hook_type(PyObject*, PyObject* type) {

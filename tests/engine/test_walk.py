@@ -509,6 +509,29 @@ def test_what_is_lent_can_be_restored() -> None:
     found.release()
 
 
+def test_only_what_is_used_is_lent() -> None:
+    """A tensor that the borrower has done with before a node's call, or never uses, stays with the node."""
+    first, second = torch.ones(3), torch.ones(3)
+    y = leaf() * first * second * 2.0
+    found = followed(y.sum())
+    calls = found.calls[2:5]
+    assert [call.name for call in calls] == ["MulBackward0"] * 3
+    slots = [next(slot for slot in call.saved if slot is not None) for call in calls]
+    last_uses = [-1] * len(found.tensors)
+    last_uses[slots[1]] = 3
+    last_uses[slots[2]] = 3
+    inputs = found.inputs()
+    found.release(last_uses)
+    assert [call.node._saved_other for call in (calls[0], calls[2])] == [inputs[slots[0]], first]
+    with pytest.raises(RuntimeError, match="second time"):
+        _ = calls[1].node._saved_other
+    inputs.clear()
+    found.restore(1)
+    assert calls[1].node._saved_other is second
+    found.release(True)
+    assert calls[0].node._saved_other == 2, "a number is not lent"
+
+
 def test_restored_tensors_have_the_version_that_they_were_saved_with() -> None:
     x, other = leaf(), torch.ones(3)
     found = followed((x * other).sum())
@@ -631,6 +654,23 @@ def test_signature_follows_what_is_saved() -> None:
     other.add_(1)
     after = [found.signature(start) for start in (0, 3, 4)]
     assert [one == other for one, other in zip(before, after, strict=True)] == [False, False, True]
+
+
+def test_changes_that_calls_still_to_come_would_see() -> None:
+    x, other = leaf(), torch.ones(3)
+    y = x * other
+    found = followed(y.sin().sum())
+    found.watch()
+    assert not found.changed(0)
+    handle = y.register_hook(lambda gradient: None)
+    assert (found.changed(3), found.changed(4)) == (True, False)
+    handle.remove()
+    assert not found.changed(0)
+    with torch.no_grad():
+        x.add_(1)
+    assert not found.changed(0), "nobody saved it"
+    other.add_(1)
+    assert (found.changed(3), found.changed(4)) == (True, False)
 
 
 def test_hooks_as_they_are_by_now() -> None:
