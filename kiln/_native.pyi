@@ -421,7 +421,7 @@ def run_in_engine(function: Callable[[], Any], /) -> Any:
     """
 
 def saved_values(node: Any, /) -> list[tuple[str, Any]] | None:
-    """What a node, or the one that made a tensor, keeps, in the order in which walks read it, or None where that is not known.
+    """What a node, or the one that made a tensor, keeps, in the order in which walks read it; None where that is not known.
 
     Entries: ("variable", tensor or None), checked for changes as eager does; ("tensor", tensor or None), kept as it is;
     ("size", int); ("constant", bytes). To test with and to look at.
