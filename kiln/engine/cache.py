@@ -34,6 +34,7 @@ class Entry:
     picks: list[tuple[int, str]]
     check: Callable[[Sequence[int]], bool]
     stops: list[Stop]
+    last_uses: list[int]
     ran: bool = False
 
 
@@ -126,7 +127,7 @@ class Cache:
             compiled = self.compiler(traced.module)
         if compiled is traced.module:
             compiled = consuming(traced.module)
-        return Entry(compiled, traced.picks, traced.check, traced.stops)
+        return Entry(compiled, traced.picks, traced.check, traced.stops, traced.last_uses)
 
     def traced(self, walk: Any, family: Family, outputs: int) -> Traced:
         """A trace with symbols or, where some operation of the pass cannot do with them, for the sizes at hand."""

@@ -111,7 +111,8 @@ def run(entry: Entry, walk: Any, keep_graph: bool, departure: Departure | None) 
     box = [walk.inputs(), sizes, hooks]
     del hooks
     if not keep_graph:
-        walk.release(bool(entry.stops) or not entry.ran)  # only lent, where torch may have to do it after all
+        # Only lent, where torch may have to do it after all.
+        walk.release(entry.last_uses if entry.stops or not entry.ran else False)
     compiled = entry.compiled
     try:
         results = _native.run_in_engine(lambda: compiled(*emptied(box)))

@@ -24,6 +24,11 @@ class Stop:
     waiting: list[tuple[int, int]]  # node and input number, of gradients that wait
     captured: list[int]  # positions, of gradients that were asked for
 
+    @property
+    def next_call(self) -> int:
+        """The first node that is still to run."""
+        return self.index + (self.phase in ("applied", "after"))
+
 
 class Left(BaseException):
     """The pass was finished by torch's engine, with these results."""
@@ -63,22 +68,25 @@ class Departure:
         self.walk = walk
         self.stops = stops
         self.finish = finish  # torch's engine for (roots, gradients) of this pass
-        self.signature = walk.signature()
+        walk.watch()
 
     @property
     @fact
     @foreseen(lambda self: Foreseen())
     def changed(self) -> bool:
         """Whether hooks came or went since the walk, or something was changed in place that a node saved."""
-        return self.walk.signature() != self.signature
+        return self.walk.changed(0)
+
+    def changed_at(self, step: int) -> bool:
+        """Whether that is so for what is still to run after a stop."""
+        return self.walk.changed(self.stops[step].next_call)
 
     @foreseen(lambda self, step, *rest: Foreseen(step))
     def leave(self, step: int, values: tuple, pending: tuple, outputs: tuple | None = None) -> None:
         """Finish the pass without the graph; ``outputs`` are what the node at hand gave, if it ran."""
         stop = self.stops[step]
         telling.handed_over(f"the rest of a pass, left at {self.walk.calls[stop.index].name}")
-        has_run = stop.phase in ("applied", "after")
-        self.walk.restore(stop.index + has_run)
+        self.walk.restore(stop.next_call)
         waiting = dict(zip(stop.waiting, pending, strict=False))
         results = dict(zip(stop.captured, pending[len(waiting) :], strict=False))
         finished = self.finish_node(stop, list(values), None if outputs is None else list(outputs), results)

@@ -39,6 +39,7 @@ class Recorder(TorchDispatchMode):
         self.plain_numbers: dict[int, tuple[Any, torch.fx.Node | None]] = {}
         self.numbers = Numbers(self)  # type: ignore[arg-type]
         self.label = ""  # the node of autograd's graph that runs
+        self.call = 0  # its number
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -87,6 +88,7 @@ class Recorder(TorchDispatchMode):
         node = self.graph.create_node("call_function", function, args, keywords, name)
         node.meta["val"] = value
         node.meta["label"] = self.label
+        node.meta["call"] = self.call
         return node
 
     def bind(self, tensor: torch.Tensor, node: torch.fx.Node) -> None:

@@ -163,13 +163,13 @@ def type_name(tensor: Tensor) -> str:
 
 def stay(departure: Any, step: int, values: Gradients, pending: Gradients) -> None:
     """After user code: where it changed hooks of what is still to run, the rest is torch's."""
-    if departure.changed:
+    if departure.changed and departure.changed_at(step):
         departure.leave(step, values, pending)
 
 
 def stay_after(outputs: Gradients, departure: Any, step: int, values: Gradients, pending: Gradients) -> None:
     """The same after user code inside a node, which has given these gradients."""
-    if departure.changed:
+    if departure.changed and departure.changed_at(step):
         departure.leave(step, values, pending, outputs)
 
 
@@ -182,7 +182,7 @@ def checked(
     pending: Gradients,
 ) -> None:
     """The same, and where it gave gradients that the graph was not made for; None in the pattern: nobody cares."""
-    if departure.changed or not follows(results, pattern):
+    if (departure.changed and departure.changed_at(step)) or not follows(results, pattern):
         departure.surprise(results, step, values, pending)
 
 
@@ -245,7 +245,7 @@ def call_node(
     unpack see what captured code has done so far: nothing for a graph.
     """
     results = node(*gradients)
-    if departure.changed or not follows(results, pattern_told(told, wanted)):
+    if departure.changed_at(step) or not follows(results, pattern_told(told, wanted)):
         departure.surprise(results, step, gradients, pending)
     return as_told(results, told)
 
@@ -261,7 +261,7 @@ def call_function_inside(
 ) -> Gradients:
     """`call_function` inside a graph that is the whole pass, of which nothing has happened yet: a new one is needed."""
     results = node(*gradients)
-    if departure.changed or not follows(results, pattern_told(told, wanted)):
+    if departure.changed_at(step) or not follows(results, pattern_told(told, wanted)):
         raise Foreseen(step, results, ran=True)
     return as_told(results, told)
 

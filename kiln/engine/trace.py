@@ -37,6 +37,7 @@ class Traced:
     picks: list[tuple[int, str]]  # which sizes it takes, and how to read them
     check: Callable[[Sequence[int]], bool]  # whether other sizes are fine
     stops: list[Stop]  # where the pass may be left half-way
+    last_uses: list[int]  # the last call that uses an input, for each
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,24 +71,23 @@ class Tracer:
                 self.recorder.numbers.add_input(number, self.recorder.item("sizes", place, number))
             for call in self.calls:
                 self.recorder.label = f"{call.name} (NodeCall {call.index})"
+                self.recorder.call = call.index
                 self.step(call)
             self.recorder.label = ""
-            if self.stops:
-                self.keep_unused()
             graph = self.recorder.finish([self.results.get(position) for position in range(outputs)])
         set_stealing(graph)
         comment(graph)
         module = torch.fx.GraphModule(torch.nn.Module(), graph, "CompiledAutograd")
         set_locals_to_steal(module, ["inputs"])
-        return Traced(module, self.sizes.picks, self.sizes.check(), self.stops)
+        return Traced(module, self.sizes.picks, self.sizes.check(), self.stops, self.last_uses())
 
-    def keep_unused(self) -> None:
-        """Tensors that nodes saved and no operation uses live as long as the pass may be left: the nodes want them."""
-        inputs = [self.recorder.item("inputs", slot, fake) for slot, fake in self.fakes.items()]
-        unused = tuple(node for node in inputs if not node.users)
-        for node in self.recorder.graph.nodes:
-            if unused and node.target in STOPPING:
-                node.args = (*node.args[:-1], node.args[-1] + unused)
+    def last_uses(self) -> list[int]:
+        """The last call whose operations read an input, for each; -1 where none does."""
+        places = {slot: node for (name, slot), node in self.recorder.items.items() if name == "inputs"}
+        return [
+            max((user.meta["call"] for user in places[slot].users), default=-1) if slot in places else -1
+            for slot in range(len(self.tensors))
+        ]
 
     def step(self, call: Any) -> None:
         """One node: hooks on its gradients, gradients that were asked for, hooks before it, itself, hooks after it."""
