@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 import inspect
 import types
@@ -145,6 +146,22 @@ def optimize_assert(backend: Any = None, **arguments: Any) -> Optimize:
     return optimize(backend, **{**arguments, "nopython": True})
 
 
+MOST_KEPT = 64
+_kept: collections.deque[Any] = collections.deque(maxlen=MOST_KEPT)
+
+
+def keep(compiled: Any) -> None:
+    """Have what is compiled outlive what it was compiled for, as torch's does with the code, until ``reset``.
+
+    It holds no modules and no tensors. Programs compile a model anew for each call, and count on finding what they had.
+    """
+    called = compiled.__dict__["_kiln_call"] if isinstance(compiled, OptimizedModule) else compiled
+    called = called.__wrapped__ if api.is_enclosed(called) else called
+    cache = called.__dict__.get("_kiln_cache") if isinstance(called, _native.Dispatcher) else None
+    if cache is not None and cache not in _kept:
+        _kept.append(cache)
+
+
 class Optimize:
     """What ``torch._dynamo.optimize(…)`` gives.
 
@@ -178,6 +195,7 @@ class Optimize:
         if dynamic is None and not dynamo_config.assume_static_by_default:
             dynamic = True
         compiled = api.compile(target, **{**self.arguments, "dynamic": dynamic})
+        keep(compiled)
         if isinstance(compiled, _native.Dispatcher) or api.is_enclosed(compiled):
             compiled.__dict__.setdefault("_torchdynamo_orig_callable", target)  # how libraries find the original
         return compiled
@@ -411,4 +429,5 @@ def innermost_fn(fn: Any) -> Any:
 
 def reset() -> None:
     """``torch._dynamo.reset``."""
+    _kept.clear()
     api.reset()

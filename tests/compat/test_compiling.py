@@ -1,6 +1,8 @@
 """``torch.compile`` and the functions of ``torch._dynamo``, and what they mean on Kiln."""
 
 import functools
+import gc
+import weakref
 
 import pytest
 import torch
@@ -293,3 +295,18 @@ def test_counters_follow_what_kiln_does(installed):
     kiln.uninstall()
     kiln.compile(lambda x: x - 1)(torch.ones(2))
     assert not counters
+
+
+def test_what_was_compiled_outlives_what_it_was_compiled_for(counter):
+    """Until a reset, and without keeping the model."""
+    model = torch.nn.Linear(2, 2)
+    for _ in range(3):
+        torch.compile(model, backend=counter, fullgraph=True)(torch.ones(1, 2))
+    assert counter.frame_count == 1
+    gone = weakref.ref(model)
+    del model
+    gc.collect()
+    assert gone() is None
+    torch._dynamo.reset()
+    torch.compile(torch.nn.Linear(2, 2), backend=counter, fullgraph=True)(torch.ones(1, 2))
+    assert counter.frame_count == 2
