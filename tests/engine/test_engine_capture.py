@@ -219,7 +219,7 @@ def with_subclass(inputs):
 
 
 @pytest.mark.covers("test_compiled_autograd::test_inputs_aliasing_bytecode_attr_mutations")
-@pytest.mark.covers("test_compiled_autograd::test_inputs_aliasing_bytecode_stack_restore")
+@pytest.mark.covers("test_compiled_autograd::test_inputs_aliasing_bytecode_attr_mutations")
 @pytest.mark.covers("test_compiled_autograd::test_logging_tensor_flaky")
 def test_bytecode_keeps_what_is_needed_after_the_graph():
     told = []
