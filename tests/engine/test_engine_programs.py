@@ -81,6 +81,10 @@ def scaled(gradients, factor):
     return tuple(None if gradient is None else gradient * factor for gradient in gradients)
 
 
+def halve(leaf):
+    leaf.grad.mul_(0.5)
+
+
 # What is put on a result, with a list for what is seen and one for tensors to look at in the end; nothing, mostly.
 HOOKS = (
     lambda tensor, seen, kept: tensor.register_hook(lambda gradient: seen.append(gradient.sum().item())),
@@ -92,7 +96,7 @@ HOOKS = (
 )
 LEAF_HOOKS = (
     lambda leaf: leaf.register_hook(lambda gradient: gradient.clamp(-5, 5)),
-    lambda leaf: leaf.register_post_accumulate_grad_hook(lambda parameter: parameter.grad.mul_(0.5)),
+    lambda leaf: leaf.register_post_accumulate_grad_hook(halve),
     lambda leaf: setattr(leaf, "grad", torch.ones_like(leaf)),
     *(lambda leaf: None,) * 4,
 )
