@@ -386,9 +386,6 @@ class Walk:
         """What was lent is the nodes' again, of calls from ``start`` on. Raises where a tensor is gone."""
     def release_rest(self) -> None:
         """Those excepted let go as well."""
-    def signature(self, start: int = 0, /) -> int:
-        """A number that changes when hooks of calls from ``start`` on are added or removed, or what is saved for them
-        is changed in place."""
     def watch(self) -> None:
         """Remember the hooks that there are now, for ``changed``."""
     def changed(self, start: int, /) -> bool:
@@ -421,7 +418,7 @@ def run_in_engine(function: Callable[[], Any], /) -> Any:
     """
 
 def saved_values(node: Any, /) -> list[tuple[str, Any]] | None:
-    """What a node, or the one that made a tensor, keeps, in the order in which walks read it; None where that is not known.
+    """What a node, or the one that made a tensor, keeps, in the order in which walks read it; None where not known.
 
     Entries: ("variable", tensor or None), checked for changes as eager does; ("tensor", tensor or None), kept as it is;
     ("size", int); ("constant", bytes). To test with and to look at.

@@ -266,23 +266,6 @@ bool runs_as_it_is(const Call& call) {
   return call.kind == CallKind::python || call.kind == CallKind::custom;
 }
 
-PyObject* signature(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
-  size_t start = count > 0 ? PyLong_AsSize_t(arguments[0]) : 0;
-  if (PyErr_Occurred()) return nullptr;
-  const Walk& walk = walk_of(self);
-  uint64_t seed = 0;
-  // How often what is saved for these calls was changed in place.
-  for (const Watched& watched : walk.watched) {
-    if (watched.last_use == kNone || watched.last_use < start) continue;
-    seed = seed * 0x9E3779B97F4A7C15u + (watched.version.current_version() - watched.seen);
-  }
-  for (size_t i = start; i < walk.calls.size(); ++i) {
-    const Call& call = walk.calls[i];
-    if (call.node) seed = hooks_signature(*call.node, call.kind, seed);
-  }
-  return PyLong_FromUnsignedLongLong(seed);
-}
-
 uint64_t signature_of(const Call& call) { return call.node ? hooks_signature(*call.node, call.kind, 0) : 0; }
 
 PyObject* watch(PyObject* self, PyObject*) {
@@ -438,7 +421,6 @@ PyMethodDef methods[] = {
     {"finish", method(finish), METH_FASTCALL,
      "finish(edges, gradients, inputs, retain_graph, accumulate) -> tuple: the rest of a pass, by torch's engine."},
     {"restore", restore, METH_O, "restore(start): what was lent is the nodes' again, from a call on."},
-    {"signature", method(signature), METH_FASTCALL, "signature(start=0) -> int: changes with hooks and saved tensors."},
     {"watch", watch, METH_NOARGS, "watch(): remembers the hooks that there are."},
     {"changed", changed, METH_O, "changed(start) -> bool: hooks since watch(), or what calls from there on have saved."},
     {nullptr, nullptr, 0, nullptr}};
