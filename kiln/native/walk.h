@@ -1,7 +1,9 @@
 // The walk: what a backward pass would do, without doing it. What its translation units share.
 //
-// walk_order.cpp finds which nodes run and in which order, walk_collect.cpp what each depends on (the key, the sizes, the
-// tensors), walk_hooks.cpp its hooks, walk_apply.cpp calls one node; walk_type.cpp is what Python sees of all that.
+// walk_request.cpp reads what is asked for, walk_order.cpp finds which nodes run and in which order, walk_collect.cpp
+// what each depends on (the key, the sizes, the tensors), walk_hooks.cpp its hooks. walk_apply.cpp calls one node,
+// walk_lend.cpp takes what nodes saved and puts it back, engine_call.cpp runs something in a task of torch's engine.
+// walk_type.cpp, walk_views.cpp and walk_actions.cpp are what Python sees of all that.
 #pragma once
 
 #include "grad_node.h"

@@ -1,5 +1,5 @@
-// What nodes saved is taken out of them while a graph runs on it, so that it dies at its last use there; and is put back
-// where the rest of the pass must be torch's after all.
+// What nodes saved is taken out of them while a graph runs on it, so that it dies at its last use there; and is put
+// back where the rest of the pass must be torch's after all.
 #include "saved_values.h"
 #include "walk.h"
 
@@ -8,8 +8,8 @@ namespace {
 
 namespace autograd = torch::autograd;
 
-// A private member: an explicit instantiation may name it, and hands it out through a friend. By the public ones a saved
-// tensor could only be made anew, with the version that the tensor has by then.
+// A private member: an explicit instantiation may name it, and hands it out through a friend. By the public ones a
+// saved tensor could only be made anew, with the version that the tensor has by then.
 template <class Name, auto Member>
 struct Opened {
   friend constexpr auto member(Name) { return Member; }

@@ -1,5 +1,5 @@
-// Which nodes a backward pass runs, and in which order: as torch's engine finds it out, with the same heap, since the order
-// of nodes that are equal to it (all leaves are) is a matter of how the heap treats equals.
+// Which nodes a backward pass runs, and in which order: as torch's engine finds it out, with the same heap, since the
+// order of nodes that are equal to it (all leaves are) is a matter of how the heap treats equals.
 #include "walk.h"
 
 #include <torch/csrc/autograd/functions/accumulate_grad.h>

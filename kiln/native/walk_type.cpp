@@ -66,7 +66,7 @@ void fill(Walk& walk, PyObject* const* arguments, bool accumulate) {
 
 PyObject* make(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   if (count != 5 || !PyTuple_Check(arguments[0]) || !PyTuple_Check(arguments[1]) || !PyTuple_Check(arguments[2])) {
-    return PyErr_Format(PyExc_TypeError, "walk(roots, gradients, inputs, retain_graph, accumulate): three tuples first");
+    return PyErr_Format(PyExc_TypeError, "walk(roots, gradients, inputs, retain_graph, accumulate): tuples first");
   }
   int accumulate = PyObject_IsTrue(arguments[4]);
   if (accumulate < 0) return nullptr;
@@ -150,7 +150,8 @@ PyObject* classes(Walk& walk) {
 
 PyGetSetDef properties[] = {
     {"refusal", property<refusal>, nullptr, "Why torch's engine must do it, or None.", nullptr},
-    {"has_saved_tensor_hooks", property<has_saved_tensor_hooks>, nullptr, "Whether hooks packed what nodes keep.", nullptr},
+    {"has_saved_tensor_hooks", property<has_saved_tensor_hooks>, nullptr, "Whether hooks packed what nodes keep.",
+     nullptr},
     {"count", property<count>, nullptr, "The number of calls.", nullptr},
     {"key", property<key>, nullptr, "Bytes: all that it depends on but sizes.", nullptr},
     {"size_bytes", property<size_bytes>, nullptr, "The sizes as bytes.", nullptr},
@@ -416,13 +417,15 @@ PyMethodDef methods[] = {
     {"hooks_now", hooks_now, METH_O,
      "hooks_now(index) -> (tensor, retains, before, after): the hooks of a call as they are by now."},
     {"apply", method(apply), METH_FASTCALL, "apply(index, gradients, saved=None, sizes=None) -> tuple: calls a node."},
-    {"release", method(release), METH_FASTCALL, "release(lending=False): the nodes that ran let go of what they saved."},
+    {"release", method(release), METH_FASTCALL,
+     "release(lending=False): the nodes that ran let go of what they saved."},
     {"release_rest", release_rest, METH_NOARGS, "release_rest(): those that run as they are do so, too."},
     {"finish", method(finish), METH_FASTCALL,
      "finish(edges, gradients, inputs, retain_graph, accumulate) -> tuple: the rest of a pass, by torch's engine."},
     {"restore", restore, METH_O, "restore(start): what was lent is the nodes' again, from a call on."},
     {"watch", watch, METH_NOARGS, "watch(): remembers the hooks that there are."},
-    {"changed", changed, METH_O, "changed(start) -> bool: hooks since watch(), or what calls from there on have saved."},
+    {"changed", changed, METH_O,
+     "changed(start) -> bool: hooks since watch(), or what calls from there on have saved."},
     {nullptr, nullptr, 0, nullptr}};
 
 PyObject* set_inner_hook_type(PyObject*, PyObject* type) {
@@ -431,7 +434,7 @@ PyObject* set_inner_hook_type(PyObject*, PyObject* type) {
 }
 
 PyMethodDef functions[] = {{"walk", method(make), METH_FASTCALL,
-                            "walk(roots, gradients, inputs, retain_graph, accumulate) -> Walk: what a backward would do."},
+                            "walk(roots, gradients, inputs, retain_graph, accumulate) -> Walk: what would be done."},
                            {"set_inner_hook_type", set_inner_hook_type, METH_O,
                             "set_inner_hook_type(type): how hooks inside compiled functions are shown."},
                            {nullptr, nullptr, 0, nullptr}};
