@@ -233,8 +233,8 @@ Owned new_node_function(PyObject* walk, uint32_t index);
 
 CallKind kind_of(Node& node);
 
-// The node's saved tensors are only those of the inputs from now on, where these are used at this call or later: each has
-// the number of the last call that does. And are the node's again.
+// The node's saved tensors are only those of the inputs from now on, where these are used at this call or later: each
+// has the number of the last call that does. And are the node's again.
 void lend_saved(const Walk& walk, uint32_t index, const std::vector<int64_t>& last_uses);
 void restore_saved(const Walk& walk, const Call& call);
 
