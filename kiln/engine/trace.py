@@ -82,10 +82,10 @@ class Tracer:
         return Traced(module, self.sizes.picks, self.sizes.check(), self.stops, self.last_uses())
 
     def last_uses(self) -> list[int]:
-        """The last call whose operations read an input, for each; -1 where none does."""
+        """The last call whose operations read an input, for each; -1 where none does, beyond all if it is a result."""
         places = {slot: node for (name, slot), node in self.recorder.items.items() if name == "inputs"}
         return [
-            max((user.meta["call"] for user in places[slot].users), default=-1) if slot in places else -1
+            max((user.meta.get("call", len(self.calls)) for user in places[slot].users), default=-1) if slot in places else -1
             for slot in range(len(self.tensors))
         ]
 
