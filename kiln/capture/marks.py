@@ -84,6 +84,11 @@ def foresee(trace: Trace, function: Any, args: tuple, reason: str) -> BaseExcept
     return trace.fail(reason, instead=None if raised is None else raised(*known))
 
 
+def is_marked(function: object) -> bool:
+    """Whether it runs as it is, where it runs: there is nothing inside for a graph."""
+    return any(hasattr(function, mark) for mark in (DEFERRED, LEAF, FORESEEN))
+
+
 def is_deferred(function: object) -> bool:
     return getattr(function, DEFERRED, False) is True
 

@@ -17,6 +17,7 @@ from torch.utils.hooks import BackwardHook
 from .. import _native
 from .calls import SKIPPED_MODULES, TRANSPARENT
 from .frame import COROUTINE_FLAGS, GENERATOR_FLAG
+from .marks import is_marked
 from .module_hooks import OF_GRAPHS
 from .source import lookup
 from .trace import Options
@@ -127,7 +128,7 @@ def is_nested(code: types.CodeType, outer: types.CodeType | None) -> bool:
 
 def worth_compiling(function: types.FunctionType) -> bool:
     module = function.__module__ or ""
-    if getattr(function, "_kiln_disabled", False) or function.__code__ in TRANSPARENT:
+    if getattr(function, "_kiln_disabled", False) or function.__code__ in TRANSPARENT or is_marked(function):
         return False
     if function.__code__ in CALLING_BACK or function.__code__ in OF_GRAPHS:
         return True
