@@ -85,7 +85,9 @@ class Tracer:
         """The last call whose operations read an input, for each; -1 where none does, beyond all if it is a result."""
         places = {slot: node for (name, slot), node in self.recorder.items.items() if name == "inputs"}
         return [
-            max((user.meta.get("call", len(self.calls)) for user in places[slot].users), default=-1) if slot in places else -1
+            max((user.meta.get("call", len(self.calls)) for user in places[slot].users), default=-1)
+            if slot in places
+            else -1
             for slot in range(len(self.tensors))
         ]
 
