@@ -11,7 +11,6 @@ import kiln
 HISTORY = "a backward through what was computed outside the compiled function"
 EFFECTS = "a checkpointed function that changes Python objects would do so again in the backward"
 VALUE = "a number that is read from a tensor"
-PACKED = "unpack hooks are Python between graphs"
 FORWARD = {
     "saved_tensor_hook_counts": HISTORY,
     "selective_checkpoint": HISTORY,
@@ -23,13 +22,7 @@ FORWARD = {
     "checkpoint_with_reentry": EFFECTS,
     "distributed_data_parallel": "the reducer is a C++ object with a log of its own",
 }
-BACKWARD = {
-    "saved_tensor_hooks_around": PACKED,
-    "save_on_cpu": PACKED,
-    "checkpoint_with_dropout": PACKED,
-    "checkpoint_around": PACKED,
-    "custom_function_with_side_effects": VALUE,
-}
+BACKWARD = {"custom_function_with_side_effects": VALUE}
 SEVERAL_GRAPHS = {"fullgraph": FORWARD, "whole": FORWARD | BACKWARD}
 
 
