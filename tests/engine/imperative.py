@@ -101,7 +101,7 @@ def table() -> str:
         "",
         "✓: as in eager. –: `kiln.exc.Unsupported`, under `fullgraph=True` only: more than one graph is needed, or",
         "plain Python between graphs. The last column has the backward pass in one graph too, unless the engine leaves",
-        "it to torch's own (double backward, anomaly mode, saved tensors that hooks unpack), which is right by definition.",
+        "it to torch's own (double backward, anomaly mode, saved tensors that hooks unpack).",
         "",
         "| program | eager | " + " | ".join(title for title, *_ in WAYS.values()) + " |",
         "| --- | --- | " + " | ".join("---" for _ in WAYS) + " |",

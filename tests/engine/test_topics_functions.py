@@ -551,7 +551,7 @@ def a_context_cycle_is_collected():
         return weakref.ref(thing)
 
     alive = run()
-    gc.collect()
+    gc.collect(1)
     return alive() is None
 
 

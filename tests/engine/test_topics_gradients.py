@@ -226,10 +226,10 @@ def a_model_freed_before_backward():
     loss = model(x).sum()
     alive = weakref.ref(model[0].weight)
     del model
-    gc.collect()
+    gc.collect(1)
     loss.backward()
     del loss
-    gc.collect()
+    gc.collect(1)
     return x.grad, alive() is None
 
 

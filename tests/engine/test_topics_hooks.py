@@ -270,7 +270,7 @@ def hook_closures_do_not_leak():
         return weakref.ref(thing)
 
     alive = run()
-    gc.collect()
+    gc.collect(1)
     return alive() is None
 
 
@@ -289,7 +289,7 @@ def a_hook_cycle_is_collected():
         return weakref.ref(thing)
 
     alive = run()
-    gc.collect()
+    gc.collect(1)
     return alive() is None
 
 
