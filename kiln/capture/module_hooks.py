@@ -25,7 +25,11 @@ from .values import Kind, Record, mapping_items, words
 
 _CALLS = (torch.nn.Module._wrapped_call_impl.__code__, torch.nn.Module._call_impl.__code__)
 _INSIDE = [getattr(code, "co_consts", ()) for code in _CALLS if isinstance(code, types.CodeType)]
-_OF_GRAPHS = (torch.fx.graph_module._WrappedCall.__call__.__code__, *torch.fx.GraphModule.recompile.__code__.co_consts)
+_MAKING = getattr(torch.fx.GraphModule.recompile, "__code__", None)
+_OF_GRAPHS = (
+    getattr(torch.fx.graph_module._WrappedCall.__call__, "__code__", None),
+    *getattr(_MAKING, "co_consts", ()),
+)
 OF_GRAPHS = frozenset(code for code in _OF_GRAPHS if isinstance(code, types.CodeType))  # calls of graph modules
 _PARTS = [part for parts in _INSIDE for part in parts if isinstance(part, types.CodeType)]
 PASSING_ON = OF_GRAPHS.union(_CALLS, _PARTS)

@@ -107,17 +107,24 @@ def test_what_has_no_program():
     def whole_tuple(graph, x):
         return [graph.call_function(aten.max.dim, (x, 0))]
 
+    def inside(graph, x):
+        return [graph.call_function(operator.getitem, (x, slice(0, graph.call_function(aten.sym_size.int, (x, 0)))))]
+
+    for write in (whole_tuple, inside):
+        assert graph_of(write, 1)[1] is None
+
+
+def test_functions_with_keywords_and_methods():
     def keywords(graph, x):
         return [graph.call_function(torch.sum, (x,), {"dim": 0})]
 
     def method(graph, x):
         return [graph.call_method("sum", (x,))]
 
-    def inside(graph, x):
-        return [graph.call_function(operator.getitem, (x, slice(0, graph.call_function(aten.sym_size.int, (x, 0)))))]
-
-    for write in (whole_tuple, keywords, method, inside):
-        assert graph_of(write, 1)[1] is None
+    x = torch.randn(3, 3)
+    for write in (keywords, method):
+        module, program = graph_of(write, 1)
+        assert torch.equal(program([x])[0], module(x)[0])
 
 
 def test_values_die_at_their_last_use():
