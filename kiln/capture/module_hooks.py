@@ -24,15 +24,18 @@ from .trace import Trace
 from .values import Kind, Record, mapping_items, words
 
 _CALLS = (torch.nn.Module._wrapped_call_impl.__code__, torch.nn.Module._call_impl.__code__)
-_INSIDE = [getattr(code, "co_consts", ()) for code in _CALLS if isinstance(code, types.CodeType)]
 _MAKING = getattr(torch.fx.GraphModule.recompile, "__code__", None)
-_OF_GRAPHS = (
-    getattr(torch.fx.graph_module._WrappedCall.__call__, "__code__", None),
-    *getattr(_MAKING, "co_consts", ()),
-)
+
+
+def _parts(*codes: object) -> list[types.CodeType]:
+    """The functions defined inside others; none where torch is a stand-in."""
+    insides = [code.co_consts for code in codes if isinstance(code, types.CodeType)]
+    return [part for inside in insides for part in inside if isinstance(part, types.CodeType)]
+
+
+_OF_GRAPHS = (getattr(torch.fx.graph_module._WrappedCall.__call__, "__code__", None), *_parts(_MAKING))
 OF_GRAPHS = frozenset(code for code in _OF_GRAPHS if isinstance(code, types.CodeType))  # calls of graph modules
-_PARTS = [part for parts in _INSIDE for part in parts if isinstance(part, types.CodeType)]
-PASSING_ON = OF_GRAPHS.union(_CALLS, _PARTS)
+PASSING_ON = OF_GRAPHS.union(_CALLS, _parts(*_CALLS))
 """How modules are called, with hooks or without: nothing but calls of what is the user's."""
 
 _COLLECTING = (torch.nn.Module._get_backward_hooks.__code__, torch.nn.Module._get_backward_pre_hooks.__code__)
