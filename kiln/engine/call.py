@@ -116,9 +116,8 @@ def run(entry: Entry, walk: Any, keep_graph: bool, departure: Departure | None) 
     compiled = entry.compiled
     try:
         results = _native.run_in_engine(lambda: compiled(*emptied(box)))
-    except (Foreseen, Unsupported):  # before anything ran: what was lent is still there, in the frames left
-        if not keep_graph:
-            walk.restore(0)
+    except (Foreseen, Unsupported):
+        put_back(walk, keep_graph)
         raise
     except BaseException:
         let_go(walk, keep_graph)
@@ -126,6 +125,18 @@ def run(entry: Entry, walk: Any, keep_graph: bool, departure: Departure | None) 
     entry.ran = True
     let_go(walk, keep_graph)
     return results
+
+
+def put_back(walk: Any, keep_graph: bool) -> None:
+    """After an error before anything ran: what was lent is still there, in the frames that were left.
+
+    Unless it is an error of another function, which a hook called: then it was in the middle of the pass.
+    """
+    if not keep_graph:
+        try:
+            walk.restore(0)
+        except RuntimeError:
+            let_go(walk, keep_graph)
 
 
 def let_go(walk: Any, keep_graph: bool) -> None:

@@ -101,7 +101,9 @@ class Tracer:
                 values[place] = self.call_user(runtime.call_tensor_hook, slot, values[place])
             self.stay(call, "tensor hooks", values, place)
         for place, slot in call.retains:
-            self.emit(runtime.retain_grad, (self.hook(slot), self.node(values[place])))
+            # A copy: it is retained as it is now, whatever hooks do to it before captured code comes to retain it.
+            retained = None if values[place] is None else values[place].clone()
+            self.emit(runtime.retain_grad, (self.hook(slot), self.node(retained)))
         if not call.needed:
             self.capture(call, values)
             return
@@ -323,7 +325,6 @@ KINDS: dict[str, Callable[[Tracer, Any, Values], Sequence[Any]]] = {
     "kiln": Tracer.apply_kiln,
 }
 
-STOPPING = {runtime.stay, runtime.stay_after, runtime.checked, runtime.call_node, runtime.call_function}
 # Nodes that, given complex numbers, raise for some values; on fake tensors they do not look.
 LOOKING = {"LinalgEigBackward0", "LinalgEighBackward0", "LinalgSvdBackward0"}
 
