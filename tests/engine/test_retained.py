@@ -18,6 +18,10 @@ def double(gradient):
     gradient.mul_(2)
 
 
+def forget(leaf):
+    leaf.grad.zero_()
+
+
 def retained_before_a_hook_on_the_node(block):
     a = torch.tensor([1.0, 2.0], requires_grad=True)
     b = a * 3
@@ -44,7 +48,7 @@ def one_gradient_for_two(block):
     c = a + b
     c.retain_grad()
     a.register_hook(lambda gradient: gradient * 5)
-    b.register_post_accumulate_grad_hook(lambda leaf: leaf.grad.zero_())
+    b.register_post_accumulate_grad_hook(forget)
     with block:
         (c * c).sum().backward()
     return [a.grad, b.grad, c.grad]
