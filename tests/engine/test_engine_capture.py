@@ -3,10 +3,11 @@
 Each module is compared with itself, run as it is.
 """
 
-from __future__ import logging
+from __future__ import annotations
 
 import dis
 import functools
+import logging
 import operator
 import weakref
 from collections.abc import Callable
