@@ -23,6 +23,12 @@ struct Refused {
   std::string reason;
 };
 
+// A mistake of the caller's. With the GIL held.
+[[noreturn]] inline void fail(PyObject* kind, const std::string& what) {
+  PyErr_SetString(kind, what.c_str());
+  raise();
+}
+
 // Bytes to compare: whatever is written says itself where it ends.
 class KeyBytes {
  public:
@@ -237,6 +243,9 @@ CallKind kind_of(Node& node);
 // has the number of the last call that does. And are the node's again.
 void lend_saved(const Walk& walk, uint32_t index, const std::vector<int64_t>& last_uses);
 void restore_saved(const Walk& walk, const Call& call);
+
+// The call of a node; an IndexError where there is none.
+const Call& call_at(const Walk& walk, size_t index);
 
 // What Walk.apply does. Null for saved and sizes leaves those as they are.
 variable_list apply_call(const Walk& walk, uint32_t index, variable_list gradients, const variable_list* saved,

@@ -164,14 +164,24 @@ size_t first_size_of(const Call& call, uint32_t input) {
   return place;
 }
 
+const Call& call_at(const Walk& walk, size_t index) {
+  if (index == 0 || index >= walk.calls.size()) {
+    fail(PyExc_IndexError, "the walk has no call " + std::to_string(index) + " of a node");
+  }
+  return walk.calls[index];
+}
+
 variable_list apply_call(const Walk& walk, uint32_t index, variable_list gradients, const variable_list* saved,
                          const std::vector<c10::SymInt>* sizes) {
-  TORCH_CHECK_INDEX(index > 0 && index < walk.calls.size(), "the walk has no call ", index, " of a node");
-  const Call& call = walk.calls[index];
-  TORCH_CHECK_VALUE(call.known || !saved, "what this node keeps cannot be replaced");
-  TORCH_CHECK_VALUE(!saved || saved->size() == call.saved.count, call.saved.count, " saved tensors expected, not ",
-                    saved ? saved->size() : 0);
-  TORCH_CHECK_VALUE(!sizes || sizes->size() == walk.sizes.size(), walk.sizes.size(), " sizes expected");
+  const Call& call = call_at(walk, index);
+  if (saved && !call.known) fail(PyExc_ValueError, "what this node keeps cannot be replaced");
+  if (saved && saved->size() != call.saved.count) {
+    fail(PyExc_ValueError, std::to_string(call.saved.count) + " saved tensors expected, not " +
+                               std::to_string(saved->size()));
+  }
+  if (sizes && sizes->size() != walk.sizes.size()) {
+    fail(PyExc_ValueError, std::to_string(walk.sizes.size()) + " sizes expected");
+  }
   gradients.resize(call.node->num_inputs());
   Exchange exchange(walk, call, saved, call.known ? sizes : nullptr);
   Masked masked(walk, call);

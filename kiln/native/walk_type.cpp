@@ -211,8 +211,7 @@ PyObject* hooks_now(PyObject* self, PyObject* index) {
   if (PyErr_Occurred()) return nullptr;
   try {
     const Walk& walk = walk_of(self);
-    TORCH_CHECK_INDEX(place > 0 && place < walk.calls.size(), "the walk has no call ", place, " of a node");
-    const Call& call = walk.calls[place];
+    const Call& call = call_at(walk, place);
     Walk found;
     found.is_partial = walk.is_partial;
     Call copy = call;
@@ -300,8 +299,7 @@ edge_list edges_of(const Walk& walk, PyObject* places) {
   for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(items.get()); ++i) {
     unsigned index, number;
     if (!PyArg_ParseTuple(PySequence_Fast_GET_ITEM(items.get(), i), "II", &index, &number)) raise();
-    TORCH_CHECK_INDEX(index > 0 && index < walk.calls.size(), "the walk has no call ", index, " of a node");
-    edges.emplace_back(walk.calls[index].node, number);
+    edges.emplace_back(call_at(walk, index).node, number);
   }
   return edges;
 }
@@ -325,7 +323,9 @@ PyObject* finish(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
     if (keep < 0 || accumulate < 0) return nullptr;
     edge_list roots = edges_of(walk_of(self), arguments[0]);
     variable_list gradients = tensors_of(arguments[1]);
-    TORCH_CHECK_VALUE(!roots.empty() && roots.size() == gradients.size(), "as many gradients as edges are needed");
+    if (roots.empty() || roots.size() != gradients.size()) {
+      fail(PyExc_ValueError, "as many gradients as edges are needed");
+    }
     edge_list outputs = outputs_of(arguments[2], accumulate);
     NodePointer rest = make_node<Rest>(std::move(roots), std::move(gradients));
     at::Tensor start = at::zeros({});
@@ -357,7 +357,9 @@ std::vector<int64_t> last_uses_of(const Walk& walk, PyObject* lending) {
     last_uses.push_back(PyLong_AsLongLong(PySequence_Fast_GET_ITEM(items.get(), i)));
     if (PyErr_Occurred()) raise();
   }
-  TORCH_CHECK_VALUE(last_uses.size() == walk.slots.size(), walk.slots.size(), " inputs expected");
+  if (last_uses.size() != walk.slots.size()) {
+    fail(PyExc_ValueError, std::to_string(walk.slots.size()) + " inputs expected");
+  }
   return last_uses;
 }
 
