@@ -23,6 +23,14 @@ from .refusal import Refused
 MOST_COMPILERS = 16  # a cache each
 _caches: collections.OrderedDict[int, Cache] = collections.OrderedDict()
 _lock = threading.Lock()
+MOST_NESTED = 8  # passes started by one another: deeper ones are torch's, which needs fewer Python frames for each
+
+
+class Nesting(threading.local):
+    depth = 0
+
+
+_nesting = Nesting()
 
 
 def run_backward(
@@ -114,6 +122,7 @@ def run(entry: Entry, walk: Any, keep_graph: bool, departure: Departure | None) 
         # Only lent, where torch may have to do it after all.
         walk.release(entry.last_uses if entry.stops or not entry.ran else False)
     compiled = entry.compiled
+    _nesting.depth += 1
     try:
         results = _native.run_in_engine(lambda: compiled(*emptied(box)))
     except (Foreseen, Unsupported):
@@ -122,6 +131,8 @@ def run(entry: Entry, walk: Any, keep_graph: bool, departure: Departure | None) 
     except BaseException:
         let_go(walk, keep_graph)
         raise
+    finally:
+        _nesting.depth -= 1
     entry.ran = True
     let_go(walk, keep_graph)
     return results
@@ -165,6 +176,8 @@ def check_state(create_graph: bool) -> None:
         raise Refused("a transform of torch.func is active")
     if torch.is_inference_mode_enabled():
         raise Refused("inference mode")
+    if _nesting.depth >= MOST_NESTED:
+        raise Refused(f"more than {MOST_NESTED} passes inside one another")
 
 
 def state() -> tuple:
