@@ -168,7 +168,7 @@ class Tracer:
         self.emit(runtime.accumulate_grad_, (variable, self.node(values[0]), False))
         if call.accumulate_hooks:
             self.emit(runtime.call_accumulate_hooks, (variable, *[self.hook(slot) for slot in call.accumulate_hooks]))
-            self.stay(call, "after", [])
+            self.emit(runtime.stay_after, ((), *self.stop(call, "applied", values)))
         return []
 
     def apply_python(self, call: Any, values: Values) -> Values:
@@ -350,8 +350,8 @@ def set_stealing(graph: torch.fx.Graph) -> None:
     last_use: dict[int, torch.fx.Node] = {}
     for node in graph.nodes:
         memories = {memory for one in node.all_input_nodes if (memory := memory_of(one)) is not None}
-        for memory in memories:
-            last_use[memory] = node
+        if node.target not in STAYING:
+            last_use.update(dict.fromkeys(memories, node))
         if is_foreign(node):
             own = memory_of(node)
             foreign |= memories | ({own} if own is not None else set())
@@ -386,7 +386,8 @@ SEPARATE = {  # known to give memory of its own for each result
     torch.ops.aten.native_batch_norm_backward.default,
     torch.ops.aten.native_group_norm_backward.default,
 }
-KEEPS_NOTHING = {runtime.accumulate_grad_, runtime.stay, runtime.stay_after, runtime.checked}
+STAYING = {runtime.stay, runtime.stay_after, runtime.checked}
+KEEPS_NOTHING = {runtime.accumulate_grad_, *STAYING}
 
 
 def memory_of(node: torch.fx.Node) -> int | None:

@@ -111,6 +111,19 @@ def accumulate_hook_adds_a_hook_elsewhere(block):
     return [a.grad, b.grad, log]
 
 
+def accumulate_hook_adds_a_hook_and_the_node_has_hooks(block):
+    """Those after the node run, though the pass is left before them: with what was accumulated, once."""
+    a, b = leaves()
+    c = a.exp()
+    log = []
+    node = b.view_as(b).grad_fn.next_functions[0][0]
+    node.register_hook(lambda given, gradients: log.append(gradients[0].clone()))
+    b.register_post_accumulate_grad_hook(lambda leaf: log.append(2) or c.register_hook(lambda g: g * 5) and None)
+    with block:
+        (c * b).sum().backward()
+    return [a.grad, b.grad, log]
+
+
 class Moody(torch.autograd.Function):
     """Gives no gradient for its first argument, in a way that the code does not tell."""
 
@@ -166,6 +179,7 @@ PROGRAMS = [
     hook_removes_a_hook_that_is_to_run,
     hook_removes_itself,
     accumulate_hook_adds_a_hook_elsewhere,
+    accumulate_hook_adds_a_hook_and_the_node_has_hooks,
     backward_gives_none,
     gradients_of_inputs,
     pre_hook_takes_a_gradient_away,
