@@ -1,0 +1,451 @@
+"""From a functional graph of ATen operators to writes and calls.
+
+Each node becomes a `Tensor` (an expression of its elements), or a call of ATen where there is no lowering. Nothing is
+computed into memory until something needs it there: a call, a result of the graph, a reduction, a second reader of
+something that is dear. The list that comes out, in the graph's order, is what fusion starts from.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import sympy
+import torch
+import torch.fx
+
+from . import ir, views
+from .calls import Call, Opaque, View
+from .ir import Access, Buffer, Expr, Size, Write
+from .registry import LOWERINGS, NotLowered
+from .views import Tensor, is_one, same
+
+Node = torch.fx.Node
+
+# What a kernel can hold. Everything else (complex numbers, float8, quantized types …) passes through calls only.
+KERNEL_TYPES = frozenset(
+    (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8)
+    + (torch.uint8, torch.bool)
+)
+DEAR = frozenset(ir.OPERATIONS) & frozenset(
+    "pow exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan atan2 sinh cosh tanh asinh acosh atanh erf erfc "
+    "erfinv lgamma digamma sigmoid gelu_erf div floordiv truncdiv remainder fmod sqrt rsqrt".split()
+)
+CHEAP_OPERATIONS, CHEAP_LOADS = 6, 2  # of what is computed again rather than kept for a second reader
+MOST_OPERATIONS, MOST_LOADS = 160, 20  # of what one expression grows to before it is put into memory
+
+
+@dataclass
+class Lowered:
+    """A graph as a list of writes and calls. ``outputs``: `View`s, `Opaque`s, sizes and constants."""
+
+    inputs: list[Buffer | Opaque | sympy.Expr | int | None]  # None: an input that nobody reads
+    items: list[Write | Call]
+    outputs: list[Any]
+    called: dict[str, str] = field(default_factory=dict)  # nodes that were not lowered, and why
+
+
+class CannotLower(Exception):
+    """The graph as a whole cannot be lowered."""
+
+
+class Lowering:
+    """Lowers one graph."""
+
+    def __init__(self, module: torch.fx.GraphModule) -> None:
+        self.module = module
+        self.values: dict[Node, Any] = {}
+        self.items: list[Write | Call] = []
+        self.called: dict[str, str] = {}
+        self.names: dict[str, int] = {}
+        self.node: Node | None = None
+
+    def run(self) -> Lowered:
+        inputs: list[Any] = []
+        outputs: list[Any] = []
+        for node in self.module.graph.nodes:
+            self.node = node
+            if node.op == "placeholder":
+                inputs.append(self.add_input(node, len(inputs)))
+            elif node.op == "get_attr":
+                self.values[node] = self.constant(node)
+            elif node.op == "call_function":
+                self.values[node] = self.keep_if_dear(node, self.lower(node))
+            elif node.op == "output":
+                outputs = [self.output(value) for value in node.args[0]]
+            else:
+                raise CannotLower(f"{node.op} {node.target}")
+        return Lowered(inputs, self.items, outputs, self.called)
+
+    # ---- what comes in and goes out ----------------------------------------------------------------------------------
+
+    def add_input(self, node: Node, index: int) -> Any:
+        value = node.meta.get("val")
+        if isinstance(value, torch.Tensor):
+            found = self.memory(node.name, value, "input")
+            found.index = index
+            self.values[node] = found if isinstance(found, Opaque) else whole(found)
+        elif isinstance(value, (torch.SymInt, int)) and not isinstance(value, bool):
+            found = self.values[node] = size_of(value)
+        else:
+            found = self.values[node] = Opaque(node.name, index)
+        return found if node.users else None
+
+    def constant(self, node: Node) -> Any:
+        value: Any = self.module
+        for part in str(node.target).split("."):
+            value = getattr(value, part)
+        if not isinstance(value, torch.Tensor):
+            raise CannotLower(f"an attribute that is no tensor: {node.target}")
+        found = self.memory(node.name, value, "constant")
+        if isinstance(found, Opaque):
+            raise CannotLower("a constant that kernels cannot read")
+        found.tensor = value
+        return whole(found)
+
+    def output(self, value: Any) -> Any:
+        if not isinstance(value, Node):
+            return value
+        found = self.values[value]
+        if isinstance(found, Tensor):
+            return self.view(found, value.meta["val"], exact=True)
+        if isinstance(found, tuple):
+            raise CannotLower("several results as one")
+        return found
+
+    def memory(self, name: str, value: torch.Tensor, kind: str) -> Buffer | Opaque:
+        """A buffer as a (fake) tensor is laid out."""
+        if not is_plain(value):
+            return Opaque(self.name(name))
+        return Buffer(self.name(name), value.dtype, sizes_of(value.shape), sizes_of(value.stride()), kind)
+
+    def name(self, hint: str) -> str:
+        count = self.names[hint] = self.names.get(hint, 0) + 1
+        return hint if count == 1 else f"{hint}__{count}"
+
+    # ---- nodes -------------------------------------------------------------------------------------------------------
+
+    def lower(self, node: Node) -> Any:
+        target: Any = node.target
+        value = node.meta.get("val")
+        if target is operator.getitem:
+            return self.values[node.args[0]][node.args[1]]  # type: ignore[index]
+        if isinstance(value, (torch.SymInt, int, torch.SymFloat, float, torch.SymBool, bool)):
+            return self.number(node, value)
+        if type(target) is not torch._ops.OpOverload:
+            return self.call(node, "no operator of ATen")
+        if target._schema.is_mutable:
+            raise CannotLower(f"{target} changes its arguments")
+        found = self.lower_view(node, target)
+        if found is not None:
+            return found
+        rule = LOWERINGS.get(target)
+        if rule is None:
+            return self.call(node, "no lowering")
+        before = len(self.items)
+        try:
+            args, kwargs = self.arguments(node, target)
+            results = rule(self, node, *args, **kwargs)
+            check_results(results, value)
+            return results
+        except NotLowered as reason:
+            del self.items[before:]
+            return self.call(node, str(reason))
+
+    def arguments(self, node: Node, target: torch._ops.OpOverload) -> tuple[list[Any], dict[str, Any]]:
+        """All arguments as values, defaults included."""
+        args, kwargs = [], {}
+        for place, argument in enumerate(target._schema.arguments):
+            if place < len(node.args) and not argument.kwarg_only:
+                given: Any = self.value(node.args[place])
+            elif argument.name in node.kwargs:
+                given = self.value(node.kwargs[argument.name])
+            else:
+                given = argument.default_value
+            if argument.kwarg_only:
+                kwargs[argument.name] = given
+            else:
+                args.append(given)
+        return args, kwargs
+
+    def value(self, value: Any) -> Any:
+        """An argument: nodes as their values. What kernels cannot read is not lowered."""
+        if isinstance(value, Node):
+            found = self.values[value]
+            if isinstance(found, Opaque):
+                raise NotLowered(f"{found} is not in plain memory, or of a type that kernels do not have")
+            return found
+        if isinstance(value, (list, tuple)):
+            return [self.value(part) for part in value]
+        return size_of(value) if isinstance(value, torch.SymInt) else value
+
+    def number(self, node: Node, value: Any) -> Any:
+        """A number that is computed from sizes."""
+        if isinstance(value, torch.SymInt):
+            return size_of(value)
+        if isinstance(value, (int, float, bool)):
+            return value
+        raise CannotLower(f"a number that is no size: {node.target}")
+
+    # ---- views -------------------------------------------------------------------------------------------------------
+
+    def lower_view(self, node: Node, target: torch._ops.OpOverload) -> Any:
+        """A view of memory, with the strides that torch itself found; None for what is no view or not in memory."""
+        if not is_view_operator(target) or not node.args or not isinstance(node.args[0], Node):
+            return None
+        source = self.values[node.args[0]]
+        if not isinstance(source, Tensor):
+            return None
+        before, after = node.args[0].meta["val"], node.meta["val"]
+        access = source.access
+        if access is None:
+            if target in LOWERINGS:
+                return None  # the view of an expression
+            if not isinstance(after, torch.Tensor) or not is_plain(after):
+                return None
+            access = self.view(source, before).as_access()
+        elif not lies_like(access, source.shape, before):
+            return None
+        results = [
+            self.view_of(access, before, one) for one in (after if isinstance(after, (list, tuple)) else [after])
+        ]
+        if any(result is None for result in results):
+            return None
+        return tuple(results) if isinstance(after, (list, tuple)) else results[0]
+
+    def view_of(self, access: Access, before: torch.Tensor, after: torch.Tensor) -> Tensor | None:
+        if after.dtype is not before.dtype or not is_plain(after):
+            return None
+        offset = access.offset + size_of(after.storage_offset()) - size_of(before.storage_offset())
+        return Tensor(sizes_of(after.shape), ir.load(Access(access.buffer, sizes_of(after.stride()), offset)))
+
+    # ---- memory ------------------------------------------------------------------------------------------------------
+
+    def keep_if_dear(self, node: Node, value: Any) -> Any:
+        """What several read is computed once, unless that is no work; what has grown large is cut here."""
+        if isinstance(value, tuple):
+            return tuple(self.keep_if_dear(node, one) if isinstance(one, Tensor) else one for one in value)
+        if not isinstance(value, Tensor) or value.access is not None:
+            return value
+        operations, loads, dear = weight(value.expr)
+        several = len(node.users) > 1 and (dear or operations > CHEAP_OPERATIONS or loads > CHEAP_LOADS)
+        if several or operations > MOST_OPERATIONS or loads > MOST_LOADS:
+            like = node.meta.get("val")
+            return self.put(value, like if isinstance(like, torch.Tensor) else None)
+        return value
+
+    def put(self, tensor: Tensor, like: torch.Tensor | None = None) -> Tensor:
+        """The tensor computed into memory, laid out like a (fake) tensor or contiguously."""
+        strides = contiguous(tensor.shape)
+        if like is not None and is_dense(like):
+            strides = sizes_of(like.stride())
+        buffer = self.new_buffer(tensor.dtype, tensor.shape, strides)
+        self.write(Write(Access(buffer, strides, 0), tensor.shape, tensor.expr))
+        return whole(buffer)
+
+    def new_buffer(self, dtype: torch.dtype, shape: Sequence[Size], strides: Sequence[Size] | None = None) -> Buffer:
+        shape = tuple(shape)
+        hint = self.node.name if self.node is not None else "value"
+        return Buffer(
+            self.name(hint), dtype, shape, tuple(strides) if strides is not None else contiguous(shape), "made"
+        )
+
+    def write(self, write: Write) -> None:
+        write.node = self.node
+        self.items.append(write)
+
+    def in_memory(self, tensor: Tensor) -> Tensor:
+        """The tensor, computed into memory if it is not there: what can be indexed."""
+        return tensor if tensor.access is not None else self.put(tensor)
+
+    def view(self, tensor: Tensor, like: torch.Tensor, exact: bool = False) -> View:
+        """The tensor for a call or as a result: in memory, laid out as the (fake) tensor is."""
+        access = tensor.access
+        if access is None or not lies_like(access, tensor.shape, like):
+            if exact and not is_dense(like):  # strides that overlap or have holes
+                strides = sizes_of(like.stride())
+                buffer = self.new_buffer(tensor.dtype, tensor.shape, strides)
+                shape = [1 if same(stride, 0) else size for size, stride in zip(tensor.shape, strides, strict=True)]
+                small = tensor
+                for dim, size in enumerate(shape):
+                    if is_one(size):
+                        small = views.slice_(small, dim, 0, 1)
+                self.write(Write(Access(buffer, strides, 0), tuple(shape), small.expr))
+                return View(buffer, buffer.shape, strides, 0)
+            access = self.put(tensor, like).access
+        assert access is not None
+        strides = sizes_of(like.stride()) if lies_like(access, tensor.shape, like) else access.strides
+        return View(access.buffer, tensor.shape, strides, access.offset)
+
+    def reduce(self, tensor: Tensor, kind: str, dims: Sequence[int], keepdim: bool = False) -> Tensor:
+        """The tensor reduced along axes (not negative ones); `ir.REDUCTIONS` are the kinds. The type stays, but for
+        "argmax" and "argmin": reduce float16 and bfloat16 in float32, as ATen does, by casting before and after."""
+        axes = tuple(sorted(set(dims)))
+        kept = [size for dim, size in enumerate(tensor.shape) if dim not in axes]
+        dtype = torch.int64 if kind.startswith("arg") else tensor.dtype
+        buffer = self.new_buffer(dtype, kept)
+        strides = iter(buffer.strides)
+        places = tuple(0 if dim in axes else next(strides) for dim in range(tensor.rank))
+        self.write(Write(Access(buffer, places, 0), tensor.shape, tensor.expr, kind, axes))
+        found = whole(buffer)
+        for dim in axes if keepdim else ():
+            found = views.unsqueeze(found, dim)
+        return found
+
+    def reshape(self, tensor: Tensor, shape: Sequence[Size]) -> Tensor:
+        """As `views.reshape`, through memory where it must be."""
+        if any(isinstance(size, int) and size == 0 for size in tensor.shape):
+            return Tensor(tuple(shape), ir.constant(0, tensor.dtype))
+        found = views.reshape(tensor, shape)
+        if found is None:
+            found = views.reshape(self.put(tensor), shape)
+        if found is None:
+            raise NotLowered("shapes whose sizes are not known to go together")
+        return found
+
+    # ---- calls -------------------------------------------------------------------------------------------------------
+
+    def call(self, node: Node, reason: str) -> Any:
+        """Leave a node to whoever implements it, with its arguments in memory."""
+        value = node.meta.get("val")
+        args = tuple(self.for_call(arg) for arg in node.args)
+        kwargs = {name: self.for_call(arg) for name, arg in node.kwargs.items()}
+        many = isinstance(value, (list, tuple))
+        results = [self.result(node, one) for one in (value if many else [value])]
+        sealed = type(node.target) is not torch._ops.OpOverload or is_random(node.target)
+        self.items.append(Call(node, node.target, args, kwargs, results, sealed))
+        self.called[node.name] = f"{node.target}: {reason}"
+        found = tuple(whole(result) if isinstance(result, Buffer) else result for result in results)
+        return found if many else found[0]
+
+    def result(self, node: Node, value: Any) -> Buffer | Opaque | None:
+        if isinstance(value, torch.Tensor):
+            return self.memory(node.name, value, "called")
+        if has_unbacked(value):
+            raise CannotLower("a size that depends on data")
+        return None if value is None else Opaque(self.name(node.name))
+
+    def for_call(self, value: Any) -> Any:
+        if isinstance(value, Node):
+            found = self.values[value]
+            return self.view(found, value.meta["val"]) if isinstance(found, Tensor) else found
+        if isinstance(value, (list, tuple)):
+            return type(value)([self.for_call(part) for part in value]) if type(value) in (list, tuple) else value
+        if isinstance(value, dict):
+            return {key: self.for_call(part) for key, part in value.items()}
+        return size_of(value) if isinstance(value, torch.SymInt) else value
+
+
+# ---- facts about tensors ---------------------------------------------------------------------------------------------
+
+
+def whole(buffer: Buffer) -> Tensor:
+    return Tensor(buffer.shape, ir.load(Access(buffer, buffer.strides, 0)))
+
+
+def size_of(value: Any) -> Size:
+    """A size as an int or a sympy expression."""
+    if isinstance(value, int):
+        return value
+    expr = value.node.expr
+    return int(expr) if expr.is_Integer else expr
+
+
+def sizes_of(values: Sequence[Any]) -> tuple[Size, ...]:
+    return tuple(map(size_of, values))
+
+
+def contiguous(shape: Sequence[Size]) -> tuple[Size, ...]:
+    strides: list[Size] = []
+    step: Size = 1
+    for size in reversed(shape):
+        strides.append(step)
+        if not (isinstance(size, int) and size <= 1):
+            step = step * size
+    return tuple(reversed(strides))
+
+
+def is_plain(value: torch.Tensor) -> bool:
+    """Whether kernels can read and write such a tensor."""
+    return (
+        value.device.type == "cpu"
+        and value.layout is torch.strided
+        and value.dtype in KERNEL_TYPES
+        and not value.is_conj()
+        and not value.is_neg()
+        and not any(map(has_unbacked, (*value.shape, *value.stride())))
+    )
+
+
+def has_unbacked(value: Any) -> bool:
+    if not isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        return False
+    from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+
+    return bool(free_unbacked_symbols(value))
+
+
+def is_dense(value: torch.Tensor) -> bool:
+    """Whether its elements fill memory without holes and overlap."""
+    sizes, strides = sizes_of(value.shape), sizes_of(value.stride())
+    if all(isinstance(number, int) for number in (*sizes, *strides)):
+        return bool(torch._prims_common.is_non_overlapping_and_dense(value))
+    axes = [dim for dim in range(len(sizes)) if not is_one(sizes[dim])]
+    hints = [
+        int(value.stride()[dim]) if isinstance(strides[dim], int) else hint_of(value.stride()[dim]) for dim in axes
+    ]
+    expected: Size = 1
+    for _, dim in sorted(zip(hints, axes, strict=True), key=lambda pair: (pair[0], -pair[1])):
+        if not same(strides[dim], expected):
+            return False
+        expected = expected * sizes[dim]
+    return True
+
+
+def hint_of(value: Any) -> int:
+    return value if isinstance(value, int) else int(value.node.hint)
+
+
+def lies_like(access: Access, shape: Sequence[Size], like: torch.Tensor) -> bool:
+    """Whether memory has the strides that a (fake) tensor has, where they matter."""
+    strides = sizes_of(like.stride())
+    return len(strides) == len(shape) and all(
+        is_one(size) or same(a, b) for size, a, b in zip(shape, access.strides, strides, strict=True)
+    )
+
+
+def is_view_operator(target: torch._ops.OpOverload) -> bool:
+    returned = target._schema.returns
+    return bool(returned) and returned[0].alias_info is not None and not returned[0].alias_info.is_write
+
+
+def is_random(target: torch._ops.OpOverload) -> bool:
+    return torch.Tag.nondeterministic_seeded in target.tags
+
+
+def weight(expr: Expr) -> tuple[int, int, bool]:
+    """How many operations and loads an expression has, and whether any of them is dear."""
+    operations = loads = 0
+    dear = False
+    for part in ir.walk(expr):
+        if part.kind == "load":
+            loads += 1
+            dear = dear or bool(part.payload.indirect)
+        elif part.args:
+            operations += 1
+            dear = dear or part.kind in DEAR
+    return operations, loads, dear
+
+
+def check_results(results: Any, value: Any) -> None:
+    """A lowering that gives something of another shape or type than the operator is a bug; ATen gives what is right."""
+    pairs = zip(results, value, strict=False) if isinstance(results, tuple) else [(results, value)]
+    for result, expected in pairs:
+        if result is None:
+            continue
+        if result.dtype is not expected.dtype or len(result.shape) != expected.dim():
+            raise NotLowered(f"the lowering gives {result.dtype} {result.shape}, not {expected.dtype} {expected.shape}")
+        if not all(same(a, b) for a, b in zip(result.shape, sizes_of(expected.shape), strict=True)):
+            raise NotLowered(f"the lowering gives the shape {result.shape}, not {tuple(expected.shape)}")

@@ -1,0 +1,1 @@
+"""Targets: machine code for kernels, and where it is kept."""

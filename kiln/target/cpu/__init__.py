@@ -1,0 +1,1 @@
+"""The CPU: LLVM code with explicit vectors, compiled in this process through llvmlite."""
