@@ -18,12 +18,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Union
+from typing import Any
 
 import sympy
 import torch
 
-Size = Union[int, sympy.Expr]
+Size = int | sympy.Expr
 Strides = tuple[Size, ...]
 
 
@@ -84,8 +84,8 @@ OPERATIONS: dict[str, tuple[int, str]] = {
     "gelu_erf": (1, "same"),  # v * normal_cdf(v), by a formula of its own
 }
 
-# How reductions begin, by kind. "argmax" and "argmin" give the position (int64) in the reduced part of the space, counted
-# in its own order, of the first greatest or least value; NaN counts as such. "any"/"all" are for bool.
+# "argmax" and "argmin" give the position (int64) in the reduced part of the space, counted in its own order, of the
+# first greatest or least value; NaN counts as such. "any"/"all" are for bool.
 REDUCTIONS = ("sum", "prod", "max", "min", "any", "all", "argmax", "argmin")
 
 
@@ -110,8 +110,8 @@ class Expr:
 class Access:
     """Where in a buffer a load reads (or a write goes): an affine place, moved by values times strides.
 
-    Where ``mask`` (a bool expression) is false nothing is touched, and a load gives 0. Negative ``indirect`` values must
-    have been made positive before.
+    Where ``mask`` (a bool expression) is false nothing is touched, and a load gives 0. ``indirect`` values must not be
+    negative.
     """
 
     buffer: Buffer

@@ -30,8 +30,8 @@ KERNEL_TYPES = frozenset(
     + (torch.uint8, torch.bool)
 )
 DEAR = frozenset(ir.OPERATIONS) & frozenset(
-    "pow exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan atan2 sinh cosh tanh asinh acosh atanh erf erfc "
-    "erfinv lgamma digamma sigmoid gelu_erf div floordiv truncdiv remainder fmod sqrt rsqrt".split()
+    "pow exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan atan2 sinh cosh tanh asinh acosh atanh erf "
+    "erfc erfinv lgamma digamma sigmoid gelu_erf div floordiv truncdiv remainder fmod sqrt rsqrt".split()
 )
 CHEAP_OPERATIONS, CHEAP_LOADS = 6, 2  # of what is computed again rather than kept for a second reader
 MOST_OPERATIONS, MOST_LOADS = 160, 20  # of what one expression grows to before it is put into memory

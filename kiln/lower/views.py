@@ -2,8 +2,8 @@
 
 A `Tensor` is what lowering computes with: a shape, and the expression of an element. Reading a buffer as it lies is one
 load. All views but one are affine: each old position is a sum of new ones (`affine`). The one is `reshape` where it
-joins loops: that needs leaves whose strides allow it; where they do not, None is given, and lowering puts the value into
-memory first.
+joins loops: that needs leaves whose strides allow it; where they do not, None is given, and lowering puts the value
+into memory first.
 """
 
 from __future__ import annotations

@@ -1,0 +1,204 @@
+"""What a lowered graph means, computed with torch: for tests, and to find out whether lowering or code is wrong.
+
+Each expression is evaluated over its whole space at once; nothing is fused. It is slow and needs much memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import sympy
+import torch
+
+from .calls import Call, Opaque, View
+from .ir import Access, Buffer, Expr, Size, Write, walk
+from .lowering import Lowered
+
+LOW = (torch.float16, torch.bfloat16)
+
+
+def run(lowered: Lowered, inputs: Sequence[Any]) -> list[Any]:
+    """The results for these inputs."""
+    return Reference(lowered, inputs).run()
+
+
+class Reference:
+    def __init__(self, lowered: Lowered, inputs: Sequence[Any]) -> None:
+        self.lowered = lowered
+        self.memory: dict[Any, Any] = {}
+        self.symbols: dict[sympy.Symbol, int] = {}
+        for place, given in zip(lowered.inputs, inputs, strict=True):
+            if isinstance(place, Buffer):
+                self.memory[place] = given
+                for size, actual in zip((*place.shape, *place.strides), (*given.shape, *given.stride()), strict=True):
+                    if isinstance(size, sympy.Symbol):
+                        self.symbols[size] = int(actual)
+            elif isinstance(place, Opaque):
+                self.memory[place] = given
+            elif isinstance(place, sympy.Symbol):
+                self.symbols[place] = int(given)
+
+    def run(self) -> list[Any]:
+        for item in self.lowered.items:
+            if isinstance(item, Write):
+                self.write(item)
+            else:
+                self.call(item)
+        return [self.for_call(output) for output in self.lowered.outputs]
+
+    def number(self, size: Size) -> int:
+        return size if isinstance(size, int) else int(size.subs(self.symbols))
+
+    def numbers(self, sizes: Sequence[Size]) -> list[int]:
+        return [self.number(size) for size in sizes]
+
+    def tensor(self, buffer: Buffer) -> torch.Tensor:
+        if buffer.kind == "constant":
+            return buffer.tensor
+        if buffer not in self.memory:
+            made = torch.empty_strided(self.numbers(buffer.shape), self.numbers(buffer.strides), dtype=buffer.dtype)
+            self.memory[buffer] = made
+        return self.memory[buffer]
+
+    def elements(self, buffer: Buffer) -> torch.Tensor:
+        """A buffer's memory as one row, from its first element."""
+        tensor = self.tensor(buffer)
+        count = tensor.untyped_storage().nbytes() // tensor.element_size() - tensor.storage_offset()
+        return tensor.as_strided((count,), (1,), tensor.storage_offset())
+
+    # ---- expressions -------------------------------------------------------------------------------------------------
+
+    def places(self, access: Access, shape: list[int], values: dict[Expr, torch.Tensor]) -> torch.Tensor:
+        found = self.affine(access.strides, access.offset, shape)
+        for expr, stride in access.indirect:
+            found = found + values[expr] * self.number(stride)
+        return found
+
+    def affine(self, strides: Sequence[Size], offset: Size, shape: list[int]) -> torch.Tensor:
+        found = torch.full(shape, self.number(offset))
+        for axis, stride in enumerate(self.numbers(strides)):
+            along = [1] * len(shape)
+            along[axis] = shape[axis]
+            found = found + (torch.arange(shape[axis]) * stride).reshape(along)
+        return found
+
+    def evaluate(self, roots: Sequence[Expr], shape: list[int]) -> dict[Expr, torch.Tensor]:
+        values: dict[Expr, torch.Tensor] = {}
+        for expr in walk(*roots):
+            values[expr] = self.evaluate_one(expr, shape, values)
+        return values
+
+    def evaluate_one(self, expr: Expr, shape: list[int], values: dict[Expr, torch.Tensor]) -> torch.Tensor:
+        if expr.kind == "const":
+            return torch.full(shape, expr.payload, dtype=expr.dtype)
+        if expr.kind == "size":
+            return torch.full(shape, self.number(expr.payload), dtype=expr.dtype)
+        if expr.kind == "iota":
+            return self.affine(*expr.payload, shape)
+        if expr.kind == "load":
+            return self.load(expr.payload, shape, values)
+        args = [values[arg] for arg in expr.args]
+        if expr.kind in ("cast", "bitcast"):
+            return args[0].to(expr.dtype) if expr.kind == "cast" else args[0].view(expr.dtype)
+        if expr.dtype in LOW and expr.kind != "where":
+            return FUNCTIONS[expr.kind](*(arg.float() for arg in args)).to(expr.dtype)
+        return FUNCTIONS[expr.kind](*args).to(expr.dtype)
+
+    def load(self, access: Access, shape: list[int], values: dict[Expr, torch.Tensor]) -> torch.Tensor:
+        elements = self.elements(access.buffer)
+        places = self.places(access, shape, values)
+        if access.mask is not None:
+            mask = values[access.mask]
+            found = (
+                elements[torch.where(mask, places, 0)] if elements.numel() else torch.zeros(shape, dtype=elements.dtype)
+            )
+            return torch.where(mask, found, torch.zeros((), dtype=found.dtype))
+        if places.numel() and (int(places.min()) < 0 or int(places.max()) >= elements.numel()):
+            raise IndexError(f"{access.buffer}: a load outside of it")
+        return elements[places]
+
+    # ---- items -------------------------------------------------------------------------------------------------------
+
+    def write(self, write: Write) -> None:
+        shape = self.numbers(write.shape)
+        elements = self.elements(write.buffer)
+        values = self.evaluate([write.value, *write.target.parts], shape)
+        value, places = values[write.value], self.places(write.target, shape, values)
+        if write.reduce is not None:
+            kept = [slice(0, 1) if axis in write.axes else slice(None) for axis in range(len(shape))]
+            shape = [1 if axis in write.axes else size for axis, size in enumerate(shape)]
+            places = self.affine(write.target.strides, write.target.offset, shape)[tuple(kept)]
+            value = reduce(write.reduce, value, write.axes).reshape(places.shape)
+        if write.target.mask is not None:
+            places, value = places[values[write.target.mask]], value[values[write.target.mask]]
+        places, value = places.reshape(-1), value.reshape(-1)
+        if write.accumulate is None:
+            elements[places] = value
+        elif write.accumulate == "add":
+            elements.index_put_((places,), value, accumulate=True)
+        else:
+            kind = {"mul": "prod", "max": "amax", "min": "amin"}[write.accumulate]
+            elements.scatter_reduce_(0, places, value, kind)
+
+    def call(self, call: Call) -> None:
+        args, kwargs = self.for_call(call.args), self.for_call(call.kwargs)
+        found = call.target(*args, **kwargs)
+        results = found if isinstance(found, (list, tuple)) else [found]
+        for place, result in zip(call.results, results, strict=True):
+            if isinstance(place, Buffer):
+                sizes, strides = self.numbers(place.shape), self.numbers(place.strides)
+                kept = torch.empty_strided(sizes, strides, dtype=place.dtype)
+                self.memory[place] = kept.copy_(result)
+            elif place is not None:
+                self.memory[place] = result
+
+    def for_call(self, value: Any) -> Any:
+        if isinstance(value, View):
+            base = self.tensor(value.buffer)
+            offset = base.storage_offset() + self.number(value.offset)
+            return base.as_strided(self.numbers(value.shape), self.numbers(value.strides), offset)
+        if isinstance(value, Opaque):
+            return self.memory[value]
+        if isinstance(value, sympy.Expr):
+            return self.number(value)
+        if isinstance(value, (list, tuple)):
+            return type(value)([self.for_call(part) for part in value]) if type(value) in (list, tuple) else value
+        if isinstance(value, dict):
+            return {key: self.for_call(part) for key, part in value.items()}
+        return value
+
+
+def reduce(kind: str, value: torch.Tensor, axes: Sequence[int]) -> torch.Tensor:
+    kept = [axis for axis in range(value.dim()) if axis not in axes]
+    rows = value.permute(*kept, *axes).reshape([value.shape[axis] for axis in kept] + [-1])
+    if kind in ("sum", "prod"):
+        return getattr(torch, kind)(rows, -1, dtype=value.dtype)
+    if kind in ("any", "all"):
+        return getattr(torch, kind)(rows, -1)
+    if kind in ("max", "min"):
+        return getattr(torch, f"a{kind}")(rows, -1)
+    return getattr(torch, kind)(rows, -1)
+
+
+FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
+    "and": torch.bitwise_and,
+    "or": torch.bitwise_or,
+    "xor": torch.bitwise_xor,
+    "not": torch.bitwise_not,
+    "shl": torch.bitwise_left_shift,
+    "shr": torch.bitwise_right_shift,
+    "floordiv": lambda a, b: torch.div(a, b, rounding_mode="floor"),
+    "truncdiv": lambda a, b: torch.div(a, b, rounding_mode="trunc"),
+    "fma": lambda a, b, c: torch.addcmul(c, a, b),
+    "gelu_erf": torch.nn.functional.gelu,
+    **{
+        name: getattr(torch, name)
+        for name in (
+            "add sub mul div remainder fmod pow maximum minimum atan2 copysign nextafter hypot eq ne lt le gt ge neg abs "
+            "sign relu sqrt rsqrt reciprocal square exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh "
+            "cosh tanh asinh acosh atanh erf erfc erfinv lgamma digamma sigmoid floor ceil trunc round isnan isinf signbit "
+            "where"
+        ).split()
+    },
+}
