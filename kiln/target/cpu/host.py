@@ -1,0 +1,55 @@
+"""The machine we are on, told apart from others without LLVM: what code may be made for it, what the cache goes by."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import platform
+
+# What tells one kind of CPU from another: two that agree in all of it run the same code.
+TELLING = ("vendor_id", "cpu family", "model", "model name", "stepping", "flags", "Features", "CPU part")
+
+
+@functools.cache
+def description() -> dict[str, str]:
+    """What the system tells about the first CPU; little where it tells nothing."""
+    found = {"machine": platform.machine(), "system": platform.system()}
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+            for line in file:
+                name, _, value = line.partition(":")
+                if not name.strip():
+                    break  # the next CPU
+                if name.strip() in TELLING:
+                    found[name.strip()] = value.strip()
+    except OSError:
+        found["processor"] = platform.processor()
+    return found
+
+
+def flags() -> frozenset[str]:
+    """What the CPU can do, by the system's names: avx2, avx512f, fma …"""
+    found = description()
+    return frozenset(found.get("flags", found.get("Features", "")).split())
+
+
+@functools.cache
+def identity() -> str:
+    """The kind of CPU and the version of LLVM, as text."""
+    parts = [f"{name}={value}" for name, value in sorted(description().items())]
+    return "\n".join([*parts, f"llvmlite={llvm_version()}"])
+
+
+def llvm_version() -> str:
+    """The version of llvmlite, which has LLVM within, without importing it: its file of versions as it is."""
+    spec = importlib.util.find_spec("llvmlite")
+    if spec is None or spec.origin is None:
+        return "none"
+    try:
+        with open(os.path.join(os.path.dirname(spec.origin), "_version.py"), encoding="utf-8") as file:
+            return file.read()
+    except OSError:
+        import llvmlite
+
+        return str(llvmlite.__version__)

@@ -1,0 +1,230 @@
+"""LLVM text to code in this process: compiled for the CPU that we are on, linked, and freed when nobody uses it.
+
+LLVM is imported when something is compiled for the first time; code that comes from the cache (`load_object`) does
+without. No passes run: kernels are written as they are to be, and LLVM selects instructions and registers. Kernels run
+on torch's own threads: the functions of OpenMP that they call are those of the library that torch has loaded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import os
+import queue
+import threading
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+
+from kiln.exc import KilnError
+
+from . import elf
+
+LEVEL = 1  # of code generation
+
+
+class CompileError(KilnError):
+    """LLVM text that LLVM does not take, or a name that is nowhere: a bug of who wrote it."""
+
+
+class Module:
+    """Functions in memory. The memory goes when the module does, so whoever calls them keeps it."""
+
+    def __init__(self, object_code: bytes) -> None:
+        self.object_code = object_code
+        self.image = elf.load(object_code, address_of)
+
+    def address(self, name: str) -> int:
+        """Where a function begins."""
+        try:
+            return self.image.addresses[name]
+        except KeyError:
+            raise CompileError(f"the module has no function {name}") from None
+
+    @property
+    def names(self) -> list[str]:
+        return list(self.image.addresses)
+
+
+def compile_module(text: str) -> Module:
+    """The functions of an LLVM module, ready to be called."""
+    return Module(compile_object(text))
+
+
+def compile_modules(texts: Iterable[str]) -> list[Module]:
+    """The same for several modules, on two threads (see `compile_objects`)."""
+    return [Module(code) for code in compile_objects(texts)]
+
+
+def load_object(object_code: bytes) -> Module:
+    """The functions of a module that was compiled before, on such a machine."""
+    return Module(object_code)
+
+
+# ---- compiling -------------------------------------------------------------------------------------------------------
+
+
+def compile_object(text: str) -> bytes:
+    """Object code of an LLVM module."""
+    with borrowed() as compiler:
+        return compiler.compile(text)
+
+
+def compile_objects(texts: Iterable[str]) -> list[bytes]:
+    """Object code of several modules, on two threads.
+
+    LLVM works without Python's lock, so a generator's texts are compiled while it makes the next ones.
+    """
+    crew = Crew()
+    helper = threading.Thread(target=crew.work, name="kiln-compile", daemon=True)
+    helpers = [helper]
+    try:
+        helper.start()
+    except RuntimeError:  # no more threads: this one does it all
+        helpers.clear()
+    count = 0
+    try:
+        for text in texts:
+            crew.queue.put((count, text))
+            count += 1
+    except BaseException as error:
+        crew.errors.append(error)
+    for _ in (crew, *helpers):
+        crew.queue.put(None)
+    crew.work()
+    for helper in helpers:
+        helper.join()
+    if crew.errors:
+        raise crew.errors[0]
+    return [crew.found[number] for number in range(count)]
+
+
+class Crew:
+    """Texts that wait, and what became of them. Each worker takes the next one until it takes None."""
+
+    def __init__(self) -> None:
+        self.queue: queue.SimpleQueue[tuple[int, str] | None] = queue.SimpleQueue()
+        self.found: dict[int, bytes] = {}
+        self.errors: list[BaseException] = []
+
+    def work(self) -> None:
+        while (item := self.queue.get()) is not None:
+            if self.errors:
+                continue
+            try:
+                self.found[item[0]] = compile_object(item[1])
+            except BaseException as error:  # raised by who asked
+                self.errors.append(error)
+
+
+class Compiler:
+    """LLVM, set up for this CPU; for one thread at a time."""
+
+    def __init__(self) -> None:
+        self.llvm = llvm()
+        target = self.llvm.Target.from_default_triple()
+        name, features = host_target()
+        self.machine = target.create_target_machine(
+            cpu=name, features=features, opt=LEVEL, reloc="pic", codemodel="small"
+        )
+
+    def compile(self, text: str, assembly: bool = False) -> bytes:
+        """Object code, or assembly for people to read."""
+        with self.llvm.create_context() as context:
+            try:
+                with self.llvm.parse_assembly(text, context) as module:
+                    module.verify()
+                    return self.emit(module, assembly)
+            except RuntimeError as error:
+                raise CompileError(f"LLVM refuses a kernel: {error}") from error
+
+    def emit(self, module: Any, assembly: bool) -> bytes:
+        """As `machine.emit_object`, but without llvmlite's lock, which would let one thread in at a time."""
+        ffi = self.llvm.ffi
+        with ffi.OutputString() as message:
+            buffer = unlocked(ffi, "LLVMPY_TargetMachineEmitToMemory")(self.machine, module, int(not assembly), message)
+            if not buffer:
+                raise CompileError(f"LLVM cannot compile a kernel: {message}")
+        try:
+            return ctypes.string_at(ffi.lib.LLVMPY_GetBufferStart(buffer), ffi.lib.LLVMPY_GetBufferSize(buffer))
+        finally:
+            ffi.lib.LLVMPY_DisposeMemoryBuffer(buffer)
+
+
+def unlocked(ffi: Any, name: str) -> Any:
+    function = getattr(ffi.lib, name)
+    return getattr(function, "_cfn", function)
+
+
+_idle: deque[Compiler] = deque(maxlen=4)
+_setting_up = threading.Lock()
+
+
+@contextlib.contextmanager
+def borrowed() -> Any:
+    """A compiler that nobody else uses meanwhile."""
+    try:
+        compiler = _idle.pop()
+    except IndexError:
+        compiler = Compiler()
+    yield compiler
+    _idle.append(compiler)  # not after an error
+
+
+def llvm() -> Any:
+    """llvmlite's bindings, with this machine's own target set up."""
+    with _setting_up:
+        return _llvm()
+
+
+@functools.cache
+def _llvm() -> Any:
+    try:
+        from llvmlite import binding
+    except ImportError as error:
+        raise CompileError(f"llvmlite is needed to compile kernels, and cannot be imported: {error}") from error
+    binding.initialize_native_target()
+    binding.initialize_native_asmprinter()
+    return binding
+
+
+@functools.cache
+def host_target() -> tuple[str, str]:
+    """This CPU's name and what it can do, in LLVM's words."""
+    return llvm().get_host_cpu_name(), llvm().get_host_cpu_features().flatten()
+
+
+def assembly(text: str) -> str:
+    """What becomes of an LLVM module, for people."""
+    with borrowed() as compiler:
+        return compiler.compile(text, assembly=True).decode()
+
+
+# ---- what kernels call -----------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def torch_library() -> ctypes.CDLL:
+    """torch's library, which is loaded: names are found in what it was linked with, its own OpenMP first of all."""
+    names: Sequence[str] = ("libtorch_cpu.so", "libtorch_cpu.dylib")
+    folder = os.path.join(os.path.dirname(torch.__file__), "lib")
+    for name in names:
+        path = os.path.join(folder, name)
+        if os.path.exists(path):
+            return ctypes.CDLL(path)
+    return ctypes.CDLL(None)
+
+
+@functools.cache
+def address_of(name: str) -> int:
+    """Where a function of OpenMP, the C library or its mathematics is."""
+    try:
+        found = ctypes.cast(getattr(torch_library(), name), ctypes.c_void_p).value
+    except AttributeError:
+        found = None
+    if found is None:
+        raise CompileError(f"a kernel calls {name}, which is nowhere to be found")
+    return found
