@@ -18,6 +18,7 @@ import torch.fx
 
 from . import ir, views
 from .calls import Call, Opaque, View
+from .checks import Checks
 from .ir import Access, Buffer, Expr, Size, Write
 from .registry import LOWERINGS, NotLowered
 from .views import Tensor, is_one, same
@@ -58,6 +59,7 @@ class Lowering:
         self.module = module
         self.values: dict[Node, Any] = {}
         self.items: list[Write | Call] = []
+        self.checks = Checks()
         self.called: dict[str, str] = {}
         self.names: dict[str, int] = {}
         self.node: Node | None = None
@@ -75,6 +77,8 @@ class Lowering:
                 self.values[node] = self.keep_if_dear(node, self.lower(node))
             elif node.op == "output":
                 outputs = [self.output(value) for value in node.args[0]]
+                if (check := self.checks.call(node)) is not None:
+                    self.items.append(check)
             else:
                 raise CannotLower(f"{node.op} {node.target}")
         return Lowered(inputs, self.items, outputs, self.called)
@@ -144,7 +148,7 @@ class Lowering:
         rule = LOWERINGS.get(target)
         if rule is None:
             return self.call(node, "no lowering")
-        before = len(self.items)
+        before, checks = len(self.items), len(self.checks.sizes)
         try:
             args, kwargs = self.arguments(node, target)
             results = rule(self, node, *args, **kwargs)
@@ -152,6 +156,7 @@ class Lowering:
             return results
         except NotLowered as reason:
             del self.items[before:]
+            self.checks.keep(checks)
             return self.call(node, str(reason))
 
     def arguments(self, node: Node, target: torch._ops.OpOverload) -> tuple[list[Any], dict[str, Any]]:
@@ -402,6 +407,11 @@ def is_dense(value: torch.Tensor) -> bool:
             return False
         expected = expected * sizes[dim]
     return True
+
+
+def hint(size: Size) -> int:
+    """A size, or what stands for one that varies where only speed depends on it."""
+    return size if isinstance(size, int) else int(size.subs(dict.fromkeys(size.free_symbols, 64)))
 
 
 def hint_of(value: Any) -> int:

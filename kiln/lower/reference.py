@@ -14,19 +14,22 @@ import torch
 from .calls import Call, Opaque, View
 from .ir import Access, Buffer, Expr, Size, Write, walk
 from .lowering import Lowered
+from .schedule import Launch, Scheduled
 
 LOW = (torch.float16, torch.bfloat16)
 
 
-def run(lowered: Lowered, inputs: Sequence[Any]) -> list[Any]:
+def run(lowered: Lowered | Scheduled, inputs: Sequence[Any]) -> list[Any]:
     """The results for these inputs."""
     return Reference(lowered, inputs).run()
 
 
 class Reference:
-    def __init__(self, lowered: Lowered, inputs: Sequence[Any]) -> None:
+    def __init__(self, lowered: Lowered | Scheduled, inputs: Sequence[Any]) -> None:
         self.lowered = lowered
         self.memory: dict[Any, Any] = {}
+        self.names: dict[Buffer, Buffer] = {}  # a kernel's buffers, and those it was launched with
+        self.kernel_sizes: dict[Any, Size] = {}
         self.symbols: dict[sympy.Symbol, int] = {}
         for place, given in zip(lowered.inputs, inputs, strict=True):
             if isinstance(place, Buffer):
@@ -40,20 +43,24 @@ class Reference:
                 self.symbols[place] = int(given)
 
     def run(self) -> list[Any]:
-        for item in self.lowered.items:
+        for item in self.lowered.items if isinstance(self.lowered, Lowered) else self.lowered.steps:
             if isinstance(item, Write):
                 self.write(item)
+            elif isinstance(item, Launch):
+                self.launch(item)
             else:
                 self.call(item)
         return [self.for_call(output) for output in self.lowered.outputs]
 
     def number(self, size: Size) -> int:
+        size = self.kernel_sizes.get(size, size)
         return size if isinstance(size, int) else int(size.subs(self.symbols))
 
     def numbers(self, sizes: Sequence[Size]) -> list[int]:
         return [self.number(size) for size in sizes]
 
     def tensor(self, buffer: Buffer) -> torch.Tensor:
+        buffer = self.names.get(buffer, buffer)
         if buffer.kind == "constant":
             return buffer.tensor
         if buffer not in self.memory:
@@ -83,10 +90,15 @@ class Reference:
             found = found + (torch.arange(shape[axis]) * stride).reshape(along)
         return found
 
-    def evaluate(self, roots: Sequence[Expr], shape: list[int]) -> dict[Expr, torch.Tensor]:
+    def evaluate(
+        self, roots: Sequence[Expr], shape: list[int], results: dict[int, torch.Tensor] | None = None
+    ) -> dict[Expr, torch.Tensor]:
         values: dict[Expr, torch.Tensor] = {}
         for expr in walk(*roots):
-            values[expr] = self.evaluate_one(expr, shape, values)
+            if expr.kind == "reduced":
+                values[expr] = (results or {})[expr.payload]
+            else:
+                values[expr] = self.evaluate_one(expr, shape, values)
         return values
 
     def evaluate_one(self, expr: Expr, shape: list[int], values: dict[Expr, torch.Tensor]) -> torch.Tensor:
@@ -122,7 +134,6 @@ class Reference:
 
     def write(self, write: Write) -> None:
         shape = self.numbers(write.shape)
-        elements = self.elements(write.buffer)
         values = self.evaluate([write.value, *write.target.parts], shape)
         value, places = values[write.value], self.places(write.target, shape, values)
         if write.reduce is not None:
@@ -130,21 +141,61 @@ class Reference:
             shape = [1 if axis in write.axes else size for axis, size in enumerate(shape)]
             places = self.affine(write.target.strides, write.target.offset, shape)[tuple(kept)]
             value = reduce(write.reduce, value, write.axes).reshape(places.shape)
-        if write.target.mask is not None:
-            places, value = places[values[write.target.mask]], value[values[write.target.mask]]
+        mask = values[write.target.mask] if write.target.mask is not None else None
+        self.store(write.buffer, places, value, mask, write.accumulate)
+
+    def store(
+        self,
+        buffer: Buffer,
+        places: torch.Tensor,
+        value: torch.Tensor,
+        mask: torch.Tensor | None,
+        accumulate: str | None,
+    ) -> None:
+        elements = self.elements(buffer)
+        if mask is not None:
+            places, value = places[mask], value[mask]
         places, value = places.reshape(-1), value.reshape(-1)
-        if write.accumulate is None:
+        if accumulate is None:
             elements[places] = value
-        elif write.accumulate == "add":
+        elif accumulate == "add":
             elements.index_put_((places,), value, accumulate=True)
         else:
-            kind = {"mul": "prod", "max": "amax", "min": "amin"}[write.accumulate]
+            kind = {"mul": "prod", "max": "amax", "min": "amin"}[accumulate]
             elements.scatter_reduce_(0, places, value, kind)
+
+    def launch(self, launch: Launch) -> None:
+        """A kernel, all its loops at once."""
+        kernel = launch.kernel
+        self.names = dict(zip(kernel.buffers, launch.buffers, strict=True))
+        self.kernel_sizes = dict(zip(kernel.sizes, launch.sizes, strict=True))
+        shape = self.numbers([loop.size for loop in kernel.loops])
+        results: dict[int, torch.Tensor] = {}
+        for reduction in kernel.reductions:
+            value = self.evaluate([reduction.value], shape, results)[reduction.value]
+            found = reduce(reduction.kind, value, kernel.reduced)
+            results[reduction.number] = found.reshape([*found.shape, *(1 for _ in kernel.reduced)]).expand(shape)
+        for output in kernel.outputs:
+            space = shape
+            if not output.is_inner:
+                space = [1 if loop.is_reduced else size for size, loop in zip(shape, kernel.loops, strict=True)]
+            values = self.evaluate([output.value, *output.target.parts], shape, results)
+            places = self.places(output.target, shape, values)
+            mask = values[output.target.mask] if output.target.mask is not None else None
+            part = tuple(slice(0, size) for size in space)
+            self.store(
+                output.target.buffer,
+                places[part],
+                values[output.value][part],
+                mask[part] if mask is not None else None,
+                output.accumulate,
+            )
+        self.names, self.kernel_sizes = {}, {}
 
     def call(self, call: Call) -> None:
         args, kwargs = self.for_call(call.args), self.for_call(call.kwargs)
         found = call.target(*args, **kwargs)
-        results = found if isinstance(found, (list, tuple)) else [found]
+        results = found if isinstance(found, (list, tuple)) else [found][: len(call.results)]
         for place, result in zip(call.results, results, strict=True):
             if isinstance(place, Buffer):
                 sizes, strides = self.numbers(place.shape), self.numbers(place.strides)
@@ -195,10 +246,10 @@ FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     **{
         name: getattr(torch, name)
         for name in (
-            "add sub mul div remainder fmod pow maximum minimum atan2 copysign nextafter hypot eq ne lt le gt ge neg abs "
-            "sign relu sqrt rsqrt reciprocal square exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh "
-            "cosh tanh asinh acosh atanh erf erfc erfinv lgamma digamma sigmoid floor ceil trunc round isnan isinf signbit "
-            "where"
+            "add sub mul div remainder fmod pow maximum minimum atan2 copysign nextafter hypot eq ne lt le gt ge neg "
+            "abs sign relu sqrt rsqrt reciprocal square exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan "
+            "sinh cosh tanh asinh acosh atanh erf erfc erfinv lgamma digamma sigmoid floor ceil trunc round isnan isinf "
+            "signbit where"
         ).split()
     },
 }

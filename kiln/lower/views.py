@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
-from .ir import Access, Expr, Size, Strides, iota, load, rewrite
+from .ir import Access, Expr, Size, Strides, iota, load, op, rewrite, size_value
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,22 +55,57 @@ def map_places(expr: Expr, change: Callable[[Strides, Size], Place], known: dict
     return rewrite(expr, leaf, known)
 
 
-def affine(tensor: Tensor, shape: Sequence[Size], rows: Sequence[tuple[dict[int, Size], Size]]) -> Tensor:
+Row = tuple[dict[int, Size], Size]  # how an old position is made: {new axis: factor}, plus an offset
+
+
+def affine(tensor: Tensor, shape: Sequence[Size], rows: Sequence[Row]) -> Tensor:
     """The tensor over a new space: ``rows[d]`` is how position d was made: {new axis: factor}, plus an offset."""
     shape = tuple(shape)
+    return Tensor(shape, map_places(tensor.expr, lambda strides, offset: moved(strides, offset, len(shape), rows)))
 
-    def change(strides: Strides, offset: Size) -> Place:
-        new: list[Size] = [0] * len(shape)
-        for stride, (factors, start) in zip(strides, rows, strict=True):
-            if stride == 0 and isinstance(stride, int):
-                continue
-            for axis, factor in factors.items():
-                new[axis] = new[axis] + stride * factor
-            if start != 0:
-                offset = offset + stride * start
-        return tuple(new), offset
 
-    return Tensor(shape, map_places(tensor.expr, change))
+def moved(strides: Strides, offset: Size, rank: int, rows: Sequence[Row]) -> Place:
+    """Strides and offset in the space that the rows lead from."""
+    new: list[Size] = [0] * rank
+    for stride, (factors, start) in zip(strides, rows, strict=True):
+        if stride == 0 and isinstance(stride, int):
+            continue
+        for axis, factor in factors.items():
+            new[axis] = new[axis] + stride * factor
+        if start != 0:
+            offset = offset + stride * start
+    return tuple(new), offset
+
+
+def indexed(tensor: Tensor, shape: Sequence[Size], rows: Sequence[Row | Tensor]) -> Tensor:
+    """As `affine`, but a position may also be data: what a tensor (int64, of the new shape, within the range) says."""
+    shape = tuple(shape)
+    known = [row_of_data(row) if isinstance(row, Tensor) else row for row in rows]
+    data = {d: row.expr for d, row in enumerate(rows) if isinstance(row, Tensor) and row.expr.kind != "iota"}
+
+    def leaf(part: Expr) -> Expr:
+        if part.kind not in ("load", "iota"):
+            return part
+        strides, offset = part.payload if part.kind == "iota" else (part.payload.strides, part.payload.offset)
+        place = moved(strides, offset, len(shape), known)
+        found = tuple((expr, strides[d]) for d, expr in data.items() if strides[d] != 0)
+        if part.kind == "load":
+            access: Access = part.payload
+            return load(Access(access.buffer, *place, (*access.indirect, *found), access.mask))
+        total = iota(*place)
+        for expr, stride in found:
+            total = op("add", total, op("mul", expr, size_value(stride)))
+        return total
+
+    return Tensor(shape, rewrite(tensor.expr, leaf))
+
+
+def row_of_data(tensor: Tensor) -> Row:
+    """What is affine in data: all of it where it is nothing but positions, else nothing."""
+    if tensor.expr.kind != "iota":
+        return {}, 0
+    strides, offset = tensor.expr.payload
+    return {axis: stride for axis, stride in enumerate(strides) if stride != 0}, offset
 
 
 def permute(tensor: Tensor, dims: Sequence[int]) -> Tensor:
@@ -131,7 +166,6 @@ def flip(tensor: Tensor, dims: Sequence[int]) -> Tensor:
 
 def masked(tensor: Tensor, mask: Tensor) -> Tensor:
     """With all its loads made only where the mask (of the same shape) is true; elsewhere its value means nothing."""
-    from .ir import op
 
     def leaf(part: Expr) -> Expr:
         if part.kind != "load":
