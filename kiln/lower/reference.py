@@ -248,8 +248,8 @@ FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
         for name in (
             "add sub mul div remainder fmod pow maximum minimum atan2 copysign nextafter hypot eq ne lt le gt ge neg "
             "abs sign relu sqrt rsqrt reciprocal square exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan "
-            "sinh cosh tanh asinh acosh atanh erf erfc erfinv lgamma digamma sigmoid floor ceil trunc round isnan isinf "
-            "signbit where"
+            "sinh cosh tanh asinh acosh atanh erf erfc erfinv lgamma digamma sigmoid floor ceil trunc round isnan "
+            "isinf signbit where"
         ).split()
     },
 }

@@ -4,9 +4,10 @@
     def add(lowering, node, a, b, *, alpha=1): ...
 
 A lowering gets the `Lowering`, the node, and the operator's arguments as in the schema: tensors as `Tensor`, sizes as
-int or sympy expression, the rest as it is. Arguments not given have the schema's defaults. It returns a `Tensor` (or a tuple of them, None for results that nobody uses) of the shape and type that the node's ``meta["val"]`` has; or
-raises `NotLowered`, and the operator is called from ATen. Lowerings that are compositions of others are decompositions;
-they are in the same table.
+int or sympy expression, the rest as it is. Arguments not given have the schema's defaults. It returns a `Tensor` (or a
+tuple of them, None for results that nobody uses) of the shape and type that the node's ``meta["val"]`` has; or raises
+`NotLowered`, and the operator is called from ATen. Lowerings that are compositions of others are decompositions; they
+are in the same table.
 """
 
 from __future__ import annotations
