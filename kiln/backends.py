@@ -111,6 +111,15 @@ def aot_eager(graph_module: torch.fx.GraphModule, example_inputs: Sequence[Any])
     return compiled
 
 
+def kiln(graph_module: torch.fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
+    """Differentiate the graph ahead of time, and compile forward and backward to machine code."""
+    from .lower.backend import compile_captured_graph
+
+    compiled: Callable[..., Any] = compile_captured_graph(graph_module, example_inputs, **options)
+    return compiled
+
+
+register_backend(kiln, name="kiln")
 register_backend(eager, name="eager")
 register_backend(aot_eager, name="aot_eager")
 register_backend(print_graph, name="print")

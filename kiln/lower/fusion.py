@@ -185,8 +185,8 @@ class Fuser:
 
     def join(self, group: Group, member: Member, needs: list[Group]) -> bool:
         write = member.write
-        if write.accumulate or write.target.indirect or any(other.write.accumulate for other in group.members):
-            return False  # scatters have an order of their own
+        if is_scatter(write) or any(is_scatter(other.write) for other in group.members):
+            return False  # they have an order of their own
         if write.buffer in group.made or self.makes_cycle(group, needs):
             return False
         if (
@@ -221,6 +221,11 @@ class Fuser:
             if not read_in_place(group, member, access, maker):
                 return False
         return True
+
+
+def is_scatter(write: Write) -> bool:
+    """Whether points of a write may meet in one place."""
+    return bool(write.accumulate or write.target.indirect)
 
 
 def read_in_place(group: Group, member: Member, access: Access, maker: Member) -> bool:

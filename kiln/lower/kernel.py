@@ -56,7 +56,7 @@ class Output:
     accumulate: str | None = None
 
 
-@dataclass
+@dataclass(eq=False)
 class Kernel:
     """One nest of loops. ``vector`` is the number of the loop that becomes vectors, None where none can."""
 

@@ -39,6 +39,7 @@ class Scheduled:
     steps: list[Launch | Call]
     outputs: list[Any]
     called: dict[str, str] = field(default_factory=dict)
+    code: Any = None  # what holds the machine code in memory
 
     @property
     def kernels(self) -> list[Kernel]:
@@ -253,7 +254,9 @@ class LoopOrder:
     def is_ordered(self, axis: int) -> bool:
         """Whether points along an axis may meet in one place, and count in order."""
         for output in self.outputs:
-            if output.accumulate and any(depends(part, axis) for part, _ in output.target.indirect):
+            if any(depends(part, axis) for part, _ in output.target.indirect):
+                return True
+            if output.accumulate and same(output.target.strides[axis], 0):
                 return True
         return False
 
