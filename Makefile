@@ -14,6 +14,7 @@ TYPED := $(wildcard kiln/__init__.py kiln/__main__.py kiln/api.py kiln/backends.
 LINTED := $(wildcard kiln tests benchmarks examples setup.py)
 NATIVE := $(wildcard kiln/native/*.cpp kiln/native/*.h kiln/native/*.py)
 TOOLS := pytest expecttest pytest-xdist pytest-timeout hypothesis numpy transformers ruff mypy setuptools wheel ninja
+PEERS := jax matplotlib
 # Models are built from configurations: nothing is downloaded.
 export HF_HUB_OFFLINE := 1
 
@@ -54,7 +55,13 @@ check: setup
 fuzz: setup
 	$(RUN) tests/fuzz/run.py --examples $(FUZZ_EXAMPLES)
 
-bench: setup
+# What only benchmarks need: JAX beside the GPT, matplotlib for the chart.
+$(VENV)/.bench: $(VENV)/.tools
+	$(VENV)/bin/pip install --quiet $(PEERS)
+	touch $@
+
+bench: setup $(VENV)/.bench
+	$(RUN) benchmarks/speed.py --json docs/speed.json
 	$(RUN) benchmarks/capture.py
 	$(RUN) benchmarks/aot.py
 	$(RUN) benchmarks/engine.py

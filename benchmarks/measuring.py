@@ -32,6 +32,7 @@ class Row:
     goal: str = f"≤ {GOAL} × peer"
     met: bool | None = False
     unit: str = "s"
+    jax: float | None = None
 
     @property
     def ratio(self) -> float | None:
@@ -40,6 +41,12 @@ class Row:
     @property
     def eager_ratio(self) -> float | None:
         return self.kiln / self.eager if self.eager else None
+
+    @property
+    def best_ratio(self) -> float | None:
+        """To the faster of eager and the peer."""
+        others = [value for value in (self.eager, self.peer) if value]
+        return self.kiln / min(others) if others else None
 
     @property
     def overhead_ratio(self) -> float | None:
@@ -132,11 +139,14 @@ def print_table(title: str, rows: list[Row], ratios: tuple[str, ...]) -> None:
     from rich.table import Table
 
     headings = {"ratio": "Kiln / peer", "eager_ratio": "Kiln / eager", "overhead_ratio": "overhead only"}
+    headings["best_ratio"] = "Kiln / best"
+    jax = ("JAX",) if any(row.jax is not None for row in rows) else ()
     table = Table(title=f"{title}, torch {torch.__version__}, medians")
-    for heading in ("", "eager", "Kiln", "peer", *(headings[name] for name in ratios), "goal", "met"):
+    for heading in ("", "eager", "Kiln", "peer", *jax, *(headings[name] for name in ratios), "goal", "met"):
         table.add_column(heading, justify="left" if heading in ("", "goal", "met") else "right")
     for row in rows:
-        numbers = [shown(value, row.unit) for value in (row.eager, row.kiln, row.peer)]
+        values = (row.eager, row.kiln, row.peer, *((row.jax,) if jax else ()))
+        numbers = [shown(value, row.unit) for value in values]
         found = [getattr(row, name) for name in ratios]
         cells = [row.name, *numbers, *(f"{ratio:.2f}" if ratio is not None else "" for ratio in found), row.goal]
         table.add_row(*cells, {True: "[green]yes[/green]", False: "[red]no[/red]", None: ""}[row.met])

@@ -1,0 +1,142 @@
+"""One contestant of speed.py in a process of its own: it makes a training step and does what its parent asks for.
+
+    python benchmarks/speed_child.py CONTESTANT MODEL BACKEND
+
+Requests are lines of JSON on standard input, each answered by one on standard output: ``["first"]`` takes the first
+step (seconds, loss), ``["steps", COUNT, CALLS]`` takes COUNT × CALLS steps (seconds a step, COUNT of them),
+``["memory"]`` takes one (its peak, in bytes). What a contestant's ``import`` line imports is not in the first step;
+what it imports on first use is, as users wait for that.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+import torch  # noqa: E402
+
+from benchmarks import speed_models  # noqa: E402
+from benchmarks.measuring import no_collection, time_calls  # noqa: E402
+
+THREADS = 2
+THREE_OPS, ADAMW = "three ops", "gpt, AdamW"
+Step = Callable[[], Any]
+
+
+def compiler(contestant: str, backend: str) -> Callable[[Any], Any]:
+    """What makes a function or module what the contestant runs."""
+    if contestant == "eager":
+        return lambda function: function
+    if contestant == "peer":
+        return torch.compile
+    import kiln
+
+    dynamic = True if contestant == "kiln dynamic" else None
+    return lambda function: kiln.compile(function, backend=backend, dynamic=dynamic)
+
+
+def three_ops(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return (x * w).sin().sum()
+
+
+def three_op_step(compiled: Callable[[Any], Any]) -> Step:
+    x, w = torch.ones(8, requires_grad=True), torch.full((8,), 0.5, requires_grad=True)
+    call = compiled(three_ops)
+
+    def step() -> Any:
+        loss = call(x, w)
+        loss.backward()
+        return loss
+
+    return step
+
+
+def model_step(compiled: Callable[[Any], Any], name: str) -> Step:
+    """Forward and backward; gradients are new in each step."""
+    model, batch = speed_models.build(name)
+    call, loss_of = compiled(model), speed_models.loss_of
+    parameters = list(model.parameters())
+
+    def step() -> Any:
+        for parameter in parameters:
+            parameter.grad = None
+        loss = loss_of(call(**batch))
+        loss.backward()
+        return loss
+
+    return step
+
+
+def optimizer_step(compiled: Callable[[Any], Any]) -> Step:
+    """The GPT with an update by AdamW, which is compiled, too."""
+    model, batch = speed_models.build("gpt")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
+    call, update = compiled(model), compiled(optimizer.step)
+
+    def step() -> Any:
+        optimizer.zero_grad()
+        loss = call(**batch)
+        loss.backward()
+        update()
+        return loss
+
+    return step
+
+
+def make_step(contestant: str, name: str, backend: str) -> Step:
+    if contestant == "jax":
+        from benchmarks import speed_jax
+
+        return speed_jax.make_step()
+    compiled = compiler(contestant, backend)
+    if name == THREE_OPS:
+        return three_op_step(compiled)
+    return optimizer_step(compiled) if name == ADAMW else model_step(compiled, name)
+
+
+def first(step: Step) -> tuple[float, float]:
+    with no_collection():
+        start = time.perf_counter()
+        loss = step()
+        seconds = time.perf_counter() - start
+    return seconds, loss.item() if isinstance(loss, torch.Tensor) else loss
+
+
+def steps(step: Step, count: int, calls: int) -> list[float]:
+    return [time_calls(step, (), calls) for _ in range(count)]
+
+
+def memory(step: Step) -> int:
+    """The most bytes that torch's allocator had given out at once during a step, beyond what it had before."""
+    from torch.profiler import ProfilerActivity, profile
+
+    step()
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as found:
+        step()
+    changes = [event for event in found.profiler.kineto_results.events() if event.name() == "[memory]"]
+    now = peak = 0
+    for event in sorted(changes, key=lambda event: event.start_ns()):
+        now += event.nbytes()
+        peak = max(peak, now)
+    return peak
+
+
+def main() -> None:
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what contestants print is no answer
+    torch.set_num_threads(THREADS)
+    step = make_step(*sys.argv[1:4])
+    requests: dict[str, Callable[..., Any]] = {"first": first, "steps": steps, "memory": memory}
+    for line in sys.stdin:
+        name, *arguments = json.loads(line)
+        print(json.dumps(requests[name](step, *arguments)), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()
