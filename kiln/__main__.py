@@ -1,9 +1,16 @@
-"""The command line: ``python -m kiln run script.py …`` runs a program on Kiln, whatever compiler it was written for."""
+"""The command line: ``python -m kiln run script.py …`` runs a program on Kiln, whatever compiler it was written for;
+``python -m kiln cache`` shows and clears the compiled programs that are kept on disk."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kiln.target.cache import Entry
 
 DESCRIPTION = "Kiln: a compiler for PyTorch programs."
 
@@ -11,6 +18,12 @@ RUN = """\
 Run a Python program with Kiln in place of torch's compiler: torch.compile, torch._dynamo and the rest of what
 docs/compat.md lists mean Kiln in it. Otherwise as `python script.py` and `python -m module`: the program sees its own
 sys.argv, __main__ and sys.path, and its exit status is this command's.
+"""
+
+CACHE = """\
+Show or clear the compiled programs that Kiln keeps on disk, so that a program starts at once the next time. They are in
+the directory that KILN_CACHE_DIR names, else in ~/.cache/kiln; kiln.config.cache_limit is how many megabytes they may
+take, and kiln.config.cache = False does without.
 """
 
 EXAMPLES = """\
@@ -35,6 +48,9 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument("-m", dest="module", nargs=argparse.REMAINDER, help="a module to run, as `python -m` would")
     run.add_argument("script", nargs="?", help="a Python file, or a directory or zip file with a __main__.py")
     run.add_argument("arguments", nargs=argparse.REMAINDER, help="the program's own arguments")
+    cache = commands.add_parser("cache", help="show or clear the compiled programs on disk", description=CACHE)
+    cache.formatter_class = plain
+    cache.add_argument("what", nargs="?", choices=("show", "clear"), default="show", help="show (the default) or clear")
     return made
 
 
@@ -42,6 +58,8 @@ def main(arguments: list[str] | None = None) -> int:
     """The exit status."""
     made = parser()
     asked = made.parse_args(arguments)
+    if asked.command == "cache":
+        return clear_cache() if asked.what == "clear" else show_cache()
     from kiln.compat import running
 
     if asked.module:
@@ -49,6 +67,46 @@ def main(arguments: list[str] | None = None) -> int:
     if asked.module is not None or asked.script is None:
         made.error("run: a script or -m module is needed; see `python -m kiln run --help`")
     return running.run_script(asked.script, asked.arguments)
+
+
+def show_cache() -> int:
+    from kiln.target import cache
+
+    print(f"place:   {cache.place()}")
+    try:
+        found = cache.entries()
+    except OSError as error:
+        print(f"not used: {error}")
+        return 1
+    print(f"entries: {len(found)}")
+    print(f"size:    {megabytes(found)} of at most {cache.config.cache_limit} MB")
+    if found:
+        print(f"used:    {ago(found[0].used)} last, {ago(found[-1].used)} the one that goes first")
+    return 0
+
+
+def clear_cache() -> int:
+    from kiln.target import cache
+
+    try:
+        gone = cache.clear()
+    except OSError as error:
+        print(f"{cache.place()} cannot be cleared: {error}")
+        return 1
+    print(f"{len(gone)} entries removed ({megabytes(gone)}) from {cache.place()}")
+    return 0
+
+
+def megabytes(entries: Sequence[Entry]) -> str:
+    return f"{sum(entry.size for entry in entries) / 1e6:.1f} MB"
+
+
+def ago(moment: float) -> str:
+    seconds = max(time.time() - moment, 0.0)
+    for unit, length in (("days", 86400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit} ago"
+    return f"{seconds:.0f} seconds ago"
 
 
 if __name__ == "__main__":

@@ -107,6 +107,10 @@ class Config:
     compiled_autograd: bool = _setting(
         False, _flag, "Read by kiln.compile: backward passes that start in what it compiles are compiled as well."
     )
+    cache: bool = _setting(
+        True, _flag, "Keep compiled programs on disk (KILN_CACHE_DIR, else ~/.cache/kiln) and start from them."
+    )
+    cache_limit: int = _setting(1000, _count, "How many megabytes they may take; the least recently used go first.")
     break_every: str | None = _setting(
         None, _break_every, "For tests: force a graph break at each new 'line' or 'instruction' of the outermost frame."
     )

@@ -1,4 +1,6 @@
-"""Every test runs with Kiln's own bugs raised, never hidden behind eager."""
+"""Every test runs with Kiln's own bugs raised, never hidden behind eager, and with a cache that is not the user's."""
+
+import os
 
 import pytest
 
@@ -9,3 +11,15 @@ import kiln
 def raise_internal_errors():
     with kiln.config.patch(raise_internal_errors=True):
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache_of_the_session(tmp_path_factory):
+    """Programs that tests compile are kept in a directory of the session's own, also by processes that they start."""
+    before = os.environ.get("KILN_CACHE_DIR")
+    os.environ["KILN_CACHE_DIR"] = str(tmp_path_factory.mktemp("kiln_cache"))
+    yield
+    if before is None:
+        del os.environ["KILN_CACHE_DIR"]
+    else:
+        os.environ["KILN_CACHE_DIR"] = before
