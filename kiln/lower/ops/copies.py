@@ -1,0 +1,40 @@
+"""Copies and changes of type. A copy is the same expression: how it lies in memory is decided where it is put there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from .. import build
+from ..registry import NotLowered, lowers
+from ..views import Tensor, expand
+from .formulas import fresh, wide
+
+aten = torch.ops.aten
+
+
+@lowers(aten._to_copy.default)
+def to_copy(lowering: Any, node: Any, x: Tensor, **options: Any) -> Tensor:
+    result = node.meta["val"]
+    if result.device.type != "cpu" or result.layout is not torch.strided or options.get("pin_memory"):
+        raise NotLowered("a copy to somewhere else")
+    return build.cast(x, result.dtype) if x.dtype is not result.dtype else fresh(lowering, node, x)
+
+
+@lowers(aten.clone.default, aten.lift_fresh_copy.default)
+def clone(lowering: Any, node: Any, x: Tensor, **options: Any) -> Tensor:
+    return fresh(lowering, node, x)
+
+
+@lowers(aten.copy.default)
+def copy(lowering: Any, node: Any, x: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
+    return fresh(lowering, node, expand(build.cast(source, x.dtype), x.shape))
+
+
+@lowers(aten.native_dropout_backward.default)
+def native_dropout_backward(lowering: Any, node: Any, grad: Tensor, mask: Tensor, scale: float) -> Tensor:
+    """Twice multiplied, as ATen does it: by the mask, then by the scale (which is not rounded to the type)."""
+    kept = build.pointwise("mul", grad, build.cast(mask, grad.dtype))
+    inside = wide(grad.dtype)
+    return build.cast(build.pointwise("mul", build.cast(kept, inside), build.scalar(scale, inside)), grad.dtype)
