@@ -1,9 +1,9 @@
 """Indices that are data: made safe where they are used, and looked at once, at the end of the program.
 
-An index that is out of range is an error in eager, and reading there would be worse. So lowerings only use what `checked`
-gives: the index, forced into the range. Beside it a reduction finds the worst index that was not in the range; all those
-of a program lie in one small buffer, and one call at its very end, across which nothing has to be moved, raises the
-error that eager raises. The operator is in kiln/native/check_indices.cpp.
+An index that is out of range is an error in eager, and reading there would be worse. So lowerings only use what
+`checked` gives: the index, forced into the range. Beside it a reduction finds the worst index that was not in the
+range; all those of a program lie in one small buffer, and one call at its very end, across which nothing has to be
+moved, raises the error that eager raises. The operator is in kiln/native/check_indices.cpp.
 """
 
 from __future__ import annotations

@@ -2,3 +2,4 @@
 
 from . import activations, copies, creation, elementwise, mathematics  # noqa: F401
 from . import batch_norm, losses, normalization, reductions, softmax, statistics  # noqa: F401
+from . import indexing, joining, padding, scatter, shapes  # noqa: F401

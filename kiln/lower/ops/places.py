@@ -1,0 +1,84 @@
+"""What lowerings of shapes and indices share: shapes of results, axes, positions, and writes into part of a buffer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from .. import views
+from ..build import of_size, pointwise, positions
+from ..ir import Access, Size, Write
+from ..lowering import CHEAP_LOADS, CHEAP_OPERATIONS, Lowering, sizes_of, weight
+from ..views import Row, Tensor
+
+
+def shape_of(node: torch.fx.Node) -> tuple[Size, ...]:
+    """The shape of what a node gives."""
+    return sizes_of(node.meta["val"].shape)
+
+
+def axis(dim: int, rank: int) -> int:
+    """An axis counted from the front; a number has one."""
+    return dim % max(rank, 1)
+
+
+def is_empty(shape: Sequence[Size]) -> bool:
+    return any(isinstance(size, int) and size == 0 for size in shape)
+
+
+def along(rank: int) -> list[Any]:
+    """The rows of no change, to be changed (see `views.affine`)."""
+    return [({d: 1}, 0) for d in range(rank)]
+
+
+def number_of_elements(shape: Sequence[Size]) -> Size:
+    total: Size = 1
+    for size in shape:
+        total = total * size
+    return total
+
+
+def within(shape: Sequence[Size], dim: int, start: Size, end: Size) -> Tensor | None:
+    """Where the position along an axis is from start to end; None where that is everywhere."""
+    here = positions(shape, dim)
+    parts = []
+    if not (isinstance(start, int) and start <= 0):
+        parts.append(pointwise("ge", here, of_size(start)))
+    if not views.same(end, shape[dim]):
+        parts.append(pointwise("lt", here, of_size(end)))
+    return all_of(parts)
+
+
+def all_of(masks: Sequence[Tensor | None]) -> Tensor | None:
+    found: Tensor | None = None
+    for mask in masks:
+        if mask is not None:
+            found = mask if found is None else pointwise("and", found, mask)
+    return found
+
+
+def lookup(lowering: Lowering, source: Tensor, shape: Sequence[Size], rows: Sequence[Row | Tensor]) -> Tensor:
+    """`views.indexed`; what is dear to compute is computed once, into memory, before it is looked up."""
+    operations, loads, dear = weight(source.expr)
+    if dear or operations > CHEAP_OPERATIONS or loads > CHEAP_LOADS:
+        source = lowering.in_memory(source)
+    return views.indexed(source, shape, rows)
+
+
+def overwrite(
+    lowering: Lowering,
+    whole: Tensor,
+    rows: Sequence[Row | Tensor],
+    value: Tensor,
+    accumulate: str | None = None,
+    mask: Tensor | None = None,
+) -> None:
+    """Write a value over its own space (where the mask is true) into a buffer that was just made, at the places that
+    the rows say."""
+    there = views.indexed(whole, value.shape, rows)
+    access: Access = there.expr.payload
+    if mask is not None:
+        access = Access(access.buffer, access.strides, access.offset, access.indirect, mask.expr)
+    lowering.write(Write(access, value.shape, value.expr, accumulate=accumulate))
