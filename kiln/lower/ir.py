@@ -166,9 +166,14 @@ def op(name: str, *args: Expr, dtype: torch.dtype | None = None) -> Expr:
         assert args[-1].dtype is args[-2 if count > 1 else -1].dtype, (name, [arg.dtype for arg in args])
         dtype = args[-1].dtype
     assert dtype is not None
-    if name == "cast" and args[0].dtype is dtype:
-        return args[0]
+    if name == "cast" and (args[0].dtype is dtype or is_small(args[0], dtype)):
+        return args[0] if args[0].dtype is dtype else constant(args[0].payload, dtype)
     return make(name, args, dtype)
+
+
+def is_small(expr: Expr, dtype: torch.dtype) -> bool:
+    """Whether it is an integer constant that is the same in another type, whichever that is."""
+    return expr.kind == "const" and type(expr.payload) is int and 0 <= expr.payload <= 127 and dtype is not torch.bool
 
 
 def constant(value: bool | int | float, dtype: torch.dtype) -> Expr:

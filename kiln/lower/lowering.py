@@ -235,7 +235,9 @@ class Lowering:
         if not isinstance(value, Tensor) or value.access is not None:
             return value
         operations, loads, dear = weight(value.expr)
-        several = len(node.users) > 1 and (dear or operations > CHEAP_OPERATIONS or loads > CHEAP_LOADS)
+        several = len(node.users) > 1 and (
+            dear or operations > CHEAP_OPERATIONS or loads > CHEAP_LOADS or is_wanted_in_memory(node)
+        )
         if several or operations > MOST_OPERATIONS or loads > MOST_LOADS:
             like = node.meta.get("val")
             return self.put(value, like if isinstance(like, torch.Tensor) else None)
@@ -337,7 +339,8 @@ class Lowering:
             found = self.values[value]
             return self.view(found, value.meta["val"]) if isinstance(found, Tensor) else found
         if isinstance(value, (list, tuple)):
-            return type(value)([self.for_call(part) for part in value]) if type(value) in (list, tuple) else value
+            parts = [self.for_call(part) for part in value]
+            return parts if isinstance(value, list) else tuple(parts)
         if isinstance(value, dict):
             return {key: self.for_call(part) for key, part in value.items()}
         return size_of(value) if isinstance(value, torch.SymInt) else value
@@ -427,6 +430,20 @@ def lies_like(access: Access, shape: Sequence[Size], like: torch.Tensor) -> bool
 def is_view_operator(target: torch._ops.OpOverload) -> bool:
     returned = target._schema.returns
     return bool(returned) and returned[0].alias_info is not None and not returned[0].alias_info.is_write
+
+
+def is_wanted_in_memory(node: Node) -> bool:
+    """Whether a node, or a view of it, goes to a call or out of the graph as it is."""
+    for user in node.users:
+        if user.op == "output" or (user.target not in LOWERINGS and not is_view_node(user)):
+            return True
+        if is_view_node(user) and is_wanted_in_memory(user):
+            return True
+    return False
+
+
+def is_view_node(node: Node) -> bool:
+    return type(node.target) is torch._ops.OpOverload and is_view_operator(node.target)
 
 
 def is_random(target: torch._ops.OpOverload) -> bool:

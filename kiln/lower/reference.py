@@ -5,6 +5,7 @@ Each expression is evaluated over its whole space at once; nothing is fused. It 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -214,7 +215,8 @@ class Reference:
         if isinstance(value, sympy.Expr):
             return self.number(value)
         if isinstance(value, (list, tuple)):
-            return type(value)([self.for_call(part) for part in value]) if type(value) in (list, tuple) else value
+            parts = [self.for_call(part) for part in value]
+            return parts if isinstance(value, list) else tuple(parts)
         if isinstance(value, dict):
             return {key: self.for_call(part) for key, part in value.items()}
         return value
@@ -222,7 +224,8 @@ class Reference:
 
 def reduce(kind: str, value: torch.Tensor, axes: Sequence[int]) -> torch.Tensor:
     kept = [axis for axis in range(value.dim()) if axis not in axes]
-    rows = value.permute(*kept, *axes).reshape([value.shape[axis] for axis in kept] + [-1])
+    count = math.prod(value.shape[axis] for axis in axes)
+    rows = value.permute(*kept, *axes).reshape([value.shape[axis] for axis in kept] + [count])
     if kind in ("sum", "prod"):
         return getattr(torch, kind)(rows, -1, dtype=value.dtype)
     if kind in ("any", "all"):
