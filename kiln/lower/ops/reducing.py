@@ -1,0 +1,106 @@
+"""What lowerings of reductions share: which axes, in which type, how many elements, which results anybody reads.
+
+ATen reduces float16 and bfloat16 in float32 and rounds once at the end; so do these. Where ATen's kernels on the CPU
+accumulate float32 in float64 (`widest`), that is done here too, so that results are no further from the truth.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.fx
+
+from .. import views
+from ..build import cast, of_size, pointwise
+from ..ir import Size
+from ..lowering import Lowering
+from ..registry import NotLowered
+from ..views import Tensor, is_one
+
+LOW = (torch.float16, torch.bfloat16)
+
+
+def wide(dtype: torch.dtype) -> torch.dtype:
+    """The type in which ATen computes inside: float32 for the two low ones, else the type itself."""
+    return torch.float32 if dtype in LOW else dtype
+
+
+def widest(dtype: torch.dtype) -> torch.dtype:
+    """The type of moments and of sums over whole batches: one wider than the type itself."""
+    return torch.float64 if dtype is torch.float32 else wide(dtype)
+
+
+def axes_of(rank: int, dims: int | Sequence[int] | None) -> tuple[int, ...]:
+    """Axes as numbers from 0 up; none or no list of them means all. A tensor without axes counts as one with one."""
+    rank = max(rank, 1)
+    if dims is None or (not isinstance(dims, int) and not dims):
+        return tuple(range(rank))
+    given = [dims] if isinstance(dims, int) else dims
+    return tuple(sorted({dim % rank for dim in given}))
+
+
+def count_of(shape: Sequence[Size], axes: Sequence[int]) -> Size:
+    """How many elements lie along these axes together."""
+    count: Size = 1
+    for axis in axes:
+        count = count * shape[axis]
+    return count
+
+
+def is_empty(tensor: Tensor) -> bool:
+    return any(isinstance(size, int) and size == 0 for size in tensor.shape)
+
+
+def refuse_empty(*tensors: Tensor | None) -> None:
+    """What eager gives for no elements at all is a matter of each operator; it is never slow."""
+    if any(tensor is not None and is_empty(tensor) for tensor in tensors):
+        raise NotLowered("no elements")
+
+
+def reduce(lowering: Lowering, tensor: Tensor, kind: str, axes: Sequence[int], keepdim: bool = False) -> Tensor:
+    """As `Lowering.reduce`, also for a tensor without axes, and without a loop where there is one element to reduce."""
+    if not tensor.rank:
+        tensor, keepdim = views.unsqueeze(tensor, 0), False
+    if all(is_one(tensor.shape[axis]) for axis in axes) and not kind.startswith("arg"):
+        return tensor if keepdim else views.squeeze(tensor, axes)
+    return lowering.reduce(tensor, kind, axes, keepdim)
+
+
+def total(lowering: Lowering, tensor: Tensor, axes: Sequence[int], keepdim: bool = False) -> Tensor:
+    return reduce(lowering, tensor, "sum", axes, keepdim)
+
+
+def average(lowering: Lowering, tensor: Tensor, axes: Sequence[int], keepdim: bool = False) -> Tensor:
+    """The mean, in the tensor's own (wide) type."""
+    count = count_of(tensor.shape, axes) if tensor.rank else 1
+    return divide(total(lowering, tensor, axes, keepdim), count)
+
+
+def divide(tensor: Tensor, count: Size) -> Tensor:
+    return pointwise("div", tensor, of_size(count, tensor.dtype))
+
+
+def kept(lowering: Lowering, tensor: Tensor) -> Tensor:
+    """A value of each row, computed once for it."""
+    return lowering.in_memory(tensor)
+
+
+def as_wide(tensor: Tensor) -> Tensor:
+    return cast(tensor, wide(tensor.dtype))
+
+
+def maybe_wide(tensor: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    return None if tensor is None else cast(tensor, dtype)
+
+
+def wanted(node: torch.fx.Node) -> set[int]:
+    """Which of a node's several results anybody reads."""
+    return {int(user.args[1]) for user in node.users if user.target is operator.getitem}  # type: ignore[arg-type]
+
+
+def result_type(node: torch.fx.Node, index: int | None = None) -> torch.dtype:
+    value: Any = node.meta["val"]
+    return value.dtype if index is None else value[index].dtype
