@@ -1,0 +1,267 @@
+"""From kernels to LLVM IR text: one function for each kernel, ``void NAME(ptr pointers, ptr sizes, i64 threads)``.
+
+``pointers`` are those of the kernel's buffers, ``sizes`` the values of its sizes (int64). The function itself decides
+whether the work pays for threads. If it does, a run of the kept points goes to each of torch's threads, always the same
+for the same number of threads, so results do not depend on chance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from kiln.lower.ir import Expr, Size, walk
+from kiln.lower.kernel import Kernel
+
+from . import host
+from .emit_nest import Nest, Plan, ceil_div, phases_of, smaller
+from .emit_types import HALVES
+from .emit_values import Index, Shape, Values, times
+from .lines import Lines, Names
+
+# What work costs, in picoseconds for each element (measured roughly: only whether threads pay depends on it).
+CHEAP, DEAR, MEMORY, GATHERED, SCALAR = 15, 250, 60, 600, 8
+DEAR_OPERATIONS = frozenset(
+    "pow exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan atan2 sinh cosh tanh asinh acosh atanh erf "
+    "erfc erfinv lgamma digamma sigmoid gelu_erf floordiv truncdiv remainder fmod hypot".split()
+)
+PAYS = 3_000_000  # picoseconds of work for each thread that takes part: a parallel region costs 1.1 microseconds
+
+
+def emit(kernel: Kernel, name: str) -> str:
+    """The LLVM module of one kernel."""
+    return emit_module({name: kernel})
+
+
+def emit_module(kernels: Mapping[str, Kernel]) -> str:
+    """One LLVM module with a function for each kernel, by name."""
+    declarations: dict[str, None] = {}
+    functions = [text for name, kernel in kernels.items() for text in functions_of(kernel, name, declarations)]
+    return "\n".join([*declarations, *functions]) + "\n"
+
+
+def functions_of(kernel: Kernel, name: str, declarations: dict[str, None]) -> list[str]:
+    plan = plan_of(kernel)
+    lines = Lines(Names(declarations))
+    values = Values(plan.shape, lines)
+    total = total_units(plan, values, lines)
+    work = times(lines, all_points(kernel, values, lines), cost_of(plan))
+    if isinstance(total, int) and total == 0:
+        return [function(f"define void @{name}(ptr %pointers, ptr %sizes, i64 %threads)", [])]
+    is_alone = plan.last is None or must_be_alone(kernel) or (isinstance(work, int) and work < 2 * PAYS)
+    if is_alone and isinstance(total, int):
+        body = Lines(Names(declarations))
+        Nest(plan, body).write(0, total)
+        return [function(f"define void @{name}(ptr %pointers, ptr %sizes, i64 %threads)", body.text)]
+    body = Lines(Names(declarations))
+    Nest(plan, body).write("%start", "%end")
+    inner = function(f"define internal void @{name}.run(ptr %pointers, ptr %sizes, i64 %start, i64 %end)", body.text)
+    texts = [inner]
+    if is_alone:
+        lines.add(f"call void @{name}.run(ptr %pointers, ptr %sizes, i64 0, i64 {total})")
+    else:
+        texts.append(part_function(name, declarations))
+        start_threads(lines, name, total, work)
+    guarded = lines.text
+    if not isinstance(total, int):
+        guarded = guard_empty(lines, total)
+    texts.append(function(f"define void @{name}(ptr %pointers, ptr %sizes, i64 %threads)", guarded))
+    return texts
+
+
+def function(header: str, lines: list[str]) -> str:
+    return header + " nounwind {\nentry:\n" + "\n".join(lines) + "\nret void\n}\n"
+
+
+def guard_empty(lines: Lines, total: Index) -> list[str]:
+    """Nothing is run, and nothing read, where there are no points: the test goes where the total is known."""
+    place = next(index for index, line in enumerate(lines.text) if line.startswith(f"{total} = ")) + 1
+    test = [
+        f"%some = icmp sgt i64 {total}, 0",
+        "br i1 %some, label %nonempty, label %empty",
+        "empty:",
+        "ret void",
+        "nonempty:",
+    ]
+    # phis never refer to the first block here: what follows has none of it
+    return [*lines.text[:place], *test, *lines.text[place:]]
+
+
+# ---- threads ---------------------------------------------------------------------------------------------------------
+
+
+def start_threads(lines: Lines, name: str, total: Index, work: Index) -> None:
+    """Run the body alone, or on as many threads as the work pays for."""
+    lines.declare("declare void @GOMP_parallel(ptr, ptr, i32, i32)")
+    useful = work // PAYS if isinstance(work, int) else lines.new(f"udiv i64 {work}, {PAYS}")
+    count = smaller(lines, smaller(lines, "%threads", useful), total)
+    many = lines.new(f"icmp sgt i64 {count}, 1")
+    lines.branch_if(many, "parallel", "alone")
+    lines.label("alone")
+    lines.add(f"call void @{name}.run(ptr %pointers, ptr %sizes, i64 0, i64 {total})")
+    lines.branch("done")
+    lines.label("parallel")
+    lines.add("%shared = alloca { ptr, ptr, i64 }, align 8")
+    for place, value in enumerate(("ptr %pointers", "ptr %sizes", f"i64 {total}")):
+        slot = lines.new(f"getelementptr {{ ptr, ptr, i64 }}, ptr %shared, i32 0, i32 {place}")
+        lines.add(f"store {value}, ptr {slot}, align 8")
+    narrow = lines.new(f"trunc i64 {count} to i32")
+    lines.add(f"call void @GOMP_parallel(ptr @{name}.part, ptr %shared, i32 {narrow}, i32 0)")
+    lines.branch("done")
+    lines.label("done")
+
+
+def part_function(name: str, declarations: dict[str, None]) -> str:
+    """What each thread runs: its share of the points."""
+    lines = Lines(Names(declarations))
+    lines.declare("declare i32 @omp_get_thread_num()")
+    lines.declare("declare i32 @omp_get_num_threads()")
+    loaded = []
+    for place, kind in enumerate(("ptr", "ptr", "i64")):
+        slot = lines.new(f"getelementptr {{ ptr, ptr, i64 }}, ptr %shared, i32 0, i32 {place}")
+        loaded.append(lines.new(f"load {kind}, ptr {slot}, align 8"))
+    pointers, sizes, total = loaded
+    numbers = []
+    for what in ("thread_num", "num_threads"):
+        narrow = lines.new(f"call i32 @omp_get_{what}()")
+        numbers.append(lines.new(f"zext i32 {narrow} to i64"))
+    mine, count = numbers
+    following = lines.new(f"add i64 {mine}, 1")
+    start, end = (
+        lines.new(f"udiv i64 {lines.new(f'mul i64 {total}, {number}')}, {count}") for number in (mine, following)
+    )
+    some = lines.new(f"icmp slt i64 {start}, {end}")
+    lines.branch_if(some, "some", "done")
+    lines.label("some")
+    lines.add(f"call void @{name}.run(ptr {pointers}, ptr {sizes}, i64 {start}, i64 {end})")
+    lines.branch("done")
+    lines.label("done")
+    return function(f"define internal void @{name}.part(ptr %shared)", lines.text)
+
+
+def must_be_alone(kernel: Kernel) -> bool:
+    """Points that may meet in one place count one after another."""
+    return any(output.accumulate is not None for output in kernel.outputs)
+
+
+def total_units(plan: Plan, values: Values, lines: Lines) -> Index:
+    """How many units of work the kept loops are."""
+    kernel = plan.shape.kernel
+    total: Index = 1
+    if any(not loop.is_reduced and isinstance(loop.size, int) and loop.size == 0 for loop in kernel.loops):
+        return 0
+    for loop in plan.outer:
+        total = times(lines, total, values.size(kernel.loops[loop].size))
+    if plan.last is not None:
+        total = times(lines, total, ceil_div(lines, values.size(kernel.loops[plan.last].size), plan.unit))
+    return total
+
+
+def all_points(kernel: Kernel, values: Values, lines: Lines) -> Index:
+    total: Index = 1
+    for loop in kernel.loops:
+        total = times(lines, total, values.size(loop.size))
+    return total
+
+
+def cost_of(plan: Plan) -> int:
+    """Picoseconds for each point of all loops."""
+    kernel, vector = plan.shape.kernel, plan.shape.vector
+    cost = 0
+    for expr in walk(*kernel.roots()):
+        if expr.kind == "load":
+            access = expr.payload
+            near = vector is not None and not access.indirect and is_near(access.strides[vector])
+            cost += MEMORY if near else GATHERED
+        elif expr.args:
+            cost += DEAR if expr.kind in DEAR_OPERATIONS else CHEAP
+    cost += MEMORY * sum(output.is_inner for output in kernel.outputs)
+    return max(1, cost * (SCALAR if vector is None else 1))
+
+
+def is_near(stride: Size) -> bool:
+    return isinstance(stride, int) and -1 <= stride <= 1
+
+
+# ---- how a kernel is run ---------------------------------------------------------------------------------------------
+
+
+def plan_of(kernel: Kernel) -> Plan:
+    loops = kernel.loops
+    moving = [number for number, loop in enumerate(loops) if not (isinstance(loop.size, int) and loop.size == 1)]
+    vector = kernel.vector if kernel.vector in moving and can_be_vector(kernel) else None
+    lanes = lanes_of(kernel, loops[vector].size) if vector is not None else 1
+    if lanes == 1:
+        vector = None
+    kept = [number for number in moving if not loops[number].is_reduced and number != vector]
+    reduced = [number for number in moving if loops[number].is_reduced and number != vector]
+    if vector is not None:
+        (reduced if loops[vector].is_reduced else kept).append(vector)
+    depths = dict.fromkeys(kept[:-1], 1) | dict.fromkeys(kept[-1:], 2)
+    depths |= {loop: depth for depth, loop in enumerate(reduced, 3)}
+    phases, closing = phases_of(kernel)
+    shape = Shape(kernel, depths, vector, lanes)
+    copies = copies_of(kernel, vector, lanes)
+    return Plan(shape, tuple(kept[:-1]), kept[-1] if kept else None, tuple(reduced), copies, phases, closing)
+
+
+def can_be_vector(kernel: Kernel) -> bool:
+    """Whether lanes do not meet in one place where values are accumulated."""
+    loop = kernel.vector
+    assert loop is not None
+    return not any(
+        output.accumulate is not None
+        and (
+            output.target.indirect
+            or (isinstance(output.target.strides[loop], int) and output.target.strides[loop] == 0)
+        )
+        and not spreads_along(kernel, output.target.strides[loop], [expr for expr, _ in output.target.indirect], loop)
+        for output in kernel.outputs
+    )
+
+
+def spreads_along(kernel: Kernel, stride: Size, indirect: list[Expr], loop: int) -> bool:
+    """Whether the lanes along a loop go to different places: by the stride, while no indirect value depends on it."""
+    if isinstance(stride, int) and stride == 0:
+        return False
+    for expr in walk(*indirect):
+        strides = expr.payload.strides if expr.kind == "load" else expr.payload[0] if expr.kind == "iota" else None
+        if strides is not None and not (isinstance(strides[loop], int) and strides[loop] == 0):
+            return False
+    return True
+
+
+def vector_bytes() -> int:
+    """How wide the machine's vectors are."""
+    flags = host.flags()
+    if {"avx512f", "avx512bw", "avx512dq", "avx512vl"} <= flags:
+        return 64
+    return 32 if "avx2" in flags else 16
+
+
+def lanes_of(kernel: Kernel, size: Size) -> int:
+    """How many lanes: a vector of the widest type that is computed with (int64 apart, which is mostly for indices)."""
+    widths = {expr.dtype: 4 if expr.dtype in HALVES else expr.dtype.itemsize for expr in walk(*kernel.roots())}
+    widths |= {output.target.buffer.dtype: output.target.buffer.dtype.itemsize for output in kernel.outputs}
+    whole = widths.pop(torch.int64, None)
+    widest = max(widths.values(), default=whole or 8)
+    if widest == 1 and whole is not None:
+        widest = whole
+    lanes = vector_bytes() // max(2, widest)
+    while isinstance(size, int) and lanes >= 2 * max(size, 1):
+        lanes //= 2
+    return lanes
+
+
+def copies_of(kernel: Kernel, vector: int | None, lanes: int) -> int:
+    """How many vectors a round of the loop takes: reductions have as many results to add to at once."""
+    if vector is None or not kernel.reduced:
+        return 1
+    operations = sum(1 for expr in walk(*kernel.roots()) if expr.args)
+    dear = any(expr.kind in DEAR_OPERATIONS for expr in walk(*kernel.roots()))
+    copies = 1 if dear or operations > 40 else 2 if operations > 16 else 4
+    size = kernel.loops[vector].size
+    while isinstance(size, int) and copies > 1 and copies * lanes > size:
+        copies //= 2
+    return copies

@@ -1,0 +1,428 @@
+"""The nest of loops of a kernel, as the body of one function: a run of the kept points, from ``start`` to ``end``.
+
+The kept loops but the last are one loop that counts its positions up (so a run may begin and end anywhere, without
+divisions on the way); the last kept one is a loop of its own. If it is the loop that becomes vectors, it goes in steps
+of several vectors, with a masked one for what is left over; else the vectors are along the innermost reduced loop. At
+each point the reduced loops are run through once for each phase.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from kiln.lower.ir import Expr, walk
+from kiln.lower.kernel import Kernel, Output, Reduction
+
+from . import emit_reductions
+from .emit_values import Index, Level, Shape, Values, plus, times
+from .lines import Lines
+
+Carried = list[tuple[str, str]]  # types and values of what a loop hands from one round to the next
+
+
+@dataclass
+class Phase:
+    """What is done in one run through the reduced loops; ``order``: all expressions it needs, parts first."""
+
+    reductions: list[Reduction]
+    outputs: list[Output]
+    order: list[Expr]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a kernel is run: its shape, the kept loops (the last one apart) and the reduced ones, vectors at once."""
+
+    shape: Shape
+    outer: tuple[int, ...]
+    last: int | None  # the last kept loop
+    reduced: tuple[int, ...]
+    copies: int
+    phases: tuple[Phase, ...]
+    closing: Phase  # the outputs after the last phase
+
+    @property
+    def unit(self) -> int:
+        """How many positions of the last kept loop are one unit of work."""
+        return self.copies * self.shape.lanes if self.last is not None and self.last == self.shape.vector else 1
+
+
+class Nest:
+    """Writes the body."""
+
+    def __init__(self, plan: Plan, entry: Lines) -> None:
+        self.plan = plan
+        self.shape = plan.shape
+        self.kernel: Kernel = plan.shape.kernel
+        self.values = Values(plan.shape, entry)
+
+    # ---- the kept loops ----------------------------------------------------------------------------------------------
+
+    def write(self, start: Index, end: Index) -> None:
+        """The whole body, into the entry's lines."""
+        values, plan = self.values, self.plan
+        if plan.last is None:
+            values.levels += [Level(values.entry), Level(values.entry)]
+            self.point(1)
+            return
+        size = values.size(self.kernel.loops[plan.last].size)
+        units = ceil_div(values.entry, size, plan.unit)
+        if not plan.outer:
+            values.levels.append(Level(values.entry))
+            self.last_loop(start, end, size, values.levels[0])
+            return
+        self.outer_loop(start, end, size, units)
+
+    def outer_loop(self, start: Index, end: Index, size: Index, units: Index) -> None:
+        """All kept loops but the last, as one that counts up their positions."""
+        values, entry, outer = self.values, self.values.entry, self.plan.outer
+        sizes = [values.size(self.kernel.loops[loop].size) for loop in outer]
+        first, begins = split_position(entry, start, [*sizes, units])
+        names = [f"%{entry.fresh('at')}" for _ in outer]
+        done, begin = f"%{entry.fresh('done')}", f"%{entry.fresh('begin')}"
+        head, after = entry.fresh("outer"), entry.fresh("end")
+        level = Level(Lines(entry.names, head))
+        values.levels.append(level)
+        lines = level.lines
+        values.counters.update(zip(outer, names, strict=True))
+        if isinstance(units, int) and start == 0:  # whole rows
+            is_whole = True
+            finish: Index = units
+            begin_value: Index = 0
+        else:
+            is_whole = False
+            left = lines.new(f"sub i64 {end}, {done}")
+            room = lines.new(f"sub i64 {units}, {begin}")
+            taken = smaller(lines, left, room)
+            finish = lines.new(f"add i64 {begin}, {taken}")
+            begin_value = begin
+        self.last_loop(begin_value, finish, size, level)
+        step: Index = units if is_whole else taken
+        next_done = plus(lines, done, step)
+        next_names = counted_up(lines, names, sizes)
+        more = lines.new(f"icmp slt i64 {next_done}, {end}")
+        latch = lines.block
+        lines.branch_if(more, head, after)
+        entry.branch(head)
+        phis = [(done, start, next_done), *zip(names, first, next_names, strict=True)]
+        if not is_whole:
+            phis.append((begin, begins, 0))
+        before = entry.block
+        entry.label(head)
+        for name, from_start, from_round in phis:
+            entry.add(f"{name} = phi i64 [ {from_start}, %{before} ], [ {from_round}, %{latch} ]")
+        entry.text += lines.text
+        entry.label(after)
+
+    def last_loop(self, begin: Index, finish: Index, size: Index, level: Level) -> None:
+        """The last kept loop, from one unit of work to another."""
+        plan = self.plan
+        loop = plan.last
+        assert loop is not None
+        if loop != self.shape.vector:
+
+            def body(lines: Lines, counter: Index, carried: list[str]) -> list[str]:
+                self.inside(loop, counter, lines, 1, None)
+                return []
+
+            write_loop(level.lines, begin, finish, 1, [], body, known_nonempty=True)
+            return
+        lines = level.lines
+        low = times(lines, begin, plan.unit)
+        high = smaller(lines, times(lines, finish, plan.unit), size)
+        self.vector_loop(
+            lines,
+            low,
+            high,
+            [],
+            lambda lines, counter, carried, copies, mask: self.inside(loop, counter, lines, copies, mask) or [],
+        )
+
+    def inside(self, loop: int, counter: Index, lines: Lines, copies: int, mask: str | None) -> None:
+        """A point (a vector of points, several times) of the kept loops."""
+        values = self.values
+        levels, old_mask = values.levels, values.mask
+        values.levels = [*levels, Level(lines)]
+        values.counters[loop], values.mask = counter, mask
+        self.point(copies)
+        values.levels, values.mask = levels, old_mask
+
+    def vector_loop(
+        self,
+        lines: Lines,
+        low: Index,
+        high: Index,
+        carried: Carried,
+        body: Callable[[Lines, Index, list[str], int, str | None], list[str]],
+    ) -> list[str]:
+        """A loop in vectors: several at a time, then masked ones for the rest. ``body`` gives what is carried on."""
+        lanes, copies = self.shape.lanes, self.plan.copies
+        together = lanes * copies
+        count = minus(lines, high, low)
+        middle = plus(lines, low, round_down(lines, count, together))
+        results = [value for _, value in carried]
+        if middle != low:
+            results = write_loop(lines, low, middle, together, carried, lambda *given: body(*given, copies, None))
+        if middle == high:
+            return results
+        kinds = [kind for kind, _ in carried]
+
+        def masked(inner: Lines, counter: Index, values: list[str]) -> list[str]:
+            return body(inner, counter, values, 1, lane_mask(inner, minus(inner, high, counter), lanes))
+
+        return write_loop(lines, middle, high, lanes, list(zip(kinds, results, strict=True)), masked)
+
+    # ---- a point of the kept loops -----------------------------------------------------------------------------------
+
+    def point(self, copies: int) -> None:
+        """All phases at a point of the kept loops, then the outputs that each point has one of."""
+        for phase in self.plan.phases:
+            self.run_through(phase, copies)
+        closing = self.plan.closing
+        if closing.outputs:
+            self.values.compute(closing.order, copies)
+            self.store(closing.outputs, copies)
+
+    def store(self, outputs: list[Output], copies: int) -> None:
+        for copy in range(copies):
+            for output in outputs:
+                if copy == 0 or self.is_vector(output):
+                    self.values.store(output, copy, self.values.levels[-1])
+
+    def is_vector(self, output: Output) -> bool:
+        facts = self.values.facts
+        parts = (output.value, *output.target.parts)
+        return self.values.reach(output.target.strides)[1] or any(facts[part][1] for part in parts)
+
+    def run_through(self, phase: Phase, copies: int) -> None:
+        """One run through the reduced loops; its reductions are known afterwards."""
+        values = self.values
+        vector, lanes = self.shape.vector, self.shape.lanes
+        is_across = vector is not None and vector in self.plan.reduced
+        inner_copies = self.plan.copies if is_across else copies
+        width = lanes if is_across or (vector is not None) else 1
+        carried = [
+            pair
+            for reduction in phase.reductions
+            for _ in range(inner_copies)
+            for pair in emit_reductions.start(reduction, width)
+        ]
+        results = self.reduced_loops(phase, 0, carried, copies)
+        level = values.levels[-1]
+        place = 0
+        for reduction in phase.reductions:
+            count = 2 if reduction.position is not None else 1
+            found = []
+            for _ in range(inner_copies):
+                found.append(results[place : place + count])
+                place += count
+            if is_across:
+                whole = emit_reductions.joined(level.lines, reduction, found, lanes)
+                found = [whole]
+            self.keep_result(reduction, found, width, is_across, level)
+
+    def keep_result(
+        self, reduction: Reduction, found: list[list[str]], width: int, is_across: bool, level: Level
+    ) -> None:
+        """Make what a reduction gave known as ``reduced(number)``."""
+        for copy, carried in enumerate(found):
+            value = emit_reductions.finish(level.lines, reduction, carried, width, is_across)
+            for expr in self.values.results.get(reduction.number, ()):
+                level.values[(expr, copy) if self.values.facts[expr][1] else expr] = value
+
+    def reduced_loops(self, phase: Phase, number: int, carried: Carried, copies: int) -> list[str]:
+        """The reduced loops from one on, inside those before it."""
+        values, plan = self.values, self.plan
+        if number == len(plan.reduced):
+            return self.body(phase, [value for _, value in carried], copies)
+        loop = plan.reduced[number]
+        kinds = [kind for kind, _ in carried]
+        size = values.size(self.kernel.loops[loop].size)
+        outside = values.levels[-1].lines
+
+        def enter(lines: Lines, counter: Index, given: list[str], inner_copies: int, mask: str | None) -> list[str]:
+            levels, old_mask = values.levels, values.mask
+            values.levels = [*levels, Level(lines)]
+            values.counters[loop] = counter
+            if mask is not None:
+                values.mask = mask
+            inner = list(zip(kinds, given, strict=True))
+            results = self.reduced_loops(phase, number + 1, inner, inner_copies)
+            values.levels, values.mask = levels, old_mask
+            return results
+
+        if loop != self.shape.vector:
+            return write_loop(outside, 0, size, 1, carried, lambda *given: enter(*given, copies, None))
+        return self.vector_loop(outside, 0, size, carried, enter)
+
+    def body(self, phase: Phase, carried: list[str], copies: int) -> list[str]:
+        """What is done at each point of all loops: values, reductions, outputs."""
+        values = self.values
+        values.compute(phase.order, copies)
+        level = values.levels[-1]
+        width = self.shape.lanes if self.shape.vector is not None else 1
+        mask = values.mask if self.shape.vector in self.plan.reduced else None
+        results = list(carried)
+        all_copies = len(carried) // max(1, sum(1 + (r.position is not None) for r in phase.reductions))
+        place = 0
+        for reduction in phase.reductions:
+            count = 2 if reduction.position is not None else 1
+            for copy in range(all_copies):
+                if copy < copies:
+                    value = values.get(reduction.value, copy, width)
+                    position = None
+                    if reduction.position is not None:
+                        position = values.get(reduction.position, copy, width)
+                    results[place : place + count] = emit_reductions.step(
+                        level.lines, reduction, carried[place : place + count], value, position, mask, width
+                    )
+                place += count
+        self.store(phase.outputs, copies)
+        return results
+
+
+# ---- pieces of loops -------------------------------------------------------------------------------------------------
+
+
+def write_loop(
+    outside: Lines,
+    low: Index,
+    high: Index,
+    step: int,
+    carried: Carried,
+    body: Callable[[Lines, Index, list[str]], list[str]],
+    known_nonempty: bool = False,
+) -> list[str]:
+    """A loop from low to high. ``body(lines, counter, carried)`` writes a round and gives what the next one gets.
+
+    While the body is written, lines may still be added outside: they come before the loop.
+    """
+    if isinstance(low, int) and isinstance(high, int):
+        if low >= high:
+            return [value for _, value in carried]
+        known_nonempty = True
+        if low + step >= high:
+            return body(outside, low, [value for _, value in carried])
+    head, after = outside.fresh("loop"), outside.fresh("after")
+    counter = f"%{outside.fresh('i')}"
+    names = [f"%{outside.fresh('c')}" for _ in carried]
+    inside = Lines(outside.names, head)
+    results = body(inside, counter, names)
+    following = inside.new(f"add i64 {counter}, {step}")
+    more = inside.new(f"icmp slt i64 {following}, {high}")
+    latch = inside.block
+    inside.branch_if(more, head, after)
+    if known_nonempty:
+        outside.branch(head)
+    else:
+        some = outside.new(f"icmp slt i64 {low}, {high}")
+        outside.branch_if(some, head, after)
+    before = outside.block
+    outside.label(head)
+    outside.add(f"{counter} = phi i64 [ {low}, %{before} ], [ {following}, %{latch} ]")
+    for (kind, first), name, result in zip(carried, names, results, strict=True):
+        outside.add(f"{name} = phi {kind} [ {first}, %{before} ], [ {result}, %{latch} ]")
+    outside.text += inside.text
+    outside.label(after)
+    if known_nonempty:
+        return results
+    return [
+        outside.new(f"phi {kind} [ {first}, %{before} ], [ {result}, %{latch} ]")
+        for (kind, first), result in zip(carried, results, strict=True)
+    ]
+
+
+def lane_mask(lines: Lines, left: Index, lanes: int) -> str:
+    """The first lanes, as many as are left."""
+    if isinstance(left, int):
+        return "<" + ", ".join([f"i1 {lane < left}".lower() for lane in range(lanes)]) + ">"
+    ramp = "<" + ", ".join([f"i64 {lane}" for lane in range(lanes)]) + ">"
+    kind = f"<{lanes} x i64>"
+    first = lines.new(f"insertelement {kind} poison, i64 {left}, i32 0")
+    wide = lines.new(f"shufflevector {kind} {first}, {kind} poison, <{lanes} x i32> zeroinitializer")
+    return lines.new(f"icmp sgt {kind} {wide}, {ramp}")
+
+
+def split_position(lines: Lines, position: Index, sizes: list[Index]) -> tuple[list[Index], Index]:
+    """A flat position as those of each loop, the last apart."""
+    found: list[Index] = []
+    for size in reversed(sizes[1:]):
+        if position == 0:
+            found.append(0)
+            continue
+        found.append(lines.new(f"urem i64 {position}, {size}"))
+        position = lines.new(f"udiv i64 {position}, {size}")
+    found.append(position)
+    found.reverse()
+    return found[:-1], found[-1]
+
+
+def counted_up(lines: Lines, names: list[str], sizes: list[Index]) -> list[Index]:
+    """The positions of loops one further on: the last counts, and at its end the one before."""
+    found: list[Index] = []
+    carry: Index = 1
+    for place, (name, size) in enumerate(zip(reversed(names), reversed(sizes), strict=True)):
+        following = plus(lines, name, carry)
+        if place == len(names) - 1:
+            found.append(following)
+            break
+        is_end = lines.new(f"icmp eq i64 {following}, {size}")
+        found.append(lines.new(f"select i1 {is_end}, i64 0, i64 {following}"))
+        carry = lines.new(f"zext i1 {is_end} to i64")
+    found.reverse()
+    return found
+
+
+def smaller(lines: Lines, a: Index, b: Index) -> Index:
+    if isinstance(a, int) and isinstance(b, int):
+        return min(a, b)
+    less = lines.new(f"icmp slt i64 {a}, {b}")
+    return lines.new(f"select i1 {less}, i64 {a}, i64 {b}")
+
+
+def minus(lines: Lines, a: Index, b: Index) -> Index:
+    if isinstance(a, int) and isinstance(b, int):
+        return a - b
+    return a if b == 0 else lines.new(f"sub i64 {a}, {b}")
+
+
+def round_down(lines: Lines, value: Index, step: int) -> Index:
+    """To a multiple of a power of two."""
+    if isinstance(value, int):
+        return value - value % step
+    return value if step == 1 else lines.new(f"and i64 {value}, {-step}")
+
+
+def ceil_div(lines: Lines, value: Index, step: int) -> Index:
+    """By a power of two."""
+    if isinstance(value, int):
+        return -(-value // step)
+    if step == 1:
+        return value
+    return lines.new(f"lshr i64 {plus(lines, value, step - 1)}, {step.bit_length() - 1}")
+
+
+def phases_of(kernel: Kernel) -> tuple[tuple[Phase, ...], Phase]:
+    """The phases that have anything to do, and the outputs after them."""
+
+    def order(reductions: list[Reduction], outputs: list[Output]) -> list[Expr]:
+        roots = [root for r in reductions for root in (r.value, r.position) if root is not None]
+        roots += [root for output in outputs for root in (output.value, *output.target.parts)]
+        return list(walk(*roots))
+
+    reductions: dict[int, list[Reduction]] = {}
+    outputs: dict[int, list[Output]] = {}
+    for reduction in kernel.reductions:
+        reductions.setdefault(kernel.phase(reduction.value), []).append(reduction)
+    closing = []
+    for output in kernel.outputs:
+        if output.is_inner:
+            outputs.setdefault(kernel.phase(output.value, *output.target.parts), []).append(output)
+        else:
+            closing.append(output)
+    phases = []
+    for number in sorted({*reductions, *outputs}):
+        these = reductions.get(number, []), outputs.get(number, [])
+        phases.append(Phase(*these, order(*these)))
+    return tuple(phases), Phase([], closing, order([], closing))

@@ -1,0 +1,187 @@
+"""Reductions in registers: how they start, take a value, and come together at the end.
+
+A reduction is carried through its loops in one or more registers: one for each copy of a vector body, so that additions
+do not wait for one another; argmax and argmin carry the value and its place.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from kiln.lower.kernel import Reduction
+
+from .emit_operations import operate
+from .emit_types import REGISTERS, compute_type, register_constant, register_type, rounded
+from .lines import Lines, spelled, suffix_of
+
+OPERATIONS = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum", "any": "or", "all": "and"}
+LAST = 2**63 - 1  # no position is beyond it
+
+
+def start(reduction: Reduction, lanes: int) -> list[tuple[str, str]]:
+    """The registers that a reduction is carried in, as pairs of type and first value."""
+    dtype = reduction.value.dtype
+    first = register_constant(first_value(reduction.kind.removeprefix("arg"), dtype), compute_type(dtype), lanes)
+    found = [(register_type(dtype, lanes), first)]
+    if reduction.position is not None:
+        found.append((spelled("i64", lanes), register_constant(0, torch.int64, lanes)))
+    return found
+
+
+def first_value(kind: str, dtype: torch.dtype) -> bool | int | float:
+    if kind in ("sum", "any"):
+        return 0
+    if kind in ("prod", "all"):
+        return 1
+    if dtype is torch.bool:
+        return kind == "min"
+    if dtype.is_floating_point:
+        return float("-inf") if kind == "max" else float("inf")
+    limits = torch.iinfo(dtype)
+    return limits.min if kind == "max" else limits.max
+
+
+def step(
+    lines: Lines,
+    reduction: Reduction,
+    carried: list[str],
+    value: str,
+    position: str | None,
+    mask: str | None,
+    lanes: int,
+) -> list[str]:
+    """What is carried after one more value (a vector of them, those that the mask has)."""
+    dtype = reduction.value.dtype
+    if position is not None:
+        return step_to_place(lines, reduction, carried, value, position, mask, lanes)
+    if mask is not None:
+        kind = register_type(dtype, lanes)
+        neutral = start(reduction, lanes)[0][1]
+        value = lines.new(f"select {spelled('i1', lanes)} {mask}, {kind} {value}, {kind} {neutral}")
+    return [combined(lines, reduction.kind, carried[0], value, dtype, lanes)]
+
+
+def combined(lines: Lines, kind: str, a: str, b: str, dtype: torch.dtype, lanes: int) -> str:
+    """Two values of a reduction as one. The newer is b: where one of two equal ones is taken, it is a."""
+    dtype = compute_type(dtype)
+    return operate(lines, OPERATIONS[kind], [b, a] if kind in ("max", "min") else [a, b], dtype, dtype, lanes)
+
+
+def step_to_place(
+    lines: Lines, reduction: Reduction, carried: list[str], value: str, position: str, mask: str | None, lanes: int
+) -> list[str]:
+    """Of argmax and argmin: a later value counts if it is greater (less), or the first NaN."""
+    dtype, (best, place) = reduction.value.dtype, carried
+    kind, truth, whole = register_type(dtype, lanes), spelled("i1", lanes), spelled("i64", lanes)
+    is_greatest = reduction.kind == "argmax"
+    if dtype.is_floating_point:
+        better = lines.new(f"fcmp {'ugt' if is_greatest else 'ult'} {kind} {value}, {best}")
+        known = lines.new(f"fcmp ord {kind} {best}, {best}")
+        better = lines.new(f"and {truth} {better}, {known}")
+    else:
+        better = operate(lines, "gt" if is_greatest else "lt", [value, best], dtype, torch.bool, lanes)
+    if mask is not None:
+        better = lines.new(f"and {truth} {better}, {mask}")
+    return [
+        lines.new(f"select {truth} {better}, {kind} {value}, {kind} {best}"),
+        lines.new(f"select {truth} {better}, {whole} {position}, {whole} {place}"),
+    ]
+
+
+def joined(lines: Lines, reduction: Reduction, copies: list[list[str]], lanes: int) -> list[str]:
+    """What several copies carry, as one."""
+    while len(copies) > 1:
+        pairs = zip(copies[::2], copies[1::2], strict=False)
+        left = [copies[-1]] if len(copies) % 2 else []
+        copies = [join_two(lines, reduction, a, b, lanes) for a, b in pairs] + left
+    return copies[0]
+
+
+def join_two(lines: Lines, reduction: Reduction, a: list[str], b: list[str], lanes: int) -> list[str]:
+    dtype = reduction.value.dtype
+    if reduction.position is None:
+        return [combined(lines, reduction.kind, a[0], b[0], dtype, lanes)]
+    taken = is_better_place(lines, reduction, b, a, lanes)
+    truth, kind, whole = spelled("i1", lanes), register_type(dtype, lanes), spelled("i64", lanes)
+    return [
+        lines.new(f"select {truth} {taken}, {kind} {b[0]}, {kind} {a[0]}"),
+        lines.new(f"select {truth} {taken}, {whole} {b[1]}, {whole} {a[1]}"),
+    ]
+
+
+def is_better_place(lines: Lines, reduction: Reduction, new: list[str], old: list[str], lanes: int) -> str:
+    """Whether a candidate of argmax (argmin) beats another: greater, or as great and earlier; NaN is the greatest."""
+    dtype = reduction.value.dtype
+    kind, truth, whole = register_type(dtype, lanes), spelled("i1", lanes), spelled("i64", lanes)
+
+    def both(how: str, a: str, b: str) -> str:
+        return lines.new(f"{how} {truth} {a}, {b}")
+
+    earlier = lines.new(f"icmp slt {whole} {new[1]}, {old[1]}")
+    better = operate(lines, "gt" if reduction.kind == "argmax" else "lt", [new[0], old[0]], dtype, torch.bool, lanes)
+    equal = operate(lines, "eq", [new[0], old[0]], dtype, torch.bool, lanes)
+    if dtype.is_floating_point:
+        nan_new = lines.new(f"fcmp uno {kind} {new[0]}, {new[0]}")
+        nan_old = lines.new(f"fcmp uno {kind} {old[0]}, {old[0]}")
+        equal = both("or", equal, both("and", nan_new, nan_old))
+        only_new = both("and", nan_new, both("xor", nan_old, constant_truth(lanes)))
+        better = both("or", better, only_new)
+    return both("or", better, both("and", equal, earlier))
+
+
+def constant_truth(lanes: int) -> str:
+    return "true" if lanes == 1 else "splat (i1 true)"
+
+
+def finish(lines: Lines, reduction: Reduction, carried: list[str], lanes: int, is_across: bool) -> str:
+    """The result: of a vector's lanes together (``is_across``) or, where each lane has its own, as it is carried."""
+    if is_across and lanes > 1:
+        carried = across(lines, reduction, carried, lanes)
+        lanes = 1
+    if reduction.position is not None:
+        return carried[1]
+    if reduction.dtype in (torch.float16, torch.bfloat16) and reduction.kind in ("sum", "prod"):
+        return rounded(lines, carried[0], reduction.dtype, lanes)
+    return carried[0]
+
+
+def across(lines: Lines, reduction: Reduction, carried: list[str], lanes: int) -> list[str]:
+    """One value (and place) out of a vector's."""
+    dtype = reduction.value.dtype
+    element = REGISTERS[dtype]
+    kind, suffix = spelled(element, lanes), suffix_of(element, lanes)
+    value = carried[0]
+    if reduction.kind in ("sum", "prod"):
+        if not dtype.is_floating_point:
+            how = "add" if reduction.kind == "sum" else "mul"
+            return [lines.call(f"llvm.vector.reduce.{how}.{suffix}", element, [(kind, value)])]
+        how, first = ("fadd", "-0.0") if reduction.kind == "sum" else ("fmul", "1.0")
+        arguments = [(element, first), (kind, value)]
+        return [lines.call(f"llvm.vector.reduce.{how}.{suffix}", element, arguments, "reassoc ")]
+    if reduction.kind in ("any", "all"):
+        how = "or" if reduction.kind == "any" else "and"
+        return [lines.call(f"llvm.vector.reduce.{how}.{suffix}", element, [(kind, value)])]
+    while lanes > 1:  # halves against each other
+        lanes //= 2
+        low, high = (
+            [
+                halved(lines, register, index, element_of(index, dtype), lanes, part)
+                for index, register in enumerate(carried)
+            ]
+            for part in (0, 1)
+        )
+        carried = join_two(lines, reduction, low, high, lanes)
+    return carried
+
+
+def element_of(index: int, dtype: torch.dtype) -> str:
+    return "i64" if index else REGISTERS[dtype]
+
+
+def halved(lines: Lines, register: str, index: int, element: str, lanes: int, part: int) -> str:
+    """The lower or upper half of a vector of twice as many lanes."""
+    kind = spelled(element, 2 * lanes)
+    if lanes == 1:
+        return lines.new(f"extractelement {kind} {register}, i32 {part}")
+    chosen = ", ".join([f"i32 {part * lanes + lane}" for lane in range(lanes)])
+    return lines.new(f"shufflevector {kind} {register}, {kind} poison, <{lanes} x i32> <{chosen}>")

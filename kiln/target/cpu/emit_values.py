@@ -1,0 +1,394 @@
+"""Expressions of a kernel as registers, each computed as far outside in the nest of loops as it can be.
+
+The nest has levels: 0 before all loops, 1 inside the outer kept loops, 2 inside the last kept one, then one for each
+reduced loop. An expression belongs to the level of the innermost loop that it depends on; where the loop that becomes
+vectors is among those, it is a vector, else one value, which is spread when a vector needs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from kiln.lower.ir import Access, Buffer, Expr, Size, walk
+from kiln.lower.kernel import Kernel, Output
+
+from .emit_operations import operate
+from .emit_types import MEMORY, REGISTERS, from_memory, register_constant, to_memory
+from .lines import Lines, spelled, suffix_of
+
+Index = int | str  # a number of type i64: known now, or in a register
+
+
+@dataclass
+class Level:
+    lines: Lines
+    values: dict[Any, str] = field(default_factory=dict)
+
+
+@dataclass
+class Place:
+    """Where a vector (or one value) lies: at a pointer, and how far each lane is from it."""
+
+    pointer: str
+    lines: Lines
+    is_contiguous: bool = True
+    offsets: str | None = None  # a vector of i64, in elements, where it is not contiguous
+    mask: str | None = None
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How the loops of a kernel are nested: at which level each is, and how wide vectors are."""
+
+    kernel: Kernel
+    depths: dict[int, int]  # of the loops that are not of size 1
+    vector: int | None
+    lanes: int
+    row: int = 2  # the level at which reductions end
+
+
+class Values:
+    """What is known at a place in the nest, and where what is not known yet gets computed."""
+
+    def __init__(self, shape: Shape, entry: Lines) -> None:
+        self.shape = shape
+        self.kernel = shape.kernel
+        self.entry = entry
+        self.levels: list[Level] = [Level(entry)]
+        self.counters: dict[int, Index] = {}
+        self.mask: str | None = None  # which lanes there are, at the end of the vector loop
+        self.facts: dict[Expr, tuple[int, bool]] = {}
+        self.results: dict[int, list[Expr]] = {}  # the expressions that stand for each reduction's result
+        self.groups: dict[int, list[int]] = {}
+        for loop, depth in shape.depths.items():
+            self.groups.setdefault(depth, []).append(loop)
+        self.note(self.kernel.roots())
+
+    # ---- where expressions belong ------------------------------------------------------------------------------------
+
+    def note(self, roots: Iterable[Expr]) -> None:
+        """Find the level of each expression, and whether it is a vector."""
+        facts, vector = self.facts, self.shape.vector
+        for expr in walk(*roots):
+            kind = expr.kind
+            if kind == "reduced":
+                self.results.setdefault(expr.payload, []).append(expr)
+                facts[expr] = (self.shape.row, vector is not None and not self.kernel.loops[vector].is_reduced)
+                continue
+            depth, is_vector = 0, False
+            if kind == "load" or kind == "iota":
+                depth, is_vector = self.reach(expr.payload.strides if kind == "load" else expr.payload[0])
+            for part in expr.payload.parts if kind == "load" else expr.args:
+                deeper, wide = facts[part]
+                depth, is_vector = max(depth, deeper), is_vector or wide
+            facts[expr] = (depth, is_vector)
+
+    def reach(self, strides: tuple[Size, ...]) -> tuple[int, bool]:
+        """The level of the innermost loop along which a place moves, and whether it does along the vector's."""
+        depth, is_vector = 0, False
+        for loop, level in self.shape.depths.items():
+            stride = strides[loop]
+            if not (isinstance(stride, int) and stride == 0):
+                depth = max(depth, level)
+                is_vector = is_vector or loop == self.shape.vector
+        return depth, is_vector
+
+    # ---- computing ---------------------------------------------------------------------------------------------------
+
+    def compute(self, order: Iterable[Expr], copies: int) -> None:
+        """Have all these (parts first) in registers; vectors ``copies`` times, one after another along the loop."""
+        lanes = self.shape.lanes
+        for copy in range(copies):
+            for expr in order:
+                if expr.kind == "const":
+                    continue
+                depth, is_vector = self.facts[expr]
+                level = self.levels[depth]
+                key = (expr, copy) if is_vector else expr
+                if key not in level.values:
+                    level.values[key] = self.make(expr, copy, level.lines, lanes if is_vector else 1)
+
+    def get(self, expr: Expr, copy: int, lanes: int) -> str:
+        """The register (or constant) of what is computed, as one value or spread over a vector."""
+        if expr.kind == "const":
+            return register_constant(expr.payload, expr.dtype, lanes)
+        depth, is_vector = self.facts[expr]
+        values = self.levels[depth].values
+        if is_vector:
+            return values[expr, copy]
+        value = values[expr]
+        if lanes == 1:
+            return value
+        spread = values.get((expr, "spread"))
+        if spread is None:
+            spread = values[expr, "spread"] = self.spread(self.levels[depth].lines, value, REGISTERS[expr.dtype])
+        return spread
+
+    def spread(self, lines: Lines, value: Index, element: str) -> str:
+        lanes = self.shape.lanes
+        if isinstance(value, int):
+            return f"splat ({element} {value})"
+        kind = spelled(element, lanes)
+        first = lines.new(f"insertelement {kind} poison, {element} {value}, i32 0")
+        return lines.new(f"shufflevector {kind} {first}, {kind} poison, <{lanes} x i32> zeroinitializer")
+
+    def make(self, expr: Expr, copy: int, lines: Lines, lanes: int) -> str:
+        kind = expr.kind
+        if kind == "load":
+            return self.load(expr.payload, copy, lines, lanes)
+        if kind == "iota":
+            return self.iota(expr.payload[0], expr.payload[1], copy, lines, lanes)
+        if kind == "size":
+            size = self.size(expr.payload)
+            return size if isinstance(size, str) else str(size)
+        assert kind != "reduced", "a reduction is read before it ends"
+        operands = [self.get(arg, copy, lanes) for arg in expr.args]
+        return operate(lines, kind, operands, expr.args[-1].dtype, expr.dtype, lanes)
+
+    # ---- numbers -----------------------------------------------------------------------------------------------------
+
+    def size(self, size: Size) -> Index:
+        """A size: a number, or loaded at the beginning."""
+        if isinstance(size, int):
+            return size
+        values = self.levels[0].values
+        found = values.get(("size", size))
+        if found is None:
+            place = self.entry.new(f"getelementptr i64, ptr %sizes, i64 {self.kernel.sizes.index(size)}")
+            found = values["size", size] = self.entry.new(f"load i64, ptr {place}")
+        return found
+
+    def moved(self, strides: tuple[Size, ...], depth: int) -> Index:
+        """How far the loops of one level have moved a place."""
+        loops = [loop for loop in self.groups.get(depth, ()) if not is_zero(strides[loop])]
+        if not loops:
+            return 0
+        level = self.levels[depth]
+        key = ("moved", depth, tuple([strides[loop] for loop in loops]), tuple(loops))
+        total: Index | None = level.values.get(key)
+        if total is None:
+            total = 0
+            for loop in loops:
+                total = plus(level.lines, total, times(level.lines, self.counters[loop], self.size(strides[loop])))
+            level.values[key] = total  # type: ignore[assignment]
+        return total
+
+    def lane_offsets(self, stride: Size) -> str:
+        """How far each lane is from the first, in elements."""
+        lanes, lines = self.shape.lanes, self.entry
+        step = self.size(stride)
+        if isinstance(step, int):
+            return "<" + ", ".join([f"i64 {lane * step}" for lane in range(lanes)]) + ">"
+        values = self.levels[0].values
+        found = values.get(("lanes", stride))
+        if found is None:
+            ramp = "<" + ", ".join([f"i64 {lane}" for lane in range(lanes)]) + ">"
+            wide = self.spread(lines, step, "i64")
+            found = values["lanes", stride] = lines.new(f"mul <{lanes} x i64> {ramp}, {wide}")
+        return found
+
+    def copy_offset(self, stride: Size, copy: int) -> Index:
+        """How far a copy is from the first one."""
+        return times(self.entry, self.size(stride), copy * self.shape.lanes) if copy else 0
+
+    def iota(self, strides: tuple[Size, ...], offset: Size, copy: int, lines: Lines, lanes: int) -> str:
+        total: Index = self.size(offset)
+        for depth in sorted(self.groups):
+            total = plus(lines, total, self.moved(strides, depth))
+        if lanes == 1:
+            return str(total)
+        stride = strides[self.shape.vector]  # type: ignore[index]
+        total = plus(lines, total, self.copy_offset(stride, copy))
+        return lines.new(f"add <{lanes} x i64> {self.spread(lines, total, 'i64')}, {self.lane_offsets(stride)}")
+
+    # ---- memory ------------------------------------------------------------------------------------------------------
+
+    def base(self, buffer: Buffer) -> str:
+        values = self.levels[0].values
+        found = values.get(buffer)
+        if found is None:
+            place = self.entry.new(f"getelementptr ptr, ptr %pointers, i64 {self.kernel.buffers.index(buffer)}")
+            found = values[buffer] = self.entry.new(f"load ptr, ptr {place}")
+        return found
+
+    def pointer(self, access: Access) -> str:
+        """To the element at the loops' positions (the first lane of the first copy), indirect values apart."""
+        element = MEMORY[access.buffer.dtype]
+        key = (access.buffer, access.strides, access.offset)
+        deepest = self.reach(access.strides)[0]
+        found = self.levels[deepest].values.get(key)
+        if found is not None:
+            return found
+        pointer = self.base(access.buffer)
+        if not is_zero(access.offset):
+            pointer = self.entry.new(f"getelementptr {element}, ptr {pointer}, i64 {self.size(access.offset)}")
+        for depth in sorted(self.groups):
+            moved = self.moved(access.strides, depth)
+            if moved != 0:
+                pointer = self.levels[depth].lines.new(f"getelementptr {element}, ptr {pointer}, i64 {moved}")
+        self.levels[deepest].values[key] = pointer
+        return pointer
+
+    def place(self, access: Access, copy: int, lines: Lines, lanes: int) -> Place:
+        """Where an access goes; as a vector where ``lanes`` says so."""
+        pointer, element = self.pointer(access), MEMORY[access.buffer.dtype]
+        vector = self.shape.vector
+        stride: Size = access.strides[vector] if vector is not None else 0
+        offset: Index = 0
+        if lanes > 1:
+            offset = self.copy_offset(stride, copy)
+        wide: list[str] = []
+        for expr, step in access.indirect:
+            if lanes > 1 and self.facts[expr][1]:
+                index = self.get(expr, copy, lanes)
+                factor = self.size(step)
+                if factor != 1:
+                    index = lines.new(f"mul <{lanes} x i64> {index}, {self.spread(lines, factor, 'i64')}")
+                wide.append(index)
+            else:
+                offset = plus(lines, offset, times(lines, number(self.get(expr, copy, 1)), self.size(step)))
+        if offset != 0:
+            pointer = lines.new(f"getelementptr {element}, ptr {pointer}, i64 {offset}")
+        if lanes == 1:
+            mask = None if access.mask is None else self.get(access.mask, copy, 1)
+            return Place(pointer, lines, mask=mask)
+        mask = self.both(lines, self.mask, None if access.mask is None else self.get(access.mask, copy, lanes))
+        if not wide and isinstance(stride, int) and stride == 1:
+            return Place(pointer, lines, mask=mask)
+        if not is_zero(stride) or not wide:
+            wide.append(self.lane_offsets(stride))
+        offsets = wide[0]
+        for other in wide[1:]:
+            offsets = lines.new(f"add <{lanes} x i64> {offsets}, {other}")
+        return Place(pointer, lines, False, offsets, mask)
+
+    def both(self, lines: Lines, a: str | None, b: str | None) -> str | None:
+        if a is None or b is None:
+            return a or b
+        return lines.new(f"and <{self.shape.lanes} x i1> {a}, {b}")
+
+    def load(self, access: Access, copy: int, lines: Lines, lanes: int) -> str:
+        dtype = access.buffer.dtype
+        place = self.place(access, copy, lines, lanes)
+        return from_memory(lines, self.load_at(place, dtype, lines, lanes), dtype, lanes)
+
+    def load_at(self, place: Place, dtype: torch.dtype, lines: Lines, lanes: int) -> str:
+        element, size = MEMORY[dtype], dtype.itemsize
+        kind = spelled(element, lanes)
+        if lanes == 1:
+            pointer = place.pointer
+            if place.mask is not None:  # where nothing may be touched, zeros of our own are read
+                lines.declare("@kiln.zeros = internal constant [8 x i8] zeroinitializer, align 8")
+                pointer = lines.new(f"select i1 {place.mask}, ptr {pointer}, ptr @kiln.zeros")
+            return lines.new(f"load {kind}, ptr {pointer}, align {size}")
+        if place.is_contiguous and place.mask is None:
+            return lines.new(f"load {kind}, ptr {place.pointer}, align {size}")
+        mask_kind, suffix = spelled("i1", lanes), suffix_of(element, lanes)
+        if place.is_contiguous:
+            lines.declare(f"declare {kind} @llvm.masked.load.{suffix}.p0(ptr, {mask_kind}, {kind})")
+            return lines.new(
+                f"call {kind} @llvm.masked.load.{suffix}.p0(ptr align {size} {place.pointer}, "
+                f"{mask_kind} {place.mask}, {kind} zeroinitializer)"
+            )
+        pointers = self.lane_pointers(place, element, lines)
+        mask = place.mask or "splat (i1 true)"
+        wide = spelled("ptr", lanes)
+        lines.declare(f"declare {kind} @llvm.masked.gather.{suffix}.v{lanes}p0({wide}, {mask_kind}, {kind})")
+        return lines.new(
+            f"call {kind} @llvm.masked.gather.{suffix}.v{lanes}p0({wide} align {size} {pointers}, "
+            f"{mask_kind} {mask}, {kind} zeroinitializer)"
+        )
+
+    def lane_pointers(self, place: Place, element: str, lines: Lines) -> str:
+        return lines.new(f"getelementptr {element}, ptr {place.pointer}, <{self.shape.lanes} x i64> {place.offsets}")
+
+    # ---- outputs -----------------------------------------------------------------------------------------------------
+
+    def store(self, output: Output, copy: int, level: Level) -> None:
+        """Write a computed value where it goes, at this level."""
+        access, dtype = output.target, output.target.buffer.dtype
+        parts = (output.value, *access.parts)
+        is_vector = self.reach(access.strides)[1] or any(self.facts[part][1] for part in parts)
+        lanes, lines = self.shape.lanes if is_vector else 1, level.lines
+        value = self.get(output.value, copy, lanes)
+        place = self.place(access, copy, lines, lanes)
+        if lanes == 1 and place.mask is not None:
+            self.store_if(output, place, value, level)
+            return
+        if output.accumulate is not None:
+            value = self.combined(output, place, value, lines, lanes)
+        self.store_at(place, to_memory(lines, value, dtype, lanes), dtype, lines, lanes)
+
+    def combined(self, output: Output, place: Place, value: str, lines: Lines, lanes: int) -> str:
+        dtype = output.target.buffer.dtype
+        there = from_memory(lines, self.load_at(place, dtype, lines, lanes), dtype, lanes)
+        how = {"max": "maximum", "min": "minimum"}.get(output.accumulate, output.accumulate)  # type: ignore[arg-type]
+        return operate(lines, how, [there, value], dtype, dtype, lanes)  # type: ignore[arg-type]
+
+    def store_if(self, output: Output, place: Place, value: str, level: Level) -> None:
+        """Store one value where its mask says so: a branch."""
+        lines, dtype = level.lines, output.target.buffer.dtype
+        yes, after = lines.fresh("store"), lines.fresh("stored")
+        lines.branch_if(str(place.mask), yes, after)
+        lines.label(yes)
+        place = Place(place.pointer, lines)
+        if output.accumulate is not None:
+            value = self.combined(output, place, value, lines, 1)
+        self.store_at(place, to_memory(lines, value, dtype, 1), dtype, lines, 1)
+        lines.branch(after)
+        lines.label(after)
+
+    def store_at(self, place: Place, value: str, dtype: torch.dtype, lines: Lines, lanes: int) -> None:
+        element, size = MEMORY[dtype], dtype.itemsize
+        kind = spelled(element, lanes)
+        if lanes == 1 or (place.is_contiguous and place.mask is None):
+            lines.add(f"store {kind} {value}, ptr {place.pointer}, align {size}")
+            return
+        mask_kind, suffix = spelled("i1", lanes), suffix_of(element, lanes)
+        mask = place.mask or "splat (i1 true)"
+        if place.is_contiguous:
+            lines.declare(f"declare void @llvm.masked.store.{suffix}.p0({kind}, ptr, {mask_kind})")
+            lines.add(
+                f"call void @llvm.masked.store.{suffix}.p0({kind} {value}, ptr align {size} {place.pointer}, "
+                f"{mask_kind} {mask})"
+            )
+            return
+        pointers, wide = self.lane_pointers(place, element, lines), spelled("ptr", lanes)
+        lines.declare(f"declare void @llvm.masked.scatter.{suffix}.v{lanes}p0({kind}, {wide}, {mask_kind})")
+        lines.add(
+            f"call void @llvm.masked.scatter.{suffix}.v{lanes}p0({kind} {value}, {wide} align {size} {pointers}, "
+            f"{mask_kind} {mask})"
+        )
+
+
+# ---- numbers of type i64 ---------------------------------------------------------------------------------------------
+
+
+def is_zero(size: Size) -> bool:
+    return isinstance(size, int) and size == 0
+
+
+def number(text: str) -> Index:
+    return int(text) if text.lstrip("-").isdigit() else text
+
+
+def plus(lines: Lines, a: Index, b: Index) -> Index:
+    if isinstance(a, int):
+        a, b = b, a
+    if isinstance(a, int) and isinstance(b, int):
+        return a + b
+    return a if b == 0 else lines.new(f"add i64 {a}, {b}")
+
+
+def times(lines: Lines, a: Index, b: Index) -> Index:
+    if isinstance(a, int):
+        a, b = b, a
+    if isinstance(a, int) and isinstance(b, int):
+        return a * b
+    if isinstance(b, int) and b in (0, 1):
+        return a if b else 0
+    return lines.new(f"mul i64 {a}, {b}")
