@@ -1,0 +1,104 @@
+"""Mathematical functions of vectors, as LLVM text.
+
+`emit` writes what computes a function of `lanes` values of float32 or float64; `NAMES` says which there are. Short ones
+are written in place; long ones become a function of the module, so that each is compiled once. Those that hold no table
+for float32 compute in float64 and round at the end. Errors, by function, are what tests/codegen/test_codegen_math.py
+says they are at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+
+import torch
+
+from . import math_error, math_exponential, math_logarithm, math_trigonometry, math_various
+from .lines import Lines, suffix_of
+from .math_vector import Vector, host_scales
+
+# One instruction, by the name of the intrinsic.
+INTRINSICS = {"sqrt": "sqrt", "floor": "floor", "ceil": "ceil", "trunc": "trunc", "round": "roundeven"}
+INTRINSICS["copysign"] = "copysign"
+
+# Written in place, in either type.
+SHORT: dict[str, Callable[..., str]] = {
+    "exp": math_exponential.exp,
+    "exp2": math_exponential.exp2,
+    "sigmoid": math_exponential.sigmoid,
+    "rsqrt": math_various.rsqrt,
+    "nextafter": math_various.nextafter,
+}
+# Functions of the module, in either type.
+LONG: dict[str, Callable[..., str]] = {
+    "expm1": math_exponential.expm1,
+    "tanh": math_exponential.tanh,
+    "log": math_logarithm.log,
+    "log1p": math_logarithm.log1p,
+    "sin": math_trigonometry.sin,
+    "cos": math_trigonometry.cos,
+    "tan": math_trigonometry.tan,
+    "erf": math_error.erf,
+    "gelu_erf": math_error.gelu_erf,
+    "pow": math_various.pow,
+    "fmod": math_various.fmod,
+    "remainder": math_various.remainder,
+    "lgamma": math_various.lgamma,
+}
+# Functions of the module, in float64.
+WIDE: dict[str, Callable[..., str]] = {
+    "sinh": math_exponential.sinh,
+    "cosh": math_exponential.cosh,
+    "log2": math_logarithm.log2,
+    "log10": math_logarithm.log10,
+    "asinh": math_logarithm.asinh,
+    "acosh": math_logarithm.acosh,
+    "atanh": math_logarithm.atanh,
+    "asin": math_trigonometry.asin,
+    "acos": math_trigonometry.acos,
+    "atan": math_trigonometry.atan,
+    "atan2": math_trigonometry.atan2,
+    "erfc": math_error.erfc,
+    "erfinv": math_error.erfinv,
+    "hypot": math_various.hypot,
+    "digamma": math_various.digamma,
+}
+# Of float32 these are short enough to be written in place: they are the ones that programs are full of.
+SHORT_FLOATS = {"tanh", "log", "erf", "gelu_erf"}
+
+NAMES = frozenset(INTRINSICS) | frozenset(SHORT) | frozenset(LONG) | frozenset(WIDE)
+
+
+def emit(lines: Lines, name: str, operands: Sequence[str], lanes: int, dtype: torch.dtype) -> str:
+    """Write a function of vectors (with one lane: scalars); gives the name of the result."""
+    vector = Vector(lines, dtype, lanes)
+    if name in INTRINSICS:
+        return vector.intrinsic(INTRINSICS[name], *operands)
+    if name in SHORT:
+        return SHORT[name](vector, *operands)
+    if name in SHORT_FLOATS and dtype is torch.float32:
+        return LONG[name](vector, *operands)
+    function, texts = function_text(name, len(operands), lanes, dtype, host_scales())
+    for text in texts:
+        lines.declare(text)
+    given = ", ".join(f"{vector.kind} {operand}" for operand in operands)
+    return lines.new(f"call {vector.kind} @{function}({given})")
+
+
+@lru_cache(None)
+def function_text(name: str, count: int, lanes: int, dtype: torch.dtype, scales: bool) -> tuple[str, tuple[str, ...]]:
+    """The name of a function of the module, and its definition with the declarations that it needs."""
+    lines = Lines()
+    vector = Vector(lines, dtype, lanes)
+    operands = [f"%a{place}" for place in range(count)]
+    if name in LONG:
+        result = LONG[name](vector, *operands)
+    elif vector.is_double:
+        result = WIDE[name](vector, *operands)
+    else:
+        result = vector.narrow(WIDE[name](vector.doubled(), *map(vector.widen, operands)))
+    function = f"kiln.{name}.{suffix_of(vector.element, lanes)}"
+    parameters = ", ".join(f"{vector.kind} {operand}" for operand in operands)
+    body = "\n  ".join([*lines.text, f"ret {vector.kind} {result}"])
+    text = f"define internal {vector.kind} @{function}({parameters}) nounwind {{\nentry:\n  {body}\n}}"
+    return function, (*lines.names.declarations, text)
