@@ -28,7 +28,7 @@ def of_any_type(*overloads: Any) -> Any:
                 raise NotLowered("bools have none of it")
             tensors = [argument for argument in args if isinstance(argument, Tensor)]
             numbers = [held(argument, dtype) for argument in args if not isinstance(argument, Tensor)]
-            return computed(lambda *values: function(*values, *numbers), tensors, dtype, node.meta["val"])
+            return computed(lambda *values: function(*values, *numbers), tensors, wide(dtype), node.meta["val"])
 
         return function
 
@@ -277,8 +277,8 @@ def glu_backward(lowering: Any, node: Any, grad: Tensor, x: Tensor, dim: int) ->
         return repeated(tensor, x.shape, dim, half, is_first)
 
     def derivative(choice: Value, g: Value, v: Value, b: Value) -> Value:
-        open_ = sigmoid(b)
-        return where(choice, open_ * g, (1.0 - open_) * open_ * g * v)
+        gate = sigmoid(b).cast(x.dtype).cast(inside)
+        return where(choice, gate * g, (1.0 - gate) * gate * v * g)
 
     tensors = [both(tensor) for tensor in (grad, value, gate)]
     result = derivative(Value(is_first.expr), *(Value(build.cast(tensor, inside).expr) for tensor in tensors))

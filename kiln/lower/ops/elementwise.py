@@ -187,8 +187,6 @@ def mul(lowering: Any, node: Any, a: Operand, b: Operand) -> Tensor:
     dtype = common_type([a, b])
     if dtype is torch.bool:
         return computed(lambda x, y: x & y, [a, b], dtype, node.meta["val"])
-    if is_single(a) and not is_single(b):
-        a, b = b, a
     return computed(lambda x, y: x * y, [a, b], product_type(a, b, dtype), node.meta["val"])
 
 
@@ -204,26 +202,40 @@ def whole_divisor(dtype: torch.dtype, b: Operand) -> None:
         raise NotLowered("a divisor that may be zero")
 
 
-def whole_quotient(name: str, x: Value, y: Value, divisor: Operand) -> Value:
-    return -x if divisor == -1 and not x.dtype.is_floating_point else x.apply(name, y)
+def toward_zero(x: Value, y: Value) -> Value:
+    return (x / y).trunc() if x.dtype.is_floating_point else x.truncdiv(y)
 
 
-def rounded_quotient(lowering: Any, node: Any, a: Operand, b: Operand, name: str) -> Tensor:
+def downward(x: Value, y: Value) -> Value:
+    """Of types that round after each operation, the quotient is found step by step, as ATen does."""
+    if wide(x.dtype) is x.dtype:
+        return x.floordiv(y)
+    left = x.fmod(y)
+    quotient = (x - left) / y
+    quotient = where(left.ne(0.0) & (y < 0.0).xor(left < 0.0), quotient - 1.0, quotient)
+    below = quotient.floor()
+    below = where(quotient - below > 0.5, below + 1.0, below)
+    return where(y.eq(0.0), x / y, where(quotient.eq(0.0), Value(x.like(0.0)).copysign(x / y), below))
+
+
+def rounded_quotient(node: Any, a: Operand, b: Operand, function: Callable[..., Value]) -> Tensor:
     dtype = common_type([a, b])
     whole_divisor(dtype, b)
-    return computed(lambda x, y: whole_quotient(name, x, y, b), [a, b], product_type(a, b, dtype), node.meta["val"])
+    if b == -1 and not dtype.is_floating_point:
+        return computed(lambda x: -x, [a], dtype, node.meta["val"])
+    return computed(function, [a, b], product_type(a, b, dtype), node.meta["val"])
 
 
 @lowers(aten.div.Tensor_mode, aten.div.Scalar_mode)
 def div_mode(lowering: Any, node: Any, a: Operand, b: Operand, rounding_mode: str | None = None) -> Tensor:
     if rounding_mode is None:
         return div(lowering, node, a, b)
-    return rounded_quotient(lowering, node, a, b, {"floor": "floordiv", "trunc": "truncdiv"}[rounding_mode])
+    return rounded_quotient(node, a, b, {"floor": downward, "trunc": toward_zero}[rounding_mode])
 
 
 @lowers(aten.floor_divide.default, aten.floor_divide.Scalar)
 def floor_divide(lowering: Any, node: Any, a: Operand, b: Operand) -> Tensor:
-    return rounded_quotient(lowering, node, a, b, "floordiv")
+    return rounded_quotient(node, a, b, downward)
 
 
 def rest(name: str, lowering: Any, node: Any, a: Operand, b: Operand) -> Tensor:

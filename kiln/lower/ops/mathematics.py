@@ -11,9 +11,9 @@ import torch
 
 from .. import build
 from ..registry import NotLowered, lowers
-from ..views import Tensor, unsqueeze
+from ..views import Tensor
 from .elementwise import overloads
-from .formulas import Operand, Value, common_type, computed, float_type, formula, fresh, where, wide
+from .formulas import Operand, Value, common_type, computed, float_type, formula, fresh, held, where, wide
 
 aten = torch.ops.aten
 INFINITY = float("inf")
@@ -22,9 +22,16 @@ NARROW = (torch.float16, torch.bfloat16)
 # ---- several tensors -------------------------------------------------------------------------------------------------
 
 
-@formula(aten.addcmul.default)
 def addcmul(x: Value, a: Value, b: Value, value: Any = 1) -> Value:
-    return (a if value == 1 else value * a).fma(b, x)
+    """ATen's vectors round the sum and the last product once."""
+    scaled = a if value == 1 else value * a
+    return scaled.fma(b, x) if x.dtype.is_floating_point else x + scaled * b
+
+
+@lowers(aten.addcmul.default)
+def lower_addcmul(lowering: Any, node: Any, x: Tensor, a: Tensor, b: Tensor, *, value: Any = 1) -> Tensor:
+    dtype = wide(node.meta["val"].dtype)
+    return computed(lambda u, v, w: addcmul(u, v, w, held(value, dtype)), [x, a, b], dtype, node.meta["val"])
 
 
 @formula(aten.addcdiv.default)
@@ -151,14 +158,3 @@ def logit_backward(grad: Value, x: Value, eps: float | None = None) -> Value:
     if eps is None:
         return where((x < 0) | (x > 1), math.nan, inside)
     return where((x < eps) | (x > 1 - eps), 0.0, inside)
-
-
-@lowers(aten.addr.default)
-def addr(lowering: Any, node: Any, x: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
-    dtype = node.meta["val"].dtype
-    if not dtype.is_floating_point or dtype in NARROW:
-        raise NotLowered("an outer product of other types")
-    column, row = unsqueeze(a, 1), unsqueeze(b, 0)
-    if beta == 0:
-        return computed(lambda v, w: alpha * v * w, [column, row], dtype, node.meta["val"])
-    return computed(lambda v, w, u: beta * u + alpha * v * w, [column, row, x], dtype, node.meta["val"])
