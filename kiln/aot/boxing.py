@@ -9,6 +9,7 @@ import torch
 import torch.fx
 from torch.fx.graph import CodeGen
 
+from .._native import OperatorProgram
 from .modules import module_behind
 from .programs import program_of
 
@@ -29,7 +30,7 @@ class BoxedCodeGen(CodeGen):
 
 def boxed(compiled: Callable[..., Any]) -> Boxed:
     """A compiler's result as a function of one list."""
-    if getattr(compiled, "_boxed_call", False):
+    if getattr(compiled, "_boxed_call", False) or isinstance(compiled, OperatorProgram):
         return compiled
     module = module_behind(compiled)
     if module is not None:

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import sympy
+
 from . import ir
 from .calls import Call, View
 from .fusion import Group, Member, fuse
@@ -57,9 +59,9 @@ def schedule(lowered: Lowered) -> Scheduled:
         if group.call is not None:
             steps.append(group.call)
             continue
-        kernel = KernelMaker(group, users).make(f"kernel{len(known)}")
+        kernel, sizes = for_any_length(KernelMaker(group, users).make(f"kernel{len(known)}"))
         same_kernel = known.setdefault(signature(kernel), kernel)
-        steps.append(Launch(same_kernel, kernel.buffers, kernel.sizes, kernel.nodes))
+        steps.append(Launch(same_kernel, kernel.buffers, sizes, kernel.nodes))
     return Scheduled(lowered.inputs, steps, lowered.outputs, lowered.called)
 
 
@@ -330,6 +332,21 @@ def product(sizes: Iterable[Size]) -> Size:
 
 
 # ---- kernels that are alike ------------------------------------------------------------------------------------------
+
+
+LENGTH = sympy.Symbol("length", integer=True, positive=True)
+
+
+def for_any_length(kernel: Kernel) -> tuple[Kernel, tuple[Size, ...]]:
+    """A kernel that is one plain loop serves all lengths; and the sizes to launch it with."""
+    if len(kernel.loops) != 1 or kernel.reductions or kernel.sizes or not long_enough(kernel.loops[0].size):
+        return kernel, kernel.sizes
+    found = Kernel(kernel.name, (Loop(LENGTH),), (), kernel.outputs, kernel.vector, kernel.nodes)
+    return found, (kernel.loops[0].size,)
+
+
+def long_enough(size: Size) -> bool:
+    return isinstance(size, int) and size >= 64
 
 
 def signature(kernel: Kernel) -> Any:
