@@ -1,4 +1,4 @@
-"""The backward of the negative log likelihood. Its forward is ATen's, which checks that classes are within bounds."""
+"""The negative log likelihood and its backward."""
 
 from __future__ import annotations
 
@@ -6,16 +6,63 @@ from typing import Any
 
 import torch
 
-from .. import views
-from ..build import full, pointwise, positions, scalar, where
+from .. import checks, views
+from ..build import cast, full, pointwise, positions, scalar, where
 from ..lowering import Lowering
 from ..registry import NotLowered, lowers
 from ..views import Tensor
-from .reducing import refuse_empty
+from .places import along
+from .reducing import as_wide, refuse_empty, total
 
 aten = torch.ops.aten
 Node = torch.fx.Node
 NONE, MEAN = 0, 1  # how a loss is reduced
+CLASSES = 1  # the axis
+
+
+def check_ranks(tensor: Tensor, target: Tensor) -> None:
+    refuse_empty(tensor)
+    if tensor.rank < 2 or target.rank != tensor.rank - 1:
+        raise NotLowered("no axis of samples, or a target of another rank")
+    if target.dtype is not torch.int64:
+        raise NotLowered("targets that are no int64")
+
+
+def is_counted(target: Tensor, ignored: Any) -> Tensor:
+    return pointwise("ne", target, full((), ignored, torch.int64))
+
+
+@lowers(aten.nll_loss_forward.default, aten.nll_loss2d_forward.default)
+def nll_loss(
+    lowering: Lowering,
+    node: Node,
+    tensor: Tensor,
+    target: Tensor,
+    weight: Tensor | None,
+    reduction: int,
+    ignored: Any,
+) -> tuple[Tensor, Tensor]:
+    """The loss, and the sum of the weights that count."""
+    check_ranks(tensor, target)
+    counted = is_counted(target, ignored)
+    zero = scalar(0, torch.int64)
+    index = checks.checked(lowering, where(counted, target, zero), tensor.shape[CLASSES], checks.OUT_OF_CLASSES)
+    rows = along(target.rank)
+    each = views.indexed(as_wide(tensor), target.shape, [*rows[:CLASSES], index, *rows[CLASSES:]])
+    each = pointwise("neg", each)
+    share = full(target.shape, 1, each.dtype)
+    if weight is not None:
+        share = views.indexed(cast(weight, each.dtype), target.shape, [index])
+        each = pointwise("mul", each, share)
+    nothing = scalar(0, each.dtype)
+    each, share = where(counted, each, nothing), where(counted, share, nothing)
+    if reduction == NONE:
+        return cast(each, tensor.dtype), full((), 0, tensor.dtype)
+    axes = range(target.rank)
+    loss, weights = total(lowering, each, axes), total(lowering, share, axes)
+    if reduction == MEAN:
+        loss = pointwise("div", loss, weights)
+    return cast(loss, tensor.dtype), cast(weights, tensor.dtype)
 
 
 @lowers(aten.nll_loss_backward.default, aten.nll_loss2d_backward.default)
@@ -30,26 +77,19 @@ def nll_loss_backward(
     ignored: Any,
     total_weight: Tensor,
 ) -> Tensor:
-    """Zero but at the target's class."""
-    refuse_empty(tensor)
-    classes = 1 if tensor.rank > 1 else 0
-    if target.rank != tensor.rank - 1:
-        raise NotLowered("a target of another rank")
+    """Zero but at the target's class, where the gradient is the loss's times the weight."""
+    check_ranks(tensor, target)
     each = gradient
     if reduction == MEAN:
         each = pointwise("div", gradient, total_weight)
     if reduction == NONE:
-        each = views.unsqueeze(each, classes)
+        each = views.unsqueeze(each, CLASSES)
+    each = pointwise("neg", each)
     if weight is not None:
-        for _ in range(tensor.rank - classes - 1):
+        for _ in range(tensor.rank - CLASSES - 1):
             weight = views.unsqueeze(weight, weight.rank)
-        each = pointwise("mul", pointwise("neg", weight), each)
-    else:
-        each = pointwise("neg", each)
-    at = positions(tensor.shape, classes)
-    target = views.unsqueeze(target, classes)
-    if target.dtype is not torch.int64:
-        raise NotLowered("targets that are no int64")
-    is_counted = pointwise("ne", target, full((), ignored, torch.int64))
-    is_there = pointwise("and", pointwise("eq", at, target), is_counted)
+        each = pointwise("mul", weight, each)
+    target = views.unsqueeze(target, CLASSES)
+    is_there = pointwise("eq", positions(tensor.shape, CLASSES), target)
+    is_there = pointwise("and", is_there, is_counted(target, ignored))
     return where(is_there, each, scalar(0, tensor.dtype))
