@@ -209,23 +209,39 @@ def shared_storages(*tensors: Any) -> tuple[int, ...]:
     """For each the place of the first with the same storage; its own for what is no tensor or has no storage."""
 
 class OperatorProgram:
-    """`program(list)` runs a graph of operators without Python between them and gives a tuple; the list is emptied.
+    """`program(list)` runs steps without Python between them and gives a tuple; the list is emptied.
 
-    Registers are numbered: the inputs, then results. A step is ``(target, arguments, results)``: an operator ``(name,
-    overload)``, with a description for each argument of its schema (None for the default); or a callable; or a number,
-    which takes an item of a list. A description is a register's number, a constant in a tuple of one, or a list of
-    descriptions. Values die at their last use. Autocast is off while it runs, as the graph was recorded below it.
+    Registers are numbered: the inputs, then results. A step is ``(target, arguments, results[, layouts])``: an operator
+    ``(name, overload)``, with a description for each argument of its schema (None for the default); or a callable; or a
+    number, which takes an item of a list. A description is a register's number, a constant in a tuple of one, or a list
+    of descriptions. Results that do not have the layout ``(dtype, sizes, strides)`` given for them are copied into it.
+    Other steps are ``("allocate", register, layout, donor)``, where the donor's memory is taken if nobody else holds it
+    (-1 for none), ``("view", register, source, layout, offset)``, and ``("launch", name, address, ((source, offset in
+    bytes), ...), sizes)``, which calls ``void(void**, int64_t*, int64_t threads)``. Values die at their last use.
+    Autocast is off while it runs, as the graph was recorded below it.
 
-    If an input is a tensor of a class of its own, or modes want to see functions of torch, ``otherwise(list)`` runs.
+    Sizes are ints, or in a tuple of one the place of an instruction, ``(operation, first, second)``: see
+    kiln/lower/numbers.py. ``checks`` are pairs of inputs and layouts that they must have; ``exposed`` are pairs of an
+    instruction and a register that its number is put into. ``kept`` lives as long as the program.
+
+    If an input is a tensor of a class of its own or not as it must be, or modes want to see functions of torch,
+    ``otherwise(list)`` runs.
     """
+
+    kept: Any
+    _boxed_call: bool
 
     def __init__(
         self,
         inputs: int,
         registers: int,
-        steps: list[tuple[Any, tuple[Any, ...], tuple[int, ...]]],
+        steps: list[tuple[Any, ...]],
         outputs: list[Any],
         otherwise: Callable[[list[Any]], Any],
+        instructions: list[tuple[str, int, int]] = ...,
+        checks: list[tuple[int, tuple[Any, ...]]] = ...,
+        exposed: list[tuple[int, int]] = ...,
+        kept: Any = ...,
         /,
     ) -> None: ...
     def __call__(self, arguments: list[Any], /) -> tuple[Any, ...]: ...

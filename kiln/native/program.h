@@ -84,12 +84,14 @@ struct CallableStep {
   Owned callable;
   std::vector<Argument> arguments;
   int result;
+  std::optional<Layout> layout;
 };
 
 struct ItemStep {
   Argument source;
   int64_t item;
   int result;
+  std::optional<Layout> layout;
 };
 
 // New memory, or that of the donor's tensor if nobody else holds it.
@@ -150,6 +152,7 @@ struct Program {
   std::vector<Step> steps;
   std::vector<Argument> outputs;
   Owned otherwise;
+  Owned kept;  // lives as long as the program: what holds the kernels
 };
 
 // ---- program_values.cpp ----------------------------------------------------------------------------------------------

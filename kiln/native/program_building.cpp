@@ -136,6 +136,10 @@ struct Builder {
     return found;
   }
 
+  std::optional<Layout> optional_layout(PyObject* description) const {
+    return description == Py_None ? std::nullopt : std::optional(layout(description));
+  }
+
   // ---- steps
 
   std::vector<int> results(PyObject* description, size_t count) const {
@@ -155,9 +159,7 @@ struct Builder {
     for (size_t i = 0; i < parts.size(); ++i) step.arguments.push_back(typed(parts[i], wanted[i]));
     step.results = results(given, step.op.schema().returns().size());
     if (!layouts) return step;
-    for (PyObject* part : parts_of(layouts)) {
-      step.layouts.push_back(part == Py_None ? std::nullopt : std::optional(layout(part)));
-    }
+    for (PyObject* part : parts_of(layouts)) step.layouts.push_back(optional_layout(part));
     return step;
   }
 
@@ -170,11 +172,13 @@ struct Builder {
     }
     if (PyTuple_Check(target)) return operator_step(target, arguments, given, layouts);
     int result = results(given, 1)[0];
+    std::optional<Layout> expected;
+    if (layouts && PyTuple_GET_SIZE(layouts) == 1) expected = optional_layout(PyTuple_GET_ITEM(layouts, 0));
     if (PyLong_Check(target)) {
       TORCH_CHECK_TYPE(PyTuple_GET_SIZE(arguments) == 1, "an item of one list");
-      return ItemStep{plain(PyTuple_GET_ITEM(arguments, 0)), integer(target), result};
+      return ItemStep{plain(PyTuple_GET_ITEM(arguments, 0)), integer(target), result, std::move(expected)};
     }
-    CallableStep step{share(target), {}, result};
+    CallableStep step{share(target), {}, result, std::move(expected)};
     for (PyObject* argument : parts_of(arguments)) step.arguments.push_back(plain(argument));
     return step;
   }

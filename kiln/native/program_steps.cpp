@@ -96,12 +96,14 @@ bool compute_numbers(const Program& program, Frame& frame) {
 // ---- operators -----------------------------------------------------------------------------------------------------
 
 // What an operator gave, laid out as kernels read it.
-at::Tensor laid_out(const OperatorStep& step, const Layout& layout, at::Tensor found, const Frame& frame) {
-  TORCH_CHECK(found.defined() && is_plain(found) && found.scalar_type() == layout.dtype, step.op.schema().name(),
+IValue laid_out(const std::string& who, const Layout& layout, IValue value, const Frame& frame) {
+  TORCH_CHECK(value.isTensor() && is_plain(value.toTensor()), who,
               " gave something of another kind than it was compiled for");
-  if (lies_so(found, layout, frame)) return found;
+  const at::Tensor& found = value.toTensor();
+  // What torch foretells of an operator's results is not always so, not even the type.
+  if (found.scalar_type() == layout.dtype && lies_so(found, layout, frame)) return value;
   at::Tensor fit = allocated(layout, frame);
-  TORCH_CHECK(found.sizes() == fit.sizes(), step.op.schema().name(), " gave a tensor of the sizes ", found.sizes(),
+  TORCH_CHECK(found.sizes() == fit.sizes(), who, " gave a tensor of the sizes ", found.sizes(),
               " where it was compiled for ", fit.sizes());
   fit.copy_(found);
   return fit;
@@ -117,7 +119,7 @@ void run(const OperatorStep& step, Frame& frame, torch::jit::Stack& stack) {
     IValue& result = frame.registers[step.results[i]];
     result = std::move(stack[i]);
     if (i < step.layouts.size() && step.layouts[i]) {
-      result = laid_out(step, *step.layouts[i], std::move(result).toTensor(), frame);
+      result = laid_out(step.op.schema().name(), *step.layouts[i], std::move(result), frame);
     }
   }
   stack.clear();
@@ -150,7 +152,10 @@ void run(const CallableStep& step, Frame& frame, const c10::impl::LocalDispatchK
   Owned result(PyObject_Vectorcall(step.callable.get(), arguments.data() + 1,
                                    values.size() | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr));
   if (!result) raise();
-  if (step.result >= 0) frame.registers[step.result] = from_python(result.get());
+  if (step.result < 0) return;
+  IValue value = from_python(result.get());
+  if (step.layout) value = laid_out("a function in the graph", *step.layout, std::move(value), frame);
+  frame.registers[step.result] = std::move(value);
 }
 
 void run(const ItemStep& step, Frame& frame) {
@@ -167,7 +172,9 @@ void run(const ItemStep& step, Frame& frame) {
   } else {
     item = value.toListRef().at(static_cast<size_t>(step.item));
   }
-  if (step.result >= 0) frame.registers[step.result] = std::move(item);
+  if (step.result < 0) return;
+  if (step.layout) item = laid_out("a call in the graph", *step.layout, std::move(item), frame);
+  frame.registers[step.result] = std::move(item);
 }
 
 void check_signals() {

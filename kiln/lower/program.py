@@ -1,0 +1,344 @@
+"""From a scheduled graph and its memory plan to the native program that runs it.
+
+`describe` says what the program does as plain data (numbers, strings, lists: JSON), so that it can be stored;
+`assemble` makes the program of that, of the kernels' addresses and of the constants, which are found again in the graph
+by `constant_in`. `build` does both. What registers and steps are is told in kiln/native/program.h.
+
+An argument in the data is the number of a register; or ``["constant", k]``, ``["list", arguments]``, ``["value", v]``,
+``["torch", name]`` (a dtype, layout or memory format), ``["device", name]``; or None for the default. Sizes are ints,
+or ``[k]`` for the k-th number that is computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import sympy
+import torch
+import torch.fx
+import torch.utils._pytree as pytree
+
+from .._native import OperatorProgram
+from .calls import Call, Opaque, View
+from .ir import Buffer, Size, Strides
+from .kernel import Kernel
+from .lowering import CannotLower
+from .numbers import Numbers
+from .plan import INTO_GIVEN, Plan, plan_memory
+from .schedule import Launch, Scheduled
+
+Boxed = Callable[[list[Any]], Any]
+Data = dict[str, Any]
+HOLE = object()
+
+
+def build(scheduled: Scheduled, addresses: Mapping[Kernel, int], otherwise: Boxed) -> Boxed:
+    """The program, as a function of a list that it empties; tensors of other classes go ``otherwise``."""
+    described = Describer(scheduled, plan_memory(scheduled))
+    data = described.run()
+    return assemble(
+        data, [addresses[kernel] for kernel in described.kernels], described.constants, otherwise, scheduled.code
+    )
+
+
+def describe(scheduled: Scheduled, plan: Plan) -> Data:
+    """The program as data. Kernels are numbered as in ``scheduled.kernels``."""
+    return Describer(scheduled, plan).run()
+
+
+class Describer:
+    """Gives values registers, and describes the steps."""
+
+    def __init__(self, scheduled: Scheduled, plan: Plan) -> None:
+        self.scheduled, self.plan = scheduled, plan
+        self.kernels = scheduled.kernels
+        self.kernel_numbers = {kernel: number for number, kernel in enumerate(self.kernels)}
+        self.numbers = Numbers(scheduled.inputs)
+        self.registers: dict[Any, int] = {}
+        self.count = len(scheduled.inputs)
+        self.constants: list[Any] = []
+        self.constant_names: list[list[str]] = []
+        self.constant_places: dict[int, int] = {}
+        self.exposed: list[list[int]] = []
+        self.checks: list[Any] = []
+        self.steps: list[list[Any]] = []
+        self.scratch: int | None = None
+
+    def run(self) -> Data:
+        for index, value in enumerate(self.scheduled.inputs):
+            if isinstance(value, (Buffer, Opaque)):
+                self.registers[value] = index
+            if isinstance(value, Buffer):
+                self.checks.append([index, self.layout(value.dtype, value.shape, value.strides)])
+        for index, step in enumerate(self.scheduled.steps):
+            self.allocate(index)
+            if isinstance(step, Launch):
+                self.launch(step)
+            else:
+                self.call(step)
+        self.allocate(len(self.scheduled.steps))
+        outputs = [self.argument(output) for output in self.scheduled.outputs]
+        return {
+            "inputs": len(self.scheduled.inputs),
+            "registers": self.count,
+            "instructions": [list(instruction) for instruction in self.numbers.instructions],
+            "checks": self.checks,
+            "exposed": self.exposed,
+            "steps": self.steps,
+            "outputs": outputs,
+            "constants": self.constant_names,
+        }
+
+    def new(self, value: Any = None) -> int:
+        self.count += 1
+        if value is not None:
+            self.registers[value] = self.count - 1
+        return self.count - 1
+
+    # ---- values ------------------------------------------------------------------------------------------------------
+
+    def size(self, size: Size) -> Any:
+        number = self.numbers.number(size)
+        return list(number) if isinstance(number, tuple) else number
+
+    def sizes(self, sizes: Sequence[Size]) -> list[Any]:
+        return [self.size(size) for size in sizes]
+
+    def layout(self, dtype: torch.dtype, shape: Sequence[Size], strides: Strides) -> list[Any]:
+        return [name_of(dtype), self.sizes(shape), self.sizes(strides)]
+
+    def constant(self, value: Any, kind: str, name: str) -> list[Any]:
+        if id(value) not in self.constant_places:
+            self.constant_places[id(value)] = len(self.constants)
+            self.constants.append(value)
+            self.constant_names.append([kind, name])
+        return ["constant", self.constant_places[id(value)]]
+
+    def argument(self, value: Any) -> Any:
+        """How the program is told of a value."""
+        if isinstance(value, View):
+            return self.view(value)
+        if isinstance(value, Opaque):
+            return self.registers[value]
+        if isinstance(value, sympy.Basic):
+            number = self.numbers.number(value)  # type: ignore[arg-type]
+            return ["value", number] if isinstance(number, int) else self.expose(number[0])
+        if isinstance(value, (list, tuple)):
+            parts = [self.argument(part) for part in value]
+            if all(isinstance(part, list) and part[0] == "value" for part in parts):
+                return ["value", [part[1] for part in parts]]
+            return ["list", parts]
+        if value is None or isinstance(value, (bool, int, float, str)):
+            return ["value", value]
+        if isinstance(value, (torch.dtype, torch.layout, torch.memory_format)):
+            return ["torch", name_of(value)]
+        if isinstance(value, torch.device):
+            return ["device", str(value)]
+        raise CannotLower(f"an argument of the type {type(value).__name__}")
+
+    def expose(self, number: int) -> int:
+        """The register that a computed number is in."""
+        key = ("number", number)
+        if key not in self.registers:
+            self.exposed.append([number, self.new(key)])
+        return self.registers[key]
+
+    def source(self, buffer: Buffer) -> Any:
+        if buffer.kind == "constant":
+            return self.constant(buffer.tensor, "tensor", buffer.name)
+        return self.registers[buffer]
+
+    def view(self, view: View) -> Any:
+        source = self.source(view.buffer)
+        if view.is_whole:
+            return source
+        if view not in self.registers:
+            layout = self.layout(view.buffer.dtype, view.shape, view.strides)
+            self.steps.append(["view", self.new(view), source, layout, self.size(view.offset)])
+        return self.registers[view]
+
+    # ---- memory and kernels ------------------------------------------------------------------------------------------
+
+    def allocate(self, index: int) -> None:
+        for one in self.plan.allocations.get(index, ()):
+            buffer = one.buffer
+            donor = self.registers[one.donor] if one.donor is not None else -1
+            layout = self.layout(buffer.dtype, buffer.shape, buffer.strides)
+            self.steps.append(["allocate", self.new(buffer), layout, donor])
+
+    def launch(self, launch: Launch) -> None:
+        pointers = [self.pointer(buffer) for buffer in launch.buffers]
+        number = self.kernel_numbers[launch.kernel]
+        self.steps.append(["launch", launch.kernel.name, number, pointers, self.sizes(launch.sizes)])
+
+    def pointer(self, buffer: Buffer) -> list[Any]:
+        place = self.plan.scratch.get(buffer)
+        if place is None:
+            return [self.source(buffer), 0]
+        if self.scratch is None:
+            self.scratch = self.new()
+            layout = self.layout(torch.uint8, (self.plan.scratch_bytes,), (1,))
+            self.steps.append(["allocate", self.scratch, layout, -1])
+        return [self.scratch, place]
+
+    # ---- calls -------------------------------------------------------------------------------------------------------
+
+    def call(self, call: Call) -> None:
+        if type(call.target) is torch._ops.OpOverload:
+            self.call_operator(call, call.target)
+            return
+        leaves, _ = pytree.tree_flatten((list(call.args), dict(call.kwargs)))
+        arguments = [self.argument(leaf) for leaf in leaves if is_variable(leaf)]
+        target = self.constant(python_target(call.target, call.args, call.kwargs, is_variable), "call", call.node.name)
+        is_list = isinstance(call.node.meta.get("val"), (list, tuple))
+        result, items = self.results_of_one(call, is_list)
+        expected = None if is_list or not call.results else self.expected(call.results[0])
+        self.steps.append(["python", target[1], arguments, result, expected])
+        self.steps.extend(items)
+
+    def call_operator(self, call: Call, target: torch._ops.OpOverload) -> None:
+        schema = target._schema
+        given = dict(zip([argument.name for argument in schema.arguments], call.args, strict=False)) | call.kwargs
+        arguments = [self.argument(given[one.name]) if one.name in given else None for one in schema.arguments]
+        if call in self.plan.into_given:
+            out = self.registers[call.results[0]]
+            self.steps.append(["operator", schema.name, INTO_GIVEN[schema.name], [*arguments, out], [-1], []])
+            return
+        if len(schema.returns) == 1:
+            is_list = isinstance(schema.returns[0].type, torch.ListType)
+            result, items = self.results_of_one(call, is_list)
+            layouts = [] if is_list else [self.expected(call.results[0])]
+            self.steps.append(["operator", schema.name, schema.overload_name, arguments, [result], layouts])
+            self.steps.extend(items)
+            return
+        registers = [self.new(result) if result is not None else -1 for result in call.results]
+        layouts = [self.expected(result) for result in call.results]
+        self.steps.append(["operator", schema.name, schema.overload_name, arguments, registers, layouts])
+
+    def results_of_one(self, call: Call, is_list: bool) -> tuple[int, list[list[Any]]]:
+        """Where the one result goes, and the steps that take its items if it is a list."""
+        if not is_list:
+            result = call.results[0] if call.results else None
+            return (self.new(result) if result is not None else -1), []
+        whole = self.new()
+        wanted = [(place, result) for place, result in enumerate(call.results) if result is not None]
+        return whole, [["item", place, whole, self.new(result), self.expected(result)] for place, result in wanted]
+
+    def expected(self, result: Any) -> Any:
+        return self.layout(result.dtype, result.shape, result.strides) if isinstance(result, Buffer) else None
+
+
+def name_of(value: Any) -> str:
+    """Of a dtype, layout or memory format: what it is called in torch."""
+    return str(value).removeprefix("torch.")
+
+
+# ---- Python functions in the graph -----------------------------------------------------------------------------------
+
+
+class PythonTarget:
+    """A function of the graph, called with what varies in its arguments."""
+
+    def __init__(self, target: Callable[..., Any], leaves: list[Any], structure: pytree.TreeSpec) -> None:
+        self.target, self.leaves, self.structure = target, leaves, structure
+
+    def __call__(self, *values: Any) -> Any:
+        given = iter(values)
+        leaves = [next(given) if leaf is HOLE else leaf for leaf in self.leaves]
+        args, kwargs = pytree.tree_unflatten(leaves, self.structure)
+        return self.target(*args, **kwargs)
+
+
+def python_target(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], varies: Callable[[Any], bool]) -> Any:
+    leaves, structure = pytree.tree_flatten((list(args), dict(kwargs)))
+    return PythonTarget(target, [HOLE if varies(leaf) else leaf for leaf in leaves], structure)
+
+
+def is_variable(value: Any) -> bool:
+    return isinstance(value, (View, Opaque, sympy.Basic))
+
+
+def constant_in(module: torch.fx.GraphModule, kind: str, name: str) -> Any:
+    """A constant of a program, found in the graph that it was made of."""
+    node = next(node for node in module.graph.nodes if node.name == name)
+    if kind == "call":
+        return python_target(node.target, node.args, node.kwargs, lambda leaf: isinstance(leaf, torch.fx.Node))
+    value: Any = module
+    for part in str(node.target).split("."):
+        value = getattr(value, part)
+    return value
+
+
+# ---- from data to a program ------------------------------------------------------------------------------------------
+
+
+def assemble(
+    data: Data, addresses: Sequence[int], constants: Sequence[Any], otherwise: Boxed, keep: Any = None
+) -> Boxed:
+    """The program that data describes. ``keep`` lives as long as it does: what holds the machine code."""
+    found = Assembler(addresses, constants)
+    return OperatorProgram(
+        data["inputs"],
+        data["registers"],
+        [found.step(step) for step in data["steps"]],
+        [found.argument(output) for output in data["outputs"]],
+        otherwise,
+        [tuple(instruction) for instruction in data["instructions"]],
+        [(index, layout(check)) for index, check in data["checks"]],
+        [tuple(pair) for pair in data["exposed"]],
+        keep,
+    )
+
+
+class Assembler:
+    def __init__(self, addresses: Sequence[int], constants: Sequence[Any]) -> None:
+        self.addresses, self.constants = addresses, constants
+
+    def step(self, step: list[Any]) -> tuple[Any, ...]:
+        return getattr(self, step[0])(*step[1:])
+
+    def operator(self, name: str, overload: str, arguments: list, results: list[int], layouts: list) -> tuple[Any, ...]:
+        expected = tuple(one and layout(one) for one in layouts)
+        return (name, overload), tuple(map(self.argument, arguments)), tuple(results), expected
+
+    def python(self, target: int, arguments: list, result: int, expected: Any) -> tuple[Any, ...]:
+        described = tuple(map(self.argument, arguments))
+        return self.constants[target], described, (result,), (expected and layout(expected),)
+
+    def item(self, place: int, source: int, result: int, expected: Any) -> tuple[Any, ...]:
+        return place, (source,), (result,), (expected and layout(expected),)
+
+    def allocate(self, register: int, described: list, donor: int) -> tuple[Any, ...]:
+        return "allocate", register, layout(described), donor
+
+    def view(self, register: int, source: Any, described: list, offset: Any) -> tuple[Any, ...]:
+        return "view", register, self.argument(source), layout(described), number(offset)
+
+    def launch(self, name: str, kernel: int, pointers: list, sizes: list) -> tuple[Any, ...]:
+        places = tuple((self.argument(source), offset) for source, offset in pointers)
+        return "launch", name, self.addresses[kernel], places, tuple(map(number, sizes))
+
+    def argument(self, described: Any) -> Any:
+        if described is None or isinstance(described, int):
+            return described
+        kind, value = described
+        if kind == "list":
+            return [self.argument(part) for part in value]
+        return (self.value(kind, value),)
+
+    def value(self, kind: str, value: Any) -> Any:
+        if kind == "constant":
+            return self.constants[value]
+        if kind == "torch":
+            return getattr(torch, value)
+        return torch.device(value) if kind == "device" else value
+
+
+def number(described: Any) -> Any:
+    return tuple(described) if isinstance(described, list) else described
+
+
+def layout(described: list[Any]) -> tuple[Any, ...]:
+    dtype, sizes, strides = described
+    return getattr(torch, dtype), tuple(map(number, sizes)), tuple(map(number, strides))
