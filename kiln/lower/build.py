@@ -11,6 +11,7 @@ import torch
 
 from . import ir
 from .ir import Size
+from .registry import NotLowered
 from .views import Tensor, expand, is_one, same
 
 
@@ -22,7 +23,7 @@ def broadcast_shape(*shapes: Sequence[Size]) -> tuple[Size, ...]:
             if is_one(found[axis]):
                 found[axis] = size
             elif not is_one(size) and not same(size, found[axis]):
-                raise ValueError(f"shapes do not go together: {size} and {found[axis]}")
+                raise NotLowered(f"shapes that are not known to go together: {size} and {found[axis]}")
     return tuple(found)
 
 

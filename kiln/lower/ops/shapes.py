@@ -89,6 +89,12 @@ def from_front(index: Size, size: Size) -> Size:
     return index
 
 
+@lowers(aten.narrow_copy.default)
+def narrow_copy(lowering: Lowering, node: Node, tensor: Tensor, dim: int, start: Size, length: Size) -> Tensor:
+    dim = axis(dim, tensor.rank)
+    return views.slice_(tensor, dim, from_front(start, tensor.shape[dim]), length)
+
+
 @lowers(aten.slice.Tensor, aten.slice_copy.Tensor)
 def slice_(
     lowering: Lowering,
