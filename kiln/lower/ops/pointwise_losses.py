@@ -119,15 +119,22 @@ def logistic_loss(
 
 
 def backward(
-    node: Any, function: Callable[..., Value], tensors: list[Tensor], reduction: int, narrow: Any, scale: float = 1.0
+    node: Any,
+    function: Callable[..., Value],
+    tensors: list[Tensor],
+    reduction: int,
+    narrow: Any,
+    scale: float = 1.0,
+    is_wide: bool = False,
 ) -> Tensor:
-    """A function of a factor (``scale`` over how many elements were averaged) and of elements."""
+    """A function of a factor (``scale`` over how many elements were averaged; in the wide type, if so wished) and of
+    elements."""
     dtype = node.meta["val"].dtype
     inside = dtype if dtype in narrow else wide(dtype)
     operands = build.broadcast(*(build.cast(tensor, inside) for tensor in tensors))
     count = count_of(operands[0].shape, range(operands[0].rank)) if reduction == MEAN else 1
     values = [Value(operand.expr) for operand in operands]
-    value = function(factor_of(scale, count, inside), *values).cast(dtype)
+    value = function(factor_of(scale, count, wide(inside) if is_wide else inside), *values).cast(dtype)
     return Tensor(operands[0].shape, value.expr)
 
 
@@ -177,9 +184,10 @@ def huber_backward(
 def soft_margin_backward(lowering: Any, node: Any, grad: Tensor, x: Tensor, target: Tensor, reduction: int) -> Tensor:
     def slope(factor: Value, g: Value, a: Value, b: Value) -> Value:
         power = (-b * a).exp()
-        return factor * -b * power / (1.0 + power) * g
+        scaled = ((b * power).cast(factor.dtype) * -factor).cast(b.dtype)
+        return scaled / (1.0 + power) * g
 
-    return backward(node, slope, [grad, x, target], reduction, NARROW)
+    return backward(node, slope, [grad, x, target], reduction, NARROW, is_wide=True)
 
 
 @lowers(aten.binary_cross_entropy_backward.default)
