@@ -21,7 +21,7 @@ _NOTHING: Any = object()  # "no argument": None is one, and a mistake
 def compile(
     function: Any = _NOTHING,
     *,
-    backend: str | Callable[..., Any] = "eager",
+    backend: str | Callable[..., Any] | None = None,
     fullgraph: bool = False,
     dynamic: bool | None = None,
     options: dict[str, Any] | None = None,
@@ -29,6 +29,7 @@ def compile(
 ) -> Any:
     """Compile a function, method, module or other callable; also as a decorator, with or without arguments.
 
+    ``backend`` is a name or a callable; without one it is ``kiln.config.backend``: machine code.
     ``fullgraph=True`` raises where the graph would break; ``dynamic`` makes sizes symbolic from the start (True), never
     (False), or once they were seen to vary (None). ``options`` are keyword arguments for the backend.
     ``on_recompile(function, reason)`` is called before anything is compiled again on behalf of this one; the module's
@@ -36,6 +37,7 @@ def compile(
     """
     from .capture.trace import Options
 
+    backend = config.backend if backend is None else backend
     chosen, flag = lookup_backend(backend), config.compiled_autograd
     made = Options(chosen, backend_name(backend), fullgraph, dynamic, dict(options or {}), on_recompile, flag)
     if function is _NOTHING:

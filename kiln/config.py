@@ -46,6 +46,12 @@ def _count(name: str, value: object) -> int:
     return value
 
 
+def _name(name: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"kiln.config.{name} is a string, not {value!r} of type {type(value).__name__}")
+    return value
+
+
 def _break_every(name: str, value: object) -> str | None:
     if value is not None and not isinstance(value, str):
         raise TypeError(f"kiln.config.{name} is None or a string, not {value!r} of type {type(value).__name__}")
@@ -83,6 +89,7 @@ class Config:
     recompile_limit: int = _setting(
         8, _count, "How many entries one function may have before Kiln leaves new inputs to plain Python."
     )
+    backend: str = _setting("kiln", _name, "The backend of kiln.compile where none is named.")
     automatic_dynamic: bool = _setting(
         True, _flag, "Treat a size or number that was seen to vary as symbolic from the first recompile on."
     )

@@ -1,4 +1,8 @@
-"""Every test runs with Kiln's own bugs raised, never hidden behind eager, and with a cache that is not the user's."""
+"""Every test runs with Kiln's own bugs raised, never hidden behind eager, and with a cache that is not the user's.
+
+Where a test names no backend, it is about capture: the graph then runs as it is. ``KILN_TEST_BACKEND=kiln pytest …``
+runs those tests through machine code. Tests of code generation (tests/codegen) name the backend.
+"""
 
 import os
 
@@ -9,7 +13,8 @@ import kiln
 
 @pytest.fixture(autouse=True)
 def raise_internal_errors():
-    with kiln.config.patch(raise_internal_errors=True):
+    backend = os.environ.get("KILN_TEST_BACKEND", "eager")
+    with kiln.config.patch(raise_internal_errors=True, backend=backend):
         yield
 
 

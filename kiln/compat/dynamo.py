@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import functools
-import inspect
 import types
 import weakref
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from ..backends import list_backends, lookup_backend, register_backend
 from ..capture import kiln_calls as rules_of_kiln
 from ..capture.natives import rule
 from ..capture.values import words
+from ..config import config
 from ..explain import explain as kiln_explain
 from ..modules import OptimizedModule
 from . import aot, internals
@@ -26,15 +26,15 @@ from .reasons import GuardFail, translated
 from .settings import dynamo_config
 
 # Backends known by name to programs that Kiln is to get: naming one is no error, compiling a graph with it is.
-PENDING_BACKENDS = {"inductor": "codegen", "cudagraphs": "codegen"}
+PENDING_BACKENDS = {"cudagraphs": "codegen"}
 
-DEFAULT_BACKEND: str = inspect.signature(api.compile).parameters["backend"].default
+DEFAULT_BACKEND = "inductor"  # what torch calls its own code generator, in place of which stands Kiln's
 
 
 def find_backend(backend: Any) -> Any:
     """The backend behind a name that programs use; one that Kiln is still to get raises when it is given a graph."""
-    if backend is None or backend is DEFAULT_BACKEND:
-        return DEFAULT_BACKEND
+    if backend is None or backend == DEFAULT_BACKEND:
+        return config.backend
     if not isinstance(backend, str) or backend in list_backends():
         return backend
     if backend in AHEAD_OF_TIME:
@@ -69,7 +69,12 @@ def lookup(backend: Any) -> Any:
 
 def compile_graph(gm: Any, example_inputs: Any, options: Any = None) -> Any:
     """``torch._inductor.compile``: Kiln's default backend, which takes none of torch's options."""
-    return lookup_backend(DEFAULT_BACKEND)(gm, example_inputs)
+    return lookup(DEFAULT_BACKEND)(gm, example_inputs)
+
+
+def compile_fx(model_: Any, example_inputs_: Any, *arguments: Any, **options: Any) -> Any:
+    """``torch._inductor.compile_fx.compile_fx``: the same, as a backend."""
+    return compile_graph(model_, example_inputs_)
 
 
 def backends(exclude_tags: Any = ()) -> list[str]:

@@ -14,7 +14,7 @@ from kiln.compat.missing import evaluated, outline
 PENDING = [
     ("torch._functorch.partitioners", "draw_graph", "torch's own compiler"),
     ("functorch.compile", "ts_compile", "torch's own compiler"),
-    ("torch._inductor.compile_fx", "compile_fx", "code generation"),
+    ("torch._inductor.compile_fx", "compile_fx_inner", "code generation"),
     ("torch._dynamo.symbolic_convert", "InstructionTranslator", "torch's own compiler"),
     ("torch._dynamo.bytecode_transformation", "transform_code_object", "torch's own compiler"),
     ("torch._inductor.graph", "GraphLowering", "torch's own compiler"),
@@ -62,8 +62,8 @@ def test_naming_in_programs_is_no_use(installed):
     assert not isinstance(1, translator) and issubclass(Own, translator) and typing.get_type_hints(annotated)
     with contextlib.suppress(error):
         raise error
-    missing = torch._inductor.compile_fx.compile_fx
-    assert repr(missing).startswith("<torch._inductor.compile_fx.compile_fx")
+    missing = torch._inductor.compile_fx.compile_fx_inner
+    assert repr(missing).startswith("<torch._inductor.compile_fx.compile_fx_inner")
     assert missing.__name__ == "compile_fx" and not hasattr(missing, "__wrapped__")
     with pytest.raises(kiln.exc.NotAvailable):
         _ = missing.attribute
