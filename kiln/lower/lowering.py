@@ -114,7 +114,9 @@ class Lowering:
             return value
         found = self.values[value]
         if isinstance(found, Tensor):
-            return self.view(found, value.meta["val"], exact=True)
+            view = self.view(found, value.meta["val"], exact=True)
+            self.values[value] = Tensor(found.shape, ir.load(view.as_access()))  # what is given twice is one tensor
+            return view
         if isinstance(found, tuple):
             raise CannotLower("several results as one")
         return found

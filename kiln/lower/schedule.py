@@ -263,18 +263,27 @@ class LoopOrder:
         return False
 
     def gain(self, axis: int) -> float:
-        """How much going along an axis in vectors brings: contiguous places count, others cost."""
+        """How much going along an axis in vectors brings: contiguous places count, others cost, each by how often it is
+        gone to: what a row has once is little beside its elements."""
         total = 0.0
         for access, weight in [*((load, 1.0) for load in self.loads), *((store, 1.5) for store in self.stores)]:
             if access.indirect and any(depends(part, axis) for part, _ in access.indirect):
                 continue
             stride = access.strides[axis]
             if same(stride, 1):
-                total += weight * 2
+                total += weight * 2 * self.often(access)
             elif not same(stride, 0):
-                total -= weight * 2
+                total -= weight * 2 * self.often(access)
         size = hint(self.sizes[axis])
         return total * (0.2 if size < 4 else 0.6 if size < 8 else 1.0) if total > 0 else total
+
+    def often(self, access: Access) -> float:
+        """How many of the points of the space have a place of their own."""
+        share = 1.0
+        for size, stride in zip(self.sizes, access.strides, strict=True):
+            if same(stride, 0) and not access.indirect:
+                share /= max(hint(size), 1)
+        return share
 
     def sorted_by_strides(self, axes: list[int]) -> list[int]:
         """From the longest steps to the shortest, by what moves most memory."""
