@@ -275,7 +275,14 @@ class Nest:
                     if reduction.position is not None:
                         position = values.get(reduction.position, copy, width)
                     results[place : place + count] = emit_reductions.step(
-                        level.lines, reduction, carried[place : place + count], value, position, mask, width
+                        level.lines,
+                        reduction,
+                        carried[place : place + count],
+                        value,
+                        position,
+                        mask,
+                        width,
+                        len(self.plan.reduced) <= 1,
                     )
                 place += count
         self.store(phase.outputs, copies)

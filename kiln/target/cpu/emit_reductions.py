@@ -15,7 +15,6 @@ from .emit_types import REGISTERS, compute_type, register_constant, register_typ
 from .lines import Lines, spelled, suffix_of
 
 OPERATIONS = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum", "any": "or", "all": "and"}
-LAST = 2**63 - 1  # no position is beyond it
 
 
 def start(reduction: Reduction, lanes: int) -> list[tuple[str, str]]:
@@ -49,11 +48,19 @@ def step(
     position: str | None,
     mask: str | None,
     lanes: int,
+    is_in_order: bool,
 ) -> list[str]:
-    """What is carried after one more value (a vector of them, those that the mask has)."""
+    """What is carried after one more value (a vector of them, those that the mask has).
+
+    ``is_in_order``: positions only grow from one value to the next.
+    """
     dtype = reduction.value.dtype
     if position is not None:
-        return step_to_place(lines, reduction, carried, value, position, mask, lanes)
+        better = is_better if is_in_order else is_better_place
+        taken = better(lines, reduction, [value, position], carried, lanes)
+        if mask is not None:
+            taken = lines.new(f"and {spelled('i1', lanes)} {taken}, {mask}")
+        return chosen(lines, taken, [value, position], carried, dtype, lanes)
     if mask is not None:
         kind = register_type(dtype, lanes)
         neutral = start(reduction, lanes)[0][1]
@@ -67,24 +74,21 @@ def combined(lines: Lines, kind: str, a: str, b: str, dtype: torch.dtype, lanes:
     return operate(lines, OPERATIONS[kind], [b, a] if kind in ("max", "min") else [a, b], dtype, dtype, lanes)
 
 
-def step_to_place(
-    lines: Lines, reduction: Reduction, carried: list[str], value: str, position: str, mask: str | None, lanes: int
-) -> list[str]:
-    """Of argmax and argmin: a later value counts if it is greater (less), or the first NaN."""
-    dtype, (best, place) = reduction.value.dtype, carried
-    kind, truth, whole = register_type(dtype, lanes), spelled("i1", lanes), spelled("i64", lanes)
-    is_greatest = reduction.kind == "argmax"
-    if dtype.is_floating_point:
-        better = lines.new(f"fcmp {'ugt' if is_greatest else 'ult'} {kind} {value}, {best}")
-        known = lines.new(f"fcmp ord {kind} {best}, {best}")
-        better = lines.new(f"and {truth} {better}, {known}")
-    else:
-        better = operate(lines, "gt" if is_greatest else "lt", [value, best], dtype, torch.bool, lanes)
-    if mask is not None:
-        better = lines.new(f"and {truth} {better}, {mask}")
+def is_better(lines: Lines, reduction: Reduction, new: list[str], old: list[str], lanes: int) -> str:
+    """Whether a later candidate of argmax (argmin) beats an earlier one: greater, or the first NaN."""
+    dtype, is_greatest = reduction.value.dtype, reduction.kind == "argmax"
+    if not dtype.is_floating_point:
+        return operate(lines, "gt" if is_greatest else "lt", [new[0], old[0]], dtype, torch.bool, lanes)
+    kind = register_type(dtype, lanes)
+    better = lines.new(f"fcmp {'ugt' if is_greatest else 'ult'} {kind} {new[0]}, {old[0]}")
+    known = lines.new(f"fcmp ord {kind} {old[0]}, {old[0]}")
+    return lines.new(f"and {spelled('i1', lanes)} {better}, {known}")
+
+
+def chosen(lines: Lines, taken: str, new: list[str], old: list[str], dtype: torch.dtype, lanes: int) -> list[str]:
+    truth, kinds = spelled("i1", lanes), (register_type(dtype, lanes), spelled("i64", lanes))
     return [
-        lines.new(f"select {truth} {better}, {kind} {value}, {kind} {best}"),
-        lines.new(f"select {truth} {better}, {whole} {position}, {whole} {place}"),
+        lines.new(f"select {truth} {taken}, {kind} {a}, {kind} {b}") for kind, a, b in zip(kinds, new, old, strict=True)
     ]
 
 
@@ -101,12 +105,7 @@ def join_two(lines: Lines, reduction: Reduction, a: list[str], b: list[str], lan
     dtype = reduction.value.dtype
     if reduction.position is None:
         return [combined(lines, reduction.kind, a[0], b[0], dtype, lanes)]
-    taken = is_better_place(lines, reduction, b, a, lanes)
-    truth, kind, whole = spelled("i1", lanes), register_type(dtype, lanes), spelled("i64", lanes)
-    return [
-        lines.new(f"select {truth} {taken}, {kind} {b[0]}, {kind} {a[0]}"),
-        lines.new(f"select {truth} {taken}, {whole} {b[1]}, {whole} {a[1]}"),
-    ]
+    return chosen(lines, is_better_place(lines, reduction, b, a, lanes), b, a, dtype, lanes)
 
 
 def is_better_place(lines: Lines, reduction: Reduction, new: list[str], old: list[str], lanes: int) -> str:
