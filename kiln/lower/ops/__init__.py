@@ -1,5 +1,22 @@
 """The lowerings of ATen operators, by family; importing this fills the table of registry.py."""
 
-from . import activations, copies, creation, elementwise, mathematics, pointwise_losses  # noqa: F401
-from . import batch_norm, losses, normalization, reductions, softmax, statistics  # noqa: F401
-from . import indexing, joining, padding, scatter, shapes  # noqa: F401
+from . import (  # noqa: F401
+    activations,
+    batch_norm,
+    copies,
+    creation,
+    elementwise,
+    indexing,
+    joining,
+    losses,
+    mathematics,
+    normalization,
+    padding,
+    pointwise_losses,
+    reductions,
+    resampling,
+    scatter,
+    shapes,
+    softmax,
+    statistics,
+)
