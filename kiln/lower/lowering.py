@@ -20,8 +20,8 @@ from . import ir, views
 from .calls import Call, Opaque, View
 from .checks import Checks
 from .ir import Access, Buffer, Expr, Size, Write
-from .registry import LOWERINGS, NotLowered
-from .views import Tensor, is_one, same
+from .registry import LOWERINGS, TAKES_NUMBERS, NotLowered
+from .views import Number, Tensor, is_one, same
 
 Node = torch.fx.Node
 
@@ -62,6 +62,7 @@ class Lowering:
         self.checks = Checks()
         self.called: dict[str, str] = {}
         self.names: dict[str, int] = {}
+        self.floats: dict[Opaque, Number] = {}
         self.node: Node | None = None
 
     def run(self) -> Lowered:
@@ -182,11 +183,22 @@ class Lowering:
         if isinstance(value, Node):
             found = self.values[value]
             if isinstance(found, Opaque):
+                if isinstance(value.meta.get("val"), torch.SymFloat) and self.node.target in TAKES_NUMBERS:
+                    return self.varying(found)
                 raise NotLowered(f"{found} is not in plain memory, or of a type that kernels do not have")
             return found
         if isinstance(value, (list, tuple)):
             return [self.value(part) for part in value]
         return size_of(value) if isinstance(value, torch.SymInt) else value
+
+    def varying(self, number: Opaque) -> Number:
+        """A float that the program is given, where kernels can read it."""
+        if number not in self.floats:
+            buffer = Buffer(self.name(number.name), torch.float64, (), (), "called")
+            target = torch.ops.aten.scalar_tensor.default
+            self.items.append(Call(self.node, target, (number,), {"dtype": torch.float64}, [buffer]))
+            self.floats[number] = Number((), whole(buffer).expr)
+        return self.floats[number]
 
     def number(self, node: Node, value: Any) -> Any:
         """A number that is computed from sizes."""
@@ -232,9 +244,7 @@ class Lowering:
 
     def keep_if_dear(self, node: Node, value: Any) -> Any:
         """What several read is computed once, unless that is no work; what has grown large is cut here."""
-        if isinstance(value, tuple):
-            return tuple(self.keep_if_dear(node, one) if isinstance(one, Tensor) else one for one in value)
-        if not isinstance(value, Tensor) or value.access is not None:
+        if not isinstance(value, Tensor) or value.access is not None:  # of several results, each is looked at by itself
             return value
         operations, loads, dear = weight(value.expr)
         several = len(node.users) > 1 and (
@@ -334,6 +344,8 @@ class Lowering:
             return self.memory(node.name, value, "called")
         if has_unbacked(value):
             raise CannotLower("a size that depends on data")
+        if isinstance(value, (list, tuple)):
+            raise CannotLower("lists of results")
         return None if value is None else Opaque(self.name(node.name))
 
     def for_call(self, value: Any) -> Any:
@@ -471,6 +483,9 @@ def check_results(results: Any, value: Any) -> None:
     pairs = zip(results, value, strict=False) if isinstance(results, tuple) else [(results, value)]
     for result, expected in pairs:
         if result is None:
+            continue
+        if isinstance(result, tuple):
+            check_results(result, expected)
             continue
         if result.dtype is not expected.dtype or len(result.shape) != expected.dim():
             raise NotLowered(f"the lowering gives {result.dtype} {result.shape}, not {expected.dtype} {expected.shape}")

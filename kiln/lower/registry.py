@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 LOWERINGS: dict[Any, Callable[..., Any]] = {}
+TAKES_NUMBERS: set[Any] = set()  # operators whose lowerings take `views.Number`s for numbers that vary
 
 
 class NotLowered(Exception):

@@ -37,6 +37,10 @@ class Tensor:
         return self.expr.payload if self.expr.kind == "load" and self.expr.payload.is_plain else None
 
 
+class Number(Tensor):
+    """A number that varies from call to call (float64), read from memory; of no weight in the promotion of types."""
+
+
 Place = tuple[Strides, Size]
 
 

@@ -11,7 +11,7 @@ import torch
 from .. import build
 from ..calls import Call
 from ..lowering import sizes_of, whole
-from ..registry import NotLowered, lowers
+from ..registry import LOWERINGS, TAKES_NUMBERS, NotLowered, lowers
 from ..views import Tensor, expand
 from .formulas import Operand, as_type
 
@@ -53,6 +53,9 @@ def fill(lowering: Any, node: Any, *args: Any, **kwargs: Any) -> Tensor:
     return filled(lowering, node, fixed if place is None else args[place])
 
 
+TAKES_NUMBERS.update(target for target, (place, _) in FILLED.items() if place is not None)
+
+
 @lowers(aten.fill.Tensor)
 def fill_tensor(lowering: Any, node: Any, x: Tensor, value: Tensor) -> Tensor:
     return expand(build.cast(value, x.dtype), x.shape)
@@ -80,8 +83,6 @@ def empty(lowering: Any, node: Any, *args: Any, **kwargs: Any) -> Tensor:
 
 
 def is_called(user: Any) -> bool:
-    from ..registry import LOWERINGS
-
     return user.op == "call_function" and user.target not in LOWERINGS
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from .. import build
-from ..registry import NotLowered, lowers
+from ..registry import TAKES_NUMBERS, NotLowered, lowers
 from ..views import Tensor
 from .formulas import Operand, Value, as_type, common_type, computed, float_type, fresh, held, where, wide
 
@@ -140,29 +140,35 @@ for _name, _operation in LOGICAL.items():
 # ---- sums and products -----------------------------------------------------------------------------------------------
 
 
-def scaled_sum(x: Value, y: Value, alpha: Any, dtype: torch.dtype) -> Value:
+def scaled_sum(x: Value, y: Value, alpha: Any) -> Value:
     """x + alpha * y as ATen's vectors do it: rounded once for floats."""
+    dtype = x.dtype
     if dtype is torch.bool:
         return x | y if alpha else x
-    if alpha == 1:
-        return x + y
+    if not isinstance(alpha, Value):
+        if alpha == 1:
+            return x + y
+        alpha = Value(as_type(alpha, dtype).expr)
     if not dtype.is_floating_point:
-        return x + y * held(alpha, dtype)
-    inside = wide(dtype)
-    factor = Value(as_type(alpha, dtype).expr).cast(inside)  # rounded to the type of the tensors, then used wide
-    return y.cast(inside).fma(factor, x.cast(inside)).cast(dtype)
+        return x + y * alpha
+    inside = wide(dtype)  # the factor is rounded to the type of the tensors, then used wide
+    return y.cast(inside).fma(alpha.cast(inside), x.cast(inside)).cast(dtype)
 
 
 @lowers(aten.add.Tensor, aten.add.Scalar)
 def add(lowering: Any, node: Any, a: Operand, b: Operand, alpha: Any = 1) -> Tensor:
     dtype = common_type([a, b])
+    if isinstance(alpha, Tensor):
+        return computed(scaled_sum, [a, b, alpha], dtype, node.meta["val"])
     if not isinstance(alpha, (bool, int, float)):
-        raise NotLowered("a factor that varies")
-    return computed(lambda x, y: scaled_sum(x, y, alpha, dtype), [a, b], dtype, node.meta["val"])
+        raise NotLowered("a factor that is a size")
+    return computed(lambda x, y: scaled_sum(x, y, alpha), [a, b], dtype, node.meta["val"])
 
 
 @lowers(aten.sub.Tensor, aten.sub.Scalar)
 def sub(lowering: Any, node: Any, a: Operand, b: Operand, alpha: Any = 1) -> Tensor:
+    if isinstance(alpha, Tensor):
+        return computed(lambda x, y, z: scaled_sum(x, y, -z), [a, b, alpha], common_type([a, b]), node.meta["val"])
     if alpha == 1:
         return computed(lambda x, y: x - y, [a, b], common_type([a, b]), node.meta["val"])
     return add(lowering, node, a, b, -alpha)
@@ -439,3 +445,9 @@ def pow_any(lowering: Any, node: Any, x: Operand, exponent: Operand) -> Tensor:
         assert isinstance(exponent, Tensor)
         return build.full(exponent.shape, 1, dtype)
     return computed(lambda v, by: v.pow(by), [x, exponent], dtype, node.meta["val"])
+
+
+TAKES_NUMBERS.update(
+    target for name in ("add", "sub", "rsub", "mul", "div", "pow", *COMPARISONS) for target in overloads(name)
+)
+TAKES_NUMBERS.update((aten.clamp.default, aten.clamp_min.default, aten.clamp_max.default, aten.masked_fill.Scalar))

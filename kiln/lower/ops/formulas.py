@@ -15,6 +15,7 @@ import torch
 
 from .. import build, ir
 from ..registry import NotLowered, lowers
+from ..views import Number as Varying
 from ..views import Tensor
 
 Number = bool | int | float
@@ -136,7 +137,9 @@ def common_type(operands: Sequence[Operand]) -> torch.dtype:
     """torch's promotion: tensors decide, then those without axes, then numbers, each only by a higher category."""
     ranks: list[torch.dtype | None] = [None, None, None]
     for operand in operands:
-        if isinstance(operand, Tensor):
+        if isinstance(operand, Varying):
+            rank, dtype = 2, torch.get_default_dtype()
+        elif isinstance(operand, Tensor):
             rank, dtype = (0 if operand.rank else 1), operand.dtype
         else:
             rank, dtype = 2, number_type(operand)

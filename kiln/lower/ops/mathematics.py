@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from .. import build
-from ..registry import NotLowered, lowers
+from ..registry import TAKES_NUMBERS, NotLowered, lowers
 from ..views import Tensor
 from .elementwise import overloads
 from .formulas import Operand, Value, common_type, computed, float_type, formula, fresh, held, where, wide
@@ -19,28 +19,37 @@ aten = torch.ops.aten
 INFINITY = float("inf")
 NARROW = (torch.float16, torch.bfloat16)
 
+
+def is_one(value: Any) -> bool:
+    return isinstance(value, (int, float)) and value == 1
+
+
 # ---- several tensors -------------------------------------------------------------------------------------------------
 
 
 def addcmul(x: Value, a: Value, b: Value, value: Any = 1) -> Value:
     """ATen's vectors round the sum and the last product once."""
-    scaled = a if value == 1 else value * a
+    scaled = a if is_one(value) else value * a
     return scaled.fma(b, x) if x.dtype.is_floating_point else x + scaled * b
 
 
 @lowers(aten.addcmul.default)
 def lower_addcmul(lowering: Any, node: Any, x: Tensor, a: Tensor, b: Tensor, *, value: Any = 1) -> Tensor:
     dtype = wide(node.meta["val"].dtype)
+    if isinstance(value, Tensor):
+        return computed(addcmul, [x, a, b, value], dtype, node.meta["val"])
     return computed(lambda u, v, w: addcmul(u, v, w, held(value, dtype)), [x, a, b], dtype, node.meta["val"])
 
 
 @formula(aten.addcdiv.default)
 def addcdiv(x: Value, a: Value, b: Value, value: Any = 1) -> Value:
-    return x + (a if value == 1 else value * a) / b
+    return x + (a if is_one(value) else value * a) / b
 
 
 @formula(aten.lerp.Scalar)
-def lerp_number(start: Value, end: Value, weight: float) -> Value:
+def lerp_number(start: Value, end: Value, weight: Any) -> Value:
+    if isinstance(weight, Value):
+        return lerp(start, end, weight)
     near = abs(weight) < 0.5
     inside = Value(start.like(weight))
     return (inside if near else inside - 1).fma(end - start, start if near else end)
@@ -50,6 +59,9 @@ def lerp_number(start: Value, end: Value, weight: float) -> Value:
 def lerp(start: Value, end: Value, weight: Value) -> Value:
     near = weight.abs() < 0.5
     return where(near, weight, weight - 1).fma(end - start, where(near, start, end))
+
+
+TAKES_NUMBERS.update((aten.addcmul.default, aten.addcdiv.default, aten.lerp.Scalar))
 
 
 # ---- two numbers -----------------------------------------------------------------------------------------------------
