@@ -7,7 +7,7 @@ An instruction is ``(operation, first, second)`` and gives the number of its pla
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import sympy
@@ -31,6 +31,18 @@ RELATIONS: dict[str, tuple[str, bool]] = {  # and whether the sides are exchange
 }
 
 
+def all_said(inputs: Sequence[Any]) -> Iterator[tuple[Any, Instruction]]:
+    """What is known of the inputs: sizes first, they are asked for most easily."""
+    for index, value in enumerate(inputs):
+        if isinstance(value, Buffer):
+            yield from ((size, ("size", index, dim)) for dim, size in enumerate(value.shape))
+        else:
+            yield value, ("value", index, 0)
+    for index, value in enumerate(inputs):
+        if isinstance(value, Buffer):
+            yield from ((stride, ("stride", index, dim)) for dim, stride in enumerate(value.strides))
+
+
 class Numbers:
     """Writes the instructions of one program; equal ones are one."""
 
@@ -38,19 +50,28 @@ class Numbers:
         self.instructions: list[Instruction] = []
         self.places: dict[Any, int] = {}
         self.symbols: dict[sympy.Symbol, Instruction] = {}
-        for index, value in enumerate(inputs):
-            self.bind(value, "value", index, 0)
-            if isinstance(value, Buffer):
-                for dim, size in enumerate(value.shape):
-                    self.bind(size, "size", index, dim)
-        for index, value in enumerate(inputs):
-            if isinstance(value, Buffer):
-                for dim, stride in enumerate(value.strides):
-                    self.bind(stride, "stride", index, dim)
+        self.solved: dict[sympy.Symbol, tuple[Size, Size]] = {}
+        said = list(all_said(inputs))
+        for value, instruction in said:
+            if isinstance(value, sympy.Symbol):
+                self.symbols.setdefault(value, instruction)
+        for value, instruction in said:
+            self.solve(value, instruction)
 
-    def bind(self, value: Any, operation: str, index: int, dim: int) -> None:
-        if isinstance(value, sympy.Symbol):
-            self.symbols.setdefault(value, (operation, index, dim))
+    def solve(self, value: Any, instruction: Instruction) -> None:
+        """A symbol that only appears as part of a sum or product, like ``2*s0 + 1``: what it is, as a quotient."""
+        if not isinstance(value, sympy.Expr) or value.is_Symbol:
+            return
+        unknown = [s for s in value.free_symbols if s not in self.symbols and s not in self.solved]
+        if len(unknown) != 1:
+            return
+        symbol, value = unknown[0], value.expand()
+        factor = value.coeff(symbol, 1)
+        rest = value - (factor * symbol).expand()
+        if factor != 0 and not rest.has(symbol) and not factor.has(symbol):
+            whole = sympy.Symbol("_".join(map(str, instruction)), integer=True)
+            self.symbols[whole] = instruction
+            self.solved[symbol] = (whole - rest, factor)
 
     def number(self, size: Size) -> Number:
         if isinstance(size, int):
@@ -79,9 +100,12 @@ class Numbers:
         if isinstance(size, int) or size.is_Integer:
             return self.add("constant", int(size))
         if size.is_Symbol:
-            if size not in self.symbols:
-                raise CannotLower(f"a size that no input says: {size}")
-            return self.add(*self.symbols[size])
+            if size in self.symbols:
+                return self.add(*self.symbols[size])
+            if size in self.solved:
+                above, below = self.solved[size]
+                return self.add("floordiv", self.place(above), self.place(below))
+            raise CannotLower(f"a size that no input says: {size}")
         name = type(size).__name__
         if name == "Identity":
             return self.place(size.args[0])
