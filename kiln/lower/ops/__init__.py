@@ -11,6 +11,7 @@ from . import (  # noqa: F401
     losses,
     mathematics,
     normalization,
+    optimizers,
     padding,
     pointwise_losses,
     reductions,
