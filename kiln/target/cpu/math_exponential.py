@@ -49,20 +49,33 @@ TANH = {
         8.336012158709486e-05, -1.95210603935216e-05,
     ),
 }  # fmt: skip
+# (sinh(t)/t - 1) / t² as a polynomial of t², up to 1 (float64)
+SINH = (
+    0.16666666666666666, 0.008333333333333333, 0.0001984126984126959, 2.755731922412024e-06, 2.5052108345642226e-08,
+    1.6059050705771834e-10, 7.646476367596333e-13, 2.848398116996073e-15,
+)  # fmt: skip
 
 
 # ---- exp -------------------------------------------------------------------------------------------------------------
 
 
-def exp_parts(v: Vector, x: str, power_change: int = 0) -> tuple[str, str]:
-    """exp(x) as (1 + q)·2^n: 1 + q, and n. ``power_change`` is added to n. For x in EXP_RANGE."""
+def exp_parts(v: Vector, x: str) -> tuple[str, str]:
+    """exp(x) as m·2^n: m between √½ and √2, and n. For x in EXP_RANGE."""
     high, low = LN2[v.element]
     count, power = v.round_scaled(x, LOG2_E)
     r = v.fma(count, -low, v.fma(count, -high, x))
-    q = v.fma(v.mul(r, r), v.polynomial(r, EXP[v.element]), r)
-    if power_change:
-        power = v.integer_op("add", power, power_change)
-    return v.add(q, 1.0), power
+    return v.polynomial(r, (1.0, 1.0, *EXP[v.element])), power
+
+
+def less_one(v: Vector, x: str) -> tuple[str, str]:
+    """exp(x) as (1 + q)·2^n: q and n. What rounding loses of the reduced argument is kept."""
+    high, low = LN2[v.element]
+    count, power = v.round_scaled(x, LOG2_E)
+    first = v.fma(count, -high, x)
+    r = v.fma(count, -low, first)
+    rest = v.fma(count, -low, v.sub(first, r))
+    tail = v.fma(v.mul(r, r), v.polynomial(r, EXP[v.element]), v.fma(rest, r, rest))
+    return v.add(r, tail), power
 
 
 def clamped(v: Vector, x: str, limits: dict[str, tuple[float, float]] = EXP_RANGE) -> str:
@@ -77,7 +90,8 @@ def exp(v: Vector, x: str) -> str:
 def half_exp(v: Vector, x: str) -> str:
     """exp(x)/2, finite where exp(x) is a little too large."""
     least, greatest = EXP_RANGE[v.element]
-    return v.scale(*exp_parts(v, v.at_most(v.at_least(x, least), greatest + 1.0), -1))
+    m, power = exp_parts(v, v.at_most(v.at_least(x, least), greatest + 1.0))
+    return v.scale(m, v.integer_op("sub", power, 1))
 
 
 def exp_of_nonpositive(v: Vector, x: str) -> str:
@@ -92,16 +106,9 @@ def exp2(v: Vector, x: str) -> str:
 
 
 def expm1(v: Vector, x: str) -> str:
-    """exp(x) - 1 = 2^n·q + (2^n - 1). The reduced argument is kept in two parts: q's error counts twice at n = 1."""
-    high, low = LN2[v.element]
+    """exp(x) - 1 = 2^n·q + (2^n - 1)."""
     bound = 60.0 if v.is_double else 30.0
-    inside = v.at_least(v.at_most(x, EXP_RANGE[v.element][1]), -bound)
-    count, power = v.round_scaled(inside, LOG2_E)
-    first = v.fma(count, -high, inside)
-    r = v.fma(count, -low, first)
-    rest = v.fma(count, -low, v.sub(first, r))
-    tail = v.fma(v.mul(r, r), v.polynomial(r, EXP[v.element]), v.fma(rest, r, rest))
-    q = v.add(r, tail)
+    q, power = less_one(v, v.at_least(v.at_most(x, EXP_RANGE[v.element][1]), -bound))
     scale = v.power_of_two(v.select_integer(v.integer_compare("sgt", power, v.bias), v.bias, power))
     result = v.fma(scale, q, v.sub(scale, 1.0))
     huge = v.scale(v.add(q, 1.0), power)
@@ -111,9 +118,16 @@ def expm1(v: Vector, x: str) -> str:
 
 
 def sigmoid(v: Vector, x: str) -> str:
-    """With t = exp(-|x|), which does not overflow: 1/(1 + t), or t/(1 + t) for negative x."""
+    """With t = exp(-|x|), which does not overflow: 1/(1 + t), or t/(1 + t) for negative x. What rounding lost of the
+    sum and the quotient is put back, or it would come to more than 2 ULP."""
     t = exp_of_nonpositive(v, v.neg(v.abs(x)))
-    return v.div(v.select(v.compare("olt", x, 0.0), t, 1.0), v.add(t, 1.0))
+    above = v.select(v.compare("olt", x, 0.0), t, 1.0)
+    sum_ = v.add(t, 1.0)
+    lost = v.sub(t, v.sub(sum_, 1.0))
+    inverse = v.div(1.0, sum_)
+    quotient = v.mul(above, inverse)
+    minus = v.neg(quotient)
+    return v.fma(v.fma(minus, lost, v.fma(minus, sum_, above)), inverse, quotient)
 
 
 def tanh(v: Vector, x: str) -> str:
@@ -128,11 +142,13 @@ def tanh(v: Vector, x: str) -> str:
 
 
 def sinh(v: Vector, x: str) -> str:
+    """(float64)"""
     t = v.abs(x)
-    e = expm1(v, t)
-    result = v.mul(v.add(e, v.div(e, v.add(e, 1.0))), 0.5)
-    result = v.select(v.compare("ogt", t, 40.0 if v.is_double else 20.0), half_exp(v, t), result)
-    return v.copysign(result, x)
+    s = v.mul(t, t)
+    small = v.fma(v.mul(t, s), v.polynomial(s, SINH), t)
+    half = half_exp(v, t)
+    large = v.sub(half, v.div(0.25, half))
+    return v.copysign(v.select(v.compare("olt", t, 1.0), small, large), x)
 
 
 def cosh(v: Vector, x: str) -> str:

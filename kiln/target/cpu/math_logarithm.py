@@ -114,7 +114,7 @@ def asinh(v: Vector, x: str) -> str:
     square = v.mul(t, t)
     small = v.add(t, v.div(square, v.add(v.sqrt(v.add(square, 1.0)), 1.0)))
     large = v.compare("ogt", t, 2.0**28)
-    result = finite_log1p(v, v.select(large, t, small))
+    result = finite_log1p(v, v.select(large, v.sub(t, 1.0), small))
     result = v.select(large, v.add(result, math.log(2.0)), result)
     return v.copysign(v.select(v.compare("olt", t, math.inf), result, t), x)
 

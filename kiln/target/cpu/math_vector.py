@@ -202,13 +202,14 @@ class Vector:
         return self.lines.call(f"llvm.vector.reduce.or.v{self.lanes}i1", "i1", [(self.masks, mask)])
 
     def if_any(self, mask: str, otherwise: str, seldom: Callable[[], str]) -> str:
-        """``otherwise``, or where any lane of the mask is true what ``seldom`` computes (for all lanes)."""
+        """``otherwise``, and in the lanes of the mask what ``seldom`` computes: if any is true. (The other lanes keep
+        theirs, or a result would depend on its neighbours.)"""
         lines = self.lines
         slow, done = lines.fresh("seldom"), lines.fresh("done")
         before = lines.block
         lines.branch_if(self.any(mask), slow, done)
         lines.label(slow)
-        replaced = seldom()
+        replaced = self.select(mask, seldom(), otherwise)
         after = lines.block
         lines.branch(done)
         lines.label(done)
