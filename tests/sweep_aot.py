@@ -235,11 +235,11 @@ def guarded(items: Iterator[Case]) -> Iterator[Case | Exception]:
 Judge = Callable[[Any, Any], Iterator[tuple[str, Verdict]]]
 
 
-def work(options: Any, judge: Judge) -> None:
+def work(options: Any, judge: Judge, described: Callable[[], dict[str, Any]] = differentiable_operators) -> None:
     """A worker: reads names of operators, writes a line of JSON for each case and an empty list after the last."""
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what operators print is not an answer
-    operators = differentiable_operators()
+    operators = described()
     torch.set_num_threads(1)
     with kiln.config.patch(raise_internal_errors=True), warnings.catch_warnings():
         warnings.simplefilter("ignore")

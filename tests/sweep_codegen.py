@@ -1,0 +1,443 @@
+"""Every operator of torch through the backend ``kiln``: results and gradients as in eager, in all types and layouts.
+
+    python tests/sweep_codegen.py                                  # all operators, types and layouts
+    python tests/sweep_codegen.py --only '^nn_functional' --dtype bfloat16 -v
+    python tests/sweep_codegen.py --quick --processes 16           # one sample, float32 and float64
+    python tests/sweep_codegen.py --level reference                # what lowering says, computed without code
+
+Samples are those of torch's own descriptions (``op_db``), as they are and laid out otherwise: *transposed* (memory in
+the reverse order), *sliced* (every second element of something bigger), *expanded* (the first row, repeated),
+*channels-last*, *empty* (no rows), *one* (a single element); *in place* changes its first argument, *compiled* goes
+through ``kiln.compile``, all others through `kiln.aot.aot_function` with the backend's compiler of graphs.
+
+Values are compared with eager's. Where they differ by more than the tolerance, both are compared with what eager gives
+in float64: what is as near to that as eager's own result is right. *Lowered* means that kernels did all of it, *called*
+that ATen was called for some operators (which, and why, is listed), *eager* that a graph was left to eager as a whole.
+What fails is compared with ``tests/codegen/known_failures.txt``, which must stay below 1% of the operators.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import functools
+import json
+import re
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import sweep_aot
+import sweep_ops
+import torch
+import torch.utils._pytree as pytree
+from sweep_aot import densified, guarded, of_tensors, told
+from sweep_ops import Case, Verdict, calling
+
+from kiln.aot import aot_function
+from kiln.report import events
+from kiln.testing import differences
+from kiln.testing.observe import read_random_states, run_backward, seed_everything
+
+KNOWN_FAILURES = Path(__file__).parent / "codegen" / "known_failures.txt"
+MOST_FAILURES = 0.01  # of the operators
+FLOATS = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
+WHOLE = {"int64": torch.int64, "int32": torch.int32, "uint8": torch.uint8, "bool": torch.bool}
+DTYPES = FLOATS | WHOLE
+TOLERANCES = {"float32": (1e-5, 1e-5), "float64": (1e-9, 1e-9), "bfloat16": (1.6e-2, 1e-2)}
+LEVELS = ("reference", "scheduled", "code")
+
+
+@dataclass
+class Options:
+    """What to sweep; the same for all workers."""
+
+    dtypes: list[str] = field(default_factory=lambda: list(DTYPES))
+    limit: int = 4
+    laid_out: int = 1  # samples that are laid out otherwise, too
+    compiled: int = 1
+    dynamic: bool = False
+    level: str = "code"
+
+
+# -- layouts: the same call with tensors that lie otherwise -----------------------------------------------------------
+
+
+def transposed(tensor: torch.Tensor) -> torch.Tensor:
+    order = list(reversed(range(tensor.dim())))
+    return tensor.permute(order).contiguous().permute(order)
+
+
+def sliced(tensor: torch.Tensor) -> torch.Tensor:
+    if not tensor.dim():
+        return tensor
+    bigger = tensor.new_zeros((*tensor.shape[:-1], 2 * tensor.shape[-1] + 1))
+    bigger[..., 1::2] = tensor
+    return bigger[..., 1::2]
+
+
+def expanded(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor[:1].clone().expand(tensor.shape) if tensor.dim() and tensor.shape[0] else tensor
+
+
+def channels_last(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.contiguous(memory_format=torch.channels_last) if tensor.dim() == 4 else tensor
+
+
+def emptied(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor[:0].clone() if tensor.dim() else tensor
+
+
+def narrowed(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor[(slice(1),) * tensor.dim()].clone()
+
+
+LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "transposed": transposed,
+    "sliced": sliced,
+    "expanded": expanded,
+    "channels-last": channels_last,
+    "empty": emptied,
+    "one": narrowed,
+}
+
+
+def laid_out(case: Case, how: str) -> Case | None:
+    """A call with its tensors laid out otherwise; None if that changes nothing."""
+    changed = False
+
+    def change(tensor: torch.Tensor) -> torch.Tensor:
+        nonlocal changed
+        made = LAYOUTS[how](tensor.detach())
+        changed |= made.shape != tensor.shape or made.stride() != tensor.stride()
+        return made.requires_grad_(tensor.requires_grad)
+
+    args, kwargs = pytree.tree_map_only(torch.Tensor, change, (case.args, case.kwargs))
+    return Case(f"{case.name} {how}", case.program, args, kwargs) if changed else None
+
+
+def changing(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The first argument is changed, and returned."""
+
+    def program(x, *args, **kwargs):
+        function(x, *args, **kwargs)
+        return x, x + 1
+
+    return program
+
+
+def cases(operator: Any, dtype: str, options: Options) -> Iterator[Case]:
+    """All calls of one operator in one type."""
+    wanted = DTYPES[dtype]
+    differentiable = operator.supports_autograd and wanted in operator.supported_backward_dtypes("cpu")
+    title = operator.formatted_name
+    torch.manual_seed(0)
+    for number, sample in enumerate(operator.sample_inputs("cpu", wanted, requires_grad=differentiable)):
+        if number >= options.limit:
+            return
+        case = Case(title, calling(operator.op), (sample.input, *sample.args), dict(sample.kwargs))
+        if sweep_ops.has_sparse((case.args, case.kwargs)):
+            continue
+        yield case
+        if number >= options.laid_out:
+            continue
+        for how in LAYOUTS:
+            found = laid_out(case, how)
+            if found is not None:
+                yield found
+        if operator.inplace_variant is not None and isinstance(sample.input, torch.Tensor):
+            args = (sample.input.detach(), *sample.args)
+            yield Case(f"{title} in place", changing(operator.inplace_variant), args, dict(sample.kwargs))
+
+
+# -- running ----------------------------------------------------------------------------------------------------------
+
+
+def fresh(tensor: torch.Tensor) -> torch.Tensor:
+    """A leaf with the same values, laid out the same way in memory of its own."""
+    memory = tensor.detach().untyped_storage().clone()
+    made = torch.empty(0, dtype=tensor.dtype).set_(memory, tensor.storage_offset(), tensor.shape, tensor.stride())
+    return made.requires_grad_(tensor.requires_grad)
+
+
+def observed(function: Callable[..., Any], tensors: list[torch.Tensor]) -> dict[str, Any]:
+    """What calling and differentiating leaves behind."""
+    inputs = [fresh(tensor) for tensor in tensors]
+    seed_everything(0)
+    seen: dict[str, Any] = {"result": function(*inputs)}
+    error = run_backward(seen["result"])
+    if error is not None:
+        seen["backward raised"] = f"{type(error).__name__}"
+    seen["random state"] = read_random_states()["torch"]
+    seen["inputs"] = inputs
+    seen["gradients"] = [tensor.grad for tensor in inputs]
+    return pytree.tree_map_only(torch.Tensor, densified, seen)
+
+
+def compiler(level: str) -> Callable[..., Any]:
+    """The backend's compiler of graphs, or lowering alone, evaluated with torch."""
+    from kiln.lower.backend import compile_graph
+    from kiln.lower.lowering import Lowering
+
+    if level == "code":
+        return compile_graph
+    from kiln.lower import reference
+    from kiln.lower.schedule import schedule
+
+    def compile_for_reference(module: torch.fx.GraphModule, examples: Any = ()) -> Callable[..., Any]:
+        lowered = Lowering(module).run()
+        program = schedule(lowered) if level == "scheduled" else lowered
+        return lambda *inputs: reference.run(program, inputs)
+
+    return compile_for_reference
+
+
+class Lowerings:
+    """What became of the graphs lowered in this process: operators called from ATen, graphs left to eager."""
+
+    def __init__(self) -> None:
+        self.called: Counter[tuple[str, str]] = Counter()
+        self.left: list[str] = []
+        self.graphs = 0
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        from kiln.lower.lowering import Lowering
+
+        run = Lowering.run
+
+        @functools.wraps(run)
+        def noted(lowering: Any) -> Any:
+            lowered = run(lowering)
+            self.graphs += 1
+            targets = {node.name: str(node.target) for node in lowering.module.graph.nodes}
+            self.called.update((targets.get(name, name), reason) for name, reason in lowered.called.items())
+            return lowered
+
+        def watch(what: str, detail: str) -> None:
+            if what in ("aot eager", "codegen eager"):
+                self.left.append(detail)
+
+        Lowering.run = noted  # type: ignore[method-assign]
+        events.watchers.append(watch)
+        try:
+            yield
+        finally:
+            events.watchers.remove(watch)
+            Lowering.run = run  # type: ignore[method-assign]
+
+    def verdict(self) -> Verdict:
+        if self.left:
+            return Verdict("eager", self.left[0][:200])
+        if self.called:
+            return Verdict("called", ", ".join(sorted({name for name, _ in self.called})))
+        return Verdict("lowered")
+
+
+# -- judging ----------------------------------------------------------------------------------------------------------
+
+
+def judge_direct(case: Case, dtype: str, options: Options, seen: Lowerings) -> Verdict:
+    """One call through the backend's compiler of graphs beside the same call in eager."""
+    function, tensors = of_tensors(case)
+    try:
+        expected = observed(function, tensors)
+    except Exception as error:
+        return Verdict("skipped", f"eager raises {type(error).__name__}")
+    compile_graph = compiler(options.level)
+    call = aot_function(function, fw_compiler=compile_graph, bw_compiler=compile_graph, dynamic=options.dynamic)
+    try:
+        with seen.watching():
+            found = observed(call, tensors)
+    except Exception as error:
+        return Verdict("failed", told(error))
+    wrong = list(compared(expected, found, dtype, identity=options.level == "code"))
+    if wrong and wide_enough(expected, found, case, dtype):
+        wrong = []
+    return Verdict("failed", re.sub(r"\s+", " ", "; ".join(wrong[:2]))) if wrong else seen.verdict()
+
+
+def compared(expected: dict[str, Any], found: dict[str, Any], dtype: str, identity: bool) -> Iterator[str]:
+    """What differs. How often the memory of a gradient was written to is nobody's business."""
+    for part in expected.keys() | found.keys():
+        if (part in expected) != (part in found):
+            yield f"{part}: {expected.get(part, 'nothing')} expected, {found.get(part, 'nothing')} seen"
+    rtol, atol = TOLERANCES.get(dtype, (1e-5, 1e-5))
+    for part in [part for part in expected if part in found]:
+        more = {"identity": identity, "versions": part != "gradients", "rtol": rtol, "atol": atol}
+        yield from differences(expected[part], found[part], name=part, **more)
+
+
+def wide_enough(expected: dict[str, Any], found: dict[str, Any], case: Case, dtype: str) -> bool:
+    """Whether all that differs is values, and they are as near to float64's as eager's are."""
+    if dtype not in ("float32", "bfloat16") or any(shape_differs(expected, found)):
+        return False
+    function, tensors = of_tensors(widened(case))
+    try:
+        exact = observed(function, tensors)
+    except Exception:
+        return False
+    leaves = [
+        pytree.tree_leaves((each["result"], each["inputs"], each["gradients"])) for each in (exact, expected, found)
+    ]
+    if len({len(each) for each in leaves}) > 1:
+        return False
+    return all(as_near(*each) for each in zip(*leaves, strict=True) if isinstance(each[1], torch.Tensor))
+
+
+def widened(case: Case) -> Case:
+    def widen(tensor: torch.Tensor) -> torch.Tensor:
+        if not tensor.dtype.is_floating_point:
+            return tensor
+        return fresh(tensor).detach().double().requires_grad_(tensor.requires_grad)
+
+    args, kwargs = pytree.tree_map_only(torch.Tensor, widen, (case.args, case.kwargs))
+    return Case(case.name, case.program, args, kwargs)
+
+
+def shape_differs(expected: dict[str, Any], found: dict[str, Any]) -> Iterator[str]:
+    """What is wrong apart from values."""
+
+    def blank(tensor: torch.Tensor) -> torch.Tensor:
+        return torch.zeros_like(tensor) if tensor.dtype.is_floating_point else tensor
+
+    for part in ("result", "inputs", "gradients", "random state", "backward raised"):
+        sides = [pytree.tree_map_only(torch.Tensor, blank, side.get(part)) for side in (expected, found)]
+        yield from differences(*sides, name=part, identity=False, gradients=False, requires_grad=False)
+
+
+def as_near(exact: torch.Tensor, expected: torch.Tensor, found: torch.Tensor) -> bool:
+    """Whether what was found is about as far from what is exact as eager's own, at most."""
+    if not expected.dtype.is_floating_point or not expected.numel():
+        return True
+    if exact.dtype is not torch.float64 or exact.shape != expected.shape:
+        return False
+    with torch.no_grad():
+        wide, eager, kiln = exact, expected.double(), found.double()
+        unsure = ~(wide.isfinite() & eager.isfinite())  # overflow: there both must say the same
+        if not torch.equal(eager[unsure].nan_to_num(), kiln[unsure].nan_to_num()):
+            return False
+        errors = [(side - wide)[~unsure].abs() for side in (eager, kiln)]
+        if not errors[0].numel():
+            return True
+        unit = torch.finfo(expected.dtype).eps
+        allowed = 2 * errors[0].max() + 4 * unit * wide[~unsure].abs()
+        return bool((errors[1] <= allowed).all())
+
+
+def judge_compiled(case: Case, dtype: str, options: Options, seen: Lowerings) -> Verdict:
+    """The same through ``kiln.compile``, and everything that `kiln.testing.check` sees."""
+    rtol, atol = TOLERANCES.get(dtype, (1e-5, 1e-5))
+    more = {"rtol": rtol, "atol": atol, "compare_warnings": False}
+    with seen.watching():
+        verdict = sweep_ops.judge(case, options.dynamic or None, backend="kiln", **more)
+    return seen.verdict() if verdict.status == "captured" else verdict
+
+
+def judge_operator(operator: Any, options: Options) -> Iterator[tuple[str, Verdict]]:
+    """All verdicts on one operator, each under the name of its case; last, what lowering did with its graphs."""
+    called: Counter[tuple[str, str]] = Counter()
+    graphs = 0
+    for dtype in options.dtypes:
+        if DTYPES[dtype] not in operator.dtypes:
+            continue
+        compiled = 0
+        for case in guarded(cases(operator, dtype, options)):
+            if isinstance(case, Exception):
+                yield f"{operator.formatted_name} ({dtype})", Verdict("skipped", f"no samples: {told(case)}")
+                break
+            seen = Lowerings()
+            yield f"{case.name} ({dtype})", judge_direct(case, dtype, options, seen)
+            called, graphs = called + seen.called, graphs + seen.graphs
+            if compiled < options.compiled and dtype == "float32" and options.level == "code":
+                compiled += 1
+                yield f"{case.name} ({dtype}, compiled)", judge_compiled(case, dtype, options, Lowerings())
+    facts = {"graphs": graphs, "called": [[name, why, count] for (name, why), count in called.items()]}
+    yield operator.formatted_name, Verdict("facts", json.dumps(facts))
+
+
+def all_operators() -> dict[str, Any]:
+    """torch's descriptions of what it does on the CPU in a type that is swept, by name."""
+    return {
+        operator.formatted_name: operator
+        for operator in sweep_ops.operators()
+        if not sweep_ops.UNSTABLE.match(operator.name) and set(DTYPES.values()) & set(operator.dtypes)
+    }
+
+
+# -- the report -------------------------------------------------------------------------------------------------------
+
+
+def known_failures() -> dict[str, str]:
+    """Operators that fail, with reasons, as the file has them: ``name: reason``."""
+    if not KNOWN_FAILURES.exists():
+        return {}
+    lines = (line for line in KNOWN_FAILURES.read_text().splitlines() if line and not line.startswith("#"))
+    return dict(line.split(": ", 1) for line in lines)  # type: ignore[arg-type]
+
+
+def report(results: dict[str, list[tuple[str, Verdict]]], seconds: float) -> int:
+    """Print what was found; the exit status says whether there are failures that are not known."""
+    counts: Counter[str] = Counter()
+    called: Counter[tuple[str, str]] = Counter()
+    left: Counter[str] = Counter()
+    failed: dict[str, list[tuple[str, str]]] = {}
+    graphs = 0
+    for name, verdicts in sorted(results.items()):
+        for case, verdict in verdicts:
+            if verdict.status == "facts":
+                facts = json.loads(verdict.reason)
+                graphs += facts["graphs"]
+                called.update({(target, why): count for target, why, count in facts["called"]})
+                continue
+            counts[verdict.status] += 1
+            if verdict.status == "failed":
+                failed.setdefault(name, []).append((case, verdict.reason))
+            if verdict.status == "eager":
+                left[verdict.reason] += 1
+    for (target, why), count in called.most_common():
+        print(f"called {count:5} x  {target}: {why[:160]}")
+    for reason, count in left.most_common(40):
+        print(f"eager  {count:5} x  {reason[:160]}")
+    known = known_failures()
+    for name, found in failed.items():
+        print(f"FAILED {name}{' (known)' if name in known else ''}: {len(found)} calls")
+        for case, reason in found[:4]:
+            print(f"       {case}: {reason[:300]}")
+    total = sum(counts.values())
+    print(f"{total} calls: " + ", ".join(f"{count} {status}" for status, count in counts.most_common()))
+    print(f"{graphs} graphs lowered; {len(results)} operators, {len(failed)} with a failure, in {seconds:.0f} s")
+    return 1 if set(failed) - set(known) else 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="regular expression that operator names must match")
+    parser.add_argument("--dtype", action="append", choices=DTYPES, help="one of the types (may be given again)")
+    parser.add_argument("--limit", type=int, default=4, help="samples an operator and type")
+    parser.add_argument("--quick", action="store_true", help="one sample, float32 and float64, no kiln.compile")
+    parser.add_argument("--dynamic", action="store_true", help="with all sizes symbolic")
+    parser.add_argument("--level", choices=LEVELS, default="code", help="how far the backend goes")
+    parser.add_argument("--every", type=int, default=1, help="only every so many operators")
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("-v", dest="verbose", action="store_true")
+    parser.add_argument("--worker", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.worker:
+        sweep_aot.work(Options(**json.loads(given.worker)), judge_operator, all_operators)
+        return 0
+    options = Options(given.dtype or list(DTYPES), given.limit, dynamic=given.dynamic, level=given.level)
+    if given.quick:
+        options = Options(given.dtype or ["float32", "float64"], 1, 0, 0, given.dynamic, given.level)
+    names = [name for name in all_operators() if re.search(given.only, name)][:: given.every]
+    began = time.perf_counter()
+    results = sweep_aot.sweep(names, options, given.processes, given.verbose, script=__file__)
+    return report(results, time.perf_counter() - began)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
