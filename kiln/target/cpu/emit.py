@@ -49,7 +49,8 @@ def functions_of(kernel: Kernel, name: str, declarations: dict[str, None]) -> li
     work = times(lines, all_points(kernel, values, lines), cost_of(plan))
     if isinstance(total, int) and total == 0:
         return [function(f"define void @{name}(ptr %pointers, ptr %sizes, i64 %threads)", [])]
-    is_alone = plan.last is None or must_be_alone(kernel) or (isinstance(work, int) and work < 2 * PAYS)
+    is_stuck = is_ordered(kernel) and not plan.is_by_columns
+    is_alone = plan.last is None or is_stuck or (isinstance(work, int) and work < 2 * PAYS)
     if is_alone and isinstance(total, int):
         body = Lines(Names(declarations))
         Nest(plan, body).write(0, total)
@@ -140,9 +141,9 @@ def part_function(name: str, declarations: dict[str, None]) -> str:
     return function(f"define internal void @{name}.part(ptr %shared)", lines.text)
 
 
-def must_be_alone(kernel: Kernel) -> bool:
-    """Points that may meet in one place count one after another."""
-    return any(output.accumulate is not None for output in kernel.outputs)
+def is_ordered(kernel: Kernel) -> bool:
+    """Whether points may meet in one place, and count one after another."""
+    return any(output.accumulate is not None or output.target.indirect for output in kernel.outputs)
 
 
 def total_units(plan: Plan, values: Values, lines: Lines) -> Index:
@@ -151,7 +152,7 @@ def total_units(plan: Plan, values: Values, lines: Lines) -> Index:
     total: Index = 1
     if any(not loop.is_reduced and isinstance(loop.size, int) and loop.size == 0 for loop in kernel.loops):
         return 0
-    for loop in plan.outer:
+    for loop in () if plan.is_by_columns else plan.outer:
         total = times(lines, total, values.size(kernel.loops[loop].size))
     if plan.last is not None:
         total = times(lines, total, ceil_div(lines, values.size(kernel.loops[plan.last].size), plan.unit))
@@ -203,33 +204,31 @@ def plan_of(kernel: Kernel) -> Plan:
     phases, closing = phases_of(kernel)
     shape = Shape(kernel, depths, vector, lanes)
     copies = copies_of(kernel, vector, lanes)
-    return Plan(shape, tuple(kept[:-1]), kept[-1] if kept else None, tuple(reduced), copies, phases, closing)
+    last = kept[-1] if kept else None
+    by_columns = is_ordered(kernel) and vector is not None and last == vector
+    return Plan(shape, tuple(kept[:-1]), last, tuple(reduced), copies, phases, closing, by_columns)
 
 
 def can_be_vector(kernel: Kernel) -> bool:
-    """Whether lanes do not meet in one place where values are accumulated."""
+    """Whether lanes never meet in one place where that matters: the places of scatters must not vary along the loop
+    but by their stride."""
     loop = kernel.vector
     assert loop is not None
-    return not any(
-        output.accumulate is not None
-        and (
-            output.target.indirect
-            or (isinstance(output.target.strides[loop], int) and output.target.strides[loop] == 0)
-        )
-        and not spreads_along(kernel, output.target.strides[loop], [expr for expr, _ in output.target.indirect], loop)
-        for output in kernel.outputs
-    )
-
-
-def spreads_along(kernel: Kernel, stride: Size, indirect: list[Expr], loop: int) -> bool:
-    """Whether the lanes along a loop go to different places: by the stride, while no indirect value depends on it."""
-    if isinstance(stride, int) and stride == 0:
-        return False
-    for expr in walk(*indirect):
-        strides = expr.payload.strides if expr.kind == "load" else expr.payload[0] if expr.kind == "iota" else None
-        if strides is not None and not (isinstance(strides[loop], int) and strides[loop] == 0):
+    for output in kernel.outputs:
+        stride = output.target.strides[loop]
+        if output.accumulate is not None and isinstance(stride, int) and stride == 0:
+            return False
+        if any(varies_along(expr, loop) for expr, _ in output.target.indirect):
             return False
     return True
+
+
+def varies_along(root: Expr, loop: int) -> bool:
+    for expr in walk(root):
+        strides = expr.payload.strides if expr.kind == "load" else expr.payload[0] if expr.kind == "iota" else None
+        if strides is not None and not (isinstance(strides[loop], int) and strides[loop] == 0):
+            return True
+    return False
 
 
 def vector_bytes() -> int:
@@ -255,13 +254,21 @@ def lanes_of(kernel: Kernel, size: Size) -> int:
 
 
 def copies_of(kernel: Kernel, vector: int | None, lanes: int) -> int:
-    """How many vectors a round of the loop takes: reductions have as many results to add to at once."""
+    """How many vectors a round of the loop takes.
+
+    Reductions have as many results to add to at once; sums down columns read as much of each row.
+    """
     if vector is None or not kernel.reduced:
         return 1
     operations = sum(1 for expr in walk(*kernel.roots()) if expr.args)
     dear = any(expr.kind in DEAR_OPERATIONS for expr in walk(*kernel.roots()))
-    copies = 1 if dear or operations > 40 else 2 if operations > 16 else 4
     size = kernel.loops[vector].size
+    if kernel.loops[vector].is_reduced or dear or operations > 4:
+        copies = 1 if dear or operations > 40 else 2 if operations > 16 else 4
+    else:
+        copies = 16 if isinstance(size, int) and size >= 64 * lanes else 8
+        copies //= max(1, len(kernel.reductions))
+        copies = 1 << copies.bit_length() - 1 if copies else 1
     while isinstance(size, int) and copies > 1 and copies * lanes > size:
         copies //= 2
     return copies

@@ -19,6 +19,9 @@ from .emit_values import Index, Level, Shape, Values, plus, times
 from .lines import Lines
 
 Carried = list[tuple[str, str]]  # types and values of what a loop hands from one round to the next
+Body = Callable[[Lines, Index, list[str]], list[str]]  # writes a round, gives what the next one gets
+MANY = 64  # more rounds than this add to a sum of their own, so that small terms are not lost in a large one
+BLOCK = 256  # the rounds of a long loop that do so
 
 
 @dataclass
@@ -41,6 +44,7 @@ class Plan:
     copies: int
     phases: tuple[Phase, ...]
     closing: Phase  # the outputs after the last phase
+    is_by_columns: bool = False  # threads share the last kept loop alone: the others have an order to keep
 
     @property
     def unit(self) -> int:
@@ -56,6 +60,7 @@ class Nest:
         self.shape = plan.shape
         self.kernel: Kernel = plan.shape.kernel
         self.values = Values(plan.shape, entry)
+        self.sums: list[tuple[str, str] | None] = []  # of what the phase carries: type and zero, where it is a sum
 
     # ---- the kept loops ----------------------------------------------------------------------------------------------
 
@@ -78,7 +83,8 @@ class Nest:
         """All kept loops but the last, as one that counts up their positions."""
         values, entry, outer = self.values, self.values.entry, self.plan.outer
         sizes = [values.size(self.kernel.loops[loop].size) for loop in outer]
-        first, begins = split_position(entry, start, [*sizes, units])
+        first: list[Index]
+        first, begins = split_position(entry, 0 if self.plan.is_by_columns else start, [*sizes, units])
         names = [f"%{entry.fresh('at')}" for _ in outer]
         done, begin = f"%{entry.fresh('done')}", f"%{entry.fresh('begin')}"
         head, after = entry.fresh("outer"), entry.fresh("end")
@@ -86,12 +92,13 @@ class Nest:
         values.levels.append(level)
         lines = level.lines
         values.counters.update(zip(outer, names, strict=True))
-        if isinstance(units, int) and start == 0:  # whole rows
-            is_whole = True
-            finish: Index = units
-            begin_value: Index = 0
+        is_whole = self.plan.is_by_columns or (isinstance(units, int) and start == 0)
+        if self.plan.is_by_columns:  # a part of each row
+            begin_value, finish = start, end
+            start, end, units = 0, self.product(sizes), 1
+        elif is_whole:
+            begin_value, finish = 0, units
         else:
-            is_whole = False
             left = lines.new(f"sub i64 {end}, {done}")
             room = lines.new(f"sub i64 {units}, {begin}")
             taken = smaller(lines, left, room)
@@ -114,6 +121,12 @@ class Nest:
             entry.add(f"{name} = phi i64 [ {from_start}, %{before} ], [ {from_round}, %{latch} ]")
         entry.text += lines.text
         entry.label(after)
+
+    def product(self, sizes: list[Index]) -> Index:
+        total: Index = 1
+        for size in sizes:
+            total = times(self.values.entry, total, size)
+        return total
 
     def last_loop(self, begin: Index, finish: Index, size: Index, level: Level) -> None:
         """The last kept loop, from one unit of work to another."""
@@ -163,7 +176,7 @@ class Nest:
         middle = plus(lines, low, round_down(lines, count, together))
         results = [value for _, value in carried]
         if middle != low:
-            results = write_loop(lines, low, middle, together, carried, lambda *given: body(*given, copies, None))
+            results = self.long_loop(lines, low, middle, together, carried, lambda *given: body(*given, copies, None))
         if middle == high:
             return results
         kinds = [kind for kind, _ in carried]
@@ -208,6 +221,12 @@ class Nest:
             for _ in range(inner_copies)
             for pair in emit_reductions.start(reduction, width)
         ]
+        self.sums = []
+        for reduction in phase.reductions:
+            is_sum = reduction.kind == "sum" and reduction.value.dtype.is_floating_point
+            for _ in range(inner_copies):
+                for pair in emit_reductions.start(reduction, width):
+                    self.sums.append(pair if is_sum else None)
         results = self.reduced_loops(phase, 0, carried, copies)
         level = values.levels[-1]
         place = 0
@@ -248,13 +267,57 @@ class Nest:
             if mask is not None:
                 values.mask = mask
             inner = list(zip(kinds, given, strict=True))
+            if is_apart:
+                inner = self.anew(inner)
             results = self.reduced_loops(phase, number + 1, inner, inner_copies)
             values.levels, values.mask = levels, old_mask
-            return results
+            return self.added(lines, given, results) if is_apart else results
 
-        if loop != self.shape.vector:
-            return write_loop(outside, 0, size, 1, carried, lambda *given: enter(*given, copies, None))
-        return self.vector_loop(outside, 0, size, carried, enter)
+        is_apart = number + 1 < len(plan.reduced) and self.rounds_from(number + 1) > MANY
+        if loop == self.shape.vector:
+            return self.vector_loop(outside, 0, size, carried, enter)
+        write = self.long_loop if number + 1 == len(plan.reduced) else write_loop
+        return write(outside, 0, size, 1, carried, lambda *given: enter(*given, copies, None))
+
+    # ---- long sums ---------------------------------------------------------------------------------------------------
+
+    def rounds_from(self, number: int) -> int:
+        """How many rounds the reduced loops from one on go; many where that is not known."""
+        total = 1
+        for loop in self.plan.reduced[number:]:
+            size = self.kernel.loops[loop].size
+            if not isinstance(size, int):
+                return MANY + 1
+            total *= -(-size // (self.shape.lanes * self.plan.copies)) if loop == self.shape.vector else size
+        return total
+
+    def anew(self, carried: Carried) -> Carried:
+        """What is carried, with sums that begin at 0."""
+        return [pair if start is None else start for pair, start in zip(carried, self.sums, strict=True)]
+
+    def added(self, lines: Lines, before: list[str], results: list[str]) -> list[str]:
+        """The sums of some rounds added to those before them."""
+        return [
+            result if start is None else lines.new(f"fadd {start[0]} {old}, {result}")
+            for old, result, start in zip(before, results, self.sums, strict=True)
+        ]
+
+    def long_loop(self, outside: Lines, low: Index, high: Index, step: int, carried: Carried, body: Body) -> list[str]:
+        """A loop whose sums, if it is long, are added up in blocks."""
+        is_short = isinstance(low, int) and isinstance(high, int) and high - low <= 2 * BLOCK * step
+        if is_short or not carried or not any(self.sums):
+            return write_loop(outside, low, high, step, carried, body)
+        kinds = [kind for kind, _ in carried]
+
+        def block(lines: Lines, counter: Index, given: list[str]) -> list[str]:
+            end = smaller(lines, plus(lines, counter, BLOCK * step), high)
+            inner = self.anew(list(zip(kinds, given, strict=True)))
+            results = write_loop(lines, counter, end, step, inner, body, known_nonempty=True)
+            return self.added(lines, given, results)
+
+        return write_loop(outside, low, high, BLOCK * step, carried, block)
+
+    # ---- a point of all loops ----------------------------------------------------------------------------------------
 
     def body(self, phase: Phase, carried: list[str], copies: int) -> list[str]:
         """What is done at each point of all loops: values, reductions, outputs."""
@@ -298,7 +361,7 @@ def write_loop(
     high: Index,
     step: int,
     carried: Carried,
-    body: Callable[[Lines, Index, list[str]], list[str]],
+    body: Body,
     known_nonempty: bool = False,
 ) -> list[str]:
     """A loop from low to high. ``body(lines, counter, carried)`` writes a round and gives what the next one gets.
