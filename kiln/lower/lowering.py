@@ -339,6 +339,20 @@ class Lowering:
         found = tuple(whole(result) if isinstance(result, Buffer) else result for result in results)
         return found if many else found[0]
 
+    def call_operator(self, target: Any, args: Sequence[Any], dtype: torch.dtype, shape: Sequence[Size]) -> Tensor:
+        """Call an operator that gives one contiguous tensor, as a part of another one's lowering."""
+        given = tuple(self.lying(arg) if isinstance(arg, Tensor) else arg for arg in args)
+        result = self.new_buffer(dtype, shape)
+        result.kind = "called"
+        self.items.append(Call(self.node, target, given, {}, [result]))
+        return whole(result)
+
+    def lying(self, tensor: Tensor) -> View:
+        """The tensor for a call, in memory as it lies."""
+        access = self.in_memory(tensor).access
+        assert access is not None
+        return View(access.buffer, tensor.shape, access.strides, access.offset)
+
     def result(self, node: Node, value: Any) -> Buffer | Opaque | None:
         if isinstance(value, torch.Tensor):
             return self.memory(node.name, value, "called")
