@@ -21,7 +21,7 @@ from .lines import Lines
 Carried = list[tuple[str, str]]  # types and values of what a loop hands from one round to the next
 Body = Callable[[Lines, Index, list[str]], list[str]]  # writes a round, gives what the next one gets
 MANY = 64  # more rounds than this add to a sum of their own, so that small terms are not lost in a large one
-BLOCK = 256  # the rounds of a long loop that do so
+BLOCK = 64  # the rounds of a long loop that do so; of very long ones, so many blocks do so in turn
 
 
 @dataclass
@@ -304,18 +304,28 @@ class Nest:
 
     def long_loop(self, outside: Lines, low: Index, high: Index, step: int, carried: Carried, body: Body) -> list[str]:
         """A loop whose sums, if it is long, are added up in blocks."""
-        is_short = isinstance(low, int) and isinstance(high, int) and high - low <= 2 * BLOCK * step
-        if is_short or not carried or not any(self.sums):
-            return write_loop(outside, low, high, step, carried, body)
         kinds = [kind for kind, _ in carried]
 
-        def block(lines: Lines, counter: Index, given: list[str]) -> list[str]:
-            end = smaller(lines, plus(lines, counter, BLOCK * step), high)
-            inner = self.anew(list(zip(kinds, given, strict=True)))
-            results = write_loop(lines, counter, end, step, inner, body, known_nonempty=True)
-            return self.added(lines, given, results)
+        def run(lines: Lines, low: Index, high: Index, given: list[str], together: int, is_known: bool) -> list[str]:
+            """The rounds from low to high, in blocks of so many."""
+            now = list(zip(kinds, given, strict=True))
+            if together == 1:
+                return write_loop(lines, low, high, step, now, body, is_known)
 
-        return write_loop(outside, low, high, BLOCK * step, carried, block)
+            def block(inner: Lines, counter: Index, before: list[str]) -> list[str]:
+                end = smaller(inner, plus(inner, counter, together * step), high)
+                fresh = [value for _, value in self.anew(list(zip(kinds, before, strict=True)))]
+                results = run(inner, counter, end, fresh, together // BLOCK, True)
+                return self.added(inner, before, results)
+
+            return write_loop(lines, low, high, together * step, now, block, is_known)
+
+        together = BLOCK * BLOCK
+        if not carried or not any(self.sums):
+            together = 1
+        while isinstance(low, int) and isinstance(high, int) and together > 1 and high - low <= 2 * together * step:
+            together //= BLOCK
+        return run(outside, low, high, [value for _, value in carried], together, False)
 
     # ---- a point of all loops ----------------------------------------------------------------------------------------
 
