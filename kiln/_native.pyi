@@ -217,19 +217,19 @@ class OperatorProgram:
     of descriptions. Results that do not have the layout ``(dtype, sizes, strides)`` given for them are copied into it.
     Other steps are ``("allocate", register, layout, donor)``, where the donor's memory is taken if nobody else holds it
     (-1 for none), ``("view", register, source, layout, offset)``, and ``("launch", name, address, ((source, offset in
-    bytes), ...), sizes)``, which calls ``void(void**, int64_t*, int64_t threads)``. Values die at their last use.
+    bytes, whether an input is written), ...), sizes)``, which calls ``void(void**, int64_t*, int64_t threads)``. Values die at their last use.
     Autocast is off while it runs, as the graph was recorded below it.
 
     Sizes are ints, or in a tuple of one the place of an instruction, ``(operation, first, second)``: see
     kiln/lower/numbers.py. ``checks`` are pairs of inputs and layouts that they must have; ``exposed`` are pairs of an
-    instruction and a register that its number is put into. ``kept`` lives as long as the program.
+    instruction and a register that its number is put into. Attributes can be set.
 
     If an input is a tensor of a class of its own or not as it must be, or modes want to see functions of torch,
     ``otherwise(list)`` runs.
     """
 
-    kept: Any
     _boxed_call: bool
+    written_inputs: frozenset[int]  # where set: results that are inputs, with their new contents
 
     def __init__(
         self,
@@ -241,7 +241,6 @@ class OperatorProgram:
         instructions: list[tuple[str, int, int]] = ...,
         checks: list[tuple[int, tuple[Any, ...]]] = ...,
         exposed: list[tuple[int, int]] = ...,
-        kept: Any = ...,
         /,
     ) -> None: ...
     def __call__(self, arguments: list[Any], /) -> tuple[Any, ...]: ...

@@ -128,8 +128,8 @@ class Compilation:
         eliminate_dead(joint.module.graph)
         joint.module.recompile()
         report_inference(self.program, joint.module)
-        forward = self.compile_forward(self.compilers.inference, joint.module)
-        self.run = RunText(joint, torch.is_grad_enabled(), self.when_shared()).write(
+        forward, written = self.compile_forward(self.compilers.inference, joint.module, joint)
+        self.run = RunText(joint, torch.is_grad_enabled(), self.when_shared(), written).write(
             forward, self.eager(), [], ([], []), {}
         )
 
@@ -149,7 +149,7 @@ class Compilation:
         modules = {"joint": joint.module, "forward": forward, "backward": backward}
         report(self.program, self.specs, self.mode, modules, joint.forward_count)
         self.stages = split_stages(backward, stage_groups(joint)) if len(joint.stages) > 1 else None
-        compiled = self.compile_forward(self.compilers.forward, forward)
+        compiled, written = self.compile_forward(self.compilers.forward, forward, joint)
         rerun = Rerun(self.eager(), joint, self.state)
         stages = []
         for number in range(len(joint.stages)):
@@ -162,7 +162,7 @@ class Compilation:
             table = Backwards(self, number, joint, module, given, len(numbers), len(tensors), used)
             higher = rerun_of(rerun, number, joint.stages[number].order)
             stages.append((f"KilnBackward{number or ''}", table, higher, used))
-        self.run = RunText(joint, torch.is_grad_enabled(), self.when_shared()).write(
+        self.run = RunText(joint, torch.is_grad_enabled(), self.when_shared(), written).write(
             compiled, self.eager(), stages, (tensors, numbers), holds
         )
 
@@ -177,9 +177,20 @@ class Compilation:
             for index in sorted(changed)  # type: ignore[type-var]
         }
 
-    def compile_forward(self, compiler: Callable[..., Any], module: torch.fx.GraphModule) -> Boxed:
+    def compile_forward(
+        self, compiler: Callable[..., Any], module: torch.fx.GraphModule, joint: Joint
+    ) -> tuple[Boxed, frozenset[int]]:
+        """The compiled graph, and the inputs that it gives their new content.
+
+        A compiler may let a graph write new contents of inputs into them. ``module.meta["changed_inputs"]`` says which
+        results are such, by place, and which inputs those are; what the compiler gives says by ``written_inputs`` which
+        of these results need not be copied any more.
+        """
+        changed = module.meta["changed_inputs"] = changed_inputs(joint)
         compiled = boxed(self.call_compiler(compiler, module))
-        return autocasting.without(compiled) if autocasting.is_on() else compiled
+        inputs = [index for index, node in enumerate(joint.input_nodes) if node is not None]
+        written = frozenset(inputs[changed[place]] for place in getattr(compiled, "written_inputs", ()))
+        return (autocasting.without(compiled) if autocasting.is_on() else compiled), written
 
     def call_compiler(self, compiler: Callable[..., Any], module: torch.fx.GraphModule) -> Callable[..., Any]:
         examples = [node.meta.get("val") for node in module.graph.nodes if node.op == "placeholder"]
@@ -429,6 +440,18 @@ def saying(said: list[warnings.WarningMessage], run: Callable[..., Any]) -> Call
         return run(*inputs)
 
     return warn_and_run
+
+
+def changed_inputs(joint: Joint) -> dict[int, int]:
+    """The results of a graph that are nothing but new contents of inputs, and those inputs, both by place."""
+    inputs = [index for index, node in enumerate(joint.input_nodes) if node is not None]
+    results = [memory for memory in joint.memories if memory.parent is None]
+    return {
+        place: inputs.index(memory.input)
+        for place, memory in enumerate(results)
+        if memory.input in inputs and memory.edge is None and not joint.is_shared
+        if memory.input not in joint.metadata and not joint.specs[memory.input].is_inference
+    }
 
 
 def stage_groups(joint: Joint) -> list[tuple[list[str], list[int]]]:

@@ -38,8 +38,11 @@ REGISTER = {
 class RunText:
     """Writes the run function of one compiled graph."""
 
-    def __init__(self, joint: Joint, ambient_grad: bool, when_shared: Callable[..., Any]) -> None:
+    def __init__(
+        self, joint: Joint, ambient_grad: bool, when_shared: Callable[..., Any], written: frozenset[int] = frozenset()
+    ) -> None:
         self.joint, self.ambient_grad = joint, ambient_grad
+        self.written = written  # inputs that the graph itself gives their new content
         self.lines: list[str] = []
         self.namespace: dict[str, Any] = {
             "set_grad": torch._C._set_grad_enabled,
@@ -47,6 +50,7 @@ class RunText:
             "GradNode": _native.GradNode,
             "CallContext": CallContext,
             "set_version": set_version,
+            "bump_version": _native.bump_version,
         }
         self.views: dict[View, str] = {view: f"i{index}" for view, index in joint.members.items()}
         self.calls: dict[Any, str] = {}  # view operations with several results
@@ -85,7 +89,7 @@ class RunText:
         self.add("try:")
         self.add(f"    {', '.join(results)}{',' if results else 'none'} = forward([{given}])")
         for index, memory in enumerate(joint.memories):
-            if memory.input is not None:
+            if memory.input is not None and memory.input not in self.written:
                 counted = memory.input in joint.versions or joint.specs[memory.input].is_inference
                 self.add(f"    i{memory.input}{'' if counted else '.data'}.copy_(m{index})")
         self.add("finally:")
@@ -196,7 +200,8 @@ class RunText:
                 self.namespace["open_slot"] = open_slot
                 self.add(f"h{registration.number} = open_slot(i{registration.slot})")
         for index in self.joint.versions:
-            self.add(f"before{index} = i{index}._version")
+            if index not in self.written:
+                self.add(f"before{index} = i{index}._version")
         if not stages:
             return
         if self.joint.random:
@@ -278,11 +283,13 @@ class RunText:
 
     def set_versions(self) -> None:
         """As often as the program changed them: before views are made and tensors saved, which note their versions."""
-        copied = {memory.input for memory in self.joint.memories if memory.input is not None}
+        copied = {memory.input for memory in self.joint.memories if memory.input is not None} - self.written
         for index, count in self.joint.versions.items():
             view = self.joint.metadata.get(index)
             now = count - (len(view.path()) - 1 if view is not None else 0)  # those of its shape are yet to come
-            if now != (index in copied):
+            if index in self.written and now:
+                self.add(f"bump_version(i{index}, {now})")
+            elif now != (index in copied):
                 self.add(f"set_version(i{index}, before{index} + {now})")
 
     def make_visible(self, stage: int | None) -> None:

@@ -10,16 +10,19 @@ own, as large as they need be.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from . import ir
-from .calls import Call, buffers_in
-from .ir import Access, Buffer
+from .calls import Call, View, buffers_in
+from .ir import Access, Buffer, Size
 from .kernel import Kernel
+from .lowering import hint
 from .schedule import Launch, Scheduled
-from .views import same
+from .views import is_one, same
 
 ALIGNMENT = 64
 LARGEST_SMALL = 256 * 1024  # bytes of what may lie in the scratch block
@@ -51,6 +54,7 @@ class Plan:
     scratch: dict[Buffer, int] = field(default_factory=dict)  # places in the block, in bytes
     scratch_bytes: int = 0
     into_given: set[Call] = field(default_factory=set)
+    written: dict[Buffer, Buffer] = field(default_factory=dict)  # results that are written into inputs
     peak: int = 0  # bytes that the program itself holds at once, at most, where that is known
 
     def donors(self) -> int:
@@ -67,23 +71,16 @@ class Life:
     is_called: bool = False  # used by a call, as an argument or a result
 
 
-def plan_memory(scheduled: Scheduled) -> Plan:
-    return Planner(scheduled).run()
+def plan_memory(scheduled: Scheduled, changed: Mapping[int, int] | None = None) -> Plan:
+    """``changed``: places of results that are new contents of inputs, and of those inputs. Where all who read an input
+    have done so, its new content may be written there."""
+    return Planner(scheduled).run(changed or {})
 
 
 def bytes_of(buffer: Buffer) -> int | None:
     """None where it varies."""
     span = buffer.span
     return span * buffer.dtype.itemsize if isinstance(span, int) else None
-
-
-def reads_and_writes(launch: Launch) -> tuple[set[Buffer], set[Buffer]]:
-    actual = dict(zip(launch.kernel.buffers, launch.buffers, strict=True))
-    reads, writes = set(), {actual[output.target.buffer] for output in launch.kernel.outputs}
-    for access in ir.loads_of(*launch.kernel.roots()):
-        reads.add(actual[access.buffer])
-    reads.update(actual[output.target.buffer] for output in launch.kernel.outputs if output.accumulate)
-    return reads, writes
 
 
 class Planner:
@@ -96,8 +93,10 @@ class Planner:
         self.held = self.bytes_by_step()
         self.plan.peak = max(self.held, default=0)
 
-    def run(self) -> Plan:
-        made = [buffer for buffer in self.lives if buffer.kind == "made"]
+    def run(self, changed: Mapping[int, int]) -> Plan:
+        for place, index in changed.items():
+            self.write_input(self.scheduled.outputs[place], self.scheduled.inputs[index])
+        made = [buffer for buffer in self.lives if buffer.kind == "made" and buffer not in self.plan.written]
         small = [buffer for buffer in made if self.is_small(buffer)]
         self.place_scratch(small)
         begins: dict[int, list[Buffer]] = {}
@@ -133,6 +132,37 @@ class Planner:
                 for index in range(life.first, min(life.last, self.end) + 1):
                     held[index] += bytes_of(buffer) or 0
         return held
+
+    # ---- changed inputs ----------------------------------------------------------------------------------------------
+
+    def write_input(self, output: Any, changed: Any) -> None:
+        """Let a result be written into an input, if that is right."""
+        if not isinstance(output, View) or not output.is_whole or not isinstance(changed, Buffer):
+            return
+        result, before = output.buffer, self.lives.get(changed)
+        results = [one.buffer for one in self.scheduled.outputs if isinstance(one, View)]
+        if result.kind != "made" or results.count(result) != 1 or not lies_alike(result, changed):
+            return
+        writers = [
+            i for i, step in enumerate(self.scheduled.steps) if isinstance(step, Launch) and writes(step, result)
+        ]
+        if len(writers) != 1 or self.lives[result].first != writers[0]:
+            return
+        if before is not None and not self.is_done_with(changed, before, writers[0], result):
+            return
+        self.plan.written[result] = changed
+        self.donated.add(changed)
+
+    def is_done_with(self, changed: Buffer, life: Life, writer: int, result: Buffer) -> bool:
+        """Whether everybody has read an input when its new content is written."""
+        if life.is_result or life.last > writer:
+            return False
+        for step in self.scheduled.steps[: writer + 1]:
+            if isinstance(step, Call) and changed in step.reads and may_give_views(step):
+                return False
+        launch = self.scheduled.steps[writer]
+        assert isinstance(launch, Launch)
+        return changed not in launch.buffers or may_share(launch, changed, result)
 
     # ---- scratch -----------------------------------------------------------------------------------------------------
 
@@ -217,6 +247,37 @@ class Planner:
             dead.remove(donor)
             self.plan.into_given.add(call)
             self.plan.allocations.setdefault(index, []).append(Allocation(result, donor))
+
+
+def lies_alike(one: Buffer, other: Buffer) -> bool:
+    """Whether two buffers have the same elements in the same places, each one its own."""
+    if one.dtype is not other.dtype or len(one.shape) != len(other.shape):
+        return False
+    if not all(map(same, (*one.shape, *one.strides), (*other.shape, *other.strides))):
+        return False
+    order = sorted(range(len(one.shape)), key=lambda dim: (hint(one.strides[dim]), hint(one.shape[dim])))
+    step: Size = 1
+    for dim in order:
+        if not is_one(one.shape[dim]):
+            if not same(one.strides[dim], step):
+                return False
+            step = step * one.shape[dim]
+    return True
+
+
+def writes(launch: Launch, buffer: Buffer) -> bool:
+    actual = dict(zip(launch.kernel.buffers, launch.buffers, strict=True))
+    return any(actual[output.target.buffer] is buffer for output in launch.kernel.outputs)
+
+
+def may_give_views(call: Call) -> bool:
+    """Whether what a call gives may lie in the memory of its arguments."""
+    if type(call.target) is not torch._ops.OpOverload:
+        return True
+    if any(one.alias_info is not None for one in call.target._schema.returns):
+        return True
+    # Those that are made of others, such as `contiguous`, may give their argument itself.
+    return torch._C._dispatch_has_kernel_for_dispatch_key(call.target.name(), "CompositeImplicitAutograd")
 
 
 def takes_memory(call: Call) -> bool:

@@ -1,8 +1,8 @@
 """From a scheduled graph and its memory plan to the native program that runs it.
 
 `describe` says what the program does as plain data (numbers, strings, lists: JSON), so that it can be stored;
-`assemble` makes the program of that, of the kernels' addresses and of the constants, which are found again in the graph
-by `constant_in`. `build` does both. What registers and steps are is told in kiln/native/program.h.
+`assemble` (assembling.py) makes the program of that, of the kernels' addresses and of the constants, which are found
+again in the graph by `constant_in`. `build` does both. What registers and steps are is told in kiln/native/program.h.
 
 An argument in the data is the number of a register; or ``["constant", k]``, ``["list", arguments]``, ``["value", v]``,
 ``["torch", name]`` (a dtype, layout or memory format), ``["device", name]``; or None for the default. Sizes are ints,
@@ -11,15 +11,14 @@ or ``[k]`` for the k-th number that is computed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import sympy
 import torch
-import torch.fx
 import torch.utils._pytree as pytree
 
-from .._native import OperatorProgram
+from .assembling import Boxed, Data, assemble, python_target, varies
 from .calls import Call, Opaque, View
 from .ir import Buffer, Size, Strides
 from .kernel import Kernel
@@ -28,14 +27,13 @@ from .numbers import Numbers
 from .plan import INTO_GIVEN, Plan, plan_memory
 from .schedule import Launch, Scheduled
 
-Boxed = Callable[[list[Any]], Any]
-Data = dict[str, Any]
-HOLE = object()
 
-
-def build(scheduled: Scheduled, addresses: Mapping[Kernel, int], otherwise: Boxed) -> Boxed:
-    """The program, as a function of a list that it empties; tensors of other classes go ``otherwise``."""
-    described = Describer(scheduled, plan_memory(scheduled))
+def build(
+    scheduled: Scheduled, addresses: Mapping[Kernel, int], otherwise: Boxed, changed: Mapping[int, int] | None = None
+) -> Boxed:
+    """The program, as a function of a list that it empties; tensors of other classes go ``otherwise``. ``changed`` are
+    results that are new contents of inputs: those of them that the program writes there are its ``written_inputs``."""
+    described = Describer(scheduled, plan_memory(scheduled, changed or {}))
     data = described.run()
     return assemble(
         data, [addresses[kernel] for kernel in described.kernels], described.constants, otherwise, scheduled.code
@@ -69,6 +67,9 @@ class Describer:
         for index, value in enumerate(self.scheduled.inputs):
             if isinstance(value, (Buffer, Opaque)):
                 self.registers[value] = index
+        for result, changed in self.plan.written.items():
+            self.registers[result] = self.registers[changed]
+        for index, value in enumerate(self.scheduled.inputs):
             if isinstance(value, Buffer):
                 self.checks.append([index, self.layout(value.dtype, value.shape, value.strides)])
         for index, step in enumerate(self.scheduled.steps):
@@ -88,6 +89,11 @@ class Describer:
             "steps": self.steps,
             "outputs": outputs,
             "constants": self.constant_names,
+            "written": [
+                [place, self.registers[output.buffer]]
+                for place, output in enumerate(self.scheduled.outputs)
+                if isinstance(output, View) and output.buffer in self.plan.written
+            ],
         }
 
     def new(self, value: Any = None) -> int:
@@ -175,12 +181,12 @@ class Describer:
     def pointer(self, buffer: Buffer) -> list[Any]:
         place = self.plan.scratch.get(buffer)
         if place is None:
-            return [self.source(buffer), 0]
+            return [self.source(buffer), 0, int(buffer in self.plan.written)]
         if self.scratch is None:
             self.scratch = self.new()
             layout = self.layout(torch.uint8, (self.plan.scratch_bytes,), (1,))
             self.steps.append(["allocate", self.scratch, layout, -1])
-        return [self.scratch, place]
+        return [self.scratch, place, 0]
 
     # ---- calls -------------------------------------------------------------------------------------------------------
 
@@ -188,9 +194,10 @@ class Describer:
         if type(call.target) is torch._ops.OpOverload:
             self.call_operator(call, call.target)
             return
-        leaves, _ = pytree.tree_flatten((list(call.args), dict(call.kwargs)))
-        arguments = [self.argument(leaf) for leaf in leaves if is_variable(leaf)]
-        target = self.constant(python_target(call.target, call.args, call.kwargs, is_variable), "call", call.node.name)
+        values = pytree.tree_leaves((list(call.args), dict(call.kwargs)))
+        places = pytree.tree_leaves((list(call.node.args), dict(call.node.kwargs)))
+        arguments = [self.argument(value) for value, place in zip(values, places, strict=True) if varies(place)]
+        target = self.constant(python_target(call.node), "call", call.node.name)
         is_list = isinstance(call.node.meta.get("val"), (list, tuple))
         result, items = self.results_of_one(call, is_list)
         expected = None if is_list or not call.results else self.expected(call.results[0])
@@ -232,113 +239,3 @@ class Describer:
 def name_of(value: Any) -> str:
     """Of a dtype, layout or memory format: what it is called in torch."""
     return str(value).removeprefix("torch.")
-
-
-# ---- Python functions in the graph -----------------------------------------------------------------------------------
-
-
-class PythonTarget:
-    """A function of the graph, called with what varies in its arguments."""
-
-    def __init__(self, target: Callable[..., Any], leaves: list[Any], structure: pytree.TreeSpec) -> None:
-        self.target, self.leaves, self.structure = target, leaves, structure
-
-    def __call__(self, *values: Any) -> Any:
-        given = iter(values)
-        leaves = [next(given) if leaf is HOLE else leaf for leaf in self.leaves]
-        args, kwargs = pytree.tree_unflatten(leaves, self.structure)
-        return self.target(*args, **kwargs)
-
-
-def python_target(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], varies: Callable[[Any], bool]) -> Any:
-    leaves, structure = pytree.tree_flatten((list(args), dict(kwargs)))
-    return PythonTarget(target, [HOLE if varies(leaf) else leaf for leaf in leaves], structure)
-
-
-def is_variable(value: Any) -> bool:
-    return isinstance(value, (View, Opaque, sympy.Basic))
-
-
-def constant_in(module: torch.fx.GraphModule, kind: str, name: str) -> Any:
-    """A constant of a program, found in the graph that it was made of."""
-    node = next(node for node in module.graph.nodes if node.name == name)
-    if kind == "call":
-        return python_target(node.target, node.args, node.kwargs, lambda leaf: isinstance(leaf, torch.fx.Node))
-    value: Any = module
-    for part in str(node.target).split("."):
-        value = getattr(value, part)
-    return value
-
-
-# ---- from data to a program ------------------------------------------------------------------------------------------
-
-
-def assemble(
-    data: Data, addresses: Sequence[int], constants: Sequence[Any], otherwise: Boxed, keep: Any = None
-) -> Boxed:
-    """The program that data describes. ``keep`` lives as long as it does: what holds the machine code."""
-    found = Assembler(addresses, constants)
-    return OperatorProgram(
-        data["inputs"],
-        data["registers"],
-        [found.step(step) for step in data["steps"]],
-        [found.argument(output) for output in data["outputs"]],
-        otherwise,
-        [tuple(instruction) for instruction in data["instructions"]],
-        [(index, layout(check)) for index, check in data["checks"]],
-        [tuple(pair) for pair in data["exposed"]],
-        keep,
-    )
-
-
-class Assembler:
-    def __init__(self, addresses: Sequence[int], constants: Sequence[Any]) -> None:
-        self.addresses, self.constants = addresses, constants
-
-    def step(self, step: list[Any]) -> tuple[Any, ...]:
-        return getattr(self, step[0])(*step[1:])
-
-    def operator(self, name: str, overload: str, arguments: list, results: list[int], layouts: list) -> tuple[Any, ...]:
-        expected = tuple(one and layout(one) for one in layouts)
-        return (name, overload), tuple(map(self.argument, arguments)), tuple(results), expected
-
-    def python(self, target: int, arguments: list, result: int, expected: Any) -> tuple[Any, ...]:
-        described = tuple(map(self.argument, arguments))
-        return self.constants[target], described, (result,), (expected and layout(expected),)
-
-    def item(self, place: int, source: int, result: int, expected: Any) -> tuple[Any, ...]:
-        return place, (source,), (result,), (expected and layout(expected),)
-
-    def allocate(self, register: int, described: list, donor: int) -> tuple[Any, ...]:
-        return "allocate", register, layout(described), donor
-
-    def view(self, register: int, source: Any, described: list, offset: Any) -> tuple[Any, ...]:
-        return "view", register, self.argument(source), layout(described), number(offset)
-
-    def launch(self, name: str, kernel: int, pointers: list, sizes: list) -> tuple[Any, ...]:
-        places = tuple((self.argument(source), offset) for source, offset in pointers)
-        return "launch", name, self.addresses[kernel], places, tuple(map(number, sizes))
-
-    def argument(self, described: Any) -> Any:
-        if described is None or isinstance(described, int):
-            return described
-        kind, value = described
-        if kind == "list":
-            return [self.argument(part) for part in value]
-        return (self.value(kind, value),)
-
-    def value(self, kind: str, value: Any) -> Any:
-        if kind == "constant":
-            return self.constants[value]
-        if kind == "torch":
-            return getattr(torch, value)
-        return torch.device(value) if kind == "device" else value
-
-
-def number(described: Any) -> Any:
-    return tuple(described) if isinstance(described, list) else described
-
-
-def layout(described: list[Any]) -> tuple[Any, ...]:
-    dtype, sizes, strides = described
-    return getattr(torch, dtype), tuple(map(number, sizes)), tuple(map(number, strides))

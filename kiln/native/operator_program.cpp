@@ -76,7 +76,7 @@ void construct(Program* self) {
   new (&self->steps) std::vector<Step>();
   new (&self->outputs) std::vector<Argument>();
   new (&self->otherwise) Owned();
-  new (&self->kept) Owned();
+  self->attributes = nullptr;
 }
 
 void dealloc(PyObject* object) {
@@ -89,7 +89,7 @@ void dealloc(PyObject* object) {
   self->steps.~vector();
   self->outputs.~vector();
   self->otherwise.~Owned();
-  self->kept.~Owned();
+  Py_XDECREF(self->attributes);
   Py_TYPE(object)->tp_free(object);
 }
 
@@ -99,17 +99,17 @@ int traverse(PyObject* object, visitproc visit, void* arg) {
     if (auto* called = std::get_if<CallableStep>(&step)) Py_VISIT(called->callable.get());
   }
   Py_VISIT(self->otherwise.get());
-  Py_VISIT(self->kept.get());
+  Py_VISIT(self->attributes);
   return 0;
 }
 
 PyObject* make(PyTypeObject* type, PyObject* args, PyObject*) {
   Py_ssize_t inputs, registers;
-  PyObject *otherwise, *kept = nullptr;
+  PyObject* otherwise;
   Description description{};
-  if (!PyArg_ParseTuple(args, "nnO!O!O|O!O!O!O", &inputs, &registers, &PyList_Type, &description.steps, &PyList_Type,
+  if (!PyArg_ParseTuple(args, "nnO!O!O|O!O!O!", &inputs, &registers, &PyList_Type, &description.steps, &PyList_Type,
                         &description.outputs, &otherwise, &PyList_Type, &description.instructions, &PyList_Type,
-                        &description.checks, &PyList_Type, &description.exposed, &kept)) {
+                        &description.checks, &PyList_Type, &description.exposed)) {
     return nullptr;
   }
   Owned object(type->tp_alloc(type, 0));
@@ -119,7 +119,6 @@ PyObject* make(PyTypeObject* type, PyObject* args, PyObject*) {
   self->input_count = static_cast<size_t>(inputs);
   self->register_count = static_cast<size_t>(std::max(inputs, registers));
   self->otherwise = share(otherwise);
-  self->kept = share(kept);
   try {
     build_program(*self, description);
   } catch (...) {
@@ -128,15 +127,10 @@ PyObject* make(PyTypeObject* type, PyObject* args, PyObject*) {
   return object.release();
 }
 
-PyObject* get_kept(PyObject* self, void*) {
-  PyObject* kept = cast(self)->kept.get();
-  return Py_NewRef(kept ? kept : Py_None);
-}
-
 // Callers of compiled graphs ask whether they take a list.
 PyObject* get_true(PyObject*, void*) { Py_RETURN_TRUE; }
 
-PyGetSetDef properties[] = {{"kept", get_kept, nullptr, nullptr, nullptr},
+PyGetSetDef properties[] = {{"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, nullptr, nullptr},
                             {"_boxed_call", get_true, nullptr, nullptr, nullptr},
                             {nullptr, nullptr, nullptr, nullptr, nullptr}};
 
@@ -153,6 +147,9 @@ int add_operator_program(PyObject* module) {
   ProgramType.tp_dealloc = dealloc;
   ProgramType.tp_traverse = traverse;
   ProgramType.tp_getset = properties;
+  ProgramType.tp_dictoffset = offsetof(Program, attributes);
+  ProgramType.tp_getattro = PyObject_GenericGetAttr;
+  ProgramType.tp_setattro = PyObject_GenericSetAttr;
   if (PyType_Ready(&ProgramType) < 0) return -1;
   return PyModule_AddObjectRef(module, "OperatorProgram", reinterpret_cast<PyObject*>(&ProgramType));
 }

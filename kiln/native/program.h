@@ -113,6 +113,7 @@ using Entry = void (*)(void* const* pointers, const int64_t* sizes, int64_t thre
 struct Pointer {
   Argument source;
   int64_t offset;  // in bytes
+  bool is_written;  // an input's memory, which the kernel changes
 };
 
 struct LaunchStep {
@@ -152,7 +153,7 @@ struct Program {
   std::vector<Step> steps;
   std::vector<Argument> outputs;
   Owned otherwise;
-  Owned kept;  // lives as long as the program: what holds the kernels
+  PyObject* attributes;
 };
 
 // ---- program_values.cpp ----------------------------------------------------------------------------------------------

@@ -197,7 +197,7 @@ struct Builder {
     return step;
   }
 
-  // ("launch", name, address, ((source, offset in bytes), …), sizes)
+  // ("launch", name, address, ((source, offset in bytes, whether it is an input that is written), …), sizes)
   Step launch(const std::vector<PyObject*>& parts) const {
     TORCH_CHECK_TYPE(parts.size() == 5, "launch: a name, an address, pointers and sizes");
     const char* name = PyUnicode_AsUTF8(parts[1]);
@@ -207,8 +207,8 @@ struct Builder {
     LaunchStep step{name, reinterpret_cast<Entry>(address), {}, numbers(parts[4])};
     for (PyObject* pointer : parts_of(parts[3])) {
       auto pair = parts_of(pointer);
-      TORCH_CHECK_TYPE(pair.size() == 2, "a pointer is a source and an offset");
-      step.pointers.push_back({plain(pair[0]), integer(pair[1])});
+      TORCH_CHECK_TYPE(pair.size() == 3, "a pointer is a source, an offset, and whether an input is written");
+      step.pointers.push_back({plain(pair[0]), integer(pair[1]), integer(pair[2]) != 0});
       const Argument& source = step.pointers.back().source;
       TORCH_CHECK_TYPE(source.place >= 0 || source.constant.isTensor(), "a kernel reads tensors");
     }

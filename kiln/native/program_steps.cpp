@@ -216,8 +216,9 @@ void run(const LaunchStep& step, Frame& frame) {
   c10::SmallVector<void*, 16> pointers;
   for (const Pointer& pointer : step.pointers) {
     const IValue& value = pointer.source.place < 0 ? pointer.source.constant : frame.registers[pointer.source.place];
-    const void* data = value.toTensor().unsafeGetTensorImpl()->data();
-    pointers.push_back(static_cast<char*>(const_cast<void*>(data)) + pointer.offset);
+    c10::TensorImpl* tensor = value.toTensor().unsafeGetTensorImpl();
+    void* data = pointer.is_written ? tensor->mutable_data() : const_cast<void*>(tensor->data());
+    pointers.push_back(static_cast<char*>(data) + pointer.offset);
   }
   c10::SmallVector<int64_t, 8> place;
   at::IntArrayRef sizes = step.sizes.now(frame, place);
