@@ -24,7 +24,9 @@ from typing import Any, TypeVar
 
 from kiln.exc import UnknownSetting, did_you_mean
 
-LOG_ARTEFACTS = frozenset({"graph", "guards", "recompiles", "breaks", "code", "aot", "backward", "engine", "trace"})
+LOG_ARTEFACTS = frozenset(
+    {"graph", "guards", "recompiles", "breaks", "code", "aot", "backward", "engine", "trace", "ir", "kernels"}
+)
 BREAK_EVERY_CHOICES = (None, "line", "instruction")
 
 AnyCallable = TypeVar("AnyCallable", bound=Callable[..., Any])

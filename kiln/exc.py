@@ -286,6 +286,20 @@ def describe_recompiles(function: str, limit: int, reasons: Sequence[str], locat
     return "\n".join(lines)
 
 
+class CheckFailed(KilnError):
+    """A compiled kernel gives something else than eager, found by ``options={"check": True}``: a bug in Kiln."""
+
+    def __init__(self, difference: str) -> None:
+        super().__init__(difference)
+
+    def __str__(self) -> str:
+        hint = (
+            "This is a bug in Kiln, not in your program; please report it with what kiln.explain(...).save_repro(path) "
+            "writes. Until it is fixed: backend='aot_eager'."
+        )
+        return f"{self.args[0].rstrip()}\n{hint}"
+
+
 class UnknownSetting(KilnError, AttributeError):
     """`kiln.config` has no setting of this name."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ from typing import Any
 import torch.fx
 
 from . import exc
-from .backends import aot_eager, eager
+from .backends import eager, kiln
 
 
 @dataclass
@@ -19,7 +20,8 @@ class Explanation:
 
     ``guards``, ``times`` and ``code`` have one item for each frame compiled: the function itself, then what follows
     each graph break. ``differentiated`` has one for each graph: its forward and backward, and the bytes that it keeps
-    for backward, beside eager's.
+    for backward, beside eager's. ``programs`` has one for each functional graph that was compiled: its kernels (with
+    their loops, LLVM and assembly), what each reads and writes, what ATen runs and why, the time of each stage.
     """
 
     function: str
@@ -32,6 +34,8 @@ class Explanation:
     code: list[tuple[str, str, str]] = field(default_factory=list)
     times: list[tuple[str, float]] = field(default_factory=list)
     differentiated: list[Any] = field(default_factory=list)
+    programs: list[Any] = field(default_factory=list)
+    not_lowered: list[str] = field(default_factory=list)
 
     @property
     def graph_count(self) -> int:
@@ -77,6 +81,11 @@ class Explanation:
         for found in training:
             yield f"  {found}"
             yield from (f"    {line}" for line in found.lines)
+        for number, program in enumerate(self.programs, 1):
+            yield f"\nProgram {number}: {program.summary}"
+            yield from (f"  {line}" for line in program.lines())
+        for reason in self.not_lowered:
+            yield f"\nA graph runs operator by operator: {reason}"
         for where, guards in self.guards:
             yield f"\nGuards of {where}:"
             yield from (f"  {guard}" for guard in guards or ["none but the global state of torch"])
@@ -85,6 +94,17 @@ class Explanation:
         for where, check, run in self.code:
             yield f"\nCode of {where}, its check and what it runs:"
             yield textwrap.indent(f"{check}\n{run}".strip(), "  ")
+
+    def save_repro(self, path: str | os.PathLike[str]) -> None:
+        """Write a Python file that compiles and runs the same programs, on random numbers: for reports of bugs."""
+        from .report.repro import text_of
+
+        if not self.programs:
+            raise exc.UserError("nothing was compiled to kernels in this call, so there is nothing to write")
+        notes = ["\n".join(kernel.text for kernel in program.kernels) for program in self.programs]
+        text = text_of([program.module for program in self.programs], os.path.basename(os.fspath(path)), notes)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
 
 
 def counted(number: int, noun: str) -> str:
@@ -101,7 +121,7 @@ def explain(function: Callable[..., Any], *, dynamic: bool | None = None) -> Cal
     from .api import compile
     from .report import events
 
-    compiled = compile(function, backend=fresh(aot_eager), dynamic=dynamic)
+    compiled = compile(function, backend=fresh(kiln), dynamic=dynamic)
     name = getattr(function, "__qualname__", None) or type(function).__qualname__
 
     def run(*args: Any, **kwargs: Any) -> Explanation:

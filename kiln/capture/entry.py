@@ -32,7 +32,7 @@ from .guards import KINDS, Guard, ShapeCondition, is_global_lookup, plain
 from .overrides import modes_changed
 from .rebuild import CannotRebuild, Rebuilder, Text
 from .registrations import undo_lines, write_registrations
-from .rewind import Snapshot, Switches, raised_in_saving
+from .rewind import Snapshot, Switches, is_final
 from .source import GlobalsOf, Local, Source, parameter_name
 from .stealing import StolenInput, lists_to_steal, steal
 from .tensor_effects import guard_memory, share_memory
@@ -349,7 +349,7 @@ class RunText:
         lines += ["        " + line for line in undo_lines(self.trace)]
         if eager is None:
             return [*lines, "        raise"]
-        lines.append(f"        if {r.bind(raised_in_saving, 'raised_in_saving')}(_k_error): raise")
+        lines.append(f"        if {r.bind(is_final, 'is_final')}(_k_error): raise")
         if self.trace.raises_late:
             changed = ", ".join(r.read(info.source) for info in self.trace.changed.values())  # type: ignore[arg-type]
             lines.insert(0, f"_k_snapshot = {r.bind(Snapshot, 'Snapshot')}({changed})")

@@ -13,6 +13,7 @@ import torch
 
 from .. import _native
 from .._native import is_instance as isinstance
+from ..exc import CheckFailed
 from .trace import ObjectInput, Trace
 from .values import TensorInfo
 
@@ -34,6 +35,11 @@ def is_restorable(info: TensorInfo) -> bool:
     if info.data_set or real.layout is not torch.strided or real.numel() > LARGEST:  # type: ignore[attr-defined]
         return False
     return real.dim() == fake.dim() and real.untyped_storage().nbytes() == fake.untyped_storage().nbytes()  # type: ignore[attr-defined]
+
+
+def is_final(error: BaseException) -> bool:
+    """Whether an error that a graph has raised is to be seen, though eager would not raise it."""
+    return isinstance(error, CheckFailed) or raised_in_saving(error)
 
 
 def raised_in_saving(error: BaseException) -> bool:

@@ -195,7 +195,10 @@ class Reference:
 
     def call(self, call: Call) -> None:
         args, kwargs = self.for_call(call.args), self.for_call(call.kwargs)
-        found = call.target(*args, **kwargs)
+        self.take(call, call.target(*args, **kwargs))
+
+    def take(self, call: Call, found: Any) -> None:
+        """Keep what a call has given, laid out as the program has it."""
         results = found if isinstance(found, (list, tuple)) else [found][: len(call.results)]
         for place, result in zip(call.results, results, strict=True):
             if isinstance(place, Buffer):

@@ -108,6 +108,8 @@ class Recording:
     code: list[tuple[str, str, str]] = field(default_factory=list)
     times: list[tuple[str, float]] = field(default_factory=list)
     differentiated: list[Differentiated] = field(default_factory=list)
+    programs: list[Any] = field(default_factory=list)  # kiln.lower.inside.Generated
+    not_lowered: list[str] = field(default_factory=list)
 
 
 _listening = threading.local()
@@ -191,6 +193,32 @@ def differentiated(found: Differentiated) -> None:
     if "aot" in config.log:
         texts = [f"{kind} graph\n{module.print_readable(print_output=False)}" for kind, module in found.graphs.items()]
         log("aot", "\n".join([str(found), *found.lines, *texts]))
+
+
+CODE_ARTEFACTS = ("kernels", "ir", "code")
+
+
+def is_asked_about_code() -> bool:
+    """Whether anybody wants to see the kernels that a graph becomes: then none come from the cache."""
+    return bool(recordings()) or not config.log.isdisjoint(CODE_ARTEFACTS)
+
+
+def generated(program: Any) -> None:
+    """A graph became a program (`kiln.lower.inside.Generated`)."""
+    for recording in recordings():
+        recording.programs.append(program)
+    for artefact in CODE_ARTEFACTS:
+        if artefact in config.log:
+            log(artefact, program.artefact(artefact))
+
+
+def not_lowered(reason: str) -> None:
+    """A graph runs operator by operator, though differentiated ahead of time."""
+    count("codegen eager", reason)
+    for recording in recordings():
+        recording.not_lowered.append(reason)
+    if "kernels" in config.log:
+        log("kernels", f"a graph runs operator by operator: {reason}")
 
 
 def runs_in_eager(reason: str) -> None:

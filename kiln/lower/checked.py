@@ -1,0 +1,172 @@
+"""``options={"check": True}``: each kernel runs beside eager, and the first that differs is named.
+
+The graph runs operator by operator first, and all its values are kept. Then the program runs step by step. What a
+kernel has written is compared with the values of the graph's nodes that it stands for; what stands for no node (parts
+of an operator, such as the mean inside a normalization) is compared with what the kernel's loops mean, computed by
+torch. Each kernel is given eager's values, so that what differs is its own doing. Results of calls of ATen are eager's,
+which draws random numbers once.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+import torch.fx
+
+from ..exc import CheckFailed
+from .calls import Call, View
+from .ir import Buffer
+from .kernel import Kernel
+from .lowering import Lowering
+from .reference import Reference
+from .schedule import Launch, Scheduled
+from .views import Tensor
+
+# How far a kernel may be from eager: relative to the element, and to the greatest one, which sums may have cancelled.
+RELATIVE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 4e-3, torch.bfloat16: 3e-2}
+OF_GREATEST = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
+
+Part = tuple[torch.fx.Node, int | None, View]  # a node, which of its results, and where that lies
+
+
+class Checked:
+    """A program that checks itself: a function of a list that it empties."""
+
+    def __init__(
+        self, module: torch.fx.GraphModule, lowering: Lowering, scheduled: Scheduled, addresses: Mapping[Kernel, int]
+    ) -> None:
+        self.module, self.scheduled = module, scheduled
+        entry = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
+        self.code = {kernel: entry(address) for kernel, address in addresses.items()}
+        self.parts: dict[Buffer, list[Part]] = {}
+        for part in parts_of(lowering):
+            self.parts.setdefault(part[2].buffer, []).append(part)
+        self.last: dict[Buffer, Launch] = {}  # which launch is the last to write a buffer
+        for step in scheduled.steps:
+            if isinstance(step, Launch):
+                self.last.update(dict.fromkeys(written_by(step), step))
+
+    def __call__(self, arguments: list[Any]) -> list[Any]:
+        inputs = list(arguments)
+        arguments.clear()
+        with torch.no_grad():
+            return Run(self, inputs).run()
+
+
+def parts_of(lowering: Lowering) -> Iterator[Part]:
+    """The values of nodes that lie in memory which kernels write."""
+    for node, value in lowering.values.items():
+        several = isinstance(value, tuple)
+        for index, one in enumerate(value if several else (value,)):
+            access = one.access if isinstance(one, Tensor) else None
+            if access is not None and access.buffer.kind == "made":
+                view = View(access.buffer, one.shape, access.strides, access.offset)
+                yield node, index if several else None, view
+
+
+def written_by(launch: Launch) -> list[Buffer]:
+    """The buffers that a launch writes."""
+    actual = dict(zip(launch.kernel.buffers, launch.buffers, strict=True))
+    return list(dict.fromkeys(actual[output.target.buffer] for output in launch.kernel.outputs))
+
+
+class Run(Reference):
+    """One run of a checked program."""
+
+    def __init__(self, checked: Checked, inputs: list[Any]) -> None:
+        super().__init__(checked.scheduled, inputs)
+        self.checked = checked
+        interpreter = torch.fx.Interpreter(checked.module, garbage_collect_values=False)
+        interpreter.run(*inputs, enable_io_processing=False)
+        self.eager: dict[torch.fx.Node, Any] = interpreter.env
+
+    def call(self, call: Call) -> None:
+        """Eager has made this call already, unless it is the program's own."""
+        if call.node is None or call.node not in self.eager or call.target is not call.node.target:
+            super().call(call)
+            return
+        self.take(call, self.eager[call.node])
+
+    def launch(self, launch: Launch) -> None:
+        written = written_by(launch)
+        own = [buffer for buffer in written if not self.checked.parts.get(buffer)]
+        meant = self.meaning(launch, own) if own else {}
+        self.run_code(launch)
+        for buffer in own:
+            self.compare(launch, buffer.name, self.elements(buffer), meant[buffer], "what its loops mean")
+        for buffer in written:
+            if self.checked.last[buffer] is launch:
+                for node, index, view in self.checked.parts.get(buffer, ()):
+                    self.check_part(launch, node, index, view)
+
+    def meaning(self, launch: Launch, buffers: list[Buffer]) -> dict[Buffer, torch.Tensor]:
+        """What a kernel would write into buffers if torch ran it."""
+        before = self.memory
+        for buffer in launch.buffers:
+            self.tensor(buffer)  # what is not there yet is made
+        self.memory = dict(before)
+        for buffer in written_by(launch):
+            fresh = torch.empty_strided(before[buffer].shape, before[buffer].stride(), dtype=buffer.dtype)
+            self.memory[buffer] = fresh
+            self.elements(buffer).copy_(before_elements(before[buffer]))
+        super().launch(launch)
+        found = {buffer: self.elements(buffer) for buffer in buffers}
+        self.memory = before
+        return found
+
+    def run_code(self, launch: Launch) -> None:
+        pointers = [self.tensor(buffer).data_ptr() for buffer in launch.buffers]
+        sizes = self.numbers(launch.sizes)
+        threads = torch.get_num_threads()
+        given = (ctypes.c_void_p * max(len(pointers), 1))(*pointers), (ctypes.c_int64 * max(len(sizes), 1))(*sizes)
+        self.checked.code[launch.kernel](*given, threads)
+
+    def check_part(self, launch: Launch, node: torch.fx.Node, index: int | None, view: View) -> None:
+        expected = self.eager[node] if index is None else self.eager[node][index]
+        name = node.name if index is None else f"{node.name}[{index}]"
+        got = self.for_call(view)
+        expected = expected.to(got.dtype)
+        self.compare(launch, name, got, expected, "eager")
+        once = tuple(slice(0, 1) if stride == 0 else slice(None) for stride in got.stride())
+        got[once].copy_(expected[once])
+
+    def compare(self, launch: Launch, name: str, got: torch.Tensor, expected: torch.Tensor, beside: str) -> None:
+        wrong = differs(got, expected)
+        if bool(wrong.any()):
+            raise CheckFailed(told(launch, name, got, expected, wrong, beside))
+
+
+def before_elements(tensor: torch.Tensor) -> torch.Tensor:
+    count = tensor.untyped_storage().nbytes() // tensor.element_size() - tensor.storage_offset()
+    return tensor.as_strided((count,), (1,), tensor.storage_offset())
+
+
+def differs(got: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
+    """Where two tensors differ by more than rounding."""
+    if not got.dtype.is_floating_point or not got.numel():
+        return got != expected
+    a, b = got.double(), expected.double()
+    finite = b.isfinite()
+    greatest = torch.where(finite, b.abs(), 0.0).max()
+    near = (a - b).abs() <= RELATIVE[got.dtype] * b.abs() + OF_GREATEST[got.dtype] * greatest
+    same = (a == b) | (a.isnan() & b.isnan())
+    return ~(same | (near & finite))
+
+
+def told(launch: Launch, name: str, got: torch.Tensor, expected: torch.Tensor, wrong: torch.Tensor, beside: str) -> str:
+    """The difference in words."""
+    size = torch.where(wrong, (got.double() - expected.double()).abs().nan_to_num(torch.inf), -1.0)
+    place = torch.unravel_index(size.reshape(-1).argmax(), size.shape) if size.dim() else ()
+    at = tuple(int(index) for index in place)
+    nodes = ", ".join(str(node) for node in launch.nodes)
+    count = f"{int(wrong.sum())} of {wrong.numel()} elements"
+    lines = [
+        f"{launch.kernel.name} differs from {beside} in {name}: {count}, most at {list(at)}: "
+        f"{got[at].item()}, where {beside} has {expected[at].item()}",
+        f"It stands for: {nodes}",
+        launch.kernel.text,
+    ]
+    return "\n".join(lines)
