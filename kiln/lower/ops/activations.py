@@ -13,6 +13,7 @@ from ..views import Tensor, masked, shift, slice_
 from .formulas import Value, computed, formula, held, result_type, where, wide
 
 aten = torch.ops.aten
+NARROW = (torch.float16, torch.bfloat16)
 
 # ---- linear in pieces ------------------------------------------------------------------------------------------------
 
@@ -81,19 +82,19 @@ def prelu_backward(grad: Value, x: Value, weight: Value) -> tuple[Value, Value]:
     return where(x > 0, grad, weight * grad), where(x > 0, 0.0, x * grad)
 
 
-@formula(aten.hardshrink.default)
+@formula(aten.hardshrink.default, narrow=NARROW)
 def hardshrink(x: Value, bound: float = 0.5) -> Value:
     return where((x >= -bound) & (x <= bound), 0.0, x)
 
 
-@formula(aten.hardshrink_backward.default, aten.softshrink_backward.default)
+@formula(aten.hardshrink_backward.default, aten.softshrink_backward.default, narrow=NARROW)
 def shrink_backward(grad: Value, x: Value, bound: float) -> Value:
     return where((x >= -bound) & (x <= bound), 0.0, grad)
 
 
 @formula(aten.softshrink.default)
 def softshrink(x: Value, bound: float = 0.5) -> Value:
-    return where(x > bound, x - bound, where(x < -bound, x + bound, x * 0.0))
+    return where(x > bound, x - bound, where(x < -bound, x + bound, where(x.isnan(), x, 0.0)))
 
 
 def bounded(x: Value) -> Value:
@@ -107,9 +108,12 @@ def hardsigmoid(x: Value) -> Value:
     return bounded(x + 3.0) / 6.0
 
 
+SIXTH = 0.1666666716337204  # of ATen, a float32 for all types
+
+
 @formula(aten.hardsigmoid_backward.default)
 def hardsigmoid_backward(grad: Value, x: Value) -> Value:
-    return where((x > -3.0) & (x < 3.0), grad * (1.0 / 6.0), 0.0)
+    return where((x > -3.0) & (x < 3.0), grad * SIXTH, 0.0)
 
 
 @formula(aten.hardswish.default)

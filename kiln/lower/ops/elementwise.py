@@ -120,7 +120,10 @@ def in_common_type(names: tuple[str, str | None], lowering: Any, node: Any, a: O
 
 
 def float_pair(name: str, lowering: Any, node: Any, a: Operand, b: Operand) -> Tensor:
-    return computed(lambda x, y: x.apply(name, y), [a, b], float_type(common_type([a, b])), node.meta["val"])
+    dtype = float_type(common_type([a, b]))
+    if name == "nextafter" and wide(dtype) is not dtype:
+        raise NotLowered("the next number of a low type")
+    return computed(lambda x, y: x.apply(name, y), [a, b], dtype, node.meta["val"])
 
 
 def logical(name: str, lowering: Any, node: Any, a: Operand, b: Operand) -> Tensor:

@@ -113,7 +113,7 @@ def entr(x: Value) -> Value:
 
 
 def angle(x: Value) -> Value:
-    return where(x.isnan(), x, where(x < 0, math.pi, x * 0.0))
+    return where(x.isnan(), x, where(x < 0, math.pi, Value(x.like(0.0))))
 
 
 def of_float(function: Callable[..., Value], is_narrow: bool, lowering: Any, node: Any, x: Tensor) -> Tensor:
