@@ -10,6 +10,8 @@ else goes to torch: symbolic sizes, operators that change arguments, that look a
 from __future__ import annotations
 
 import functools
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,11 +21,21 @@ from torch._subclasses.fake_tensor import FakeTensor
 from .layouts import LAYOUTS, corrected
 
 aten = torch.ops.aten
+DEVICE = torch.ops.prim.device.default
 PLAIN = (int, float, bool, complex, str, torch.dtype, torch.device, torch.layout, torch.memory_format)
 NEEDS_TORCH = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape, torch.Tag.inplace_view)
 LIFTING = ("lift", "lift_fresh", "lift_fresh_copy")
 MOST_ANSWERS = 50_000
 _answers: dict[tuple, Answer | None] = {}  # None: not to be remembered
+
+
+class Heard(threading.local):
+    """The questions of the compilation that runs in this thread, where somebody listens."""
+
+    keys: dict[tuple, None] | None = None
+
+
+heard = Heard()
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +82,11 @@ class NotPlain(Exception):
 def run(function: torch._ops.OpOverload, args: tuple, keywords: dict[str, Any]) -> Any:
     """What the operator gives under the present fake mode."""
     mode = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
+    return ask(mode, function, args, keywords, work_out)
+
+
+def ask(mode: Any, function: Any, args: tuple, keywords: dict[str, Any], work_out: Callable[..., Any]) -> Any:
+    """What the operator gives under a fake mode: by heart, else as ``work_out`` finds it."""
     if mode is None or not is_regular(function):
         return work_out(function, args, keywords)
     given: list[FakeTensor] = []
@@ -83,6 +100,8 @@ def run(function: torch._ops.OpOverload, args: tuple, keywords: dict[str, Any]) 
         answer = _answers.get(whole, NotPlain)
     except (NotPlain, TypeError):  # symbolic sizes have no hash
         return work_out(function, args, keywords)
+    if heard.keys is not None:
+        heard.keys[whole] = None
     if answer is None:
         return work_out(function, args, keywords)
     if answer is not NotPlain:
@@ -90,23 +109,72 @@ def run(function: torch._ops.OpOverload, args: tuple, keywords: dict[str, Any]) 
     result = work_out(function, args, keywords)
     if len(_answers) >= MOST_ANSWERS:
         _answers.clear()
-    _answers[whole] = answer_of(result, mode, given)
+    if whole not in _answers:  # the mode itself may have remembered it
+        _answers[whole] = answer_of(result, mode, given)
     return result
 
 
 def work_out(function: torch._ops.OpOverload, args: tuple, keywords: dict[str, Any]) -> Any:
-    """Torch's answer. Its Python kernels may write to what they make; the real ones do that out of autograd's sight.
+    """Torch's answer, put right."""
+    return put_right(function, args, function(*args, **keywords))
 
-    The version of a view is that of what it is a view of, and stays.
+
+def put_right(function: torch._ops.OpOverload, args: tuple, result: Any) -> Any:
+    """What torch's Python kernels give, as the real ones would: with their layout, and unchanged since it was made.
+
+    They may write to what they make; the real ones do that out of autograd's sight. The version of a view is that of
+    what it is a view of, and stays.
     """
-    result = function(*args, **keywords)
     if function in LAYOUTS:
         result = corrected(function, args, result)
     if not function._schema.is_mutable and not function.is_view:
         for part in result if isinstance(result, (tuple, list)) else (result,):
-            if isinstance(part, FakeTensor) and part._version and not any(part is arg for arg in args):
+            if not isinstance(part, FakeTensor) or part.is_inference() or any(part is arg for arg in args):
+                continue
+            if part._version:
                 torch._C._autograd._unsafe_set_version_counter((part,), (0,))
     return result
+
+
+def known(question: tuple) -> Answer | None:
+    return _answers.get(question)
+
+
+def learn(answers: dict[tuple, Answer]) -> None:
+    """Answers that were found elsewhere. Those that are known here stay."""
+    for question, answer in answers.items():
+        _answers.setdefault(question, answer)
+
+
+class ByHeart:
+    """The part of a fake mode that has answers by heart, for operations that come to it from anywhere."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Asked by torch at the first use of a mode: answering spares loading its compiler."""
+        return False
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        if function is DEVICE and type(args[0]) is FakeTensor:
+            return args[0].fake_device  # asked for more often than anything else
+        plain = super().__torch_dispatch__  # type: ignore[misc]
+        if (
+            type(function) is not torch._ops.OpOverload
+            or not is_regular(function)
+            or torch.is_inference_mode_enabled()  # versions are not counted
+        ):
+            return plain(function, types, args, kwargs)
+
+        def work_out(function: torch._ops.OpOverload, args: tuple, keywords: dict[str, Any]) -> Any:
+            result = plain(function, types, args, keywords)
+            if result is NotImplemented:
+                return result
+            if isinstance(result, tuple):
+                result = tuple(result)  # one with names, of torch's Python kernels
+            with self:  # type: ignore[attr-defined]
+                return put_right(function, args, result)
+
+        return ask(self, function, args, kwargs or {}, work_out)
 
 
 @functools.cache
@@ -127,6 +195,8 @@ def describe(values: Any, mode: Any, key: list[Any], given: list[FakeTensor]) ->
         kind = type(value)
         if kind is FakeTensor:
             if value.fake_mode is not mode or value.constant is not None or value.layout is not torch.strided:
+                raise NotPlain
+            if value.is_inference():
                 raise NotPlain
             given.append(value)
             key.append(FakeTensor)

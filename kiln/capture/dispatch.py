@@ -43,7 +43,7 @@ from . import (  # noqa: F401  (fill the tables)
 )
 from .calls import DoesNotFit, matched_arguments
 from .entry import Continuation, Entry, RunText, example_inputs, finish_graph, has_work, make_check, make_graph_module
-from .fakes import without_peer
+from .fakes import shapes_kept, without_peer
 from .frame import COROUTINE_FLAGS, GENERATOR_FLAG, NULL, BreakPoint, Broken, Finished, RootFrame
 from .generators import settle_generators
 from .guards import cell_is_empty
@@ -327,7 +327,7 @@ def compile_frame(cache: FrameCache, function: types.FunctionType, args: tuple, 
     state = Switches()
     disabled = _native.set_disabled(True)
     try:
-        with events.compiling(function), without_peer(), overrides_aside() as outside:
+        with events.compiling(function), without_peer(), shapes_kept(function.__code__), overrides_aside() as outside:
             return attempts(cache, function, args, kwargs, state, outside)
     except exc.BackendError as error:
         if not config.suppress_errors or cache.options.fullgraph:

@@ -14,6 +14,7 @@ import contextlib
 import functools
 import importlib
 import sys
+import threading
 import types
 from collections.abc import Iterator
 from typing import Any
@@ -32,8 +33,39 @@ SETTINGS = {
 }
 
 
+class Compiled(threading.local):
+    """What is compiled in this thread, and the shapes that are kept for it from one process to the next."""
+
+    code: types.CodeType | None = None
+    shapes: Any = None
+
+
+_compiled = Compiled()
+
+
+@contextlib.contextmanager
+def shapes_kept(code: types.CodeType) -> Iterator[None]:
+    """While a function is compiled: what fakes found out for it in an earlier process is known from the start."""
+    if _compiled.code is not None:
+        yield
+        return
+    _compiled.code = code
+    try:
+        yield
+        if _compiled.shapes is not None:
+            _compiled.shapes.keep()
+    finally:
+        if _compiled.shapes is not None:
+            _compiled.shapes.close()
+        _compiled.code = _compiled.shapes = None
+
+
 def make_mode(**arguments: Any) -> Any:
     """A new ``FakeTensorMode``. Code that asks for the address of a fake's data fails: it has none."""
+    if _compiled.code is not None and _compiled.shapes is None:
+        from ..aot.remembered import Shapes
+
+        _compiled.shapes = Shapes(_compiled.code)
     mode = plain_mode(**arguments)
     mode._allow_unsafe_data_ptr_access = False
     return mode
@@ -43,11 +75,19 @@ def plain_mode(**arguments: Any) -> Any:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     if PEER in sys.modules:
-        return FakeTensorMode(**arguments)
+        return quick_mode(FakeTensorMode)(**arguments)
     try:
-        return light_mode(FakeTensorMode)(**arguments)
+        return quick_mode(light_mode(FakeTensorMode))(**arguments)
     except Exception:
-        return FakeTensorMode(**arguments)
+        return quick_mode(FakeTensorMode)(**arguments)
+
+
+@functools.cache
+def quick_mode(cls: type) -> type:
+    """The mode, with what it has worked out before by heart."""
+    from ..aot.quick import ByHeart
+
+    return type(cls.__name__, (ByHeart, cls), {})
 
 
 @contextlib.contextmanager

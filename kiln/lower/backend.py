@@ -14,10 +14,7 @@ from ..aot.lists import compile_captured
 from ..config import config
 from ..report import events
 from ..report.events import raised_text
-from . import ir, ops  # noqa: F401  (the table of lowerings is filled by import)
-from .kernel import Kernel
-from .lowering import CannotLower, Lowering
-from .schedule import Scheduled, schedule
+from . import stored
 
 
 def compile_captured_graph(module: torch.fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
@@ -27,38 +24,25 @@ def compile_captured_graph(module: torch.fx.GraphModule, examples: Sequence[Any]
 
 def compile_graph(module: torch.fx.GraphModule, examples: Sequence[Any] = ()) -> Boxed:
     """A functional graph as a program: a function of a list that it empties."""
-    try:
-        return compile_lowered(module)
-    except CannotLower as reason:
-        events.count("codegen eager", str(reason))
-    except Exception as error:
-        if config.raise_internal_errors:
-            raise
-        events.count("codegen eager", raised_text(error))
-    finally:
-        ir.forget()
+    otherwise = Otherwise(module)
+    key = stored.key_of(module)
+    found = stored.load(key, module, otherwise)
+    if isinstance(found, stored.Eager):
+        events.count("codegen eager", found.reason)
+    elif found is not None:
+        return found
+    else:
+        from .compiling import CannotLower, compile_lowered  # which a program that is stored does without
+
+        try:
+            return compile_lowered(module, otherwise, key)
+        except CannotLower as reason:
+            events.count("codegen eager", str(reason))
+        except Exception as error:
+            if config.raise_internal_errors:
+                raise
+            events.count("codegen eager", raised_text(error))
     return boxed_graph(module)
-
-
-def compile_lowered(module: torch.fx.GraphModule) -> Boxed:
-    from .program import build
-
-    scheduled = schedule(Lowering(module).run())
-    code = machine_code(scheduled)
-    return build(scheduled, code, Otherwise(module))
-
-
-def machine_code(scheduled: Scheduled) -> dict[Kernel, int]:
-    """The addresses of the kernels' functions. The modules that hold them live as long as the kernels."""
-    from ..target.cpu.emit import emit_module
-    from ..target.cpu.jit import compile_module
-
-    kernels = {f"kernel{number}": kernel for number, kernel in enumerate(scheduled.kernels)}
-    if not kernels:
-        return {}
-    module = compile_module(emit_module(kernels))
-    scheduled.code = module
-    return {kernel: module.address(name) for name, kernel in kernels.items()}
 
 
 class Otherwise:

@@ -124,15 +124,16 @@ def environment() -> bytes:
 
 
 def own_files() -> Iterator[str]:
-    """What compiles, as it is on disk: a change of Kiln itself makes all entries foreign."""
-    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    for folder in ("lower", "target", "native", "."):
-        walk = os.walk(os.path.join(root, folder)) if folder != "." else [(root, [], os.listdir(root))]
-        for where, _, names in walk:
-            for name in sorted(names):
-                if name.endswith((".py", ".so", ".pyd")):
-                    found = os.stat(os.path.join(where, name))
-                    yield f"{folder}/{name}:{found.st_size}:{found.st_mtime_ns}"
+    """Kiln as it is on disk: a change of it makes all entries foreign."""
+    pending = [os.path.dirname(os.path.dirname(os.path.abspath(__file__)))]
+    while pending:
+        with os.scandir(pending.pop()) as found:
+            for item in sorted(found, key=lambda item: item.name):
+                if item.name.endswith((".py", ".so", ".pyd")):
+                    status = item.stat()
+                    yield f"{item.path}:{status.st_size}:{status.st_mtime_ns}"
+                elif item.is_dir() and item.name != "__pycache__":
+                    pending.append(item.path)
 
 
 # ---- reading ---------------------------------------------------------------------------------------------------------

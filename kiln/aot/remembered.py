@@ -1,0 +1,145 @@
+"""Shapes by heart from one process to the next: the answers that a frame's compilation needed, kept in the disk cache.
+
+An answer (`quick.py`) is a fact about an operator of torch: what it gives for such arguments. It is true for whoever
+asks under the same version of torch, so where it is kept decides only who finds it: the next compilation of the same
+code. They are written as JSON; what cannot be said in it is not kept, and worked out again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from ..config import config
+from ..target import cache
+from . import quick
+from .quick import Answer, Made
+
+WORTH_IT = 20  # answers that were not known: fewer are found as quickly as they are read
+MOST = 4000
+FORMAT = "answers 1"
+TYPES = {kind.__name__: kind for kind in (*quick.PLAIN, FakeTensor, list, tuple)}
+CONSTANTS = (torch.dtype, torch.layout, torch.memory_format)
+
+
+class NotKept(Exception):
+    """Something that JSON does not say."""
+
+
+class Shapes:
+    """The answers that are known for a function, and those that its compilation in this thread asks for."""
+
+    def __init__(self, code: types.CodeType) -> None:
+        self.key = cache.key_of(FORMAT, code.co_filename, code.co_qualname, code.co_code, repr(code.co_names))
+        self.known = load(cache.read(self.key))
+        self.asked: dict[tuple, None] = {}
+        quick.heard.keys = self.asked
+
+    def keep(self) -> None:
+        """Write down what is new, if it is much."""
+        fresh = [question for question in self.asked if question not in self.known]
+        if len(fresh) < WORTH_IT or not config.cache:
+            return
+        answers = {question: quick.known(question) for question in self.asked}
+        if len(self.known) + len(fresh) <= MOST:
+            answers = {**self.known, **answers}
+        cache.write(self.key, {"answers": dump(answers)})
+
+    def close(self) -> None:
+        quick.heard.keys = None
+
+
+def load(parts: dict[str, bytes] | None) -> dict[tuple, Answer]:
+    """The answers of an entry, from now on known."""
+    if parts is None:
+        return {}
+    try:
+        found = dict(decode_pair(pair) for pair in json.loads(parts["answers"]))
+    except (KeyError, ValueError, TypeError, AttributeError, IndexError):  # not as this file writes them
+        return {}
+    quick.learn(found)
+    return found
+
+
+def dump(answers: dict[tuple, Answer | None]) -> bytes:
+    pairs = []
+    for question, answer in answers.items():
+        if answer is not None:
+            with contextlib.suppress(NotKept):
+                pairs.append([encode(question), [encode(answer.container), *map(encode_made, answer.parts)]])
+    return json.dumps(pairs, separators=(",", ":")).encode()
+
+
+def decode_pair(pair: list[Any]) -> tuple[tuple, Answer]:
+    question, (container, *parts) = pair
+    return decode(question), Answer(decode(container), tuple([decode_made(part) for part in parts]))
+
+
+def encode_made(made: Made | None) -> Any:
+    if made is None:
+        return None
+    return [*made.size], [*made.stride], made.offset, encode(made.dtype), str(made.device), made.bits, made.memory_of
+
+
+def decode_made(value: Any) -> Made | None:
+    if value is None:
+        return None
+    size, stride, offset, dtype, device, bits, memory = value
+    return Made(tuple(size), tuple(stride), offset, decode(dtype), torch.device(device), tuple(bits), memory)
+
+
+# A value is itself, where JSON has it, else a list of a letter and what says it.
+
+
+def encode(value: Any) -> Any:
+    kind = type(value)
+    if value is None or kind in (bool, int, str):
+        return value
+    if kind is tuple or kind is torch.Size:
+        return ["(" if kind is tuple else "s", *map(encode, value)]
+    if kind is float:
+        return ["f", value.hex()]
+    if kind is complex:
+        return ["c", value.real.hex(), value.imag.hex()]
+    if kind in CONSTANTS:
+        return ["t", str(value).removeprefix("torch.")]
+    if kind is torch.device:
+        return ["d", str(value)]
+    if kind is torch._ops.OpOverload:
+        return ["o", value.namespace, value._schema.name.partition("::")[2], value._overloadname]
+    if isinstance(value, type) and TYPES.get(value.__name__) is value:
+        return ["k", value.__name__]
+    raise NotKept(kind)
+
+
+def constant(name: str) -> Any:
+    value = getattr(torch, name)
+    if type(value) not in CONSTANTS:
+        raise ValueError(name)
+    return value
+
+
+def operator(namespace: str, name: str, overload: str) -> torch._ops.OpOverload:
+    return getattr(getattr(getattr(torch.ops, namespace), name), overload)
+
+
+DECODERS: dict[str, Callable[..., Any]] = {
+    "(": lambda *parts: tuple(map(decode, parts)),
+    "s": lambda *parts: torch.Size(parts),
+    "f": float.fromhex,
+    "c": lambda real, imaginary: complex(float.fromhex(real), float.fromhex(imaginary)),
+    "t": constant,
+    "d": torch.device,
+    "o": operator,
+    "k": TYPES.__getitem__,
+}
+
+
+def decode(value: Any) -> Any:
+    return DECODERS[value[0]](*value[1:]) if type(value) is list else value

@@ -1,0 +1,51 @@
+"""A graph that is not in the cache: lowered, scheduled, its kernels written as LLVM text and compiled, and kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+import torch.fx
+
+from ..target.cpu import jit
+from ..target.cpu.emit import emit_module
+from . import ir, ops, stored  # noqa: F401  (the table of lowerings is filled by import)
+from .assembling import Boxed, assemble
+from .kernel import Kernel
+from .lowering import CannotLower, Lowering
+from .plan import plan_memory
+from .program import Describer
+from .schedule import Scheduled, schedule
+
+KERNELS_OF_A_MODULE = 2  # few, so that two threads have their share
+
+
+def compile_lowered(module: torch.fx.GraphModule, otherwise: Boxed, key: str | None = None) -> Boxed:
+    """The program of a graph; stored under a key. Raises `CannotLower` for what only ATen can run."""
+    try:
+        scheduled = schedule(Lowering(module).run())
+        objects = jit.compile_objects(texts_of(scheduled))
+        described = Describer(scheduled, plan_memory(scheduled, module.meta.get("changed_inputs")))
+        data = described.run()
+        code = [jit.load_object(one) for one in objects]
+        names = [(number // KERNELS_OF_A_MODULE, name_of(number)) for number in range(len(scheduled.kernels))]
+        addresses = [code[place].address(name) for place, name in names]
+        program = assemble(data, addresses, described.constants, otherwise, code)
+        stored.store(key, data, names, objects)
+        return program
+    except CannotLower as reason:
+        stored.store_eager(key, str(reason))
+        raise
+    finally:
+        ir.forget()
+
+
+def name_of(number: int) -> str:
+    return f"kernel{number}"
+
+
+def texts_of(scheduled: Scheduled) -> Iterator[str]:
+    """The kernels as LLVM modules, one after another: each is compiled while the next is written."""
+    kernels: list[tuple[str, Kernel]] = [(name_of(number), kernel) for number, kernel in enumerate(scheduled.kernels)]
+    for start in range(0, len(kernels), KERNELS_OF_A_MODULE):
+        yield emit_module(dict(kernels[start : start + KERNELS_OF_A_MODULE]))
