@@ -77,18 +77,26 @@ def of_three_lists(single: Any, lowering: Any, node: Any, x: Any, a: Any, b: Any
     return tuple(found)
 
 
+def on_lists(name: str, overload: str) -> list[Any]:
+    """The operator on lists; none where this torch does not have it."""
+    found = getattr(getattr(aten, f"_foreach_{name}", None), overload, None)
+    return [found] if found is not None else []
+
+
 def register() -> None:
     table: dict[Any, Callable[..., Any]] = {}
     for name in UNARY:
-        table[getattr(aten, f"_foreach_{name}").default] = functools.partial(of_lists, getattr(aten, name).default)
+        for overload in on_lists(name, "default"):
+            table[overload] = functools.partial(of_lists, getattr(aten, name).default)
     for name in (*BINARY, *ALIASES):
-        packet, single = getattr(aten, f"_foreach_{name}"), ALIASES.get(name, name)
+        single = ALIASES.get(name, name)
         for ours, theirs in BINARY[single].items():
-            table[getattr(packet, ours)] = functools.partial(of_lists, getattr(getattr(aten, single), theirs))
+            for overload in on_lists(name, ours):
+                table[overload] = functools.partial(of_lists, getattr(getattr(aten, single), theirs))
     for name in TERNARY:
         for ours in ("Scalar", "ScalarList"):
-            overload = getattr(getattr(aten, f"_foreach_{name}"), ours)
-            table[overload] = functools.partial(of_three_lists, getattr(aten, name).default)
+            for overload in on_lists(name, ours):
+                table[overload] = functools.partial(of_three_lists, getattr(aten, name).default)
     for overload, function in table.items():
         lowers(overload)(function)
     TAKES_NUMBERS.update(table)
