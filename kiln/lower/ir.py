@@ -315,8 +315,9 @@ def show_access(access: Access, names: list[str] | None = None) -> str:
     text = place(access.strides, access.offset, names)
     for expr, stride in access.indirect:
         text += f" + {'' if stride == 1 else f'{stride}*'}{show(expr, names)}"
-    mask = f" if {show(access.mask, names)}" if access.mask is not None else ""
-    return f"{access.buffer}[{text}{mask}]"
+    if access.mask is not None:
+        return f"({access.buffer}[{text}] if {show(access.mask, names)} else 0)"
+    return f"{access.buffer}[{text}]"
 
 
 def show(expr: Expr, names: list[str] | None = None) -> str:
@@ -334,4 +335,5 @@ def show(expr: Expr, names: list[str] | None = None) -> str:
         return f"({args[0]} {INFIX[expr.kind]} {args[1]})"
     if expr.kind in ("cast", "bitcast"):
         return f"{short(expr.dtype)}({args[0]})" if expr.kind == "cast" else f"bits_{short(expr.dtype)}({args[0]})"
-    return f"{expr.kind}({', '.join(args)})"
+    name = "invert" if expr.kind == "not" else expr.kind  # which Python has another meaning for
+    return f"{name}({', '.join(args)})"

@@ -1,0 +1,94 @@
+"""What `Kernel.text` calls: with these names the text of a kernel runs as Python, on tensors without dimensions.
+
+``run(kernel.text, kernel.name, buffers, sizes)`` gives it flat tensors, which it writes into. It is slow.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from .ir import OPERATIONS, short
+from .lowering import KERNEL_TYPES
+from .reference import FUNCTIONS, LOW
+
+
+class End:
+    """Less or greater than everything: where greatest and least values begin."""
+
+
+lowest, highest = End(), End()
+
+
+def typed(name: str) -> Callable[..., Any]:
+    """An operation on scalars; those of 16 bits compute in float32 and round, numbers of Python's own take part."""
+    function = FUNCTIONS[name]
+
+    def call(*given: Any) -> Any:
+        if given[0] is lowest or given[0] is highest:
+            return given[1]
+        dtype = next((one.dtype for one in reversed(given) if isinstance(one, torch.Tensor)), None)
+        values = [one if isinstance(one, torch.Tensor) else constant(one, dtype) for one in given]
+        if dtype in LOW and name != "where":
+            return function(*(value.float() for value in values)).to(dtype)
+        return function(*values)
+
+    return call
+
+
+def constant(value: Any, dtype: torch.dtype | None) -> torch.Tensor:
+    return torch.tensor(value, dtype=torch.bool if isinstance(value, bool) else dtype)
+
+
+def cast(dtype: torch.dtype) -> Callable[..., torch.Tensor]:
+    return lambda value: torch.as_tensor(value).to(dtype)
+
+
+def bits(dtype: torch.dtype) -> Callable[..., torch.Tensor]:
+    return lambda value: torch.as_tensor(value).view(dtype)
+
+
+def later_greatest(found: tuple[Any, Any], value: Any, place: Any) -> tuple[Any, Any]:
+    """The first of the greatest, or of the NaN."""
+    return better(found, value, place, lambda a, b: a > b)
+
+
+def later_least(found: tuple[Any, Any], value: Any, place: Any) -> tuple[Any, Any]:
+    return better(found, value, place, lambda a, b: a < b)
+
+
+def better(found: tuple[Any, Any], value: Any, place: Any, goes_before: Callable[..., Any]) -> tuple[Any, Any]:
+    best, where = found
+    if isinstance(best, End):
+        return value, place
+    is_nan, was_nan = bool(value != value), bool(best != best)
+    if is_nan or was_nan:
+        takes = is_nan and (not was_nan or place < where)
+    else:
+        takes = bool(goes_before(value, best)) or (bool(value == best) and place < where)
+    return (value, place) if takes else found
+
+
+NAMES: dict[str, Any] = {
+    **{name: typed(name) for name in OPERATIONS if name in FUNCTIONS},
+    "invert": typed("not"),
+    **{short(dtype): cast(dtype) for dtype in KERNEL_TYPES},
+    **{f"bits_{short(dtype)}": bits(dtype) for dtype in KERNEL_TYPES},
+    "bool": cast(torch.bool),
+    "lowest": lowest,
+    "highest": highest,
+    "later_greatest": later_greatest,
+    "later_least": later_least,
+    "inf": math.inf,
+    "nan": math.nan,
+}
+
+
+def run(text: str, name: str, buffers: Sequence[torch.Tensor], sizes: Sequence[int] = ()) -> None:
+    """Run a kernel's text on flat tensors and the values of its symbols, in the order of its parameters."""
+    names = dict(NAMES)
+    exec(compile(text, f"<{name}>", "exec"), names)
+    names[name](*buffers, *sizes)
