@@ -115,9 +115,9 @@ def slices(
 def index_add(
     lowering: Lowering, node: Node, tensor: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Any = 1
 ) -> Tensor:
+    if tensor.dtype in LOW:
+        raise NotLowered("sums that eager rounds in its own way")
     if alpha != 1:
-        if tensor.dtype in LOW:
-            raise NotLowered("a factor that eager rounds together with the sum")
         source = pointwise("mul", source, number(alpha, source.dtype))
     dim = axis(dim, tensor.rank)
     message = checks.OUT_OF_BOUNDS_OF_GATHER % dim
