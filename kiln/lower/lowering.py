@@ -214,6 +214,8 @@ class Lowering:
         """A view of memory, with the strides that torch itself found; None for what is no view or not in memory."""
         if not is_view_operator(target) or not node.args or not isinstance(node.args[0], Node):
             return None
+        if target is torch.ops.aten.as_strided.default:
+            return None  # which does not count from where its argument begins
         source = self.values[node.args[0]]
         if not isinstance(source, Tensor):
             return None
@@ -328,6 +330,8 @@ class Lowering:
 
     def call(self, node: Node, reason: str) -> Any:
         """Leave a node to whoever implements it, with its arguments in memory."""
+        if "as_strided" in str(node.target) and not self.has_own_storage(node.args[0]):
+            raise CannotLower("a storage that the graph does not have")
         value = node.meta.get("val")
         args = tuple(self.for_call(arg) for arg in node.args)
         kwargs = {name: self.for_call(arg) for name, arg in node.kwargs.items()}
@@ -338,6 +342,14 @@ class Lowering:
         self.called[node.name] = f"{node.target}: {reason}"
         found = tuple(whole(result) if isinstance(result, Buffer) else result for result in results)
         return found if many else found[0]
+
+    def has_own_storage(self, node: Any) -> bool:
+        """Whether a value's memory is that which it has in the graph: all of it, from where its storage begins."""
+        found = self.values[node]
+        access = found.access if isinstance(found, Tensor) else None
+        if access is None:
+            return isinstance(found, Opaque) or (not is_view_node(node) and same(node.meta["val"].storage_offset(), 0))
+        return access.buffer.kind != "made" or (not is_view_node(node) and same(access.offset, 0))
 
     def call_operator(self, target: Any, args: Sequence[Any], dtype: torch.dtype, shape: Sequence[Size]) -> Tensor:
         """Call an operator that gives one contiguous tensor, as a part of another one's lowering."""

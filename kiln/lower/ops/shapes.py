@@ -13,9 +13,9 @@ import torch
 
 from .. import views
 from ..ir import Access, Size, load, op
-from ..lowering import Lowering, hint_of, lies_like, size_of, sizes_of
+from ..lowering import CannotLower, Lowering, hint_of, is_view_node, size_of, sizes_of
 from ..registry import NotLowered, lowers
-from ..views import Tensor, is_one
+from ..views import Tensor, is_one, same
 from .places import along, axis, shape_of
 
 aten = torch.ops.aten
@@ -170,14 +170,26 @@ def unfold(lowering: Lowering, node: Node, tensor: Tensor, dimension: int, size:
 def as_strided(
     lowering: Lowering, node: Node, tensor: Tensor, size: Any, strides: Sequence[Size], offset: Size | None = None
 ) -> Tensor:
-    """Of memory as the graph says that it lies."""
+    """Counts from where the storage begins, of which an input may be any part: then it is ATen's."""
     before = node.args[0].meta["val"]  # type: ignore[union-attr]
-    access = lowering.view(tensor, before, exact=True).as_access()
-    if not lies_like(access, tensor.shape, before):
-        raise NotLowered("memory that does not lie as the graph says")
-    start = size_of(before.storage_offset())
-    place = access.offset + (start if offset is None else offset) - start
+    whole = storage_node(node.args[0])
+    found = lowering.values[whole]
+    if tensor.access is not None and tensor.access.buffer.kind != "made":
+        raise NotLowered("places counted from where a storage begins")
+    if not isinstance(found, Tensor) or not same(size_of(whole.meta["val"].storage_offset()), 0):
+        raise CannotLower("a storage that the graph does not have")
+    access = lowering.view(found, whole.meta["val"], exact=True).as_access()
+    if access.buffer.kind != "made" or not same(access.offset, 0):
+        raise CannotLower("a storage that the graph does not have")
+    place = size_of(before.storage_offset()) if offset is None else offset
     return Tensor(shape_of(node), load(Access(access.buffer, tuple(strides), place)))
+
+
+def storage_node(node: Any) -> Node:
+    """The node whose storage a view shows."""
+    while is_view_node(node):
+        node = node.args[0]
+    return node
 
 
 @lowers(aten.view.dtype, aten.view_copy.dtype)
