@@ -7,6 +7,7 @@ Nothing here imports lowering or LLVM, and neither does a program that is found.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -68,7 +69,9 @@ def load(key: str | None, module: torch.fx.GraphModule, otherwise: Boxed) -> Box
 
 def store(key: str | None, data: Data, kernels: Sequence[tuple[int, str]], objects: Sequence[bytes]) -> None:
     """Keep a program: its description, where its kernels' functions are, and their object code."""
-    if key is not None:
+    if key is None:
+        return
+    with contextlib.suppress(MemoryError):  # the program is there all the same
         whole = {**data, "objects": len(objects), "kernels": list(kernels)}
         parts = {"program": json.dumps(whole, separators=(",", ":")).encode()}
         cache.write(key, parts | {f"code {number}": code for number, code in enumerate(objects)})
