@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,31 +18,35 @@ from ..report.events import raised_text
 from . import stored
 
 
-def compile_captured_graph(module: torch.fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
-    """A captured graph, differentiated ahead of time, both halves compiled."""
-    return compile_captured(module, examples, Compilers(compile_graph, compile_graph, compile_graph))
+def compile_captured_graph(
+    module: torch.fx.GraphModule, examples: Sequence[Any], *, check: bool = False
+) -> Callable[..., Any]:
+    """A captured graph, differentiated ahead of time, both halves compiled. ``check``: each kernel runs beside eager,
+    and `kiln.exc.CheckFailed` names the first that differs."""
+    compiler = functools.partial(compile_graph, check=True) if check else compile_graph
+    return compile_captured(module, examples, Compilers(compiler, compiler, compiler))
 
 
-def compile_graph(module: torch.fx.GraphModule, examples: Sequence[Any] = ()) -> Boxed:
+def compile_graph(module: torch.fx.GraphModule, examples: Sequence[Any] = (), check: bool = False) -> Boxed:
     """A functional graph as a program: a function of a list that it empties."""
     otherwise = Otherwise(module)
-    key = stored.key_of(module)
-    found = stored.load(key, module, otherwise)
+    key = None if check else stored.key_of(module)
+    found = None if events.is_asked_about_code() else stored.load(key, module, otherwise)
     if isinstance(found, stored.Eager):
-        events.count("codegen eager", found.reason)
+        events.not_lowered(found.reason)
     elif found is not None:
         return found
     else:
         from .compiling import CannotLower, compile_lowered  # which a program that is stored does without
 
         try:
-            return compile_lowered(module, otherwise, key)
+            return compile_lowered(module, otherwise, key, check)
         except CannotLower as reason:
-            events.count("codegen eager", str(reason))
+            events.not_lowered(str(reason))
         except Exception as error:
             if config.raise_internal_errors:
                 raise
-            events.count("codegen eager", raised_text(error))
+            events.not_lowered(raised_text(error))
     return boxed_graph(module)
 
 

@@ -17,6 +17,7 @@ import torch
 import torch.fx
 
 from ..exc import CheckFailed
+from .assembling import Boxed
 from .calls import Call, View
 from .ir import Buffer
 from .kernel import Kernel
@@ -28,17 +29,27 @@ from .views import Tensor
 # How far a kernel may be from eager: relative to the element, and to the greatest one, which sums may have cancelled.
 RELATIVE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 OF_GREATEST = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
+PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 Part = tuple[torch.fx.Node, int | None, View]  # a node, which of its results, and where that lies
 
 
 class Checked:
-    """A program that checks itself: a function of a list that it empties."""
+    """A program that checks itself: a function of a list that it empties. Tensors of other classes go ``otherwise``."""
+
+    _boxed_call = True
 
     def __init__(
-        self, module: torch.fx.GraphModule, lowering: Lowering, scheduled: Scheduled, addresses: Mapping[Kernel, int]
+        self,
+        module: torch.fx.GraphModule,
+        lowering: Lowering,
+        scheduled: Scheduled,
+        addresses: Mapping[Kernel, int],
+        machine_code: Any,
+        otherwise: Boxed,
     ) -> None:
-        self.module, self.scheduled = module, scheduled
+        self.module, self.scheduled, self.machine_code = module, scheduled, machine_code
+        self.otherwise = otherwise
         entry = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
         self.code = {kernel: entry(address) for kernel, address in addresses.items()}
         self.parts: dict[Buffer, list[Part]] = {}
@@ -50,6 +61,8 @@ class Checked:
                 self.last.update(dict.fromkeys(written_by(step), step))
 
     def __call__(self, arguments: list[Any]) -> list[Any]:
+        if any(isinstance(one, torch.Tensor) and type(one) not in PLAIN for one in arguments):
+            return self.otherwise(arguments)
         inputs = list(arguments)
         arguments.clear()
         with torch.no_grad():

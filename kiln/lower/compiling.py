@@ -7,10 +7,12 @@ from collections.abc import Iterator
 import torch
 import torch.fx
 
+from ..report import events
 from ..target.cpu import jit
 from ..target.cpu.emit import emit_module
 from . import ir, ops, stored  # noqa: F401  (the table of lowerings is filled by import)
 from .assembling import Boxed, assemble
+from .inside import Generated, Stopwatch
 from .kernel import Kernel
 from .lowering import CannotLower, Lowering
 from .plan import plan_memory
@@ -20,18 +22,36 @@ from .schedule import Scheduled, schedule
 KERNELS_OF_A_MODULE = 2  # few, so that two threads have their share
 
 
-def compile_lowered(module: torch.fx.GraphModule, otherwise: Boxed, key: str | None = None) -> Boxed:
-    """The program of a graph; stored under a key. Raises `CannotLower` for what only ATen can run."""
+def compile_lowered(
+    module: torch.fx.GraphModule, otherwise: Boxed, key: str | None = None, check: bool = False
+) -> Boxed:
+    """The program of a graph; stored under a key. Raises `CannotLower` for what only ATen can run. ``check``: one that
+    compares its kernels with eager as it runs."""
+    watch = Stopwatch()
     try:
-        scheduled = schedule(Lowering(module).run())
+        lowering = Lowering(module)
+        lowered = lowering.run()
+        watch.lap("lowering")
+        scheduled = schedule(lowered)
+        watch.lap("fusion and loops")
         objects = jit.compile_objects(texts_of(scheduled))
+        watch.lap("LLVM")
         described = Describer(scheduled, plan_memory(scheduled, module.meta.get("changed_inputs")))
         data = described.run()
         code = [jit.load_object(one) for one in objects]
         names = [(number // KERNELS_OF_A_MODULE, name_of(number)) for number in range(len(scheduled.kernels))]
         addresses = [code[place].address(name) for place, name in names]
         program = assemble(data, addresses, described.constants, otherwise, code)
+        watch.lap("memory plan and program")
         stored.store(key, data, names, objects)
+        watch.lap("disk cache")
+        if events.is_asked_about_code():
+            events.generated(Generated.of(module, lowered, scheduled, watch))
+        if check:
+            from .checked import Checked
+
+            places = dict(zip(scheduled.kernels, addresses, strict=True))
+            return Checked(module, lowering, scheduled, places, code, otherwise)
         return program
     except CannotLower as reason:
         stored.store_eager(key, str(reason))

@@ -86,6 +86,10 @@ class GeneratedKernel:
         return found
 
 
+def many(number: int, noun: str, plural: str = "s") -> str:
+    return f"{number} {noun}" + ("" if number == 1 else plural)
+
+
 def told(parts: dict[str, int]) -> str:
     whole = in_bytes(sum(parts.values()))
     if len(parts) < 2:
@@ -122,10 +126,8 @@ class Generated:
         launches = sum(len(kernel.launches) for kernel in self.kernels)
         read = in_bytes(sum(kernel.bytes_read for kernel in self.kernels))
         written = in_bytes(sum(kernel.bytes_written for kernel in self.kernels))
-        return (
-            f"{len(self.kernels)} kernels in {launches} launches, which read {read} and write {written}; "
-            f"{len(self.called)} calls of ATen"
-        )
+        kernels = f"{many(len(self.kernels), 'kernel')} ({many(launches, 'launch', 'es')})"
+        return f"{kernels}: {read} read, {written} written; {many(len(self.called), 'call')} of ATen"
 
     def lines(self) -> list[str]:
         """Kernels, calls and times."""
