@@ -4,13 +4,15 @@ The graph runs operator by operator first, and all its values are kept. Then the
 kernel has written is compared with the values of the graph's nodes that it stands for; what stands for no node (parts
 of an operator, such as the mean inside a normalization) is compared with what the kernel's loops mean, computed by
 torch. Each kernel is given eager's values, so that what differs is its own doing. Results of calls of ATen are eager's,
-which draws random numbers once.
+which draws random numbers once. What seems too far apart is computed in float64 as well (exactly.py): a kernel differs
+if it is further from that than eager is.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator, Mapping
+import functools
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -19,6 +21,7 @@ import torch.fx
 from ..exc import CheckFailed
 from .assembling import Boxed
 from .calls import Call, View
+from .exactly import WideReference, wide_values
 from .ir import Buffer
 from .kernel import Kernel
 from .lowering import Lowering
@@ -29,6 +32,7 @@ from .views import Tensor
 # How far a kernel may be from eager: relative to the element, and to the greatest one, which sums may have cancelled.
 RELATIVE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 OF_GREATEST = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
+MORE = 4.0  # times as far from the exact result as eager's is still right
 PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 Part = tuple[torch.fx.Node, int | None, View]  # a node, which of its results, and where that lies
@@ -95,6 +99,7 @@ class Run(Reference):
         interpreter = torch.fx.Interpreter(checked.module, garbage_collect_values=False)
         interpreter.run(*inputs, enable_io_processing=False)
         self.eager: dict[torch.fx.Node, Any] = interpreter.env
+        self.wide: dict[torch.fx.Node, Any] | None = None  # the same in float64, where it is asked for
 
     def call(self, call: Call) -> None:
         """Eager has made this call already, unless it is the program's own."""
@@ -105,30 +110,33 @@ class Run(Reference):
 
     def launch(self, launch: Launch) -> None:
         written = written_by(launch)
+        before = {buffer: self.elements(buffer).clone() for buffer in written}
         own = [buffer for buffer in written if not self.checked.parts.get(buffer)]
-        meant = self.meaning(launch, own) if own else {}
+        meant = self.meaning(launch, before) if own else {}
         self.run_code(launch)
         for buffer in own:
-            self.compare(launch, buffer.name, self.elements(buffer), meant[buffer], "what its loops mean")
+            exact = functools.partial(self.exact_elements, launch, before, buffer)
+            self.compare(launch, buffer.name, self.elements(buffer), meant[buffer], exact, "what its loops mean")
         for buffer in written:
             if self.checked.last[buffer] is launch:
-                for node, index, view in self.checked.parts.get(buffer, ()):
-                    self.check_part(launch, node, index, view)
+                for part in self.checked.parts.get(buffer, ()):
+                    self.check_part(launch, *part)
 
-    def meaning(self, launch: Launch, buffers: list[Buffer]) -> dict[Buffer, torch.Tensor]:
-        """What a kernel would write into buffers if torch ran it."""
-        before = self.memory
-        for buffer in launch.buffers:
-            self.tensor(buffer)  # what is not there yet is made
-        self.memory = dict(before)
-        for buffer in written_by(launch):
-            fresh = torch.empty_strided(before[buffer].shape, before[buffer].stride(), dtype=buffer.dtype)
-            self.memory[buffer] = fresh
-            self.elements(buffer).copy_(before_elements(before[buffer]))
+    def meaning(self, launch: Launch, before: dict[Buffer, torch.Tensor]) -> dict[Buffer, torch.Tensor]:
+        """What a kernel would write if torch ran it: the elements of each buffer."""
+        kept, self.memory = self.memory, self.memory | {buffer: one.clone() for buffer, one in before.items()}
         super().launch(launch)
-        found = {buffer: self.elements(buffer) for buffer in buffers}
-        self.memory = before
+        found = {buffer: self.memory[buffer] for buffer in before}
+        self.memory = kept
         return found
+
+    def exact_elements(self, launch: Launch, before: dict[Buffer, torch.Tensor], buffer: Buffer) -> torch.Tensor:
+        return WideReference(self).written(launch, before)[buffer]
+
+    def exact_value(self, node: torch.fx.Node, index: int | None) -> torch.Tensor:
+        if self.wide is None:
+            self.wide = wide_values(self.checked.module, self.eager)
+        return self.wide[node] if index is None else self.wide[node][index]
 
     def run_code(self, launch: Launch) -> None:
         pointers = [self.tensor(buffer).data_ptr() for buffer in launch.buffers]
@@ -142,19 +150,32 @@ class Run(Reference):
         name = node.name if index is None else f"{node.name}[{index}]"
         got = self.for_call(view)
         expected = expected.to(got.dtype)
-        self.compare(launch, name, got, expected, "eager")
+        self.compare(launch, name, got, expected, functools.partial(self.exact_value, node, index), "eager")
         once = tuple(slice(0, 1) if stride == 0 else slice(None) for stride in got.stride())
         got[once].copy_(expected[once])
 
-    def compare(self, launch: Launch, name: str, got: torch.Tensor, expected: torch.Tensor, beside: str) -> None:
+    def compare(
+        self,
+        launch: Launch,
+        name: str,
+        got: torch.Tensor,
+        expected: torch.Tensor,
+        exact: Callable[[], torch.Tensor],
+        beside: str,
+    ) -> None:
         wrong = differs(got, expected)
+        if bool(wrong.any()) and got.dtype.is_floating_point:
+            wrong &= is_worse(got, expected, exact())
         if bool(wrong.any()):
             raise CheckFailed(told(launch, name, got, expected, wrong, beside))
 
 
-def before_elements(tensor: torch.Tensor) -> torch.Tensor:
-    count = tensor.untyped_storage().nbytes() // tensor.element_size() - tensor.storage_offset()
-    return tensor.as_strided((count,), (1,), tensor.storage_offset())
+def is_worse(got: torch.Tensor, expected: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
+    """Where a result is further from the exact one than rounding has brought the expected ones."""
+    apart = (expected.double() - exact).abs()
+    usual = torch.where(apart.isfinite(), apart, 0.0).max()
+    near = (got.double() - exact).abs() <= MORE * usual
+    return ~(near & exact.isfinite() & expected.isfinite())
 
 
 def differs(got: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
