@@ -49,6 +49,7 @@ FLOATS = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.
 WHOLE = {"int64": torch.int64, "int32": torch.int32, "uint8": torch.uint8, "bool": torch.bool}
 DTYPES = FLOATS | WHOLE
 TOLERANCES = {"float32": (1e-5, 1e-5), "float64": (1e-9, 1e-9), "bfloat16": (1.6e-2, 1e-2)}
+LOOKED_AT = 12  # samples, to find one with enough dimensions for layouts
 LEVELS = ("reference", "scheduled", "code")
 
 
@@ -58,7 +59,7 @@ class Options:
 
     dtypes: list[str] = field(default_factory=lambda: list(DTYPES))
     limit: int = 4
-    laid_out: int = 1  # samples that are laid out otherwise, too
+    laid_out: bool = True  # one sample in other layouts, too
     compiled: int = 1
     dynamic: bool = False
     level: str = "code"
@@ -131,27 +132,42 @@ def changing(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def cases(operator: Any, dtype: str, options: Options) -> Iterator[Case]:
-    """All calls of one operator in one type."""
-    wanted = DTYPES[dtype]
-    differentiable = operator.supports_autograd and wanted in operator.supported_backward_dtypes("cpu")
-    title = operator.formatted_name
+    """All calls of one operator in one type: the first samples, and one of them in other layouts."""
+    samples = dense_samples(operator, DTYPES[dtype], max(options.limit, LOOKED_AT))
+    yield from samples[: options.limit]
+    if not samples or not options.laid_out:
+        return
+    chosen = samples[most(samples, 2)]
+    for how in LAYOUTS:
+        found = laid_out(samples[most(samples, 4)] if how == "channels-last" else chosen, how)
+        if found is not None:
+            yield found
+    if operator.inplace_variant is not None and isinstance(chosen.args[0], torch.Tensor):
+        args = (chosen.args[0].detach(), *chosen.args[1:])
+        yield Case(f"{chosen.name} in place", changing(operator.inplace_variant), args, chosen.kwargs)
+
+
+def dense_samples(operator: Any, dtype: torch.dtype, count: int) -> list[Case]:
+    differentiable = operator.supports_autograd and dtype in operator.supported_backward_dtypes("cpu")
     torch.manual_seed(0)
-    for number, sample in enumerate(operator.sample_inputs("cpu", wanted, requires_grad=differentiable)):
-        if number >= options.limit:
-            return
-        case = Case(title, calling(operator.op), (sample.input, *sample.args), dict(sample.kwargs))
-        if sweep_ops.has_sparse((case.args, case.kwargs)):
-            continue
-        yield case
-        if number >= options.laid_out:
-            continue
-        for how in LAYOUTS:
-            found = laid_out(case, how)
-            if found is not None:
-                yield found
-        if operator.inplace_variant is not None and isinstance(sample.input, torch.Tensor):
-            args = (sample.input.detach(), *sample.args)
-            yield Case(f"{title} in place", changing(operator.inplace_variant), args, dict(sample.kwargs))
+    found = []
+    for sample in operator.sample_inputs("cpu", dtype, requires_grad=differentiable):
+        if len(found) == count:
+            break
+        args, kwargs = (sample.input, *sample.args), dict(sample.kwargs)
+        if not sweep_ops.has_sparse((args, kwargs)):
+            found.append(Case(operator.formatted_name, calling(operator.op), args, kwargs))
+    return found
+
+
+def most(samples: list[Case], dims: int) -> int:
+    """The first sample with a tensor of so many dimensions; else the first of all."""
+
+    def has(case: Case) -> bool:
+        tensors = pytree.tree_leaves((case.args, case.kwargs))
+        return any(isinstance(tensor, torch.Tensor) and tensor.dim() >= dims for tensor in tensors)
+
+    return next((number for number, case in enumerate(samples) if has(case)), 0)
 
 
 # -- running ----------------------------------------------------------------------------------------------------------
@@ -262,14 +278,25 @@ def judge_direct(case: Case, dtype: str, options: Options, seen: Lowerings) -> V
 
 
 def compared(expected: dict[str, Any], found: dict[str, Any], dtype: str, identity: bool) -> Iterator[str]:
-    """What differs. How often the memory of a gradient was written to is nobody's business."""
+    """What differs; also in which tensors share memory. How often memory was written to on the way is not compared."""
     for part in expected.keys() | found.keys():
         if (part in expected) != (part in found):
             yield f"{part}: {expected.get(part, 'nothing')} expected, {found.get(part, 'nothing')} seen"
+    parts = [part for part in expected if part in found]
+    sides = [{part: side[part] for part in ("inputs", *parts)} for side in (expected, found)]
     rtol, atol = TOLERANCES.get(dtype, (1e-5, 1e-5))
-    for part in [part for part in expected if part in found]:
-        more = {"identity": identity, "versions": part != "gradients", "rtol": rtol, "atol": atol}
-        yield from differences(expected[part], found[part], name=part, **more)
+    yield from differences(*sides, name="", identity=identity, versions=False, strides=False, rtol=rtol, atol=atol)
+    yield from other_strides(*sides)
+
+
+def other_strides(expected: Any, found: Any) -> Iterator[str]:
+    """Strides that differ where they mean something: along more than one element."""
+    leaves = [pytree.tree_leaves_with_path(side) for side in (expected, found)]
+    for (path, one), (_, other) in zip(*leaves, strict=False):
+        if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor) and one.numel() > 1:
+            strides = [[s for s, n in zip(t.stride(), one.shape, strict=True) if n > 1] for t in (one, other)]
+            if one.shape == other.shape and strides[0] != strides[1]:
+                yield f"{pytree.keystr(path)}: strides {one.stride()} expected, {other.stride()} seen"
 
 
 def wide_enough(expected: dict[str, Any], found: dict[str, Any], case: Case, dtype: str) -> bool:
@@ -307,7 +334,8 @@ def shape_differs(expected: dict[str, Any], found: dict[str, Any]) -> Iterator[s
 
     for part in ("result", "inputs", "gradients", "random state", "backward raised"):
         sides = [pytree.tree_map_only(torch.Tensor, blank, side.get(part)) for side in (expected, found)]
-        yield from differences(*sides, name=part, identity=False, gradients=False, requires_grad=False)
+        yield from differences(*sides, name=part, identity=False, gradients=False, requires_grad=False, strides=False)
+    yield from other_strides(expected, found)
 
 
 def as_near(exact: torch.Tensor, expected: torch.Tensor, found: torch.Tensor) -> bool:
@@ -360,12 +388,18 @@ def judge_operator(operator: Any, options: Options) -> Iterator[tuple[str, Verdi
     yield operator.formatted_name, Verdict("facts", json.dumps(facts))
 
 
+# Results have elements that nobody wrote.
+UNDEFINED = ("resize_", "resize_as_")
+
+
 def all_operators() -> dict[str, Any]:
     """torch's descriptions of what it does on the CPU in a type that is swept, by name."""
     return {
         operator.formatted_name: operator
         for operator in sweep_ops.operators()
-        if not sweep_ops.UNSTABLE.match(operator.name) and set(DTYPES.values()) & set(operator.dtypes)
+        if not sweep_ops.UNSTABLE.match(operator.name)
+        and operator.name not in UNDEFINED
+        and set(DTYPES.values()) & set(operator.dtypes)
     }
 
 
@@ -432,7 +466,7 @@ def main() -> int:
         return 0
     options = Options(given.dtype or list(DTYPES), given.limit, dynamic=given.dynamic, level=given.level)
     if given.quick:
-        options = Options(given.dtype or ["float32", "float64"], 1, 0, 0, given.dynamic, given.level)
+        options = Options(given.dtype or ["float32", "float64"], 1, False, 0, given.dynamic, given.level)
     names = [name for name in all_operators() if re.search(given.only, name)][:: given.every]
     began = time.perf_counter()
     results = sweep_aot.sweep(names, options, given.processes, given.verbose, script=__file__)
