@@ -13,13 +13,14 @@ from typing import Any
 
 import torch
 
-from kiln.lower.ir import Access, Buffer, Expr, Size, walk
+from kiln.lower.ir import Access, Buffer, Expr, Size
 from kiln.lower.kernel import Kernel, Output
 
 from .emit_operations import operate
 from .emit_types import MEMORY, REGISTERS, from_memory, register_constant, to_memory
 from .lines import Lines, spelled, suffix_of
 
+STACK = 1 << 15  # bytes of a value that is kept on the stack
 Index = int | str  # a number of type i64: known now, or in a register
 
 
@@ -54,7 +55,7 @@ class Shape:
 class Values:
     """What is known at a place in the nest, and where what is not known yet gets computed."""
 
-    def __init__(self, shape: Shape, entry: Lines) -> None:
+    def __init__(self, shape: Shape, entry: Lines, exprs: Iterable[Expr] = ()) -> None:
         self.shape = shape
         self.kernel = shape.kernel
         self.entry = entry
@@ -66,14 +67,17 @@ class Values:
         self.groups: dict[int, list[int]] = {}
         for loop, depth in shape.depths.items():
             self.groups.setdefault(depth, []).append(loop)
-        self.note(self.kernel.roots())
+        self.borrowed: list[str] = []  # memory to give back at the end
+        self.note(exprs)
 
     # ---- where expressions belong ------------------------------------------------------------------------------------
 
-    def note(self, roots: Iterable[Expr]) -> None:
-        """Find the level of each expression, and whether it is a vector."""
+    def note(self, exprs: Iterable[Expr]) -> None:
+        """Find the level of each expression (parts come first), and whether it is a vector."""
         facts, vector = self.facts, self.shape.vector
-        for expr in walk(*roots):
+        for expr in exprs:
+            if expr in facts:
+                continue
             kind = expr.kind
             if kind == "reduced":
                 self.results.setdefault(expr.payload, []).append(expr)
@@ -210,9 +214,22 @@ class Values:
     def base(self, buffer: Buffer) -> str:
         values = self.levels[0].values
         found = values.get(buffer)
+        if found is None and buffer.kind == "scratch":
+            found = values[buffer] = self.scratch(buffer)
         if found is None:
             place = self.entry.new(f"getelementptr ptr, ptr %pointers, i64 {self.kernel.buffers.index(buffer)}")
             found = values[buffer] = self.entry.new(f"load ptr, ptr {place}")
+        return found
+
+    def scratch(self, buffer: Buffer) -> str:
+        """Memory of our own: on the stack if it is small."""
+        count = buffer.shape[0]
+        assert isinstance(count, int)
+        if count * buffer.dtype.itemsize <= STACK:
+            return self.entry.new(f"alloca [{count} x {MEMORY[buffer.dtype]}], align 64")
+        found = self.entry.call("malloc", "ptr", [("i64", str(count * buffer.dtype.itemsize))])
+        self.entry.declare("declare void @free(ptr)")
+        self.borrowed.append(found)
         return found
 
     def pointer(self, access: Access) -> str:
@@ -288,6 +305,9 @@ class Values:
         if place.is_contiguous and place.mask is None:
             return lines.new(f"load {kind}, ptr {place.pointer}, align {size}")
         mask_kind, suffix = spelled("i1", lanes), suffix_of(element, lanes)
+        if place.is_contiguous and is_first_lane(place.mask):
+            one = lines.new(f"load {element}, ptr {place.pointer}, align {size}")
+            return lines.new(f"insertelement {kind} zeroinitializer, {element} {one}, i64 0")
         if place.is_contiguous:
             lines.declare(f"declare {kind} @llvm.masked.load.{suffix}.p0(ptr, {mask_kind}, {kind})")
             return lines.new(
@@ -350,6 +370,10 @@ class Values:
             return
         mask_kind, suffix = spelled("i1", lanes), suffix_of(element, lanes)
         mask = place.mask or "splat (i1 true)"
+        if place.is_contiguous and is_first_lane(mask):
+            one = lines.new(f"extractelement {kind} {value}, i64 0")
+            lines.add(f"store {element} {one}, ptr {place.pointer}, align {size}")
+            return
         if place.is_contiguous:
             lines.declare(f"declare void @llvm.masked.store.{suffix}.p0({kind}, ptr, {mask_kind})")
             lines.add(
@@ -363,6 +387,12 @@ class Values:
             f"call void @llvm.masked.scatter.{suffix}.v{lanes}p0({kind} {value}, {wide} align {size} {pointers}, "
             f"{mask_kind} {mask})"
         )
+
+
+def is_first_lane(mask: str | None) -> bool:
+    """Whether a mask is constant, with one lane. LLVM 22 makes a scalar store of such a masked one, and where the value
+    was truncated it stores the wide one: beyond the end of memory."""
+    return mask is not None and mask.startswith("<i1 true") and mask.count("true") == 1
 
 
 # ---- numbers of type i64 ---------------------------------------------------------------------------------------------
