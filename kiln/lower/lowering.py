@@ -15,6 +15,7 @@ from typing import Any
 import sympy
 import torch
 import torch.fx
+import torch.utils._pytree as pytree
 
 from . import ir, views
 from .calls import Call, Opaque, View
@@ -58,6 +59,8 @@ class Lowering:
     def __init__(self, module: torch.fx.GraphModule) -> None:
         self.module = module
         self.values: dict[Node, Any] = {}
+        self.sources: dict[Buffer, Node | None] = {}  # the nodes that inputs, constants and results of calls are of
+        self.owners: dict[Buffer, tuple[Node, Any]] = {}  # what of the graph's memory results are
         self.items: list[Write | Call] = []
         self.checks = Checks()
         self.called: dict[str, str] = {}
@@ -115,18 +118,32 @@ class Lowering:
             return value
         found = self.values[value]
         if isinstance(found, Tensor):
-            view = self.view(found, value.meta["val"], exact=True)
+            like, owner = value.meta["val"], storage_of(value)
+            if found.access is not None and not self.belongs(found.access.buffer, owner):
+                found = self.put(found, like)  # the graph made it new
+            view = self.view(found, like, exact=is_view_node(value))
+            self.owners[view.buffer] = owner
             self.values[value] = Tensor(found.shape, ir.load(view.as_access()))  # what is given twice is one tensor
             return view
         if isinstance(found, tuple):
             raise CannotLower("several results as one")
         return found
 
+    def belongs(self, buffer: Buffer, owner: tuple[Node, Any]) -> bool:
+        """Whether a result may lie in a buffer: if it is the graph's own memory of that result, nobody else's."""
+        if buffer in self.owners:
+            return self.owners[buffer] == owner
+        if buffer.kind == "made":
+            return True
+        return owner[0] is self.sources.get(buffer)
+
     def memory(self, name: str, value: torch.Tensor, kind: str) -> Buffer | Opaque:
         """A buffer as a (fake) tensor is laid out."""
         if not is_plain(value):
             return Opaque(self.name(name))
-        return Buffer(self.name(name), value.dtype, sizes_of(value.shape), sizes_of(value.stride()), kind)
+        found = Buffer(self.name(name), value.dtype, sizes_of(value.shape), sizes_of(value.stride()), kind)
+        self.sources[found] = self.node
+        return found
 
     def name(self, hint: str) -> str:
         count = self.names[hint] = self.names.get(hint, 0) + 1
@@ -151,6 +168,8 @@ class Lowering:
         rule = LOWERINGS.get(target)
         if rule is None:
             return self.call(node, "no lowering")
+        if not all(is_plain(one) for one in pytree.tree_leaves(value) if isinstance(one, torch.Tensor)):
+            return self.call(node, "results of a type, or in a place, that kernels do not have")
         before, checks = len(self.items), len(self.checks.sizes)
         try:
             args, kwargs = self.arguments(node, target)
@@ -356,6 +375,7 @@ class Lowering:
         given = tuple(self.lying(arg) if isinstance(arg, Tensor) else arg for arg in args)
         result = self.new_buffer(dtype, shape)
         result.kind = "called"
+        self.sources[result] = self.node
         self.items.append(Call(self.node, target, given, {}, [result]))
         return whole(result)
 
@@ -483,7 +503,19 @@ def is_wanted_in_memory(node: Node) -> bool:
 
 
 def is_view_node(node: Node) -> bool:
+    """Whether a node is a view of its first argument, or one of several such views."""
+    if node.target is operator.getitem:
+        node = node.args[0]  # type: ignore[assignment]
     return type(node.target) is torch._ops.OpOverload and is_view_operator(node.target)
+
+
+def storage_of(node: Node) -> tuple[Node, Any]:
+    """The node whose memory a value is in, and which of its results that is."""
+    while is_view_node(node):
+        node = node.args[0]  # type: ignore[assignment]
+    if node.target is operator.getitem:
+        return node.args[0], node.args[1]  # type: ignore[return-value]
+    return node, None
 
 
 def is_random(target: torch._ops.OpOverload) -> bool:

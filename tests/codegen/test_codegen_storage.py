@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import kiln
+from kiln.testing import check as compare
 
 
 def check(function, *inputs):
@@ -47,3 +48,34 @@ def test_as_strided_backward():
     compiled = kiln.compile(function, backend="kiln", fullgraph=True)
     (found,), (wanted,) = torch.autograd.grad(compiled(x), x), torch.autograd.grad(function(x), x)
     torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.clone(),
+        lambda x: torch.ops.aten.alias_copy(x),
+        lambda x: x.sum(1),
+        lambda x: x.repeat(1, 1),
+        lambda x: x.roll(0, 0),
+        lambda x: torch.aminmax(x, dim=1),
+        lambda x: (x.clone(), x.clone()),
+        lambda x: torch.slice_scatter(x, x, 0, 0, 4),
+        lambda x: (x.t(), x.view(-1).clone()),
+        lambda x: torch.unbind_copy(x.expand(4, 3)),
+    ],
+    ids=lambda function: None,
+)
+def test_what_is_new_in_eager_is_new(function):
+    x = torch.randn(4, 1, requires_grad=True)
+    compare(function, x, backend="kiln", fullgraph=True)
+
+
+def test_scatter_into_an_expanded_tensor():
+    x, y = torch.randn(1, 6).expand(6, 6), torch.randn(6)
+    for function in (
+        lambda x: torch.diagonal_scatter(x, y),
+        lambda x: torch.select_scatter(x, y, 0, 1),
+        lambda x: torch.slice_scatter(x, y.view(1, 6), 0, 2, 3),
+    ):
+        check(function, x)

@@ -13,7 +13,7 @@ import torch
 
 from .. import views
 from ..ir import Access, Size, load, op
-from ..lowering import CannotLower, Lowering, hint_of, is_view_node, size_of, sizes_of
+from ..lowering import CannotLower, Lowering, hint_of, size_of, sizes_of, storage_of
 from ..registry import NotLowered, lowers
 from ..views import Tensor, is_one, same
 from .places import along, axis, shape_of
@@ -172,7 +172,7 @@ def as_strided(
 ) -> Tensor:
     """Counts from where the storage begins, of which an input may be any part: then it is ATen's."""
     before = node.args[0].meta["val"]  # type: ignore[union-attr]
-    whole = storage_node(node.args[0])
+    whole, _ = storage_of(node.args[0])
     found = lowering.values[whole]
     if tensor.access is not None and tensor.access.buffer.kind != "made":
         raise NotLowered("places counted from where a storage begins")
@@ -183,13 +183,6 @@ def as_strided(
         raise CannotLower("a storage that the graph does not have")
     place = size_of(before.storage_offset()) if offset is None else offset
     return Tensor(shape_of(node), load(Access(access.buffer, tuple(strides), place)))
-
-
-def storage_node(node: Any) -> Node:
-    """The node whose storage a view shows."""
-    while is_view_node(node):
-        node = node.args[0]
-    return node
 
 
 @lowers(aten.view.dtype, aten.view_copy.dtype)
