@@ -15,17 +15,14 @@ from kiln.lower.ir import Expr, Size, walk
 from kiln.lower.kernel import Kernel
 
 from . import host
-from .emit_nest import Nest, Plan, ceil_div, phases_of, smaller
+from .emit_nest import Nest, Plan, ceil_div, smaller
+from .emit_phases import DEAR_OPERATIONS, phases_of, with_kept_values
 from .emit_types import HALVES
 from .emit_values import Index, Shape, Values, times
 from .lines import Lines, Names
 
 # What work costs, in picoseconds for each element (measured roughly: only whether threads pay depends on it).
 CHEAP, DEAR, MEMORY, GATHERED, SCALAR = 15, 250, 60, 600, 8
-DEAR_OPERATIONS = frozenset(
-    "pow exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan atan2 sinh cosh tanh asinh acosh atanh erf "
-    "erfc erfinv lgamma digamma sigmoid gelu_erf floordiv truncdiv remainder fmod hypot".split()
-)
 PAYS = 3_000_000  # picoseconds of work for each thread that takes part: a parallel region costs 1.1 microseconds
 
 
@@ -58,35 +55,12 @@ def functions_of(kernel: Kernel, name: str, declarations: dict[str, None]) -> li
     body = Lines(Names(declarations))
     Nest(plan, body).write("%start", "%end")
     inner = function(f"define internal void @{name}.run(ptr %pointers, ptr %sizes, i64 %start, i64 %end)", body.text)
-    texts = [inner]
-    if is_alone:
-        lines.add(f"call void @{name}.run(ptr %pointers, ptr %sizes, i64 0, i64 {total})")
-    else:
-        texts.append(part_function(name, declarations))
-        start_threads(lines, name, total, work)
-    guarded = lines.text
-    if not isinstance(total, int):
-        guarded = guard_empty(lines, total)
-    texts.append(function(f"define void @{name}(ptr %pointers, ptr %sizes, i64 %threads)", guarded))
-    return texts
+    start_threads(lines, name, total, 0 if is_alone else work)
+    return [inner, function(f"define void @{name}(ptr %pointers, ptr %sizes, i64 %threads)", lines.text)]
 
 
 def function(header: str, lines: list[str]) -> str:
     return header + " nounwind {\nentry:\n" + "\n".join(lines) + "\nret void\n}\n"
-
-
-def guard_empty(lines: Lines, total: Index) -> list[str]:
-    """Nothing is run, and nothing read, where there are no points: the test goes where the total is known."""
-    place = next(index for index, line in enumerate(lines.text) if line.startswith(f"{total} = ")) + 1
-    test = [
-        f"%some = icmp sgt i64 {total}, 0",
-        "br i1 %some, label %nonempty, label %empty",
-        "empty:",
-        "ret void",
-        "nonempty:",
-    ]
-    # phis never refer to the first block here: what follows has none of it
-    return [*lines.text[:place], *test, *lines.text[place:]]
 
 
 # ---- threads ---------------------------------------------------------------------------------------------------------
@@ -94,51 +68,67 @@ def guard_empty(lines: Lines, total: Index) -> list[str]:
 
 def start_threads(lines: Lines, name: str, total: Index, work: Index) -> None:
     """Run the body alone, or on as many threads as the work pays for."""
-    lines.declare("declare void @GOMP_parallel(ptr, ptr, i32, i32)")
-    useful = work // PAYS if isinstance(work, int) else lines.new(f"udiv i64 {work}, {PAYS}")
+    lines.declare(PARALLEL)
+    useful: Index = work // PAYS if isinstance(work, int) else lines.new(f"udiv i64 {work}, {PAYS}")
     count = smaller(lines, smaller(lines, "%threads", useful), total)
-    many = lines.new(f"icmp sgt i64 {count}, 1")
-    lines.branch_if(many, "parallel", "alone")
-    lines.label("alone")
-    lines.add(f"call void @{name}.run(ptr %pointers, ptr %sizes, i64 0, i64 {total})")
-    lines.branch("done")
-    lines.label("parallel")
-    lines.add("%shared = alloca { ptr, ptr, i64 }, align 8")
-    for place, value in enumerate(("ptr %pointers", "ptr %sizes", f"i64 {total}")):
-        slot = lines.new(f"getelementptr {{ ptr, ptr, i64 }}, ptr %shared, i32 0, i32 {place}")
-        lines.add(f"store {value}, ptr {slot}, align 8")
-    narrow = lines.new(f"trunc i64 {count} to i32")
-    lines.add(f"call void @GOMP_parallel(ptr @{name}.part, ptr %shared, i32 {narrow}, i32 0)")
-    lines.branch("done")
-    lines.label("done")
+    lines.add(f"call void @kiln.parallel(ptr @{name}.run, ptr %pointers, ptr %sizes, i64 {total}, i64 {count})")
 
 
-def part_function(name: str, declarations: dict[str, None]) -> str:
-    """What each thread runs: its share of the points."""
-    lines = Lines(Names(declarations))
-    lines.declare("declare i32 @omp_get_thread_num()")
-    lines.declare("declare i32 @omp_get_num_threads()")
-    loaded = []
-    for place, kind in enumerate(("ptr", "ptr", "i64")):
-        slot = lines.new(f"getelementptr {{ ptr, ptr, i64 }}, ptr %shared, i32 0, i32 {place}")
-        loaded.append(lines.new(f"load {kind}, ptr {slot}, align 8"))
-    pointers, sizes, total = loaded
-    numbers = []
-    for what in ("thread_num", "num_threads"):
-        narrow = lines.new(f"call i32 @omp_get_{what}()")
-        numbers.append(lines.new(f"zext i32 {narrow} to i64"))
-    mine, count = numbers
-    following = lines.new(f"add i64 {mine}, 1")
-    start, end = (
-        lines.new(f"udiv i64 {lines.new(f'mul i64 {total}, {number}')}, {count}") for number in (mine, following)
-    )
-    some = lines.new(f"icmp slt i64 {start}, {end}")
-    lines.branch_if(some, "some", "done")
-    lines.label("some")
-    lines.add(f"call void @{name}.run(ptr {pointers}, ptr {sizes}, i64 {start}, i64 {end})")
-    lines.branch("done")
-    lines.label("done")
-    return function(f"define internal void @{name}.part(ptr %shared)", lines.text)
+# Once for each module: runs a body from 0 to total, on threads that each take their share.
+PARALLEL = """declare void @GOMP_parallel(ptr, ptr, i32, i32)
+declare i32 @omp_get_thread_num()
+declare i32 @omp_get_num_threads()
+define internal void @kiln.parallel(ptr %run, ptr %pointers, ptr %sizes, i64 %total, i64 %count) nounwind {
+entry:
+%shared = alloca { ptr, ptr, ptr, i64 }, align 8
+%some = icmp sgt i64 %total, 0
+br i1 %some, label %nonempty, label %empty
+empty:
+ret void
+nonempty:
+%many = icmp sgt i64 %count, 1
+br i1 %many, label %parallel, label %alone
+alone:
+call void %run(ptr %pointers, ptr %sizes, i64 0, i64 %total)
+ret void
+parallel:
+store ptr %run, ptr %shared, align 8
+%s1 = getelementptr i8, ptr %shared, i64 8
+store ptr %pointers, ptr %s1, align 8
+%s2 = getelementptr i8, ptr %shared, i64 16
+store ptr %sizes, ptr %s2, align 8
+%s3 = getelementptr i8, ptr %shared, i64 24
+store i64 %total, ptr %s3, align 8
+%narrow = trunc i64 %count to i32
+call void @GOMP_parallel(ptr @kiln.share, ptr %shared, i32 %narrow, i32 0)
+ret void
+}
+define internal void @kiln.share(ptr %shared) nounwind {
+entry:
+%run = load ptr, ptr %shared, align 8
+%s1 = getelementptr i8, ptr %shared, i64 8
+%pointers = load ptr, ptr %s1, align 8
+%s2 = getelementptr i8, ptr %shared, i64 16
+%sizes = load ptr, ptr %s2, align 8
+%s3 = getelementptr i8, ptr %shared, i64 24
+%total = load i64, ptr %s3, align 8
+%number = call i32 @omp_get_thread_num()
+%mine = zext i32 %number to i64
+%threads = call i32 @omp_get_num_threads()
+%count = zext i32 %threads to i64
+%next = add i64 %mine, 1
+%low = mul i64 %total, %mine
+%start = udiv i64 %low, %count
+%high = mul i64 %total, %next
+%end = udiv i64 %high, %count
+%some = icmp slt i64 %start, %end
+br i1 %some, label %work, label %done
+work:
+call void %run(ptr %pointers, ptr %sizes, i64 %start, i64 %end)
+br label %done
+done:
+ret void
+}"""
 
 
 def is_ordered(kernel: Kernel) -> bool:
@@ -202,6 +192,7 @@ def plan_of(kernel: Kernel) -> Plan:
     depths = dict.fromkeys(kept[:-1], 1) | dict.fromkeys(kept[-1:], 2)
     depths |= {loop: depth for depth, loop in enumerate(reduced, 3)}
     phases, closing = phases_of(kernel)
+    phases = with_kept_values(kernel, phases, tuple(reduced), vector)
     shape = Shape(kernel, depths, vector, lanes)
     copies = copies_of(kernel, vector, lanes)
     last = kept[-1] if kept else None

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from kiln.lower.ir import Expr, walk
 from kiln.lower.kernel import Kernel, Output, Reduction
 
 from . import emit_reductions
+from .emit_phases import Phase
 from .emit_values import Index, Level, Shape, Values, plus, times
 from .lines import Lines
 
@@ -22,15 +22,6 @@ Carried = list[tuple[str, str]]  # types and values of what a loop hands from on
 Body = Callable[[Lines, Index, list[str]], list[str]]  # writes a round, gives what the next one gets
 MANY = 64  # more rounds than this add to a sum of their own, so that small terms are not lost in a large one
 BLOCK = 64  # the rounds of a long loop that do so; of very long ones, so many blocks do so in turn
-
-
-@dataclass
-class Phase:
-    """What is done in one run through the reduced loops; ``order``: all expressions it needs, parts first."""
-
-    reductions: list[Reduction]
-    outputs: list[Output]
-    order: list[Expr]
 
 
 @dataclass(frozen=True)
@@ -59,13 +50,20 @@ class Nest:
         self.plan = plan
         self.shape = plan.shape
         self.kernel: Kernel = plan.shape.kernel
-        self.values = Values(plan.shape, entry)
+        self.values = Values(
+            plan.shape, entry, [expr for phase in (*plan.phases, plan.closing) for expr in phase.order]
+        )
         self.sums: list[tuple[str, str] | None] = []  # of what the phase carries: type and zero, where it is a sum
 
     # ---- the kept loops ----------------------------------------------------------------------------------------------
 
     def write(self, start: Index, end: Index) -> None:
         """The whole body, into the entry's lines."""
+        self.kept_loops(start, end)
+        for buffer in self.values.borrowed:
+            self.values.entry.add(f"call void @free(ptr {buffer})")
+
+    def kept_loops(self, start: Index, end: Index) -> None:
         values, plan = self.values, self.plan
         if plan.last is None:
             values.levels += [Level(values.entry), Level(values.entry)]
@@ -481,28 +479,3 @@ def ceil_div(lines: Lines, value: Index, step: int) -> Index:
     if step == 1:
         return value
     return lines.new(f"lshr i64 {plus(lines, value, step - 1)}, {step.bit_length() - 1}")
-
-
-def phases_of(kernel: Kernel) -> tuple[tuple[Phase, ...], Phase]:
-    """The phases that have anything to do, and the outputs after them."""
-
-    def order(reductions: list[Reduction], outputs: list[Output]) -> list[Expr]:
-        roots = [root for r in reductions for root in (r.value, r.position) if root is not None]
-        roots += [root for output in outputs for root in (output.value, *output.target.parts)]
-        return list(walk(*roots))
-
-    reductions: dict[int, list[Reduction]] = {}
-    outputs: dict[int, list[Output]] = {}
-    for reduction in kernel.reductions:
-        reductions.setdefault(kernel.phase(reduction.value), []).append(reduction)
-    closing = []
-    for output in kernel.outputs:
-        if output.is_inner:
-            outputs.setdefault(kernel.phase(output.value, *output.target.parts), []).append(output)
-        else:
-            closing.append(output)
-    phases = []
-    for number in sorted({*reductions, *outputs}):
-        these = reductions.get(number, []), outputs.get(number, [])
-        phases.append(Phase(*these, order(*these)))
-    return tuple(phases), Phase([], closing, order([], closing))
