@@ -20,6 +20,8 @@ from .emit_operations import operate
 from .emit_types import MEMORY, REGISTERS, from_memory, register_constant, to_memory
 from .lines import Lines, spelled, suffix_of
 
+COMPARISONS = {"eq": "eq", "ne": "ne", "lt": "slt", "le": "sle", "gt": "sgt", "ge": "sge"}
+WIDE = 2**31 - 1  # positions below it fit into 32 bits
 STACK = 1 << 15  # bytes of a value that is kept on the stack
 Index = int | str  # a number of type i64: known now, or in a register
 
@@ -108,8 +110,8 @@ class Values:
         lanes = self.shape.lanes
         for copy in range(copies):
             for expr in order:
-                if expr.kind == "const":
-                    continue
+                if expr.kind in ("const", "iota"):
+                    continue  # made when they are asked for
                 depth, is_vector = self.facts[expr]
                 level = self.levels[depth]
                 key = (expr, copy) if is_vector else expr
@@ -121,7 +123,12 @@ class Values:
         if expr.kind == "const":
             return register_constant(expr.payload, expr.dtype, lanes)
         depth, is_vector = self.facts[expr]
-        values = self.levels[depth].values
+        level = self.levels[depth]
+        values = level.values
+        if expr.kind == "iota":
+            key = (expr, copy) if is_vector else expr
+            if key not in values:
+                values[key] = self.make(expr, copy, level.lines, self.shape.lanes if is_vector else 1)
         if is_vector:
             return values[expr, copy]
         value = values[expr]
@@ -150,6 +157,8 @@ class Values:
             size = self.size(expr.payload)
             return size if isinstance(size, str) else str(size)
         assert kind != "reduced", "a reduction is read before it ends"
+        if lanes > 1 and kind in COMPARISONS and self.is_narrow(expr):
+            return self.compare_positions(expr, copy, lines)
         operands = [self.get(arg, copy, lanes) for arg in expr.args]
         return operate(lines, kind, operands, expr.args[-1].dtype, expr.dtype, lanes)
 
@@ -200,14 +209,70 @@ class Values:
         return times(self.entry, self.size(stride), copy * self.shape.lanes) if copy else 0
 
     def iota(self, strides: tuple[Size, ...], offset: Size, copy: int, lines: Lines, lanes: int) -> str:
-        total: Index = self.size(offset)
-        for depth in sorted(self.groups):
-            total = plus(lines, total, self.moved(strides, depth))
+        total = self.position(strides, offset, lines)
         if lanes == 1:
             return str(total)
         stride = strides[self.shape.vector]  # type: ignore[index]
         total = plus(lines, total, self.copy_offset(stride, copy))
         return lines.new(f"add <{lanes} x i64> {self.spread(lines, total, 'i64')}, {self.lane_offsets(stride)}")
+
+    def position(self, strides: tuple[Size, ...], offset: Size, lines: Lines) -> Index:
+        """An affine sum at the first lane of the first copy."""
+        total: Index = self.size(offset)
+        for depth in sorted(self.groups):
+            total = plus(lines, total, self.moved(strides, depth))
+        return total
+
+    # ---- comparisons of positions ------------------------------------------------------------------------------------
+
+    def is_narrow(self, expr: Expr) -> bool:
+        """Whether a comparison is of positions, with one another or with one number: 32 bits are enough for these."""
+        sides = [self.is_position(arg) for arg in expr.args]
+        return any(sides) and all(
+            is_known or not self.facts[arg][1] for is_known, arg in zip(sides, expr.args, strict=True)
+        )
+
+    def is_position(self, expr: Expr) -> bool:
+        """A vector of positions that are known to fit into 32 bits."""
+        if expr.kind != "iota" or not self.facts[expr][1]:
+            return False
+        strides, offset = expr.payload
+        total = abs(offset) if isinstance(offset, int) else WIDE
+        for loop, stride in zip(self.kernel.loops, strides, strict=True):
+            if is_zero(stride):
+                continue
+            both = isinstance(loop.size, int) and isinstance(stride, int)
+            total += loop.size * abs(stride) if both else WIDE  # type: ignore[operator]
+        return total < WIDE
+
+    def compare_positions(self, expr: Expr, copy: int, lines: Lines) -> str:
+        sides = [self.narrow(arg, copy, lines) for arg in expr.args]
+        return lines.new(f"icmp {COMPARISONS[expr.kind]} <{self.shape.lanes} x i32> {sides[0]}, {sides[1]}")
+
+    def narrow(self, expr: Expr, copy: int, lines: Lines) -> str:
+        """Positions, or a number that they are compared with, in 32 bits. A number beyond is as far away as can be."""
+        lanes = self.shape.lanes
+        depth, is_vector = self.facts[expr]
+        level = self.levels[depth]
+        key = (expr, copy, "narrow") if is_vector else (expr, "narrow")
+        found = level.values.get(key)
+        if found is not None:
+            return found
+        lines = level.lines
+        if is_vector:
+            strides, offset = expr.payload
+            stride = strides[self.shape.vector]  # type: ignore[index]
+            total = plus(lines, self.position(strides, offset, lines), self.copy_offset(stride, copy))
+            ramp = "<" + ", ".join([f"i32 {lane * stride}" for lane in range(lanes)]) + ">"
+            first = total if isinstance(total, int) else lines.new(f"trunc i64 {total} to i32")
+            found = lines.new(f"add <{lanes} x i32> {self.spread(lines, first, 'i32')}, {ramp}")
+        else:
+            value = self.get(expr, copy, 1)
+            low = lines.call("llvm.smax.i64", "i64", [("i64", value), ("i64", str(1 - WIDE))])
+            both = lines.call("llvm.smin.i64", "i64", [("i64", low), ("i64", str(WIDE - 1))])
+            found = self.spread(lines, lines.new(f"trunc i64 {both} to i32"), "i32")
+        level.values[key] = found
+        return found
 
     # ---- memory ------------------------------------------------------------------------------------------------------
 
