@@ -23,6 +23,7 @@ from typing import Any
 import torch
 import torch.fx
 
+from ..capture.graphs import Graph
 from .inverse import INVERSES, has_overlap, reshape, write_overlapping
 from .numbers import Numbers
 from .schemas import FUNCTIONAL_BY_HAND, Signature, Unsupported, signature
@@ -96,7 +97,7 @@ class FunctionalGraph:
     """The graph under construction, and what each fake tensor is in it."""
 
     def __init__(self, annotate: Callable[[torch.fx.Node], None]) -> None:
-        self.graph = torch.fx.Graph()
+        self.graph = Graph()
         self.annotate = annotate
         self.views: dict[int, View] = {}
         self.kept: list[object] = []  # ids stay true only while their objects live

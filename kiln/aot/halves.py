@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.fx
 
+from ..capture.graphs import Graph
 from .kinds import Kind, expression_of, has_effect, is_tensor, kind_of
 from .modules import graph_module
 
@@ -302,7 +303,7 @@ def build_forward(joint: JointGraph, plan: Plan) -> torch.fx.GraphModule:
     effects = [node for node in joint.nodes if node not in joint.in_backward and has_effect(node)]
     needed = ancestors([*nodes_in(joint.outputs), *[one.node for one in kept], *effects])
     forms = {one.node: one for one in kept}
-    graph = torch.fx.Graph()
+    graph = Graph()
     made: dict[Node, Node] = {}
     encoded: dict[Node, Node] = {}
     for node in [*joint.primals, *joint.nodes]:
@@ -355,7 +356,7 @@ class LateWriter:
     """Copies nodes into a new graph, each behind what it reads, which is written when it is first read."""
 
     def __init__(self, allowed: set[Node]) -> None:
-        self.graph = torch.fx.Graph()
+        self.graph = Graph()
         self.made: dict[Node, Node] = {}
         self.allowed = allowed
         self.recipes: dict[Node, Callable[[], Node]] = {}  # how else to make a node

@@ -19,6 +19,7 @@ import torch.fx
 from .._native import is_instance as isinstance
 from ..config import config
 from .fakes import make_mode
+from .graphs import Graph
 from .guards import GuardSet, plain
 from .hints import Hints
 from .source import Attribute, GlobalsOf, Identity, InstanceAttribute, Item, Pinned, Source
@@ -64,7 +65,7 @@ class Trace:
         self.facts: list[tuple[object, object, tuple[int, int]]] = []  # getter, object, root instruction
         self.deferred: list[tuple[object, tuple, dict]] = []  # calls to be made after the graph (deferring.py)
         self.guards = GuardSet()
-        self.graph = torch.fx.Graph()
+        self.graph = Graph()
         self.tensors: dict[int, TensorInfo] = {}
         self.inputs: list[TensorInfo | SymbolInput | ObjectInput] = []
         self.memory: dict[int, list[TensorInfo]] = {}  # inputs by the memory of their fakes, the first so many of them
