@@ -10,7 +10,7 @@ import torch
 
 from .. import build
 from ..calls import Call
-from ..lowering import sizes_of, whole
+from ..lowering import is_view_operator, sizes_of, whole
 from ..registry import LOWERINGS, TAKES_NUMBERS, NotLowered, lowers
 from ..views import Tensor, expand
 from .formulas import Operand, as_type
@@ -83,7 +83,12 @@ def empty(lowering: Any, node: Any, *args: Any, **kwargs: Any) -> Tensor:
 
 
 def is_called(user: Any) -> bool:
-    return user.op == "call_function" and user.target not in LOWERINGS
+    """Whether somebody who is no lowering gets it, or a view of it."""
+    if user.op != "call_function" or type(user.target) is not torch._ops.OpOverload:
+        return False
+    if is_view_operator(user.target):
+        return any(map(is_called, user.users))
+    return user.target not in LOWERINGS
 
 
 # ---- counts ----------------------------------------------------------------------------------------------------------
