@@ -28,6 +28,7 @@ FILLED: dict[Any, tuple[int | None, int]] = {
     aten.zeros_like.default: (None, 0),
     aten.new_zeros.default: (None, 0),
     aten.zero.default: (None, 0),
+    aten._efficientzerotensor.default: (None, 0),
     aten.ones.default: (None, 1),
     aten.ones_like.default: (None, 1),
     aten.new_ones.default: (None, 1),
