@@ -25,7 +25,10 @@ class Graph(torch.fx.Graph):
     ) -> torch.fx.Node:
         node = super().create_node(op, target, (), {}, name, type_expr)
         if args:
-            node.args = args
+            assign(node, "args", args)
         if kwargs:
-            node.kwargs = kwargs
+            assign(node, "kwargs", kwargs)
         return node
+
+
+assign = object.__setattr__  # a node's own looks whether its operator changes

@@ -12,6 +12,7 @@ import torch.fx
 from ..aot.boxing import Boxed, boxed_graph
 from ..aot.compiling import Compilers
 from ..aot.lists import compile_captured
+from ..capture.quiet import without_collections
 from ..config import config
 from ..report import events
 from ..report.events import raised_text
@@ -24,7 +25,8 @@ def compile_captured_graph(
     """A captured graph, differentiated ahead of time, both halves compiled. ``check``: each kernel runs beside eager,
     and `kiln.exc.CheckFailed` names the first that differs."""
     compiler = functools.partial(compile_graph, check=True) if check else compile_graph
-    return compile_captured(module, examples, Compilers(compiler, compiler, compiler))
+    with without_collections():
+        return compile_captured(module, examples, Compilers(compiler, compiler, compiler))
 
 
 def compile_graph(module: torch.fx.GraphModule, examples: Sequence[Any] = (), check: bool = False) -> Boxed:

@@ -105,7 +105,9 @@ def attribute(module: Any, path: str) -> Any:
 
 def name_of(target: Any) -> str:
     if type(target) is torch._ops.OpOverload:
-        return str(target)
+        return (
+            str(target) if target.namespace in ("aten", "prims") else f"{target._schema}{sorted(map(str, target.tags))}"
+        )
     name = getattr(target, "__qualname__", None) or getattr(target, "__name__", None)
     if name is None or "<" in name:  # a function made inside another has no name of its own
         raise NotStored(target)
@@ -133,7 +135,7 @@ def argument(given: Any) -> str:
     if isinstance(given, NAMED):
         return str(given)
     if kind is torch._ops.OpOverload:
-        return str(given)
+        return name_of(given)
     if kind is complex:
         return f"{given.real.hex()}+{given.imag.hex()}j"
     raise NotStored(kind)
