@@ -62,6 +62,7 @@ class Describer:
         self.checks: list[Any] = []
         self.steps: list[list[Any]] = []
         self.scratch: int | None = None
+        self.seen = seen_inside(scheduled)
 
     def run(self) -> Data:
         for index, value in enumerate(self.scheduled.inputs):
@@ -70,8 +71,8 @@ class Describer:
         for result, changed in self.plan.written.items():
             self.registers[result] = self.registers[changed]
         for index, value in enumerate(self.scheduled.inputs):
-            if isinstance(value, Buffer):
-                self.checks.append([index, self.layout(value.dtype, value.shape, value.strides)])
+            if isinstance(value, (Buffer, Opaque)):
+                self.checks.append([index, self.expected(value)])
         for index, step in enumerate(self.scheduled.steps):
             self.allocate(index)
             if isinstance(step, Launch):
@@ -232,8 +233,22 @@ class Describer:
         wanted = [(place, result) for place, result in enumerate(call.results) if result is not None]
         return whole, [["item", place, whole, self.new(result), self.expected(result)] for place, result in wanted]
 
-    def expected(self, result: Any) -> Any:
-        return self.layout(result.dtype, result.shape, result.strides) if isinstance(result, Buffer) else None
+    def expected(self, value: Any) -> Any:
+        """The layout that something given must have: where only calls see it, it may be as it is. What torch foretells
+        of a call's results is not always so."""
+        if not isinstance(value, Buffer) or value not in self.seen:
+            return None
+        return self.layout(value.dtype, value.shape, value.strides)
+
+
+def seen_inside(scheduled: Scheduled) -> set[Buffer]:
+    """What kernels read, or views look at."""
+    found = {buffer for step in scheduled.steps if isinstance(step, Launch) for buffer in step.buffers}
+    given = [scheduled.outputs, *((step.args, step.kwargs) for step in scheduled.steps if isinstance(step, Call))]
+    for view in pytree.tree_leaves(given):
+        if isinstance(view, View) and not view.is_whole:
+            found.add(view.buffer)
+    return found
 
 
 def name_of(value: Any) -> str:

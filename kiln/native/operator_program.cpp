@@ -14,12 +14,22 @@ Program* cast(PyObject* object) { return reinterpret_cast<Program*>(object); }
 
 // ---- calling -------------------------------------------------------------------------------------------------------
 
+// Whether only the list holds a tensor: when it is emptied, nobody does but the program.
+bool is_given_away(PyObject* value) {
+  if (!THPVariable_CheckExact(value) || Py_REFCNT(value) != 1) return false;
+  const at::Tensor& tensor = THPVariable_Unpack(value);
+  return tensor.use_count() == 1 && tensor.layout() == at::kStrided && tensor.device().is_cpu() &&
+         !tensor.key_set().has(c10::DispatchKey::Python) && !tensor.requires_grad() && tensor.has_storage();
+}
+
 // Takes what the list holds. False where there is a tensor of a class of its own, which may want to see the calls.
 bool take_inputs(const Program& program, PyObject* list, Registers& registers) {
   for (size_t i = 0; i < program.input_count; ++i) {
     PyObject* value = PyList_GET_ITEM(list, i);
     if (is_tensor(value) && !THPVariable_CheckExact(value)) return false;
-    if (program.reads_input[i]) registers[i] = from_python(value);
+    if (!program.reads_input[i]) continue;
+    bool is_given = program.is_donor[i] && is_given_away(value);
+    registers[i] = is_given ? IValue(unknown_to_python(THPVariable_Unpack(value))) : from_python(value);
   }
   return true;
 }
@@ -70,6 +80,7 @@ void construct(Program* self) {
   self->input_count = self->register_count = 0;
   self->has_kernels = false;
   new (&self->reads_input) std::vector<bool>();
+  new (&self->is_donor) std::vector<bool>();
   new (&self->instructions) std::vector<Instruction>();
   new (&self->checks) std::vector<Check>();
   new (&self->exposed) std::vector<std::pair<int, int>>();
@@ -83,6 +94,7 @@ void dealloc(PyObject* object) {
   Program* self = cast(object);
   PyObject_GC_UnTrack(object);
   self->reads_input.~vector();
+  self->is_donor.~vector();
   self->instructions.~vector();
   self->checks.~vector();
   self->exposed.~vector();

@@ -57,7 +57,7 @@ struct Layout {
   Numbers sizes, strides;
 };
 
-enum class Elements : uint8_t { none, integers, tensors, optional_tensors };
+enum class Elements : uint8_t { none, integers, doubles, scalars, tensors, optional_tensors };
 
 // Where an argument comes from: a register, or parts of a sequence, or else it is constant.
 struct Argument {
@@ -135,9 +135,10 @@ struct Instruction {
   int64_t first, second;
 };
 
+// How an input must lie; without a layout it may be any tensor, but nothing that is more than its elements.
 struct Check {
   int input;
-  Layout layout;
+  std::optional<Layout> layout;
 };
 
 struct Program {
@@ -147,6 +148,7 @@ struct Program {
   size_t register_count;
   bool has_kernels;  // which no mode can see into
   std::vector<bool> reads_input;
+  std::vector<bool> is_donor;  // inputs whose memory is taken where nobody else holds it
   std::vector<Instruction> instructions;
   std::vector<Check> checks;
   std::vector<std::pair<int, int>> exposed;  // numbers that are in registers too
@@ -172,6 +174,8 @@ at::Tensor view_of(const at::Tensor& source, const Layout& layout, int64_t offse
 // Another tensor over the same memory, for when nobody needs the first any more.
 at::Tensor again(const at::Tensor& source, const Layout& layout, const Frame& frame);
 bool is_sole_owner(const at::Tensor& tensor);
+// The same, as a tensor that Python does not know.
+at::Tensor unknown_to_python(const at::Tensor& tensor);
 
 // ---- program_steps.cpp -----------------------------------------------------------------------------------------------
 

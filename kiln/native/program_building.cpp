@@ -26,6 +26,8 @@ Elements elements_of(const c10::TypePtr& type) {
   if (element->kind() == c10::TypeKind::IntType || element->kind() == c10::TypeKind::SymIntType) {
     return Elements::integers;
   }
+  if (element->kind() == c10::TypeKind::FloatType) return Elements::doubles;
+  if (element->kind() == c10::TypeKind::NumberType) return Elements::scalars;
   TORCH_CHECK_TYPE(element->kind() == c10::TypeKind::OptionalType &&
                        without_optional(element)->kind() == c10::TypeKind::TensorType,
                    "a sequence of unknown kind");
@@ -261,7 +263,7 @@ struct Builder {
   void add_check(PyObject* description) const {
     auto parts = parts_of(description);
     TORCH_CHECK_TYPE(parts.size() == 2, "a check is an input and a layout");
-    program.checks.push_back({input_of(parts[0]), layout(parts[1])});
+    program.checks.push_back({input_of(parts[0]), optional_layout(parts[1])});
   }
 
   void add_exposed(PyObject* description) const {
@@ -282,6 +284,7 @@ class LastUses {
   explicit LastUses(Program& program) : program_(program), used_(program.register_count) {}
 
   void mark_all() {
+    program_.is_donor.assign(program_.input_count, false);
     mark(program_.outputs);
     for (auto step = program_.steps.rbegin(); step != program_.steps.rend(); ++step) {
       std::visit([this](auto& kind) { mark_step(kind); }, *step);
@@ -329,6 +332,8 @@ class LastUses {
   void mark_step(AllocateStep& step) {
     TORCH_CHECK_VALUE(step.result >= 0 && used_[step.result], "memory that nobody reads");
     mark(step.donor);
+    int donor = step.donor.place;
+    if (donor >= 0 && donor < static_cast<int>(program_.input_count)) program_.is_donor[donor] = true;
   }
 
   void mark_step(ViewStep& step) {

@@ -23,14 +23,27 @@ bool has_tangent(const at::Tensor& tensor) {
   return meta && meta->fw_grad_;
 }
 
+using c10::DispatchKey;
+
+// Whether it is what it seems, and no more.
+bool is_itself(const at::Tensor& tensor) {
+  constexpr c10::DispatchKeySet strange({DispatchKey::Python, DispatchKey::FuncTorchBatched, DispatchKey::Functionalize,
+                                         DispatchKey::FuncTorchGradWrapper});
+  return !tensor.defined() || (!tensor.key_set().has_any(strange) && !has_tangent(tensor));
+}
+
 // Whether it is in plain memory, where nothing but its elements matters.
 bool is_plain(const at::Tensor& tensor) {
-  using c10::DispatchKey;
-  constexpr c10::DispatchKeySet strange({DispatchKey::Python, DispatchKey::FuncTorchBatched, DispatchKey::Conjugate,
-                                         DispatchKey::Negative, DispatchKey::ZeroTensor, DispatchKey::Functionalize,
-                                         DispatchKey::FuncTorchGradWrapper});
+  constexpr c10::DispatchKeySet lazy({DispatchKey::Conjugate, DispatchKey::Negative, DispatchKey::ZeroTensor});
   return tensor.defined() && tensor.layout() == at::kStrided && tensor.device().is_cpu() && tensor.has_storage() &&
-         !tensor.key_set().has_any(strange) && !has_tangent(tensor);
+         !tensor.key_set().has_any(lazy) && is_itself(tensor);
+}
+
+bool is_fine(const Check& check, const Frame& frame) {
+  const IValue& input = frame.registers[check.input];
+  if (!check.layout) return !input.isTensor() || is_itself(input.toTensor());
+  return input.isTensor() && is_plain(input.toTensor()) && input.toTensor().scalar_type() == check.layout->dtype &&
+         lies_so(input.toTensor(), *check.layout, frame);
 }
 
 // Rounds down, as Python does.
@@ -237,11 +250,8 @@ void run(const LaunchStep& step, Frame& frame) {
 bool begin(const Program& program, Frame& frame) {
   if (program.has_kernels && c10::impl::TorchDispatchModeTLS::any_modes_set()) return false;
   if (!compute_numbers(program, frame)) return false;
-  return std::all_of(program.checks.begin(), program.checks.end(), [&](const Check& check) {
-    const IValue& input = frame.registers[check.input];
-    return input.isTensor() && is_plain(input.toTensor()) && input.toTensor().scalar_type() == check.layout.dtype &&
-           lies_so(input.toTensor(), check.layout, frame);
-  });
+  return std::all_of(program.checks.begin(), program.checks.end(),
+                     [&](const Check& check) { return is_fine(check, frame); });
 }
 
 void run_steps(const Program& program, Frame& frame) {

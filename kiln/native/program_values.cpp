@@ -65,6 +65,14 @@ IValue read_sequence(const Argument& argument, Registers& registers) {
   if (argument.elements == Elements::integers) {
     return list_of<int64_t>(argument, registers, [](IValue value) { return value.toInt(); });
   }
+  if (argument.elements == Elements::doubles) {
+    return list_of<double>(argument, registers, [](IValue value) { return value.toScalar().toDouble(); });
+  }
+  if (argument.elements == Elements::scalars) {
+    c10::impl::GenericList list(c10::NumberType::get());
+    for (const Argument& part : argument.parts) list.push_back(read(part, registers));
+    return list;
+  }
   if (argument.elements == Elements::tensors) {
     return list_of<at::Tensor>(argument, registers, [](IValue value) { return std::move(value).toTensor(); });
   }
@@ -120,6 +128,13 @@ bool is_sole_owner(const at::Tensor& tensor) {
   return tensor.defined() && tensor.use_count() == 1 && tensor.has_storage() && tensor.storage().use_count() == 1 &&
          tensor.storage().resizable() && tensor.storage_offset() == 0 &&
          tensor.storage().data_ptr().get_deleter() == c10::GetCPUAllocator()->raw_deleter();
+}
+
+at::Tensor unknown_to_python(const at::Tensor& tensor) {
+  at::Tensor made = at::detail::make_tensor<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(tensor.storage()),
+                                                             tensor.key_set(), tensor.dtype());
+  made.unsafeGetTensorImpl()->set_sizes_and_strides(tensor.sizes(), tensor.strides(), tensor.storage_offset());
+  return made;
 }
 
 }  // namespace kiln
