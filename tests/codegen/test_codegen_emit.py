@@ -303,3 +303,47 @@ def test_several_kernels_in_one_module() -> None:
         )
         target = made.outputs[0].target.buffer
         torch.testing.assert_close(tensors[target], where.expected(made)[target])
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.uint8, torch.bool])
+@pytest.mark.parametrize(("n", "m"), [(64, 64), (37, 300), (300, 37), (5, 9), (17, 16), (600, 20)])
+def test_transposed_reads_and_writes(dtype: torch.dtype, n: int, m: int) -> None:
+    """In the middle of a larger space, from one layout into the other, in both ways at once."""
+    memory = Memory()
+    values = torch.randint(0, 2, (3, m + 1, n + 2)).to(dtype)
+    away = memory.load(values, ((m + 1) * (n + 2), 1, n + 2), 1)
+    plain = memory.load(torch.randint(0, 2, (3, n, m)).to(dtype))
+    both = op("maximum", away, plain)
+    here, there = (memory.add(torch.zeros(3 * n * m).to(dtype)) for _ in range(2))
+    outputs = (
+        Output(Access(here, (n * m, m, 1), 0), both, False),
+        Output(Access(there, (n * m, 1, n), 0), op("minimum", away, plain), False),
+    )
+    memory.check(Kernel("turned", (Loop(3), Loop(n), Loop(m)), (), outputs, 2), threads=2)
+
+
+def test_transposed_reads_of_sizes_that_vary() -> None:
+    n, m = sympy.symbols("n m", integer=True, positive=True)
+    for height, width in ((3, 2), (40, 300), (257, 16)):
+        memory = Memory()
+        away = memory.load(torch.randn(width, height), (1, n))
+        target = memory.add(torch.zeros(height, width))
+        output = Output(Access(target, (m, 1), 0), op("neg", away), False)
+        memory.check(Kernel("turned", (Loop(n), Loop(m)), (), (output,), 1), {n: height, m: width}, threads=2)
+
+
+@pytest.mark.parametrize("count", [3, 100, 20000])
+def test_dear_values_are_kept_for_later_phases(count: int) -> None:
+    """A softmax, whose exponentials are needed twice, with rows on the stack and beyond."""
+    memory = Memory()
+    values = memory.load(torch.randn(7, count) * 3)
+    raised = op("exp", op("sub", values, reduced(0, torch.float32)))
+    target = memory.add(torch.zeros(7, count))
+    kernel = Kernel(
+        "softmax",
+        (Loop(7), Loop(count, True)),
+        (Reduction(0, "max", values, torch.float32), Reduction(1, "sum", raised, torch.float32)),
+        (Output(Access(target, (count, 1), 0), op("div", raised, reduced(1, torch.float32)), True),),
+        1,
+    )
+    memory.check(kernel)

@@ -17,6 +17,7 @@ from kiln.lower.kernel import Kernel
 from . import host
 from .emit_nest import Nest, Plan, ceil_div, smaller
 from .emit_phases import DEAR_OPERATIONS, phases_of, with_kept_values
+from .emit_tiles import tile_of
 from .emit_types import HALVES
 from .emit_values import Index, Shape, Values, times
 from .lines import Lines, Names
@@ -143,7 +144,7 @@ def total_units(plan: Plan, values: Values, lines: Lines) -> Index:
     if any(not loop.is_reduced and isinstance(loop.size, int) and loop.size == 0 for loop in kernel.loops):
         return 0
     for loop in () if plan.is_by_columns else plan.outer:
-        total = times(lines, total, values.size(kernel.loops[loop].size))
+        total = times(lines, total, plan.rounds(loop, values, lines))
     if plan.last is not None:
         total = times(lines, total, ceil_div(lines, values.size(kernel.loops[plan.last].size), plan.unit))
     return total
@@ -196,8 +197,15 @@ def plan_of(kernel: Kernel) -> Plan:
     shape = Shape(kernel, depths, vector, lanes)
     copies = copies_of(kernel, vector, lanes)
     last = kept[-1] if kept else None
+    tiled = tile_of(kernel, shape, closing, vector_bytes()) if not phases and not reduced else None
+    if tiled is not None:
+        tile, closing = tiled
+        assert vector is not None
+        outer = (*(loop for loop in kept[:-1] if loop != tile.across), tile.across)
+        shape = Shape(kernel, dict.fromkeys(outer, 1) | {tile.across: 2, vector: 3}, vector, lanes)
+        return Plan(shape, outer, vector, (), 1, (), closing, tile)
     by_columns = is_ordered(kernel) and vector is not None and last == vector
-    return Plan(shape, tuple(kept[:-1]), last, tuple(reduced), copies, phases, closing, by_columns)
+    return Plan(shape, tuple(kept[:-1]), last, tuple(reduced), copies, phases, closing, None, by_columns)
 
 
 def can_be_vector(kernel: Kernel) -> bool:

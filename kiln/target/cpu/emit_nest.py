@@ -15,6 +15,7 @@ from kiln.lower.kernel import Kernel, Output, Reduction
 
 from . import emit_reductions
 from .emit_phases import Phase
+from .emit_tiles import WIDTH, Tile, write_tile
 from .emit_values import Index, Level, Shape, Values, plus, times
 from .lines import Lines
 
@@ -35,12 +36,21 @@ class Plan:
     copies: int
     phases: tuple[Phase, ...]
     closing: Phase  # the outputs after the last phase
+    tile: Tile | None = None
     is_by_columns: bool = False  # threads share the last kept loop alone: the others have an order to keep
 
     @property
     def unit(self) -> int:
         """How many positions of the last kept loop are one unit of work."""
+        if self.tile is not None:
+            return WIDTH
         return self.copies * self.shape.lanes if self.last is not None and self.last == self.shape.vector else 1
+
+    def rounds(self, loop: int, values: Values, lines: Lines) -> Index:
+        """How far an outer loop counts."""
+        size = values.size(self.shape.kernel.loops[loop].size)
+        is_tiled = self.tile is not None and loop == self.tile.across
+        return ceil_div(lines, size, self.tile.height) if is_tiled else size  # type: ignore[union-attr]
 
 
 class Nest:
@@ -80,7 +90,7 @@ class Nest:
     def outer_loop(self, start: Index, end: Index, size: Index, units: Index) -> None:
         """All kept loops but the last, as one that counts up their positions."""
         values, entry, outer = self.values, self.values.entry, self.plan.outer
-        sizes = [values.size(self.kernel.loops[loop].size) for loop in outer]
+        sizes = [self.plan.rounds(loop, values, entry) for loop in outer]
         first: list[Index]
         first, begins = split_position(entry, 0 if self.plan.is_by_columns else start, [*sizes, units])
         names = [f"%{entry.fresh('at')}" for _ in outer]
@@ -131,6 +141,14 @@ class Nest:
         plan = self.plan
         loop = plan.last
         assert loop is not None
+        if plan.tile is not None:
+
+            def tile(lines: Lines, counter: Index, carried: list[str]) -> list[str]:
+                write_tile(self, lines, counter, smaller, write_loop)
+                return []
+
+            write_loop(level.lines, begin, finish, 1, [], tile, known_nonempty=True)
+            return
         if loop != self.shape.vector:
 
             def body(lines: Lines, counter: Index, carried: list[str]) -> list[str]:

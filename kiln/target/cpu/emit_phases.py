@@ -49,7 +49,7 @@ def phases_of(kernel: Kernel) -> tuple[tuple[Phase, ...], Phase]:
         reductions.setdefault(kernel.phase(reduction.value), []).append(reduction)
     closing = []
     for output in kernel.outputs:
-        if output.is_inner:
+        if output.is_inner and kernel.reduced:
             outputs.setdefault(kernel.phase(output.value, *output.target.parts), []).append(output)
         else:
             closing.append(output)
