@@ -96,10 +96,20 @@ class Run(Reference):
     def __init__(self, checked: Checked, inputs: list[Any]) -> None:
         super().__init__(checked.scheduled, inputs)
         self.checked = checked
+        for place in checked.scheduled.inputs:
+            if isinstance(place, Buffer):
+                self.memory[place] = self.laid_out(place, self.memory[place])
         interpreter = torch.fx.Interpreter(checked.module, garbage_collect_values=False)
         interpreter.run(*inputs, enable_io_processing=False)
         self.eager: dict[torch.fx.Node, Any] = interpreter.env
         self.wide: dict[torch.fx.Node, Any] | None = None  # the same in float64, where it is asked for
+
+    def laid_out(self, place: Buffer, given: torch.Tensor) -> torch.Tensor:
+        """An input as the kernels expect it, which is not always how it comes."""
+        strides = self.numbers(place.strides)
+        if all(size < 2 or one == other for size, one, other in zip(given.shape, given.stride(), strides, strict=True)):
+            return given
+        return torch.empty_strided(given.shape, strides, dtype=given.dtype).copy_(given)
 
     def call(self, call: Call) -> None:
         """Eager has made this call already, unless it is the program's own."""

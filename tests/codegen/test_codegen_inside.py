@@ -142,6 +142,29 @@ def test_checked_sizes_that_vary():
         assert same(checked(X[:count], W), program(X[:count], W))
 
 
+def attention(x, w):
+    query, key, value = (part.unflatten(1, (2, 8)).transpose(0, 1) for part in (x @ w).split(16, 1))
+    return torch.nn.functional.scaled_dot_product_attention(query, key, value).sum()
+
+
+def test_checked_inputs_that_lie_otherwise():
+    """What is saved for backward is saved without the memory around it."""
+    given = [X.clone().requires_grad_(), W.repeat(1, 3).requires_grad_()]
+    kiln.compile(attention, backend="kiln", options={"check": True})(*given).backward()
+    found = [one.grad.clone() for one in given]
+    for one in given:
+        one.grad = None
+    attention(*given).backward()
+    assert same(found, [one.grad for one in given])
+
+
+def test_checked_calls_whose_fakes_are_wrong():
+    """The workspace of an LSTM has no size before it runs."""
+    lstm = torch.nn.LSTM(48, 8)
+    checked = kiln.compile(lstm, backend="kiln", options={"check": True})
+    assert same(checked(X)[0], lstm(X)[0])
+
+
 def off_by_a_little(name):
     right = vector_math.SHORT[name]
     return lambda vector, x: vector.mul(right(vector, x), 1.01)
