@@ -71,7 +71,7 @@ def assemble(
         [found.argument(output) for output in data["outputs"]],
         WritesInputs(otherwise, data["written"]) if data["written"] else otherwise,
         [tuple(instruction) for instruction in data["instructions"]],
-        [(index, layout(check)) for index, check in data["checks"]],
+        [(index, check and layout(check)) for index, check in data["checks"]],
         [tuple(pair) for pair in data["exposed"]],
     )
     program.code = keep
