@@ -9,11 +9,11 @@ import torch
 
 from .. import views
 from ..build import cast, full, of_size, pointwise, positions, where
-from ..ir import Access, Size, Write
-from ..lowering import Lowering, is_dense, sizes_of, whole
+from ..ir import Size
+from ..lowering import Lowering
 from ..registry import lowers
 from ..views import Tensor, is_one
-from .places import along, axis, is_empty, lookup, number_of_elements, shape_of, within
+from .places import along, axis, is_empty, joined, lookup, number_of_elements, shape_of, within
 
 aten = torch.ops.aten
 Node = torch.fx.Node
@@ -21,23 +21,12 @@ Node = torch.fx.Node
 
 @lowers(aten.cat.default)
 def cat(lowering: Lowering, node: Node, tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
-    """Each piece is computed where it belongs in the result."""
     value = node.meta["val"]
-    shape = sizes_of(value.shape)
     # An empty vector goes with everything, for what was once allowed.
     pieces = [cast(piece, value.dtype) for piece in tensors if not is_empty(piece.shape)]
     if not pieces:
-        return full(shape, 0, value.dtype)
-    if len(pieces) == 1:
-        return pieces[0]
-    dim = axis(dim, len(shape))
-    buffer = lowering.new_buffer(value.dtype, shape, sizes_of(value.stride()) if is_dense(value) else None)
-    start: Size = 0
-    for piece in pieces:
-        place = Access(buffer, buffer.strides, start * buffer.strides[dim])
-        lowering.write(Write(place, piece.shape, piece.expr))
-        start = start + piece.shape[dim]
-    return whole(buffer)
+        return full(shape_of(node), 0, value.dtype)
+    return joined(lowering, value, pieces, axis(dim, value.dim()))
 
 
 @lowers(aten.stack.default)
@@ -76,18 +65,17 @@ def roll(lowering: Lowering, node: Node, tensor: Tensor, shifts: Sequence[Any], 
 
 
 def roll_axis(lowering: Lowering, tensor: Tensor, dim: int, shift: Size) -> Tensor:
-    """Along the innermost axis two loads, both contiguous, are better; along others one load from where it is."""
+    """Along the innermost axis two pieces change places; along others each row is looked up where it is."""
     size = tensor.shape[dim]
     shift = shift % size
     if isinstance(shift, int) and shift == 0:
         return tensor
+    if dim == tensor.rank - 1:
+        end, start = views.slice_(tensor, dim, size - shift, shift), views.slice_(tensor, dim, 0, size - shift)
+        return joined(lowering, None, [end, start], dim)
     wrapped = within(tensor.shape, dim, 0, shift)
     assert wrapped is not None
-    if dim < tensor.rank - 1:
-        here = positions(tensor.shape, dim, -shift)
-        rows = along(tensor.rank)
-        rows[dim] = where(wrapped, pointwise("add", here, of_size(size)), here)
-        return lookup(lowering, tensor, tensor.shape, rows)
-    zeros = [0] * tensor.rank
-    ends = [views.shift(tensor, tensor.shape, zeros[:dim] + [by]) for by in (shift - size, shift)]
-    return where(wrapped, views.masked(ends[0], wrapped), views.masked(ends[1], pointwise("not", wrapped)))
+    here = positions(tensor.shape, dim, -shift)
+    rows = along(tensor.rank)
+    rows[dim] = where(wrapped, pointwise("add", here, of_size(size)), here)
+    return lookup(lowering, tensor, tensor.shape, rows)

@@ -13,7 +13,7 @@ from ..ir import Size
 from ..lowering import Lowering
 from ..registry import NotLowered, lowers
 from ..views import Tensor
-from .places import all_of, along, axis, is_empty, lookup, overwrite, shape_of, within
+from .places import all_of, along, axis, is_empty, joined, lookup, overwrite, shape_of, within
 from .shapes import diagonal_rows, from_front, slice_start
 
 aten = torch.ops.aten
@@ -75,13 +75,32 @@ def border_rows(shape: Sequence[Size], sizes: Sequence[Size], pads: Sequence[Siz
     return rows
 
 
+def border_pieces(tensor: Tensor, before: Size, after: Size, replicates: bool) -> list[Tensor]:
+    """Along the innermost axis the borders are views: constant, or run through backwards."""
+    dim = tensor.rank - 1
+    size = tensor.shape[dim]
+
+    def border(width: Size, start: Size) -> Tensor:
+        rows = along(tensor.rank)
+        rows[dim] = ({} if replicates else {dim: -1}, start)
+        return views.affine(tensor, [*tensor.shape[:-1], width], rows)
+
+    pieces = [border(before, 0 if replicates else before), tensor, border(after, size - (1 if replicates else 2))]
+    return [piece for piece in pieces if not is_empty(piece.shape)]
+
+
 def lower_border(forward: Any, backward: Any, replicates: bool) -> None:
     @lowers(forward)
     def pad_border(lowering: Lowering, node: Node, tensor: Tensor, pads: Sequence[Size]) -> Tensor:
         shape = shape_of(node)
         if is_empty(shape):
             return full(shape, 0, tensor.dtype)
-        return lookup(lowering, tensor, shape, border_rows(shape, tensor.shape, pads, replicates))
+        if any(isinstance(width, int) and width < 0 for width in pads):
+            return lookup(lowering, tensor, shape, border_rows(shape, tensor.shape, pads, replicates))
+        outer = [*shape[:-1], tensor.shape[-1]]
+        rows = border_rows(outer, tensor.shape, [0, 0, *pads[2:]], replicates)
+        padded = lookup(lowering, tensor, outer, rows)
+        return joined(lowering, node.meta["val"], border_pieces(padded, *pads[:2], replicates), len(shape) - 1)
 
     @lowers(backward)
     def pad_border_backward(

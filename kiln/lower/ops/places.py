@@ -10,7 +10,7 @@ import torch
 from .. import views
 from ..build import of_size, pointwise, positions
 from ..ir import Access, Size, Write
-from ..lowering import CHEAP_LOADS, CHEAP_OPERATIONS, Lowering, sizes_of, weight
+from ..lowering import CHEAP_LOADS, CHEAP_OPERATIONS, Lowering, is_dense, sizes_of, weight, whole
 from ..views import Row, Tensor
 
 
@@ -67,9 +67,26 @@ def lookup(lowering: Lowering, source: Tensor, shape: Sequence[Size], rows: Sequ
     return views.indexed(source, shape, rows)
 
 
+def joined(lowering: Lowering, like: torch.Tensor | None, pieces: Sequence[Tensor], dim: int) -> Tensor:
+    """Pieces one after another along an axis, each computed where it belongs in memory."""
+    if len(pieces) == 1:
+        return pieces[0]
+    shape = list(pieces[0].shape)
+    for piece in pieces[1:]:
+        shape[dim] = shape[dim] + piece.shape[dim]
+    strides = sizes_of(like.stride()) if like is not None and is_dense(like) else None
+    buffer = lowering.new_buffer(pieces[0].dtype, shape, strides)
+    start: Size = 0
+    for piece in pieces:
+        place = Access(buffer, buffer.strides, start * buffer.strides[dim])
+        lowering.write(Write(place, piece.shape, piece.expr))
+        start = start + piece.shape[dim]
+    return whole(buffer)
+
+
 def overwrite(
     lowering: Lowering,
-    whole: Tensor,
+    made: Tensor,
     rows: Sequence[Row | Tensor],
     value: Tensor,
     accumulate: str | None = None,
@@ -77,7 +94,7 @@ def overwrite(
 ) -> None:
     """Write a value over its own space (where the mask is true) into a buffer that was just made, at the places that
     the rows say."""
-    there = views.indexed(whole, value.shape, rows)
+    there = views.indexed(made, value.shape, rows)
     access: Access = there.expr.payload
     if mask is not None:
         access = Access(access.buffer, access.strides, access.offset, access.indirect, mask.expr)

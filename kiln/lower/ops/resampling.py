@@ -7,6 +7,7 @@ sizes at hand, the operator is ATen's.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -125,15 +126,39 @@ def linear(
     if tensor.dtype not in TYPES or is_empty(shape):
         raise NotLowered("nothing, or a type in which ATen rounds in its own way")
     source = lowering.in_memory(tensor)
-    choices: list[list[Any]] = [along(tensor.rank)]
-    weights: list[list[Tensor]] = []
+    mixtures = []
     for dim, scale in enumerate(scales, tensor.rank - len(scales)):
-        before, after = numbers((tensor.shape[dim], shape[dim]))
-        place = source_place(cast(positions(shape, dim), tensor.dtype), before, after, scale, align_corners)
+        numbers((tensor.shape[dim], shape[dim]))
+        mixtures.append(Mixture(dim, scale, align_corners))
+    if node.meta["val"].stride()[-1] == 1:  # rows are mixed once, in memory, and not for each row of the result
+        source = lowering.put(mixed(lowering, source, shape, [mixtures.pop()]))
+    return mixed(lowering, source, shape, mixtures)
+
+
+@dataclass
+class Mixture:
+    """Along which axis neighbours are mixed, and how."""
+
+    dim: int
+    scale: float | None
+    align_corners: bool
+
+
+def mixed(lowering: Lowering, source: Tensor, sizes: Sequence[Size], mixtures: Sequence[Mixture]) -> Tensor:
+    """The source with some axes brought to the sizes of the result."""
+    dims = [mixture.dim for mixture in mixtures]
+    shape = [sizes[dim] if dim in dims else size for dim, size in enumerate(source.shape)]
+    choices: list[list[Any]] = [along(source.rank)]
+    weights: list[list[Tensor]] = []
+    for mixture in mixtures:
+        dim, dtype = mixture.dim, source.dtype
+        before, after = numbers((source.shape[dim], shape[dim]))
+        here = cast(positions(shape, dim), dtype)
+        place = source_place(here, before, after, mixture.scale, mixture.align_corners)
         low = pointwise("minimum", cast(place, INT), of_size(before - 1))
         high = pointwise("minimum", pointwise("add", low, scalar(1, INT)), of_size(before - 1))
-        share = pointwise("sub", place, cast(low, tensor.dtype))
-        weights.append([pointwise("sub", scalar(1.0, tensor.dtype), share), share])
+        share = pointwise("sub", place, cast(low, dtype))
+        weights.append([pointwise("sub", scalar(1.0, dtype), share), share])
         choices = [[*rows[:dim], index, *rows[dim + 1 :]] for rows in choices for index in (low, high)]
     values = [lookup(lowering, source, shape, rows) for rows in choices]
     for low_share, high_share in reversed(weights):
