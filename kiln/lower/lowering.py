@@ -121,7 +121,7 @@ class Lowering:
             like, owner = value.meta["val"], storage_of(value)
             if found.access is not None and not self.belongs(found.access.buffer, owner):
                 found = self.put(found, like)  # the graph made it new
-            view = self.view(found, like, exact=is_view_node(value))
+            view = self.view(found, like, exact=is_view_node(value) or has_only_holes(like))
             self.owners[view.buffer] = owner
             self.values[value] = Tensor(found.shape, ir.load(view.as_access()))  # what is given twice is one tensor
             return view
@@ -467,6 +467,19 @@ def is_dense(value: torch.Tensor) -> bool:
         if not same(strides[dim], expected):
             return False
         expected = expected * sizes[dim]
+    return True
+
+
+def has_only_holes(value: torch.Tensor) -> bool:
+    """Whether its elements are known to lie apart, perhaps with room between them."""
+    sizes, strides = sizes_of(value.shape), sizes_of(value.stride())
+    if not all(isinstance(number, int) for number in (*sizes, *strides)):
+        return False
+    reached = 0
+    for stride, size in sorted((stride, size) for stride, size in zip(strides, sizes, strict=True) if size != 1):
+        if stride <= reached:
+            return False
+        reached += (size - 1) * stride
     return True
 
 
