@@ -13,11 +13,12 @@ from typing import Any
 import torch
 import torch.fx
 
-from .. import views
+from .. import ir, views
 from ..build import cast, of_size, pointwise
-from ..ir import Size
+from ..ir import Expr, Size
 from ..lowering import Lowering
 from ..registry import NotLowered
+from ..schedule import depends
 from ..views import Tensor, is_one
 
 LOW = (torch.float16, torch.bfloat16)
@@ -70,7 +71,42 @@ def reduce(lowering: Lowering, tensor: Tensor, kind: str, axes: Sequence[int], k
 
 
 def total(lowering: Lowering, tensor: Tensor, axes: Sequence[int], keepdim: bool = False) -> Tensor:
+    row = sum_of_one(tensor, axes[0]) if len(axes) == 1 and tensor.rank else None
+    if row is not None:
+        return row if keepdim else views.squeeze(row, axes)
     return reduce(lowering, tensor, "sum", axes, keepdim)
+
+
+def sum_of_one(tensor: Tensor, axis: int) -> Tensor | None:
+    """The sum along an axis of what is zero but in one place there, ``where(position == place and …, value, 0)``: no
+    loop is needed. The gradient of a loss by class is such a thing. None for all else; axes of size 1 stay."""
+    expr = tensor.expr
+    if expr.kind != "where" or expr.args[2].kind != "const" or expr.args[2].payload != 0:
+        return None
+    conditions = conjuncts(expr.args[0])
+    found = [part for part in conditions if is_at_one_place(part, axis)]
+    rest = [part for part in conditions if part not in found]
+    if len(found) != 1 or any(depends(part, axis) for part in (*rest, found[0].args[1], expr.args[1])):
+        return None
+    place = found[0].args[1]
+    is_there = ir.op("ge", place, ir.constant(0, place.dtype))
+    for part in (ir.op("lt", place, ir.size_value(tensor.shape[axis])), *rest):
+        is_there = ir.op("and", is_there, part)
+    row = Tensor(tensor.shape, ir.op("where", is_there, expr.args[1], expr.args[2]))
+    return views.slice_(row, axis, 0, 1)
+
+
+def conjuncts(expr: Expr) -> list[Expr]:
+    """The truth values that are all true where an expression is."""
+    return [part for arg in expr.args for part in conjuncts(arg)] if expr.kind == "and" else [expr]
+
+
+def is_at_one_place(expr: Expr, axis: int) -> bool:
+    """Whether it compares the position along an axis with something."""
+    if expr.kind != "eq" or expr.args[0].kind != "iota":
+        return False
+    strides, offset = expr.args[0].payload
+    return offset == 0 and all(stride == (1 if at == axis else 0) for at, stride in enumerate(strides))
 
 
 def average(lowering: Lowering, tensor: Tensor, axes: Sequence[int], keepdim: bool = False) -> Tensor:
