@@ -19,6 +19,7 @@ from .fusion import Group, Member, fuse
 from .ir import Access, Buffer, Expr, Size, Strides, Write
 from .kernel import Kernel, Loop, Output, Reduction
 from .lowering import Lowered, contiguous, hint
+from .order import as_late_as_useful
 from .splitting import split_reductions
 from .views import Tensor, affine, matched, same
 
@@ -62,7 +63,7 @@ def schedule(lowered: Lowered) -> Scheduled:
         kernel, sizes = for_any_length(KernelMaker(group, users).make(f"kernel{len(known)}"))
         same_kernel = known.setdefault(signature(kernel), kernel)
         steps.append(Launch(same_kernel, kernel.buffers, sizes, kernel.nodes))
-    return Scheduled(lowered.inputs, steps, lowered.outputs, lowered.called)
+    return Scheduled(lowered.inputs, as_late_as_useful(steps, lowered.outputs), lowered.outputs, lowered.called)
 
 
 def is_empty(item: Write | Call) -> bool:
