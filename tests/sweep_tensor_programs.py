@@ -211,13 +211,18 @@ def differs(program: Program, dynamic: bool | None) -> str | None:
     for number, (one, plain, right) in enumerate(zip(found, eager, exact, strict=True)):
         if one.dtype is not plain.dtype or one.shape != plain.shape:
             return f"result {number}: {one.dtype} {one.shape}, eager {plain.dtype} {plain.shape}"
-        if number < len(program.results) and one.stride() != plain.stride():
+        if number < len(program.results) and strides_of(one) != strides_of(plain):
             return f"result {number}: strides {one.stride()}, eager {plain.stride()}"
         error, eagers = (one - right).abs().max().item(), (plain - right).abs().max().item()
         scale = right.abs().max().item() + 1
         if not error <= 4 * eagers + 1e-4 * scale:
             return f"result {number}: off by {error}, eager by {eagers}"
     return None
+
+
+def strides_of(x: torch.Tensor) -> list[int]:
+    """Those that matter; torch's own rules for axes of one element differ between fake and real tensors."""
+    return [stride for size, stride in zip(x.shape, x.stride(), strict=True) if size > 1]
 
 
 def main() -> int:

@@ -356,9 +356,10 @@ class Values:
     def load(self, access: Access, copy: int, lines: Lines, lanes: int) -> str:
         dtype = access.buffer.dtype
         place = self.place(access, copy, lines, lanes)
-        return from_memory(lines, self.load_at(place, dtype, lines, lanes), dtype, lanes)
+        beyond = "zeroinitializer" if access.mask is not None else beyond_the_end(dtype)
+        return from_memory(lines, self.load_at(place, dtype, lines, lanes, beyond), dtype, lanes)
 
-    def load_at(self, place: Place, dtype: torch.dtype, lines: Lines, lanes: int) -> str:
+    def load_at(self, place: Place, dtype: torch.dtype, lines: Lines, lanes: int, beyond: str) -> str:
         element, size = MEMORY[dtype], dtype.itemsize
         kind = spelled(element, lanes)
         if lanes == 1:
@@ -372,12 +373,12 @@ class Values:
         mask_kind, suffix = spelled("i1", lanes), suffix_of(element, lanes)
         if place.is_contiguous and is_first_lane(place.mask):
             one = lines.new(f"load {element}, ptr {place.pointer}, align {size}")
-            return lines.new(f"insertelement {kind} zeroinitializer, {element} {one}, i64 0")
+            return lines.new(f"insertelement {kind} {beyond}, {element} {one}, i64 0")
         if place.is_contiguous:
             lines.declare(f"declare {kind} @llvm.masked.load.{suffix}.p0(ptr, {mask_kind}, {kind})")
             return lines.new(
                 f"call {kind} @llvm.masked.load.{suffix}.p0(ptr align {size} {place.pointer}, "
-                f"{mask_kind} {place.mask}, {kind} zeroinitializer)"
+                f"{mask_kind} {place.mask}, {kind} {beyond})"
             )
         pointers = self.lane_pointers(place, element, lines)
         mask = place.mask or "splat (i1 true)"
@@ -385,7 +386,7 @@ class Values:
         lines.declare(f"declare {kind} @llvm.masked.gather.{suffix}.v{lanes}p0({wide}, {mask_kind}, {kind})")
         return lines.new(
             f"call {kind} @llvm.masked.gather.{suffix}.v{lanes}p0({wide} align {size} {pointers}, "
-            f"{mask_kind} {mask}, {kind} zeroinitializer)"
+            f"{mask_kind} {mask}, {kind} {beyond})"
         )
 
     def lane_pointers(self, place: Place, element: str, lines: Lines) -> str:
@@ -410,7 +411,7 @@ class Values:
 
     def combined(self, output: Output, place: Place, value: str, lines: Lines, lanes: int) -> str:
         dtype = output.target.buffer.dtype
-        there = from_memory(lines, self.load_at(place, dtype, lines, lanes), dtype, lanes)
+        there = from_memory(lines, self.load_at(place, dtype, lines, lanes, beyond_the_end(dtype)), dtype, lanes)
         how = {"max": "maximum", "min": "minimum"}.get(output.accumulate, output.accumulate)  # type: ignore[arg-type]
         return operate(lines, how, [there, value], dtype, dtype, lanes)  # type: ignore[arg-type]
 
@@ -452,6 +453,13 @@ class Values:
             f"call void @llvm.masked.scatter.{suffix}.v{lanes}p0({kind} {value}, {wide} align {size} {pointers}, "
             f"{mask_kind} {mask})"
         )
+
+
+def beyond_the_end(dtype: torch.dtype) -> str:
+    """What a vector's lanes have where there is no more memory: ones. LLVM takes 0/0 in lanes that it knows to be zero
+    for 0, and forgets that they are masked."""
+    one = {torch.bfloat16: "16256", torch.float16: "0xH3C00"}.get(dtype, "1.0" if dtype.is_floating_point else "1")
+    return f"splat ({MEMORY[dtype]} {one})"
 
 
 def is_first_lane(mask: str | None) -> bool:
