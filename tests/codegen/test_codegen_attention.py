@@ -10,7 +10,7 @@ SHAPES = {
     "square": (2, 3, 16, 16, 8),
     "few rows": (1, 2, 5, 20, 16),
     "one": (1, 1, 1, 1, 4),
-    "long": (1, 2, 130, 70, 32),
+    "long": (1, 2, 130, 70, 48),
 }
 MASKS = {
     "none": lambda rows, columns: {},
