@@ -17,7 +17,7 @@ from kiln.lower.ir import Access, Buffer, Expr, Size
 from kiln.lower.kernel import Kernel, Output
 
 from .emit_operations import operate
-from .emit_types import MEMORY, REGISTERS, from_memory, register_constant, to_memory
+from .emit_types import MEMORY, REGISTERS, backwards, from_memory, is_first_lane, register_constant, to_memory
 from .lines import Lines, spelled, suffix_of
 
 COMPARISONS = {"eq": "eq", "ne": "ne", "lt": "slt", "le": "sle", "gt": "sgt", "ge": "sge"}
@@ -41,6 +41,7 @@ class Place:
     is_contiguous: bool = True
     offsets: str | None = None  # a vector of i64, in elements, where it is not contiguous
     mask: str | None = None
+    is_reversed: bool = False  # the lanes lie one after another, the first one last
 
 
 @dataclass(frozen=True)
@@ -341,6 +342,9 @@ class Values:
         mask = self.both(lines, self.mask, None if access.mask is None else self.get(access.mask, copy, lanes))
         if not wide and isinstance(stride, int) and stride == 1:
             return Place(pointer, lines, mask=mask)
+        if not wide and mask is None and isinstance(stride, int) and stride == -1:
+            last = lines.new(f"getelementptr {element}, ptr {pointer}, i64 {1 - lanes}")
+            return Place(last, lines, is_reversed=True)
         if not is_zero(stride) or not wide:
             wide.append(self.lane_offsets(stride))
         offsets = wide[0]
@@ -369,7 +373,8 @@ class Values:
                 pointer = lines.new(f"select i1 {place.mask}, ptr {pointer}, ptr @kiln.zeros")
             return lines.new(f"load {kind}, ptr {pointer}, align {size}")
         if place.is_contiguous and place.mask is None:
-            return lines.new(f"load {kind}, ptr {place.pointer}, align {size}")
+            found = lines.new(f"load {kind}, ptr {place.pointer}, align {size}")
+            return backwards(lines, found, kind, lanes) if place.is_reversed else found
         mask_kind, suffix = spelled("i1", lanes), suffix_of(element, lanes)
         if place.is_contiguous and is_first_lane(place.mask):
             one = lines.new(f"load {element}, ptr {place.pointer}, align {size}")
@@ -432,6 +437,7 @@ class Values:
         element, size = MEMORY[dtype], dtype.itemsize
         kind = spelled(element, lanes)
         if lanes == 1 or (place.is_contiguous and place.mask is None):
+            value = backwards(lines, value, kind, lanes) if place.is_reversed else value
             lines.add(f"store {kind} {value}, ptr {place.pointer}, align {size}")
             return
         mask_kind, suffix = spelled("i1", lanes), suffix_of(element, lanes)
@@ -460,12 +466,6 @@ def beyond_the_end(dtype: torch.dtype) -> str:
     for 0, and forgets that they are masked."""
     one = {torch.bfloat16: "16256", torch.float16: "0xH3C00"}.get(dtype, "1.0" if dtype.is_floating_point else "1")
     return f"splat ({MEMORY[dtype]} {one})"
-
-
-def is_first_lane(mask: str | None) -> bool:
-    """Whether a mask is constant, with one lane. LLVM 22 makes a scalar store of such a masked one, and where the value
-    was truncated it stores the wide one: beyond the end of memory."""
-    return mask is not None and mask.startswith("<i1 true") and mask.count("true") == 1
 
 
 # ---- numbers of type i64 ---------------------------------------------------------------------------------------------
