@@ -70,6 +70,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def show_cache() -> int:
+    from kiln.config import config
     from kiln.target import cache
 
     print(f"place:   {cache.place()}")
@@ -79,7 +80,7 @@ def show_cache() -> int:
         print(f"not used: {error}")
         return 1
     print(f"entries: {len(found)}")
-    print(f"size:    {megabytes(found)} of at most {cache.config.cache_limit} MB")
+    print(f"size:    {megabytes(found)} of at most {config.cache_limit} MB")
     if found:
         print(f"used:    {ago(found[0].used)} last, {ago(found[-1].used)} the one that goes first")
     return 0

@@ -38,7 +38,7 @@ class Shapes:
     def __init__(self, code: types.CodeType) -> None:
         self.key = cache.key_of(FORMAT, code.co_filename, code.co_qualname, code.co_code, repr(code.co_names))
         self.known = load(cache.read(self.key))
-        self.asked: dict[tuple, None] = {}
+        self.asked: dict[tuple[Any, ...], None] = {}
         quick.heard.keys = self.asked
 
     def keep(self) -> None:
@@ -55,7 +55,7 @@ class Shapes:
         quick.heard.keys = None
 
 
-def load(parts: dict[str, bytes] | None) -> dict[tuple, Answer]:
+def load(parts: dict[str, bytes] | None) -> dict[tuple[Any, ...], Answer]:
     """The answers of an entry, from now on known."""
     if parts is None:
         return {}
@@ -67,7 +67,7 @@ def load(parts: dict[str, bytes] | None) -> dict[tuple, Answer]:
     return found
 
 
-def dump(answers: dict[tuple, Answer | None]) -> bytes:
+def dump(answers: dict[tuple[Any, ...], Answer | None]) -> bytes:
     pairs = []
     for question, answer in answers.items():
         if answer is not None:
@@ -76,7 +76,7 @@ def dump(answers: dict[tuple, Answer | None]) -> bytes:
     return json.dumps(pairs, separators=(",", ":")).encode()
 
 
-def decode_pair(pair: list[Any]) -> tuple[tuple, Answer]:
+def decode_pair(pair: list[Any]) -> tuple[tuple[Any, ...], Answer]:
     question, (container, *parts) = pair
     return decode(question), Answer(decode(container), tuple([decode_made(part) for part in parts]))
 
@@ -126,7 +126,8 @@ def constant(name: str) -> Any:
 
 
 def operator(namespace: str, name: str, overload: str) -> torch._ops.OpOverload:
-    return getattr(getattr(getattr(torch.ops, namespace), name), overload)
+    found: torch._ops.OpOverload = getattr(getattr(getattr(torch.ops, namespace), name), overload)
+    return found
 
 
 DECODERS: dict[str, Callable[..., Any]] = {

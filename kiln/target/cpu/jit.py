@@ -14,7 +14,7 @@ import os
 import queue
 import threading
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -164,7 +164,7 @@ _setting_up = threading.Lock()
 
 
 @contextlib.contextmanager
-def borrowed() -> Any:
+def borrowed() -> Iterator[Compiler]:
     """A compiler that nobody else uses meanwhile."""
     try:
         compiler = _idle.pop()
