@@ -152,3 +152,51 @@ def test_old_answers_go(mode, monkeypatch):
     for size in range(1, 20):
         quick.run(aten.sin.default, (torch.empty(size),), {})
         assert len(quick._answers) <= 4
+
+
+# ---- modes that have answers by heart --------------------------------------------------------------------------------
+
+PROGRAMS = {
+    "linear": lambda x, w: torch.nn.functional.linear(x, w).relu(),
+    "views": lambda x, w: x.t().reshape(-1)[1:].view(-1, 1).expand(-1, 2),
+    "several": lambda x, w: torch.max(x @ w.t(), 1),
+    "names": lambda x, w: torch.linalg.slogdet(w @ w.t()),
+    "norm": lambda x, w: torch.nn.functional.layer_norm(x, (4,), w[0], w[1]),
+    "loss": lambda x, w: torch.nn.functional.cross_entropy(x, torch.zeros(3, dtype=torch.int64)),
+    "changed": lambda x, w: x.clone().add_(1).mul_(w[0]),
+    "split": lambda x, w: x.split(2, 1),
+    "indices": lambda x, w: x[torch.tensor([0, 2])],
+}
+
+
+@pytest.mark.parametrize("grad", [True, False])
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_modes_answer_as_torch_does(program, grad):
+    """The first time and by heart: the same forms, memory and place in autograd's graph as in torch's own mode."""
+    from kiln.capture.fakes import make_mode, without_peer
+
+    def run(mode):
+        with without_peer():
+            given = [mode.from_tensor(torch.empty(3, 4).requires_grad_(grad)) for _ in range(2)]
+            with mode:
+                results = parts(PROGRAMS[program](*given))
+        memory = [part.untyped_storage()._cdata for part in (*given, *results)]
+        sharing = [memory.index(one) for one in memory]
+        edges = [type(part.grad_fn).__name__ for part in results]
+        return [quick.looks(part) for part in results], sharing, edges, [part._is_view() for part in results]
+
+    expected = run(FakeTensorMode())
+    assert run(make_mode()) == expected
+    assert quick._answers
+    assert run(make_mode()) == expected
+
+
+def test_modes_leave_inference_to_torch():
+    from kiln.capture.fakes import make_mode
+
+    mode = make_mode()
+    with torch.inference_mode(), mode:
+        made = torch.empty(3).sin()
+    assert made.is_inference() and not remembered()
+    with mode:
+        assert not made.cos().is_inference()
