@@ -32,16 +32,32 @@ class Reference:
         self.names: dict[Buffer, Buffer] = {}  # a kernel's buffers, and those it was launched with
         self.kernel_sizes: dict[Any, Size] = {}
         self.symbols: dict[sympy.Symbol, int] = {}
+        sizes: list[tuple[Any, int]] = []
+        strides: list[tuple[Any, int]] = []
         for place, given in zip(lowered.inputs, inputs, strict=True):
             if isinstance(place, Buffer):
                 self.memory[place] = given
-                for size, actual in zip((*place.shape, *place.strides), (*given.shape, *given.stride()), strict=True):
-                    if isinstance(size, sympy.Symbol):
-                        self.symbols[size] = int(actual)
+                sizes += zip(place.shape, given.shape, strict=True)
+                strides += zip(place.strides, given.stride(), strict=True)
             elif isinstance(place, Opaque):
                 self.memory[place] = given
-            elif isinstance(place, sympy.Symbol):
-                self.symbols[place] = int(given)
+            elif isinstance(place, sympy.Expr):
+                sizes.append((place, int(given)))
+        self.solve(sizes)
+        self.solve(strides)  # last: an input may lie otherwise than was expected
+
+    def solve(self, known: list[tuple[Any, int]]) -> None:
+        """Find the symbols that are sizes, then those that only appear as parts of some."""
+        for size, actual in known:
+            if isinstance(size, sympy.Symbol):
+                self.symbols.setdefault(size, int(actual))
+        for size, actual in known:
+            unknown = (size.free_symbols if isinstance(size, sympy.Expr) else set()) - set(self.symbols)
+            if len(unknown) == 1:
+                (symbol,) = unknown
+                found = sympy.solve(size.subs(self.symbols) - actual, symbol)
+                if found and found[0].is_Integer:
+                    self.symbols[symbol] = int(found[0])
 
     def run(self) -> list[Any]:
         for item in self.lowered.items if isinstance(self.lowered, Lowered) else self.lowered.steps:
@@ -97,7 +113,7 @@ class Reference:
         values: dict[Expr, torch.Tensor] = {}
         for expr in walk(*roots):
             if expr.kind == "reduced":
-                values[expr] = (results or {})[expr.payload]
+                values[expr] = (results or {})[expr.payload].expand(shape)
             else:
                 values[expr] = self.evaluate_one(expr, shape, values)
         return values
@@ -175,22 +191,15 @@ class Reference:
         for reduction in kernel.reductions:
             value = self.evaluate([reduction.value], shape, results)[reduction.value]
             found = reduce(reduction.kind, value, kernel.reduced)
-            results[reduction.number] = found.reshape([*found.shape, *(1 for _ in kernel.reduced)]).expand(shape)
+            results[reduction.number] = found.reshape([*found.shape, *(1 for _ in kernel.reduced)])
         for output in kernel.outputs:
             space = shape
             if not output.is_inner:
                 space = [1 if loop.is_reduced else size for size, loop in zip(shape, kernel.loops, strict=True)]
-            values = self.evaluate([output.value, *output.target.parts], shape, results)
-            places = self.places(output.target, shape, values)
+            values = self.evaluate([output.value, *output.target.parts], space, results)
+            places = self.places(output.target, space, values)
             mask = values[output.target.mask] if output.target.mask is not None else None
-            part = tuple(slice(0, size) for size in space)
-            self.store(
-                output.target.buffer,
-                places[part],
-                values[output.value][part],
-                mask[part] if mask is not None else None,
-                output.accumulate,
-            )
+            self.store(output.target.buffer, places, values[output.value], mask, output.accumulate)
         self.names, self.kernel_sizes = {}, {}
 
     def call(self, call: Call) -> None:

@@ -142,6 +142,16 @@ def test_checked_sizes_that_vary():
         assert same(checked(X[:count], W), program(X[:count], W))
 
 
+def test_checked_sizes_that_are_parts_of_others():
+    """A backward that is given a gradient of s + 1 columns, and nothing that has s."""
+    x = X[:5].clone().requires_grad_()
+    checked = kiln.compile(
+        lambda x: torch.diag_embed(x, 1).cos(), backend="kiln", dynamic=True, options={"check": True}
+    )
+    checked(x).sum().backward()
+    assert same(x.grad, -torch.sin(x.detach()))
+
+
 def attention(x, w):
     query, key, value = (part.unflatten(1, (2, 8)).transpose(0, 1) for part in (x @ w).split(16, 1))
     return torch.nn.functional.scaled_dot_product_attention(query, key, value).sum()

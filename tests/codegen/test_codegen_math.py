@@ -33,7 +33,7 @@ ERRORS = {
     "asinh": (0.51, 1.8),
     "acosh": (0.51, 1.8),
     "atanh": (0.51, 1.8),
-    "erf": (1.2, 1.1),
+    "erf": (1.25, 1.1),
     "erfc": (0.51, 3.6),
     "sigmoid": (1.5, 1.5),
     "lgamma": (6, 7),  # the C library's
