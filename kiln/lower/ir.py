@@ -51,6 +51,11 @@ class Buffer:
         return self.name
 
 
+def plain_size(size: Size) -> Size:
+    """A size that is a number as an int: sympy's arithmetic gives numbers of its own (``0 * s``)."""
+    return int(size) if type(size) is not int and size.is_Integer else size  # type: ignore[union-attr]
+
+
 def span_of(shape: Iterable[Size], strides: Iterable[Size]) -> Size:
     """How many elements lie between the first and the last, both included."""
     total: Size = 1
@@ -119,6 +124,11 @@ class Access:
     offset: Size
     indirect: tuple[tuple[Expr, Size], ...] = ()
     mask: Expr | None = None
+
+    def __post_init__(self) -> None:
+        if not all([type(stride) is int for stride in self.strides]):
+            object.__setattr__(self, "strides", tuple(map(plain_size, self.strides)))
+        object.__setattr__(self, "offset", plain_size(self.offset))
 
     @property
     def parts(self) -> tuple[Expr, ...]:
@@ -193,7 +203,7 @@ def size_value(size: Size) -> Expr:
 
 def iota(strides: Strides, offset: Size = 0) -> Expr:
     """The sum of stride times position, plus the offset (int64)."""
-    return make("iota", (), torch.int64, (tuple(strides), offset))
+    return make("iota", (), torch.int64, (tuple(map(plain_size, strides)), plain_size(offset)))
 
 
 def load(access: Access) -> Expr:

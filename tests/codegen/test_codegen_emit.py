@@ -347,3 +347,13 @@ def test_dear_values_are_kept_for_later_phases(count: int) -> None:
         1,
     )
     memory.check(kernel)
+
+
+def test_sizes_that_are_numbers_of_sympys_are_numbers() -> None:
+    zero = sympy.Integer(0)
+    memory = Memory()
+    value = memory.load(torch.randn(3, 40), (sympy.Integer(40), sympy.Integer(1)))
+    target = memory.add(torch.zeros(3))
+    output = Output(Access(target, (1, zero), zero), reduced(0, torch.float32), False)
+    memory.check(Kernel("sum", (Loop(3), Loop(40, True)), (Reduction(0, "sum", value, torch.float32),), (output,), 1))
+    assert iota((zero, 1)) is iota((0, 1))
