@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import random
 
+import sympy
 import torch
 from kernel_runs import Memory
 
-from kiln.lower.ir import Access, Expr, constant, iota, op, reduced
+from kiln.lower.ir import Access, Expr, Size, constant, iota, load, op, reduced, rewrite
 from kiln.lower.kernel import Kernel, Loop, Output, Reduction
 
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
@@ -204,3 +205,44 @@ class RandomKernel:
             if dtype.is_floating_point or not result.dtype.is_floating_point:
                 value = op("add", value, op("cast", result, dtype=dtype))
         return Output(self.target(dtype, is_inner), value, is_inner)
+
+
+def with_symbols(kernel: Kernel, seed: int) -> tuple[Kernel, dict[sympy.Symbol, int]]:
+    """The kernel with some of its sizes, strides and offsets as symbols, and what these stand for."""
+    chooser = random.Random(seed)
+    chosen: dict[int, sympy.Symbol] = {}
+    numbers = {size for size in kernel.all_sizes() if isinstance(size, int) and abs(size) > 1}
+    for value in sorted(numbers):
+        if chooser.random() < 0.6:
+            chosen[value] = sympy.Symbol(f"s{value}" if value > 0 else f"m{-value}", integer=True)
+
+    def size(value: Size) -> Size:
+        return chosen.get(value, value)  # type: ignore[call-overload]
+
+    def access_of(access: Access) -> Access:
+        strides = tuple(size(stride) for stride in access.strides)
+        indirect = tuple((changed(expr), size(stride)) for expr, stride in access.indirect)
+        mask = changed(access.mask) if access.mask is not None else None
+        return Access(access.buffer, strides, size(access.offset), indirect, mask)
+
+    def leaf(part: Expr) -> Expr:
+        if part.kind == "iota":
+            return iota(tuple(size(stride) for stride in part.payload[0]), size(part.payload[1]))
+        if part.kind == "load":
+            access = part.payload  # whose index expressions are changed already
+            strides = tuple(size(stride) for stride in access.strides)
+            indirect = tuple((expr, size(stride)) for expr, stride in access.indirect)
+            return load(Access(access.buffer, strides, size(access.offset), indirect, access.mask))
+        return part
+
+    def changed(expr: Expr) -> Expr:
+        return rewrite(expr, leaf)
+
+    reductions = tuple(
+        Reduction(r.number, r.kind, changed(r.value), r.dtype, changed(r.position) if r.position is not None else None)
+        for r in kernel.reductions
+    )
+    outputs = tuple(Output(access_of(o.target), changed(o.value), o.is_inner, o.accumulate) for o in kernel.outputs)
+    loops = tuple(Loop(size(loop.size), loop.is_reduced) for loop in kernel.loops)
+    made = Kernel(kernel.name, loops, reductions, outputs, kernel.vector)
+    return made, {symbol: value for value, symbol in chosen.items()}

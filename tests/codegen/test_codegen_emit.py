@@ -9,7 +9,7 @@ import pytest
 import sympy
 import torch
 from kernel_runs import Memory
-from random_kernels import RandomKernel
+from random_kernels import RandomKernel, with_symbols
 
 from kiln.lower.ir import OPERATIONS, Access, constant, iota, op, reduced, size_value
 from kiln.lower.kernel import Kernel, Loop, Output, Reduction
@@ -36,10 +36,13 @@ def names(values: tuple[torch.dtype, ...]) -> list[str]:
     return [str(value).removeprefix("torch.") for value in values]
 
 
-def check_random(seed: int, threads: int) -> None:
+def check_random(seed: int, threads: int, varies: bool = False) -> None:
     made = RandomKernel(seed)
-    kernel = made.kernel()
-    wanted, found = made.memory.expected(kernel), made.memory.run(kernel, threads=threads)
+    kernel, sizes = made.kernel(), None
+    wanted = made.memory.expected(kernel)
+    if varies:
+        kernel, sizes = with_symbols(kernel, seed)
+    found = made.memory.run(kernel, sizes, threads)
     for buffer, tensor in wanted.items():
         tolerance = TOLERANCES.get(buffer.dtype, 0)
         torch.testing.assert_close(
@@ -58,6 +61,12 @@ def test_random_kernels_on_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(emit, "PAYS", 1)
     for seed in range(500, 540):
         check_random(seed, 2 + seed % 2)
+
+
+@pytest.mark.parametrize("start", range(900, 940, 20))
+def test_random_kernels_of_sizes_that_vary(start: int) -> None:
+    for seed in range(start, start + 20):
+        check_random(seed, 2, varies=True)
 
 
 @pytest.mark.parametrize("width", [16, 32, 64])
