@@ -45,9 +45,17 @@ def handler_for(function: types.FunctionType) -> Callable | None:
         return run_pure
     if is_scan(function):
         return call_scan
+    if function.__module__ == "torch.optim.adam":
+        return optimizer_handler(function)
     if function.__code__.co_name == "call_wrapped" and function.__code__ in graph_module_calls():
         return call_graph_module
     return call_dispatch if function.__code__ is DISPATCH_CODE else None
+
+
+def optimizer_handler(function: types.FunctionType) -> Callable | None:
+    from .optimizer_steps import REPLACED, call_adam
+
+    return call_adam if function.__code__ in REPLACED else None
 
 
 @functools.cache

@@ -220,9 +220,13 @@ class Lowering:
         return self.floats[number]
 
     def number(self, node: Node, value: Any) -> Any:
-        """A number that is computed from sizes."""
+        """A number that is computed from sizes, or from floats that vary (by Python, then)."""
         if isinstance(value, torch.SymInt):
             return size_of(value)
+        if isinstance(value, torch.SymFloat) and any(
+            isinstance(self.values[arg], Opaque) for arg in node.all_input_nodes
+        ):
+            return self.call(node, "a number")
         if isinstance(value, (int, float, bool)):
             return value
         raise CannotLower(f"a number that is no size: {node.target}")

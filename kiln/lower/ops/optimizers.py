@@ -133,9 +133,9 @@ def adam_step(
         if is_decoupled:
             param = param * (1.0 - rate * decay).cast(inside)
         else:
-            grad = grad + param * decay
+            grad = param.fma(decay, grad)
     average = lerp_number(average, grad, 1 - options["beta1"])
-    square = square * options["beta2"] + (1 - options["beta2"]) * grad * grad
+    square = ((1 - options["beta2"]) * grad).fma(grad, square * options["beta2"])
     largest = square
     if greatest is not None:
         largest = greatest = where(greatest < square, square, greatest)
@@ -181,13 +181,13 @@ def sgd(lowering: Any, node: Any, params: Any, grads: Any, buffers: Any, **optio
             p, g, *buffer = all_values[:count]
             by = all_values[count] if len(all_values) > count else rate
             g = -g if options["maximize"] else g
-            g = g + p * decay if decay != 0 else g
+            g = p.fma(decay, g) if decay != 0 else g
             if has_momentum:
                 first = options["is_first_step"]
                 kept = g if first else buffer[0] * momentum + g * (1 - options["dampening"])
-                g = g + kept * momentum if options["nesterov"] else kept
-                return p - g * by, kept
-            return (p - g * by,)
+                g = kept.fma(momentum, g) if options["nesterov"] else kept
+                return (-g).fma(by, p), kept
+            return ((-g).fma(by, p),)
 
         results = stepped(values, operands, [param, param][: 2 if has_momentum else 1])
         new_params.append(results[0])
@@ -211,3 +211,4 @@ def stepped(function: Callable[..., Any], operands: Sequence[Tensor], results: S
 lowers(aten._fused_adam.default, aten._fused_adam.tensor_lr)(functools.partial(adam, False))
 lowers(aten._fused_adamw.default, aten._fused_adamw.tensor_lr)(functools.partial(adam, True))
 lowers(aten._fused_sgd.default, aten._fused_sgd.tensor_lr)(sgd)
+TAKES_NUMBERS.update((aten._fused_adam.default, aten._fused_adamw.default, aten._fused_sgd.default))
