@@ -149,7 +149,7 @@ def varying(x, w):
         h.t().sin(),
         torch.arange(rows // 2) + rows % 5,
         torch.cat([x, x * 2]).sort(0)[0] + 1,
-        torch.ones(min(rows, x.shape[1]), 3).cos(),
+        torch.ones(torch.sym_min(rows, x.shape[1]), 3).cos(),
         rows * 2 + 1,
     )
 
