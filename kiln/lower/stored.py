@@ -159,7 +159,7 @@ def value(given: Any) -> str:
 def form(tensor: torch.Tensor) -> str:
     if tensor.layout is not torch.strided:
         return f"{type(tensor).__name__}{tensor.layout}{tensor.dtype}{tensor.device}{sizes(tensor.shape)}"
-    flags = f"{'c' if tensor.is_conj() else ''}{'n' if tensor.is_neg() else ''}"
+    flags = f"{'c' if tensor.is_conj() else ''}{'n' if tensor.is_neg() else ''}{'z' if tensor._is_zerotensor() else ''}"
     where = "" if tensor.device.type == "cpu" else str(tensor.device)
     offset = tensor.storage_offset()
     start = "" if type(offset) is int and offset == 0 else f"+{offset}"

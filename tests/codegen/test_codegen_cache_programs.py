@@ -2,8 +2,10 @@
 or to memory while compiling, there is a program that works."""
 
 import random
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -165,6 +167,15 @@ def test_what_is_different_has_another_key():
     assert None not in keys
     assert len(set(keys)) == len(keys)
     assert key(lambda x: x + 1, x) == keys[0]
+
+
+def test_what_lowering_looks_at_is_in_the_key():
+    """Who adds to these has to add to `stored.text_of` or `stored.key_of`."""
+    root = Path(stored.__file__).parent
+    text = "\n".join(path.read_text() for path in sorted(root.rglob("*.py")) if path.name != "stored.py")
+    assert set(re.findall(r"""\bmeta(?:\[|\.get\()["'](\w+)""", text)) == {"val", "changed_inputs"}
+    assert set(re.findall(r"\bconfig\.(\w+)", text)) <= {"raise_internal_errors", "cache"}
+    assert not re.search(r"environ|is_grad_enabled|is_autocast|deterministic_algorithms|\.backends\.", text)
 
 
 def test_the_default_type_is_in_the_key():
