@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import sympy
+import torch
 
 from . import ir
 from .calls import Call, View
@@ -51,7 +52,8 @@ class Scheduled:
 
 def schedule(lowered: Lowered) -> Scheduled:
     """Fuse the writes of a lowered graph, and make kernels of them."""
-    items = drop_unused(split_reductions([item for item in lowered.items if not is_empty(item)]), lowered.outputs)
+    items = [without_reduction(item) for item in lowered.items if not is_empty(item)]
+    items = drop_unused(split_reductions(items), lowered.outputs)
     groups = fuse(items)
     users = uses(groups, lowered.outputs)
     known: dict[Any, Kernel] = {}
@@ -72,6 +74,14 @@ def is_empty(item: Write | Call) -> bool:
         return False
     kept = [size for axis, size in enumerate(item.shape) if axis not in item.axes]
     return any(isinstance(size, int) and size == 0 for size in kept)
+
+
+def without_reduction(item: Write | Call) -> Write | Call:
+    """A reduction along axes of one element is none: it must not become one when it shares its loops with another."""
+    if isinstance(item, Call) or item.reduce is None or not all(is_one(item.shape[axis]) for axis in item.axes):
+        return item
+    value = ir.constant(0, torch.int64) if item.reduce.startswith("arg") else item.value
+    return Write(item.target, item.shape, value, node=item.node)
 
 
 def drop_unused(items: Sequence[Write | Call], outputs: Sequence[Any]) -> list[Write | Call]:

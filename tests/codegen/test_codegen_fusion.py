@@ -113,3 +113,12 @@ def test_channels_last_goes_along_the_channels():
 def test_results_laid_out_as_in_eager():
     x = torch.randn(4, 6)
     check_meaning(lambda x: (x.t() * 2, (x + 1).t(), x.expand(3, 4, 6).clone(), x.exp().expand(2, 4, 6)), (x,))
+
+
+def test_a_reduction_of_single_elements_beside_a_real_one():
+    def function(x):
+        y = x.exp()
+        z = y.unsqueeze(1).sum(1)
+        return z * 2, z.sum(-1), y.unsqueeze(-1).argmax(-1), y.amax(-1)
+
+    check_meaning(function, (torch.randn(4, 16),))
