@@ -165,15 +165,3 @@ def bitcast(lines: Lines, value: str, source: torch.dtype, target: torch.dtype, 
     if before != after:
         value = lines.new(f"bitcast {before} {value} to {after}")
     return from_memory(lines, value, target, lanes)
-
-
-def backwards(lines: Lines, value: str, kind: str, lanes: int) -> str:
-    """A vector whose lanes are the other way around."""
-    order = ", ".join(f"i32 {lane}" for lane in reversed(range(lanes)))
-    return lines.new(f"shufflevector {kind} {value}, {kind} poison, <{lanes} x i32> <{order}>")
-
-
-def is_first_lane(mask: str | None) -> bool:
-    """Whether a mask is constant, with one lane. LLVM 22 makes a scalar store of such a masked one, and where the value
-    was truncated it stores the wide one: beyond the end of memory."""
-    return mask is not None and mask.startswith("<i1 true") and mask.count("true") == 1

@@ -11,14 +11,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-
 from kiln.lower.ir import Access, Buffer, Expr, Size
 from kiln.lower.kernel import Kernel, Output
 
+from .emit_memory import Place, beyond_the_end, load_at, store_at
 from .emit_operations import operate
-from .emit_types import MEMORY, REGISTERS, backwards, from_memory, is_first_lane, register_constant, to_memory
-from .lines import Lines, spelled, suffix_of
+from .emit_types import MEMORY, REGISTERS, from_memory, register_constant, to_memory
+from .lines import Lines, spelled
 
 COMPARISONS = {"eq": "eq", "ne": "ne", "lt": "slt", "le": "sle", "gt": "sgt", "ge": "sge"}
 WIDE = 2**31 - 1  # positions below it fit into 32 bits
@@ -30,18 +29,6 @@ Index = int | str  # a number of type i64: known now, or in a register
 class Level:
     lines: Lines
     values: dict[Any, str] = field(default_factory=dict)
-
-
-@dataclass
-class Place:
-    """Where a vector (or one value) lies: at a pointer, and how far each lane is from it."""
-
-    pointer: str
-    lines: Lines
-    is_contiguous: bool = True
-    offsets: str | None = None  # a vector of i64, in elements, where it is not contiguous
-    mask: str | None = None
-    is_reversed: bool = False  # the lanes lie one after another, the first one last
 
 
 @dataclass(frozen=True)
@@ -338,19 +325,19 @@ class Values:
             pointer = lines.new(f"getelementptr {element}, ptr {pointer}, i64 {offset}")
         if lanes == 1:
             mask = None if access.mask is None else self.get(access.mask, copy, 1)
-            return Place(pointer, lines, mask=mask)
+            return Place(pointer, mask=mask)
         mask = self.both(lines, self.mask, None if access.mask is None else self.get(access.mask, copy, lanes))
         if not wide and isinstance(stride, int) and stride == 1:
-            return Place(pointer, lines, mask=mask)
+            return Place(pointer, mask=mask)
         if not wide and mask is None and isinstance(stride, int) and stride == -1:
             last = lines.new(f"getelementptr {element}, ptr {pointer}, i64 {1 - lanes}")
-            return Place(last, lines, is_reversed=True)
+            return Place(last, is_reversed=True)
         if not is_zero(stride) or not wide:
             wide.append(self.lane_offsets(stride))
         offsets = wide[0]
         for other in wide[1:]:
             offsets = lines.new(f"add <{lanes} x i64> {offsets}, {other}")
-        return Place(pointer, lines, False, offsets, mask)
+        return Place(pointer, False, offsets, mask)
 
     def both(self, lines: Lines, a: str | None, b: str | None) -> str | None:
         if a is None or b is None:
@@ -361,41 +348,7 @@ class Values:
         dtype = access.buffer.dtype
         place = self.place(access, copy, lines, lanes)
         beyond = "zeroinitializer" if access.mask is not None else beyond_the_end(dtype)
-        return from_memory(lines, self.load_at(place, dtype, lines, lanes, beyond), dtype, lanes)
-
-    def load_at(self, place: Place, dtype: torch.dtype, lines: Lines, lanes: int, beyond: str) -> str:
-        element, size = MEMORY[dtype], dtype.itemsize
-        kind = spelled(element, lanes)
-        if lanes == 1:
-            pointer = place.pointer
-            if place.mask is not None:  # where nothing may be touched, zeros of our own are read
-                lines.declare("@kiln.zeros = internal constant [8 x i8] zeroinitializer, align 8")
-                pointer = lines.new(f"select i1 {place.mask}, ptr {pointer}, ptr @kiln.zeros")
-            return lines.new(f"load {kind}, ptr {pointer}, align {size}")
-        if place.is_contiguous and place.mask is None:
-            found = lines.new(f"load {kind}, ptr {place.pointer}, align {size}")
-            return backwards(lines, found, kind, lanes) if place.is_reversed else found
-        mask_kind, suffix = spelled("i1", lanes), suffix_of(element, lanes)
-        if place.is_contiguous and is_first_lane(place.mask):
-            one = lines.new(f"load {element}, ptr {place.pointer}, align {size}")
-            return lines.new(f"insertelement {kind} {beyond}, {element} {one}, i64 0")
-        if place.is_contiguous:
-            lines.declare(f"declare {kind} @llvm.masked.load.{suffix}.p0(ptr, {mask_kind}, {kind})")
-            return lines.new(
-                f"call {kind} @llvm.masked.load.{suffix}.p0(ptr align {size} {place.pointer}, "
-                f"{mask_kind} {place.mask}, {kind} {beyond})"
-            )
-        pointers = self.lane_pointers(place, element, lines)
-        mask = place.mask or "splat (i1 true)"
-        wide = spelled("ptr", lanes)
-        lines.declare(f"declare {kind} @llvm.masked.gather.{suffix}.v{lanes}p0({wide}, {mask_kind}, {kind})")
-        return lines.new(
-            f"call {kind} @llvm.masked.gather.{suffix}.v{lanes}p0({wide} align {size} {pointers}, "
-            f"{mask_kind} {mask}, {kind} {beyond})"
-        )
-
-    def lane_pointers(self, place: Place, element: str, lines: Lines) -> str:
-        return lines.new(f"getelementptr {element}, ptr {place.pointer}, <{self.shape.lanes} x i64> {place.offsets}")
+        return from_memory(lines, load_at(lines, place, dtype, lanes, beyond), dtype, lanes)
 
     # ---- outputs -----------------------------------------------------------------------------------------------------
 
@@ -412,11 +365,11 @@ class Values:
             return
         if output.accumulate is not None:
             value = self.combined(output, place, value, lines, lanes)
-        self.store_at(place, to_memory(lines, value, dtype, lanes), dtype, lines, lanes)
+        store_at(lines, place, to_memory(lines, value, dtype, lanes), dtype, lanes)
 
     def combined(self, output: Output, place: Place, value: str, lines: Lines, lanes: int) -> str:
         dtype = output.target.buffer.dtype
-        there = from_memory(lines, self.load_at(place, dtype, lines, lanes, beyond_the_end(dtype)), dtype, lanes)
+        there = from_memory(lines, load_at(lines, place, dtype, lanes, beyond_the_end(dtype)), dtype, lanes)
         how = {"max": "maximum", "min": "minimum"}.get(output.accumulate, output.accumulate)  # type: ignore[arg-type]
         return operate(lines, how, [there, value], dtype, dtype, lanes)  # type: ignore[arg-type]
 
@@ -426,46 +379,12 @@ class Values:
         yes, after = lines.fresh("store"), lines.fresh("stored")
         lines.branch_if(str(place.mask), yes, after)
         lines.label(yes)
-        place = Place(place.pointer, lines)
+        place = Place(place.pointer)
         if output.accumulate is not None:
             value = self.combined(output, place, value, lines, 1)
-        self.store_at(place, to_memory(lines, value, dtype, 1), dtype, lines, 1)
+        store_at(lines, place, to_memory(lines, value, dtype, 1), dtype, 1)
         lines.branch(after)
         lines.label(after)
-
-    def store_at(self, place: Place, value: str, dtype: torch.dtype, lines: Lines, lanes: int) -> None:
-        element, size = MEMORY[dtype], dtype.itemsize
-        kind = spelled(element, lanes)
-        if lanes == 1 or (place.is_contiguous and place.mask is None):
-            value = backwards(lines, value, kind, lanes) if place.is_reversed else value
-            lines.add(f"store {kind} {value}, ptr {place.pointer}, align {size}")
-            return
-        mask_kind, suffix = spelled("i1", lanes), suffix_of(element, lanes)
-        mask = place.mask or "splat (i1 true)"
-        if place.is_contiguous and is_first_lane(mask):
-            one = lines.new(f"extractelement {kind} {value}, i64 0")
-            lines.add(f"store {element} {one}, ptr {place.pointer}, align {size}")
-            return
-        if place.is_contiguous:
-            lines.declare(f"declare void @llvm.masked.store.{suffix}.p0({kind}, ptr, {mask_kind})")
-            lines.add(
-                f"call void @llvm.masked.store.{suffix}.p0({kind} {value}, ptr align {size} {place.pointer}, "
-                f"{mask_kind} {mask})"
-            )
-            return
-        pointers, wide = self.lane_pointers(place, element, lines), spelled("ptr", lanes)
-        lines.declare(f"declare void @llvm.masked.scatter.{suffix}.v{lanes}p0({kind}, {wide}, {mask_kind})")
-        lines.add(
-            f"call void @llvm.masked.scatter.{suffix}.v{lanes}p0({kind} {value}, {wide} align {size} {pointers}, "
-            f"{mask_kind} {mask})"
-        )
-
-
-def beyond_the_end(dtype: torch.dtype) -> str:
-    """What a vector's lanes have where there is no more memory: ones. LLVM takes 0/0 in lanes that it knows to be zero
-    for 0, and forgets that they are masked."""
-    one = {torch.bfloat16: "16256", torch.float16: "0xH3C00"}.get(dtype, "1.0" if dtype.is_floating_point else "1")
-    return f"splat ({MEMORY[dtype]} {one})"
 
 
 # ---- numbers of type i64 ---------------------------------------------------------------------------------------------
