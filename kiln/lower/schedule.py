@@ -22,7 +22,7 @@ from .kernel import Kernel, Loop, Output, Reduction
 from .lowering import Lowered, contiguous, hint
 from .order import as_late_as_useful
 from .splitting import split_reductions
-from .views import Tensor, affine, matched, same
+from .views import Tensor, affine, is_one, matched, same
 
 
 @dataclass(eq=False)
