@@ -240,7 +240,7 @@ class Reference:
 def reduce(kind: str, value: torch.Tensor, axes: Sequence[int]) -> torch.Tensor:
     kept = [axis for axis in range(value.dim()) if axis not in axes]
     count = math.prod(value.shape[axis] for axis in axes)
-    rows = value.permute(*kept, *axes).reshape([value.shape[axis] for axis in kept] + [count])
+    rows = value.permute([*kept, *axes]).reshape([value.shape[axis] for axis in kept] + [count])
     if kind in ("sum", "prod"):
         return getattr(torch, kind)(rows, -1, dtype=value.dtype)
     if kind in ("any", "all"):
