@@ -47,7 +47,8 @@ class Checks:
         if self.buffer is None:
             self.buffer = lowering.new_buffer(torch.int64, (1,))
             self.buffer.name = lowering.name("bad_indices")
-        worst = where(bad, index, scalar(FINE, torch.int64))
+        told = pointwise("maximum", index, scalar(FINE + 1, torch.int64))
+        worst = where(bad, told, scalar(FINE, torch.int64))
         place = Access(self.buffer, (0,) * index.rank, len(self.sizes))
         axes = tuple(range(index.rank))
         lowering.write(Write(place, index.shape, worst.expr, "max" if axes else None, axes))

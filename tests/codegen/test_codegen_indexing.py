@@ -152,6 +152,13 @@ def test_errors_of_dynamic_sizes() -> None:
             compiled(x, torch.tensor([0, size]))
 
 
+def test_the_least_of_all_numbers_is_no_index() -> None:
+    compiled = kiln.compile(lambda x, i: x[i] * 2, backend="kiln", fullgraph=True)
+    for dtype in (torch.int64, torch.int32):
+        with pytest.raises(IndexError):
+            compiled(tensor((4, 3)), torch.tensor([1, torch.iinfo(dtype).min], dtype=dtype))
+
+
 def test_nothing_to_look_up_or_to_look_in() -> None:
     none = torch.empty(0, dtype=torch.int64)
     check(
