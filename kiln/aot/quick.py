@@ -169,12 +169,19 @@ class ByHeart:
             result = plain(function, types, args, keywords)
             if result is NotImplemented:
                 return result
-            if isinstance(result, tuple):
-                result = tuple(result)  # one with names, of torch's Python kernels
+            if isinstance(result, (tuple, list)):
+                result = container_of(function)(result)  # torch's Python kernels have others, and ones with names
             with self:  # type: ignore[attr-defined]
                 return put_right(function, args, result)
 
         return ask(self, function, args, kwargs or {}, work_out)
+
+
+@functools.cache
+def container_of(function: torch._ops.OpOverload) -> type:
+    """What an operator gives several tensors in."""
+    returned = function._schema.returns
+    return list if len(returned) == 1 and isinstance(returned[0].type, torch.ListType) else tuple
 
 
 @functools.cache

@@ -191,6 +191,17 @@ def test_modes_answer_as_torch_does(program, grad):
     assert run(make_mode()) == expected
 
 
+def test_modes_give_lists_where_operators_do():
+    from kiln.capture.fakes import make_mode
+
+    mode = make_mode()
+    with mode:
+        x = torch.empty(4, 2)
+        for _ in range(2):
+            assert type(aten.split.Tensor(x, 2)) is list and type(quick.run(aten.split.Tensor, (x, 2), {})) is list
+            assert type(quick.run(aten.max.dim, (x, 0), {})) is tuple
+
+
 def test_modes_leave_inference_to_torch():
     from kiln.capture.fakes import make_mode
 
