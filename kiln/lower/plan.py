@@ -140,6 +140,10 @@ class Planner:
         if not isinstance(output, View) or not output.is_whole or not isinstance(changed, Buffer):
             return
         result, before = output.buffer, self.lives.get(changed)
+        if result is changed:  # it has it already
+            self.plan.written[result] = changed
+            self.donated.add(changed)
+            return
         results = [one.buffer for one in self.scheduled.outputs if isinstance(one, View)]
         if result.kind != "made" or results.count(result) != 1 or not lies_alike(result, changed):
             return
@@ -321,9 +325,10 @@ def may_share(launch: Launch, dying: Buffer, written: Buffer) -> bool:
     if len(outputs) != 1 or outputs[0].target.buffer is not target or outputs[0].accumulate:
         return False
     place = outputs[0].target
-    if not place.is_plain or outputs[0].is_inner != bool(kernel.reduced):
+    if not place.is_plain:
         return False
-    if any(same(stride, 0) and not same(kernel.loops[n].size, 1) for n, stride in enumerate(place.strides)):
+    loops = range(len(kernel.loops)) if outputs[0].is_inner else kernel.kept  # those that it is written in
+    if any(same(place.strides[loop], 0) and not same(kernel.loops[loop].size, 1) for loop in loops):
         return False
     if not all(is_same_place(access, place) for access in ir.loads_of(*kernel.roots()) if access.buffer is read):
         return False
