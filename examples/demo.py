@@ -175,7 +175,7 @@ def train_with_engine() -> tuple[Training, int]:
 
     def compile_backward(graph: torch.fx.GraphModule) -> Callable[..., Any]:
         made.append(graph)
-        return kiln.compile(graph, fullgraph=True)  # the hooks, too, or an error
+        return kiln.compile(graph, backend="eager", fullgraph=True)  # the hooks, too, or an error
 
     return train(lambda model: model, lambda: kiln.compiled_autograd.enable(compile_backward)), len(made)
 
@@ -192,6 +192,27 @@ def print_engine(eager: Training, engine: Training, graphs: int, handed_over: in
         ("left to torch's engine", str(handed_over)),
         ("first step: eager, kiln (with compiling)", f"{eager.first_step:.3f} s, {engine.first_step:.3f} s"),
         (f"other {STEPS - 1} steps: eager, kiln", f"{eager.other_steps:.3f} s, {engine.other_steps:.3f} s"),
+    ):
+        results.add_row(name, value)
+    Console().print(results)
+
+
+def print_code(eager: Training, code: Training) -> None:
+    """What the same training came to in machine code, which is what ``kiln.compile(model)`` gives."""
+    from rich.console import Console
+    from rich.table import Table
+
+    torch.manual_seed(0)
+    with contextlib.redirect_stdout(io.StringIO()):
+        found = kiln.explain(Classifier())(make_data()[0][0])
+    kernels = sum(len(program.kernels) for program in found.programs)
+    results = Table(title="Code generation (backend kiln, the default)", show_header=False)
+    for name, value in (
+        ("largest difference of parameters", f"{largest_difference(eager, code):.1e}"),
+        ("programs, kernels in them", f"{len(found.programs)}, {kernels}"),
+        ("graphs left to run operator by operator", str(kiln.report.counters["codegen eager"])),
+        ("first step: eager, kiln (with compiling)", f"{eager.first_step:.3f} s, {code.first_step:.3f} s"),
+        (f"other {STEPS - 1} steps: eager, kiln", f"{eager.other_steps:.3f} s, {code.other_steps:.3f} s"),
     ):
         results.add_row(name, value)
     Console().print(results)
@@ -214,6 +235,8 @@ def main() -> int:
     print_ahead_of_time(eager, ahead)
     engine, graphs = train_with_engine()
     print_engine(eager, engine, graphs, kiln.report.counters["engine handed over"])
+    code = train(kiln.compile)
+    print_code(eager, code)
     if eager.losses != compiled.losses or largest_difference(eager, compiled) != 0.0:
         print("Kiln's results differ from eager's: this is a bug.")
         return 1
@@ -222,6 +245,9 @@ def main() -> int:
         return 1
     if largest_difference(eager, engine) != 0.0 or engine.activity != eager.activity:
         print("The engine's results differ from eager's: this is a bug.")
+        return 1
+    if largest_difference(eager, code) > 1e-3 or code.activity != eager.activity:
+        print("The generated code's results differ from eager's: this is a bug.")
         return 1
     return 0
 
