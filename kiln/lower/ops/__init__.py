@@ -15,6 +15,7 @@ from . import (  # noqa: F401
     optimizers,
     padding,
     pointwise_losses,
+    pooling,
     reductions,
     resampling,
     scatter,

@@ -1,0 +1,143 @@
+"""Pooling over small windows: each place of the window is one more view of the input, and all are combined at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from .. import views
+from ..build import cast, of_size, pointwise, positions, scalar, where
+from ..ir import Size, iota
+from ..lowering import Lowering, sizes_of
+from ..registry import NotLowered, lowers
+from ..views import Tensor
+from .places import all_of
+from .reducing import as_wide, refuse_empty, wanted
+
+aten = torch.ops.aten
+Node = torch.fx.Node
+LARGEST_WINDOW = 16
+
+
+@dataclass
+class Windows:
+    """Where windows lie on the last two axes of an input."""
+
+    size: tuple[int, ...]
+    step: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    shape: tuple[Size, ...]  # of the result
+
+    def starts(self) -> Iterator[tuple[int, int]]:
+        """The places of a window, in order, as what is added to the place of the window."""
+        for row in range(self.size[0]):
+            for column in range(self.size[1]):
+                yield row * self.dilation[0] - self.padding[0], column * self.dilation[1] - self.padding[1]
+
+    def seen(self, tensor: Tensor, start: tuple[int, int]) -> tuple[Tensor, Tensor | None]:
+        """The input at one place of each window, and where that is inside of it (None: everywhere)."""
+        lead = tensor.rank - 2
+        rows: list[Any] = [({axis: 1}, 0) for axis in range(lead)]
+        rows += [({lead + at: self.step[at]}, start[at]) for at in range(2)]
+        masks = [mask for at in range(2) for mask in self.bounds(tensor.shape[lead + at], lead + at, at, start[at])]
+        inside = all_of(masks)
+        found = views.affine(tensor, self.shape, rows)
+        return (found if inside is None else views.masked(found, inside)), inside
+
+    def bounds(self, size: Size, axis: int, at: int, start: int) -> list[Tensor]:
+        if not isinstance(size, int) or not isinstance(self.shape[axis], int):
+            raise NotLowered("windows over sizes that vary")
+        here = positions(self.shape, axis, start, self.step[at])
+        last = (self.shape[axis] - 1) * self.step[at] + start
+        found = [pointwise("ge", here, scalar(0, torch.int64))] if start < 0 else []
+        return [*found, pointwise("lt", here, of_size(size))] if last >= size else found
+
+
+def pair(values: Sequence[int] | int, otherwise: Sequence[int] = ()) -> tuple[int, int]:
+    values = [values] if isinstance(values, int) else list(values) or list(otherwise)
+    if not all(isinstance(value, int) for value in values):
+        raise NotLowered("windows of sizes that vary")
+    return (values[0], values[-1])
+
+
+def windows_of(node: Node, tensor: Tensor, size: Any, step: Any, padding: Any, dilation: Any = 1) -> Windows:
+    value = node.meta["val"]
+    refuse_empty(tensor)
+    size = pair(size)
+    if size[0] * size[1] > LARGEST_WINDOW:
+        raise NotLowered("large windows")
+    shape = sizes_of((value[0] if isinstance(value, (list, tuple)) else value).shape)
+    return Windows(size, pair(step, size), pair(padding), pair(dilation), shape)
+
+
+@lowers(aten.max_pool2d_with_indices.default)
+def max_pool(
+    lowering: Lowering, node: Node, tensor: Tensor, size: Any, step: Any, padding: Any, dilation: Any, ceil_mode: bool
+) -> Any:
+    """The greatest of each window, and where it lies in its plane: the first, or the last that is NaN."""
+    windows = windows_of(node, tensor, size, step, padding, dilation)
+    if not tensor.dtype.is_floating_point:
+        raise NotLowered("integers")
+    if any(windows.padding) and windows.dilation != (1, 1):
+        raise NotLowered("padding with dilation")
+    tensor = lowering.in_memory(tensor)
+    width = tensor.shape[-1]
+    best = scalar(float("-inf"), tensor.dtype)
+    place = first_place(windows, tensor)
+    for start in windows.starts():
+        value, inside = windows.seen(tensor, start)
+        better = pointwise("or", pointwise("gt", value, best), pointwise("isnan", value))
+        if inside is not None:
+            better = pointwise("and", better, inside)
+        best, place = where(better, value, best), where(better, place_of(windows, tensor, start, width), place)
+    return best, place if 1 in wanted(node) else None
+
+
+def place_of(windows: Windows, tensor: Tensor, start: tuple[int, int], width: Size) -> Tensor:
+    """Where in its plane one place of each window lies, counted along the rows."""
+    strides = (*([0] * (tensor.rank - 2)), windows.step[0] * width, windows.step[1])
+    return Tensor(windows.shape, iota(strides, start[0] * width + start[1]))
+
+
+def first_place(windows: Windows, tensor: Tensor) -> Tensor:
+    """Where each window begins inside of the plane."""
+    zero, width = scalar(0, torch.int64), tensor.shape[-1]
+    if not any(windows.padding):
+        return place_of(windows, tensor, (0, 0), width)
+    row, column = (
+        pointwise(
+            "maximum", positions(windows.shape, tensor.rank - 2 + at, -windows.padding[at], windows.step[at]), zero
+        )
+        for at in range(2)
+    )
+    return pointwise("add", pointwise("mul", row, of_size(width)), column)
+
+
+@lowers(aten.avg_pool2d.default)
+def average_pool(
+    lowering: Lowering,
+    node: Node,
+    tensor: Tensor,
+    size: Any,
+    step: Any,
+    padding: Any,
+    ceil_mode: bool,
+    with_padding: bool,
+    divisor: int | None,
+) -> Tensor:
+    """The mean of each window, added up in order; where all windows are whole."""
+    windows = windows_of(node, tensor, size, step, padding)
+    if any(windows.padding) or ceil_mode or not tensor.dtype.is_floating_point:
+        raise NotLowered("windows that are not whole, or integers")
+    source = lowering.in_memory(tensor)
+    total: Tensor | None = None
+    for start in windows.starts():
+        value = as_wide(windows.seen(source, start)[0])
+        total = value if total is None else pointwise("add", total, value)
+    assert total is not None
+    count = windows.size[0] * windows.size[1] if divisor is None else divisor
+    return cast(pointwise("div", total, scalar(count, total.dtype)), tensor.dtype)
