@@ -51,6 +51,7 @@ class Compilers:
     inference: Callable[..., Any]
     partition: Callable[..., Any] | None = None
     decompositions: dict[Any, Any] | None = None
+    prepare: Callable[[torch.fx.GraphModule], None] | None = None  # changes a joint graph before it is split
 
 
 def compile_flat(
@@ -108,7 +109,11 @@ class Compilation:
     def trace(self, pattern: Pattern | None) -> Joint:
         quiet = torch.autograd.set_detect_anomaly(False)  # there are no numbers to look at
         with events.at_work(), without_peer(), unnumbered_hooks(), quiet, as_in_training():
-            return trace(self.program, self.specs, self.mode, self.compilers.decompositions or {}, pattern, self.shared)
+            table = self.compilers.decompositions or {}
+            joint = trace(self.program, self.specs, self.mode, table, pattern, self.shared)
+        if self.compilers.prepare is not None:
+            self.compilers.prepare(joint.module)
+        return joint
 
     def guard_count(self) -> int:
         return len(self.environment.guards) if self.environment is not None else 0

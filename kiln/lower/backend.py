@@ -26,7 +26,7 @@ def compile_captured_graph(
     and `kiln.exc.CheckFailed` names the first that differs."""
     compiler = functools.partial(compile_graph, check=True) if check else compile_graph
     with without_collections():
-        return compile_captured(module, examples, Compilers(compiler, compiler, compiler))
+        return compile_captured(module, examples, Compilers(compiler, compiler, compiler, prepare=drop_unread))
 
 
 def compile_graph(module: torch.fx.GraphModule, examples: Sequence[Any] = (), check: bool = False) -> Boxed:
@@ -50,6 +50,15 @@ def compile_graph(module: torch.fx.GraphModule, examples: Sequence[Any] = (), ch
                 raise
             events.not_lowered(raised_text(error))
     return boxed_graph(module)
+
+
+def drop_unread(module: torch.fx.GraphModule) -> None:
+    """What operators take but do not read need not be kept for them."""
+    batch_norm = torch.ops.aten.native_batch_norm_backward.default
+    for node in module.graph.find_nodes(op="call_function", target=batch_norm):
+        gradient, given, weight, _, _, mean, deviation, is_training, *rest = node.args
+        if is_training is True:  # then it goes by the batch's statistics, not by the running ones
+            node.args = (gradient, given, weight, None, None, mean, deviation, is_training, *rest)
 
 
 class Otherwise:
