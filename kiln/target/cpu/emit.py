@@ -7,6 +7,7 @@ for the same number of threads, so results do not depend on chance.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import torch
@@ -15,15 +16,17 @@ from kiln.lower.ir import Expr, Size, walk
 from kiln.lower.kernel import Kernel
 
 from . import host
-from .emit_nest import Nest, Plan, ceil_div, smaller
-from .emit_phases import DEAR_OPERATIONS, phases_of, with_kept_values
-from .emit_tiles import tile_of
+from .emit_loops import Index, ceil_div, smaller, times
+from .emit_nest import Nest, Plan
+from .emit_phases import DEAR_OPERATIONS, Phase, phases_of, with_kept_values
+from .emit_tiles import Tile, tile_of
 from .emit_types import HALVES
-from .emit_values import Index, Shape, Values, times
+from .emit_values import Shape, Values
 from .lines import Lines, Names
 
 # What work costs, in picoseconds for each element (measured roughly: only whether threads pay depends on it).
 CHEAP, DEAR, MEMORY, GATHERED, SCALAR = 15, 250, 60, 600, 8
+SHORT, MANY_ROWS = 1024, 64  # rows that threads take as a whole, where there are so many
 PAYS = 3_000_000  # picoseconds of work for each thread that takes part: a parallel region costs 1.1 microseconds
 
 
@@ -190,22 +193,48 @@ def plan_of(kernel: Kernel) -> Plan:
     reduced = [number for number in moving if loops[number].is_reduced and number != vector]
     if vector is not None:
         (reduced if loops[vector].is_reduced else kept).append(vector)
-    depths = dict.fromkeys(kept[:-1], 1) | dict.fromkeys(kept[-1:], 2)
-    depths |= {loop: depth for depth, loop in enumerate(reduced, 3)}
     phases, closing = phases_of(kernel)
     phases = with_kept_values(kernel, phases, tuple(reduced), vector)
-    shape = Shape(kernel, depths, vector, lanes)
     copies = copies_of(kernel, vector, lanes)
-    last = kept[-1] if kept else None
-    tiled = tile_of(kernel, shape, closing, vector_bytes()) if not phases and not reduced else None
-    if tiled is not None:
-        tile, closing = tiled
-        assert vector is not None
-        outer = (*(loop for loop in kept[:-1] if loop != tile.across), tile.across)
-        shape = Shape(kernel, dict.fromkeys(outer, 1) | {tile.across: 2, vector: 3}, vector, lanes)
-        return Plan(shape, outer, vector, (), 1, (), closing, tile)
-    by_columns = is_ordered(kernel) and vector is not None and last == vector
-    return Plan(shape, tuple(kept[:-1]), last, tuple(reduced), copies, phases, closing, None, by_columns)
+    if not phases and not reduced:
+        tiled = tile_of(kernel, Shape(kernel, dict.fromkeys(kept, 1), vector, lanes), closing, vector_bytes())
+        if tiled is not None:
+            return tiled_plan(kernel, kept, lanes, *tiled)
+    is_last = vector is not None and kept[-1:] == [vector]
+    if is_last and has_short_rows(kernel, kept):
+        depths = (
+            dict.fromkeys(kept[:-2], 1)
+            | {kept[-2]: 2, kept[-1]: 3}
+            | {loop: depth for depth, loop in enumerate(reduced, 4)}
+        )
+        shape = Shape(kernel, depths, vector, lanes, row=3)
+        outer, last = tuple(kept[:-2]), kept[-2]
+        return Plan(shape, outer, last, tuple(reduced), copies, phases, closing, has_rows=True)
+    depths = (
+        dict.fromkeys(kept[:-1], 1)
+        | dict.fromkeys(kept[-1:], 2)
+        | {loop: depth for depth, loop in enumerate(reduced, 3)}
+    )
+    shape = Shape(kernel, depths, vector, lanes)
+    by_columns = is_last and is_ordered(kernel)
+    outer, last = tuple(kept[:-1]), kept[-1] if kept else None
+    return Plan(shape, outer, last, tuple(reduced), copies, phases, closing, is_by_columns=by_columns)
+
+
+def tiled_plan(kernel: Kernel, kept: list[int], lanes: int, tile: Tile, closing: Phase) -> Plan:
+    vector = kept[-1]
+    outer = (*(loop for loop in kept[:-1] if loop != tile.across), tile.across)
+    shape = Shape(kernel, dict.fromkeys(outer, 1) | {tile.across: 2, vector: 3}, vector, lanes)
+    return Plan(shape, outer, vector, (), 1, (), closing, tile)
+
+
+def has_short_rows(kernel: Kernel, kept: list[int]) -> bool:
+    """Whether the loop of vectors is short and the other kept ones are long enough to be shared among threads."""
+    size = kernel.loops[kept[-1]].size
+    if len(kept) < 2 or not isinstance(size, int) or size > SHORT or is_ordered(kernel):
+        return False
+    others = [kernel.loops[loop].size for loop in kept[:-1]]
+    return not all(isinstance(other, int) for other in others) or math.prod(others) >= MANY_ROWS  # type: ignore[arg-type]
 
 
 def can_be_vector(kernel: Kernel) -> bool:

@@ -14,13 +14,26 @@ from dataclasses import dataclass
 from kiln.lower.kernel import Kernel, Output, Reduction
 
 from . import emit_reductions
+from .emit_loops import (
+    Body,
+    Carried,
+    Index,
+    ceil_div,
+    counted_up,
+    lane_mask,
+    minus,
+    plus,
+    round_down,
+    smaller,
+    split_position,
+    times,
+    write_loop,
+)
 from .emit_phases import Phase
 from .emit_tiles import WIDTH, Tile, write_tile
-from .emit_values import Index, Level, Shape, Values, plus, times
+from .emit_values import Level, Shape, Values
 from .lines import Lines
 
-Carried = list[tuple[str, str]]  # types and values of what a loop hands from one round to the next
-Body = Callable[[Lines, Index, list[str]], list[str]]  # writes a round, gives what the next one gets
 MANY = 64  # more rounds than this add to a sum of their own, so that small terms are not lost in a large one
 BLOCK = 64  # the rounds of a long loop that do so; of very long ones, so many blocks do so in turn
 
@@ -37,6 +50,7 @@ class Plan:
     phases: tuple[Phase, ...]
     closing: Phase  # the outputs after the last phase
     tile: Tile | None = None
+    has_rows: bool = False  # the vectors' loop is inside the last kept one: its rows are short
     is_by_columns: bool = False  # threads share the last kept loop alone: the others have an order to keep
 
     @property
@@ -144,7 +158,7 @@ class Nest:
         if plan.tile is not None:
 
             def tile(lines: Lines, counter: Index, carried: list[str]) -> list[str]:
-                write_tile(self, lines, counter, smaller, write_loop)
+                write_tile(self, lines, counter)
                 return []
 
             write_loop(level.lines, begin, finish, 1, [], tile, known_nonempty=True)
@@ -152,7 +166,7 @@ class Nest:
         if loop != self.shape.vector:
 
             def body(lines: Lines, counter: Index, carried: list[str]) -> list[str]:
-                self.inside(loop, counter, lines, 1, None)
+                self.inside(loop, counter, lines, 1, None, self.row if plan.has_rows else None)
                 return []
 
             write_loop(level.lines, begin, finish, 1, [], body, known_nonempty=True)
@@ -168,13 +182,33 @@ class Nest:
             lambda lines, counter, carried, copies, mask: self.inside(loop, counter, lines, copies, mask) or [],
         )
 
-    def inside(self, loop: int, counter: Index, lines: Lines, copies: int, mask: str | None) -> None:
-        """A point (a vector of points, several times) of the kept loops."""
+    def row(self, copies: int) -> None:
+        """A short row of vectors, at a point of the other kept loops."""
+        vector, values = self.shape.vector, self.values
+        assert vector is not None
+        size = values.size(self.kernel.loops[vector].size)
+
+        def body(lines: Lines, counter: Index, carried: list[str], copies: int, mask: str | None) -> list[str]:
+            self.inside(vector, counter, lines, copies, mask)
+            return []
+
+        self.vector_loop(values.levels[-1].lines, 0, size, [], body)
+
+    def inside(
+        self,
+        loop: int,
+        counter: Index,
+        lines: Lines,
+        copies: int,
+        mask: str | None,
+        then: Callable[[int], None] | None = None,
+    ) -> None:
+        """A point (a vector of points, several times) of the kept loops, and what is done there."""
         values = self.values
         levels, old_mask = values.levels, values.mask
         values.levels = [*levels, Level(lines)]
         values.counters[loop], values.mask = counter, mask
-        self.point(copies)
+        (then or self.point)(copies)
         values.levels, values.mask = levels, old_mask
 
     def vector_loop(
@@ -376,124 +410,3 @@ class Nest:
                 place += count
         self.store(phase.outputs, copies)
         return results
-
-
-# ---- pieces of loops -------------------------------------------------------------------------------------------------
-
-
-def write_loop(
-    outside: Lines,
-    low: Index,
-    high: Index,
-    step: int,
-    carried: Carried,
-    body: Body,
-    known_nonempty: bool = False,
-) -> list[str]:
-    """A loop from low to high. ``body(lines, counter, carried)`` writes a round and gives what the next one gets.
-
-    While the body is written, lines may still be added outside: they come before the loop.
-    """
-    if isinstance(low, int) and isinstance(high, int):
-        if low >= high:
-            return [value for _, value in carried]
-        known_nonempty = True
-        if low + step >= high:
-            return body(outside, low, [value for _, value in carried])
-    head, after = outside.fresh("loop"), outside.fresh("after")
-    counter = f"%{outside.fresh('i')}"
-    names = [f"%{outside.fresh('c')}" for _ in carried]
-    inside = Lines(outside.names, head)
-    results = body(inside, counter, names)
-    following = inside.new(f"add i64 {counter}, {step}")
-    more = inside.new(f"icmp slt i64 {following}, {high}")
-    latch = inside.block
-    inside.branch_if(more, head, after)
-    if known_nonempty:
-        outside.branch(head)
-    else:
-        some = outside.new(f"icmp slt i64 {low}, {high}")
-        outside.branch_if(some, head, after)
-    before = outside.block
-    outside.label(head)
-    outside.add(f"{counter} = phi i64 [ {low}, %{before} ], [ {following}, %{latch} ]")
-    for (kind, first), name, result in zip(carried, names, results, strict=True):
-        outside.add(f"{name} = phi {kind} [ {first}, %{before} ], [ {result}, %{latch} ]")
-    outside.text += inside.text
-    outside.label(after)
-    if known_nonempty:
-        return results
-    return [
-        outside.new(f"phi {kind} [ {first}, %{before} ], [ {result}, %{latch} ]")
-        for (kind, first), result in zip(carried, results, strict=True)
-    ]
-
-
-def lane_mask(lines: Lines, left: Index, lanes: int) -> str:
-    """The first lanes, as many as are left."""
-    if isinstance(left, int):
-        return "<" + ", ".join([f"i1 {lane < left}".lower() for lane in range(lanes)]) + ">"
-    ramp = "<" + ", ".join([f"i64 {lane}" for lane in range(lanes)]) + ">"
-    kind = f"<{lanes} x i64>"
-    first = lines.new(f"insertelement {kind} poison, i64 {left}, i32 0")
-    wide = lines.new(f"shufflevector {kind} {first}, {kind} poison, <{lanes} x i32> zeroinitializer")
-    return lines.new(f"icmp sgt {kind} {wide}, {ramp}")
-
-
-def split_position(lines: Lines, position: Index, sizes: list[Index]) -> tuple[list[Index], Index]:
-    """A flat position as those of each loop, the last apart."""
-    found: list[Index] = []
-    for size in reversed(sizes[1:]):
-        if position == 0:
-            found.append(0)
-            continue
-        found.append(lines.new(f"urem i64 {position}, {size}"))
-        position = lines.new(f"udiv i64 {position}, {size}")
-    found.append(position)
-    found.reverse()
-    return found[:-1], found[-1]
-
-
-def counted_up(lines: Lines, names: list[str], sizes: list[Index]) -> list[Index]:
-    """The positions of loops one further on: the last counts, and at its end the one before."""
-    found: list[Index] = []
-    carry: Index = 1
-    for place, (name, size) in enumerate(zip(reversed(names), reversed(sizes), strict=True)):
-        following = plus(lines, name, carry)
-        if place == len(names) - 1:
-            found.append(following)
-            break
-        is_end = lines.new(f"icmp eq i64 {following}, {size}")
-        found.append(lines.new(f"select i1 {is_end}, i64 0, i64 {following}"))
-        carry = lines.new(f"zext i1 {is_end} to i64")
-    found.reverse()
-    return found
-
-
-def smaller(lines: Lines, a: Index, b: Index) -> Index:
-    if isinstance(a, int) and isinstance(b, int):
-        return min(a, b)
-    less = lines.new(f"icmp slt i64 {a}, {b}")
-    return lines.new(f"select i1 {less}, i64 {a}, i64 {b}")
-
-
-def minus(lines: Lines, a: Index, b: Index) -> Index:
-    if isinstance(a, int) and isinstance(b, int):
-        return a - b
-    return a if b == 0 else lines.new(f"sub i64 {a}, {b}")
-
-
-def round_down(lines: Lines, value: Index, step: int) -> Index:
-    """To a multiple of a power of two."""
-    if isinstance(value, int):
-        return value - value % step
-    return value if step == 1 else lines.new(f"and i64 {value}, {-step}")
-
-
-def ceil_div(lines: Lines, value: Index, step: int) -> Index:
-    """By a power of two."""
-    if isinstance(value, int):
-        return -(-value // step)
-    if step == 1:
-        return value
-    return lines.new(f"lshr i64 {plus(lines, value, step - 1)}, {step.bit_length() - 1}")

@@ -9,7 +9,6 @@ so leaves through such a tile. The loops inside a tile only see memory that lies
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -17,9 +16,10 @@ from typing import TYPE_CHECKING
 from kiln.lower.ir import Access, Buffer, Expr, Size, load
 from kiln.lower.kernel import Kernel, Output
 
+from .emit_loops import Index, plus, smaller, times, write_loop
 from .emit_phases import Phase, replaced
 from .emit_types import MEMORY
-from .emit_values import Index, Level, Shape, plus, times
+from .emit_values import Level, Shape
 from .lines import Lines
 
 if TYPE_CHECKING:
@@ -107,13 +107,7 @@ def is_short(size: Size, least: int) -> bool:
 # ---- one tile --------------------------------------------------------------------------------------------------------
 
 
-def write_tile(
-    nest: Nest,
-    lines: Lines,
-    unit: Index,
-    smaller: Callable[[Lines, Index, Index], Index],
-    loop: Callable[..., list[str]],
-) -> None:
+def write_tile(nest: Nest, lines: Lines, unit: Index) -> None:
     """A tile: fill what is read through tiles, run the loops inside, empty what is written through them."""
     tile, values, vector = nest.plan.tile, nest.values, nest.shape.vector
     assert tile is not None and vector is not None
@@ -130,7 +124,7 @@ def write_tile(
         starts[buffer] = values.scratch(buffer)
         element = MEMORY[buffer.dtype]
         values.levels[0].values[buffer] = lines.new(f"getelementptr {element}, ptr {starts[buffer]}, i64 {before}")
-    turning = Turning(nest, lines, low, high, first, end, loop, smaller)
+    turning = Turning(nest, lines, low, high, first, end)
     for access, buffer in tile.loads:
         turning.turn(access, starts[buffer], buffer, is_load=True)
 
@@ -142,7 +136,7 @@ def write_tile(
         values.levels = levels
         return []
 
-    loop(lines, first, end, 1, [], row, True)
+    write_loop(lines, first, end, 1, [], row, True)
     for access, buffer in tile.stores:
         turning.turn(access, starts[buffer], buffer, is_load=False)
 
@@ -157,8 +151,6 @@ class Turning:
     high: Index
     first: Index
     end: Index
-    loop: Callable[..., list[str]]
-    smaller: Callable[[Lines, Index, Index], Index]
 
     def turn(self, access: Access, start: str, buffer: Buffer, is_load: bool) -> None:
         nest, lines, tile = self.nest, self.lines, self.nest.plan.tile
@@ -177,7 +169,7 @@ class Turning:
             away = inner.new(f"getelementptr {element}, ptr {far}, i64 {times(inner, counter, stride)}")
             inside = inner.new(f"sub i64 {counter}, {self.low}")
             near = inner.new(f"getelementptr {element}, ptr {start}, i64 {inside}")
-            along = self.smaller(inner, inner.new(f"sub i64 {self.high}, {counter}"), side)
+            along = smaller(inner, inner.new(f"sub i64 {self.high}, {counter}"), side)
             across = inner.new(f"sub i64 {self.end}, {self.first}")
             steps = times(inner, stride, size), WIDTH * size
             source, target = (away, near) if is_load else (near, away)
@@ -189,7 +181,7 @@ class Turning:
             )
             return []
 
-        self.loop(lines, self.low, self.high, side, [], square, True)
+        write_loop(lines, self.low, self.high, side, [], square, True)
 
 
 @lru_cache(None)

@@ -14,6 +14,7 @@ from typing import Any
 from kiln.lower.ir import Access, Buffer, Expr, Size
 from kiln.lower.kernel import Kernel, Output
 
+from .emit_loops import Index, is_zero, number, plus, times
 from .emit_memory import Place, beyond_the_end, load_at, store_at
 from .emit_operations import operate
 from .emit_types import MEMORY, REGISTERS, from_memory, register_constant, to_memory
@@ -22,7 +23,6 @@ from .lines import Lines, spelled
 COMPARISONS = {"eq": "eq", "ne": "ne", "lt": "slt", "le": "sle", "gt": "sgt", "ge": "sge"}
 WIDE = 2**31 - 1  # positions below it fit into 32 bits
 STACK = 1 << 15  # bytes of a value that is kept on the stack
-Index = int | str  # a number of type i64: known now, or in a register
 
 
 @dataclass
@@ -385,32 +385,3 @@ class Values:
         store_at(lines, place, to_memory(lines, value, dtype, 1), dtype, 1)
         lines.branch(after)
         lines.label(after)
-
-
-# ---- numbers of type i64 ---------------------------------------------------------------------------------------------
-
-
-def is_zero(size: Size) -> bool:
-    return isinstance(size, int) and size == 0
-
-
-def number(text: str) -> Index:
-    return int(text) if text.lstrip("-").isdigit() else text
-
-
-def plus(lines: Lines, a: Index, b: Index) -> Index:
-    if isinstance(a, int):
-        a, b = b, a
-    if isinstance(a, int) and isinstance(b, int):
-        return a + b
-    return a if b == 0 else lines.new(f"add i64 {a}, {b}")
-
-
-def times(lines: Lines, a: Index, b: Index) -> Index:
-    if isinstance(a, int):
-        a, b = b, a
-    if isinstance(a, int) and isinstance(b, int):
-        return a * b
-    if isinstance(b, int) and b in (0, 1):
-        return a if b else 0
-    return lines.new(f"mul i64 {a}, {b}")
