@@ -40,7 +40,7 @@ class Eager:
 
 def key_of(module: torch.fx.GraphModule, *more: str) -> str | None:
     """The name of the graph's entry; None where it has none."""
-    if not config.cache:
+    if not cache.is_on():
         return None
     try:
         return cache.key_of(FORMAT, str(torch.get_default_dtype()), *more, text_of(module))

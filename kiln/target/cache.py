@@ -45,6 +45,8 @@ KEPT = 0.8  # of the limit, after the oldest entries went
 OTHERS = stat.S_IRWXG | stat.S_IRWXO
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
+SUPPORTED = hasattr(os, "geteuid") and os.open in os.supports_dir_fd  # elsewhere nothing says whose a file is
+
 Parts = dict[str, bytes]
 
 
@@ -55,6 +57,10 @@ class Entry:
     name: str
     size: int
     used: float  # when it was read or written last
+
+
+def is_on() -> bool:
+    return config.cache and SUPPORTED
 
 
 # ---- where -----------------------------------------------------------------------------------------------------------
@@ -119,7 +125,10 @@ def environment() -> bytes:
     import kiln
 
     parts = [str(FORMAT), kiln.__version__, torch.__version__, str(torch.version.git_version), sys.version]
-    parts += [host.identity(), *own_files()]
+    try:
+        parts += [host.identity(), *own_files()]
+    except OSError:  # Kiln is not in files: nothing tells one from another, so entries are for this process alone
+        parts.append(secrets.token_hex(16))
     return hashlib.sha256("\0".join(parts).encode()).digest()
 
 
@@ -141,7 +150,7 @@ def own_files() -> Iterator[str]:
 
 def read(key: str) -> Parts | None:
     """The parts of an entry; None where there is none that can be trusted."""
-    if not config.cache:
+    if not is_on():
         return None
     try:
         with opened() as folder:
@@ -206,7 +215,7 @@ def checksum_of(key: bytes, count: int, data: bytes) -> bytes:
 
 def write(key: str, parts: Mapping[str, bytes]) -> bool:
     """Keep an entry; False where it could not be kept."""
-    if not config.cache:
+    if not is_on():
         return False
     data = pack(key, parts)
     try:

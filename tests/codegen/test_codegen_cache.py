@@ -80,6 +80,16 @@ def test_keys_go_by_versions_and_cpu(monkeypatch):
             assert cache.environment.__wrapped__() != now, name
 
 
+def test_kiln_that_is_not_in_files(monkeypatch):
+    """Then nothing tells one version from another, and no process trusts another's entries."""
+
+    def fail():
+        raise NotADirectoryError
+
+    monkeypatch.setattr(cache, "own_files", fail)
+    assert cache.environment.__wrapped__() != cache.environment.__wrapped__()
+
+
 # ---- damage ----------------------------------------------------------------------------------------------------------
 
 
