@@ -341,21 +341,25 @@ def test_transposed_reads_of_sizes_that_vary() -> None:
         memory.check(Kernel("turned", (Loop(n), Loop(m)), (), (output,), 1), {n: height, m: width}, threads=2)
 
 
-@pytest.mark.parametrize("count", [3, 100, 20000])
-def test_dear_values_are_kept_for_later_phases(count: int) -> None:
+@pytest.mark.parametrize("varies", [False, True])
+@pytest.mark.parametrize("shape", [(7, 3), (3, 100), (2, 20000), (4, 1, 30), (3, 5, 70), (3, 9, 9)])
+def test_dear_values_are_kept_for_later_phases(shape: tuple[int, ...], varies: bool) -> None:
     """A softmax, whose exponentials are needed twice, with rows on the stack and beyond."""
     memory = Memory()
-    values = memory.load(torch.randn(7, count) * 3)
+    tensor = torch.randn(shape) * 3
+    values = memory.load(tensor)
     raised = op("exp", op("sub", values, reduced(0, torch.float32)))
-    target = memory.add(torch.zeros(7, count))
-    kernel = Kernel(
+    target = memory.add(torch.zeros(shape))
+    made = Kernel(
         "softmax",
-        (Loop(7), Loop(count, True)),
+        tuple(Loop(size, place > 0) for place, size in enumerate(shape)),
         (Reduction(0, "max", values, torch.float32), Reduction(1, "sum", raised, torch.float32)),
-        (Output(Access(target, (count, 1), 0), op("div", raised, reduced(1, torch.float32)), True),),
-        1,
+        (Output(Access(target, tensor.stride(), 0), op("div", raised, reduced(1, torch.float32)), True),),
+        len(shape) - 1,
     )
-    memory.check(kernel)
+    kernel, sizes = with_symbols(made, 1) if varies else (made, None)
+    wanted = torch.softmax(tensor.flatten(1), 1).reshape(shape)
+    torch.testing.assert_close(memory.run(kernel, sizes, threads=2)[target], wanted)
 
 
 def test_sizes_that_are_numbers_of_sympys_are_numbers() -> None:

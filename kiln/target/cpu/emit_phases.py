@@ -71,7 +71,7 @@ def with_kept_values(
     for loop in reversed(reduced):
         strides[loop] = count
         count = count * kernel.loops[loop].size
-    if not isinstance(count, int) or count > MOST_KEPT:
+    if isinstance(count, int) and count > MOST_KEPT:
         return phases
     found = list(phases)
     known = [set(phase.order) for phase in phases]

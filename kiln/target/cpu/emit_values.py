@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+import sympy
+
 from kiln.lower.ir import Access, Buffer, Expr, Size
 from kiln.lower.kernel import Kernel, Output
 
@@ -57,6 +59,7 @@ class Values:
         self.groups: dict[int, list[int]] = {}
         for loop, depth in shape.depths.items():
             self.groups.setdefault(depth, []).append(loop)
+        self.size_numbers = {size: number for number, size in enumerate(self.kernel.sizes)}
         self.borrowed: list[str] = []  # memory to give back at the end
         self.note(exprs)
 
@@ -158,10 +161,24 @@ class Values:
             return size
         values = self.levels[0].values
         found = values.get(("size", size))
-        if found is None:
-            place = self.entry.new(f"getelementptr i64, ptr %sizes, i64 {self.kernel.sizes.index(size)}")
-            found = values["size", size] = self.entry.new(f"load i64, ptr {place}")
+        if found is not None:
+            return found
+        number = self.size_numbers.get(size)
+        if number is None:
+            return self.product(size)
+        place = self.entry.new(f"getelementptr i64, ptr %sizes, i64 {number}")
+        found = values["size", size] = self.entry.new(f"load i64, ptr {place}")
         return found
+
+    def product(self, size: sympy.Expr) -> Index:
+        """A size that the kernel is not given, but its factors are: of memory of our own."""
+        if size.is_Integer:
+            return int(size)
+        assert size.is_Mul or size.is_Pow, size
+        total: Index = 1
+        for factor in size.args if size.is_Mul else [size.base] * int(size.exp):
+            total = times(self.entry, total, self.size(factor))
+        return total
 
     def moved(self, strides: tuple[Size, ...], depth: int) -> Index:
         """How far the loops of one level have moved a place."""
@@ -277,10 +294,10 @@ class Values:
     def scratch(self, buffer: Buffer) -> str:
         """Memory of our own: on the stack if it is small."""
         count = buffer.shape[0]
-        assert isinstance(count, int)
-        if count * buffer.dtype.itemsize <= STACK:
+        if isinstance(count, int) and count * buffer.dtype.itemsize <= STACK:
             return self.entry.new(f"alloca [{count} x {MEMORY[buffer.dtype]}], align 64")
-        found = self.entry.call("malloc", "ptr", [("i64", str(count * buffer.dtype.itemsize))])
+        size = times(self.entry, self.size(count), buffer.dtype.itemsize)
+        found = self.entry.call("malloc", "ptr", [("i64", str(size))])
         self.entry.declare("declare void @free(ptr)")
         self.borrowed.append(found)
         return found
