@@ -235,9 +235,7 @@ class Lowering:
         """A number that is computed from sizes, or from floats that vary (by Python, then)."""
         if isinstance(value, torch.SymInt):
             return size_of(value)
-        if isinstance(value, torch.SymFloat) and any(
-            isinstance(self.values[arg], Opaque) for arg in node.all_input_nodes
-        ):
+        if isinstance(value, torch.SymFloat):
             return self.call(node, "a number")
         if isinstance(value, (int, float, bool)):
             return value
