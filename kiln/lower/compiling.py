@@ -19,7 +19,7 @@ from .plan import plan_memory
 from .program import Describer
 from .schedule import Scheduled, schedule
 
-KERNELS_OF_A_MODULE = 2  # few, so that two threads have their share
+KERNELS_OF_A_MODULE = 4  # few, so that two threads have their share; fewer repeat more of what kernels share
 
 
 def compile_lowered(
