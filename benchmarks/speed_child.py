@@ -3,9 +3,9 @@
     python benchmarks/speed_child.py CONTESTANT MODEL BACKEND
 
 Requests are lines of JSON on standard input, each answered by one on standard output: ``["first"]`` takes the first
-step (seconds, loss), ``["steps", COUNT, CALLS]`` takes COUNT × CALLS steps (seconds a step, COUNT of them),
-``["memory"]`` takes one (its peak, in bytes). What a contestant's ``import`` line imports is not in the first step;
-what it imports on first use is, as users wait for that.
+step (seconds, loss, what is not compiled), ``["steps", COUNT, CALLS]`` takes COUNT × CALLS steps (seconds a step, COUNT
+of them), ``["memory"]`` takes one (its peak, in bytes). What a contestant's ``import`` line imports is not in the first
+step; what it imports on first use is, as users wait for that.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from benchmarks.measuring import no_collection, time_calls  # noqa: E402
 
 THREADS = 2
 THREE_OPS, ADAMW = "three ops", "gpt, AdamW"
+LEFT_ALONE = ("breaks", "aot eager", "codegen eager", "taken over")  # counters of what Kiln did not compile
 Step = Callable[[], Any]
 Tensors = list[torch.Tensor]
 
@@ -119,12 +120,23 @@ def make_step(contestant: str, name: str, backend: str) -> Step:
     return optimizer_step(compiled) if name == ADAMW else model_step(compiled, name)
 
 
-def first(step: Step) -> tuple[float, float]:
+def first(step: Step) -> tuple[float, float, str]:
+    """Seconds, the loss, and what the contestant did not compile, in words."""
     with no_collection():
         start = time.perf_counter()
         loss = step()
         seconds = time.perf_counter() - start
-    return seconds, loss.item() if isinstance(loss, torch.Tensor) else loss
+    return seconds, loss.item() if isinstance(loss, torch.Tensor) else loss, not_compiled()
+
+
+def not_compiled() -> str:
+    if "torch._dynamo.utils" in sys.modules and "kiln" not in sys.modules:
+        graphs = sys.modules["torch._dynamo.utils"].counters["stats"]["unique_graphs"]
+        return "" if graphs else "it compiled nothing"
+    if "kiln" not in sys.modules:
+        return ""
+    counters = sys.modules["kiln"].report.counters
+    return ", ".join(f"{name}: {counters[name]}" for name in LEFT_ALONE if counters[name])
 
 
 def steps(step: Step, count: int, calls: int) -> list[float]:
