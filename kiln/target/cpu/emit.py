@@ -164,7 +164,7 @@ def cost_of(plan: Plan) -> int:
     """Picoseconds for each point of all loops."""
     kernel, vector = plan.shape.kernel, plan.shape.vector
     cost = 0
-    for expr in walk(*kernel.roots()):
+    for expr in kernel.phases:
         if expr.kind == "load":
             access = expr.payload
             near = vector is not None and not access.indirect and is_near(access.strides[vector])
@@ -269,7 +269,7 @@ def vector_bytes() -> int:
 
 def lanes_of(kernel: Kernel, size: Size) -> int:
     """How many lanes: a vector of the widest type that is computed with (int64 apart, which is mostly for indices)."""
-    widths = {expr.dtype: 4 if expr.dtype in HALVES else expr.dtype.itemsize for expr in walk(*kernel.roots())}
+    widths = {expr.dtype: 4 if expr.dtype in HALVES else expr.dtype.itemsize for expr in kernel.phases}
     widths |= {output.target.buffer.dtype: output.target.buffer.dtype.itemsize for output in kernel.outputs}
     whole = widths.pop(torch.int64, None)
     widest = max(widths.values(), default=whole or 8)
@@ -288,8 +288,8 @@ def copies_of(kernel: Kernel, vector: int | None, lanes: int) -> int:
     """
     if vector is None or not kernel.reduced:
         return 1
-    operations = sum(1 for expr in walk(*kernel.roots()) if expr.args)
-    dear = any(expr.kind in DEAR_OPERATIONS for expr in walk(*kernel.roots()))
+    operations = sum(1 for expr in kernel.phases if expr.args)
+    dear = any(expr.kind in DEAR_OPERATIONS for expr in kernel.phases)
     size = kernel.loops[vector].size
     if kernel.loops[vector].is_reduced or dear or operations > 4:
         copies = 1 if dear or operations > 40 else 2 if operations > 16 else 4
