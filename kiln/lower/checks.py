@@ -30,6 +30,7 @@ OUT_OF_BOUNDS_OF_COPY = "IndexError: index_copy_(): index {index} is out of boun
 OUT_OF_ELEMENTS = "IndexError: out of range: tried to access index {index} on a tensor of {size} elements."
 OUT_OF_SELF = "IndexError: index out of range in self"
 OUT_OF_DATA = "RuntimeError: INDICES element is out of DATA bounds, id={index} axis_dim={size}"
+OUT_OF_EMBEDDINGS = "RuntimeError: embedding_bag: Expected idx >= 0 && idx < num_embeddings but found idx to be {index}"
 OUT_OF_CLASSES = "IndexError: Target {index} is out of bounds."
 
 

@@ -281,6 +281,8 @@ class Lowering:
         """What several read is computed once, unless that is no work; what has grown large is cut here."""
         if not isinstance(value, Tensor) or value.access is not None:  # of several results, each is looked at by itself
             return value
+        if value.expr.kind in ("iota", "const", "size"):
+            return value  # nothing to compute; and what is known of positions is lost in memory
         operations, loads, dear = weight(value.expr)
         several = len(node.users) > 1 and (
             dear or operations > CHEAP_OPERATIONS or loads > CHEAP_LOADS or is_wanted_in_memory(node)

@@ -109,6 +109,19 @@ def test_gradient_of_embedding(dtype: torch.dtype) -> None:
     check(lambda w: F.embedding(indices, w, padding_idx=3) * 2, weight)
 
 
+@pytest.mark.parametrize("shape", ((6, 4), (1, 3), (5, 1)), ids=str)
+def test_bags_of_one_size(shape: tuple[int, ...]) -> None:
+    indices = torch.randint(0, 9, shape, generator=torch.Generator().manual_seed(0))
+    check(lambda w: F.embedding_bag(indices, w, mode="sum") * 2, tensor((9, 33)), called=None, exact=False)
+
+
+def test_bags_of_many_sizes() -> None:
+    indices, offsets = torch.randint(0, 9, (20,)), torch.tensor([0, 3, 3, 12, 19])
+    for options in ({}, {"padding_idx": 2}, {"mode": "mean"}, {"mode": "max"}):
+        options = {"mode": "sum"} | options
+        check(lambda w, o=options: F.embedding_bag(indices, w, offsets, **o), tensor((9, 5)), called=None, exact=False)
+
+
 # With an index that is out of range in one of two ways.
 WRONG: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
     "index": lambda x, i: x[i],

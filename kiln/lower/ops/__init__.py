@@ -3,6 +3,7 @@
 from . import (  # noqa: F401
     activations,
     attention,
+    bags,
     batch_norm,
     copies,
     creation,
