@@ -108,3 +108,16 @@ def test_a_kernel_for_each_tensor(name, monkeypatch):
     updates = [launch for launch in launches if any(loop.size != 1 for loop in launch.kernel.loops)]
     assert not [step for step in seen[-1].steps if not isinstance(step, Launch)]
     assert len(updates) <= len(SHAPES)
+
+
+def test_gradients_are_clipped():
+    torch.manual_seed(1)
+    weights = [torch.nn.Parameter(torch.randn(shape)) for shape in SHAPES]
+    twins = [torch.nn.Parameter(weight.detach().clone()) for weight in weights]
+    for weight, twin in zip(weights, twins, strict=True):
+        weight.grad = torch.randn_like(weight)
+        twin.grad = weight.grad.clone()
+    clip = kiln.compile(lambda parameters: torch.nn.utils.clip_grad_norm_(parameters, 1.0), backend="kiln")
+    torch.testing.assert_close(clip(twins), torch.nn.utils.clip_grad_norm_(weights, 1.0))
+    for weight, twin in zip(weights, twins, strict=True):
+        torch.testing.assert_close(twin.grad, weight.grad)

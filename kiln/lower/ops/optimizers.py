@@ -13,6 +13,7 @@ import torch
 from .. import build
 from ..registry import LOWERINGS, TAKES_NUMBERS, NotLowered, lowers
 from ..views import Tensor
+from . import statistics  # noqa: F401  (norms are looked up)
 from .formulas import Value, where, wide
 from .mathematics import lerp_number
 
@@ -103,6 +104,16 @@ def register() -> None:
 
 
 register()
+
+
+@lowers(aten._foreach_norm.Scalar)
+def norms(lowering: Any, node: Any, tensors: Sequence[Tensor], order: Any = 2, dtype: Any = None) -> tuple[Tensor, ...]:
+    """The norm of each tensor of a list, as gradients are clipped by."""
+    rule = LOWERINGS[aten.linalg_vector_norm.default]
+    items = [Item(aten.linalg_vector_norm.default, {"val": value}, node.users, {}) for value in node.meta["val"]]
+    pairs = zip(items, tensors, strict=True)
+    return tuple(rule(lowering, item, tensor, order, None, False, dtype=dtype) for item, tensor in pairs)
+
 
 # ---- fused steps -----------------------------------------------------------------------------------------------------
 
