@@ -172,6 +172,8 @@ class Lowering:
             return self.number(node, value)
         if type(target) is not torch._ops.OpOverload:
             return self.call(node, "no operator of ATen")
+        if value is None and target._schema.returns:
+            raise CannotLower(f"nobody knows the form of what {target} gives")
         if target._schema.is_mutable:
             raise CannotLower(f"{target} changes its arguments")
         found = self.lower_view(node, target)
