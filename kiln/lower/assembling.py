@@ -14,6 +14,7 @@ import torch.fx
 import torch.utils._pytree as pytree
 
 from .._native import OperatorProgram
+from .heap import keep_freed_memory
 
 Boxed = Callable[[list[Any]], Any]
 Data = dict[str, Any]
@@ -63,6 +64,7 @@ def assemble(
     data: Data, addresses: Sequence[int], constants: Sequence[Any], otherwise: Boxed, keep: Any = None
 ) -> Boxed:
     """The program that data describes. ``keep`` lives as long as it does: what holds the machine code."""
+    keep_freed_memory()
     found = Assembler(addresses, constants)
     program = OperatorProgram(
         data["inputs"],
