@@ -104,6 +104,15 @@ class Run(Reference):
         self.eager: dict[torch.fx.Node, Any] = interpreter.env
         self.wide: dict[torch.fx.Node, Any] | None = None  # the same in float64, where it is asked for
 
+    def run(self) -> list[Any]:
+        """The results, as tensors that autograd does not know as views, though they count changes together."""
+        found = super().run()
+        known: dict[int, Any] = {}  # what is given twice is one tensor
+        for place, output in enumerate(self.checked.scheduled.outputs):
+            if isinstance(output, View) and output.buffer.kind != "input":
+                found[place] = known.setdefault(id(output), found[place].detach())
+        return found
+
     def laid_out(self, place: Buffer, given: torch.Tensor) -> torch.Tensor:
         """An input as the kernels expect it, which is not always how it comes."""
         strides = self.numbers(place.strides)
@@ -160,7 +169,8 @@ class Run(Reference):
         name = node.name if index is None else f"{node.name}[{index}]"
         got = self.for_call(view)
         expected = expected.to(got.dtype)
-        self.compare(launch, name, got, expected, functools.partial(self.exact_value, node, index), "eager")
+        if "empty" not in str(node.target):  # else whatever was there
+            self.compare(launch, name, got, expected, functools.partial(self.exact_value, node, index), "eager")
         once = tuple(slice(0, 1) if stride == 0 else slice(None) for stride in got.stride())
         got[once].copy_(expected[once])
 

@@ -168,6 +168,23 @@ def test_checked_inputs_that_lie_otherwise():
     assert same(found, [one.grad for one in given])
 
 
+def test_checked_results_can_be_changed():
+    x = X.clone().requires_grad_()
+    result = kiln.compile(lambda x: x.sin().t(), backend="kiln", options={"check": True})(x)
+    result.mul_(2)
+    result.sum().backward()
+    assert same(x.grad, 2 * X.cos())
+    saved = kiln.compile(lambda x: x.exp().t(), backend="kiln", options={"check": True})(x)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        saved.mul_(2).sum().backward()
+
+
+def test_checked_memory_that_holds_anything():
+    checked = kiln.compile(lambda x: (torch.empty_like(x), x + 1), backend="kiln", options={"check": True})
+    torch.full_like(X, 7.0)
+    assert same(checked(X)[1], X + 1)
+
+
 def test_checked_calls_whose_fakes_are_wrong():
     """The workspace of an LSTM has no size before it runs."""
     lstm = torch.nn.LSTM(48, 8)
