@@ -208,8 +208,7 @@ def plan_of(kernel: Kernel) -> Plan:
             | {loop: depth for depth, loop in enumerate(reduced, 4)}
         )
         shape = Shape(kernel, depths, vector, lanes, row=3)
-        outer, last = tuple(kept[:-2]), kept[-2]
-        return Plan(shape, outer, last, tuple(reduced), copies, phases, closing, has_rows=True)
+        return Plan(shape, tuple(kept[:-2]), kept[-2], tuple(reduced), copies, phases, closing, has_rows=True)
     depths = (
         dict.fromkeys(kept[:-1], 1)
         | dict.fromkeys(kept[-1:], 2)
@@ -234,7 +233,7 @@ def has_short_rows(kernel: Kernel, kept: list[int]) -> bool:
     if len(kept) < 2 or not isinstance(size, int) or size > SHORT or is_ordered(kernel):
         return False
     others = [kernel.loops[loop].size for loop in kept[:-1]]
-    return not all(isinstance(other, int) for other in others) or math.prod(others) >= MANY_ROWS  # type: ignore[arg-type]
+    return not all(isinstance(other, int) for other in others) or math.prod(others) >= MANY_ROWS
 
 
 def can_be_vector(kernel: Kernel) -> bool:

@@ -166,8 +166,7 @@ class Nest:
         if loop != self.shape.vector:
 
             def body(lines: Lines, counter: Index, carried: list[str]) -> list[str]:
-                self.inside(loop, counter, lines, 1, None, self.row if plan.has_rows else None)
-                return []
+                return self.inside(loop, counter, lines, 1, None, self.row if plan.has_rows else None)
 
             write_loop(level.lines, begin, finish, 1, [], body, known_nonempty=True)
             return
@@ -179,7 +178,7 @@ class Nest:
             low,
             high,
             [],
-            lambda lines, counter, carried, copies, mask: self.inside(loop, counter, lines, copies, mask) or [],
+            lambda lines, counter, carried, copies, mask: self.inside(loop, counter, lines, copies, mask),
         )
 
     def row(self, copies: int) -> None:
@@ -189,8 +188,7 @@ class Nest:
         size = values.size(self.kernel.loops[vector].size)
 
         def body(lines: Lines, counter: Index, carried: list[str], copies: int, mask: str | None) -> list[str]:
-            self.inside(vector, counter, lines, copies, mask)
-            return []
+            return self.inside(vector, counter, lines, copies, mask)
 
         self.vector_loop(values.levels[-1].lines, 0, size, [], body)
 
@@ -202,14 +200,15 @@ class Nest:
         copies: int,
         mask: str | None,
         then: Callable[[int], None] | None = None,
-    ) -> None:
-        """A point (a vector of points, several times) of the kept loops, and what is done there."""
+    ) -> list[str]:
+        """A point (a vector of points, several times) of the kept loops, and what is done there. It carries nothing."""
         values = self.values
         levels, old_mask = values.levels, values.mask
         values.levels = [*levels, Level(lines)]
         values.counters[loop], values.mask = counter, mask
         (then or self.point)(copies)
         values.levels, values.mask = levels, old_mask
+        return []
 
     def vector_loop(
         self,
@@ -226,7 +225,9 @@ class Nest:
         middle = plus(lines, low, round_down(lines, count, together))
         results = [value for _, value in carried]
         if middle != low:
-            results = self.long_loop(lines, low, middle, together, carried, lambda *given: body(*given, copies, None))
+            results = self.long_loop(
+                lines, low, middle, together, carried, lambda inner, at, given: body(inner, at, given, copies, None)
+            )
         if middle == high:
             return results
         kinds = [kind for kind, _ in carried]
@@ -327,7 +328,7 @@ class Nest:
         if loop == self.shape.vector:
             return self.vector_loop(outside, 0, size, carried, enter)
         write = self.long_loop if number + 1 == len(plan.reduced) else write_loop
-        return write(outside, 0, size, 1, carried, lambda *given: enter(*given, copies, None))
+        return write(outside, 0, size, 1, carried, lambda inner, at, given: enter(inner, at, given, copies, None))
 
     # ---- long sums ---------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import torch
 
-from . import emit_integers
+from . import emit_integers, math
 from .emit_types import HALVES, REGISTERS, bitcast, cast, register_constant, register_type, rounded
 from .lines import Lines, spelled
 
@@ -52,7 +52,7 @@ def float_operation(lines: Lines, name: str, operands: list[str], dtype: torch.d
         return lines.intrinsic(FLOAT_INTRINSICS[name], element, lanes, *operands)
     if name in SPECIAL:
         return SPECIAL[name](Floats(lines, dtype, lanes), *operands)
-    return transcendental(lines, name, operands, dtype, lanes)
+    return math.emit(lines, name, operands, lanes, dtype)
 
 
 class Floats:
@@ -158,31 +158,3 @@ SPECIAL: dict[str, Callable[..., str]] = {
     "floordiv": floor_divided,
     "truncdiv": lambda f, a, b: f.call("trunc", f.do("fdiv", a, b)),
 }
-
-
-def transcendental(lines: Lines, name: str, operands: list[str], dtype: torch.dtype, lanes: int) -> str:
-    try:
-        from . import math as vector_math
-    except ImportError:
-        vector_math = None
-    if vector_math is not None and name in vector_math.NAMES:
-        return vector_math.emit(lines, name, operands, lanes, dtype)
-    return by_library(lines, name, operands, dtype, lanes)
-
-
-def by_library(lines: Lines, name: str, operands: list[str], dtype: torch.dtype, lanes: int) -> str:
-    """A function of the C library, lane by lane."""
-    element = REGISTERS[dtype]
-    function = {"lgamma": "lgamma"}.get(name, name) + ("f" if dtype is torch.float32 else "")
-
-    def once(values: list[str]) -> str:
-        return lines.call(function, element, [(element, value) for value in values])
-
-    if lanes == 1:
-        return once(operands)
-    kind = spelled(element, lanes)
-    result = "poison"
-    for lane in range(lanes):
-        values = [lines.new(f"extractelement {kind} {operand}, i32 {lane}") for operand in operands]
-        result = lines.new(f"insertelement {kind} {result}, {element} {once(values)}, i32 {lane}")
-    return result

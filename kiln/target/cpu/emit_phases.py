@@ -74,13 +74,11 @@ def with_kept_values(
     if isinstance(count, int) and count > MOST_KEPT:
         return phases
     found = list(phases)
-    known = [set(phase.order) for phase in phases]
+    known: list[set[Expr]] = [set(phase.order) for phase in phases]
     is_dear = Dearness(reduced, vector)
     for later in range(1, len(found)):
-        wanted = outermost(
-            found[later].roots(), lambda e, later=later: any(e in k for k in known[:later]) and is_dear(e)
-        )
-        for expr in wanted:
+        before: set[Expr] = set().union(*known[:later])
+        for expr in outermost(found[later].roots(), before, is_dear):
             first = next(number for number in range(later) if expr in known[number])
             buffer = Buffer(f"kept{len(known)}", expr.dtype, (count,), (1,), "scratch")
             access = Access(buffer, tuple(strides), 0)
@@ -127,8 +125,8 @@ def is_zero(size: Size) -> bool:
     return isinstance(size, int) and size == 0
 
 
-def outermost(roots: Iterable[Expr], is_wanted: Callable[[Expr], bool]) -> list[Expr]:
-    """The wanted expressions that are in no other wanted one."""
+def outermost(roots: Iterable[Expr], among: set[Expr], is_wanted: Callable[[Expr], bool]) -> list[Expr]:
+    """The wanted expressions among some that are in no other such one."""
     found: dict[Expr, None] = {}
     seen: set[Expr] = set()
     stack = list(roots)
@@ -137,7 +135,7 @@ def outermost(roots: Iterable[Expr], is_wanted: Callable[[Expr], bool]) -> list[
         if expr in seen:
             continue
         seen.add(expr)
-        if is_wanted(expr):
+        if expr in among and is_wanted(expr):
             found[expr] = None
         else:
             stack.extend(children(expr))

@@ -132,7 +132,9 @@ def write_tile(nest: Nest, lines: Lines, unit: Index) -> None:
         levels = values.levels
         values.levels = [*levels, Level(inner)]
         values.counters[tile.across] = counter
-        nest.vector_loop(inner, low, high, [], lambda *given: nest.inside(vector, given[1], given[0], *given[3:]) or [])
+        nest.vector_loop(
+            inner, low, high, [], lambda lines, at, none, copies, mask: nest.inside(vector, at, lines, copies, mask)
+        )
         values.levels = levels
         return []
 

@@ -247,7 +247,7 @@ class Values:
             if is_zero(stride):
                 continue
             both = isinstance(loop.size, int) and isinstance(stride, int)
-            total += loop.size * abs(stride) if both else WIDE  # type: ignore[operator]
+            total += loop.size * abs(stride) if both else WIDE
         return total < WIDE
 
     def compare_positions(self, expr: Expr, copy: int, lines: Lines) -> str:
@@ -266,7 +266,7 @@ class Values:
         lines = level.lines
         if is_vector:
             strides, offset = expr.payload
-            stride = strides[self.shape.vector]  # type: ignore[index]
+            stride = strides[self.shape.vector]
             total = plus(lines, self.position(strides, offset, lines), self.copy_offset(stride, copy))
             ramp = "<" + ", ".join([f"i32 {lane * stride}" for lane in range(lanes)]) + ">"
             first = total if isinstance(total, int) else lines.new(f"trunc i64 {total} to i32")

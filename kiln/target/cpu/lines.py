@@ -65,12 +65,12 @@ def rounded(value: float, dtype: torch.dtype) -> float:
     """A number as its type holds it."""
     if dtype is torch.float32 and math.isfinite(value):
         try:
-            return struct.unpack("<f", struct.pack("<f", value))[0]
+            return float(struct.unpack("<f", struct.pack("<f", value))[0])
         except OverflowError:
             return math.copysign(math.inf, value)
     if dtype is torch.float32 or dtype is torch.float64:
         return value
-    return torch.tensor(value, dtype=dtype).item()
+    return float(torch.tensor(value, dtype=dtype).item())
 
 
 def float_literal(value: float) -> str:
