@@ -13,9 +13,10 @@ are in the same table.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 LOWERINGS: dict[Any, Callable[..., Any]] = {}
+Lowers = TypeVar("Lowers", bound=Callable[..., Any])
 TAKES_NUMBERS: set[Any] = set()  # operators whose lowerings take `views.Number`s for numbers that vary
 
 
@@ -23,8 +24,8 @@ class NotLowered(Exception):
     """This call is left to ATen; the text says why."""
 
 
-def lowers(*overloads: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+def lowers(*overloads: Any) -> Callable[[Lowers], Lowers]:
+    def register(function: Lowers) -> Lowers:
         for overload in overloads:
             assert overload not in LOWERINGS, f"{overload} is lowered twice"
             LOWERINGS[overload] = function

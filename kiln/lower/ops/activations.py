@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ import torch
 from .. import build
 from ..registry import NotLowered, lowers
 from ..views import Tensor, masked, shift, slice_
-from .formulas import Value, computed, formula, held, result_type, where, wide
+from .formulas import AnyFunction, Value, computed, formula, held, result_type, where, wide
 
 aten = torch.ops.aten
 NARROW = (torch.float16, torch.bfloat16)
@@ -18,10 +19,10 @@ NARROW = (torch.float16, torch.bfloat16)
 # ---- linear in pieces ------------------------------------------------------------------------------------------------
 
 
-def of_any_type(*overloads: Any) -> Any:
+def of_any_type(*overloads: Any) -> Callable[[AnyFunction], AnyFunction]:
     """Registers a function of values that is made of comparisons: the same for integers, and never rounded."""
 
-    def register(function: Any) -> Any:
+    def register(function: AnyFunction) -> AnyFunction:
         @lowers(*overloads)
         def lower(lowering: Any, node: Any, *args: Any) -> Tensor:
             dtype = result_type(node)

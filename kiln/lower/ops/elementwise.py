@@ -432,7 +432,7 @@ def pow_number(lowering: Any, node: Any, x: Tensor, exponent: Any) -> Tensor:
     if dtype is torch.bool or (not dtype.is_floating_point and (exponent < 0 or not isinstance(exponent, int))):
         raise NotLowered("a power that eager does not have, or gives as a bool")
     if not dtype.is_floating_point:
-        return computed(lambda v: whole_power(v, exponent), [x], dtype, result)
+        return computed(lambda v: whole_power(v, int(exponent)), [x], dtype, result)
     special = SPECIAL_POWERS.get(float(exponent))
     if special is None:
         return computed(lambda v, by: v.pow(by), [x, exponent], dtype, result)

@@ -8,7 +8,7 @@ values as the lowering of operators whose ATen kernels compute inside in float32
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
 import sympy
 import torch
@@ -18,8 +18,9 @@ from ..registry import NotLowered, lowers
 from ..views import Number as Varying
 from ..views import Tensor
 
-Number = bool | int | float
-Operand = Tensor | bool | int | float | sympy.Expr
+Number: TypeAlias = bool | int | float
+Operand: TypeAlias = "Tensor | bool | int | float | sympy.Expr"
+AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 
 
 class Value:
@@ -179,7 +180,8 @@ def fresh(lowering: Any, node: Any, x: Tensor) -> Tensor:
     see whose it is (a result of the graph, views), and is just read otherwise."""
     if x.access is None or not any(may_be_seen(user) for user in node.users):
         return x
-    return lowering.put(x, node.meta["val"])
+    found: Tensor = lowering.put(x, node.meta["val"])
+    return found
 
 
 def may_be_seen(user: Any) -> bool:
@@ -193,36 +195,48 @@ def may_be_seen(user: Any) -> bool:
 
 def result_type(node: Any) -> torch.dtype:
     value = node.meta["val"]
-    return (value[0] if isinstance(value, (tuple, list)) else value).dtype
+    found: torch.dtype = (value[0] if isinstance(value, (tuple, list)) else value).dtype
+    return found
 
 
-def computed(function: Callable[..., Any], operands: Sequence[Operand], dtype: torch.dtype, result: Any) -> Any:
-    """The tensor (or tuple of them) that a function of values gives, computed in one type, cast to the type of the
-    (fake) result."""
+def computed(function: Callable[..., Value], operands: Sequence[Operand], dtype: torch.dtype, result: Any) -> Tensor:
+    """The tensor that a function of values gives, computed in one type, cast to the type of the (fake) result."""
+    shape, values = values_of(operands, dtype)
+    return Tensor(shape, function(*values).cast(result.dtype).expr)
+
+
+def all_computed(
+    function: Callable[..., tuple[Value, ...]], operands: Sequence[Operand], dtype: torch.dtype, results: Any
+) -> tuple[Tensor, ...]:
+    """The same for a function that gives several values."""
+    shape, values = values_of(operands, dtype)
+    pairs = zip(function(*values), results, strict=True)
+    return tuple(Tensor(shape, value.cast(one.dtype).expr) for value, one in pairs)
+
+
+def values_of(operands: Sequence[Operand], dtype: torch.dtype) -> tuple[tuple[ir.Size, ...], list[Value]]:
+    """Tensors and numbers over one space, in one type."""
     tensors = build.broadcast(*(as_type(operand, dtype) for operand in operands))
-    values = function(*(Value(tensor.expr) for tensor in tensors))
-    shape = tensors[0].shape
-    if isinstance(values, tuple):
-        pairs = zip(values, result, strict=True)
-        return tuple(Tensor(shape, value.cast(one.dtype).expr) for value, one in pairs)
-    return Tensor(shape, values.cast(result.dtype).expr)
+    return tensors[0].shape, [Value(tensor.expr) for tensor in tensors]
 
 
-def formula(*overloads: Any, narrow: Sequence[torch.dtype] = ()) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def formula(*overloads: Any, narrow: Sequence[torch.dtype] = ()) -> Callable[[AnyFunction], AnyFunction]:
     """Registers a function of values (for the tensors of the schema) and the other arguments, as they are.
 
     It is computed in the wide type of the result; in the result's own type, with a rounding after each operation, for
     the types that are ``narrow``, which is how ATen's kernels do it in some cases.
     """
 
-    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+    def register(function: AnyFunction) -> AnyFunction:
         @lowers(*overloads)
         def lower(lowering: Any, node: Any, *args: Any, **kwargs: Any) -> Any:
             dtype = result_type(node)
             if not dtype.is_floating_point:
                 raise NotLowered(f"{dtype} in a function of floats")
             of_values, tensors = curried(function, args, kwargs)
-            return computed(of_values, tensors, dtype if dtype in narrow else wide(dtype), node.meta["val"])
+            result = node.meta["val"]
+            compute = all_computed if isinstance(result, (tuple, list)) else computed
+            return compute(of_values, tensors, dtype if dtype in narrow else wide(dtype), result)
 
         return function
 
