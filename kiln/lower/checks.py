@@ -47,7 +47,7 @@ class Checks:
         """Note the greatest index where ``bad`` is true."""
         if self.buffer is None:
             self.buffer = lowering.new_buffer(torch.int64, (1,))
-            self.buffer.name = lowering.name("bad_indices")
+            self.buffer.name, self.buffer.is_pieced = lowering.name("bad_indices"), True
         told = pointwise("maximum", index, scalar(FINE + 1, torch.int64))
         worst = where(bad, told, scalar(FINE, torch.int64))
         place = Access(self.buffer, (0,) * index.rank, len(self.sizes))

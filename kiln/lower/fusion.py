@@ -144,6 +144,8 @@ class Fuser:
         for group in sorted(makers, key=lambda group: -group.last):
             found[group] = None
         readers = {reader for buffer in write.reads for reader in self.readers.get(buffer, ())}
+        if write.buffer.is_pieced:
+            readers.update(self.writers.get(write.buffer, ()))
         for group in sorted(readers, key=lambda group: -group.last):
             if index - group.last < FARTHEST:
                 found.setdefault(group)
@@ -187,7 +189,7 @@ class Fuser:
         write = member.write
         if is_scatter(write) or any(is_scatter(other.write) for other in group.members):
             return False  # they have an order of their own
-        if write.buffer in group.made or self.makes_cycle(group, needs):
+        if (write.buffer in group.made and not write.buffer.is_pieced) or self.makes_cycle(group, needs):
             return False
         if (
             len(group.reads | set(write.reads)) + len(group.members) > MOST_BUFFERS
@@ -214,7 +216,9 @@ class Fuser:
             maker = group.made.get(access.buffer)
             if maker is None:
                 continue
-            if len(self.writers[access.buffer]) > 1 or not access.is_plain or not maker.write.target.is_plain:
+            if len(self.writers[access.buffer]) > 1 or access.buffer.is_pieced:
+                return False
+            if not access.is_plain or not maker.write.target.is_plain:
                 return False
             if maker.is_inner and not maker.write.reduce and not member.is_inner:
                 return False

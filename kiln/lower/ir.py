@@ -42,6 +42,7 @@ class Buffer:
     kind: str
     index: int = -1
     tensor: Any = None  # of a constant
+    is_pieced: bool = False  # it is made by several writes that do not overlap
 
     @property
     def span(self) -> Size:

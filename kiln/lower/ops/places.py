@@ -76,6 +76,7 @@ def joined(lowering: Lowering, like: torch.Tensor | None, pieces: Sequence[Tenso
         shape[dim] = shape[dim] + piece.shape[dim]
     strides = sizes_of(like.stride()) if like is not None and is_dense(like) else None
     buffer = lowering.new_buffer(pieces[0].dtype, shape, strides)
+    buffer.is_pieced = True
     start: Size = 0
     for piece in pieces:
         place = Access(buffer, buffer.strides, start * buffer.strides[dim])
