@@ -370,3 +370,47 @@ def test_sizes_that_are_numbers_of_sympys_are_numbers() -> None:
     output = Output(Access(target, (1, zero), zero), reduced(0, torch.float32), False)
     memory.check(Kernel("sum", (Loop(3), Loop(40, True)), (Reduction(0, "sum", value, torch.float32),), (output,), 1))
     assert iota((zero, 1)) is iota((0, 1))
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1), (1, 3), (3, 1)])
+def test_kernels_of_few_points(shape: tuple[int, ...]) -> None:
+    memory = Memory()
+    tensor = torch.randn(shape)
+    target = memory.add(torch.zeros(shape))
+    output = Output(Access(target, tensor.stride(), 0), op("neg", memory.load(tensor)), False)
+    vector = len(shape) - 1 if shape else None
+    memory.check(Kernel("few", tuple(map(Loop, shape)), (), (output,), vector))
+
+
+def test_a_loop_without_points_at_run_time() -> None:
+    n = sympy.Symbol("n", integer=True)
+    memory = Memory()
+    target = memory.add(torch.full((100,), 7.0))
+    output = Output(Access(target, (1,), 0), memory.load(torch.ones(100)), False)
+    found = memory.run(Kernel("none", (Loop(n),), (), (output,), 0), {n: 0}, threads=2)
+    assert found[target].tolist() == [7.0] * 100
+
+
+def test_deep_expressions() -> None:
+    """Chains longer than Python's stack is deep."""
+    memory = Memory()
+    value = first = memory.load(torch.rand(20))
+    for _ in range(1500):
+        value = op("add", op("mul", value, constant(0.5, torch.float32)), first)
+    target = memory.add(torch.zeros(20))
+    memory.check(Kernel("deep", (Loop(20),), (), (Output(Access(target, (1,), 0), value, False),), 0))
+
+
+@pytest.mark.parametrize("count", [5, 17, 31])
+@pytest.mark.parametrize("kind", ["sum", "max", "prod"])
+def test_lanes_beyond_the_end_count_for_nothing(kind: str, count: int) -> None:
+    """Whatever they would give: here 0 / 0, of masked loads and of positions."""
+    memory = Memory()
+    mask = memory.load(torch.ones(count, dtype=torch.bool), (0, 1))
+    loads = [memory.load(torch.rand(4, count) + 0.5, (count, 1), mask=mask) for _ in range(2)]
+    place = op("cast", iota((0, 1), -count), dtype=torch.float32)
+    value = op("add", op("div", *loads), op("div", place, place))
+    target = memory.add(torch.zeros(4))
+    output = Output(Access(target, (1, 0), 0), reduced(0, torch.float32), False)
+    reductions = (Reduction(0, kind, value, torch.float32),)
+    memory.check(Kernel("beyond", (Loop(4), Loop(count, True)), reductions, (output,), 1))
