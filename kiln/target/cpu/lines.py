@@ -29,12 +29,8 @@ ELEMENTS: dict[torch.dtype, str] = {
 SUFFIXES = {"double": "f64", "float": "f32", "half": "f16", "bfloat": "bf16"}
 
 
-def type_of(dtype: torch.dtype, lanes: int = 1) -> str:
-    """``float`` or ``<16 x float>``."""
-    return spelled(ELEMENTS[dtype], lanes)
-
-
 def spelled(element: str, lanes: int) -> str:
+    """``float`` or ``<16 x float>``."""
     return element if lanes == 1 else f"<{lanes} x {element}>"
 
 
