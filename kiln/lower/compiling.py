@@ -17,6 +17,7 @@ from .kernel import Kernel
 from .lowering import CannotLower, Lowering
 from .plan import plan_memory
 from .program import Describer
+from .program_text import program_text
 from .schedule import Scheduled, schedule
 
 KERNELS_OF_A_MODULE = 4  # few, so that two threads have their share; fewer repeat more of what kernels share
@@ -46,7 +47,7 @@ def compile_lowered(
         stored.store(key, data, names, objects)
         watch.lap("disk cache")
         if events.is_asked_about_code():
-            events.generated(Generated.of(module, lowered, scheduled, watch))
+            events.generated(Generated.of(module, lowered, scheduled, watch, program_text(data)))
         if check:
             from .checked import Checked
 

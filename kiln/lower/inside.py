@@ -99,16 +99,20 @@ def told(parts: dict[str, int]) -> str:
 
 @dataclass
 class Generated:
-    """What one functional graph became. ``called`` are the nodes that ATen runs, with the reason."""
+    """What one functional graph became. ``called`` are the nodes that ATen runs, with the reason; ``program`` drives it
+    all, as Python."""
 
     module: torch.fx.GraphModule
     writes: list[str]
     kernels: list[GeneratedKernel]
     called: dict[str, str]
     times: dict[str, float]
+    program: str
 
     @classmethod
-    def of(cls, module: torch.fx.GraphModule, lowered: Lowered, scheduled: Scheduled, watch: Stopwatch) -> Generated:
+    def of(
+        cls, module: torch.fx.GraphModule, lowered: Lowered, scheduled: Scheduled, watch: Stopwatch, program: str
+    ) -> Generated:
         hints = hints_of(module)
         kernels = {kernel: GeneratedKernel(kernel, [], [], []) for kernel in scheduled.kernels}
         for step in scheduled.steps:
@@ -119,7 +123,7 @@ class Generated:
                 known.reads.append(reads)
                 known.writes.append(writes)
         items = [f"call {item.target}" if isinstance(item, Call) else repr(item) for item in lowered.items]
-        return cls(module, items, list(kernels.values()), dict(scheduled.called), dict(watch.times))
+        return cls(module, items, list(kernels.values()), dict(scheduled.called), dict(watch.times), program)
 
     @property
     def summary(self) -> str:
@@ -141,7 +145,7 @@ class Generated:
             return "\n".join([self.summary, *self.lines()])
         if name == "ir":
             return "\n".join([*self.writes, "", *(kernel.text for kernel in self.kernels)])
-        return "\n".join(f"{kernel.llvm}\n{kernel.assembly}" for kernel in self.kernels)
+        return "\n".join([self.program, *(f"{kernel.llvm}\n{kernel.assembly}" for kernel in self.kernels)])
 
 
 # ---- memory traffic --------------------------------------------------------------------------------------------------
