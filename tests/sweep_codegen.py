@@ -38,7 +38,9 @@ import torch.utils._pytree as pytree
 from sweep_aot import densified, guarded, of_tensors, told
 from sweep_ops import Case, Verdict, calling
 
+import kiln
 from kiln.aot import aot_function
+from kiln.exc import BackendError
 from kiln.report import events
 from kiln.testing import differences
 from kiln.testing.observe import read_random_states, run_backward, seed_everything
@@ -49,6 +51,7 @@ FLOATS = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.
 WHOLE = {"int64": torch.int64, "int32": torch.int32, "uint8": torch.uint8, "bool": torch.bool}
 DTYPES = FLOATS | WHOLE
 TOLERANCES = {"float32": (1e-5, 1e-5), "float64": (1e-9, 1e-9), "bfloat16": (1.6e-2, 1e-2)}
+FAR = 1e4  # units in the last place that eager may be away from float64 for the comparison to mean something
 LOOKED_AT = 12  # samples, to find one with enough dimensions for layouts
 LEVELS = ("reference", "scheduled", "code")
 
@@ -140,7 +143,7 @@ def cases(operator: Any, dtype: str, options: Options) -> Iterator[Case]:
     chosen = samples[most(samples, 2)]
     for how in LAYOUTS:
         found = laid_out(samples[most(samples, 4)] if how == "channels-last" else chosen, how)
-        if found is not None:
+        if found is not None and found.name not in CRASHING:
             yield found
     if operator.inplace_variant is not None and isinstance(chosen.args[0], torch.Tensor):
         args = (chosen.args[0].detach(), *chosen.args[1:])
@@ -264,17 +267,35 @@ def judge_direct(case: Case, dtype: str, options: Options, seen: Lowerings) -> V
         expected = observed(function, tensors)
     except Exception as error:
         return Verdict("skipped", f"eager raises {type(error).__name__}")
-    compile_graph = compiler(options.level)
-    call = aot_function(function, fw_compiler=compile_graph, bw_compiler=compile_graph, dynamic=options.dynamic)
     try:
         with seen.watching():
-            found = observed(call, tensors)
-    except Exception as error:
+            found = observed(ahead_of_time(function, options), tensors)
+    except BackendError as error:
         return Verdict("failed", told(error))
+    except Exception as error:
+        return judge_left_alone(function, tensors, expected, dtype, options, told(error))
     wrong = list(compared(expected, found, dtype, identity=options.level == "code"))
     if wrong and wide_enough(expected, found, case, dtype):
         wrong = []
     return Verdict("failed", re.sub(r"\s+", " ", "; ".join(wrong[:2]))) if wrong else seen.verdict()
+
+
+def ahead_of_time(function: Callable[..., Any], options: Options) -> Callable[..., Any]:
+    compile_graph = compiler(options.level)
+    return aot_function(function, fw_compiler=compile_graph, bw_compiler=compile_graph, dynamic=options.dynamic)
+
+
+def judge_left_alone(
+    function: Callable[..., Any], tensors: list[torch.Tensor], expected: Any, dtype: str, options: Options, reason: str
+) -> Verdict:
+    """After an error while the call was traced: whether users, for whom it is left to eager, get its results."""
+    try:
+        with kiln.config.patch(raise_internal_errors=False):
+            found = observed(ahead_of_time(function, options), tensors)
+    except Exception as error:
+        return Verdict("failed", told(error))
+    wrong = list(compared(expected, found, dtype, identity=True))
+    return Verdict("failed", reason) if wrong else Verdict("eager", reason)
 
 
 def compared(expected: dict[str, Any], found: dict[str, Any], dtype: str, identity: bool) -> Iterator[str]:
@@ -285,8 +306,12 @@ def compared(expected: dict[str, Any], found: dict[str, Any], dtype: str, identi
     parts = [part for part in expected if part in found]
     sides = [{part: side[part] for part in ("inputs", *parts)} for side in (expected, found)]
     rtol, atol = TOLERANCES.get(dtype, (1e-5, 1e-5))
-    yield from differences(*sides, name="", identity=identity, versions=False, strides=False, rtol=rtol, atol=atol)
+    more = {"name": "", "versions": False, "strides": False, "gradients": False, "rtol": rtol, "atol": atol}
+    gradients = [side.pop("gradients") for side in sides]
+    yield from differences(*sides, identity=identity, **more)
+    yield from differences(*gradients, identity=False, **more | {"name": "gradients"})
     yield from other_strides(*sides)
+    yield from other_strides(*gradients)
 
 
 def other_strides(expected: Any, found: Any) -> Iterator[str]:
@@ -352,9 +377,10 @@ def as_near(exact: torch.Tensor, expected: torch.Tensor, found: torch.Tensor) ->
         errors = [(side - wide)[~unsure].abs() for side in (eager, kiln)]
         if not errors[0].numel():
             return True
-        unit = torch.finfo(expected.dtype).eps
-        allowed = 2 * errors[0].max() + 4 * unit * wide[~unsure].abs()
-        return bool((errors[1] <= allowed).all())
+        unit, size = torch.finfo(expected.dtype).eps, wide[~unsure].abs()
+        if errors[0].max() > FAR * unit * size.max():
+            return False  # rounding alone does not do that: float64 computes something else
+        return bool((errors[1] <= 2 * errors[0].max() + 4 * unit * size).all())
 
 
 def judge_compiled(case: Case, dtype: str, options: Options, seen: Lowerings) -> Verdict:
@@ -363,7 +389,8 @@ def judge_compiled(case: Case, dtype: str, options: Options, seen: Lowerings) ->
     more = {"rtol": rtol, "atol": atol, "compare_warnings": False}
     with seen.watching():
         verdict = sweep_ops.judge(case, options.dynamic or None, backend="kiln", **more)
-    return seen.verdict() if verdict.status == "captured" else verdict
+    only_versions = re.fullmatch(r"\S+: version \d+ expected, \d+ seen", verdict.reason) is not None
+    return seen.verdict() if verdict.status == "captured" or only_versions else verdict
 
 
 def judge_operator(operator: Any, options: Options) -> Iterator[tuple[str, Verdict]]:
@@ -390,6 +417,7 @@ def judge_operator(operator: Any, options: Options) -> Iterator[tuple[str, Verdi
 
 # Results have elements that nobody wrote.
 UNDEFINED = ("resize_", "resize_as_")
+CRASHING = ("nn_functional_pdist empty",)  # eager itself does
 
 
 def all_operators() -> dict[str, Any]:
