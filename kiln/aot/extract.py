@@ -12,6 +12,7 @@ import torch.fx
 from .cleaning import clean_up
 from .halves import (
     BITS,
+    COPY,
     PLAIN,
     SAVED_NAMES,
     STATE,
@@ -66,7 +67,7 @@ def extract_backward(
 def keys_of(joint: JointGraph, keys: Sequence[str]) -> dict[str, Saved]:
     """What these keys (`halves.key_of`) mean in a joint graph; not all need be there."""
     known: dict[Node, str] = {}
-    wanted = set(keys)
+    wanted = {key.removeprefix(f"{COPY}(")[:-1] if key.startswith(f"{COPY}(") else key for key in keys}
     by_text: dict[str, Node] = {}
     for node in [*joint.primals, *joint.nodes]:
         first = by_text.setdefault(expression_text(node, joint, known), node)
@@ -75,10 +76,10 @@ def keys_of(joint: JointGraph, keys: Sequence[str]) -> dict[str, Saved]:
     found = {}
     for key in keys:
         form, _, inner = key.partition("(")
-        named = by_text.get(inner[:-1] if form in (BITS, STATE) else key)
+        named = by_text.get(inner[:-1] if form in (BITS, COPY, STATE) else key)
         if named is not None:
             named = add_replay(joint, named) if form == STATE else named
-            found[key] = Saved(named, BITS if form == BITS else PLAIN)
+            found[key] = Saved(named, form if form in (BITS, COPY) else PLAIN)
     return found
 
 

@@ -192,7 +192,7 @@ def key_of(saved: Saved, joint: JointGraph) -> str:
     if "state_of" in saved.node.meta:
         return f"{STATE}({saved.node.meta['state_of']})"
     name = expression_text(saved.node, joint, {})
-    return f"{BITS}({name})" if saved.form == BITS else name
+    return f"{saved.form}({name})" if saved.form in (BITS, COPY) else name
 
 
 def expression_text(node: Node, joint: JointGraph, known: dict[Node, str]) -> str:
@@ -327,6 +327,7 @@ def build_backward(
     """
     writer = LateWriter(plan.computed)
     made = writer.made
+    copies: list[Node] = []
     for name, saved in placeholders:
         if saved is None:
             writer.graph.placeholder(name)
@@ -338,6 +339,10 @@ def build_backward(
             writer.recipes[saved.node] = functools.partial(saved.decode, writer.graph, there)
         else:
             made[saved.node] = there
+            if saved.form == COPY:
+                with torch.no_grad():
+                    there.meta["val"] = saved.node.meta["val"].clone()
+                copies.append(there)
     for tangent in joint.tangents:
         made[tangent] = writer.graph.node_copy(tangent, made.__getitem__)
     for number, (source, dim) in plan.sizes.items():
@@ -349,7 +354,23 @@ def build_backward(
         if node in plan.computed and node in joint.in_backward:
             writer.write(node)
     writer.graph.output(tuple([writer.write(value) if isinstance(value, Node) else value for value in joint.gradients]))
+    tell_layouts(writer.graph, copies)
     return graph_module(joint.module, writer.graph, "Backward")
+
+
+def tell_layouts(graph: torch.fx.Graph, copies: list[Node]) -> None:
+    """Have the nodes know how values lie that come of copies: a copy of a view has no holes."""
+    changed = set(copies)
+    for node in graph.nodes if changed else ():
+        if node.op != "call_function" or changed.isdisjoint(node.all_input_nodes):
+            continue
+        before = node.meta.get("val")
+        args, keywords = torch.fx.node.map_arg((node.args, node.kwargs), lambda arg: arg.meta.get("val"))
+        with torch.no_grad():
+            after = node.target(*args, **keywords)
+        node.meta["val"] = after
+        if not isinstance(after, torch.Tensor) or after.stride() != before.stride():
+            changed.add(node)
 
 
 class LateWriter:
