@@ -29,6 +29,7 @@ from .halves import ancestors
 from .hooks import with_hooks
 from .inputs import specs_of
 from .joint import Joint, Pattern, trace
+from .kinds import root_of
 from .partition import min_cut_partition
 from .random import tie_random_pairs
 from .reporting import report, report_inference
@@ -100,6 +101,7 @@ class Compilation:
         self.environment = self.mode.shape_env
         self.guards = self.guard_count()
         if joint.stages:
+            refuse_offsets(joint)
             self.compile_training(joint)
         else:
             self.compile_inference(joint)
@@ -200,6 +202,18 @@ class Compilation:
     def call_compiler(self, compiler: Callable[..., Any], module: torch.fx.GraphModule) -> Callable[..., Any]:
         examples = [node.meta.get("val") for node in module.graph.nodes if node.op == "placeholder"]
         return compiler(module, examples)
+
+
+def refuse_offsets(joint: Joint) -> None:
+    """`as_strided` counts from where a storage begins, and its derivative goes by where the input does: that is not
+    known here, and no guard says it."""
+    if joint.members:
+        return  # views of memory that starts at its beginning
+    inputs = {node for node in joint.input_nodes if node is not None}
+    for node in joint.module.graph.nodes:
+        if node.target is torch.ops.aten.as_strided.default and len(node.args) > 3 and node.args[3] is not None:
+            if root_of(node) in inputs:
+                raise Unsupported("as_strided with an offset, of an input: gradients depend on where it begins")
 
 
 class Backwards:

@@ -49,3 +49,17 @@ def test_views_that_are_saved_as_copies():
         sum(result.sum() for result in model(x)[results]).backward()
         torch.testing.assert_close(found, model.all.weight.grad)
     assert seen
+
+
+def test_as_strided_of_an_input_that_begins_inside_its_memory():
+    base, weight = torch.arange(21.0).reshape(3, 7), torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+
+    def function(x):
+        return (x.as_strided((2, 2), (1, 2), 0) * weight).sum()
+
+    compiled = kiln.compile(function, backend="aot_eager")
+    for x in (base.clone(), base[:, 1::2], base[1:]):
+        x = x.detach().requires_grad_()
+        (found,) = torch.autograd.grad(compiled(x), x)
+        (wanted,) = torch.autograd.grad(function(x), x)
+        torch.testing.assert_close(found, wanted)
