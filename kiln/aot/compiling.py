@@ -204,6 +204,9 @@ class Compilation:
         return compiler(module, examples)
 
 
+OFFSET_VIEWS = (torch.ops.aten.as_strided.default, torch.ops.aten.as_strided_copy.default)
+
+
 def refuse_offsets(joint: Joint) -> None:
     """`as_strided` counts from where a storage begins, and its derivative goes by where the input does: that is not
     known here, and no guard says it."""
@@ -211,8 +214,8 @@ def refuse_offsets(joint: Joint) -> None:
         return  # views of memory that starts at its beginning
     inputs = {node for node in joint.input_nodes if node is not None}
     for node in joint.module.graph.nodes:
-        if node.target is torch.ops.aten.as_strided.default and len(node.args) > 3 and node.args[3] is not None:
-            if root_of(node) in inputs:
+        if node.target in OFFSET_VIEWS and len(node.args) > 3 and node.args[3] is not None:
+            if root_of(node.args[0]) in inputs:
                 raise Unsupported("as_strided with an offset, of an input: gradients depend on where it begins")
 
 
