@@ -372,9 +372,12 @@ class Lowering:
         value = node.meta.get("val")
         args = tuple(self.for_call(arg) for arg in node.args)
         kwargs = {name: self.for_call(arg) for name, arg in node.kwargs.items()}
-        many = isinstance(value, (list, tuple))
-        results = [self.result(node, one) for one in (value if many else [value])]
-        sealed = type(node.target) is not torch._ops.OpOverload or is_random(node.target)
+        operator_of_aten = type(node.target) is torch._ops.OpOverload
+        silent = operator_of_aten and not node.target._schema.returns  # type: ignore[union-attr]
+        many = isinstance(value, (list, tuple)) or silent
+        results = [] if silent else [self.result(node, one) for one in (value if many else [value])]
+        # What gives nothing is called for what else it does, such as raising an error.
+        sealed = not operator_of_aten or silent or is_random(node.target)
         self.items.append(Call(node, node.target, args, kwargs, results, sealed))
         self.called[node.name] = f"{node.target}: {reason}"
         found = tuple(whole(result) if isinstance(result, Buffer) else result for result in results)
