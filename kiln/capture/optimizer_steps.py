@@ -24,7 +24,7 @@ from .wrap import force
 REPLACED = {
     function.__code__
     for name in ("_single_tensor_adam", "_multi_tensor_adam")
-    if isinstance(function := getattr(sys.modules["torch.optim.adam"], name, None), types.FunctionType)
+    if isinstance(function := getattr(sys.modules.get("torch.optim.adam"), name, None), types.FunctionType)
 }
 EXACT = (torch.float32, torch.float64)
 NUMBERS = (int, float, torch.SymFloat)
