@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -362,14 +363,16 @@ def tell_layouts(graph: torch.fx.Graph, copies: list[Node]) -> None:
     """Have the nodes know how values lie that come of copies: a copy of a view has no holes."""
     changed = set(copies)
     for node in graph.nodes if changed else ():
-        if node.op != "call_function" or changed.isdisjoint(node.all_input_nodes):
+        if changed.isdisjoint(node.all_input_nodes):
             continue
+        if type(node.target) is not torch._ops.OpOverload and node.target is not operator.getitem:
+            continue  # a hook of the program's, or another function with effects: it is not called to learn of shapes
         before = node.meta.get("val")
         args, keywords = torch.fx.node.map_arg((node.args, node.kwargs), lambda arg: arg.meta.get("val"))
         with torch.no_grad():
             after = node.target(*args, **keywords)
         node.meta["val"] = after
-        if not isinstance(after, torch.Tensor) or after.stride() != before.stride():
+        if not isinstance(before, torch.Tensor) or after.stride() != before.stride():
             changed.add(node)
 
 
