@@ -56,6 +56,17 @@ class Output:
     accumulate: str | None = None
 
 
+def roots_of(reductions: Iterable[Reduction], outputs: Iterable[Output]) -> Iterable[Expr]:
+    """All expressions that reductions and outputs are about."""
+    for reduction in reductions:
+        yield reduction.value
+        if reduction.position is not None:
+            yield reduction.position
+    for output in outputs:
+        yield output.value
+        yield from output.target.parts
+
+
 @dataclass(eq=False)
 class Kernel:
     """One nest of loops. ``vector`` is the number of the loop that becomes vectors, None where none can."""
@@ -76,13 +87,7 @@ class Kernel:
         self.phases = phases_of(self)
 
     def roots(self) -> Iterable[Expr]:
-        for reduction in self.reductions:
-            yield reduction.value
-            if reduction.position is not None:
-                yield reduction.position
-        for output in self.outputs:
-            yield output.value
-            yield from output.target.parts
+        return roots_of(self.reductions, self.outputs)
 
     def accesses(self) -> Iterable[Access]:
         yield from (expr.payload for expr in walk(*self.roots()) if expr.kind == "load")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from kiln.lower.ir import Access, Buffer, Expr, Size, children, load, rewrite, walk
-from kiln.lower.kernel import Kernel, Output, Reduction
+from kiln.lower.kernel import Kernel, Output, Reduction, roots_of
 
 DEAR_OPERATIONS = frozenset(
     "pow exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan atan2 sinh cosh tanh asinh acosh atanh erf "
@@ -32,13 +32,7 @@ class Phase:
         self.order = list(walk(*self.roots()))
 
     def roots(self) -> Iterable[Expr]:
-        for reduction in self.reductions:
-            yield reduction.value
-            if reduction.position is not None:
-                yield reduction.position
-        for output in self.outputs:
-            yield output.value
-            yield from output.target.parts
+        return roots_of(self.reductions, self.outputs)
 
 
 def phases_of(kernel: Kernel) -> tuple[tuple[Phase, ...], Phase]:
