@@ -175,9 +175,10 @@ class Compilation:
 
     def holds(self, joint: Joint) -> dict[int, str]:
         """Changed inputs, and how they are kept to run again: as they were, if results depend on that."""
-        outputs = output_values(joint.module)
-        roots = [outputs[i] for i, memory in enumerate(joint.memories) if memory.edge is not None]
-        read = ancestors(roots)
+        own = (memory.storage for memory in joint.memories if memory.parent is None)
+        content = dict(zip(own, output_values(joint.module), strict=False))
+        roots = [memory.storage for memory in joint.memories if memory.edge is not None]
+        read = ancestors([content.get(storage, storage.node) for storage in roots])
         changed = {memory.input for memory in joint.memories if memory.input is not None} | set(joint.metadata)
         return {
             index: "{name}.clone()" if joint.input_nodes[index] in read else "({name},)"

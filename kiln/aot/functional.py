@@ -24,8 +24,9 @@ import torch
 import torch.fx
 
 from ..capture.graphs import Graph
-from .inverse import INVERSES, has_overlap, reshape, write_overlapping
+from .inverse import INVERSES, reshape, write_overlapping
 from .numbers import Numbers
+from .overlap import has_overlap, may_overlap
 from .schemas import FUNCTIONAL_BY_HAND, Signature, Unsupported, signature
 from .stages import edge_of
 
@@ -69,6 +70,7 @@ class Step:
     index: int | None  # of operations with several results
     differentiable: bool  # whether gradients were being recorded
     change: torch._ops.OpOverload | None = None  # the operation did this to the tensor itself (``transpose_``)
+    hidden: bool = False  # autograd is not told that the result is a view (``unsafe_split``)
 
 
 @dataclass(eq=False)
@@ -279,7 +281,7 @@ class FunctionalGraph:
         for index, part in enumerate(result if several else [result]):
             if id(part) in self.views:
                 continue
-            step = Step(function, args[1:], keywords, index if several else None, differentiable)
+            step = Step(function, args[1:], keywords, index if several else None, differentiable, hidden=told.hidden)
             if whole is not None:
                 node = self.item(whole, index, part)
             else:
@@ -450,41 +452,6 @@ def storage_key(tensor: torch.Tensor) -> int:
         return tensor.untyped_storage()._cdata
     except (NotImplementedError, RuntimeError):
         raise Unsupported("a tensor without plain memory (sparse, nested or of a foreign kind)") from None
-
-
-def may_overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors of one storage may have elements in common without being the same elements in order."""
-    same_places = one.storage_offset() == other.storage_offset() and one.stride() == other.stride()
-    if same_places and one.shape == other.shape:
-        return False
-    (start, end), (other_start, other_end) = places_of(one), places_of(other)
-    return bool(start <= other_end and other_start <= end) and not are_columns(one, other)
-
-
-def are_columns(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors are different columns of the same rows, as the parts are that a matrix is divided into."""
-    numbers = (*one.shape, *other.shape, *one.stride(), *other.stride(), one.storage_offset(), other.storage_offset())
-    if any(is_symbolic(number) for number in numbers):
-        return False
-    for width in {stride for stride in one.stride() if stride > 0 and stride in other.stride()}:
-        ranges = []
-        for tensor in (one, other):
-            dims = list(zip(tensor.shape, tensor.stride(), strict=True))
-            first = tensor.storage_offset() % width
-            last = first + sum((size - 1) * stride for size, stride in dims if stride < width)
-            ranges.append((first, last))
-            if last >= width or any(stride % width for _, stride in dims if stride > width):
-                break
-        else:
-            if ranges[0][1] < ranges[1][0] or ranges[1][1] < ranges[0][0]:
-                return True
-    return False
-
-
-def places_of(tensor: torch.Tensor) -> tuple[Any, Any]:
-    """The first and last element of a tensor in its memory."""
-    reach = [(size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)]
-    return tensor.storage_offset(), tensor.storage_offset() + sum(reach)
 
 
 def is_symbolic(value: object) -> bool:

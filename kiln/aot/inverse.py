@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.fx
 
+from .overlap import has_overlap
 from .schemas import Unsupported
 
 if TYPE_CHECKING:
@@ -145,18 +146,6 @@ INVERSES: dict[Any, Inverse] = {
     aten._conj.default: again,
     aten._neg_view.default: again,
 }
-
-
-def has_overlap(value: torch.Tensor) -> bool:
-    """Whether several elements of a tensor may be one in memory."""
-    sizes, strides = value.shape, value.stride()
-    order = sorted((stride, size) for size, stride in zip(sizes, strides, strict=True) if size != 1)
-    reach = 1
-    for stride, size in order:
-        if stride < reach:
-            return True
-        reach = stride * (size - 1) + reach
-    return False
 
 
 def write_overlapping(graph: FunctionalGraph, root: View, view: View, new: torch.fx.Node) -> torch.fx.Node:

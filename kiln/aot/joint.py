@@ -42,6 +42,11 @@ class Memory:
     start: View | None = None  # where its tensors begin: the storage's root, or a view that autograd takes for no view
     parent: tuple[str, int] | None = None  # in the latter case, the "input" or "memory" whose content it looks at
 
+    @property
+    def counts_alone(self) -> bool:
+        """Whether its changes are not counted by the memory that it looks at."""
+        return self.start is not None and self.start.step is not None and self.start.step.hidden
+
 
 @dataclass(eq=False)
 class Output:
@@ -329,7 +334,7 @@ class Tracer:
 
     def alias_memory(self, start: View) -> int:
         """A tensor that looks at other memory but whose history is its own: what a function of the user returned of
-        its arguments, or a detached alias that was then changed."""
+        its arguments, a detached alias that was then changed, or a view that autograd does not know of."""
         index = self.memory_of.get(id(start))
         if index is None:
             storage = start.storage
@@ -464,6 +469,8 @@ def start_of(view: View) -> View:
     for part in reversed(view.path()[1:]):
         step = part.step
         assert step is not None
+        if step.hidden:
+            return part
         natural = step.differentiable and step.function not in SAME_VALUE
         if not natural and step.change is None and part.value.requires_grad:
             edge_of(part.value)  # may say that torch raises an error about it

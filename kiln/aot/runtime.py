@@ -247,7 +247,7 @@ class RunText:
             self.namespace["Passed"] = Passed
             self.add(f"m{index} = Passed.apply({text})")
         else:
-            self.add(f"m{index} = {text}.detach()")
+            self.add(f"m{index} = {text}.{'data' if memory.counts_alone else 'detach()'}")
 
     def reshape(self, base: str, final: View) -> None:
         """``transpose_`` and its like, done to the real tensor."""
@@ -271,8 +271,8 @@ class RunText:
         if torch.is_inference_mode_enabled():
             return  # what is made has none
         for index, memory in enumerate(self.joint.memories):
-            if memory.parent is not None and memory.parent[0] == "memory" and not reshaped:
-                counted = self.joint.memories[memory.parent[1]].root._version
+            if memory.parent is not None and not reshaped and (memory.counts_alone or memory.parent[0] == "memory"):
+                counted = 0 if memory.counts_alone else self.joint.memories[memory.parent[1]].root._version
                 if memory.root._version != counted:  # a factory's result: nobody saw the tensor that it looks at
                     self.add(f"set_version(m{index}, {memory.root._version})")
             elif memory.input is None and memory.parent is None:

@@ -38,6 +38,7 @@ class Signature:
     replaces_metadata: bool
     form: Any = None  # a functional form known by hand
     rest: tuple[Any, ...] = ()  # the arguments that may be given by position
+    hidden: bool = False  # its results are views, of which autograd knows nothing
 
     def argument(self, place: Place, args: tuple, keywords: dict) -> Any:
         if place.index is not None and place.index < len(args):
@@ -205,7 +206,7 @@ def recurrent_layer(function: Any, args: tuple, keywords: dict) -> Rewritten:
 
 def as_view(view: Any) -> Callable[[Any, tuple, dict], Rewritten]:
     """An operator that gives parts of its argument's memory, without saying so: as the view operation it is."""
-    return lambda function, args, keywords: (view, args, keywords, None)
+    return lambda function, args, keywords: (view, args, keywords, Signature((), 0, False, hidden=True))
 
 
 FUNCTIONAL_BY_HAND: dict[Any, Callable[[Any, tuple, dict], Rewritten]] = {

@@ -1,5 +1,7 @@
 """Operators whose schema does not tell all: memory they share, state they change, grad mode they look at."""
 
+import functools
+
 import pytest
 import torch
 from torch import nn
@@ -40,24 +42,65 @@ def test_recurrent_cells(kind):
     assert counters["aot eager"] == before
 
 
-@pytest.mark.parametrize(
-    "split",
-    [
-        lambda x: torch.unsafe_split(x, 2),
-        lambda x: torch.unsafe_split_with_sizes(x, [1, 3]),
-        lambda x: torch.unsafe_chunk(x, 2),
-    ],
-    ids=["split", "split_with_sizes", "chunk"],
-)
-def test_parts_share_memory(split):
-    def program(x):
-        whole = x.detach() * 2
-        first, *_ = split(whole)
-        first.mul_(3)
-        return whole + x
+SPLITS = {
+    "split": lambda x: torch.unsafe_split(x, 2),
+    "split_with_sizes": lambda x: torch.unsafe_split_with_sizes(x, [1, 3]),
+    "chunk": lambda x: torch.unsafe_chunk(x, 2),
+}
 
+
+def change_part(split, x):
+    whole = x.detach() * 2
+    first, *_ = split(whole)
+    first.mul_(3)
+    return whole + x
+
+
+def parts_of_input(split, x):
+    return split(x)
+
+
+def parts_beside_whole(split, x):
+    whole = x * 2
+    first, second = split(whole)
+    return second, whole, first.t(), first
+
+
+def parts_of_parts(split, x):
+    return split(split(x * 2)[0].t())
+
+
+def changed_parts_of_input(split, x):
+    first, second = split(x)
+    first.mul_(3)
+    return first, second, x * 2
+
+
+def changed_parts_of_whole(split, x):
+    whole = x * 2
+    first, second = split(whole)
+    second.mul_(3).add_(1)
+    return second, first
+
+
+SPLITTING = [
+    change_part,
+    parts_of_input,
+    parts_beside_whole,
+    parts_of_parts,
+    changed_parts_of_input,
+    changed_parts_of_whole,
+]
+
+
+@pytest.mark.parametrize("requires_grad", [False, True], ids=["plain", "differentiated"])
+@pytest.mark.parametrize("program", SPLITTING, ids=lambda program: program.__name__)
+@pytest.mark.parametrize("how", SPLITS)
+def test_parts_share_memory_and_are_no_views(how, program, requires_grad):
+    """Autograd is not told: the parts count their changes alone, and have no base."""
     before = counters["aot eager"]
-    check(program, torch.randn(4, 3, requires_grad=True), backend="aot_eager")
+    given = torch.randn(4, 4, requires_grad=requires_grad)
+    check(functools.partial(program, SPLITS[how]), given, backend="aot_eager", graphs=1)
     assert counters["aot eager"] == before
 
 
