@@ -259,6 +259,9 @@ def link_tensor(tensor: torch.Tensor, index: int, /) -> None:
 def lead_to_running(tensors: list[Any], places: list[tuple[Any, int, int]], /) -> None:
     """While a node runs: edges behind the tensors that lead to (node, number) lead to its index-th output instead."""
 
+def gradient_edge(tensor: torch.Tensor, /) -> tuple[Any, int] | None:
+    """The tensor's place in autograd's graph, found without an operation on it."""
+
 def shares_memory(changed: tuple[Any, ...], others: tuple[Any, ...], /) -> bool:
     """Whether one of the changed tensors shares its storage with another tensor of either."""
 

@@ -204,12 +204,13 @@ class Tracer:
             if isinstance(spec, (InputSpec, torch.SymInt, torch.SymFloat, torch.SymBool)):
                 count += 1
                 node = self.functional.add_input(f"primals_{count}", value)
-            edge = edge_of(value)
-            if edge is not None:
-                self.input_edges[edge] = index
             self.inputs.append(value)
             self.input_nodes.append(node)
-            self.start_edges.append(edge)
+        with (
+            self.mode
+        ):  # it answers where a leaf lies; without it torch imports a second's worth to ask the fake itself
+            self.start_edges = [edge_of(value) for value in self.inputs]
+        self.input_edges = {edge: index for index, edge in enumerate(self.start_edges) if edge is not None}
         self.start_versions = [version_of(value) for value in self.inputs]
 
     def check_sharing(self) -> None:
@@ -406,12 +407,15 @@ class Tracer:
         autocast = autocasting.under(pattern.autocast if pattern is not None else ())
         before = self.written()
         with observed(stage), self.mode, self.recorder, autocast, eager_would_raise():
-            gradients = torch.autograd.grad(
-                [GradientEdge(*root.edge) for root in roots],
-                [GradientEdge(*source.edge) for source in wanted],
-                [root.value for root in roots],
-                retain_graph=True,
-                allow_unused=True,
+            # What autograd.grad calls, once it has compared sizes; these gradients were made to fit.
+            gradients = torch.autograd.Variable._execution_engine.run_backward(
+                tuple([GradientEdge(*root.edge) for root in roots]),
+                tuple([root.value for root in roots]),
+                True,  # keep the graph
+                False,  # create no other
+                tuple([GradientEdge(*source.edge) for source in wanted]),
+                allow_unreachable=True,
+                accumulate_grad=False,
             )
         if self.written() != before:
             raise Unsupported("a backward pass that changes an input, a result or the gradient it is given in place")

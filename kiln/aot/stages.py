@@ -245,10 +245,6 @@ def edge_of(value: Any) -> Edge | None:
     if not isinstance(value, torch.Tensor) or not value.requires_grad:
         return None
     try:
-        node = value.grad_fn
+        return _native.gradient_edge(value)
     except RuntimeError as error:  # a view that could not follow a change of its base: torch tells whoever looks
         raise Unsupported(f"a view that torch raises an error about: {error}") from error
-    if node is not None:
-        return node, value.output_nr
-    with torch.enable_grad(), torch._C._DisableTorchDispatch():  # a leaf: only its views tell; no shapes are needed
-        return torch.ops.aten.alias.default(value).grad_fn.next_functions[0]

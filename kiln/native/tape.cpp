@@ -213,6 +213,20 @@ PyObject* cut_edges(PyObject*, PyObject* args) {
   }
 }
 
+// gradient_edge(tensor) -> (node, number), its place in autograd's graph; None without one. Nothing is dispatched: the
+// place of a leaf could be read off a view of it, but a view of a fake tensor makes torch import a second's worth.
+PyObject* gradient_edge(PyObject*, PyObject* tensor) {
+  if (!THPVariable_Check(tensor)) return PyErr_Format(PyExc_TypeError, "gradient_edge: a tensor expected");
+  try {
+    Edge edge = torch::autograd::impl::gradient_edge(THPVariable_Unpack(tensor));
+    if (!edge.function) Py_RETURN_NONE;
+    return Py_BuildValue("(NI)", torch::autograd::functionToPyObject(edge.function), edge.input_nr);
+  } catch (const std::exception& error) {
+    PyErr_SetString(PyExc_RuntimeError, error.what());
+    return nullptr;
+  }
+}
+
 // shares_memory(changed, others) -> whether one of the changed tensors shares its storage with another tensor of either.
 PyObject* shares_memory(PyObject*, PyObject* const* given, Py_ssize_t count) {
   if (count != 2 || !PyTuple_Check(given[0]) || !PyTuple_Check(given[1])) {
@@ -239,6 +253,8 @@ PyObject* shares_memory(PyObject*, PyObject* const* given, Py_ssize_t count) {
 }
 
 PyMethodDef methods[] = {
+    {"gradient_edge", gradient_edge, METH_O,
+     "gradient_edge(tensor) -> (node, number) | None: its place in the graph, found without an operation on it."},
     {"shares_memory", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(shares_memory)), METH_FASTCALL,
      "Whether one of the first tensors shares its storage with another."},
     {"mend_edges", mend_edges, METH_VARARGS, "Undo what cut_edges did."},
