@@ -331,6 +331,21 @@ def test_transposed_reads_and_writes(dtype: torch.dtype, n: int, m: int) -> None
     memory.check(Kernel("turned", (Loop(3), Loop(n), Loop(m)), (), outputs, 2), threads=2)
 
 
+def test_tiles_of_two_heights_in_one_module() -> None:
+    """Squares are as high as the widest type of a kernel allows, so those of one type differ between kernels."""
+    kernels = {}
+    for name, dtypes in (("even", (torch.float32,)), ("mixed", (torch.float32, torch.float64))):
+        memory = Memory()
+        values = [op("cast", memory.load(torch.ones(40, 30, dtype=d), (1, 30)), dtype=torch.float32) for d in dtypes]
+        target = memory.add(torch.zeros(30, 40))
+        total = values[0] if len(values) == 1 else op("add", *values)
+        output = Output(Access(target, (40, 1), 0), op("neg", total), False)
+        kernels[name] = Kernel(name, (Loop(30), Loop(40)), (), (output,), 1)
+    from kiln.target.cpu import jit
+
+    assert {*kernels} <= {*jit.compile_module(emit.emit_module(kernels)).names}
+
+
 def test_transposed_reads_of_sizes_that_vary() -> None:
     n, m = sympy.symbols("n m", integer=True, positive=True)
     for height, width in ((3, 2), (40, 300), (257, 16)):
@@ -389,6 +404,20 @@ def test_a_loop_without_points_at_run_time() -> None:
     output = Output(Access(target, (1,), 0), memory.load(torch.ones(100)), False)
     found = memory.run(Kernel("none", (Loop(n),), (), (output,), 0), {n: 0}, threads=2)
     assert found[target].tolist() == [7.0] * 100
+
+
+@pytest.mark.parametrize("sizes", [(0, 40), (40, 0), (2, 40)])
+def test_scatters_without_points_at_run_time(sizes: tuple[int, int]) -> None:
+    """Threads share the columns, and each runs through all rows: of which there may be none."""
+    n, m = sympy.symbols("n m", integer=True)
+    memory = Memory()
+    rows, columns = sizes
+    target = memory.add(torch.full((3, 40), 7.0))
+    index = memory.load(torch.tensor([2, 2]), (1, 0))
+    output = Output(Access(target, (0, 1), 0, ((index, 40),)), memory.load(torch.ones(2, 40)), False, "add")
+    found = memory.run(Kernel("none", (Loop(n), Loop(m)), (), (output,), 1), {n: rows, m: columns}, threads=2)
+    assert found[target].sum() == 7 * 120 + rows * columns
+    assert (found[target][:2] == 7).all()
 
 
 def test_deep_expressions() -> None:

@@ -25,7 +25,7 @@ from .emit_values import Shape, Values
 from .lines import Lines, Names
 
 # What work costs, in picoseconds for each element (measured roughly: only whether threads pay depends on it).
-CHEAP, DEAR, MEMORY, GATHERED, SCALAR = 15, 250, 60, 600, 8
+CHEAP, DEAR, MEMORY, GATHERED, SCALAR, SCANNED = 15, 250, 60, 600, 8, 1000
 SHORT, MANY_ROWS = 1024, 64  # rows that threads take as a whole, where there are so many
 PAYS = 3_000_000  # picoseconds of work for each thread that takes part: a parallel region costs 1.1 microseconds
 
@@ -146,8 +146,13 @@ def total_units(plan: Plan, values: Values, lines: Lines) -> Index:
     total: Index = 1
     if any(not loop.is_reduced and isinstance(loop.size, int) and loop.size == 0 for loop in kernel.loops):
         return 0
-    for loop in () if plan.is_by_columns else plan.outer:
+    for loop in plan.outer:
         total = times(lines, total, plan.rounds(loop, values, lines))
+    if plan.is_by_columns and not isinstance(total, int):  # all rows are one unit's, if there are any
+        some = lines.new(f"icmp sgt i64 {total}, 0")
+        total = lines.new(f"zext i1 {some} to i64")
+    elif plan.is_by_columns:
+        total = 1
     if plan.last is not None:
         total = times(lines, total, ceil_div(lines, values.size(kernel.loops[plan.last].size), plan.unit))
     return total
@@ -172,6 +177,8 @@ def cost_of(plan: Plan) -> int:
         elif expr.args:
             cost += DEAR if expr.kind in DEAR_OPERATIONS else CHEAP
     cost += MEMORY * sum(output.is_inner for output in kernel.outputs)
+    if vector in kernel.reduced:
+        cost += SCANNED * sum(reduction.is_scan for reduction in kernel.reductions)
     return max(1, cost * (SCALAR if vector is None else 1))
 
 
@@ -290,6 +297,8 @@ def copies_of(kernel: Kernel, vector: int | None, lanes: int) -> int:
     operations = sum(1 for expr in kernel.phases if expr.args)
     dear = any(expr.kind in DEAR_OPERATIONS for expr in kernel.phases)
     size = kernel.loops[vector].size
+    if kernel.loops[vector].is_reduced and any(reduction.is_scan for reduction in kernel.reductions):
+        return 1  # one element after another
     if kernel.loops[vector].is_reduced or dear or operations > 4:
         copies = 1 if dear or operations > 40 else 2 if operations > 16 else 4
     else:

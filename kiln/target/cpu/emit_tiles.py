@@ -164,8 +164,8 @@ class Turning:
         far = lines.new(f"getelementptr {element}, ptr {far}, i64 {self.first}")
         stride = nest.values.size(access.strides[vector])
         side = tile.height
-        function = turn_function(f"i{8 * size}", side)
-        lines.declare(function)
+        function, text = turn_function(f"i{8 * size}", side)
+        lines.declare(text)
 
         def square(inner: Lines, counter: Index, carried: list[str]) -> list[str]:
             away = inner.new(f"getelementptr {element}, ptr {far}, i64 {times(inner, counter, stride)}")
@@ -178,7 +178,7 @@ class Turning:
             from_step, to_step = steps if is_load else steps[::-1]
             rows, columns = (along, across) if is_load else (across, along)
             inner.add(
-                f"call void @kiln.turn.i{8 * size}(ptr {source}, i64 {from_step}, ptr {target}, i64 {to_step}, "
+                f"call void @{function}(ptr {source}, i64 {from_step}, ptr {target}, i64 {to_step}, "
                 f"i64 {rows}, i64 {columns})"
             )
             return []
@@ -187,14 +187,14 @@ class Turning:
 
 
 @lru_cache(None)
-def turn_function(element: str, side: int) -> str:
-    """A function of the module: rows of a source become columns of a target. Steps are in bytes. Whole squares are
-    turned in registers, in stages that swap halves, quarters and so on; smaller ones go element by element."""
-    kind = f"<{side} x {element}>"
+def turn_function(element: str, side: int) -> tuple[str, str]:
+    """A function of the module, by name and text: rows of a source become columns of a target. Steps are in bytes.
+    Whole squares are turned in registers, in stages that swap halves, quarters and so on; smaller ones go element by
+    element."""
+    kind, function = f"<{side} x {element}>", f"kiln.turn.v{side}{element}"
     size = int(element[1:]) // 8
     text = [
-        f"define internal void @kiln.turn.{element}"
-        "(ptr %from, i64 %fs, ptr %to, i64 %ts, i64 %rows, i64 %columns) nounwind {",
+        f"define internal void @{function}(ptr %from, i64 %fs, ptr %to, i64 %ts, i64 %rows, i64 %columns) nounwind {{",
         "entry:",
         f"%r = icmp eq i64 %rows, {side}",
         f"%c = icmp eq i64 %columns, {side}",
@@ -257,4 +257,4 @@ def turn_function(element: str, side: int) -> str:
         "ret void",
         "}",
     ]
-    return "\n".join(text)
+    return function, "\n".join(text)
