@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 
-from .math_exponential import EXP2, exp_of_nonpositive
+from .math_exponential import EXP2, exp_of_nonpositive, less_one
 from .math_logarithm import finite_log1p
 from .math_vector import Vector
 
 # erf(x)/x = 1 + FIRST + x²·P(x²), up to the bound
 FIRST = 2.0 / math.sqrt(math.pi) - 1.0
+ROOT_HALF = (0.7071067811865476, -4.833646656726457e-17)  # √½
 BOUND = {"float": 0.9277, "double": 1.0}
 ERF = {
     "float": (
@@ -57,13 +58,30 @@ def power_of_two(v: Vector, x: str) -> str:
 
 
 def tail_of_erf(v: Vector, t: str) -> str:
-    """erfc(t) for t ≥ 0, by exp(-t²), whose argument is kept in two parts (float64)."""
+    """erfc(t) for t ≥ 0 (float64)."""
     t = v.at_most(t, 27.5)
-    ratio = v.div(v.sub(t, 4.0), v.add(t, 4.0))
-    scaled = v.div(v.polynomial(ratio, SCALED_ERFC), v.fma(t, 2.0, 1.0))
     square = v.mul(t, t)
-    lost = v.fma(t, v.neg(t), square)  # exp(-t²) = exp(-square)·(1 + lost)
-    return v.mul(v.fma(scaled, lost, scaled), exp_of_nonpositive(v, v.neg(square)))
+    return v.scale(*scaled_tail(v, t, v.const(0.0), square, v.fma(t, v.neg(t), square)))
+
+
+def scaled_tail(v: Vector, t: str, rest: str, square: str, lost: str) -> tuple[str, str]:
+    """erfc(t + rest) as m·2^n, for arguments between 0 and 28 whose square is square - lost: exp(-square) times a
+    fraction. What rounding lost of either is put back in the end (float64)."""
+    ratio = v.div(v.sub(t, 4.0), v.add(t, 4.0))
+    series = v.polynomial(ratio, SCALED_ERFC[1:])
+    above = v.fma(series, ratio, SCALED_ERFC[0])
+    above_rest = v.fma(series, ratio, v.sub(SCALED_ERFC[0], above))
+    below = v.fma(t, 2.0, 1.0)
+    below_rest = v.fma(rest, 2.0, v.fma(t, 2.0, v.sub(1.0, below)))
+    inverse = v.div(1.0, below)
+    quotient = v.mul(above, inverse)
+    minus = v.neg(quotient)
+    lost_above = v.add(v.fma(minus, below, above), v.fma(minus, below_rest, above_rest))
+    quotient_rest = v.fma(lost_above, inverse, v.mul(quotient, lost))  # exp(lost - square) = (1 + lost)·exp(-square)
+    q, q_rest, power = less_one(v, v.neg(v.at_most(square, 746.0)))
+    whole = v.add(q, 1.0)
+    whole_rest = v.add(v.sub(q, v.sub(whole, 1.0)), q_rest)
+    return v.fma(whole, quotient, v.fma(whole, quotient_rest, v.mul(whole_rest, quotient))), power
 
 
 def erf(v: Vector, x: str) -> str:
@@ -90,13 +108,27 @@ def gelu_erf(v: Vector, x: str) -> str:
     """
     t = v.abs(x)
     if v.is_double:
-        t = v.at_most(t, 40.0)
-        tail = v.mul(v.mul(t, 0.5), erfc(v, v.mul(t, math.sqrt(0.5))))
+        tail = normal_tail(v, v.at_most(t, 39.0))
     else:
         tail = v.mul(t, power_of_two(v, v.polynomial(v.at_most(t, 6.2), LOG_NORMAL_TAIL)))
         tail = v.select(v.compare("ogt", t, 6.2), 0.0, tail)
-    result = v.copysign(v.sub(v.select(v.compare("olt", x, 0.0), 0.0, x), tail), x)
-    return v.select(v.compare("oeq", x, -math.inf), math.nan, result)
+    result = v.sub(v.select(v.compare("olt", x, 0.0), 0.0, x), tail)
+    if v.is_double:
+        half = v.mul(x, 0.5)
+        near = v.fma(half, small_erf(v, v.mul(x, ROOT_HALF[0])), half)
+        is_near = v.mask_and(v.compare("ogt", x, -0.5), v.compare("olt", x, 0.75))
+        result = v.select(is_near, near, result)
+    return v.select(v.compare("oeq", x, -math.inf), math.nan, v.copysign(result, x))
+
+
+def normal_tail(v: Vector, t: str) -> str:
+    """t·erfc(t·√½)/2, for t between 0 and 39 (float64)."""
+    square = v.mul(t, t)
+    lost = v.fma(t, v.neg(t), square)
+    scaled = v.mul(t, ROOT_HALF[0])
+    rest = v.fma(t, ROOT_HALF[1], v.fma(t, ROOT_HALF[0], v.neg(scaled)))
+    tail, power = scaled_tail(v, scaled, rest, v.mul(square, 0.5), v.mul(lost, 0.5))
+    return v.scale(v.mul(v.mul(t, 0.5), tail), power)
 
 
 def erfinv(v: Vector, x: str) -> str:

@@ -67,15 +67,16 @@ def exp_parts(v: Vector, x: str) -> tuple[str, str]:
     return v.polynomial(r, (1.0, 1.0, *EXP[v.element])), power
 
 
-def less_one(v: Vector, x: str) -> tuple[str, str]:
-    """exp(x) as (1 + q)·2^n: q and n. What rounding loses of the reduced argument is kept."""
+def less_one(v: Vector, x: str) -> tuple[str, str, str]:
+    """exp(x) as (1 + q)·2^n: q, what rounding lost of it, and n."""
     high, low = LN2[v.element]
     count, power = v.round_scaled(x, LOG2_E)
     first = v.fma(count, -high, x)
     r = v.fma(count, -low, first)
     rest = v.fma(count, -low, v.sub(first, r))
     tail = v.fma(v.mul(r, r), v.polynomial(r, EXP[v.element]), v.fma(rest, r, rest))
-    return v.add(r, tail), power
+    q = v.add(r, tail)
+    return q, v.sub(tail, v.sub(q, r)), power
 
 
 def clamped(v: Vector, x: str, limits: dict[str, tuple[float, float]] = EXP_RANGE) -> str:
@@ -108,7 +109,7 @@ def exp2(v: Vector, x: str) -> str:
 def expm1(v: Vector, x: str) -> str:
     """exp(x) - 1 = 2^n·q + (2^n - 1)."""
     bound = 60.0 if v.is_double else 30.0
-    q, power = less_one(v, v.at_least(v.at_most(x, EXP_RANGE[v.element][1]), -bound))
+    q, _, power = less_one(v, v.at_least(v.at_most(x, EXP_RANGE[v.element][1]), -bound))
     scale = v.power_of_two(v.select_integer(v.integer_compare("sgt", power, v.bias), v.bias, power))
     result = v.fma(scale, q, v.sub(scale, 1.0))
     huge = v.scale(v.add(q, 1.0), power)

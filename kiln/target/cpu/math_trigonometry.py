@@ -10,6 +10,8 @@ import math
 
 from .math_vector import Vector
 
+Parts = tuple[str, str]  # a number as a sum
+
 HALF_PI = (1.5707963267948966, 6.123233995736766e-17, -1.4973849048591698e-33)
 TWO_OVER_PI = 0.6366197723675814
 LARGEST = {"float": 2.0**50, "double": 2.0**30}
@@ -51,23 +53,22 @@ def reduced(wide: Vector, a: str) -> tuple[str, str, str]:
     return r, rest, whole
 
 
-def sine_and_cosine(v: Vector, r: str, rest: str | None) -> tuple[str, str]:
-    """Of r + rest, between -π/4 and π/4."""
+def sine_and_cosine(v: Vector, r: str, rest: str | None) -> tuple[Parts, Parts]:
+    """Of r + rest, between -π/4 and π/4: each in two parts, the second at most as large."""
     z = v.mul(r, r)
     tail = v.mul(v.mul(z, r), v.polynomial(z, SIN[v.element]))
     if rest is not None:
         tail = v.add(tail, v.fma(v.mul(rest, z), -0.5, rest))
-    sine = v.add(r, tail)
     first = v.fma(z, -0.5, 1.0)
     series = v.mul(v.mul(z, z), v.polynomial(z, COS[v.element]))
     if rest is not None:
         series = v.sub(series, v.mul(r, rest))
     lost = v.fma(z, -0.5, v.sub(1.0, first))
-    return sine, v.add(first, v.add(lost, series))
+    return (r, tail), (first, v.add(lost, series))
 
 
-def both(v: Vector, x: str) -> tuple[str, str, str]:
-    """sin and cos of |x| less a multiple of π/2, and the multiple (integers of the Vector's own width)."""
+def both(v: Vector, x: str) -> tuple[Parts, Parts, str]:
+    """sin and cos of |x| less a multiple of π/2, in parts, and the multiple (integers of the Vector's own width)."""
     a = v.abs(x)
     if v.is_double:
         r, rest, whole = reduced(v, a)
@@ -84,7 +85,7 @@ def circular(v: Vector, x: str, quarter: int, library: str) -> str:
     if quarter:
         whole = v.integer_op("add", whole, quarter)
     odd = v.integer_compare("ne", v.integer_op("and", whole, 1), 0)
-    result = v.select(odd, cosine, sine)
+    result = v.select(odd, v.add(*cosine), v.add(*sine))
     sign = v.integer_op("shl", v.integer_op("lshr", whole, 1), 63 if v.is_double else 31)
     if not quarter:  # sin is odd
         sign = v.integer_op("xor", sign, v.integer_op("and", v.bits(x), v.bits_of(-0.0)))
@@ -111,10 +112,24 @@ def tan(v: Vector, x: str) -> str:
     wide = v if v.is_double else v.doubled()
     sine, cosine, whole = both(wide, x if v.is_double else v.widen(x))
     odd = wide.integer_compare("ne", wide.integer_op("and", whole, 1), 0)
-    result = wide.div(wide.select(odd, wide.neg(cosine), sine), wide.select(odd, sine, cosine))
+    (sine_sum, sine_rest), (cosine_sum, cosine_rest) = rounded_sum(wide, sine), rounded_sum(wide, cosine)
+    above, above_rest = wide.select(odd, cosine_sum, sine_sum), wide.select(odd, cosine_rest, sine_rest)
+    below, below_rest = wide.select(odd, sine_sum, cosine_sum), wide.select(odd, sine_rest, cosine_rest)
+    inverse = wide.div(1.0, below)
+    result = wide.mul(above, inverse)
+    minus = wide.neg(result)
+    lost = wide.add(wide.fma(minus, below, above), wide.fma(minus, below_rest, above_rest))
+    result = wide.fma(lost, inverse, result)
+    result = wide.select(odd, wide.neg(result), result)
     if not v.is_double:
         result = v.narrow(result)
     return beyond(v, x, v.exclusive_sign(result, x), "tan" if v.is_double else "tanf")
+
+
+def rounded_sum(v: Vector, parts: Parts) -> Parts:
+    """The sum of two parts, and what rounding lost of it."""
+    total = v.add(*parts)
+    return total, v.sub(parts[1], v.sub(total, parts[0]))
 
 
 # ---- inverses (float64) ----------------------------------------------------------------------------------------------

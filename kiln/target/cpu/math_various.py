@@ -131,7 +131,7 @@ def digamma(v: Vector, x: str) -> str:
     f = v.abs(fraction)
     outer = v.compare("ogt", f, 0.25)
     angle = v.mul(v.select(outer, v.sub(0.5, f), f), 2.0 * HALF_PI[0])
-    sine, cosine = sine_and_cosine(v, angle, None)
+    sine, cosine = (v.add(*parts) for parts in sine_and_cosine(v, angle, None))
     cotangent = v.div(v.select(outer, sine, cosine), v.select(outer, cosine, sine))
     reflected = v.sub(result, v.copysign(v.mul(cotangent, 2.0 * HALF_PI[0]), fraction))
     whole = v.compare("oeq", fraction, 0.0)
