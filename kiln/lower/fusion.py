@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .calls import Call
-from .ir import Access, Buffer, Size, Strides, Write, loads_of, walk
-from .views import is_one, matched, same
+from .ir import Access, Buffer, Expr, Size, Strides, Write, load, loads_of, walk
+from .lowering import hint
+from .views import Tensor, flip, is_one, matched, same
 
 MOST_BUFFERS, MOST_OPERATIONS = 40, 700  # of one kernel
 FARTHEST = 400  # how many items apart siblings may be
@@ -116,6 +117,7 @@ class Fuser:
                 self.writers.setdefault(result, []).append(group)
 
     def add_write(self, write: Write, index: int) -> None:
+        write = facing_forward(write)
         member = Member(write, tuple(axis for axis, size in enumerate(write.shape) if not is_one(size)))
         needs = self.needs(write)
         for group in self.candidates(write, index):
@@ -220,11 +222,28 @@ class Fuser:
                 return False
             if not access.is_plain or not maker.write.target.is_plain:
                 return False
-            if maker.is_inner and not maker.write.reduce and not member.is_inner:
+            if maker.is_inner and (maker.write.is_scan or not maker.write.reduce) and not member.is_inner:
                 return False
             if not read_in_place(group, member, access, maker):
                 return False
         return True
+
+
+def facing_forward(write: Write) -> Write:
+    """A write whose points, which have no order, are turned round where it reads what was made before from the end: so
+    that it is read as it is made."""
+    if write.reduce or is_scatter(write):
+        return write
+    made = [access.strides for access in loads_of(write.value) if access.buffer.kind == "made"]
+    turned = [axis for axis in range(len(write.shape)) if made and max(hint(strides[axis]) for strides in made) < 0]
+    if not turned:
+        return write
+
+    def over(expr: Expr) -> Expr:
+        return flip(Tensor(write.shape, expr), turned).expr
+
+    place = over(load(write.target)).payload
+    return replace(write, target=place, value=over(write.value))
 
 
 def is_scatter(write: Write) -> bool:
@@ -263,7 +282,9 @@ def joint_space(group: Group, member: Member) -> list[Axis] | None:
         else:
             for place, flag in zip(theirs, reduced, strict=True):
                 refined[places[place]] = [Axis(group.space[places[place]].size, flag)]
-    return [part for place, axis in enumerate(group.space) for part in refined.get(place, [axis])]
+    space = [part for place, axis in enumerate(group.space) for part in refined.get(place, [axis])]
+    is_scanned = write.is_scan or any(other.write.is_scan for other in group.members)
+    return None if is_scanned and sum(axis.is_reduced for axis in space) > 1 else space
 
 
 def fitting_flags(group: Group, theirs: list[int], mine: list[bool], is_reduction: bool) -> list[bool] | None:

@@ -100,7 +100,7 @@ class Expr:
 
     __slots__ = ("kind", "args", "dtype", "payload", "__weakref__")
 
-    kind: str  # "load", "iota", "const", "size", "reduced" or the name of an operation
+    kind: str  # "load", "iota", "const", "size", "reduced", "running" or the name of an operation
     args: tuple[Expr, ...]
     dtype: torch.dtype
     payload: Any  # Access of a load, (strides, offset) of an iota, the value, the Size, the number of the reduction
@@ -216,6 +216,11 @@ def reduced(number: int, dtype: torch.dtype) -> Expr:
     return make("reduced", (), dtype, number)
 
 
+def running(number: int, dtype: torch.dtype) -> Expr:
+    """What a kernel's scan has come to at a point, that one included; only inside kernels."""
+    return make("running", (), dtype, number)
+
+
 def children(expr: Expr) -> tuple[Expr, ...]:
     """All that an expression is made of, the index expressions of a load included."""
     return expr.payload.parts if expr.kind == "load" else expr.args
@@ -269,9 +274,10 @@ def loads_of(*roots: Expr) -> list[Access]:
 class Write:
     """The elements of a buffer: ``target`` gets ``value`` at each point of the space of this shape.
 
-    With ``reduce``, the value is reduced along ``axes``, where the target's strides are 0. With ``accumulate`` ("add",
-    "mul", "max", "min") the value is combined with what is there, for scatters: points may meet in one place, and count
-    one after another in the order of the space. ``node`` is the graph's, for people.
+    With ``reduce``, the value is reduced along ``axes``, where the target's strides are 0; with ``is_scan`` too, each
+    point along the one axis gets the reduction of all up to it, in their order. With ``accumulate`` ("add", "mul",
+    "max", "min") the value is combined with what is there, for scatters: points may meet in one place, and count one
+    after another in the order of the space. ``node`` is the graph's, for people.
     """
 
     target: Access
@@ -281,6 +287,7 @@ class Write:
     axes: tuple[int, ...] = ()
     accumulate: str | None = None
     node: Any = None
+    is_scan: bool = False
     reads: tuple[Buffer, ...] = field(default=(), init=False)
 
     def __post_init__(self) -> None:
@@ -292,7 +299,9 @@ class Write:
         return self.target.buffer
 
     def __repr__(self) -> str:
-        how = f" {self.reduce} over {self.axes}" if self.reduce else f" {self.accumulate}" if self.accumulate else ""
+        how = f" {self.accumulate}" if self.accumulate else ""
+        if self.reduce:
+            how = f" {'running ' if self.is_scan else ''}{self.reduce} over {self.axes}"
         return f"{self.buffer}{list(self.shape)} ={how} {show(self.value)}"
 
 
@@ -339,7 +348,7 @@ def show(expr: Expr, names: list[str] | None = None) -> str:
         return f"({place(*expr.payload, names)})"
     if expr.kind in ("const", "size"):
         return str(expr.payload)
-    if expr.kind == "reduced":
+    if expr.kind in ("reduced", "running"):
         return f"r{expr.payload}"
     args = [show(arg, names) for arg in expr.args]
     if expr.kind in INFIX:

@@ -3,7 +3,8 @@
 A `Kernel` is one nest of loops. The loops come from outside to inside: first those that are *kept*, then those that are
 *reduced* (if there are any). At each point of the kept loops the reduced ones are run through once for each *phase*:
 phase 0 has what depends on no reduction of this kernel, phase 1 what depends on those that ended in phase 0, and so on.
-So softmax is one kernel of three phases: the greatest, the sum, the quotients.
+So softmax is one kernel of three phases: the greatest, the sum, the quotients. What a scan has come to is known at each
+point, in its own phase; later phases that need it run it once more.
 
 `Kernel.text` is the kernel as Python that runs (with `kiln.lower.scalars` for the scalar operations), which is what
 ``KILN_LOG=ir`` shows. Which loop becomes vectors is part of the kernel (``vector``), how is the target's business.
@@ -31,7 +32,8 @@ class Loop:
 class Reduction:
     """Reduces ``value`` along all reduced loops; later expressions call the result ``reduced(number)``.
 
-    For "argmax" and "argmin" (whose result is int64) ``position`` is the place of an element, as an expression.
+    For "argmax" and "argmin" (whose result is int64) ``position`` is the place of an element, as an expression. With
+    ``is_scan`` there is one reduced loop, and what the reduction has come to at a point of it is ``running(number)``.
     """
 
     number: int
@@ -39,6 +41,7 @@ class Reduction:
     value: Expr
     dtype: torch.dtype  # of the result
     position: Expr | None = None
+    is_scan: bool = False
 
 
 @dataclass(frozen=True)
@@ -117,6 +120,22 @@ class Kernel:
     def phase(self, *exprs: Expr) -> int:
         return max((self.phases[expr] for expr in exprs), default=0)
 
+    def scans_in(self, exprs: Iterable[Expr]) -> list[Reduction]:
+        """The scans that expressions read, with those that these read, in order."""
+        needed: set[int] = set()
+        roots = list(exprs)
+        for scan in reversed([reduction for reduction in self.reductions if reduction.is_scan]):
+            needed.update(expr.payload for expr in walk(*roots) if expr.kind == "running")
+            if scan.number in needed:
+                roots.append(scan.value)
+        return [reduction for reduction in self.reductions if reduction.number in needed]
+
+    def reductions_in(self, phase: int, outputs: Iterable[Output]) -> list[Reduction]:
+        """The reductions that end in a phase, with the scans that these and the outputs of the phase read."""
+        ending = [reduction for reduction in self.reductions if self.phase(reduction.value) == phase]
+        scans = self.scans_in(roots_of(ending, outputs))
+        return [reduction for reduction in self.reductions if reduction in ending or reduction in scans]
+
     @property
     def text(self) -> str:
         return Printer(self).text()
@@ -133,6 +152,8 @@ def phases_of(kernel: Kernel) -> dict[Expr, int]:
                 continue
             if expr.kind == "reduced":
                 phases[expr] = ends[expr.payload] + 1
+            elif expr.kind == "running":
+                phases[expr] = ends[expr.payload]
             else:
                 parts = expr.payload.parts if expr.kind == "load" else expr.args
                 phases[expr] = max((phases[part] for part in parts), default=0)
@@ -205,8 +226,8 @@ class Printer:
 
     def run_through(self, phase: int, depth: int) -> None:
         kernel = self.kernel
-        reductions = [r for r in kernel.reductions if kernel.phase(r.value) == phase]
         outputs = [output for output in kernel.outputs if output.is_inner and self.phase_of(output) == phase]
+        reductions = kernel.reductions_in(phase, outputs)
         if not reductions and not outputs:
             return
         for r in reductions:

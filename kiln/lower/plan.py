@@ -10,7 +10,7 @@ own, as large as they need be.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -342,8 +342,9 @@ def is_same_place(access: Access, place: Access) -> bool:
 def read_after(kernel: Kernel, buffer: Buffer, phase: int) -> bool:
     """Whether a run through the loops after this one reads a buffer."""
 
-    def reads(exprs: Iterable[ir.Expr]) -> bool:
-        return any(access.buffer is buffer for access in ir.loads_of(*exprs))
+    def reads(exprs: list[ir.Expr]) -> bool:
+        scanned = [scan.value for scan in kernel.scans_in(exprs)]
+        return any(access.buffer is buffer for access in ir.loads_of(*exprs, *scanned))
 
     for reduction in kernel.reductions:
         parts = [part for part in (reduction.value, reduction.position) if part is not None]

@@ -112,7 +112,7 @@ class Reference:
     ) -> dict[Expr, torch.Tensor]:
         values: dict[Expr, torch.Tensor] = {}
         for expr in walk(*roots):
-            if expr.kind == "reduced":
+            if expr.kind in ("reduced", "running"):
                 values[expr] = (results or {})[expr.payload].expand(shape)
             else:
                 values[expr] = self.evaluate_one(expr, shape, values)
@@ -153,7 +153,9 @@ class Reference:
         shape = self.numbers(write.shape)
         values = self.evaluate([write.value, *write.target.parts], shape)
         value, places = values[write.value], self.places(write.target, shape, values)
-        if write.reduce is not None:
+        if write.reduce is not None and write.is_scan:
+            value = scan(write.reduce, value, write.axes[0])
+        elif write.reduce is not None:
             kept = [slice(0, 1) if axis in write.axes else slice(None) for axis in range(len(shape))]
             shape = [1 if axis in write.axes else size for axis, size in enumerate(shape)]
             places = self.affine(write.target.strides, write.target.offset, shape)[tuple(kept)]
@@ -190,6 +192,9 @@ class Reference:
         results: dict[int, torch.Tensor] = {}
         for reduction in kernel.reductions:
             value = self.evaluate([reduction.value], shape, results)[reduction.value]
+            if reduction.is_scan:
+                results[reduction.number] = scan(reduction.kind, value, *kernel.reduced)
+                continue
             found = reduce(reduction.kind, value, kernel.reduced)
             results[reduction.number] = found.reshape([*found.shape, *(1 for _ in kernel.reduced)])
         for output in kernel.outputs:
@@ -248,6 +253,10 @@ def reduce(kind: str, value: torch.Tensor, axes: Sequence[int]) -> torch.Tensor:
     if kind in ("max", "min"):
         return getattr(torch, f"a{kind}")(rows, -1)
     return getattr(torch, kind)(rows, -1)
+
+
+def scan(kind: str, value: torch.Tensor, axis: int) -> torch.Tensor:
+    return getattr(torch, f"cum{kind}")(value, axis, dtype=value.dtype)
 
 
 FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {

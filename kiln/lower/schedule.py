@@ -8,7 +8,7 @@ never stored. Kernels that differ only in their buffers are one kernel, launched
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import sympy
@@ -72,7 +72,7 @@ def is_empty(item: Write | Call) -> bool:
     """A write of nothing."""
     if isinstance(item, Call):
         return False
-    kept = [size for axis, size in enumerate(item.shape) if axis not in item.axes]
+    kept = [size for axis, size in enumerate(item.shape) if item.is_scan or axis not in item.axes]
     return any(isinstance(size, int) and size == 0 for size in kept)
 
 
@@ -142,21 +142,23 @@ class KernelMaker:
                 within = dict(zip(write.axes, contiguous([write.shape[axis] for axis in write.axes]), strict=True))
                 place = ir.iota(tuple(within.get(axis, 0) for axis in range(len(write.shape))))
                 position = self.over_space(member, place)
-            value = self.reduction(write.reduce, value, write.buffer.dtype, position)
+            value = self.reduction(write, value, position)
         self.values[write.buffer] = value
         if self.is_stored(write):
             target = self.target(member)
-            is_inner = member.is_inner and write.reduce is None
+            is_inner = member.is_inner and (write.reduce is None or write.is_scan)
             self.outputs.append(Output(target, value, is_inner and group.is_reduction, write.accumulate))
 
-    def reduction(self, kind: str, value: Expr, dtype: Any, position: Expr | None) -> Expr:
-        """The result of a reduction; the same one is done once."""
-        for other in self.reductions:
-            if (other.kind, other.value, other.position) == (kind, value, position):
-                return ir.reduced(other.number, dtype)
+    def reduction(self, write: Write, value: Expr, position: Expr | None) -> Expr:
+        """The result of a reduction, or what a scan has come to; the same one is done once."""
+        assert write.reduce is not None
+        dtype, result = write.buffer.dtype, ir.running if write.is_scan else ir.reduced
+        for number, other in enumerate(self.reductions):
+            if other == Reduction(number, write.reduce, value, dtype, position, write.is_scan):
+                return result(number, dtype)
         number = len(self.reductions)
-        self.reductions.append(Reduction(number, kind, value, dtype, position))
-        return ir.reduced(number, dtype)
+        self.reductions.append(Reduction(number, write.reduce, value, dtype, position, write.is_scan))
+        return result(number, dtype)
 
     def is_stored(self, write: Write) -> bool:
         readers = self.users.get(write.buffer, set())
@@ -229,7 +231,7 @@ class LoopOrder:
             return tuple(strides[axes[-1]] for axes in groups)
 
         reductions = tuple(
-            Reduction(r.number, r.kind, over(r.value), r.dtype, over(r.position) if r.position is not None else None)
+            replace(r, value=over(r.value), position=over(r.position) if r.position is not None else None)
             for r in self.reductions
         )
         outputs = []
@@ -281,7 +283,7 @@ class LoopOrder:
             if access.indirect and any(depends(part, axis) for part, _ in access.indirect):
                 continue
             stride = access.strides[axis]
-            if same(stride, 1):
+            if same(stride, 1) or same(stride, -1):
                 total += weight * 2 * self.often(access)
             elif not same(stride, 0):
                 total -= weight * 2 * self.often(access)
@@ -401,7 +403,10 @@ def signature(kernel: Kernel) -> Any:
         numbers[expr] = len(numbers)
         rows.append((expr.kind, tuple(numbers[arg] for arg in expr.args), str(expr.dtype), payload(expr)))
     reductions = tuple(
-        (r.number, r.kind, numbers[r.value], str(r.dtype), numbers[r.position] if r.position is not None else None)
+        (
+            (r.number, r.kind, r.is_scan, numbers[r.value], str(r.dtype)),
+            numbers[r.position] if r.position is not None else None,
+        )
         for r in kernel.reductions
     )
     outputs = tuple((place(o.target), numbers[o.value], o.is_inner, o.accumulate) for o in kernel.outputs)

@@ -20,7 +20,7 @@ ASSOCIATIVE = {"sum", "prod", "max", "min", "any", "all"}
 def split_reductions(items: Sequence[Write | Call]) -> list[Write | Call]:
     found: list[Write | Call] = []
     for item in items:
-        parts = how_many_parts(item) if isinstance(item, Write) and item.reduce in ASSOCIATIVE else None
+        parts = how_many_parts(item) if isinstance(item, Write) else None
         if parts is None:
             found.append(item)
         else:
@@ -30,8 +30,8 @@ def split_reductions(items: Sequence[Write | Call]) -> list[Write | Call]:
 
 
 def how_many_parts(write: Write) -> tuple[int, int] | None:
-    """The axis to split, and into how many parts."""
-    if not all(isinstance(size, int) for size in write.shape):
+    """The axis to split, and into how many parts; None where that is impossible or does not pay."""
+    if write.reduce not in ASSOCIATIVE or write.is_scan or not all(isinstance(size, int) for size in write.shape):
         return None
     kept = total = 1
     for axis, size in enumerate(write.shape):

@@ -18,6 +18,7 @@ PROGRAMS = {
     "bool": (lambda x: ((x > 0).any(1), (x > -9).all(), torch.where(x > 0, x, 1.0)), [X]),
     "gather": (lambda x, i: x[i] + torch.arange(4), [X, torch.tensor([2, 0, 1, 2])]),
     "scatter": (lambda x, i: torch.zeros(5, 4).index_add(0, i, x), [X, torch.tensor([2, 0, 2])]),
+    "scan": (lambda x: (x.cumsum(1) * 2, x.flip(0).cumprod(0)), [X]),
     "casts": (lambda x: (x.to(torch.int32), x.double().sum(), (x > 0).float()), [X]),
 }
 

@@ -19,6 +19,7 @@ from . import (  # noqa: F401
     pooling,
     reductions,
     resampling,
+    scans,
     scatter,
     shapes,
     softmax,

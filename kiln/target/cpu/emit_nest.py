@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from kiln.lower.ir import walk
 from kiln.lower.kernel import Kernel, Output, Reduction
 
 from . import emit_reductions
@@ -30,6 +31,7 @@ from .emit_loops import (
     write_loop,
 )
 from .emit_phases import Phase
+from .emit_reductions import is_chain
 from .emit_tiles import WIDTH, Tile, write_tile
 from .emit_values import Level, Shape, Values
 from .lines import Lines
@@ -265,18 +267,14 @@ class Nest:
         vector, lanes = self.shape.vector, self.shape.lanes
         is_across = vector is not None and vector in self.plan.reduced
         inner_copies = self.plan.copies if is_across else copies
-        width = lanes if is_across or (vector is not None) else 1
-        carried = [
-            pair
-            for reduction in phase.reductions
-            for _ in range(inner_copies)
-            for pair in emit_reductions.start(reduction, width)
-        ]
+        width = lanes if vector is not None else 1
+        carried: Carried = []
         self.sums = []
         for reduction in phase.reductions:
-            is_sum = reduction.kind == "sum" and reduction.value.dtype.is_floating_point
+            is_sum = reduction.kind == "sum" and reduction.value.dtype.is_floating_point and not reduction.is_scan
             for _ in range(inner_copies):
-                for pair in emit_reductions.start(reduction, width):
+                for pair in emit_reductions.start(reduction, 1 if is_chain(reduction) and is_across else width):
+                    carried.append(pair)
                     self.sums.append(pair if is_sum else None)
         results = self.reduced_loops(phase, 0, carried, copies)
         level = values.levels[-1]
@@ -287,6 +285,8 @@ class Nest:
             for _ in range(inner_copies):
                 found.append(results[place : place + count])
                 place += count
+            if reduction.is_scan:
+                continue  # which was known at each point
             if is_across:
                 whole = emit_reductions.joined(level.lines, reduction, found, lanes)
                 found = [whole]
@@ -295,11 +295,9 @@ class Nest:
     def keep_result(
         self, reduction: Reduction, found: list[list[str]], width: int, is_across: bool, level: Level
     ) -> None:
-        """Make what a reduction gave known as ``reduced(number)``."""
+        """Make what a reduction gave known."""
         for copy, carried in enumerate(found):
-            value = emit_reductions.finish(level.lines, reduction, carried, width, is_across)
-            for expr in self.values.results.get(reduction.number, ()):
-                level.values[(expr, copy) if self.values.facts[expr][1] else expr] = value
+            self.values.know(reduction, emit_reductions.finish(level.lines, reduction, carried, width, is_across), copy)
 
     def reduced_loops(self, phase: Phase, number: int, carried: Carried, copies: int) -> list[str]:
         """The reduced loops from one on, inside those before it."""
@@ -383,31 +381,50 @@ class Nest:
     def body(self, phase: Phase, carried: list[str], copies: int) -> list[str]:
         """What is done at each point of all loops: values, reductions, outputs."""
         values = self.values
-        values.compute(phase.order, copies)
-        level = values.levels[-1]
-        width = self.shape.lanes if self.shape.vector is not None else 1
-        mask = values.mask if self.shape.vector in self.plan.reduced else None
         results = list(carried)
         all_copies = len(carried) // max(1, sum(1 + (r.position is not None) for r in phase.reductions))
-        place = 0
+        places, place = [], 0
         for reduction in phase.reductions:
-            count = 2 if reduction.position is not None else 1
-            for copy in range(all_copies):
-                if copy < copies:
-                    value = values.get(reduction.value, copy, width)
-                    position = None
-                    if reduction.position is not None:
-                        position = values.get(reduction.position, copy, width)
-                    results[place : place + count] = emit_reductions.step(
-                        level.lines,
-                        reduction,
-                        carried[place : place + count],
-                        value,
-                        position,
-                        mask,
-                        width,
-                        len(self.plan.reduced) <= 1,
-                    )
-                place += count
+            places.append(place)
+            place += all_copies * (1 + (reduction.position is not None))
+        pairs = list(zip(phase.reductions, places, strict=True))
+        for reduction, place in pairs:  # what scans come to is read by what follows
+            if reduction.is_scan:
+                values.compute(list(walk(reduction.value)), copies)
+                self.step(reduction, results, place, copies)
+        values.compute(phase.order, copies)
+        for reduction, place in pairs:
+            if not reduction.is_scan:
+                self.step(reduction, results, place, copies)
         self.store(phase.outputs, copies)
         return results
+
+    def step(self, reduction: Reduction, carried: list[str], place: int, copies: int) -> None:
+        """Take a reduction, which is carried from a place on, one point further."""
+        values, vector = self.values, self.shape.vector
+        lines = values.levels[-1].lines
+        width = self.shape.lanes if vector is not None else 1
+        is_across = vector in self.plan.reduced
+        mask = values.mask if is_across else None
+        for copy in range(copies):
+            value = values.get(reduction.value, copy, width)
+            if reduction.is_scan:
+                carried[place], found = emit_reductions.scan(
+                    lines, reduction, carried[place], value, mask, width, is_across
+                )
+                values.know(reduction, found, copy)
+                place += 1
+                continue
+            position = values.get(reduction.position, copy, width) if reduction.position is not None else None
+            count = 1 if position is None else 2
+            carried[place : place + count] = emit_reductions.step(
+                lines,
+                reduction,
+                carried[place : place + count],
+                value,
+                position,
+                mask,
+                width,
+                len(self.plan.reduced) <= 1,
+            )
+            place += count

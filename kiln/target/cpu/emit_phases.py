@@ -37,17 +37,15 @@ class Phase:
 
 def phases_of(kernel: Kernel) -> tuple[tuple[Phase, ...], Phase]:
     """The phases that have anything to do, and the outputs after them."""
-    reductions: dict[int, list[Reduction]] = {}
     outputs: dict[int, list[Output]] = {}
-    for reduction in kernel.reductions:
-        reductions.setdefault(kernel.phase(reduction.value), []).append(reduction)
     closing = []
     for output in kernel.outputs:
         if output.is_inner and kernel.reduced:
             outputs.setdefault(kernel.phase(output.value, *output.target.parts), []).append(output)
         else:
             closing.append(output)
-    phases = [Phase(reductions.get(n, []), outputs.get(n, [])) for n in sorted({*reductions, *outputs})]
+    numbers = sorted({*(kernel.phase(reduction.value) for reduction in kernel.reductions), *outputs})
+    phases = [Phase(kernel.reductions_in(n, outputs.get(n, [])), outputs.get(n, [])) for n in numbers]
     return tuple(phases), Phase([], closing)
 
 
@@ -96,6 +94,8 @@ class Dearness:
         return self.known[root][1]
 
     def judge(self, expr: Expr) -> tuple[bool, bool]:
+        if expr.kind == "running":
+            return True, True
         parts = [self.known[part] for part in children(expr)]
         changes = any(part[0] for part in parts)
         is_dear = any(part[1] for part in parts)

@@ -1,4 +1,4 @@
-"""Reductions in registers: how they start, take a value, and come together at the end.
+"""Reductions and scans in registers: how they start, take a value, and come together at the end.
 
 A reduction is carried through its loops in one or more registers: one for each copy of a vector body, so that additions
 do not wait for one another; argmax and argmin carry the value and its place.
@@ -66,6 +66,45 @@ def step(
         neutral = start(reduction, lanes)[0][1]
         value = lines.new(f"select {spelled('i1', lanes)} {mask}, {kind} {value}, {kind} {neutral}")
     return [combined(lines, reduction.kind, carried[0], value, dtype, lanes)]
+
+
+def is_chain(reduction: Reduction) -> bool:
+    """Whether a scan along a vector's lanes takes one after another, as eager does: the order matters to floats."""
+    return reduction.is_scan and reduction.value.dtype.is_floating_point
+
+
+def scan(
+    lines: Lines, reduction: Reduction, carried: str, value: str, mask: str | None, lanes: int, is_across: bool
+) -> tuple[str, str]:
+    """What is carried after one more value, and what the scan comes to there. Along a vector (``is_across``) a chain
+    carries one value; else each lane has what was carried so far."""
+    if not is_across:
+        found = step(lines, reduction, [carried], value, None, mask, lanes, True)[0]
+        return found, found
+    dtype, kind = reduction.value.dtype, reduction.kind
+    wide, element = register_type(dtype, lanes), REGISTERS[dtype]
+    neutral = start(reduction, lanes)[0][1]
+    if mask is not None:
+        value = lines.new(f"select {spelled('i1', lanes)} {mask}, {wide} {value}, {wide} {neutral}")
+    if is_chain(reduction):
+        found = "poison"
+        for lane in range(lanes):
+            one = lines.new(f"extractelement {wide} {value}, i32 {lane}")
+            carried = combined(lines, kind, carried, one, dtype, 1)
+            found = lines.new(f"insertelement {wide} {found}, {element} {carried}, i32 {lane}")
+        return carried, found
+    distance = 1
+    while distance < lanes:
+        before = [lane - distance if lane >= distance else lanes for lane in range(lanes)]
+        value = combined(lines, kind, shuffled(lines, wide, value, neutral, before), value, dtype, lanes)
+        distance *= 2
+    whole = shuffled(lines, wide, value, neutral, [lanes - 1] * lanes)
+    return combined(lines, kind, carried, whole, dtype, lanes), combined(lines, kind, carried, value, dtype, lanes)
+
+
+def shuffled(lines: Lines, kind: str, a: str, b: str, order: list[int]) -> str:
+    chosen = ", ".join([f"i32 {lane}" for lane in order])
+    return lines.new(f"shufflevector {kind} {a}, {kind} {b}, <{len(order)} x i32> <{chosen}>")
 
 
 def combined(lines: Lines, kind: str, a: str, b: str, dtype: torch.dtype, lanes: int) -> str:
@@ -182,5 +221,4 @@ def halved(lines: Lines, register: str, index: int, element: str, lanes: int, pa
     kind = spelled(element, 2 * lanes)
     if lanes == 1:
         return lines.new(f"extractelement {kind} {register}, i32 {part}")
-    chosen = ", ".join([f"i32 {part * lanes + lane}" for lane in range(lanes)])
-    return lines.new(f"shufflevector {kind} {register}, {kind} poison, <{lanes} x i32> <{chosen}>")
+    return shuffled(lines, kind, register, "poison", [part * lanes + lane for lane in range(lanes)])

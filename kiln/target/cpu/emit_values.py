@@ -14,7 +14,7 @@ from typing import Any
 import sympy
 
 from kiln.lower.ir import Access, Buffer, Expr, Size
-from kiln.lower.kernel import Kernel, Output
+from kiln.lower.kernel import Kernel, Output, Reduction
 
 from .emit_loops import Index, is_zero, number, plus, times
 from .emit_memory import Place, beyond_the_end, load_at, store_at
@@ -72,9 +72,11 @@ class Values:
             if expr in facts:
                 continue
             kind = expr.kind
-            if kind == "reduced":
+            if kind in ("reduced", "running"):
                 self.results.setdefault(expr.payload, []).append(expr)
-                facts[expr] = (self.shape.row, vector is not None and not self.kernel.loops[vector].is_reduced)
+                is_inner = kind == "running"
+                wide = vector is not None and (is_inner or not self.kernel.loops[vector].is_reduced)
+                facts[expr] = (max(self.shape.depths.values()) if is_inner else self.shape.row, wide)
                 continue
             depth, is_vector = 0, False
             if kind == "load" or kind == "iota":
@@ -108,6 +110,11 @@ class Values:
                 key = (expr, copy) if is_vector else expr
                 if key not in level.values:
                     level.values[key] = self.make(expr, copy, level.lines, lanes if is_vector else 1)
+
+    def know(self, reduction: Reduction, value: str, copy: int) -> None:
+        """From here on, what a reduction has given, or a scan has come to, is this."""
+        for expr in self.results.get(reduction.number, ()):
+            self.levels[-1].values[(expr, copy) if self.facts[expr][1] else expr] = value
 
     def get(self, expr: Expr, copy: int, lanes: int) -> str:
         """The register (or constant) of what is computed, as one value or spread over a vector."""
@@ -147,7 +154,7 @@ class Values:
         if kind == "size":
             size = self.size(expr.payload)
             return size if isinstance(size, str) else str(size)
-        assert kind != "reduced", "a reduction is read before it ends"
+        assert kind not in ("reduced", "running"), "a reduction is read before it ends"
         if lanes > 1 and kind in COMPARISONS and self.is_narrow(expr):
             return self.compare_positions(expr, copy, lines)
         operands = [self.get(arg, copy, lanes) for arg in expr.args]
