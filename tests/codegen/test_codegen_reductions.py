@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 from codegen_programs import calls, launches, scheduled_of
 from compiled_programs import check, check_accuracy
+
+import kiln
 
 nan, inf = float("nan"), float("inf")
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
@@ -155,11 +159,38 @@ def test_gradients():
         check(function, LAYOUTS[layout](made_of(torch.float64)).detach().clone().requires_grad_())
 
 
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_means_of_integers(dtype):
+    x = torch.arange(35, dtype=torch.int64).reshape(5, 7).to(dtype)
+    check(lambda x: [x.mean(dtype=to) for to in FLOATS] + [x.mean(0, dtype=to) for to in FLOATS], x)
+
+
+def test_products_of_float16():
+    """Eager rounds them at each step: what overflows on the way stays infinite."""
+    check(lambda x: x.prod(0), torch.tensor([[300.0], [300.0], [0.001], [3.0]], dtype=torch.float16))
+
+
 def test_sizes_that_vary():
     def function(x):
         return x.sum(-1), x.mean(0), x.std(), x.argmax(-1), x.softmax(-1), x.amax((0, 1))
 
     check(function, torch.randn(7, 18, 5), dynamic=True)
+
+
+@pytest.mark.parametrize(
+    "function", [lambda x: x.max(), lambda x: x.min(0), lambda x: x[2:].min(), lambda x: x[2:].max(0)]
+)
+def test_extremes_of_nothing_raise(function):
+    compiled = kiln.compile(function, backend="kiln", dynamic=True)
+    torch.testing.assert_close(compiled(torch.ones(5, 3)), function(torch.ones(5, 3)))
+    for shape in ((2, 3), (0, 3)):  # (sizes of 2 and more are one program)
+        try:
+            expected = function(torch.ones(shape))
+        except (RuntimeError, IndexError) as error:
+            with pytest.raises(type(error), match=re.escape(str(error))):
+                compiled(torch.ones(shape))
+        else:
+            torch.testing.assert_close(compiled(torch.ones(shape)), expected)
 
 
 @pytest.mark.parametrize("shape", [(1_000_003,), (300, 2000), (20_000, 40)], ids=str)

@@ -61,6 +61,13 @@ def refuse_empty(*tensors: Tensor | None) -> None:
         raise NotLowered("no elements")
 
 
+def refuse_perhaps_nothing(tensor: Tensor, axes: Sequence[int]) -> None:
+    """For what eager refuses where there may be nothing along an axis, which torch's shape rule does not ask."""
+    sizes = [tensor.shape[axis] for axis in axes if tensor.rank]
+    if not all(size > 0 if isinstance(size, int) else size.is_positive for size in sizes):
+        raise NotLowered("perhaps no elements")
+
+
 def reduce(lowering: Lowering, tensor: Tensor, kind: str, axes: Sequence[int], keepdim: bool = False) -> Tensor:
     """As `Lowering.reduce`, also for a tensor without axes, and without a loop where there is one element to reduce."""
     if not tensor.rank:

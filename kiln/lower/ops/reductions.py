@@ -12,7 +12,18 @@ from ..build import cast, pointwise, scalar, where
 from ..lowering import Lowering
 from ..registry import NotLowered, lowers
 from ..views import Tensor
-from .reducing import LOW, as_wide, average, axes_of, reduce, refuse_empty, result_type, total, wanted
+from .reducing import (
+    as_wide,
+    average,
+    axes_of,
+    reduce,
+    refuse_empty,
+    refuse_perhaps_nothing,
+    result_type,
+    total,
+    wanted,
+    wide,
+)
 
 aten = torch.ops.aten
 Node = torch.fx.Node
@@ -24,8 +35,8 @@ Node = torch.fx.Node
 def accumulated(lowering: Lowering, node: Node, tensor: Tensor, kind: str, dims: Any, keepdim: bool) -> Tensor:
     """A sum or product, in the type of the result; float16 and bfloat16 in float32."""
     dtype = result_type(node)
-    if dtype is torch.bool:
-        raise NotLowered("a sum of truth values as one")
+    if dtype is torch.bool or (kind == "prod" and dtype is torch.float16):
+        raise NotLowered("a sum of truth values as one, or a product that eager rounds at each step")
     value = as_wide(cast(tensor, dtype))
     return cast(reduce(lowering, value, kind, axes_of(tensor.rank, dims), keepdim), dtype)
 
@@ -65,8 +76,7 @@ def mean_all(lowering: Lowering, node: Node, tensor: Tensor, *, dtype: Any) -> T
 @lowers(aten.mean.dim)
 def mean_along(lowering: Lowering, node: Node, tensor: Tensor, dims: Any, keepdim: bool, *, dtype: Any) -> Tensor:
     result = result_type(node)
-    value = as_wide(tensor if result in LOW else cast(tensor, result))
-    return cast(average(lowering, value, axes_of(tensor.rank, dims), keepdim), result)
+    return cast(average(lowering, cast(tensor, wide(result)), axes_of(tensor.rank, dims), keepdim), result)
 
 
 @lowers(aten.count_nonzero.default)
@@ -126,11 +136,13 @@ def extreme(lowering: Lowering, tensor: Tensor, kind: str, dims: Any = None, kee
 
 @lowers(aten.max.default)
 def greatest(lowering: Lowering, node: Node, tensor: Tensor) -> Tensor:
+    refuse_perhaps_nothing(tensor, range(tensor.rank))
     return extreme(lowering, tensor, "max")
 
 
 @lowers(aten.min.default)
 def least(lowering: Lowering, node: Node, tensor: Tensor) -> Tensor:
+    refuse_perhaps_nothing(tensor, range(tensor.rank))
     return extreme(lowering, tensor, "min")
 
 
@@ -162,15 +174,23 @@ def place_of_extreme(lowering: Lowering, tensor: Tensor, kind: str, dim: int | N
 
 @lowers(aten.argmax.default)
 def place_of_greatest(lowering: Lowering, node: Node, tensor: Tensor, dim: int | None, keepdim: bool) -> Tensor:
+    refuse_truth(tensor)
     return place_of_extreme(lowering, tensor, "max", dim, keepdim)
 
 
 @lowers(aten.argmin.default)
 def place_of_least(lowering: Lowering, node: Node, tensor: Tensor, dim: int | None, keepdim: bool) -> Tensor:
+    refuse_truth(tensor)
     return place_of_extreme(lowering, tensor, "min", dim, keepdim)
 
 
+def refuse_truth(tensor: Tensor) -> None:
+    if tensor.dtype is torch.bool:
+        raise NotLowered("the place alone of a truth value")
+
+
 def extreme_and_place(lowering: Lowering, node: Node, tensor: Tensor, kind: str, dim: int, keepdim: bool) -> Any:
+    refuse_perhaps_nothing(tensor, (dim,))
     used = wanted(node)
     value = extreme(lowering, tensor, kind, dim, keepdim) if 0 in used else None
     place = place_of_extreme(lowering, tensor, kind, dim, keepdim) if 1 in used else None
