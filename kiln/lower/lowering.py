@@ -7,6 +7,7 @@ something that is dear. The list that comes out, in the graph's order, is what f
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -205,6 +206,8 @@ class Lowering:
                 given = self.value(node.kwargs[argument.name])
             else:
                 given = argument.default_value
+            if not is_held(node, argument, given):
+                raise NotLowered(f"{given} is no number of the type")  # eager refuses it, or wraps it around
             if argument.kwarg_only:
                 kwargs[argument.name] = given
             else:
@@ -518,6 +521,28 @@ def lies_like(access: Access, shape: Sequence[Size], like: torch.Tensor) -> bool
     strides = sizes_of(like.stride())
     return len(strides) == len(shape) and all(
         is_one(size) or same(a, b) for size, a, b in zip(shape, access.strides, strides, strict=True)
+    )
+
+
+SCALARS = ("number", "Optional[number]", "List[number]", "Tensor")  # types of arguments that numbers are given for
+
+
+def is_held(node: Node, argument: torch._C.Argument, given: Any) -> bool:
+    """Whether numbers among an operator's arguments are within the range of the type that it computes in. The other
+    operand of floats need not be: it becomes infinite."""
+    numbers = [one for one in (given if type(given) is list else [given]) if type(one) in (int, float)]
+    if not numbers or str(argument.type) not in SCALARS:
+        return True
+    tensors = [one for one in pytree.tree_leaves(node.meta["val"]) if isinstance(one, torch.Tensor)]
+    if tensors[0].dtype is torch.bool:
+        tensors = [one.meta["val"] for one in node.all_input_nodes if isinstance(one.meta.get("val"), torch.Tensor)]
+    dtype = tensors[0].dtype if tensors else torch.bool
+    if dtype is torch.bool or (dtype.is_floating_point and argument.name == "other"):
+        return True
+    limits = torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
+    return all(
+        limits.min <= number <= limits.max or (dtype.is_floating_point and not math.isfinite(number))
+        for number in numbers
     )
 
 

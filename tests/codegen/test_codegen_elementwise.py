@@ -49,6 +49,7 @@ EXACT_UNARY: dict[str, Function] = {
     "clamp_min": lambda x: x.clamp(min=0.0),
     "clamp_max": lambda x: x.clamp(max=-0.0),
     "nan_to_num of its own": lambda x: x.nan_to_num(1.0, 2.0, 3.0),
+    "nan_to_num of infinities": lambda x: x.nan_to_num(1.0, NAN, INF),
     "hardtanh": F.hardtanh,
     "relu6": F.relu6,
     "hardswish": F.hardswish,
@@ -78,6 +79,8 @@ NEAR_UNARY: dict[str, Function] = {
     "special_entr": torch.special.entr,
     "pow": lambda x: x.pow(1.7),
     "power of": lambda x: torch.pow(1.7, x),
+    "root as a power": lambda x: x.pow(0.5),
+    "inverse root as a power": lambda x: x.pow(-0.5),
     "logit eps": lambda x: torch.logit(x, 0.1),
     "silu": F.silu,
     "gelu tanh": lambda x: F.gelu(x, approximate="tanh"),
@@ -203,6 +206,20 @@ EXACT_PAIRS: dict[str, Function] = {
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=name_of)
+def test_single_numbers(dtype):
+    """What has no axes is not rounded to the type of the other, either."""
+    functions: dict[str, Function] = {
+        "times": lambda x, y: x * 3.3,
+        "over": lambda x, y: x / 3.3,
+        "over it": lambda x, y: 3.3 / x,
+        "plus": lambda x, y: x + 3.3,
+        "times wide": lambda x, y: y * torch.tensor(3.3, dtype=torch.float64),
+        "down": lambda x, y: x // 3.3,
+    }
+    check(functions, [torch.tensor(-1.08, dtype=dtype), values(dtype)])
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=name_of)
 def test_exact_pairs(dtype):
     functions = dict(EXACT_PAIRS)
     if dtype in (torch.float16, torch.bfloat16):
@@ -270,6 +287,15 @@ def test_derivatives(dtype):
     torch.manual_seed(1)
     grad, x = torch.randn(500, dtype=dtype), torch.randn(500, dtype=dtype) * 3
     check(BACKWARD, [grad, x], ulps=8)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=name_of)
+def test_derivatives_at_no_number(dtype):
+    grad, x = torch.linspace(-3, 3, 512, dtype=dtype), torch.tensor([NAN, 0.1, 7.0, -7.0], dtype=dtype).repeat(128)
+    names = "elu hardtanh hardswish hardsigmoid leaky_relu softplus mish threshold hardshrink softshrink".split()
+    functions = {name: BACKWARD[name] for name in names}
+    functions["logit"] = lambda g, x: aten.logit_backward(g, x, 0.1)
+    check(functions, [grad, x], ulps=8)
 
 
 LOSSES: dict[str, Function] = {

@@ -11,7 +11,7 @@ import torch
 from .. import build
 from ..registry import NotLowered, lowers
 from ..views import Tensor, masked, shift, slice_
-from .formulas import AnyFunction, Value, computed, formula, held, result_type, where, wide
+from .formulas import AnyFunction, Value, computed, formula, result_type, where, wide
 
 aten = torch.ops.aten
 NARROW = (torch.float16, torch.bfloat16)
@@ -29,7 +29,7 @@ def of_any_type(*overloads: Any) -> Callable[[AnyFunction], AnyFunction]:
             if dtype is torch.bool:
                 raise NotLowered("bools have none of it")
             tensors = [argument for argument in args if isinstance(argument, Tensor)]
-            numbers = [held(argument, dtype) for argument in args if not isinstance(argument, Tensor)]
+            numbers = [argument for argument in args if not isinstance(argument, Tensor)]
             return computed(lambda *values: function(*values, *numbers), tensors, wide(dtype), node.meta["val"])
 
         return function
@@ -55,7 +55,7 @@ def hardtanh(x: Value, low: float, high: float) -> Value:
 
 @of_any_type(aten.hardtanh_backward.default)
 def hardtanh_backward(grad: Value, x: Value, low: float, high: float) -> Value:
-    return where((x <= low) | (x >= high), 0, grad)
+    return where((x > low) & (x < high), grad, 0)  # none of NaN
 
 
 @of_any_type(aten.relu6.default)
@@ -90,7 +90,7 @@ def hardshrink(x: Value, bound: float = 0.5) -> Value:
 
 @formula(aten.hardshrink_backward.default, aten.softshrink_backward.default, narrow=NARROW)
 def shrink_backward(grad: Value, x: Value, bound: float) -> Value:
-    return where((x >= -bound) & (x <= bound), 0.0, grad)
+    return where((x < -bound) | (x > bound), grad, 0.0)  # none of NaN
 
 
 @formula(aten.softshrink.default)
@@ -124,7 +124,7 @@ def hardswish(x: Value) -> Value:
 
 @formula(aten.hardswish_backward.default)
 def hardswish_backward(grad: Value, x: Value) -> Value:
-    return where(x <= -3.0, 0.0, where(x < 3.0, grad * (x / 3.0 + 0.5), grad))
+    return where(x <= -3.0, 0.0, where(x >= 3.0, grad, grad * (x / 3.0 + 0.5)))
 
 
 @formula(aten.rrelu_with_noise_backward.default)
@@ -181,7 +181,7 @@ def elu_backward(grad: Value, alpha: float, scale: float, input_scale: float, is
         below = grad * input_scale * (x + factor)
     else:
         below = grad * input_scale * factor * (x * input_scale).exp()
-    return where(x <= 0, below, grad * scale)
+    return where(x > 0, grad * scale, below)
 
 
 @formula(aten.softplus.default)

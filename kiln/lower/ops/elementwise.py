@@ -14,7 +14,7 @@ import torch
 from .. import build
 from ..registry import TAKES_NUMBERS, NotLowered, lowers
 from ..views import Tensor
-from .formulas import Operand, Value, as_type, common_type, computed, float_type, fresh, held, where, wide
+from .formulas import Operand, Value, as_type, common_type, computed, float_type, fresh, where, wide
 
 aten = torch.ops.aten
 
@@ -170,6 +170,8 @@ def add(lowering: Any, node: Any, a: Operand, b: Operand, alpha: Any = 1) -> Ten
 
 @lowers(aten.sub.Tensor, aten.sub.Scalar)
 def sub(lowering: Any, node: Any, a: Operand, b: Operand, alpha: Any = 1) -> Tensor:
+    if any(isinstance(one, bool) or (isinstance(one, Tensor) and one.dtype is torch.bool) for one in (a, b)):
+        raise NotLowered("a difference of bools")
     if isinstance(alpha, Tensor):
         return computed(lambda x, y, z: scaled_sum(x, y, -z), [a, b, alpha], common_type([a, b]), node.meta["val"])
     if alpha == 1:
@@ -188,7 +190,7 @@ def is_single(operand: Operand) -> bool:
 
 def product_type(a: Operand, b: Operand, dtype: torch.dtype) -> torch.dtype:
     """The type that products and quotients compute in: a single number on the right is not rounded to the type."""
-    return wide(dtype) if is_single(b) and not is_single(a) else dtype
+    return wide(dtype) if is_single(b) else dtype
 
 
 @lowers(aten.mul.Tensor, aten.mul.Scalar)
@@ -207,7 +209,7 @@ def div(lowering: Any, node: Any, a: Operand, b: Operand) -> Tensor:
 
 def whole_divisor(dtype: torch.dtype, b: Operand) -> None:
     """Integers are divided here only by numbers that are known: eager raises for zeros."""
-    if not dtype.is_floating_point and (dtype is torch.bool or not isinstance(b, int) or held(b, dtype) == 0):
+    if not dtype.is_floating_point and (dtype is torch.bool or not isinstance(b, int) or b == 0):
         raise NotLowered("a divisor that may be zero")
 
 
@@ -320,12 +322,14 @@ def at_most(x: Value, bound: Value | float | None) -> Value:
 @lowers(aten.clamp.default, aten.clamp.Tensor)
 def clamp(lowering: Any, node: Any, x: Tensor, low: Any = None, high: Any = None) -> Tensor:
     dtype = node.meta["val"].dtype
+    if dtype is torch.bool:
+        raise NotLowered("bounds of bools")
     bounds = [low, high]
     if any(bound != bound for bound in bounds if isinstance(bound, float)):
         return build.full(x.shape, float("nan"), dtype)
     for place, bound in enumerate(bounds):
         if bound is not None and not isinstance(bound, Tensor):
-            bounds[place] = as_type(bound, dtype) if not isinstance(bound, (int, float)) else held(bound, dtype)
+            bounds[place] = as_type(bound, dtype) if not isinstance(bound, (int, float)) else bound
     tensors = [x, *(bound for bound in bounds if isinstance(bound, Tensor))]
 
     def bounded(value: Value, *others: Value) -> Value:
@@ -366,6 +370,8 @@ def ignoring_nan(node: Any, a: Tensor, b: Tensor, choose: Callable[..., Value], 
 @lowers(aten.heaviside.default)
 def heaviside(lowering: Any, node: Any, x: Tensor, values: Tensor) -> Tensor:
     dtype = node.meta["val"].dtype
+    if x.dtype is not values.dtype:
+        raise NotLowered("two types")
     if dtype is torch.bool:
         return build.pointwise("or", x, values)
     return computed(
@@ -389,15 +395,15 @@ def nan_to_num(
     bottom = limits.min if neginf is None else neginf
 
     def finite(v: Value) -> Value:
-        v = where(v.eq(INFINITY), top, where(v.eq(-INFINITY), bottom, v))
-        return where(v.isnan(), nan or 0.0, v)
+        return where(v.isnan(), nan or 0.0, where(v.eq(INFINITY), top, where(v.eq(-INFINITY), bottom, v)))
 
     return computed(finite, [x], x.dtype, node.meta["val"])
 
 
 # ---- powers ----------------------------------------------------------------------------------------------------------
 
-# The exponents that ATen treats apart. The square and the cube of bfloat16 are rounded after each product.
+# The exponents that ATen treats apart. The square and the cube of bfloat16 are rounded after each product; roots of
+# float16 are powers like any other.
 SPECIAL_POWERS: dict[float, Callable[[Value], Value]] = {
     0.5: lambda x: x.sqrt(),
     2: lambda x: x * x,
@@ -434,7 +440,7 @@ def pow_number(lowering: Any, node: Any, x: Tensor, exponent: Any) -> Tensor:
     if not dtype.is_floating_point:
         return computed(lambda v: whole_power(v, int(exponent)), [x], dtype, result)
     special = SPECIAL_POWERS.get(float(exponent))
-    if special is None:
+    if special is None or (dtype is torch.float16 and abs(exponent) == 0.5):
         return computed(lambda v, by: v.pow(by), [x, exponent], dtype, result)
     return computed(special, [x], dtype if dtype is torch.bfloat16 else wide(dtype), result)
 

@@ -159,20 +159,10 @@ def as_type(operand: Operand, dtype: torch.dtype) -> Tensor:
     if isinstance(operand, Tensor):
         return build.cast(operand, dtype)
     if isinstance(operand, (bool, int, float)):
-        return build.scalar(held(operand, dtype), dtype)
+        return build.scalar(operand, dtype)
     if isinstance(operand, sympy.Expr):
         return build.of_size(operand, dtype)
     raise NotLowered(f"a number of type {type(operand).__name__}")
-
-
-def held(value: Number, dtype: torch.dtype) -> Number:
-    """A number as a type holds it: integers wrap around."""
-    if dtype.is_floating_point or dtype is torch.bool:
-        return value
-    if value != value or value in (float("inf"), float("-inf")):
-        raise NotLowered(f"{value} as {dtype}")
-    limits = torch.iinfo(dtype)
-    return (int(value) - limits.min) % (limits.max - limits.min + 1) + limits.min
 
 
 def fresh(lowering: Any, node: Any, x: Tensor) -> Tensor:

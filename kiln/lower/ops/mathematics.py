@@ -13,7 +13,7 @@ from .. import build
 from ..registry import TAKES_NUMBERS, NotLowered, lowers
 from ..views import Tensor
 from .elementwise import overloads
-from .formulas import Operand, Value, common_type, computed, float_type, formula, fresh, held, where, wide
+from .formulas import Operand, Value, common_type, computed, float_type, formula, fresh, where, wide
 
 aten = torch.ops.aten
 INFINITY = float("inf")
@@ -38,7 +38,7 @@ def lower_addcmul(lowering: Any, node: Any, x: Tensor, a: Tensor, b: Tensor, *, 
     dtype = wide(node.meta["val"].dtype)
     if isinstance(value, Tensor):
         return computed(addcmul, [x, a, b, value], dtype, node.meta["val"])
-    return computed(lambda u, v, w: addcmul(u, v, w, held(value, dtype)), [x, a, b], dtype, node.meta["val"])
+    return computed(lambda u, v, w: addcmul(u, v, w, value), [x, a, b], dtype, node.meta["val"])
 
 
 @formula(aten.addcdiv.default)
@@ -169,4 +169,4 @@ def logit_backward(grad: Value, x: Value, eps: float | None = None) -> Value:
     inside = grad / (x * (1 - x))
     if eps is None:
         return where((x < 0) | (x > 1), math.nan, inside)
-    return where((x < eps) | (x > 1 - eps), 0.0, inside)
+    return where((x >= eps) & (x <= 1 - eps), inside, 0.0)

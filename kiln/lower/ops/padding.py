@@ -13,6 +13,7 @@ from ..ir import Size
 from ..lowering import Lowering
 from ..registry import NotLowered, lowers
 from ..views import Tensor
+from .formulas import as_type
 from .places import all_of, along, axis, is_empty, joined, lookup, overwrite, shape_of, within
 from .shapes import diagonal_rows, from_front, slice_start
 
@@ -32,23 +33,12 @@ def pad(tensor: Tensor, shape: Sequence[Size], starts: Sequence[Size], outside: 
     return where(inside, views.masked(there, inside), outside)
 
 
-def number(value: Any, dtype: torch.dtype) -> Tensor:
-    """A number that the user gave, in a tensor's type."""
-    if not isinstance(value, (bool, int, float)) or (value != value and not dtype.is_floating_point):
-        raise NotLowered(f"{value} as {dtype}")
-    if not dtype.is_floating_point and dtype is not torch.bool:
-        limits = torch.iinfo(dtype)
-        if not limits.min <= value <= limits.max:
-            raise NotLowered(f"{value} is no {dtype}")
-    return scalar(value, dtype)
-
-
 @lowers(aten.constant_pad_nd.default)
 def constant_pad_nd(lowering: Lowering, node: Node, tensor: Tensor, pads: Sequence[Size], value: Any = 0) -> Tensor:
     starts: list[Size] = [0] * tensor.rank
     for place in range(len(pads) // 2):
         starts[tensor.rank - 1 - place] = pads[2 * place]
-    return pad(tensor, shape_of(node), starts, number(value, tensor.dtype))
+    return pad(tensor, shape_of(node), starts, as_type(value, tensor.dtype))
 
 
 # ---- borders that come from the tensor -------------------------------------------------------------------------------

@@ -18,8 +18,8 @@ from ..ir import Size
 from ..lowering import Lowering
 from ..registry import NotLowered, lowers
 from ..views import Tensor
+from .formulas import as_type
 from .indexing import INDEX_TYPES, Places, spread
-from .padding import number
 from .places import along, axis, is_empty, number_of_elements, overwrite, shape_of
 
 aten = torch.ops.aten
@@ -118,7 +118,7 @@ def index_add(
     if tensor.dtype in LOW:
         raise NotLowered("sums that eager rounds in its own way")
     if alpha != 1:
-        source = pointwise("mul", source, number(alpha, source.dtype))
+        source = pointwise("mul", source, as_type(alpha, source.dtype))
     dim = axis(dim, tensor.rank)
     message = checks.OUT_OF_BOUNDS_OF_GATHER % dim
     return slices(lowering, node, tensor, dim, index, source, message, accumulate="add")
@@ -133,7 +133,7 @@ def index_copy(lowering: Lowering, node: Node, tensor: Tensor, dim: int, index: 
 @lowers(aten.index_fill.int_Scalar, aten.index_fill.int_Tensor)
 def index_fill(lowering: Lowering, node: Node, tensor: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
     dim = axis(dim, tensor.rank)
-    filled = cast(value, tensor.dtype) if isinstance(value, Tensor) else number(value, tensor.dtype)
+    filled = as_type(value, tensor.dtype)
     return slices(lowering, node, tensor, dim, index, filled, checks.OUT_OF_BOUNDS % dim, wraps=True)
 
 
@@ -210,7 +210,7 @@ def scatter_value(
     lowering: Lowering, node: Node, tensor: Tensor, dim: int, index: Tensor, value: Any, *, reduce: str = ""
 ) -> Tensor:
     places = Scatter(lowering, node, tensor, dim, index)
-    return places.into(tensor, number(value, tensor.dtype), MEETINGS[reduce] if reduce else None)
+    return places.into(tensor, as_type(value, tensor.dtype), MEETINGS[reduce] if reduce else None)
 
 
 @lowers(aten.scatter_add.default)

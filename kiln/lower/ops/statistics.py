@@ -42,6 +42,8 @@ def variance(
 ) -> tuple[Tensor, Tensor]:
     """Variance and mean, in the widest type."""
     refuse_empty(tensor)
+    if not tensor.dtype.is_floating_point:
+        raise NotLowered("the variance of integers")
     axes = axes_of(tensor.rank, dims)
     value = cast(tensor, widest(tensor.dtype))
     mean = kept(lowering, average(lowering, value, axes, keepdim=True))
