@@ -18,7 +18,9 @@ import torch
 import torch.fx
 
 from ..capture.graphs import Graph
-from .kinds import Kind, expression_of, has_effect, is_tensor, kind_of
+from ..capture.symbolic import symbolic_kernels
+from . import quick
+from .kinds import Kind, expression_of, has_effect, is_symbolic, is_tensor, kind_of
 from .modules import graph_module
 
 aten = torch.ops.aten
@@ -183,7 +185,7 @@ def call(
     made.meta = {key: value for key, value in like.meta.items() if key in ("stack_trace", "region", "seq_nr")}
     value = like.meta.get("val")
     if isinstance(value, torch.Tensor):
-        with torch.no_grad():
+        with torch.no_grad(), quick.mode_of(value):
             made.meta["val"] = target(value, *args[1:], **keywords)
     return made
 
@@ -336,12 +338,13 @@ def build_backward(
         there = writer.graph.placeholder(name)
         there.meta = dict(saved.node.meta)
         if saved.form == BITS:
-            there.meta["val"] = saved.node.meta["val"].to(torch.bool)
+            with torch.no_grad(), quick.mode_of(saved.node.meta["val"]):
+                there.meta["val"] = saved.node.meta["val"].to(torch.bool)
             writer.recipes[saved.node] = functools.partial(saved.decode, writer.graph, there)
         else:
             made[saved.node] = there
             if saved.form == COPY:
-                with torch.no_grad():
+                with torch.no_grad(), quick.mode_of(saved.node.meta["val"]):
                     there.meta["val"] = saved.node.meta["val"].clone()
                 copies.append(there)
     for tangent in joint.tangents:
@@ -368,8 +371,11 @@ def tell_layouts(graph: torch.fx.Graph, copies: list[Node]) -> None:
         if type(node.target) is not torch._ops.OpOverload and node.target is not operator.getitem:
             continue  # a hook of the program's, or another function with effects: it is not called to learn of shapes
         before = node.meta.get("val")
+        if not isinstance(before, (torch.Tensor, tuple, list)):
+            continue  # a size, which stays; and what it makes (zeros of that size) is not made of the copy
         args, keywords = torch.fx.node.map_arg((node.args, node.kwargs), lambda arg: arg.meta.get("val"))
-        with torch.no_grad():
+        mode = quick.mode_of(*(arg.meta.get("val") for arg in node.all_input_nodes))
+        with torch.no_grad(), mode, symbolic_kernels(any(map(is_symbolic, node.all_input_nodes))):
             after = node.target(*args, **keywords)
         node.meta["val"] = after
         if not isinstance(before, torch.Tensor) or after.stride() != before.stride():

@@ -200,6 +200,12 @@ def is_tensor(node: Node) -> bool:
     return isinstance(node.meta.get("val"), torch.Tensor)
 
 
+def is_symbolic(node: Node) -> bool:
+    """Whether a number is symbolic, or one of those that say how a tensor lies."""
+    value = node.meta.get("val")
+    return value._has_symbolic_sizes_strides if is_tensor(node) else isinstance(value, torch.SymInt)
+
+
 def expression_of(value: Any) -> Any:
     """What a symbolic size is, to find it again elsewhere; None for what is not symbolic."""
     return value.node.expr if isinstance(value, torch.SymInt) else None

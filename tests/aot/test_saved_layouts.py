@@ -63,3 +63,18 @@ def test_as_strided_of_an_input_that_begins_inside_its_memory():
         (found,) = torch.autograd.grad(compiled(x), x)
         (wanted,) = torch.autograd.grad(function(x), x)
         torch.testing.assert_close(found, wanted)
+
+
+def test_copies_where_sizes_vary():
+    """What sizes of a copy make (the zeros around a slice's gradient) is not made while compiling."""
+
+    def program(x, y):
+        return torch.maximum((y + x).chunk(2)[1], y) + 0.25
+
+    inputs = [torch.randn(3, 4)[:, ::2].requires_grad_(), torch.randn(2, requires_grad=True)]
+    inputs = [x.detach().requires_grad_() for x in inputs]
+    expected = torch.autograd.grad(program(*inputs).sin().sum(), inputs)
+    with kiln.config.patch(raise_internal_errors=True):
+        compiled = kiln.compile(program, backend="kiln", dynamic=True, fullgraph=True)
+        found = torch.autograd.grad(compiled(*inputs).sin().sum(), inputs)
+    torch.testing.assert_close(found, expected)
