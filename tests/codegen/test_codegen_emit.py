@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import ctypes
 import math
 
@@ -14,7 +15,7 @@ from random_kernels import RandomKernel, with_symbols
 from kiln.lower.ir import OPERATIONS, Access, constant, iota, op, reduced, size_value
 from kiln.lower.kernel import Kernel, Loop, Output, Reduction
 from kiln.lower.reference import FUNCTIONS
-from kiln.target.cpu import emit
+from kiln.target.cpu import emit, host, jit
 
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
@@ -69,11 +70,36 @@ def test_random_kernels_of_sizes_that_vary(start: int) -> None:
         check_random(seed, 2, varies=True)
 
 
-@pytest.mark.parametrize("width", [16, 32, 64])
-def test_random_kernels_of_other_machines(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
-    monkeypatch.setattr(emit, "vector_bytes", lambda: width)
-    for seed in range(700 + width, 720 + width):
+MACHINES = {
+    "x86-64": "sse sse2",
+    "sandybridge": "sse4_1 avx",
+    "haswell": "sse4_1 avx avx2 fma f16c",
+    "skylake-avx512": "sse4_1 avx avx2 fma f16c avx512f avx512bw avx512dq avx512vl",
+}
+
+
+@pytest.fixture(params=MACHINES)
+def machine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Code as for another CPU, where this one runs it as well."""
+    flags = frozenset(MACHINES[request.param].split())
+    if not flags <= host.flags():
+        pytest.skip("more than this CPU can do")
+    monkeypatch.setattr(host, "flags", lambda: flags)
+    monkeypatch.setattr(jit, "host_target", lambda: (request.param, ""))
+    monkeypatch.setattr(jit, "_idle", collections.deque())
+    return request.param
+
+
+def test_random_kernels_of_other_machines(machine: str) -> None:
+    for seed in range(700, 720):
         check_random(seed, 1)
+    text = jit.assembly(emit.emit(rows("sum", torch.randn(4, 50), 1, 1)[1], "sum"))
+    assert ("%zmm" in text, "%ymm" in text) == (machine == "skylake-avx512", machine in ("haswell", "skylake-avx512"))
+
+
+def test_casts_of_other_machines(machine: str) -> None:
+    for source in TYPES:
+        check_casts(source, 0)
 
 
 # ---- casts and operations --------------------------------------------------------------------------------------------
@@ -91,6 +117,10 @@ def is_same(found: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("vector", [0, None], ids=["vectors", "scalars"])
 @pytest.mark.parametrize("source", TYPES, ids=names(TYPES))
 def test_casts_are_eagers(source: torch.dtype, vector: int | None) -> None:
+    check_casts(source, vector)
+
+
+def check_casts(source: torch.dtype, vector: int | None) -> None:
     values = torch.tensor(EXTREME, dtype=torch.float64) if source.is_floating_point else torch.tensor(INTEGRAL)
     values = values.to(source).repeat(3)
     memory = Memory()
@@ -300,8 +330,6 @@ def test_sizes_that_vary(vector: int) -> None:
 def test_several_kernels_in_one_module() -> None:
     memory, kernel = rows("sum", torch.randn(4, 50), 1, 1)
     other, kernel_too = rows("max", torch.randn(4, 50), 1, 1)
-    from kiln.target.cpu import jit
-
     module = jit.compile_module(emit.emit_module({"one": kernel, "two": kernel_too}))
     assert {"one", "two"} <= set(module.names)
     for name, made, where in (("one", kernel, memory), ("two", kernel_too, other)):
@@ -341,8 +369,6 @@ def test_tiles_of_two_heights_in_one_module() -> None:
         total = values[0] if len(values) == 1 else op("add", *values)
         output = Output(Access(target, (40, 1), 0), op("neg", total), False)
         kernels[name] = Kernel(name, (Loop(30), Loop(40)), (), (output,), 1)
-    from kiln.target.cpu import jit
-
     assert {*kernels} <= {*jit.compile_module(emit.emit_module(kernels)).names}
 
 

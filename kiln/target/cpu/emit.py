@@ -204,7 +204,7 @@ def plan_of(kernel: Kernel) -> Plan:
     phases = with_kept_values(kernel, phases, tuple(reduced), vector)
     copies = copies_of(kernel, vector, lanes)
     if not phases and not reduced:
-        tiled = tile_of(kernel, Shape(kernel, dict.fromkeys(kept, 1), vector, lanes), closing, vector_bytes())
+        tiled = tile_of(kernel, Shape(kernel, dict.fromkeys(kept, 1), vector, lanes), closing, host.vector_bytes())
         if tiled is not None:
             return tiled_plan(kernel, kept, lanes, *tiled)
     is_last = vector is not None and kept[-1:] == [vector]
@@ -265,14 +265,6 @@ def varies_along(root: Expr, loop: int) -> bool:
     return False
 
 
-def vector_bytes() -> int:
-    """How wide the machine's vectors are."""
-    flags = host.flags()
-    if {"avx512f", "avx512bw", "avx512dq", "avx512vl"} <= flags:
-        return 64
-    return 32 if "avx2" in flags else 16
-
-
 def lanes_of(kernel: Kernel, size: Size) -> int:
     """How many lanes: a vector of the widest type that is computed with (int64 apart, which is mostly for indices)."""
     widths = {expr.dtype: 4 if expr.dtype in HALVES else expr.dtype.itemsize for expr in kernel.phases}
@@ -281,7 +273,7 @@ def lanes_of(kernel: Kernel, size: Size) -> int:
     widest = max(widths.values(), default=whole or 8)
     if widest == 1 and whole is not None:
         widest = whole
-    lanes = vector_bytes() // max(2, widest)
+    lanes = host.vector_bytes() // max(2, widest)
     while isinstance(size, int) and lanes >= 2 * max(size, 1):
         lanes //= 2
     return lanes

@@ -1,6 +1,6 @@
 """The scalar operations of the loop IR as instructions on registers: one value, or a vector of them.
 
-Transcendental functions are math.py's; here is the rest. No flags that let the compiler change results: arithmetic is
+Functions of floats are math.py's; here is the rest. No flags that let the compiler change results: arithmetic is
 bit for bit eager's.
 """
 
@@ -10,15 +10,14 @@ from collections.abc import Callable
 
 import torch
 
-from . import emit_integers, math
-from .emit_types import HALVES, REGISTERS, bitcast, cast, register_constant, register_type, rounded
+from . import emit_integers, math, math_various
+from .emit_types import HALVES, bitcast, cast, compute_type, register_type, rounded
 from .lines import Lines, spelled
+from .math_vector import Vector
 
 # Operations whose result float16 and bfloat16 hold without rounding.
 EXACT = frozenset("neg abs sign relu maximum minimum where copysign floor ceil trunc round fmod".split())
 FLOAT_ARITHMETIC = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
-FLOAT_INTRINSICS = {"abs": "fabs", "sqrt": "sqrt", "floor": "floor", "ceil": "ceil", "trunc": "trunc"}
-FLOAT_INTRINSICS |= {"round": "roundeven", "copysign": "copysign", "fma": "fma"}
 FLOAT_COMPARISONS = {"eq": "oeq", "ne": "une", "lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge"}
 
 
@@ -33,8 +32,7 @@ def operate(lines: Lines, name: str, operands: list[str], dtype: torch.dtype, re
         return bitcast(lines, operands[0], dtype, result, lanes)
     if not dtype.is_floating_point:
         return emit_integers.operate(lines, name, operands, dtype, lanes)
-    computed = torch.float32 if dtype in HALVES else dtype
-    value = float_operation(lines, name, operands, computed, lanes)
+    value = float_operation(lines, name, operands, compute_type(dtype), lanes)
     if dtype in HALVES and result is dtype and name not in EXACT:
         return rounded(lines, value, dtype, lanes)
     return value
@@ -42,119 +40,55 @@ def operate(lines: Lines, name: str, operands: list[str], dtype: torch.dtype, re
 
 def float_operation(lines: Lines, name: str, operands: list[str], dtype: torch.dtype, lanes: int) -> str:
     """On float32 or float64."""
-    element = REGISTERS[dtype]
-    kind = spelled(element, lanes)
+    kind = register_type(dtype, lanes)
     if name in FLOAT_ARITHMETIC:
         return lines.new(f"{FLOAT_ARITHMETIC[name]} {kind} {operands[0]}, {operands[1]}")
     if name in FLOAT_COMPARISONS:
         return lines.new(f"fcmp {FLOAT_COMPARISONS[name]} {kind} {operands[0]}, {operands[1]}")
-    if name in FLOAT_INTRINSICS:
-        return lines.intrinsic(FLOAT_INTRINSICS[name], element, lanes, *operands)
     if name in SPECIAL:
-        return SPECIAL[name](Floats(lines, dtype, lanes), *operands)
+        return SPECIAL[name](Vector(lines, dtype, lanes), *operands)
     return math.emit(lines, name, operands, lanes, dtype)
 
 
-class Floats:
-    """Instructions on float32 or float64 registers, for operations that take several."""
-
-    def __init__(self, lines: Lines, dtype: torch.dtype, lanes: int) -> None:
-        self.lines, self.dtype, self.lanes = lines, dtype, lanes
-        self.kind = register_type(dtype, lanes)
-        self.truth = spelled("i1", lanes)
-
-    def do(self, instruction: str, a: str, b: str) -> str:
-        return self.lines.new(f"{instruction} {self.kind} {a}, {b}")
-
-    def constant(self, value: float) -> str:
-        return register_constant(value, self.dtype, self.lanes)
-
-    def select(self, condition: str, yes: str, no: str) -> str:
-        return self.lines.new(f"select {self.truth} {condition}, {self.kind} {yes}, {self.kind} {no}")
-
-    def both(self, how: str, a: str, b: str) -> str:
-        """Of truth values: and, or, xor."""
-        return self.lines.new(f"{how} {self.truth} {a}, {b}")
-
-    def call(self, name: str, *operands: str) -> str:
-        return self.lines.intrinsic(name, REGISTERS[self.dtype], self.lanes, *operands)
-
-
-def negated(f: Floats, a: str) -> str:
-    return f.lines.new(f"fneg {f.kind} {a}")
-
-
-def sign(f: Floats, a: str) -> str:
+def sign(v: Vector, a: str) -> str:
     """-1, 0 or 1; 0 of NaN."""
-    positive = f.select(f.do("fcmp ogt", a, f.constant(0)), f.constant(1), f.constant(0))
-    return f.select(f.do("fcmp olt", a, f.constant(0)), f.constant(-1), positive)
+    positive = v.select(v.compare("ogt", a, 0.0), 1.0, 0.0)
+    return v.select(v.compare("olt", a, 0.0), -1.0, positive)
 
 
-def relu(f: Floats, a: str) -> str:
-    return f.select(f.do("fcmp olt", a, f.constant(0)), f.constant(0), a)
+def greatest(v: Vector, a: str, b: str) -> str:
+    larger = v.select(v.compare("ogt", a, b), a, b)  # b where either is NaN: one instruction
+    return v.select(v.compare("uno", a, a), a, larger)
 
 
-def greatest(f: Floats, a: str, b: str) -> str:
-    larger = f.select(f.do("fcmp ogt", a, b), a, b)  # b where either is NaN: one instruction
-    return f.select(f.do("fcmp uno", a, a), a, larger)
+def least(v: Vector, a: str, b: str) -> str:
+    smaller = v.select(v.compare("olt", a, b), a, b)
+    return v.select(v.compare("uno", a, a), a, smaller)
 
 
-def least(f: Floats, a: str, b: str) -> str:
-    smaller = f.select(f.do("fcmp olt", a, b), a, b)
-    return f.select(f.do("fcmp uno", a, a), a, smaller)
-
-
-def is_infinite(f: Floats, a: str) -> str:
-    return f.do("fcmp oeq", f.call("fabs", a), f.constant(float("inf")))
-
-
-def signbit(f: Floats, a: str) -> str:
-    element = "i64" if f.dtype is torch.float64 else "i32"
-    whole = spelled(element, f.lanes)
-    bits = f.lines.new(f"bitcast {f.kind} {a} to {whole}")
-    return f.lines.new(f"icmp slt {whole} {bits}, {'0' if f.lanes == 1 else 'zeroinitializer'}")
-
-
-def differ_in_sign(f: Floats, modulus: str, b: str) -> str:
-    """Whether a remainder that is not 0 has another sign than the divisor."""
-    zero_value = f.constant(0)
-    differ = f.both("xor", f.do("fcmp olt", b, zero_value), f.do("fcmp olt", modulus, zero_value))
-    return f.both("and", f.do("fcmp une", modulus, zero_value), differ)
-
-
-def remainder(f: Floats, a: str, b: str) -> str:
-    """With the sign of the divisor."""
-    modulus = f.do("frem", a, b)
-    return f.select(differ_in_sign(f, modulus, b), f.do("fadd", modulus, b), modulus)
-
-
-def floor_divided(f: Floats, a: str, b: str) -> str:
+def floor_divided(v: Vector, a: str, b: str) -> str:
     """Python's ``//``: made of the remainder, so that it agrees with it where a / b rounds up to an integer."""
-    modulus = f.do("frem", a, b)
-    quotient = f.do("fdiv", a, b)
-    exact = f.do("fdiv", f.do("fsub", a, modulus), b)
-    exact = f.select(differ_in_sign(f, modulus, b), f.do("fsub", exact, f.constant(1)), exact)
-    down = f.call("floor", exact)
-    up = f.do("fadd", down, f.constant(1))
-    whole = f.select(f.do("fcmp ogt", f.do("fsub", exact, down), f.constant(0.5)), up, down)
-    whole = f.select(f.do("fcmp une", exact, f.constant(0)), whole, f.call("copysign", f.constant(0), quotient))
-    return f.select(f.do("fcmp oeq", b, f.constant(0)), quotient, whole)
+    modulus = math.emit(v.lines, "fmod", [a, b], v.lanes, v.dtype)
+    quotient = v.div(a, b)
+    exact = v.div(v.sub(a, modulus), b)
+    exact = v.select(math_various.differ_in_sign(v, modulus, b), v.sub(exact, 1.0), exact)
+    down = v.intrinsic("floor", exact)
+    whole = v.select(v.compare("ogt", v.sub(exact, down), 0.5), v.add(down, 1.0), down)
+    whole = v.select(v.compare("une", exact, 0.0), whole, v.copysign(0.0, quotient))
+    return v.select(v.compare("oeq", b, 0.0), quotient, whole)
 
 
 SPECIAL: dict[str, Callable[..., str]] = {
-    "neg": negated,
+    "neg": Vector.neg,
     "sign": sign,
-    "relu": relu,
+    "relu": lambda v, a: v.select(v.compare("olt", a, 0.0), 0.0, a),
     "maximum": greatest,
     "minimum": least,
-    "isnan": lambda f, a: f.do("fcmp uno", a, a),
-    "isinf": is_infinite,
-    "signbit": signbit,
-    "reciprocal": lambda f, a: f.do("fdiv", f.constant(1), a),
-    "rsqrt": lambda f, a: f.do("fdiv", f.constant(1), f.call("sqrt", a)),
-    "square": lambda f, a: f.do("fmul", a, a),
-    "remainder": remainder,
-    "fmod": lambda f, a, b: f.do("frem", a, b),
+    "isnan": lambda v, a: v.compare("uno", a, a),
+    "isinf": lambda v, a: v.compare("oeq", v.abs(a), float("inf")),
+    "signbit": Vector.is_negative,
+    "reciprocal": lambda v, a: v.div(1.0, a),
+    "square": lambda v, a: v.mul(a, a),
     "floordiv": floor_divided,
-    "truncdiv": lambda f, a, b: f.call("trunc", f.do("fdiv", a, b)),
+    "truncdiv": lambda v, a, b: v.intrinsic("trunc", v.div(a, b)),
 }

@@ -28,10 +28,23 @@ def description() -> dict[str, str]:
     return found
 
 
+@functools.cache
 def flags() -> frozenset[str]:
     """What the CPU can do, by the system's names: avx2, avx512f, fma …"""
     found = description()
     return frozenset(found.get("flags", found.get("Features", "")).split())
+
+
+def vector_bytes() -> int:
+    """How wide the CPU's vectors are."""
+    if {"avx512f", "avx512bw", "avx512dq", "avx512vl"} <= flags():
+        return 64
+    return 32 if "avx2" in flags() else 16
+
+
+def scales() -> bool:
+    """Whether the CPU multiplies by powers of two in one instruction; else LLVM would make it a call a lane."""
+    return "avx512f" in flags()
 
 
 @functools.cache

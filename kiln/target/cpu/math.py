@@ -13,13 +13,13 @@ from functools import lru_cache
 
 import torch
 
-from . import math_error, math_exponential, math_logarithm, math_trigonometry, math_various
+from . import host, math_error, math_exponential, math_logarithm, math_trigonometry, math_various
 from .lines import Lines, suffix_of
-from .math_vector import Vector, host_scales
+from .math_vector import Vector
 
 # One instruction, by the name of the intrinsic.
-INTRINSICS = {"sqrt": "sqrt", "floor": "floor", "ceil": "ceil", "trunc": "trunc", "round": "roundeven"}
-INTRINSICS["copysign"] = "copysign"
+INTRINSICS = {name: name for name in ("sqrt", "floor", "ceil", "trunc", "copysign", "fma")}
+INTRINSICS |= {"abs": "fabs", "round": "roundeven"}
 
 # Written in place, in either type.
 SHORT: dict[str, Callable[..., str]] = {
@@ -78,7 +78,7 @@ def emit(lines: Lines, name: str, operands: Sequence[str], lanes: int, dtype: to
         return SHORT[name](vector, *operands)
     if name in SHORT_FLOATS and dtype is torch.float32:
         return LONG[name](vector, *operands)
-    function, texts = function_text(name, len(operands), lanes, dtype, host_scales())
+    function, texts = function_text(name, len(operands), lanes, dtype, host.scales())
     for text in texts:
         lines.declare(text)
     given = ", ".join(f"{vector.kind} {operand}" for operand in operands)

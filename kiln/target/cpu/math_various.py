@@ -41,19 +41,13 @@ def pow(v: Vector, x: str, y: str) -> str:
     broken = v.compare("one", v.intrinsic("trunc", y), y)
     half = v.mul(y, 0.5)
     odd = v.compare("one", v.intrinsic("trunc", half), half)
-    odd = v.lines.new(f"select {v.masks} {broken}, {v.masks} {mask_of(v, False)}, {v.masks} {odd}")
-    result = v.select(odd, v.exclusive_sign(result, x), result)
+    result = v.select(odd, v.select(broken, result, v.exclusive_sign(result, x)), result)
     below = v.mask_and(v.compare("olt", x, 0.0), v.compare("ogt", x, -math.inf))
     result = v.select(v.mask_and(below, broken), math.nan, result)
     # x^0 and 1^y are 1 whatever the other is, and so is (-1)^±infinity.
     ends = v.mask_and(v.compare("oeq", v.abs(y), math.inf), v.compare("oeq", a, 1.0))
     one = v.mask_or(v.mask_or(v.compare("oeq", y, 0.0), v.compare("oeq", x, 1.0)), ends)
     return v.select(one, 1.0, result)
-
-
-def mask_of(v: Vector, value: bool) -> str:
-    text = "true" if value else "false"
-    return text if v.lanes == 1 else f"splat (i1 {text})"
 
 
 def rsqrt(v: Vector, x: str) -> str:
@@ -90,9 +84,13 @@ def fmod(v: Vector, x: str, y: str) -> str:
 def remainder(v: Vector, x: str, y: str) -> str:
     """fmod, moved to the divisor's sign."""
     rest = fmod(v, x, y)
+    return v.select(differ_in_sign(v, rest, y), v.add(rest, y), rest)
+
+
+def differ_in_sign(v: Vector, rest: str, y: str) -> str:
+    """Whether a remainder that is not 0 has another sign than the divisor."""
     other = v.lines.new(f"xor {v.masks} {v.compare('olt', y, 0.0)}, {v.compare('olt', rest, 0.0)}")
-    move = v.mask_and(v.compare("une", rest, 0.0), other)
-    return v.select(move, v.add(rest, y), rest)
+    return v.mask_and(v.compare("une", rest, 0.0), other)
 
 
 def nextafter(v: Vector, x: str, y: str) -> str:

@@ -8,22 +8,14 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 
 import torch
 
+from . import host
 from .lines import Lines, constant, spelled, suffix_of
 
 # How rounding to an integer is done by adding: 1.5 times the power of two whose unit in the last place is one.
 MAGIC = {"float": 1.5 * 2.0**23, "double": 1.5 * 2.0**52}
-
-
-@lru_cache(None)
-def host_scales() -> bool:
-    """Whether the host multiplies by powers of two in one instruction (AVX-512); else it would be a call a lane."""
-    import llvmlite.binding as llvm
-
-    return bool(llvm.get_host_cpu_features().get("avx512f"))
 
 
 class Vector:
@@ -166,7 +158,7 @@ class Vector:
 
     def scale(self, a: str, power: str) -> str:
         """a·2^power, rounded once; powers between -2 and 2 times the exponents that numbers have."""
-        if host_scales():
+        if host.scales():
             words = spelled("i32", self.lanes)
             if self.is_double:
                 power = self.lines.new(f"trunc {self.integers} {power} to {words}")
