@@ -56,7 +56,23 @@ def test_average_pool():
         check(lambda x, more=more: F.avg_pool2d(x, **more), x)
 
 
+@pytest.mark.parametrize("parts", [1, 3, (2, 6), (12, 18), 5], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_adaptive_average_pool(parts, dtype):
+    x = made(2, 3, 12, 18, dtype=dtype)
+    for one in (x, x[0], x.to(memory_format=torch.channels_last), made(2, 3, 18, 12).to(dtype).transpose(2, 3)):
+        check(lambda x: F.adaptive_avg_pool2d(x, parts), one.detach().requires_grad_())
+    check(lambda x: F.adaptive_avg_pool2d(x, parts), x[:0])
+
+
+def test_adaptive_average_pool_of_a_varying_batch():
+    check(lambda x: F.adaptive_avg_pool2d(x * 2, 3), made(2, 3, 12, 18).requires_grad_(), dynamic=True)
+
+
 def test_pools_are_kernels():
     x = made(2, 3, 12, 18)
+    assert not calls(scheduled_of(lambda x: F.adaptive_avg_pool2d(x, 3), (x,)))
+    backward = torch.ops.aten._adaptive_avg_pool2d_backward
+    assert not calls(scheduled_of(lambda x, gradient: backward(gradient, x), (x, made(2, 3, 3, 3))))
     assert not calls(scheduled_of(lambda x: F.max_pool2d(x, 2, return_indices=True), (x,)))
     assert not calls(scheduled_of(lambda x: F.avg_pool2d(x, 2), (x,)))

@@ -10,8 +10,8 @@ import torch
 
 from .. import views
 from ..build import cast, of_size, pointwise, positions, scalar, where
-from ..ir import Size, iota
-from ..lowering import Lowering, sizes_of
+from ..ir import Access, Size, Write, iota
+from ..lowering import Lowering, is_dense, sizes_of, whole
 from ..registry import NotLowered, lowers
 from ..views import Tensor
 from .places import all_of
@@ -133,11 +133,92 @@ def average_pool(
     windows = windows_of(node, tensor, size, step, padding)
     if any(windows.padding) or ceil_mode or not tensor.dtype.is_floating_point:
         raise NotLowered("windows that are not whole, or integers")
-    source = lowering.in_memory(tensor)
+    total = added_up(windows, lowering.in_memory(tensor))
+    count = windows.size[0] * windows.size[1] if divisor is None else divisor
+    return cast(pointwise("div", total, scalar(count, total.dtype)), tensor.dtype)
+
+
+def added_up(windows: Windows, source: Tensor) -> Tensor:
+    """The sum of each (whole) window, in order."""
     total: Tensor | None = None
     for start in windows.starts():
         value = as_wide(windows.seen(source, start)[0])
         total = value if total is None else pointwise("add", total, value)
     assert total is not None
-    count = windows.size[0] * windows.size[1] if divisor is None else divisor
-    return cast(pointwise("div", total, scalar(count, total.dtype)), tensor.dtype)
+    return total
+
+
+# ---- windows that divide an input evenly -----------------------------------------------------------------------------
+
+
+def even_windows(shape: Sequence[Size], parts: Sequence[Size]) -> tuple[int, int]:
+    """The size of the windows that the last two axes are cut into."""
+    found = []
+    for size, count in zip(shape[-2:], parts[-2:], strict=True):
+        if not isinstance(size, int) or not isinstance(count, int) or not count or size % count:
+            raise NotLowered("windows of several sizes")
+        found.append(size // count)
+    return found[0], found[1]
+
+
+@lowers(aten._adaptive_avg_pool2d.default)
+def adaptive_average_pool(lowering: Lowering, node: Node, tensor: Tensor, sizes: Any) -> Tensor:
+    refuse_empty(tensor)
+    shape = sizes_of(node.meta["val"].shape)
+    size = even_windows(tensor.shape, shape)
+    if size[0] * size[1] <= LARGEST_WINDOW:
+        total = added_up(Windows(size, size, (0, 0), (1, 1), shape), lowering.in_memory(tensor))
+    else:
+        cut = (*shape[:-1], size[0], shape[-1], size[1])
+        total = lowering.reduce(lowering.reshape(as_wide(tensor), cut), "sum", (len(shape) - 1, len(shape) + 1))
+    for count in size:
+        total = pointwise("div", total, scalar(count, total.dtype))
+    return cast(total, tensor.dtype)
+
+
+@lowers(aten._adaptive_avg_pool2d_backward.default)
+def adaptive_average_pool_backward(lowering: Lowering, node: Node, gradient: Tensor, tensor: Tensor) -> Tensor:
+    refuse_empty(tensor)
+    size = even_windows(tensor.shape, gradient.shape)
+    is_channels_last = not views.is_one(sizes_of(node.meta["val"].stride())[-1])
+    return shared_out(lowering, node, gradient, size, [size[0] * size[1]] if is_channels_last else size)
+
+
+@lowers(aten.avg_pool2d_backward.default)
+def average_pool_backward(
+    lowering: Lowering,
+    node: Node,
+    gradient: Tensor,
+    tensor: Tensor,
+    size: Any,
+    step: Any,
+    padding: Any,
+    ceil_mode: bool,
+    with_padding: bool,
+    divisor: int | None,
+) -> Tensor:
+    refuse_empty(tensor)
+    size = pair(size)
+    if pair(step, size) != size or any(pair(padding)) or size != even_windows(tensor.shape, gradient.shape):
+        raise NotLowered("windows that overlap or are not whole")
+    return shared_out(lowering, node, gradient, size, [size[0] * size[1] if divisor is None else divisor])
+
+
+def shared_out(
+    lowering: Lowering, node: Node, gradient: Tensor, size: tuple[int, int], counts: Sequence[int]
+) -> Tensor:
+    """The gradient of each window, divided by these numbers, for all its places."""
+    share = as_wide(gradient)
+    for count in counts:
+        share = pointwise("div", share, scalar(count, share.dtype))
+    like, lead = node.meta["val"], gradient.rank - 2
+    if not is_dense(like):
+        raise NotLowered("a result with holes")
+    buffer = lowering.new_buffer(gradient.dtype, sizes_of(like.shape), sizes_of(like.stride()))
+    *outer, row, column = buffer.strides
+    places = (*outer, row * size[0], row, column * size[1], column)
+    shape = (*gradient.shape[:-1], size[0], gradient.shape[-1], size[1])
+    rows = [({axis: 1}, 0) for axis in (*range(lead + 1), lead + 2)]
+    value = views.affine(cast(share, gradient.dtype), shape, rows)
+    lowering.write(Write(Access(buffer, places, 0), shape, value.expr))
+    return whole(buffer)
