@@ -19,7 +19,7 @@ import torch.fx
 from torch.utils.hooks import RemovableHandle
 
 from .._native import GlobalState
-from ..capture.fakes import make_mode, without_peer
+from ..capture.fakes import make_mode, symbolic_kernels, without_peer
 from ..report import events
 from . import autocasting
 from .boxing import Boxed, boxed
@@ -27,7 +27,7 @@ from .cleaning import eliminate_dead
 from .extract import CannotExtract, extract_backward, saved_names, split_stages
 from .halves import ancestors
 from .hooks import with_hooks
-from .inputs import specs_of
+from .inputs import has_symbols, specs_of
 from .joint import Joint, Pattern, trace
 from .kinds import root_of
 from .partition import min_cut_partition
@@ -110,7 +110,8 @@ class Compilation:
 
     def trace(self, pattern: Pattern | None) -> Joint:
         quiet = torch.autograd.set_detect_anomaly(False)  # there are no numbers to look at
-        with events.at_work(), without_peer(), unnumbered_hooks(), quiet, as_in_training():
+        kernels = symbolic_kernels(has_symbols(self.specs))
+        with events.at_work(), without_peer(), unnumbered_hooks(), quiet, as_in_training(), kernels:
             table = self.compilers.decompositions or {}
             joint = trace(self.program, self.specs, self.mode, table, pattern, self.shared)
         if self.compilers.prepare is not None:
@@ -242,7 +243,7 @@ class Backwards:
         self.source_count = len(stage.sources)
         self.order = stage.order if stage.order != sorted(stage.order) else None
         self.first_source = sum(len(earlier.sources) for earlier in joint.stages[:number])
-        self.layouts = [layout_of(root.value) for root in stage.roots]
+        self.layouts = [Layout(root.value) for root in stage.roots]
         self.has_hooks = any(r.slot is not None and r.place is None for r in joint.registrations)
         self.table: dict[Key, Boxed | None] = {}
         self.graphs: dict[Key, Graph | None] = {}
@@ -387,10 +388,6 @@ class Layout:
     def laid_out(self, gradient: torch.Tensor) -> torch.Tensor:
         inverse = [self.order.index(dim) for dim in range(len(self.order))]
         return gradient.permute(self.order).contiguous().permute(inverse)
-
-
-def layout_of(value: torch.Tensor) -> Layout:
-    return Layout(value)
 
 
 def by_source(mask: int, order: list[int]) -> int:

@@ -71,6 +71,7 @@ class Step:
     differentiable: bool  # whether gradients were being recorded
     change: torch._ops.OpOverload | None = None  # the operation did this to the tensor itself (``transpose_``)
     hidden: bool = False  # autograd is not told that the result is a view (``unsafe_split``)
+    parts: Any = None  # all that an operation with several results gave
 
 
 @dataclass(eq=False)
@@ -181,11 +182,9 @@ class FunctionalGraph:
         """The node of a view operation on a source."""
         if step.function in SAME_VALUE:
             return source
-        node = self.emit(step.function, (source, *self.convert(step.rest)), self.convert(step.keywords), value)
-        if step.index is None:
-            return node
-        node.meta.pop("val")
-        return self.item(node, step.index, value)
+        whole = value if step.index is None else step.parts
+        node = self.emit(step.function, (source, *self.convert(step.rest)), self.convert(step.keywords), whole)
+        return node if step.index is None else self.item(node, step.index, value)
 
     # -- writing nodes ----------------------------------------------------------------------------------------------
 
@@ -281,7 +280,9 @@ class FunctionalGraph:
         for index, part in enumerate(result if several else [result]):
             if id(part) in self.views:
                 continue
-            step = Step(function, args[1:], keywords, index if several else None, differentiable, hidden=told.hidden)
+            step = Step(function, args[1:], keywords, None, differentiable, hidden=told.hidden)
+            if several:
+                step.index, step.parts = index, result
             if whole is not None:
                 node = self.item(whole, index, part)
             else:
@@ -388,7 +389,7 @@ class FunctionalGraph:
             if view.parent is not None or view.storage.placeholder is not None:
                 raise Unsupported("an output tensor that was resized")
             view.value = target
-        if not torch.can_cast(value.dtype, target.dtype):
+        if value.dtype != target.dtype and not torch.can_cast(value.dtype, target.dtype):
             raise Unsupported("an operation whose result does not fit the type of the tensor that it changes")
         if value.dtype != target.dtype:
             node = self.compute(aten._to_copy.default, node, dtype=target.dtype)

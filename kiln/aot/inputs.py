@@ -55,6 +55,13 @@ class InputSpec:
             return fake
 
 
+def has_symbols(specs: Sequence[Any]) -> bool:
+    """Whether sizes or numbers among the inputs are symbolic."""
+    numbers = [number for spec in specs if isinstance(spec, InputSpec) for number in (*spec.size, *spec.stride)]
+    numbers += [spec for spec in specs if not isinstance(spec, InputSpec)]
+    return any(isinstance(number, (torch.SymInt, torch.SymFloat, torch.SymBool)) for number in numbers)
+
+
 def spec_of(value: torch.Tensor, placeholder: torch.fx.Node | None) -> InputSpec:
     """What capture says of an input, else what the example shows."""
     state = placeholder.meta.get("input_state") if placeholder is not None else None

@@ -30,13 +30,15 @@ def may_overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 def are_columns(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two tensors are different columns of the same rows, as the parts are that a matrix is divided into."""
-    numbers = (*one.shape, *other.shape, *one.stride(), *other.stride(), one.storage_offset(), other.storage_offset())
+    numbers = [one.storage_offset(), other.storage_offset(), *one.stride(), *other.stride()]
     if any(not isinstance(number, int) for number in numbers):
-        return False
+        return False  # the number of rows may vary
     for width in {stride for stride in one.stride() if stride > 0 and stride in other.stride()}:
         ranges = []
         for tensor in (one, other):
             dims = list(zip(tensor.shape, tensor.stride(), strict=True))
+            if not all(isinstance(size, int) for size, stride in dims if stride < width):
+                break
             first = tensor.storage_offset() % width
             last = first + sum((size - 1) * stride for size, stride in dims if stride < width)
             ranges.append((first, last))

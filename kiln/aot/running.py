@@ -11,6 +11,7 @@ import torch.fx
 
 from ..capture import checkpoints, registrations, torch_state
 from ..capture.marks import leaf_fake
+from . import recurrent
 from .hooks import run_hook, run_node_hook, run_node_prehook
 from .schemas import Unsupported
 from .stages import Edge, edge_of
@@ -58,7 +59,8 @@ class Runner:
             given = [SlotInput(i) if isinstance(v, registrations.HookSlot) else v for i, v in enumerate(inputs)]
             results = self.run_graph(program, given)
         else:
-            results = program(*inputs)
+            with recurrent.Instead():
+                results = program(*inputs)
         return list(results) if isinstance(results, (list, tuple)) else [results]
 
     def run_graph(self, module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
@@ -88,7 +90,9 @@ class Runner:
         if leaf_fake(target) is not None:
             raise Unsupported(f"{target.__name__}, which runs code that is not captured")
         rule = RULES.get(target)
-        return rule(self, *args, **keywords) if rule is not None else target(*args, **keywords)
+        if rule is not None:
+            return rule(self, *args, **keywords)
+        return (recurrent.rule_for(target, args, keywords) or target)(*args, **keywords)
 
     def check_detach(self, tensor: torch.Tensor) -> None:
         """Recorders do not see it, and torch refuses it for views, which an input may be."""

@@ -44,7 +44,9 @@ def assumptions(shapes: Any, fakes: Sequence[torch.Tensor]) -> Check:
             if not isinstance(number, torch.SymInt):
                 plain.append((index, read, number))
                 continue
-            expression = number.node.expr
+            expression = (
+                number.node._expr
+            )  # as it was made: guards are told in these symbols, also of one found to be 4
             if expression.is_Symbol:
                 places.setdefault(str(expression), (index, read))
             exact.append((index, read, expression))

@@ -18,6 +18,7 @@ import torch.fx
 from torch.overrides import TorchFunctionMode, _get_current_function_mode, _pop_mode_temporarily
 
 from .._native import is_instance as isinstance
+from .fakes import symbolic_kernels
 from .guards import TensorGuard
 from .input_state import input_state
 from .shape_rules import shape_rule
@@ -216,7 +217,7 @@ def run_fake(trace: Trace, function: object, args: tuple, kwargs: dict) -> objec
     rule = shape_rule(function, args, kwargs)
     trace.approximate |= rule is not None
     try:
-        with trace.environment.mode, symbolic_kernels(trace):
+        with trace.environment.mode, symbolic_kernels(bool(trace.symbols)):
             if rule is None and type(function) is torch._ops.OpOverload and is_below_autograd((args, kwargs)):
                 from ..aot import quick  # which loads torch's fake tensors
 
@@ -232,15 +233,6 @@ def is_below_autograd(arguments: tuple) -> bool:
     """Whether an operator does no more than its kernel: no history, no casts."""
     recorded = torch.is_grad_enabled() and any(leaf.requires_grad for leaf in tensor_leaves(arguments))
     return not recorded and not torch._C._is_any_autocast_enabled()
-
-
-def symbolic_kernels(trace: Trace) -> contextlib.AbstractContextManager[object]:
-    """Where sizes are symbolic, torch's shape rules in Python, as many in C++ want plain numbers."""
-    if not trace.symbols:
-        return contextlib.nullcontext()
-    from torch._dispatch.python import enable_python_dispatcher
-
-    return enable_python_dispatcher()
 
 
 NEEDS_VALUES = frozenset({"DataDependentOutputException", "DynamicOutputShapeException", "GuardOnDataDependentSymNode"})

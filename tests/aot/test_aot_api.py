@@ -163,6 +163,14 @@ def test_sizes_that_vary():
     assert compilers.counts[:2] == (1, 1)
 
 
+def test_a_size_that_turns_out_not_to_vary():
+    compilers, layer = Compilers(), torch.nn.Linear(4, 6)
+    compiled = aot.aot_function(lambda x: layer(x).tanh(), **compilers.arguments(), dynamic=True)
+    for count in (3, 5):
+        x = torch.rand(count, 4)
+        torch.testing.assert_close(compiled(x), layer(x).tanh())
+
+
 def test_branch_on_a_size_that_varies():
     def program(x):
         return x * 2 if x.shape[0] > 5 else x * 3
