@@ -81,7 +81,7 @@ def test_a_function_runs():
 
 
 def test_object_code_is_loaded_again():
-    module = jit.load_object(jit.compile_module(LIBM).object_code)
+    module = jit.load_object(jit.compile_object(LIBM))
     assert call(module, "power", ctypes.c_double, ctypes.c_double, ctypes.c_double)(2.0, 10.0) == 1024.0
     assert call(module, "exponential", ctypes.c_float, ctypes.c_float)(0.0) == 1.0
 
@@ -109,7 +109,7 @@ def test_several_modules_on_two_threads():
         for number in range(12):
             yield ADD.replace("@add", f"@add{number}").replace("1.5", f"{number}.0")
 
-    modules = jit.compile_modules(texts())
+    modules = [jit.load_object(code) for code in jit.compile_objects(texts())]
     for number, module in enumerate(modules):
         value = ctypes.c_double(0.25)
         function = call(module, f"add{number}", None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
@@ -120,15 +120,15 @@ def test_several_modules_on_two_threads():
 
 def test_the_error_of_one_of_several_modules_is_raised_and_all_goes_on():
     with pytest.raises(jit.CompileError):
-        jit.compile_modules([ADD, "this is no module", ADD])
+        jit.compile_objects([ADD, "this is no module", ADD])
 
     def failing():
         yield ADD
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        jit.compile_modules(failing())
-    assert len(jit.compile_modules([ADD, ADD])) == 2
+        jit.compile_objects(failing())
+    assert len(jit.compile_objects([ADD, ADD])) == 2
 
 
 def test_without_more_threads_one_does_it_all(monkeypatch):
@@ -136,7 +136,8 @@ def test_without_more_threads_one_does_it_all(monkeypatch):
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
-    assert [module.names for module in jit.compile_modules([ADD, LIBM])] == [["add"], ["power", "exponential"]]
+    modules = [jit.load_object(code) for code in jit.compile_objects([ADD, LIBM])]
+    assert [module.names for module in modules] == [["add"], ["power", "exponential"]]
 
 
 def test_many_threads_at_once():

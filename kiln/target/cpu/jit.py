@@ -34,7 +34,6 @@ class Module:
     """Functions in memory. The memory goes when the module does, so whoever calls them keeps it."""
 
     def __init__(self, object_code: bytes) -> None:
-        self.object_code = object_code
         self.image = elf.load(object_code, address_of)
 
     def address(self, name: str) -> int:
@@ -52,11 +51,6 @@ class Module:
 def compile_module(text: str) -> Module:
     """The functions of an LLVM module, ready to be called."""
     return Module(compile_object(text))
-
-
-def compile_modules(texts: Iterable[str]) -> list[Module]:
-    """The same for several modules, on two threads (see `compile_objects`)."""
-    return [Module(code) for code in compile_objects(texts)]
 
 
 def load_object(object_code: bytes) -> Module:

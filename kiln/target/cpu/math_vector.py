@@ -42,7 +42,8 @@ class Vector:
 
     def bits_of(self, value: float) -> int:
         """The bits of a number of this type."""
-        return struct.unpack("<q", struct.pack("<d", value))[0] if self.is_double else _bits32(value)
+        number, whole = ("<d", "<q") if self.is_double else ("<f", "<i")
+        return int(struct.unpack(whole, struct.pack(number, value))[0])
 
     def _operand(self, value: str | float) -> str:
         return value if isinstance(value, str) else self.const(value)
@@ -218,7 +219,3 @@ class Vector:
             one = lines.call(function, self.element, [(self.element, part) for part in parts])
             result = lines.new(f"insertelement {self.kind} {result}, {self.element} {one}, i64 {lane}")
         return result
-
-
-def _bits32(value: float) -> int:
-    return struct.unpack("<i", struct.pack("<f", value))[0]
