@@ -44,9 +44,7 @@ def assumptions(shapes: Any, fakes: Sequence[torch.Tensor]) -> Check:
             if not isinstance(number, torch.SymInt):
                 plain.append((index, read, number))
                 continue
-            expression = (
-                number.node._expr
-            )  # as it was made: guards are told in these symbols, also of one found to be 4
+            expression = number.node._expr  # as it was made: guards name that symbol, even if it was found to be 4
             if expression.is_Symbol:
                 places.setdefault(str(expression), (index, read))
             exact.append((index, read, expression))
