@@ -198,7 +198,7 @@ class Tracer:
 
     def add_inputs(self) -> None:
         count = 0
-        for index, spec in enumerate(self.specs):
+        for spec in self.specs:
             value = spec.make(self.mode) if isinstance(spec, InputSpec) else spec
             node = None
             if isinstance(spec, (InputSpec, torch.SymInt, torch.SymFloat, torch.SymBool)):

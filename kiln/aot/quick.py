@@ -3,12 +3,14 @@
 Most of a trace is torch's working out of shapes, and most of that is the same few questions again: layers repeat, and a
 program is traced more than once. What an operator gives depends, for sizes that are plain numbers, only on the sizes,
 strides and types of its tensors, its other arguments and a few switches; those together are the key. An answer is
-remembered only if a tensor made from it is, in everything that a trace can see, the one that torch made. Everything
-else goes to torch: symbolic sizes, operators that change arguments, that look at values, or that are not torch's own.
+remembered only if a tensor made from it is, in everything that a trace can see, the one that torch made, and if its
+arguments look as before, be they changed or not. Everything else goes to torch: symbolic sizes, operators that look at
+values or give arguments other shapes, or that are not torch's own.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
 from collections.abc import Callable
@@ -64,15 +66,29 @@ class Made:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What an operator gives: tensors and Nones, in a container or alone."""
+    """What an operator gives, in a container or alone.
+
+    Parts are new tensors, Nones, and numbers: of an argument or, counted on from those, of a part before.
+    """
 
     container: type | None
-    parts: tuple[Made | None, ...]
+    parts: tuple[Made | int | None, ...]
 
     def value(self, mode: Any, given: list[FakeTensor]) -> Any:
+        there: list[Any] = [*given]
         with torch._C._DisableTorchDispatch():
-            made = [None if part is None else part.tensor(mode, given) for part in self.parts]
+            for part in self.parts:
+                there.append(
+                    part.tensor(mode, given) if isinstance(part, Made) else part if part is None else there[part]
+                )
+        made = there[len(given) :]
         return self.container(made) if self.container is not None else made[0]
+
+
+def mode_of(*values: Any) -> contextlib.AbstractContextManager[Any]:
+    """The mode of the first fake among some values, to ask for results under: it may know them."""
+    modes = (value.fake_mode for value in values if isinstance(value, FakeTensor))
+    return next(modes, contextlib.nullcontext())
 
 
 class NotPlain(Exception):
@@ -100,17 +116,24 @@ def ask(mode: Any, function: Any, args: tuple, keywords: dict[str, Any], work_ou
         answer = _answers.get(whole, NotPlain)
     except (NotPlain, TypeError):  # symbolic sizes have no hash
         return work_out(function, args, keywords)
+    if function._schema.is_mutable and not is_plain_change(function, args, keywords, given):
+        return work_out(function, args, keywords)
     if heard.keys is not None:
         heard.keys[whole] = None
     if answer is None:
         return work_out(function, args, keywords)
     if answer is not NotPlain:
         return answer.value(mode, given)  # type: ignore[union-attr]
-    result = work_out(function, args, keywords)
+    if function._schema.is_mutable:
+        before = [(looks(tensor), memory_of(tensor)) for tensor in given]
+        result = work_out(function, args, keywords)
+        answer = change_of(result, given, before)
+    else:
+        result = work_out(function, args, keywords)
+        answer = answer_of(result, mode, given)
     if len(_answers) >= MOST_ANSWERS:
         _answers.clear()
-    if whole not in _answers:  # the mode itself may have remembered it
-        _answers[whole] = answer_of(result, mode, given)
+    _answers.setdefault(whole, answer)  # the mode itself may have remembered it
     return result
 
 
@@ -187,7 +210,7 @@ def container_of(function: torch._ops.OpOverload) -> type:
 @functools.cache
 def is_regular(function: torch._ops.OpOverload) -> bool:
     """Whether what it gives follows from what `run` looks at, and it gives nothing else."""
-    if function.namespace not in ("aten", "prims") or function._schema.is_mutable or function._opname in LIFTING:
+    if function.namespace not in ("aten", "prims") or function._opname in LIFTING:
         return False
     if function is not aten.index.Tensor and any(tag in function.tags for tag in NEEDS_TORCH):
         return False
@@ -231,18 +254,53 @@ def answer_of(result: Any, mode: Any, given: list[FakeTensor]) -> Answer | None:
     if any(part is argument for part in parts for argument in given):
         return None
     try:
-        answer = Answer(container, tuple([None if part is None else made_of(part, given) for part in parts]))
+        answer = Answer(container, tuple([part_of(number, parts, given) for number in range(len(parts))]))
         again = answer.value(mode, given)
     except (NotPlain, RuntimeError):
         return None
     twins = again if container is not None else [again]
     alike = all(part is None or looks(part) == looks(twin) for part, twin in zip(parts, twins, strict=True))
-    own = [part.untyped_storage()._cdata for part, made in zip(parts, answer.parts, strict=True) if is_own(made)]
+    own = [memory_of(part) for part, made in zip(parts, answer.parts, strict=True) if is_own(made)]
     return answer if alike and len(own) == len(set(own)) else None
 
 
-def is_own(made: Made | None) -> bool:
-    return made is not None and made.memory_of is None
+def is_plain_change(function: torch._ops.OpOverload, args: tuple, keywords: dict, given: list[FakeTensor]) -> bool:
+    """Whether torch counts the change itself, and a change of one of these is none of another (or an error)."""
+    if not torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.ADInplaceOrView):
+        return False
+    arguments = function._schema.arguments
+    written = [value for said, value in zip(arguments, args, strict=False) if said.is_write]
+    written += [keywords[said.name] for said in arguments if said.is_write and said.name in keywords]
+    changed = [memory_of(tensor) for value in written for tensor in (value if isinstance(value, list) else [value])]
+    memory = [memory_of(tensor) for tensor in given]
+    return all(memory.count(one) == 1 for one in changed)
+
+
+def part_of(number: int, parts: list[Any], given: list[FakeTensor]) -> Made | int | None:
+    part = parts[number]
+    if part is None:
+        return None
+    first = next(index for index, other in enumerate(parts) if other is part)
+    return made_of(part, given) if first == number else len(given) + first
+
+
+def change_of(result: Any, given: list[FakeTensor], before: list[tuple[tuple, int]]) -> Answer | None:
+    """The answer of an operator that changes arguments and gives those back, or nothing."""
+    container = type(result) if type(result) in (tuple, list) else None
+    parts = list(result) if container is not None else [result]
+    places = [next((i for i, tensor in enumerate(given) if tensor is part), None) for part in parts]
+    if any(place is None and part is not None for place, part in zip(places, parts, strict=True)):
+        return None
+    after = [(looks(tensor), memory_of(tensor)) for tensor in given]
+    return Answer(container, tuple(places)) if after == before else None
+
+
+def memory_of(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage()._cdata
+
+
+def is_own(made: Made | int | None) -> bool:
+    return isinstance(made, Made) and made.memory_of is None
 
 
 def made_of(tensor: FakeTensor, given: list[FakeTensor]) -> Made:
@@ -251,8 +309,8 @@ def made_of(tensor: FakeTensor, given: list[FakeTensor]) -> Made:
     numbers = (*tensor.shape, *tensor.stride(), tensor.storage_offset())
     if any(type(number) is not int for number in numbers):
         raise NotPlain
-    memory = tensor.untyped_storage()._cdata
-    place = next((i for i, other in enumerate(given) if other.untyped_storage()._cdata == memory), None)
+    memory = memory_of(tensor)
+    place = next((i for i, other in enumerate(given) if memory_of(other) == memory), None)
     bits = (tensor.is_conj(), tensor.is_neg())
     size, stride = tuple(tensor.shape), tuple(tensor.stride())
     return Made(size, stride, tensor.storage_offset(), tensor.dtype, tensor.fake_device, bits, place)

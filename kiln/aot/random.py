@@ -6,12 +6,13 @@ bytes; there the operation runs from it, and the generator goes on as if nothing
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any
 
 import torch
 import torch.fx
 from torch.fx.node import has_side_effect
+
+from . import quick
 
 
 def generator_for(device: torch.device) -> torch.Generator:
@@ -59,7 +60,7 @@ def capture_state(node: torch.fx.Node) -> torch.fx.Node:
         state = graph.create_node("call_function", current_state, (value.device,), keywords, f"{node.name}_state")
     example = (generator if isinstance(generator, torch.Generator) else generator_for(value.device)).get_state()
     state.meta = {key: node.meta[key] for key in ("region", "stack_trace", "seq_nr") if key in node.meta}
-    with getattr(value, "fake_mode", contextlib.nullcontext()):
+    with quick.mode_of(value):
         state.meta["val"] = torch.empty(example.shape, dtype=example.dtype, device=example.device)
     return state
 

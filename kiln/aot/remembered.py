@@ -21,9 +21,8 @@ from ..target import cache
 from . import quick
 from .quick import Answer, Made
 
-WORTH_IT = 20  # answers that were not known: fewer are found as quickly as they are read
 MOST = 4000
-FORMAT = "answers 1"
+FORMAT = "answers 2"
 TYPES = {kind.__name__: kind for kind in (*quick.PLAIN, FakeTensor, list, tuple)}
 CONSTANTS = (torch.dtype, torch.layout, torch.memory_format)
 
@@ -42,9 +41,9 @@ class Shapes:
         quick.heard.keys = self.asked
 
     def keep(self) -> None:
-        """Write down what is new, if it is much."""
+        """Write down what is new. A single question that is left to torch costs a warm start its imports."""
         fresh = [question for question in self.asked if question not in self.known]
-        if len(fresh) < WORTH_IT or not config.cache:
+        if not fresh or not config.cache:
             return
         answers = {question: quick.known(question) for question in self.asked}
         if len(self.known) + len(fresh) <= MOST:
@@ -72,24 +71,25 @@ def dump(answers: dict[tuple[Any, ...], Answer | None]) -> bytes:
     for question, answer in answers.items():
         if answer is not None:
             with contextlib.suppress(NotKept):
-                pairs.append([encode(question), [encode(answer.container), *map(encode_made, answer.parts)]])
+                parts = list(map(encode_part, answer.parts))
+                pairs.append([encode(question), [encode(answer.container), *parts]])
     return json.dumps(pairs, separators=(",", ":")).encode()
 
 
 def decode_pair(pair: list[Any]) -> tuple[tuple[Any, ...], Answer]:
     question, (container, *parts) = pair
-    return decode(question), Answer(decode(container), tuple([decode_made(part) for part in parts]))
+    return decode(question), Answer(decode(container), tuple(map(decode_part, parts)))
 
 
-def encode_made(made: Made | None) -> Any:
-    if made is None:
-        return None
+def encode_part(made: Made | int | None) -> Any:
+    if not isinstance(made, Made):
+        return made
     return [*made.size], [*made.stride], made.offset, encode(made.dtype), str(made.device), made.bits, made.memory_of
 
 
-def decode_made(value: Any) -> Made | None:
-    if value is None:
-        return None
+def decode_part(value: Any) -> Made | int | None:
+    if not isinstance(value, list):
+        return value  # type: ignore[no-any-return]
     size, stride, offset, dtype, device, bits, memory = value
     return Made(tuple(size), tuple(stride), offset, decode(dtype), torch.device(device), tuple(bits), memory)
 
