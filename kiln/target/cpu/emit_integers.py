@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 import torch
 
-from .emit_types import BITS, REGISTERS
-from .lines import Lines, constant, spelled
+from .emit_types import BITS
+from .lines import REGISTERS, Lines, constant, spelled
 
 ARITHMETIC = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", "xor": "xor"}
 TRUTH = {
@@ -161,8 +161,7 @@ def power(i: Integers, a: str, b: str) -> str:
     lines.label(head)
     result, base, left = (f"%{lines.fresh('p')}" for _ in range(3))
     place = len(lines.text)
-    is_odd = i.compare("ne", i.do("and", left, i.constant(1)), i.constant(0))
-    product = i.select(is_odd, i.do("mul", result, base), result)
+    product = i.select(is_odd(i, left), i.do("mul", result, base), result)
     square, rest = i.do("mul", base, base), i.do("lshr", left, i.constant(1))
     more = i.compare("ne", rest, i.constant(0))
     if i.lanes > 1:
@@ -176,12 +175,12 @@ def power(i: Integers, a: str, b: str) -> str:
     if not i.is_signed:
         return product
     is_unit = i.compare("eq", absolute(i, a), i.constant(1))
-    sign_of_unit = i.select(is_odd_number(i, b), a, i.constant(1))
+    sign_of_unit = i.select(is_odd(i, b), a, i.constant(1))
     small = i.select(is_unit, sign_of_unit, i.constant(0))
     return i.select(i.compare("lt", b, i.constant(0)), small, product)
 
 
-def is_odd_number(i: Integers, a: str) -> str:
+def is_odd(i: Integers, a: str) -> str:
     return i.compare("ne", i.do("and", a, i.constant(1)), i.constant(0))
 
 

@@ -92,10 +92,7 @@ def lane_mask(lines: Lines, left: Index, lanes: int) -> str:
     if isinstance(left, int):
         return "<" + ", ".join([f"i1 {lane < left}".lower() for lane in range(lanes)]) + ">"
     ramp = "<" + ", ".join([f"i64 {lane}" for lane in range(lanes)]) + ">"
-    kind = f"<{lanes} x i64>"
-    first = lines.new(f"insertelement {kind} poison, i64 {left}, i32 0")
-    wide = lines.new(f"shufflevector {kind} {first}, {kind} poison, <{lanes} x i32> zeroinitializer")
-    return lines.new(f"icmp sgt {kind} {wide}, {ramp}")
+    return lines.new(f"icmp sgt <{lanes} x i64> {lines.spread(left, 'i64', lanes)}, {ramp}")
 
 
 def split_position(lines: Lines, position: Index, sizes: list[Index]) -> tuple[list[Index], Index]:

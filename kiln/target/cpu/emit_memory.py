@@ -96,8 +96,7 @@ def beyond_the_end(dtype: torch.dtype) -> str:
 
 def backwards(lines: Lines, value: str, kind: str, lanes: int) -> str:
     """A vector whose lanes are the other way around."""
-    order = ", ".join(f"i32 {lane}" for lane in reversed(range(lanes)))
-    return lines.new(f"shufflevector {kind} {value}, {kind} poison, <{lanes} x i32> <{order}>")
+    return lines.shuffled(kind, value, "poison", range(lanes - 1, -1, -1))
 
 
 def is_first_lane(mask: str | None) -> bool:

@@ -11,8 +11,8 @@ import torch
 from kiln.lower.kernel import Reduction
 
 from .emit_operations import operate
-from .emit_types import REGISTERS, compute_type, register_constant, register_type, rounded
-from .lines import Lines, spelled, suffix_of
+from .emit_types import HALVES, compute_type, register_type, rounded
+from .lines import REGISTERS, Lines, constant, spelled, suffix_of
 
 OPERATIONS = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum", "any": "or", "all": "and"}
 
@@ -20,10 +20,10 @@ OPERATIONS = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum", "
 def start(reduction: Reduction, lanes: int) -> list[tuple[str, str]]:
     """The registers that a reduction is carried in, as pairs of type and first value."""
     dtype = reduction.value.dtype
-    first = register_constant(first_value(reduction.kind.removeprefix("arg"), dtype), compute_type(dtype), lanes)
+    first = constant(first_value(reduction.kind.removeprefix("arg"), dtype), dtype, lanes)
     found = [(register_type(dtype, lanes), first)]
     if reduction.position is not None:
-        found.append((spelled("i64", lanes), register_constant(0, torch.int64, lanes)))
+        found.append((spelled("i64", lanes), constant(0, torch.int64, lanes)))
     return found
 
 
@@ -96,15 +96,10 @@ def scan(
     distance = 1
     while distance < lanes:
         before = [lane - distance if lane >= distance else lanes for lane in range(lanes)]
-        value = combined(lines, kind, shuffled(lines, wide, value, neutral, before), value, dtype, lanes)
+        value = combined(lines, kind, lines.shuffled(wide, value, neutral, before), value, dtype, lanes)
         distance *= 2
-    whole = shuffled(lines, wide, value, neutral, [lanes - 1] * lanes)
+    whole = lines.shuffled(wide, value, neutral, [lanes - 1] * lanes)
     return combined(lines, kind, carried, whole, dtype, lanes), combined(lines, kind, carried, value, dtype, lanes)
-
-
-def shuffled(lines: Lines, kind: str, a: str, b: str, order: list[int]) -> str:
-    chosen = ", ".join([f"i32 {lane}" for lane in order])
-    return lines.new(f"shufflevector {kind} {a}, {kind} {b}, <{len(order)} x i32> <{chosen}>")
 
 
 def combined(lines: Lines, kind: str, a: str, b: str, dtype: torch.dtype, lanes: int) -> str:
@@ -162,13 +157,9 @@ def is_better_place(lines: Lines, reduction: Reduction, new: list[str], old: lis
         nan_new = lines.new(f"fcmp uno {kind} {new[0]}, {new[0]}")
         nan_old = lines.new(f"fcmp uno {kind} {old[0]}, {old[0]}")
         equal = both("or", equal, both("and", nan_new, nan_old))
-        only_new = both("and", nan_new, both("xor", nan_old, constant_truth(lanes)))
+        only_new = both("and", nan_new, both("xor", nan_old, constant(True, torch.bool, lanes)))
         better = both("or", better, only_new)
     return both("or", better, both("and", equal, earlier))
-
-
-def constant_truth(lanes: int) -> str:
-    return "true" if lanes == 1 else "splat (i1 true)"
 
 
 def finish(lines: Lines, reduction: Reduction, carried: list[str], lanes: int, is_across: bool) -> str:
@@ -178,7 +169,7 @@ def finish(lines: Lines, reduction: Reduction, carried: list[str], lanes: int, i
         lanes = 1
     if reduction.position is not None:
         return carried[1]
-    if reduction.dtype in (torch.float16, torch.bfloat16) and reduction.kind in ("sum", "prod"):
+    if reduction.dtype in HALVES and reduction.kind in ("sum", "prod"):
         return rounded(lines, carried[0], reduction.dtype, lanes)
     return carried[0]
 
@@ -221,4 +212,4 @@ def halved(lines: Lines, register: str, index: int, element: str, lanes: int, pa
     kind = spelled(element, 2 * lanes)
     if lanes == 1:
         return lines.new(f"extractelement {kind} {register}, i32 {part}")
-    return shuffled(lines, kind, register, "poison", [part * lanes + lane for lane in range(lanes)])
+    return lines.shuffled(kind, register, "poison", [part * lanes + lane for lane in range(lanes)])

@@ -8,20 +8,8 @@ from __future__ import annotations
 
 import torch
 
-from .lines import Lines, constant, spelled
+from .lines import REGISTERS, Lines, constant, spelled
 
-REGISTERS: dict[torch.dtype, str] = {
-    torch.float64: "double",
-    torch.float32: "float",
-    torch.float16: "float",
-    torch.bfloat16: "float",
-    torch.int64: "i64",
-    torch.int32: "i32",
-    torch.int16: "i16",
-    torch.int8: "i8",
-    torch.uint8: "i8",
-    torch.bool: "i1",
-}
 MEMORY: dict[torch.dtype, str] = REGISTERS | {torch.float16: "half", torch.bfloat16: "i16", torch.bool: "i8"}
 HALVES = frozenset((torch.float16, torch.bfloat16))
 BITS = {"i1": 1, "i8": 8, "i16": 16, "i32": 32, "i64": 64}
@@ -36,26 +24,13 @@ def compute_type(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype in HALVES else dtype
 
 
-def register_constant(value: bool | int | float, dtype: torch.dtype, lanes: int) -> str:
-    """A constant as it is in a register."""
-    if dtype in HALVES:
-        value = torch.tensor(value, dtype=dtype).item()
-    return constant(value, compute_type(dtype), lanes)
-
-
-def zero(dtype: torch.dtype, lanes: int) -> str:
-    return register_constant(0, dtype, lanes)
-
-
 # ---- memory ----------------------------------------------------------------------------------------------------------
 
 
 def from_memory(lines: Lines, value: str, dtype: torch.dtype, lanes: int) -> str:
     """What was loaded, as it is in a register."""
     if dtype is torch.bool:
-        return lines.new(
-            f"icmp ne {spelled('i8', lanes)} {value}, zeroinitializer" if lanes > 1 else f"icmp ne i8 {value}, 0"
-        )
+        return lines.new(f"icmp ne {spelled('i8', lanes)} {value}, {constant(0, torch.uint8, lanes)}")
     if dtype is torch.float16:
         return lines.new(f"fpext {spelled('half', lanes)} {value} to {spelled('float', lanes)}")
     if dtype is torch.bfloat16:
@@ -118,7 +93,7 @@ def cast(lines: Lines, value: str, source: torch.dtype, target: torch.dtype, lan
 
 def to_bool(lines: Lines, value: str, source: torch.dtype, lanes: int) -> str:
     compare = "fcmp une" if source.is_floating_point else "icmp ne"
-    return lines.new(f"{compare} {register_type(source, lanes)} {value}, {zero(source, lanes)}")
+    return lines.new(f"{compare} {register_type(source, lanes)} {value}, {constant(0, source, lanes)}")
 
 
 def float_to_float(lines: Lines, value: str, source: torch.dtype, target: torch.dtype, lanes: int) -> str:

@@ -16,13 +16,13 @@ import sympy
 from kiln.lower.ir import Access, Buffer, Expr, Size
 from kiln.lower.kernel import Kernel, Output, Reduction
 
+from .emit_integers import COMPARISONS
 from .emit_loops import Index, is_zero, number, plus, times
 from .emit_memory import Place, beyond_the_end, load_at, store_at
 from .emit_operations import operate
-from .emit_types import MEMORY, REGISTERS, from_memory, register_constant, to_memory
-from .lines import Lines, spelled
+from .emit_types import MEMORY, from_memory, to_memory
+from .lines import REGISTERS, Lines, constant
 
-COMPARISONS = {"eq": "eq", "ne": "ne", "lt": "slt", "le": "sle", "gt": "sgt", "ge": "sge"}
 WIDE = 2**31 - 1  # positions below it fit into 32 bits
 STACK = 1 << 15  # bytes of a value that is kept on the stack
 
@@ -119,7 +119,7 @@ class Values:
     def get(self, expr: Expr, copy: int, lanes: int) -> str:
         """The register (or constant) of what is computed, as one value or spread over a vector."""
         if expr.kind == "const":
-            return register_constant(expr.payload, expr.dtype, lanes)
+            return constant(expr.payload, expr.dtype, lanes)
         depth, is_vector = self.facts[expr]
         level = self.levels[depth]
         values = level.values
@@ -138,12 +138,9 @@ class Values:
         return spread
 
     def spread(self, lines: Lines, value: Index, element: str) -> str:
-        lanes = self.shape.lanes
         if isinstance(value, int):
             return f"splat ({element} {value})"
-        kind = spelled(element, lanes)
-        first = lines.new(f"insertelement {kind} poison, {element} {value}, i32 0")
-        return lines.new(f"shufflevector {kind} {first}, {kind} poison, <{lanes} x i32> zeroinitializer")
+        return lines.spread(value, element, self.shape.lanes)
 
     def make(self, expr: Expr, copy: int, lines: Lines, lanes: int) -> str:
         kind = expr.kind

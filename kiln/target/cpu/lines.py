@@ -14,11 +14,11 @@ from collections.abc import Sequence
 import torch
 
 # The types that values have in registers, as LLVM names them; float16 and bfloat16 are computed as float.
-ELEMENTS: dict[torch.dtype, str] = {
+REGISTERS: dict[torch.dtype, str] = {
     torch.float64: "double",
     torch.float32: "float",
-    torch.float16: "half",
-    torch.bfloat16: "bfloat",
+    torch.float16: "float",
+    torch.bfloat16: "float",
     torch.int64: "i64",
     torch.int32: "i32",
     torch.int16: "i16",
@@ -26,7 +26,7 @@ ELEMENTS: dict[torch.dtype, str] = {
     torch.uint8: "i8",
     torch.bool: "i1",
 }
-SUFFIXES = {"double": "f64", "float": "f32", "half": "f16", "bfloat": "bf16"}
+SUFFIXES = {"double": "f64", "float": "f32", "half": "f16"}
 
 
 def spelled(element: str, lanes: int) -> str:
@@ -77,9 +77,9 @@ def float_literal(value: float) -> str:
 
 
 def constant(value: bool | int | float, dtype: torch.dtype, lanes: int = 1) -> str:
-    """A constant operand, without its type: a literal, or a vector of one literal. Of float32, float64 and integers."""
+    """A constant operand as it is in a register, without its type: a literal, or a vector of one literal."""
     text = literal(value, dtype)
-    return text if lanes == 1 else f"splat ({ELEMENTS[dtype]} {text})"
+    return text if lanes == 1 else f"splat ({REGISTERS[dtype]} {text})"
 
 
 class Names:
@@ -148,3 +148,14 @@ class Lines:
         kind = spelled(element, lanes)
         function = f"llvm.{name}.{suffix_of(element, lanes)}"
         return self.call(function, kind, [(kind, operand) for operand in operands], flags)
+
+    def spread(self, value: str, element: str, lanes: int) -> str:
+        """One value in all lanes of a vector."""
+        kind = spelled(element, lanes)
+        first = self.new(f"insertelement {kind} poison, {element} {value}, i32 0")
+        return self.new(f"shufflevector {kind} {first}, {kind} poison, <{lanes} x i32> zeroinitializer")
+
+    def shuffled(self, kind: str, a: str, b: str, order: Sequence[int]) -> str:
+        """Lanes of two vectors of one type: those of the second are counted on."""
+        chosen = ", ".join([f"i32 {lane}" for lane in order])
+        return self.new(f"shufflevector {kind} {a}, {kind} {b}, <{len(order)} x i32> <{chosen}>")
