@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import textwrap
 from collections.abc import Callable, Iterator
@@ -136,7 +137,12 @@ def explain(function: Callable[..., Any], *, dynamic: bool | None = None) -> Cal
 
 def fresh(backend: Callable[..., Any]) -> Callable[..., Any]:
     """A backend like another one, but an object of its own, so that nothing compiled before is reused."""
-    return lambda graph_module, example_inputs: backend(graph_module, example_inputs)
+
+    @functools.wraps(backend)  # capture asks what the backend is called
+    def alike(graph_module: torch.fx.GraphModule, example_inputs: list[Any]) -> Any:
+        return backend(graph_module, example_inputs)
+
+    return alike
 
 
 @dataclass

@@ -120,9 +120,12 @@ class Assembler:
     def view(self, register: int, source: Any, described: list, offset: Any) -> tuple[Any, ...]:
         return "view", register, self.argument(source), layout(described), number(offset)
 
-    def launch(self, name: str, kernel: int, pointers: list, sizes: list) -> tuple[Any, ...]:
+    def launch(self, name: str, *launches: list) -> tuple[Any, ...]:
+        return "launch", name, *(self.one_launch(*one) for one in launches)
+
+    def one_launch(self, kernel: int, pointers: list, sizes: list, extent: list, is_whole: int) -> tuple[Any, ...]:
         places = tuple((self.argument(source), offset, written) for source, offset, written in pointers)
-        return "launch", name, self.addresses[kernel], places, tuple(map(number, sizes))
+        return self.addresses[kernel], places, tuple(map(number, sizes)), tuple(map(number, extent)), is_whole
 
     def argument(self, described: Any) -> Any:
         if described is None or isinstance(described, int):

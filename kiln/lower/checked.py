@@ -10,7 +10,6 @@ if it is further from that than eager is.
 
 from __future__ import annotations
 
-import ctypes
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -19,6 +18,7 @@ import torch
 import torch.fx
 
 from ..exc import CheckFailed
+from ..target.cpu.calling import call_kernel
 from .assembling import Boxed
 from .calls import Call, View
 from .exactly import WideReference, wide_values
@@ -54,8 +54,7 @@ class Checked:
     ) -> None:
         self.module, self.scheduled, self.machine_code = module, scheduled, machine_code
         self.otherwise = otherwise
-        entry = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
-        self.code = {kernel: entry(address) for kernel, address in addresses.items()}
+        self.addresses = addresses
         self.parts: dict[Buffer, list[Part]] = {}
         for part in parts_of(lowering):
             self.parts.setdefault(part[2].buffer, []).append(part)
@@ -159,10 +158,8 @@ class Run(Reference):
 
     def run_code(self, launch: Launch) -> None:
         pointers = [self.tensor(buffer).data_ptr() for buffer in launch.buffers]
-        sizes = self.numbers(launch.sizes)
-        threads = torch.get_num_threads()
-        given = (ctypes.c_void_p * max(len(pointers), 1))(*pointers), (ctypes.c_int64 * max(len(sizes), 1))(*sizes)
-        self.checked.code[launch.kernel](*given, threads)
+        address = self.checked.addresses[launch.kernel]
+        call_kernel(launch.kernel, address, pointers, self.numbers(launch.sizes), torch.get_num_threads())
 
     def check_part(self, launch: Launch, node: torch.fx.Node, index: int | None, view: View) -> None:
         expected = self.eager[node] if index is None else self.eager[node][index]

@@ -83,6 +83,7 @@ class Kernel:
     buffers: tuple[Buffer, ...] = field(init=False)  # the order of the pointers that a kernel is called with
     sizes: tuple[sympy.Expr, ...] = field(init=False)  # the order of the sizes (only what is no number)
     phases: dict[Expr, int] = field(init=False)
+    plan: Any = field(init=False, default=None)  # the target's: how the kernel is run
 
     def __post_init__(self) -> None:
         self.buffers = tuple(dict.fromkeys(access.buffer for access in self.accesses()))

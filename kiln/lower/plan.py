@@ -6,11 +6,13 @@ over, either one that dies in the very kernel that writes it (then each point is
 the same size that is dead. Whether nobody else looks at the donor's memory is asked when the program runs, so a donor
 may be an input or the result of a call as well; if somebody does, new memory is taken. Results of the program are their
 own, as large as they need be.
+
+Time is counted in runs of launches (together.py), which happen all at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +23,9 @@ from .calls import Call, View, buffers_in
 from .ir import Access, Buffer, Size
 from .kernel import Kernel
 from .lowering import hint
+from .order import uses_of
 from .schedule import Launch, Scheduled
+from .together import run_together
 from .views import is_one, same
 
 ALIGNMENT = 64
@@ -48,8 +52,9 @@ class Allocation:
 
 @dataclass
 class Plan:
-    """``allocations[i]`` come before step i; those at the end are for results that no step makes."""
+    """``allocations[i]`` come before run i; those at the end are for results that no step makes."""
 
+    runs: list[list[Launch | Call]]
     allocations: dict[int, list[Allocation]] = field(default_factory=dict)
     scratch: dict[Buffer, int] = field(default_factory=dict)  # places in the block, in bytes
     scratch_bytes: int = 0
@@ -63,7 +68,7 @@ class Plan:
 
 @dataclass
 class Life:
-    """The steps that a buffer is used by, and whether that is all that uses it."""
+    """The runs that a buffer is used by, and whether that is all that uses it."""
 
     first: int
     last: int
@@ -74,7 +79,7 @@ class Life:
 def plan_memory(scheduled: Scheduled, changed: Mapping[int, int] | None = None) -> Plan:
     """``changed``: places of results that are new contents of inputs, and of those inputs. Where all who read an input
     have done so, its new content may be written there."""
-    return Planner(scheduled).run(changed or {})
+    return Planner(scheduled, changed or {}).run()
 
 
 def bytes_of(buffer: Buffer) -> int | None:
@@ -84,18 +89,29 @@ def bytes_of(buffer: Buffer) -> int | None:
 
 
 class Planner:
-    def __init__(self, scheduled: Scheduled) -> None:
+    def __init__(self, scheduled: Scheduled, changed: Mapping[int, int]) -> None:
         self.scheduled = scheduled
-        self.end = len(scheduled.steps)
-        self.lives = lives_of(scheduled)
-        self.plan = Plan()
+        self.changed = [(scheduled.outputs[place], scheduled.inputs[index]) for place, index in changed.items()]
+        same = {output.buffer: before for output, before in self.changed if is_new_content(output, before)}
+        self.runs = run_together(scheduled.steps, scheduled.outputs, same)
+        self.end = len(self.runs)
+        self.lives = lives_of(self.runs, scheduled.outputs)
+        self.places: dict[Launch, int] = {}
+        self.writers: dict[Buffer, list[Launch]] = {}
+        for index, run in enumerate(self.runs):
+            for launch in run:
+                if isinstance(launch, Launch):
+                    self.places[launch] = index
+                    for buffer in uses_of(launch)[1]:
+                        self.writers.setdefault(buffer, []).append(launch)
+        self.plan = Plan(self.runs)
         self.donated: set[Buffer] = set()
         self.held = self.bytes_by_step()
         self.plan.peak = max(self.held, default=0)
 
-    def run(self, changed: Mapping[int, int]) -> Plan:
-        for place, index in changed.items():
-            self.write_input(self.scheduled.outputs[place], self.scheduled.inputs[index])
+    def run(self) -> Plan:
+        for output, before in self.changed:
+            self.write_input(output, before)
         made = [buffer for buffer in self.lives if buffer.kind == "made" and buffer not in self.plan.written]
         small = [buffer for buffer in made if self.is_small(buffer)]
         self.place_scratch(small)
@@ -106,12 +122,11 @@ class Planner:
         dead: list[Buffer] = []
         ends = self.ends()
         for index in range(self.end + 1):
-            step = self.scheduled.steps[index] if index < self.end else None
             for buffer in begins.get(index, ()):
-                donor = self.donor(buffer, step, dead, index)
+                donor = self.donor(buffer, dead, index)
                 self.plan.allocations.setdefault(index, []).append(Allocation(buffer, donor))
-            if isinstance(step, Call):
-                self.give_memory(step, index, dead)
+            if index < self.end and isinstance(self.runs[index][0], Call):
+                self.give_memory(self.runs[index][0], index, dead)
             dead += [buffer for buffer in ends.get(index, ()) if buffer not in self.donated]
         return self.plan
 
@@ -137,7 +152,7 @@ class Planner:
 
     def write_input(self, output: Any, changed: Any) -> None:
         """Let a result be written into an input, if that is right."""
-        if not isinstance(output, View) or not output.is_whole or not isinstance(changed, Buffer):
+        if not is_new_content(output, changed):
             return
         result, before = output.buffer, self.lives.get(changed)
         if result is changed:  # it has it already
@@ -147,26 +162,28 @@ class Planner:
         results = [one.buffer for one in self.scheduled.outputs if isinstance(one, View)]
         if result.kind != "made" or results.count(result) != 1 or not lies_alike(result, changed):
             return
-        writers = [
-            i for i, step in enumerate(self.scheduled.steps) if isinstance(step, Launch) and writes(step, result)
-        ]
-        if len(writers) != 1 or self.lives[result].first != writers[0]:
+        writers = self.writers.get(result, [])
+        if len(writers) != 1 or self.lives[result].first != self.places[writers[0]]:
             return
         if before is not None and not self.is_done_with(changed, before, writers[0], result):
             return
         self.plan.written[result] = changed
         self.donated.add(changed)
 
-    def is_done_with(self, changed: Buffer, life: Life, writer: int, result: Buffer) -> bool:
+    def is_done_with(self, changed: Buffer, life: Life, writer: Launch, result: Buffer) -> bool:
         """Whether everybody has read an input when its new content is written."""
-        if life.is_result or life.last > writer:
+        index = self.places[writer]
+        if life.is_result or life.last > index or self.is_used_beside(writer, changed):
             return False
-        for step in self.scheduled.steps[: writer + 1]:
+        for step in (run[0] for run in self.runs[:index]):
             if isinstance(step, Call) and changed in step.reads and may_give_views(step):
                 return False
-        launch = self.scheduled.steps[writer]
-        assert isinstance(launch, Launch)
-        return changed not in launch.buffers or may_share(launch, changed, result)
+        return changed not in writer.buffers or may_share(writer, changed, result)
+
+    def is_used_beside(self, launch: Launch, buffer: Buffer) -> bool:
+        """Whether another launch that runs at the same time uses a buffer."""
+        run = self.runs[self.places[launch]]
+        return any(buffer in other.buffers for other in run if isinstance(other, Launch) and other is not launch)
 
     # ---- scratch -----------------------------------------------------------------------------------------------------
 
@@ -195,23 +212,24 @@ class Planner:
 
     # ---- donors ------------------------------------------------------------------------------------------------------
 
-    def donor(self, buffer: Buffer, step: Any, dead: list[Buffer], index: int) -> Buffer | None:
-        found = self.dying_here(buffer, step, index) if isinstance(step, Launch) else None
-        found = found or self.dead_one(buffer, dead, index)
+    def donor(self, buffer: Buffer, dead: list[Buffer], index: int) -> Buffer | None:
+        found = self.dying_here(buffer, index) or self.dead_one(buffer, dead, index)
         if found is not None:
             self.donated.add(found)
             if found in dead:
                 dead.remove(found)
         return found
 
-    def dying_here(self, buffer: Buffer, launch: Launch, index: int) -> Buffer | None:
-        for other in launch.buffers:
+    def dying_here(self, buffer: Buffer, index: int) -> Buffer | None:
+        """What the launch that writes a buffer, and no other, reads for the last time."""
+        launch = next((one for one in self.writers.get(buffer, ()) if self.places[one] == index), None)
+        for other in launch.buffers if launch is not None else ():
             life = self.lives.get(other)
             if life is None or other in self.donated or other in self.plan.scratch or other.kind == "constant":
                 continue
             if life.last != index or life.is_result or not self.fits(buffer, other):
                 continue
-            if may_share(launch, other, buffer):
+            if may_share(launch, other, buffer) and not self.is_used_beside(launch, other):
                 return other
         return None
 
@@ -253,6 +271,11 @@ class Planner:
             self.plan.allocations.setdefault(index, []).append(Allocation(result, donor))
 
 
+def is_new_content(output: Any, before: Any) -> bool:
+    """Whether a result, as it lies in memory, may be what an input is to hold."""
+    return isinstance(output, View) and output.is_whole and isinstance(before, Buffer)
+
+
 def lies_alike(one: Buffer, other: Buffer) -> bool:
     """Whether two buffers have the same elements in the same places, each one its own."""
     if one.dtype is not other.dtype or len(one.shape) != len(other.shape):
@@ -267,11 +290,6 @@ def lies_alike(one: Buffer, other: Buffer) -> bool:
                 return False
             step = step * one.shape[dim]
     return True
-
-
-def writes(launch: Launch, buffer: Buffer) -> bool:
-    actual = dict(zip(launch.kernel.buffers, launch.buffers, strict=True))
-    return any(actual[output.target.buffer] is buffer for output in launch.kernel.outputs)
 
 
 def may_give_views(call: Call) -> bool:
@@ -289,7 +307,7 @@ def takes_memory(call: Call) -> bool:
     return schema is not None and not schema.overload_name and schema.name in INTO_GIVEN
 
 
-def lives_of(scheduled: Scheduled) -> dict[Any, Life]:
+def lives_of(runs: Sequence[Sequence[Launch | Call]], outputs: Sequence[Any]) -> dict[Any, Life]:
     """Of each buffer that is used, in order of first use."""
     lives: dict[Any, Life] = {}
 
@@ -299,13 +317,14 @@ def lives_of(scheduled: Scheduled) -> dict[Any, Life]:
             life.last = index
             life.is_called = life.is_called or is_called
 
-    for index, step in enumerate(scheduled.steps):
-        is_call = isinstance(step, Call)
-        for buffer in (*step.reads, *step.results) if is_call else step.buffers:
-            use(buffer, index, is_call)
-    for output in scheduled.outputs:
+    for index, run in enumerate(runs):
+        for step in run:
+            is_call = isinstance(step, Call)
+            for buffer in (*step.reads, *step.results) if isinstance(step, Call) else step.buffers:
+                use(buffer, index, is_call)
+    for output in outputs:
         for buffer in buffers_in(output):
-            use(buffer, len(scheduled.steps), False)
+            use(buffer, len(runs), False)
             if isinstance(buffer, Buffer):
                 lives[buffer].is_result = True
     return lives

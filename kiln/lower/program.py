@@ -18,6 +18,8 @@ import sympy
 import torch
 import torch.utils._pytree as pytree
 
+from ..target.cpu.emit import plan_of
+from ..target.cpu.work import extent_of
 from .assembling import Boxed, Data, assemble, python_target, varies
 from .calls import Call, Opaque, View
 from .ir import Buffer, Size, Strides
@@ -73,13 +75,13 @@ class Describer:
         for index, value in enumerate(self.scheduled.inputs):
             if isinstance(value, (Buffer, Opaque)):
                 self.checks.append([index, self.expected(value)])
-        for index, step in enumerate(self.scheduled.steps):
+        for index, run in enumerate(self.plan.runs):
             self.allocate(index)
-            if isinstance(step, Launch):
-                self.launch(step)
+            if isinstance(run[0], Call):
+                self.call(run[0])
             else:
-                self.call(step)
-        self.allocate(len(self.scheduled.steps))
+                self.launch([launch for launch in run if isinstance(launch, Launch)])
+        self.allocate(len(self.plan.runs))
         outputs = [self.argument(output) for output in self.scheduled.outputs]
         return {
             "inputs": len(self.scheduled.inputs),
@@ -174,10 +176,24 @@ class Describer:
             layout = self.layout(buffer.dtype, buffer.shape, buffer.strides)
             self.steps.append(["allocate", self.new(buffer), layout, donor])
 
-    def launch(self, launch: Launch) -> None:
-        pointers = [self.pointer(buffer) for buffer in launch.buffers]
-        number = self.kernel_numbers[launch.kernel]
-        self.steps.append(["launch", launch.kernel.name, number, pointers, self.sizes(launch.sizes)])
+    def launch(self, run: Sequence[Launch]) -> None:
+        described = [self.one_launch(launch) for launch in run]  # may need a step of its own before
+        self.steps.append(["launch", ", ".join(dict.fromkeys(launch.kernel.name for launch in run)), *described])
+
+    def one_launch(self, launch: Launch) -> list[Any]:
+        actual = dict(zip(launch.kernel.sizes, launch.sizes, strict=True))
+        extent = extent_of(plan_of(launch.kernel))
+
+        def size(value: Size) -> Size:
+            return value if isinstance(value, int) else actual[value]
+
+        return [
+            self.kernel_numbers[launch.kernel],
+            [self.pointer(buffer) for buffer in launch.buffers],
+            self.sizes(launch.sizes),
+            self.sizes([extent.units(size), extent.work(size)]),
+            int(extent.is_whole),
+        ]
 
     def pointer(self, buffer: Buffer) -> list[Any]:
         place = self.plan.scratch.get(buffer)

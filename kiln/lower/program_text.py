@@ -5,11 +5,15 @@ def program(i0, i1):
     r2 = empty((s0, 128), (128, 1), float32, i0)  # in i0's memory, if nobody else holds it
     kernel0(i0, i1, r2, sizes=(8192,))
     r3 = aten.mm.default(r2, i1)
+    with together:  # none needs another: threads share the work of all of them
+        kernel1(i0, r2, sizes=(8192,))
+        kernel1(i1, r3, sizes=(512,))
     return r3,
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -93,7 +97,11 @@ class Text:
         sizes, strides = self.sizes(layout[1]), self.sizes(layout[2])
         return f"{self.register(register)} = {whole}.as_strided({sizes}, {strides}, {whole}.storage_offset(){place})"
 
-    def launch(self, name: str, kernel: int, pointers: list, sizes: list) -> str:
+    def launch(self, name: str, *launches: list) -> str:
+        lines = [self.one_launch(*one) for one in launches]
+        return lines[0] if len(lines) == 1 else "\n        ".join(["with together:", *lines])
+
+    def one_launch(self, kernel: int, pointers: list, sizes: list, extent: list, is_whole: int) -> str:
         given = [self.argument(source) + (f"[{offset}:]" if offset else "") for source, offset, _ in pointers]
         told = [f"sizes={self.sizes(sizes)}"] if sizes else []
         return f"kernel{kernel}({', '.join(given + told)})"
@@ -123,7 +131,7 @@ def names_of(kernels: Sequence[Callable[..., None]], constants: Sequence[Any]) -
         return torch.empty_strided(sizes, strides, dtype=dtype)
 
     names: dict[str, Any] = {name: value for name, value in vars(torch).items() if isinstance(value, torch.dtype)}
-    names |= {"empty": empty, "device": torch.device, "strided": torch.strided}
+    names |= {"empty": empty, "together": contextlib.nullcontext(), "device": torch.device, "strided": torch.strided}
     names |= {name: value for name, value in vars(torch).items() if isinstance(value, torch.memory_format)}
     names |= {space: getattr(torch.ops, space) for space in ("aten", "prims", "kiln")}
     names |= {f"kernel{number}": kernel for number, kernel in enumerate(kernels)}

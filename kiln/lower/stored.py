@@ -22,7 +22,7 @@ from ..target import cache
 from ..target.cpu import jit
 from .assembling import Boxed, Data, assemble, constant_in
 
-FORMAT = "program 1"
+FORMAT = "program 2"
 NAMED = (torch.dtype, torch.device, torch.layout, torch.memory_format)
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 

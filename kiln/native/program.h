@@ -108,7 +108,8 @@ struct ViewStep {
   int result;
 };
 
-using Entry = void (*)(void* const* pointers, const int64_t* sizes, int64_t threads);
+// Computes the units of a kernel's work from `start` up to `end`.
+using Entry = void (*)(void* const* pointers, const int64_t* sizes, int64_t start, int64_t end);
 
 struct Pointer {
   Argument source;
@@ -116,11 +117,18 @@ struct Pointer {
   bool is_written;  // an input's memory, which the kernel changes
 };
 
-struct LaunchStep {
-  std::string name;
+struct Launch {
   Entry entry;
   std::vector<Pointer> pointers;
   Numbers sizes;
+  Numbers extent;  // units of work, and how long all of them take, roughly, in picoseconds
+  bool is_whole;  // one thread does all of it
+};
+
+// Kernels of which none writes what another reads or writes: threads share the work of all of them at once.
+struct LaunchStep {
+  std::string name;
+  std::vector<Launch> launches;
 };
 
 using Step = std::variant<OperatorStep, CallableStep, ItemStep, AllocateStep, ViewStep, LaunchStep>;
@@ -183,6 +191,10 @@ at::Tensor unknown_to_python(const at::Tensor& tensor);
 bool begin(const Program& program, Frame& frame);
 // Without the GIL.
 void run_steps(const Program& program, Frame& frame);
+
+// ---- program_launches.cpp --------------------------------------------------------------------------------------------
+
+void run(const LaunchStep& step, Frame& frame);
 
 // ---- program_building.cpp --------------------------------------------------------------------------------------------
 

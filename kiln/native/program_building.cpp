@@ -199,21 +199,32 @@ struct Builder {
     return step;
   }
 
-  // ("launch", name, address, ((source, offset in bytes, whether it is an input that is written), …), sizes)
-  Step launch(const std::vector<PyObject*>& parts) const {
-    TORCH_CHECK_TYPE(parts.size() == 5, "launch: a name, an address, pointers and sizes");
-    const char* name = PyUnicode_AsUTF8(parts[1]);
-    void* address = PyLong_AsVoidPtr(parts[2]);
-    if (!name || PyErr_Occurred()) raise();
+  // (address, ((source, offset in bytes, whether it is an input that is written), …), sizes, (units, work), is whole)
+  Launch one_launch(PyObject* description) const {
+    auto parts = parts_of(description);
+    TORCH_CHECK_TYPE(parts.size() == 5, "a launch is an address, pointers, sizes, an extent and whether it is whole");
+    void* address = PyLong_AsVoidPtr(parts[0]);
+    if (PyErr_Occurred()) raise();
     TORCH_CHECK_VALUE(address, "a kernel without an address");
-    LaunchStep step{name, reinterpret_cast<Entry>(address), {}, numbers(parts[4])};
-    for (PyObject* pointer : parts_of(parts[3])) {
+    Launch launch{reinterpret_cast<Entry>(address), {}, numbers(parts[2]), numbers(parts[3]), integer(parts[4]) != 0};
+    TORCH_CHECK_TYPE(launch.extent.size() == 2, "an extent is units and work");
+    for (PyObject* pointer : parts_of(parts[1])) {
       auto pair = parts_of(pointer);
       TORCH_CHECK_TYPE(pair.size() == 3, "a pointer is a source, an offset, and whether an input is written");
-      step.pointers.push_back({plain(pair[0]), integer(pair[1]), integer(pair[2]) != 0});
-      const Argument& source = step.pointers.back().source;
+      launch.pointers.push_back({plain(pair[0]), integer(pair[1]), integer(pair[2]) != 0});
+      const Argument& source = launch.pointers.back().source;
       TORCH_CHECK_TYPE(source.place >= 0 || source.constant.isTensor(), "a kernel reads tensors");
     }
+    return launch;
+  }
+
+  // ("launch", name, launch, …)
+  Step launch(const std::vector<PyObject*>& parts) const {
+    TORCH_CHECK_TYPE(parts.size() >= 3, "launch: a name and at least one launch");
+    const char* name = PyUnicode_AsUTF8(parts[1]);
+    if (!name) raise();
+    LaunchStep step{name, {}};
+    for (size_t i = 2; i < parts.size(); ++i) step.launches.push_back(one_launch(parts[i]));
     return step;
   }
 
@@ -342,7 +353,10 @@ class LastUses {
   }
 
   void mark_step(LaunchStep& step) {
-    for (auto pointer = step.pointers.rbegin(); pointer != step.pointers.rend(); ++pointer) mark(pointer->source);
+    for (auto launch = step.launches.rbegin(); launch != step.launches.rend(); ++launch) {
+      auto& pointers = launch->pointers;
+      for (auto pointer = pointers.rbegin(); pointer != pointers.rend(); ++pointer) mark(pointer->source);
+    }
   }
 
   Program& program_;

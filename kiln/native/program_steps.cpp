@@ -2,9 +2,7 @@
 #include "program.h"
 
 #include <ATen/EmptyTensor.h>
-#include <ATen/Parallel.h>
 #include <ATen/core/stack.h>
-#include <ATen/record_function.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <torch/csrc/autograd/variable.h>
 
@@ -195,7 +193,7 @@ void check_signals() {
   if (PyErr_CheckSignals() < 0) raise();
 }
 
-// ---- memory and kernels --------------------------------------------------------------------------------------------
+// ---- memory --------------------------------------------------------------------------------------------------------
 
 size_t bytes_of(const Layout& layout, const Frame& frame) {
   c10::SmallVector<int64_t, 8> size_place, stride_place;
@@ -223,26 +221,6 @@ void run(const ViewStep& step, Frame& frame) {
   int64_t offset = step.offset.now(frame, place)[0];
   at::Tensor source = read(step.source, frame.registers).toTensor();
   frame.registers[step.result] = view_of(source, step.layout, offset, frame);
-}
-
-void run(const LaunchStep& step, Frame& frame) {
-  c10::SmallVector<void*, 16> pointers;
-  for (const Pointer& pointer : step.pointers) {
-    const IValue& value = pointer.source.place < 0 ? pointer.source.constant : frame.registers[pointer.source.place];
-    c10::TensorImpl* tensor = value.toTensor().unsafeGetTensorImpl();
-    void* data = pointer.is_written ? tensor->mutable_data() : const_cast<void*>(tensor->data());
-    pointers.push_back(static_cast<char*>(data) + pointer.offset);
-  }
-  c10::SmallVector<int64_t, 8> place;
-  at::IntArrayRef sizes = step.sizes.now(frame, place);
-  {
-    at::RecordFunction recorded(at::RecordScope::FUNCTION);
-    if (recorded.isActive()) recorded.before(step.name);
-    step.entry(pointers.data(), sizes.data(), at::in_parallel_region() ? 1 : at::get_num_threads());
-  }
-  for (const Pointer& pointer : step.pointers) {
-    if (pointer.source.last) frame.registers[pointer.source.place] = IValue();
-  }
 }
 
 }  // namespace

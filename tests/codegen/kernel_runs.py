@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +14,7 @@ from kiln.lower.kernel import Kernel
 from kiln.lower.reference import Reference
 from kiln.lower.schedule import Launch, Scheduled
 from kiln.target.cpu import emit, jit
+from kiln.target.cpu.calling import call_kernel
 
 
 class Memory:
@@ -70,7 +70,4 @@ def run_kernel(
 ) -> None:
     module = jit.compile_module(emit.emit(kernel, "kernel"))
     numbers = [int(size.subs(sizes)) for size in kernel.sizes]
-    pointers = (ctypes.c_void_p * max(1, len(kernel.buffers)))(*[tensors[b].data_ptr() for b in kernel.buffers])
-    values = (ctypes.c_int64 * max(1, len(numbers)))(*numbers)
-    function = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)(module.address("kernel"))
-    function(ctypes.addressof(pointers), ctypes.addressof(values), threads)
+    call_kernel(kernel, module.address("kernel"), [tensors[b].data_ptr() for b in kernel.buffers], numbers, threads)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import ctypes
 import math
 
 import pytest
@@ -15,7 +14,8 @@ from random_kernels import RandomKernel, with_symbols
 from kiln.lower.ir import OPERATIONS, Access, constant, iota, op, reduced, size_value
 from kiln.lower.kernel import Kernel, Loop, Output, Reduction
 from kiln.lower.reference import FUNCTIONS
-from kiln.target.cpu import emit, host, jit
+from kiln.target.cpu import emit, host, jit, work
+from kiln.target.cpu.calling import call_kernel
 
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
@@ -59,7 +59,7 @@ def test_random_kernels(start: int) -> None:
 
 
 def test_random_kernels_on_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(emit, "PAYS", 1)
+    monkeypatch.setattr(work, "PAYS", 1)
     for seed in range(500, 540):
         check_random(seed, 2 + seed % 2)
 
@@ -334,10 +334,7 @@ def test_several_kernels_in_one_module() -> None:
     assert {"one", "two"} <= set(module.names)
     for name, made, where in (("one", kernel, memory), ("two", kernel_too, other)):
         tensors = {buffer: tensor.clone() for buffer, tensor in where.tensors.items()}
-        pointers = (ctypes.c_void_p * 2)(*[tensors[buffer].data_ptr() for buffer in made.buffers])
-        ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)(module.address(name))(
-            ctypes.addressof(pointers), None, 1
-        )
+        call_kernel(made, module.address(name), [tensors[buffer].data_ptr() for buffer in made.buffers], ())
         target = made.outputs[0].target.buffer
         torch.testing.assert_close(tensors[target], where.expected(made)[target])
 

@@ -69,7 +69,8 @@ def test_small_values_lie_in_one_block_without_meeting():
         return (torch.stack([row.cumsum(0) for row in rows]).sum(0) + sum(row.max() for row in rows),)
 
     steps = scheduled(function, torch.randn(40, 50))
-    plan, lives = plan_memory(steps), lives_of(steps)
+    plan = plan_memory(steps)
+    lives = lives_of(plan.runs, steps.outputs)
     assert plan.scratch and plan.scratch_bytes <= sum((bytes_of(one) or 0) + 64 for one in plan.scratch)
     placed = [(place, place + (bytes_of(one) or 0), lives[one]) for one, place in plan.scratch.items()]
     for start, end, life in placed:

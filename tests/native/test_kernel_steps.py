@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from kiln import _native
 
 Entry = ctypes.CFUNCTYPE(
-    None, ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_int64), ctypes.c_int64, use_errno=False
+    None, ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_int64), ctypes.c_int64, ctypes.c_int64
 )
 F32 = torch.float32
 
@@ -24,21 +24,21 @@ def never(arguments):
 
 
 class Kernel:
-    """Adds 1 to as many floats as its first size says, from its first pointer to its second; notes its calls."""
+    """Adds 1 to some of the floats at its first pointer, which go to its second; notes its calls."""
 
     def __init__(self):
-        self.pointers, self.sizes, self.threads = [], [], []
+        self.pointers, self.sizes, self.runs = [], [], []
         self.entry = Entry(self.run)
 
     @property
     def address(self):
         return ctypes.cast(self.entry, ctypes.c_void_p).value
 
-    def run(self, pointers, sizes, threads):
+    def run(self, pointers, sizes, start, end):
         self.pointers.append((pointers[0], pointers[1]))
         self.sizes.append(sizes[0])
-        self.threads.append(threads)
-        for place in range(sizes[0]):
+        self.runs.append((start, end))
+        for place in range(start, end):
             source = ctypes.cast(pointers[0], ctypes.POINTER(ctypes.c_float))
             ctypes.cast(pointers[1], ctypes.POINTER(ctypes.c_float))[place] = source[place] + 1
 
@@ -53,7 +53,11 @@ def layout(*sizes, strides=None, dtype=F32):
 
 
 def launch(kernel, source, target, size, is_written=0):
-    return "launch", "plus_one", kernel.address, ((source, 0, 0), (target, 0, is_written)), (size,)
+    return "launch", "plus_one", one_launch(kernel, source, target, size, is_written)
+
+
+def one_launch(kernel, source, target, size, is_written=0, work=0, is_whole=0):
+    return kernel.address, ((source, 0, 0), (target, 0, is_written)), (size,), (size, work), is_whole
 
 
 def test_a_kernel_runs_between_operators(kernel):
@@ -70,7 +74,33 @@ def test_a_kernel_runs_between_operators(kernel):
     assert not given
     torch.testing.assert_close(inside, x * x + 1)
     torch.testing.assert_close(found, -inside)
-    assert kernel.threads == [torch.get_num_threads()]
+    assert kernel.runs == [(0, 6)]
+
+
+def test_launches_of_one_step_share_the_threads():
+    """Each thread takes its part of the line, whole launches where they say so; nothing is left out or done twice."""
+    sizes, threads = (5, 1, 3000, 64, 0, 700), 3
+    kernels = [Kernel() for _ in sizes]
+    launches = [
+        one_launch(kernel, 0, place + 1, size, work=4_000_000 * size, is_whole=int(size in (1, 64)))
+        for place, (kernel, size) in enumerate(zip(kernels, sizes, strict=True))
+    ]
+    steps = [*(("allocate", n + 1, layout(size), -1) for n, size in enumerate(sizes)), ("launch", "many", *launches)]
+    program = _native.OperatorProgram(1, 1 + len(sizes), steps, [n + 1 for n in range(len(sizes))], never)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        results = [program([torch.arange(3000.0)]) for _ in range(2)]
+    finally:
+        torch.set_num_threads(before)
+    for found in results:
+        for size, tensor in zip(sizes, found, strict=True):
+            assert torch.equal(tensor, torch.arange(float(size)) + 1)
+    for kernel, size in zip(kernels, sizes, strict=True):
+        runs = sorted(kernel.runs)
+        assert runs[::2] == runs[1::2]  # the same each time
+        assert sum(end - start for start, end in runs[::2]) == size
+    assert len(kernels[2].runs) == 2 * threads and len(kernels[3].runs) == 2 and not kernels[4].runs
 
 
 def test_several_threads_run_one_program(kernel):
@@ -325,10 +355,12 @@ def test_the_profiler_sees_kernels_by_name(kernel):
 
 
 WRONG = {
-    "no address": ("launch", "k", 0, ((0, 0, 0),), ()),
-    "no pointers": ("launch", "k", 1, 0, ()),
-    "pointers of two": ("launch", "k", 1, ((0, 0),), ()),
-    "a constant that is no tensor": ("launch", "k", 1, (((5,), 0, 0),), ()),
+    "no launch": ("launch", "k"),
+    "no address": ("launch", "k", (0, ((0, 0, 0),), (), (1, 1), 0)),
+    "no pointers": ("launch", "k", (1, 0, (), (1, 1), 0)),
+    "pointers of two": ("launch", "k", (1, ((0, 0),), (), (1, 1), 0)),
+    "a constant that is no tensor": ("launch", "k", (1, (((5,), 0, 0),), (), (1, 1), 0)),
+    "no extent": ("launch", "k", (1, ((0, 0, 0),), (), (), 0)),
     "a number that is not there": ("allocate", 1, (F32, ((0,),), (1,)), -1),
     "no type": ("allocate", 1, ("float32", (1,), (1,)), -1),
     "sizes and strides": ("allocate", 1, (F32, (1, 2), (1,)), -1),

@@ -1,8 +1,8 @@
-"""From kernels to LLVM IR text: one function for each kernel, ``void NAME(ptr pointers, ptr sizes, i64 threads)``.
+"""From kernels to LLVM IR text: one function a kernel, ``void NAME(ptr pointers, ptr sizes, i64 start, i64 end)``.
 
-``pointers`` are those of the kernel's buffers, ``sizes`` the values of its sizes (int64). The function itself decides
-whether the work pays for threads. If it does, a run of the kept points goes to each of torch's threads, always the same
-for the same number of threads, so results do not depend on chance.
+``pointers`` are those of the kernel's buffers, ``sizes`` the values of its sizes (int64). The function computes the
+units of its work (`work.Extent`) from ``start`` up to ``end``: a run of the kept points. One that a single thread is to
+do as a whole, and that knows its sizes, does all of it whatever it is told.
 """
 
 from __future__ import annotations
@@ -16,18 +16,15 @@ from kiln.lower.ir import Expr, Size, walk
 from kiln.lower.kernel import Kernel
 
 from . import host
-from .emit_loops import Index, ceil_div, smaller, times
 from .emit_nest import Nest, Plan
 from .emit_phases import DEAR_OPERATIONS, Phase, phases_of, with_kept_values
 from .emit_tiles import Tile, tile_of
 from .emit_types import HALVES
-from .emit_values import Shape, Values
+from .emit_values import Shape
 from .lines import Lines, Names
+from .work import extent_of, is_ordered
 
-# What work costs, in picoseconds for each element (measured roughly: only whether threads pay depends on it).
-CHEAP, DEAR, MEMORY, GATHERED, SCALAR, SCANNED = 15, 250, 60, 600, 8, 1000
 SHORT, MANY_ROWS = 1024, 64  # rows that threads take as a whole, where there are so many
-PAYS = 3_000_000  # picoseconds of work for each thread that takes part: a parallel region costs 1.1 microseconds
 
 
 def emit(kernel: Kernel, name: str) -> str:
@@ -38,158 +35,33 @@ def emit(kernel: Kernel, name: str) -> str:
 def emit_module(kernels: Mapping[str, Kernel]) -> str:
     """One LLVM module with a function for each kernel, by name."""
     declarations: dict[str, None] = {}
-    functions = [text for name, kernel in kernels.items() for text in functions_of(kernel, name, declarations)]
+    functions = [function_of(kernel, name, declarations) for name, kernel in kernels.items()]
     return "\n".join([*declarations, *functions]) + "\n"
 
 
-def functions_of(kernel: Kernel, name: str, declarations: dict[str, None]) -> list[str]:
+def function_of(kernel: Kernel, name: str, declarations: dict[str, None]) -> str:
     plan = plan_of(kernel)
+    extent = extent_of(plan)
     lines = Lines(Names(declarations))
-    values = Values(plan.shape, lines)
-    total = total_units(plan, values, lines)
-    work = times(lines, all_points(kernel, values, lines), cost_of(plan))
-    if isinstance(total, int) and total == 0:
-        return [function(f"define void @{name}(ptr %pointers, ptr %sizes, i64 %threads)", [])]
-    is_stuck = is_ordered(kernel) and not plan.is_by_columns
-    is_alone = plan.last is None or is_stuck or (isinstance(work, int) and work < 2 * PAYS)
-    if is_alone and isinstance(total, int):
-        body = Lines(Names(declarations))
-        Nest(plan, body).write(0, total)
-        return [function(f"define void @{name}(ptr %pointers, ptr %sizes, i64 %threads)", body.text)]
-    body = Lines(Names(declarations))
-    Nest(plan, body).write("%start", "%end")
-    inner = function(f"define internal void @{name}.run(ptr %pointers, ptr %sizes, i64 %start, i64 %end)", body.text)
-    start_threads(lines, name, total, 0 if is_alone else work)
-    return [inner, function(f"define void @{name}(ptr %pointers, ptr %sizes, i64 %threads)", lines.text)]
-
-
-def function(header: str, lines: list[str]) -> str:
-    return header + " nounwind {\nentry:\n" + "\n".join(lines) + "\nret void\n}\n"
-
-
-# ---- threads ---------------------------------------------------------------------------------------------------------
-
-
-def start_threads(lines: Lines, name: str, total: Index, work: Index) -> None:
-    """Run the body alone, or on as many threads as the work pays for."""
-    lines.declare(PARALLEL)
-    useful: Index = work // PAYS if isinstance(work, int) else lines.new(f"udiv i64 {work}, {PAYS}")
-    count = smaller(lines, smaller(lines, "%threads", useful), total)
-    lines.add(f"call void @kiln.parallel(ptr @{name}.run, ptr %pointers, ptr %sizes, i64 {total}, i64 {count})")
-
-
-# Once for each module: runs a body from 0 to total, on threads that each take their share.
-PARALLEL = """declare void @GOMP_parallel(ptr, ptr, i32, i32)
-declare i32 @omp_get_thread_num()
-declare i32 @omp_get_num_threads()
-define internal void @kiln.parallel(ptr %run, ptr %pointers, ptr %sizes, i64 %total, i64 %count) nounwind {
-entry:
-%shared = alloca { ptr, ptr, ptr, i64 }, align 8
-%some = icmp sgt i64 %total, 0
-br i1 %some, label %nonempty, label %empty
-empty:
-ret void
-nonempty:
-%many = icmp sgt i64 %count, 1
-br i1 %many, label %parallel, label %alone
-alone:
-call void %run(ptr %pointers, ptr %sizes, i64 0, i64 %total)
-ret void
-parallel:
-store ptr %run, ptr %shared, align 8
-%s1 = getelementptr i8, ptr %shared, i64 8
-store ptr %pointers, ptr %s1, align 8
-%s2 = getelementptr i8, ptr %shared, i64 16
-store ptr %sizes, ptr %s2, align 8
-%s3 = getelementptr i8, ptr %shared, i64 24
-store i64 %total, ptr %s3, align 8
-%narrow = trunc i64 %count to i32
-call void @GOMP_parallel(ptr @kiln.share, ptr %shared, i32 %narrow, i32 0)
-ret void
-}
-define internal void @kiln.share(ptr %shared) nounwind {
-entry:
-%run = load ptr, ptr %shared, align 8
-%s1 = getelementptr i8, ptr %shared, i64 8
-%pointers = load ptr, ptr %s1, align 8
-%s2 = getelementptr i8, ptr %shared, i64 16
-%sizes = load ptr, ptr %s2, align 8
-%s3 = getelementptr i8, ptr %shared, i64 24
-%total = load i64, ptr %s3, align 8
-%number = call i32 @omp_get_thread_num()
-%mine = zext i32 %number to i64
-%threads = call i32 @omp_get_num_threads()
-%count = zext i32 %threads to i64
-%next = add i64 %mine, 1
-%low = mul i64 %total, %mine
-%start = udiv i64 %low, %count
-%high = mul i64 %total, %next
-%end = udiv i64 %high, %count
-%some = icmp slt i64 %start, %end
-br i1 %some, label %work, label %done
-work:
-call void %run(ptr %pointers, ptr %sizes, i64 %start, i64 %end)
-br label %done
-done:
-ret void
-}"""
-
-
-def is_ordered(kernel: Kernel) -> bool:
-    """Whether points may meet in one place, and count one after another."""
-    return any(output.accumulate is not None or output.target.indirect for output in kernel.outputs)
-
-
-def total_units(plan: Plan, values: Values, lines: Lines) -> Index:
-    """How many units of work the kept loops are."""
-    kernel = plan.shape.kernel
-    total: Index = 1
-    if any(not loop.is_reduced and isinstance(loop.size, int) and loop.size == 0 for loop in kernel.loops):
-        return 0
-    for loop in plan.outer:
-        total = times(lines, total, plan.rounds(loop, values, lines))
-    if plan.is_by_columns and not isinstance(total, int):  # all rows are one unit's, if there are any
-        some = lines.new(f"icmp sgt i64 {total}, 0")
-        total = lines.new(f"zext i1 {some} to i64")
-    elif plan.is_by_columns:
-        total = 1
-    if plan.last is not None:
-        total = times(lines, total, ceil_div(lines, values.size(kernel.loops[plan.last].size), plan.unit))
-    return total
-
-
-def all_points(kernel: Kernel, values: Values, lines: Lines) -> Index:
-    total: Index = 1
-    for loop in kernel.loops:
-        total = times(lines, total, values.size(loop.size))
-    return total
-
-
-def cost_of(plan: Plan) -> int:
-    """Picoseconds for each point of all loops."""
-    kernel, vector = plan.shape.kernel, plan.shape.vector
-    cost = 0
-    for expr in kernel.phases:
-        if expr.kind == "load":
-            access = expr.payload
-            near = vector is not None and not access.indirect and is_near(access.strides[vector])
-            cost += MEMORY if near else GATHERED
-        elif expr.args:
-            cost += DEAR if expr.kind in DEAR_OPERATIONS else CHEAP
-    cost += MEMORY * sum(output.is_inner for output in kernel.outputs)
-    if vector in kernel.reduced:
-        cost += SCANNED * sum(reduction.is_scan for reduction in kernel.reductions)
-    return max(1, cost * (SCALAR if vector is None else 1))
-
-
-def is_near(stride: Size) -> bool:
-    return isinstance(stride, int) and -1 <= stride <= 1
+    if not extent.is_known:
+        Nest(plan, lines).write("%start", "%end")
+    elif extent.units() != 0:
+        Nest(plan, lines).write(*((0, extent.units()) if extent.is_whole else ("%start", "%end")))  # type: ignore[arg-type]
+    body = "\n".join([*lines.text, "ret void"])
+    return f"define void @{name}(ptr %pointers, ptr %sizes, i64 %start, i64 %end) nounwind {{\nentry:\n{body}\n}}\n"
 
 
 # ---- how a kernel is run ---------------------------------------------------------------------------------------------
 
 
 def plan_of(kernel: Kernel) -> Plan:
+    """How a kernel is run: found once, for its function and for its launches."""
+    if kernel.plan is None:
+        kernel.plan = find_plan(kernel)
+    return kernel.plan
+
+
+def find_plan(kernel: Kernel) -> Plan:
     loops = kernel.loops
     moving = [number for number, loop in enumerate(loops) if not (isinstance(loop.size, int) and loop.size == 1)]
     vector = kernel.vector if kernel.vector in moving and can_be_vector(kernel) else None

@@ -62,11 +62,13 @@ class Plan:
             return WIDTH
         return self.copies * self.shape.lanes if self.last is not None and self.last == self.shape.vector else 1
 
+    def height(self, loop: int) -> int:
+        """How many positions of an outer loop are one round."""
+        return self.tile.height if self.tile is not None and loop == self.tile.across else 1
+
     def rounds(self, loop: int, values: Values, lines: Lines) -> Index:
         """How far an outer loop counts."""
-        size = values.size(self.shape.kernel.loops[loop].size)
-        is_tiled = self.tile is not None and loop == self.tile.across
-        return ceil_div(lines, size, self.tile.height) if is_tiled else size  # type: ignore[union-attr]
+        return ceil_div(lines, values.size(self.shape.kernel.loops[loop].size), self.height(loop))
 
 
 class Nest:
