@@ -19,7 +19,8 @@ import torch.fx
 from torch.utils.hooks import RemovableHandle
 
 from .._native import GlobalState
-from ..capture.fakes import make_mode, symbolic_kernels, without_peer
+from ..capture.fakes import make_mode, without_peer
+from ..capture.symbolic import symbolic_kernels
 from ..report import events
 from . import autocasting
 from .boxing import Boxed, boxed

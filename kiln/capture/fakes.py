@@ -33,15 +33,6 @@ SETTINGS = {
 }
 
 
-def symbolic_kernels(wanted: bool) -> contextlib.AbstractContextManager[object]:
-    """Where sizes are symbolic, torch's rules in Python, as many in C++ want plain numbers."""
-    if not wanted:
-        return contextlib.nullcontext()
-    from torch._dispatch.python import enable_python_dispatcher
-
-    return enable_python_dispatcher()
-
-
 class Compiled(threading.local):
     """What is compiled in this thread, and the shapes that are kept for it from one process to the next."""
 

@@ -18,11 +18,11 @@ import torch.fx
 from torch.overrides import TorchFunctionMode, _get_current_function_mode, _pop_mode_temporarily
 
 from .._native import is_instance as isinstance
-from .fakes import symbolic_kernels
 from .guards import TensorGuard
 from .input_state import input_state
 from .shape_rules import shape_rule
 from .source import Attribute, Source
+from .symbolic import symbolic_kernels
 from .symbols import concrete, dynamic_dimensions, fake_input, guard_strides, is_symbolic, symbol_node
 from .tampering import note_tampering
 from .tensor_effects import check_apart, note_effects, version
