@@ -85,7 +85,7 @@ def symbol_value(expression: Any, environment: Any) -> Any:
     """An expression as a symbolic number; torch works out what it is in this call."""
     if expression.is_Boolean or expression.is_Relational:
         return environment.create_symboolnode(expression)
-    if expression.is_integer is False:
+    if not expression.is_integer:  # (None of quotients, False of few)
         return environment.create_symfloatnode(expression, hint=None)
     return environment.create_symintnode(expression, hint=None)
 

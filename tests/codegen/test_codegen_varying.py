@@ -37,6 +37,30 @@ def test_sizes_that_vary():
             torch.testing.assert_close(target_twin.grad, target.grad, rtol=1e-5, atol=1e-4)
 
 
+NUMBERS_OF_SIZES = {
+    "threshold": lambda x: F.threshold(x, x.shape[0] - 5, x.shape[1]),
+    "leaky_relu": lambda x: F.leaky_relu(x, x.shape[0]),
+    "softplus": lambda x: F.softplus(x, x.shape[0], x.shape[1]),
+    "hardtanh": lambda x: F.hardtanh(x, -x.shape[0], x.shape[0]),
+    "elu": lambda x: F.elu(x, x.shape[0]),
+    "addcmul": lambda x: torch.addcmul(x, x, x, value=x.shape[0]),
+    "lerp": lambda x: torch.lerp(x, -x, x.shape[0]),
+    "variance": lambda x: x.var(correction=x.shape[0]),
+    "label smoothing": lambda x: F.cross_entropy(x, x.softmax(-1), label_smoothing=0.1),  # a fraction of a size
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS_OF_SIZES)
+def test_numbers_that_are_sizes(name):
+    function = NUMBERS_OF_SIZES[name]
+    compiled = kiln.compile(function, backend="kiln", dynamic=True)
+    before = kiln.report.counters["codegen eager"]
+    for shape in ((6, 9), (4, 5)):
+        x = torch.randn(shape)
+        torch.testing.assert_close(compiled(x), function(x), rtol=1e-5, atol=1e-6)
+    assert kiln.report.counters["codegen eager"] == before
+
+
 def test_numbers_that_vary():
     def function(x, y, number):
         total = torch.add(x, y, alpha=number) * number - y / number

@@ -11,7 +11,7 @@ import torch
 from .. import build
 from ..registry import NotLowered, lowers
 from ..views import Tensor, masked, shift, slice_
-from .formulas import AnyFunction, Value, computed, formula, result_type, where, wide
+from .formulas import AnyFunction, Value, computed, curried, formula, result_type, where, wide
 
 aten = torch.ops.aten
 NARROW = (torch.float16, torch.bfloat16)
@@ -28,9 +28,7 @@ def of_any_type(*overloads: Any) -> Callable[[AnyFunction], AnyFunction]:
             dtype = result_type(node)
             if dtype is torch.bool:
                 raise NotLowered("bools have none of it")
-            tensors = [argument for argument in args if isinstance(argument, Tensor)]
-            numbers = [argument for argument in args if not isinstance(argument, Tensor)]
-            return computed(lambda *values: function(*values, *numbers), tensors, wide(dtype), node.meta["val"])
+            return computed(*curried(function, args, {}), wide(dtype), node.meta["val"])
 
         return function
 

@@ -223,10 +223,10 @@ def formula(*overloads: Any, narrow: Sequence[torch.dtype] = ()) -> Callable[[An
             dtype = result_type(node)
             if not dtype.is_floating_point:
                 raise NotLowered(f"{dtype} in a function of floats")
-            of_values, tensors = curried(function, args, kwargs)
+            of_values, operands = curried(function, args, kwargs)
             result = node.meta["val"]
             compute = all_computed if isinstance(result, (tuple, list)) else computed
-            return compute(of_values, tensors, dtype if dtype in narrow else wide(dtype), result)
+            return compute(of_values, operands, dtype if dtype in narrow else wide(dtype), result)
 
         return function
 
@@ -235,13 +235,13 @@ def formula(*overloads: Any, narrow: Sequence[torch.dtype] = ()) -> Callable[[An
 
 def curried(
     function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
-) -> tuple[Callable[..., Any], list[Tensor]]:
-    """A function of all arguments as a function of the tensors among them, and those."""
+) -> tuple[Callable[..., Any], list[Operand]]:
+    """A function of all arguments as a function of the tensors (and the sizes) among them, and those."""
     everything = [*args, *kwargs.values()]
 
     def of_values(*values: Value) -> Any:
         rest = iter(values)
-        filled = [next(rest) if isinstance(argument, Tensor) else argument for argument in everything]
+        filled = [next(rest) if isinstance(argument, (Tensor, sympy.Expr)) else argument for argument in everything]
         return function(*filled[: len(args)], **dict(zip(kwargs, filled[len(args) :], strict=True)))
 
-    return of_values, [argument for argument in everything if isinstance(argument, Tensor)]
+    return of_values, [argument for argument in everything if isinstance(argument, (Tensor, sympy.Expr))]

@@ -13,7 +13,7 @@ from .. import build
 from ..registry import TAKES_NUMBERS, NotLowered, lowers
 from ..views import Tensor
 from .elementwise import overloads
-from .formulas import Operand, Value, common_type, computed, float_type, formula, fresh, where, wide
+from .formulas import Operand, Value, common_type, computed, curried, float_type, formula, fresh, where, wide
 
 aten = torch.ops.aten
 INFINITY = float("inf")
@@ -35,10 +35,7 @@ def addcmul(x: Value, a: Value, b: Value, value: Any = 1) -> Value:
 
 @lowers(aten.addcmul.default)
 def lower_addcmul(lowering: Any, node: Any, x: Tensor, a: Tensor, b: Tensor, *, value: Any = 1) -> Tensor:
-    dtype = wide(node.meta["val"].dtype)
-    if isinstance(value, Tensor):
-        return computed(addcmul, [x, a, b, value], dtype, node.meta["val"])
-    return computed(lambda u, v, w: addcmul(u, v, w, value), [x, a, b], dtype, node.meta["val"])
+    return computed(*curried(addcmul, (x, a, b, value), {}), wide(node.meta["val"].dtype), node.meta["val"])
 
 
 @formula(aten.addcdiv.default)

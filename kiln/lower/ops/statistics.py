@@ -16,6 +16,7 @@ from ..build import cast, full, of_size, pointwise, scalar
 from ..lowering import Lowering
 from ..registry import NotLowered, lowers
 from ..views import Tensor, is_one, squeeze
+from .formulas import Operand, as_type
 from .reducing import (
     as_wide,
     average,
@@ -38,7 +39,7 @@ Node = torch.fx.Node
 
 
 def variance(
-    lowering: Lowering, tensor: Tensor, dims: Any, correction: float | None, keepdim: bool
+    lowering: Lowering, tensor: Tensor, dims: Any, correction: Operand | None, keepdim: bool
 ) -> tuple[Tensor, Tensor]:
     """Variance and mean, in the widest type."""
     refuse_empty(tensor)
@@ -50,7 +51,7 @@ def variance(
     squares = pointwise("square", pointwise("sub", value, mean))
     summed = total(lowering, squares, axes, keepdim)
     count = of_size(count_of(tensor.shape, axes) if tensor.rank else 1, value.dtype)
-    less = scalar(1 if correction is None else correction, value.dtype)
+    less = as_type(1 if correction is None else correction, value.dtype)
     divisor = pointwise("maximum", pointwise("sub", count, less), scalar(0, value.dtype))
     if not keepdim and tensor.rank:
         mean = squeeze(mean, axes)
