@@ -21,6 +21,7 @@ import secrets
 import stat
 import struct
 import sys
+import tempfile
 import threading
 import time
 import warnings
@@ -72,6 +73,8 @@ def place() -> str:
     if named:
         return os.path.abspath(named)
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    if home.startswith("~"):  # a user whom the system does not know
+        return os.path.join(tempfile.gettempdir(), f"kiln-{os.geteuid()}")
     return os.path.join(os.path.abspath(home), "kiln")
 
 

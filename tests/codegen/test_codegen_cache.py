@@ -8,6 +8,7 @@ import stat
 import struct
 import subprocess
 import sys
+import tempfile
 import time
 import warnings
 
@@ -376,6 +377,9 @@ def test_where_it_is(monkeypatch, tmp_path):
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", "/somewhere")
     assert cache.place() == "/somewhere/.cache/kiln"
+    # A user without a name or a home, as in containers: not a folder called ~ where we happen to be.
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)
+    assert cache.place() == os.path.join(tempfile.gettempdir(), f"kiln-{os.geteuid()}")
 
 
 # ---- the command -----------------------------------------------------------------------------------------------------
