@@ -279,6 +279,8 @@ def judge_direct(case: Case, dtype: str, options: Options, seen: Lowerings) -> V
     wrong = list(compared(expected, found, dtype, identity=options.level == "code"))
     if wrong and wide_enough(expected, found, case, dtype):
         wrong = []
+    if wrong and any(list(compared(expected, observed(function, tensors), dtype, identity=True)) for _ in range(3)):
+        return Verdict("skipped", "eager gives something else each time")
     return Verdict("failed", re.sub(r"\s+", " ", "; ".join(wrong[:2]))) if wrong else seen.verdict()
 
 
@@ -340,7 +342,11 @@ def wide_enough(expected: dict[str, Any], found: dict[str, Any], case: Case, dty
     ]
     if len({len(each) for each in leaves}) > 1:
         return False
-    return all(as_near(*each) for each in zip(*leaves, strict=True) if isinstance(each[1], torch.Tensor))
+    sizes = [
+        leaf[leaf.isfinite()].abs() for leaf in leaves[0] if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
+    ]
+    largest = max((size.max().item() for size in sizes if size.numel()), default=0.0)
+    return all(as_near(*each, largest) for each in zip(*leaves, strict=True) if isinstance(each[1], torch.Tensor))
 
 
 def widened(case: Case) -> Case:
@@ -365,8 +371,11 @@ def shape_differs(expected: dict[str, Any], found: dict[str, Any]) -> Iterator[s
     yield from other_strides(expected, found)
 
 
-def as_near(exact: torch.Tensor, expected: torch.Tensor, found: torch.Tensor) -> bool:
-    """Whether what was found is about as far from what is exact as eager's own, at most."""
+def as_near(exact: torch.Tensor, expected: torch.Tensor, found: torch.Tensor, largest: float) -> bool:
+    """Whether what was found is about as far from what is exact as eager's own, at most.
+
+    ``largest``: of all numbers around. Where they cancel out, nothing but their rounding is left.
+    """
     if not expected.dtype.is_floating_point or not expected.numel():
         return True
     if exact.dtype is not torch.float64 or exact.shape != expected.shape:
@@ -380,7 +389,7 @@ def as_near(exact: torch.Tensor, expected: torch.Tensor, found: torch.Tensor) ->
         if not errors[0].numel():
             return True
         unit, size = torch.finfo(expected.dtype).eps, wide[~unsure].abs()
-        if errors[0].max() > FAR * unit * size.max():
+        if errors[0].max() > FAR * unit * largest:
             return False  # rounding alone does not do that: float64 computes something else
         return bool((errors[1] <= 2 * errors[0].max() + 4 * unit * size).all())
 

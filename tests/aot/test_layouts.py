@@ -16,7 +16,8 @@ def permuted(*size):
 
 
 def channels_last(*size):
-    return torch.randn(size).contiguous(memory_format=torch.channels_last)
+    kind = torch.channels_last if len(size) == 4 else torch.channels_last_3d
+    return torch.randn(size).contiguous(memory_format=kind)
 
 
 STATISTICS = [torch.ones(3), torch.ones(3), torch.ones(3), torch.ones(3)]
@@ -36,6 +37,30 @@ SAMPLES = {
     aten._native_batch_norm_legit_functional.default: [
         (permuted(4, 3, 5), *STATISTICS, True, 0.1, 1e-5),
         (channels_last(4, 3, 5, 5), *STATISTICS, True, 0.1, 1e-5),
+    ],
+    aten._batch_norm_with_update.default: [
+        (permuted(4, 3, 5), *STATISTICS, 0.1, 1e-5),
+        (channels_last(4, 3, 5, 5), *STATISTICS, 0.1, 1e-5),
+    ],
+    aten._batch_norm_with_update_functional.default: [
+        (permuted(4, 3, 5), *STATISTICS, 0.1, 1e-5),
+        (channels_last(4, 3, 5, 5), *STATISTICS, 0.1, 1e-5),
+    ],
+    aten.reflection_pad2d.default: [
+        (channels_last(2, 3, 4, 5), [0, 1, 0, 2]),
+        (permuted(2, 3, 4, 5), [0, 1, 0, 2]),
+    ],
+    aten.reflection_pad3d.default: [
+        (channels_last(2, 3, 4, 5, 6), [0, 1, 0, 2, 1, 1]),
+        (permuted(2, 3, 4, 5, 6), [0, 1, 0, 2, 1, 1]),
+    ],
+    aten.replication_pad2d.default: [
+        (channels_last(2, 3, 4, 5), [0, 1, -1, 2]),
+        (permuted(2, 3, 4, 5), [0, 1, 0, 2]),
+    ],
+    aten.replication_pad3d.default: [
+        (channels_last(2, 3, 4, 5, 6), [0, 1, 0, 2, 1, 1]),
+        (permuted(2, 3, 4, 5, 6), [0, 1, 0, 2, 1, 1]),
     ],
     aten.replication_pad2d_backward.default: [
         (channels_last(2, 3, 4, 5), channels_last(2, 3, 4, 4), [0, 1, 0, 0]),
