@@ -129,6 +129,7 @@ def add_placeholder(trace: Trace, source: Source) -> torch.fx.Node:
 def record(trace: Trace, function: object, args: tuple, kwargs: dict, *, method: str | None = None) -> object:
     """Run an operation on fakes and add its node."""
     args, kwargs = prepare(trace, args), prepare(trace, kwargs)
+    kwargs = {key: as_tensor(trace, function, key, value) for key, value in kwargs.items()}
     leaves = tensor_leaves((args, kwargs))
     versions = [version(leaf) for leaf in leaves]
     try:
@@ -160,6 +161,16 @@ def has_symbolic_float(value: object) -> bool:
     if isinstance(value, list | tuple):
         return any(has_symbolic_float(item) for item in value)
     return isinstance(value, torch.SymFloat)
+
+
+def as_tensor(trace: Trace, function: object, name: str, value: object) -> object:
+    """A float that varies, for an operator that only takes a known one, or else a tensor: an optimizer's rate."""
+    if not isinstance(value, torch.SymFloat):
+        return value
+    packet = getattr(torch.ops.aten, getattr(function, "__name__", ""), None)
+    if getattr(packet, f"tensor_{name}", None) is None:
+        return value
+    return record(trace, torch.scalar_tensor, (value,), {"dtype": torch.float64})
 
 
 def plain_floats(trace: Trace, value: object) -> object:

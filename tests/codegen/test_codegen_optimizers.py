@@ -90,6 +90,21 @@ def test_rates_that_vary(name):
         pair.assert_alike(2e-6)
 
 
+@pytest.mark.parametrize("name", ["sgd", "sgd lists", "sgd fused", "adam lists", "adam fused", "adamw fused", "rmsprop"])
+def test_a_scheduler_compiles_nothing_again(name):
+    pair = Pair(OPTIMIZERS[name])
+    schedulers = [optim.lr_scheduler.ExponentialLR(one, 0.7) for one in (pair.eager, pair.compiled)]
+    pair.step = kiln.compile(pair.compiled.step, backend="kiln")  # which a scheduler has wrapped
+    frames = []
+    for _ in range(7):
+        pair.take_step()
+        for scheduler in schedulers:
+            scheduler.step()
+        pair.assert_alike(2e-6)
+        frames.append(kiln.report.counters["frames"])
+    assert frames[3:] == frames[3:4] * 4  # the state is new in the first, and the rate has varied in the second
+
+
 @pytest.mark.parametrize("name", ["adam", "adam lists", "adamw lists", "adamw fused", "sgd lists"])
 def test_a_kernel_for_each_tensor(name, monkeypatch):
     seen: list[Any] = []

@@ -163,14 +163,15 @@ def adam(is_decoupled: bool, lowering: Any, node: Any, *lists: Any, **options: A
     for place, param in enumerate(params):
         operands = [param, grads[place], averages[place], squares[place], steps[place]]
         operands += [greatest[place]] if is_amsgrad else []
-        operands += [rate] if isinstance(rate, Tensor) else []
+        rates = [rate] if isinstance(rate, Tensor) else []
 
         def values(p: Value, g: Value, a: Value, s: Value, step: Value, *more: Value) -> tuple[Value, ...]:
             rest = iter(more)
             largest = next(rest) if is_amsgrad else None
             return adam_step(p, g, a, s, largest, step, next(rest, rate), options, is_decoupled)
 
-        results = stepped(values, operands, [param, averages[place], squares[place], *greatest[place : place + 1]])
+        kinds = [param, averages[place], squares[place], *greatest[place : place + 1]]
+        results = stepped(values, operands, kinds, rates)
         for one, result in zip(found, results, strict=False):
             one.append(result)
     new_params, new_averages, new_squares, new_greatest = map(tuple, found)
@@ -186,11 +187,10 @@ def sgd(lowering: Any, node: Any, params: Any, grads: Any, buffers: Any, **optio
     for place, param in enumerate(params):
         operands = [param, grads[place], *(buffers[place : place + 1] if has_momentum else [])]
         count = len(operands)
-        operands += [rate] if isinstance(rate, Tensor) else []
 
         def values(*all_values: Value) -> tuple[Value, ...]:
             p, g, *buffer = all_values[:count]
-            by = all_values[count] if len(all_values) > count else rate
+            by = all_values[count].cast(p.dtype) if len(all_values) > count else rate
             g = -g if options["maximize"] else g
             g = p.fma(decay, g) if decay != 0 else g
             if has_momentum:
@@ -200,7 +200,8 @@ def sgd(lowering: Any, node: Any, params: Any, grads: Any, buffers: Any, **optio
                 return (-g).fma(by, p), kept
             return ((-g).fma(by, p),)
 
-        results = stepped(values, operands, [param, param][: 2 if has_momentum else 1])
+        rates = [rate] if isinstance(rate, Tensor) else []
+        results = stepped(values, operands, [param, param][: 2 if has_momentum else 1], rates)
         new_params.append(results[0])
         new_buffers += results[1:]
     return tuple(new_params), tuple(grads), tuple(new_buffers) if has_momentum else tuple(buffers)
@@ -211,9 +212,11 @@ def refuse_scaling(options: dict[str, Any]) -> None:
         raise NotLowered("gradients that are scaled")
 
 
-def stepped(function: Callable[..., Any], operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """A step computed in the wide type of the parameter."""
-    tensors = build.broadcast(*(build.cast(operand, wide(operands[0].dtype)) for operand in operands))
+def stepped(
+    function: Callable[..., Any], operands: Sequence[Tensor], results: Sequence[Tensor], exact: Sequence[Tensor]
+) -> tuple[Tensor, ...]:
+    """A step computed in the wide type of the parameter; ``exact`` are further operands, of their own types."""
+    tensors = build.broadcast(*(build.cast(operand, wide(operands[0].dtype)) for operand in operands), *exact)
     found = function(*(Value(tensor.expr) for tensor in tensors))
     pairs = zip(found, results, strict=False)
     return tuple(Tensor(tensors[0].shape, value.cast(result.dtype).expr) for value, result in pairs)
