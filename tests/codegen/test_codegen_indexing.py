@@ -96,9 +96,12 @@ def test_types(dtype: torch.dtype) -> None:
             x.index_put((I,), y, accumulate=True),
             x.index_add(0, ROWS, y),
             x.scatter(1, ELEMENTS, y),
+            x.scatter(1, ELEMENTS, y, reduce="add"),
+            x.scatter(1, ELEMENTS, y, reduce="multiply"),
         )
 
-    called = ("aten.index_add.default",) if dtype is torch.bfloat16 else ()  # it adds in float32
+    adding = ("aten.index_add.default", "aten.scatter.reduce")  # in float32, of bfloat16
+    called = adding if dtype is torch.bfloat16 else ()
     check(program, tensor((3, 5), dtype=dtype), tensor((5, 5), dtype=dtype), grads=False, called=called)
 
 

@@ -39,6 +39,9 @@ REFUSED: dict[str, tuple[Callable[[torch.Tensor], object], torch.Tensor]] = {
     "heaviside of two types": (lambda x: torch.heaviside(x, x.double()), FLOATS),
     "the greatest of nothing": (lambda x: x.max(), NOTHING),
     "the place of the greatest bool": (lambda x: x.argmax(), BOOLS),
+    "a norm with weights of another type": (lambda x: F.layer_norm(x, (9,), torch.ones(9)), FLOATS.double()),
+    "a batch norm with others": (lambda x: F.batch_norm(x, torch.ones(1), torch.ones(1)), FLOATS.double()[:, None]),
+    "a reflected border of bools": (lambda x: F.pad(x[None], (1, 1), mode="reflect"), BOOLS),
     "the variance of integers": (lambda x: x.var(), INTS),
 }
 

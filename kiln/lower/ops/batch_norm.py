@@ -17,7 +17,7 @@ from ..ir import Size
 from ..lowering import Lowering
 from ..registry import NotLowered, lowers
 from ..views import Tensor
-from .normalization import scaled
+from .normalization import check_types, scaled
 from .reducing import as_wide, count_of, divide, kept, refuse_empty, total, widest
 
 aten = torch.ops.aten
@@ -81,6 +81,7 @@ def training(
 ) -> tuple[list[Tensor], Moments]:
     """Result, mean and inverse deviation of a batch; and its statistics."""
     refuse_empty(tensor)
+    check_types(tensor, weight, bias)
     if tensor.rank < 2:
         raise NotLowered("no axis of channels")
     known = moments(lowering, tensor, eps)
@@ -102,6 +103,7 @@ def evaluation(
 ) -> list[Tensor]:
     """With statistics that are given. What is saved for the backward is empty then, on the CPU."""
     refuse_empty(tensor)
+    check_types(tensor, weight, bias, mean, variance)
     value = as_wide(tensor)
     inverse = one_over(lowering, cast(variance, value.dtype), eps)
     found = normalize(value, mean, inverse, weight, bias)

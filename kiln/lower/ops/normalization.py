@@ -18,7 +18,7 @@ from ..ir import Size
 from ..lowering import Lowering
 from ..registry import NotLowered, lowers
 from ..views import Tensor
-from .reducing import as_wide, average, kept, maybe_wide, refuse_empty, total, wanted
+from .reducing import as_wide, average, kept, maybe_wide, refuse_empty, total, wanted, wide
 
 aten = torch.ops.aten
 Node = torch.fx.Node
@@ -52,6 +52,13 @@ def gradient_of_input(
     return pointwise("mul", found, inverse)
 
 
+def check_types(tensor: Tensor, *parameters: Tensor | None) -> None:
+    """Parameters are of the tensor's type, or float32 beside a low one; eager refuses others."""
+    dtypes = {parameter.dtype for parameter in parameters if parameter is not None}
+    if dtypes not in (set(), {tensor.dtype}, {wide(tensor.dtype)}):
+        raise NotLowered("parameters of another type")
+
+
 def results(node: Node, *found: Tensor | None) -> tuple[Tensor | None, ...]:
     """Each in the type that the node's result has; None where it has none."""
     values = node.meta["val"]
@@ -79,6 +86,7 @@ def layer_norm(
     eps: float,
 ) -> Any:
     refuse_empty(tensor)
+    check_types(tensor, weight, bias)
     value = as_wide(tensor)
     rows, mean, inverse = normalized(lowering, value, last_axes(tensor, shape), eps)
     result = scaled(rows, maybe_wide(weight, value.dtype), maybe_wide(bias, value.dtype))
@@ -200,6 +208,7 @@ def group_norm(
     eps: float,
 ) -> Any:
     refuse_empty(tensor)
+    check_types(tensor, weight, bias)
     value = in_groups(lowering, as_wide(tensor), groups)
     rows, mean, inverse = normalized(lowering, value, range(2, value.rank), eps)
     result = scaled(rows, *(of_channels(lowering, one, groups, value) for one in (weight, bias)))

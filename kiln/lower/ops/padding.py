@@ -83,6 +83,8 @@ def lower_border(forward: Any, backward: Any, replicates: bool) -> None:
     @lowers(forward)
     def pad_border(lowering: Lowering, node: Node, tensor: Tensor, pads: Sequence[Size]) -> Tensor:
         shape = shape_of(node)
+        if tensor.dtype is torch.bool:
+            raise NotLowered("bools, of which eager has only some")
         if is_empty(shape):
             return full(shape, 0, tensor.dtype)
         if any(isinstance(width, int) and width < 0 for width in pads):

@@ -194,6 +194,8 @@ class Scatter:
         return views.affine(source, self.space, along(source.rank))
 
     def into(self, base: Tensor, value: Tensor, accumulate: str | None = None) -> Tensor:
+        if accumulate is not None and base.dtype in LOW:
+            raise NotLowered("sums that eager rounds in its own way")
         return scattered(self.lowering, self.node, base, self.rows, views.expand(value, self.space), accumulate)
 
 
@@ -215,8 +217,6 @@ def scatter_value(
 
 @lowers(aten.scatter_add.default)
 def scatter_add(lowering: Lowering, node: Node, tensor: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
-    if tensor.dtype in LOW:
-        raise NotLowered("sums that eager rounds in its own way")
     return scatter(lowering, node, tensor, dim, index, source, reduce="add")
 
 
@@ -232,8 +232,8 @@ def scatter_reduce(
     *,
     include_self: bool = True,
 ) -> Tensor:
-    if reduce not in MEETINGS or tensor.dtype in LOW:
-        raise NotLowered("means, and sums that eager rounds in its own way")
+    if reduce not in MEETINGS:
+        raise NotLowered("means")
     places = Scatter(lowering, node, tensor, dim, index)
     if not include_self:
         tensor = places.into(tensor, neutral(MEETINGS[reduce], tensor.dtype))
