@@ -136,15 +136,6 @@ def test_gradients_of_parts_are_one_expression() -> None:
     check(lambda x: (x[1] * x[2], x[:, 1:4].sin(), x[::2].cos(), x.diagonal() * 3), tensor((5, 6)), exact=False)
 
 
-@pytest.mark.parametrize("layout", ("contiguous", "channels_last"))
-@pytest.mark.parametrize("align", (False, True))
-def test_bilinear(layout: str, align: bool) -> None:
-    def program(x):
-        return F.interpolate(x, size=(9, 5), mode="bilinear", align_corners=align)
-
-    check(program, tensor((2, 3, 4, 6), layout), exact=False, called=("aten.upsample_bilinear2d_backward.default",))
-
-
 def test_channels_last_stays() -> None:
     x = tensor((2, 4, 6, 8), "channels_last")
     joined = kiln.compile(lambda x: torch.cat([x, x * 2], 1), backend="kiln")(x)
