@@ -78,3 +78,32 @@ def test_copies_where_sizes_vary():
         compiled = kiln.compile(program, backend="kiln", dynamic=True, fullgraph=True)
         found = torch.autograd.grad(compiled(*inputs).sin().sum(), inputs)
     torch.testing.assert_close(found, expected)
+
+
+def test_hooks_are_not_called_to_learn_how_copies_lie():
+    calls = []
+
+    def hook(gradient):
+        calls.append(gradient.shape)
+        return gradient * 2
+
+    class Hooked(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.all, self.few = nn.Linear(16, 96), nn.Linear(16, 4)
+
+        def forward(self, x):
+            factor = self.few(x).sin()
+            factor.register_hook(hook)
+            return (self.all(x).sin()[:, :4] * factor).sum()  # four columns of 96: a copy of them is saved
+
+    model, x = Hooked(), torch.randn(2, 16)
+    compiled = kiln.compile(model, backend=make_aot_backend(checking, checking))
+    gradients = []
+    for run in (model, compiled, compiled):
+        model.zero_grad()
+        run(x).backward()
+        gradients.append(model.few.weight.grad.clone())
+    assert calls == [(2, 4)] * 3
+    for found in gradients[1:]:
+        torch.testing.assert_close(found, gradients[0])
