@@ -14,7 +14,7 @@ from kiln.lower.order import uses_of
 from kiln.lower.plan import bytes_of, plan_memory
 from kiln.lower.schedule import schedule
 
-FORGET = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}
+OPTIMIZERS = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}
 
 
 @pytest.fixture
@@ -134,7 +134,7 @@ def test_results_and_memory_of_a_busy_program(monkeypatch, threads, small):
     monkeypatch.setattr(kiln.config, "cache", False)
     inputs = torch.randn(70, 50), torch.randn(300, 40), torch.randn(40, 60)
     check_memory(planned(busy, *inputs))
-    compiled = kiln.compile(busy)
+    compiled = kiln.compile(busy, backend="kiln")
     for _ in range(3):
         torch.testing.assert_close(compiled(*inputs), busy(*inputs))
 
@@ -149,12 +149,12 @@ def test_an_input_is_not_overwritten_beside_its_reader(threads):
     for shape in ((8, 8), (200, 200)):
         p, q = torch.randn(shape), torch.randn(shape)
         mine, own = p.clone(), q.clone()
-        compiled = kiln.compile(function)
+        compiled = kiln.compile(function, backend="kiln")
         torch.testing.assert_close(compiled(mine, own), function(p, q))
         torch.testing.assert_close((mine, own), (p, q))
 
 
-@pytest.mark.parametrize("name", FORGET)
+@pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("how", ["foreach", "fused"])
 def test_an_optimizer_is_one_or_two_steps(name, how, threads, monkeypatch):
     monkeypatch.setattr(kiln.config, "cache", False)
@@ -166,11 +166,11 @@ def test_an_optimizer_is_one_or_two_steps(name, how, threads, monkeypatch):
         for parameter in parameters:
             parameter.grad = torch.randn_like(parameter)
         more = {"momentum": 0.9} if name == "sgd" else {}
-        return parameters, FORGET[name](parameters, lr=0.01, weight_decay=0.1, **more, **{how: True})
+        return parameters, OPTIMIZERS[name](parameters, lr=0.01, weight_decay=0.1, **more, **{how: True})
 
     expected, eager = made()
     found, optimizer = made()
-    step = kiln.compile(optimizer.step)
+    step = kiln.compile(optimizer.step, backend="kiln")
     for _ in range(4):
         eager.step()
         step()
