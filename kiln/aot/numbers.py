@@ -121,3 +121,10 @@ OPERATORS: dict[str, Any] = {
     "GreaterThan": operator.ge,
     "Not": torch.sym_not,
 }
+
+
+def number_text(value: torch.SymInt) -> str:
+    """A symbolic size as Python over the names of its symbols."""
+    from torch.utils._sympy.printers import PythonPrinter
+
+    return PythonPrinter().doprint(value.node.expr)

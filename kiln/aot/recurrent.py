@@ -6,6 +6,7 @@ which so becomes a plain number. Torch's rules in Python are no help: they leave
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -122,15 +123,24 @@ NAMES = {getattr(torch._C._VariableFunctions, kind): kind for kind in CELLS}
 def rule_for(function: Any, args: tuple, keywords: dict) -> Callable[..., Any] | None:
     """What to call instead of a function, if it is a recurrent network and torch's rules in Python are in force."""
     kind = NAMES.get(function)
-    if kind is None or not torch._C._dispatch_tls_is_dispatch_key_included(torch._C.DispatchKey.PythonDispatcher):
+    if kind is None or not in_python():
         return None
     if keywords or len(args) != 9 or type(args[3]) is not bool:
         raise Unsupported("a recurrent network over packed sequences, with sizes that vary")
     return functools.partial(recurrent, kind)
 
 
-class Instead(TorchFunctionMode):
+def in_python() -> bool:
+    return torch._C._dispatch_tls_is_dispatch_key_included(torch._C.DispatchKey.PythonDispatcher)
+
+
+def instead() -> contextlib.AbstractContextManager[object]:
     """The same for a program that is no graph."""
+    return Instead() if in_python() else contextlib.nullcontext()
+
+
+class Instead(TorchFunctionMode):
+    """Calls what there is a rule for by that rule."""
 
     def __torch_function__(self, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         return (rule_for(function, args, kwargs or {}) or function)(*args, **(kwargs or {}))

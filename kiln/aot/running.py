@@ -59,7 +59,7 @@ class Runner:
             given = [SlotInput(i) if isinstance(v, registrations.HookSlot) else v for i, v in enumerate(inputs)]
             results = self.run_graph(program, given)
         else:
-            with recurrent.Instead():
+            with recurrent.instead():
                 results = program(*inputs)
         return list(results) if isinstance(results, (list, tuple)) else [results]
 

@@ -23,8 +23,10 @@ from .hooks import open_slot
 from .inputs import InputSpec
 from .joint import Joint, Memory, Output
 from .kinds import is_view
+from .numbers import number_text
 from .random import generator_for
 from .rerun import CallContext
+from .schemas import Unsupported
 from .stages import Source
 
 _counter = itertools.count()
@@ -56,6 +58,7 @@ class RunText:
         self.calls: dict[Any, str] = {}  # view operations with several results
         self.starts = {memory.start for memory in joint.memories}
         self.outputs: dict[int, str] = {}
+        self.symbols: set[Any] = set()  # that have a name
         self.stage_of: dict[int, int] = {}
         for number, stage in enumerate(joint.stages):
             for root in stage.roots:
@@ -167,19 +170,18 @@ class RunText:
 
     def bind_symbols(self) -> None:
         """Names for the symbolic sizes that views and hidden places need."""
-        known: set[str] = set()
         for index, spec in enumerate(self.joint.specs):
             if isinstance(spec, InputSpec):
                 for dim, size in enumerate(spec.size):
-                    self.bind_symbol(size, f"i{index}.size({dim})", known)
+                    self.bind_symbol(size, f"i{index}.size({dim})")
                 for dim, size in enumerate(spec.stride):
-                    self.bind_symbol(size, f"i{index}.stride({dim})", known)
+                    self.bind_symbol(size, f"i{index}.stride({dim})")
             else:
-                self.bind_symbol(spec, f"i{index}", known)
+                self.bind_symbol(spec, f"i{index}")
 
-    def bind_symbol(self, value: Any, text: str, known: set[str]) -> None:
-        if isinstance(value, torch.SymInt) and value.node.expr.is_symbol and str(value.node.expr) not in known:
-            known.add(str(value.node.expr))
+    def bind_symbol(self, value: Any, text: str) -> None:
+        if isinstance(value, torch.SymInt) and value.node.expr.is_symbol and value.node.expr not in self.symbols:
+            self.symbols.add(value.node.expr)
             self.add(f"{value.node.expr} = {text}")
 
     def register_on_inputs(self) -> None:
@@ -376,6 +378,8 @@ class RunText:
 
     def text(self, value: Any) -> str:
         if isinstance(value, torch.SymInt):
+            if not value.node.expr.free_symbols <= self.symbols:
+                raise Unsupported("a view of a size that no input says")
             return number_text(value)
         if isinstance(value, (list, tuple)):
             return "[" + ", ".join(self.text(part) for part in value) + "]"
@@ -479,13 +483,6 @@ class Before(torch.autograd.Function):
 def listed(indices: Iterable[int]) -> str:
     """A tuple of inputs."""
     return "(" + "".join(f"i{index}, " for index in indices) + ")"
-
-
-def number_text(value: torch.SymInt) -> str:
-    """A symbolic size as Python over the names of its symbols."""
-    from torch.utils._sympy.printers import PythonPrinter
-
-    return PythonPrinter().doprint(value.node.expr)
 
 
 def is_silent_view(tensor: torch.Tensor) -> bool:

@@ -171,6 +171,16 @@ def test_a_size_that_turns_out_not_to_vary():
         torch.testing.assert_close(compiled(x), layer(x).tanh())
 
 
+def test_views_of_sizes_that_depend_on_data():
+    def program(x, places):
+        return torch.tensor_split(x, places)
+
+    compiled = aot.aot_function(program, **Compilers().arguments(), dynamic=True)
+    for places in (torch.tensor([1, 2]), torch.tensor([2, 4])):
+        x = torch.randn(5, 3)
+        torch.testing.assert_close(compiled(x, places), program(x, places))
+
+
 def test_branch_on_a_size_that_varies():
     def program(x):
         return x * 2 if x.shape[0] > 5 else x * 3
