@@ -12,9 +12,9 @@ from typing import Any
 import torch
 import torch.fx
 
-from .ir import Buffer, Expr
+from .ir import LOW, Buffer, Expr
 from .lowering import is_random
-from .reference import FUNCTIONS, LOW, Reference
+from .reference import FUNCTIONS, Reference
 from .schedule import Launch
 
 NARROW = (*LOW, torch.float32)

@@ -32,7 +32,7 @@ class Buffer:
     """Memory with a type and a layout. ``span`` is how many elements it covers from its first one.
 
     ``kind``: "input" (a tensor that the program is given; ``index`` says which), "constant" (a tensor of the graph),
-    "made" (the program makes it, by kernels) or "called" (the result of an ATen call).
+    "made" (the program makes it, by kernels), "called" (the result of an ATen call) or "scratch" (a kernel's own).
     """
 
     name: str
@@ -55,6 +55,14 @@ class Buffer:
 def plain_size(size: Size) -> Size:
     """A size that is a number as an int: sympy's arithmetic gives numbers of its own (``0 * s``)."""
     return int(size) if type(size) is not int and size.is_Integer else size  # type: ignore[union-attr]
+
+
+LOW = (torch.float16, torch.bfloat16)
+
+
+def wide(dtype: torch.dtype) -> torch.dtype:
+    """The type that ATen's kernels compute in where they do not round in between: float32 for the low ones."""
+    return torch.float32 if dtype in LOW else dtype
 
 
 def span_of(shape: Iterable[Size], strides: Iterable[Size]) -> Size:

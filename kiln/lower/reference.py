@@ -13,11 +13,9 @@ import sympy
 import torch
 
 from .calls import Call, Opaque, View
-from .ir import Access, Buffer, Expr, Size, Write, walk
+from .ir import LOW, Access, Buffer, Expr, Size, Write, walk
 from .lowering import Lowered
 from .schedule import Launch, Scheduled
-
-LOW = (torch.float16, torch.bfloat16)
 
 
 def run(lowered: Lowered | Scheduled, inputs: Sequence[Any]) -> list[Any]:

@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from .ir import OPERATIONS, short
+from .ir import LOW, OPERATIONS, short
 from .lowering import KERNEL_TYPES
-from .reference import FUNCTIONS, LOW
+from .reference import FUNCTIONS
 
 
 class End:

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 
 from .. import build
+from ..ir import LOW, wide
 from ..registry import NotLowered, lowers
 from ..views import Tensor, masked, shift, slice_
-from .formulas import AnyFunction, Value, computed, curried, formula, result_type, where, wide
+from .formulas import AnyFunction, Value, computed, curried, formula, result_type, where
 
 aten = torch.ops.aten
-NARROW = (torch.float16, torch.bfloat16)
 
 # ---- linear in pieces ------------------------------------------------------------------------------------------------
 
@@ -81,12 +81,12 @@ def prelu_backward(grad: Value, x: Value, weight: Value) -> tuple[Value, Value]:
     return where(x > 0, grad, weight * grad), where(x > 0, 0.0, x * grad)
 
 
-@formula(aten.hardshrink.default, narrow=NARROW)
+@formula(aten.hardshrink.default, narrow=LOW)
 def hardshrink(x: Value, bound: float = 0.5) -> Value:
     return where((x >= -bound) & (x <= bound), 0.0, x)
 
 
-@formula(aten.hardshrink_backward.default, aten.softshrink_backward.default, narrow=NARROW)
+@formula(aten.hardshrink_backward.default, aten.softshrink_backward.default, narrow=LOW)
 def shrink_backward(grad: Value, x: Value, bound: float) -> Value:
     return where((x < -bound) | (x > bound), grad, 0.0)  # none of NaN
 

@@ -7,9 +7,10 @@ from typing import Any
 import torch
 
 from .. import build
+from ..ir import wide
 from ..registry import NotLowered, lowers
 from ..views import Tensor, expand
-from .formulas import fresh, wide
+from .formulas import fresh
 
 aten = torch.ops.aten
 

@@ -12,9 +12,10 @@ from typing import Any
 import torch
 
 from .. import build
+from ..ir import wide
 from ..registry import TAKES_NUMBERS, NotLowered, lowers
 from ..views import Tensor
-from .formulas import Operand, Value, as_type, common_type, computed, float_type, fresh, where, wide
+from .formulas import Operand, Value, as_type, common_type, computed, float_type, fresh, where
 
 aten = torch.ops.aten
 

@@ -14,6 +14,7 @@ import sympy
 import torch
 
 from .. import build, ir
+from ..ir import wide
 from ..registry import NotLowered, lowers
 from ..views import Number as Varying
 from ..views import Tensor
@@ -106,13 +107,6 @@ def where(condition: Value, yes: Value | Number, no: Value | Number) -> Value:
 
 
 # ---- types -----------------------------------------------------------------------------------------------------------
-
-WIDE = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
-
-
-def wide(dtype: torch.dtype) -> torch.dtype:
-    """The type that ATen's kernels compute in where they do not round in between."""
-    return WIDE.get(dtype, dtype)
 
 
 def float_type(dtype: torch.dtype) -> torch.dtype:

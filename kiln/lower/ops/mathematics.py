@@ -10,14 +10,14 @@ from typing import Any
 import torch
 
 from .. import build
+from ..ir import LOW, wide
 from ..registry import TAKES_NUMBERS, NotLowered, lowers
 from ..views import Tensor
 from .elementwise import overloads
-from .formulas import Operand, Value, common_type, computed, curried, float_type, formula, fresh, where, wide
+from .formulas import Operand, Value, common_type, computed, curried, float_type, formula, fresh, where
 
 aten = torch.ops.aten
 INFINITY = float("inf")
-NARROW = (torch.float16, torch.bfloat16)
 
 
 def is_one(value: Any) -> bool:
@@ -161,7 +161,7 @@ def logit(lowering: Any, node: Any, x: Tensor, eps: float | None = None) -> Tens
     return computed(odds, [x], float_type(x.dtype), node.meta["val"])
 
 
-@formula(aten.logit_backward.default, narrow=NARROW)
+@formula(aten.logit_backward.default, narrow=LOW)
 def logit_backward(grad: Value, x: Value, eps: float | None = None) -> Value:
     inside = grad / (x * (1 - x))
     if eps is None:

@@ -14,11 +14,11 @@ import torch
 
 from .. import views
 from ..build import cast, pointwise, scalar
-from ..ir import Size
+from ..ir import Size, wide
 from ..lowering import Lowering
 from ..registry import NotLowered, lowers
 from ..views import Tensor
-from .reducing import as_wide, average, kept, maybe_wide, refuse_empty, total, wanted, wide
+from .reducing import as_wide, average, kept, maybe_wide, refuse_empty, total, wanted
 
 aten = torch.ops.aten
 Node = torch.fx.Node

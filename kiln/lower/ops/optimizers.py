@@ -11,10 +11,11 @@ from typing import Any
 import torch
 
 from .. import build
+from ..ir import wide
 from ..registry import LOWERINGS, TAKES_NUMBERS, NotLowered, lowers
 from ..views import Tensor
 from . import statistics  # noqa: F401  (norms are looked up)
-from .formulas import Value, where, wide
+from .formulas import Value, where
 from .mathematics import lerp_number
 
 aten = torch.ops.aten

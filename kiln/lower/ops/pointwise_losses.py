@@ -13,14 +13,14 @@ import sympy
 import torch
 
 from .. import build
+from ..ir import LOW, wide
 from ..registry import NotLowered, lowers
 from ..views import Tensor
 from .activations import log_sigmoid
-from .formulas import Value, computed, where, wide
+from .formulas import Value, computed, where
 from .reducing import as_wide, average, count_of, total
 
 aten = torch.ops.aten
-NARROW = (torch.float16, torch.bfloat16)
 MEAN, SUM = 1, 2  # kinds of reduction
 
 # ---- forward ---------------------------------------------------------------------------------------------------------
@@ -56,7 +56,7 @@ def mse_loss(lowering: Any, node: Any, x: Tensor, target: Tensor, reduction: int
     def square(a: Value, b: Value) -> Value:
         return (a - b) * (a - b)
 
-    return loss(lowering, node, square, [x, target], reduction, NARROW)
+    return loss(lowering, node, square, [x, target], reduction, LOW)
 
 
 @lowers(aten.smooth_l1_loss.default)
@@ -86,7 +86,7 @@ def huber_loss(
 
 @lowers(aten.soft_margin_loss.default)
 def soft_margin_loss(lowering: Any, node: Any, x: Tensor, target: Tensor, reduction: int = MEAN) -> Tensor:
-    return loss(lowering, node, lambda a, b: (-b * a).exp().log1p(), [x, target], reduction, NARROW)
+    return loss(lowering, node, lambda a, b: (-b * a).exp().log1p(), [x, target], reduction, LOW)
 
 
 @lowers(aten.binary_cross_entropy_with_logits.default)
@@ -112,7 +112,7 @@ def logistic_loss(
     if len(dtypes) > 1:
         raise NotLowered("tensors of several types")
     tensors = [x, target, *(tensor for tensor in (weight, positive) if tensor is not None)]
-    return loss(lowering, node, logistic, tensors, reduction, NARROW)
+    return loss(lowering, node, logistic, tensors, reduction, LOW)
 
 
 # ---- backward --------------------------------------------------------------------------------------------------------
@@ -150,7 +150,7 @@ def mse_backward(lowering: Any, node: Any, grad: Tensor, x: Tensor, target: Tens
     def slope(factor: Value, g: Value, a: Value, b: Value) -> Value:
         return factor * (a - b) * g
 
-    return backward(node, slope, [grad, x, target], reduction, NARROW, 2.0)
+    return backward(node, slope, [grad, x, target], reduction, LOW, 2.0)
 
 
 @lowers(aten.smooth_l1_loss_backward.default)
@@ -177,7 +177,7 @@ def huber_backward(
         outside = where(distance <= -delta, -factor * g * delta, factor * g * delta)
         return where((distance <= -delta) | (distance >= delta), outside, factor * distance * g)
 
-    return backward(node, slope, [grad, x, target], reduction, NARROW)
+    return backward(node, slope, [grad, x, target], reduction, LOW)
 
 
 @lowers(aten.soft_margin_loss_backward.default)
@@ -187,7 +187,7 @@ def soft_margin_backward(lowering: Any, node: Any, grad: Tensor, x: Tensor, targ
         scaled = ((b * power).cast(factor.dtype) * -factor).cast(b.dtype)
         return scaled / (1.0 + power) * g
 
-    return backward(node, slope, [grad, x, target], reduction, NARROW, is_wide=True)
+    return backward(node, slope, [grad, x, target], reduction, LOW, is_wide=True)
 
 
 @lowers(aten.binary_cross_entropy_backward.default)

@@ -8,25 +8,18 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 import torch.fx
 
 from .. import ir, views
 from ..build import cast, of_size, pointwise
-from ..ir import Expr, Size
+from ..ir import Expr, Size, wide
 from ..lowering import Lowering
 from ..registry import NotLowered
 from ..schedule import depends
 from ..views import Tensor, is_one
-
-LOW = (torch.float16, torch.bfloat16)
-
-
-def wide(dtype: torch.dtype) -> torch.dtype:
-    """The type in which ATen computes inside: float32 for the two low ones, else the type itself."""
-    return torch.float32 if dtype in LOW else dtype
+from .places import is_empty, number_of_elements
 
 
 def widest(dtype: torch.dtype) -> torch.dtype:
@@ -45,19 +38,12 @@ def axes_of(rank: int, dims: int | Sequence[int] | None) -> tuple[int, ...]:
 
 def count_of(shape: Sequence[Size], axes: Sequence[int]) -> Size:
     """How many elements lie along these axes together."""
-    count: Size = 1
-    for axis in axes:
-        count = count * shape[axis]
-    return count
-
-
-def is_empty(tensor: Tensor) -> bool:
-    return any(isinstance(size, int) and size == 0 for size in tensor.shape)
+    return number_of_elements([shape[axis] for axis in axes])
 
 
 def refuse_empty(*tensors: Tensor | None) -> None:
     """What eager gives for no elements at all is a matter of each operator; it is never slow."""
-    if any(tensor is not None and is_empty(tensor) for tensor in tensors):
+    if any(tensor is not None and is_empty(tensor.shape) for tensor in tensors):
         raise NotLowered("no elements")
 
 
@@ -142,8 +128,3 @@ def maybe_wide(tensor: Tensor | None, dtype: torch.dtype) -> Tensor | None:
 def wanted(node: torch.fx.Node) -> set[int]:
     """Which of a node's several results anybody reads."""
     return {int(user.args[1]) for user in node.users if user.target is operator.getitem}  # type: ignore[arg-type]
-
-
-def result_type(node: torch.fx.Node, index: int | None = None) -> torch.dtype:
-    value: Any = node.meta["val"]
-    return value.dtype if index is None else value[index].dtype

@@ -9,21 +9,12 @@ import torch
 
 from .. import views
 from ..build import cast, pointwise, scalar, where
+from ..ir import wide
 from ..lowering import Lowering
 from ..registry import NotLowered, lowers
 from ..views import Tensor
-from .reducing import (
-    as_wide,
-    average,
-    axes_of,
-    reduce,
-    refuse_empty,
-    refuse_perhaps_nothing,
-    result_type,
-    total,
-    wanted,
-    wide,
-)
+from .formulas import result_type
+from .reducing import as_wide, average, axes_of, reduce, refuse_empty, refuse_perhaps_nothing, total, wanted
 
 aten = torch.ops.aten
 Node = torch.fx.Node

@@ -15,7 +15,9 @@ from ..ir import Access, Write
 from ..lowering import Lowering, is_dense, sizes_of, whole
 from ..registry import NotLowered, lowers
 from ..views import Tensor, is_one
-from .reducing import is_empty, result_type, widest
+from .formulas import result_type
+from .places import is_empty
+from .reducing import widest
 
 aten = torch.ops.aten
 Node = torch.fx.Node
@@ -28,7 +30,7 @@ def scan(lowering: Lowering, node: Node, tensor: Tensor, kind: str, dim: int) ->
     tensor = cast(tensor, dtype)
     if not tensor.rank:
         return tensor
-    if is_empty(tensor):
+    if is_empty(tensor.shape):
         return full(tensor.shape, 0, dtype)
     axis, value = dim % tensor.rank, cast(tensor, widest(dtype))
     if is_one(tensor.shape[axis]):

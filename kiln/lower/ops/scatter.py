@@ -14,7 +14,7 @@ import torch
 from .. import checks, views
 from ..build import cast, full, of_size, pointwise, scalar, where
 from ..checks import checked
-from ..ir import Size
+from ..ir import LOW, Size
 from ..lowering import Lowering
 from ..registry import NotLowered, lowers
 from ..views import Tensor
@@ -24,7 +24,6 @@ from .places import along, axis, is_empty, number_of_elements, overwrite, shape_
 
 aten = torch.ops.aten
 Node = torch.fx.Node
-LOW = (torch.float16, torch.bfloat16)
 
 
 def scattered(

@@ -11,7 +11,8 @@ from ..build import cast, pointwise, scalar, where
 from ..lowering import Lowering
 from ..registry import lowers
 from ..views import Tensor
-from .reducing import as_wide, kept, reduce, refuse_empty, result_type, total
+from .formulas import result_type
+from .reducing import as_wide, kept, reduce, refuse_empty, total
 
 aten = torch.ops.aten
 Node = torch.fx.Node

@@ -16,20 +16,8 @@ from ..build import cast, full, of_size, pointwise, scalar
 from ..lowering import Lowering
 from ..registry import NotLowered, lowers
 from ..views import Tensor, is_one, squeeze
-from .formulas import Operand, as_type
-from .reducing import (
-    as_wide,
-    average,
-    axes_of,
-    count_of,
-    kept,
-    reduce,
-    refuse_empty,
-    result_type,
-    total,
-    wanted,
-    widest,
-)
+from .formulas import Operand, as_type, result_type
+from .reducing import as_wide, average, axes_of, count_of, kept, reduce, refuse_empty, total, wanted, widest
 
 aten = torch.ops.aten
 Node = torch.fx.Node
