@@ -44,7 +44,7 @@ def vector_bytes() -> int:
 
 def scales() -> bool:
     """Whether the CPU multiplies by powers of two in one instruction; else LLVM would make it a call a lane."""
-    return "avx512f" in flags()
+    return vector_bytes() == 64
 
 
 @functools.cache
