@@ -111,7 +111,7 @@ class Compilation:
 
     def trace(self, pattern: Pattern | None) -> Joint:
         quiet = torch.autograd.set_detect_anomaly(False)  # there are no numbers to look at
-        kernels = symbolic_kernels(has_symbols(self.specs))
+        kernels = symbolic_kernels(has_symbols(self.specs), recorded=True)
         with events.at_work(), without_peer(), unnumbered_hooks(), quiet, as_in_training(), kernels:
             table = self.compilers.decompositions or {}
             joint = trace(self.program, self.specs, self.mode, table, pattern, self.shared)

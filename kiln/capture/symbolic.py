@@ -1,8 +1,9 @@
 """Operations on fakes whose sizes are symbolic: by torch's rules in Python, as many in C++ want plain numbers.
 
-Those rules also stand in for operators that are made of others, and not all are true to them: the one for dropout draws
-other random numbers and, where nothing is dropped, gives a copy of its input instead of the input. Such operators are
-left to the real ones here, which for them do with symbolic sizes.
+Some of those rules stand in for the operator above autograd, in terms of other operators: that is another graph than
+eager's, with other rounding, derivatives and random numbers, and dropout where nothing is dropped gives a copy of its
+input instead of the input. Where only shapes are asked for, this matters for the last; where a graph is recorded, only
+rules that do what the real operator does are used.
 """
 
 from __future__ import annotations
@@ -16,47 +17,77 @@ from typing import Any
 import torch
 from torch._C import DispatchKey
 
-UNTRUE = (torch.ops.aten.dropout.default,)
+aten = torch.ops.aten
+ABOVE = (DispatchKey.CompositeImplicitAutograd, DispatchKey.AutogradCPU, DispatchKey.Autograd)
+UNTRUE = frozenset({"dropout"})  # in shapes, or in what memory they are
+FAITHFUL = frozenset("matmul broadcast_tensors tensor_split pad_sequence one_hot unsafe_chunk empty".split())
 
 
 class Ours(threading.local):
-    """Whether this thread is in a block below; rules for others are none of our business."""
+    """Whether an operator is left to its real kernel in this thread; rules for others are none of our business."""
 
-    depth = 0
+    is_real: Callable[[str], bool] | None = None
 
 
 _ours = Ours()
 
 
 @contextlib.contextmanager
-def symbolic_kernels(wanted: bool) -> Iterator[None]:
-    """Where sizes are symbolic, torch's rules in Python."""
+def symbolic_kernels(wanted: bool, recorded: bool = False) -> Iterator[None]:
+    """Where sizes are symbolic, torch's rules in Python; for a graph that is recorded, faithful ones."""
     if not wanted:
         yield
         return
     from torch._dispatch.python import enable_python_dispatcher
 
     replace_rules()
-    _ours.depth += 1
+    before = _ours.is_real
+    _ours.is_real = (lambda name: name not in FAITHFUL) if recorded else UNTRUE.__contains__
     try:
         with enable_python_dispatcher():
             yield
     finally:
-        _ours.depth -= 1
+        _ours.is_real = before
 
 
 @functools.cache
 def replace_rules() -> None:
-    from torch import _decomp  # noqa: F401  which brings the rules
+    """Have rules above autograd ask first."""
+    from torch import _decomp  # noqa: F401  which brings them
 
-    for operator in UNTRUE:
-        for key, rule in operator.py_kernels.items():
-            operator.py_kernels[key] = functools.partial(run_real, operator, rule)
-        operator._dispatch_cache.clear()
+    for name in dir(aten):
+        packet = getattr(aten, name)
+        for overload in packet.overloads() if isinstance(packet, torch._ops.OpOverloadPacket) else ():
+            operator = getattr(packet, overload)
+            for key in [key for key in ABOVE if key in operator.py_kernels]:
+                rule = operator.py_kernels[key]
+                operator.py_kernels[key] = functools.partial(ruled, operator, rule)
+                operator._dispatch_cache.clear()
 
 
-def run_real(operator: torch._ops.OpOverload, rule: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
-    if not _ours.depth:
+def ruled(operator: torch._ops.OpOverload, rule: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
+    if _ours.is_real is None or not _ours.is_real(operator._opname):
         return rule(*args, **keywords)
+    if operator._overloadname == "vec":
+        return resampled(operator, *args, **keywords)
     with torch._C._DisablePythonDispatcher():
-        return operator._op_dk(DispatchKey.CompositeImplicitAutograd, *args, **keywords)
+        return operator(*args, **keywords)
+
+
+def below_autograd() -> contextlib.AbstractContextManager[object]:
+    """Where a real operator has come down to one without parts: its shape is worked out by rules again."""
+    return torch._C._EnablePythonDispatcher() if _ours.is_real is not None else contextlib.nullcontext()
+
+
+def resampled(operator: torch._ops.OpOverload, data: torch.Tensor, output_size: Any, *rest: Any) -> torch.Tensor:
+    """What ``upsample_*.vec`` does, which in C++ reads sizes as numbers: find the new sizes and call the default."""
+    *flags, factors = rest
+    sizes = output_size
+    if sizes is None:
+        sizes = [times(size, factor) for size, factor in zip(data.shape[2:], factors, strict=True)]
+    return operator.overloadpacket.default(data, sizes, *flags, *(factors or ()))  # type: ignore[no-any-return]
+
+
+def times(size: Any, factor: float) -> Any:
+    """Rounded down; without floats where that can be, which graphs of sizes do not have."""
+    return size * int(factor) if factor.is_integer() else torch.sym_int(size * factor)
