@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import abc
 import math
+import operator
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -86,6 +87,8 @@ def same_keys(mapping: dict, keys: tuple) -> bool:
     """Whether a dictionary (or set) iterates over just these keys, types included."""
     if native_length(mapping) != len(keys):
         return False
+    if all(map(operator.is_, native_iterator(mapping), keys)):  # as it mostly is, and soon told
+        return True
     pairs = zip(native_iterator(mapping), keys, strict=True)
     return all(b is ANY_KEY or a is b or same_constant(a, b) for a, b in pairs)
 

@@ -202,17 +202,16 @@ class Item(Source):
 
 
 @source
-class ElementAt(Source):
-    """The n-th element of an iterable that has no index (dictionary keys, sets, deques)."""
+class Elements(Source):
+    """The elements, as a list, of an iterable that has no index (dictionary keys, sets, deques)."""
 
     base: Source
-    index: int
 
     def render(self, base, bind):
-        return f"{bind(element_at, 'element_at')}({base}, {self.index})"
+        return f"{bind(elements_of, 'elements_of')}({base})"
 
     def describe(self):
-        return f"list({self.base.describe()})[{self.index}]"
+        return f"list({self.base.describe()})"
 
 
 @source
@@ -229,17 +228,16 @@ class Referent(Source):
 
 
 @source
-class ValueAt(Source):
-    """The value at a position of a dictionary, where the key is an object that the entry must not keep alive."""
+class Values(Source):
+    """The values of a dictionary, as a list: for keys that are objects which the entry must not keep alive."""
 
     base: Source
-    index: int
 
     def render(self, base, bind):
-        return f"{bind(value_at, 'value_at')}({base}, {self.index})"
+        return f"{bind(values_of, 'values_of')}({base})"
 
     def describe(self):
-        return f"list({self.base.describe()}.values())[{self.index}]"
+        return f"list({self.base.describe()}.values())"
 
 
 @source
@@ -336,10 +334,10 @@ def is_direct(cls: type) -> bool:
     return not isinstance(lookup(cls, "__getattribute__"), types.FunctionType)
 
 
-def value_at(mapping: dict, index: int) -> object:
-    """The value at a position of a dictionary."""
+def values_of(mapping: dict) -> list:
+    """The values of a dictionary, in its order."""
     ordered = isinstance(mapping, collections.OrderedDict)  # a dict's own order is not that of move_to_end
-    return element_at(collections.OrderedDict.values(mapping) if ordered else dict.values(mapping), index)
+    return list(collections.OrderedDict.values(mapping) if ordered else dict.values(mapping))
 
 
 NATIVE_CONTAINERS: tuple[type, ...] = (collections.OrderedDict, dict, list, tuple, set, frozenset, collections.deque)
@@ -372,9 +370,5 @@ def present_item(mapping: dict, key: object) -> object:
     return found
 
 
-def element_at(iterable: object, index: int) -> object:
-    """The element at a position of an iteration."""
-    for position, element in enumerate(native_iterator(iterable)):
-        if position == index:
-            return element
-    raise IndexError(index)
+def elements_of(iterable: object) -> list:
+    return list(native_iterator(iterable))

@@ -31,7 +31,7 @@ from .source import (
     Attribute,
     ClassAttribute,
     Computed,
-    ElementAt,
+    Elements,
     GlobalsOf,
     Identity,
     InstanceAttribute,
@@ -40,7 +40,7 @@ from .source import (
     Slot,
     Source,
     TypeOf,
-    ValueAt,
+    Values,
     is_direct,
     lookup,
     native_iterator,
@@ -258,7 +258,7 @@ def wrap_dict(trace: Trace, real: dict, source: Source) -> object:
         shadow_key = wrap_key(trace, key, source, index)
         prepare_key(trace, shadow_key)
         known = is_constant(key) and not module_hooks.are_hooks(source)
-        place = Item(source, key, container) if known else ValueAt(source, index)
+        place = Item(source, key, container) if known else Item(Values(source), index)
         base.__setitem__(shadow, shadow_key, Lazy(value, place))
     if isinstance(real, collections.defaultdict):
         factory = wrap(trace, real.default_factory, Attribute(source, "default_factory"))
@@ -288,7 +288,7 @@ def wrap_key(trace: Trace, key: object, source: Source, index: int) -> object:
     """Constant keys are guarded with the dictionary's keys; others are looked at as objects."""
     if is_constant(key):
         return key
-    return wrap(trace, key, ElementAt(source, index))
+    return wrap(trace, key, Item(Elements(source), index))
 
 
 def prepare_key(trace: Trace, key: object) -> None:
