@@ -13,7 +13,7 @@ import torch
 import torch.fx
 
 from .ir import LOW, Buffer, Expr
-from .lowering import is_random
+from .nodes import is_random
 from .reference import FUNCTIONS, Reference
 from .schedule import Launch
 

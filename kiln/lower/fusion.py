@@ -15,7 +15,7 @@ from typing import Any
 
 from .calls import Call
 from .ir import Access, Buffer, Expr, Size, Strides, Write, load, loads_of, walk
-from .lowering import hint
+from .layouts import hint
 from .views import Tensor, flip, is_one, matched, same
 
 MOST_BUFFERS, MOST_OPERATIONS = 40, 700  # of one kernel

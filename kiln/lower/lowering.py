@@ -7,7 +7,6 @@ something that is dear. The list that comes out, in the graph's order, is what f
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -22,16 +21,23 @@ from . import ir, views
 from .calls import Call, Opaque, View
 from .checks import Checks
 from .ir import Access, Buffer, Expr, Size, Write
+from .layouts import (
+    contiguous,
+    has_only_holes,
+    has_unbacked,
+    is_dense,
+    is_plain,
+    lies_like,
+    size_of,
+    sizes_of,
+    whole,
+)
+from .nodes import is_held, is_random, is_view_node, is_view_operator, is_wanted_in_memory, storage_of
 from .registry import LOWERINGS, TAKES_NUMBERS, NotLowered
 from .views import Number, Tensor, is_one, same
 
 Node = torch.fx.Node
 
-# What a kernel can hold. Everything else (complex numbers, float8, quantized types …) passes through calls only.
-KERNEL_TYPES = frozenset(
-    (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8)
-    + (torch.uint8, torch.bool)
-)
 DEAR = frozenset(ir.OPERATIONS) & frozenset(
     "pow exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan atan2 sinh cosh tanh asinh acosh atanh erf "
     "erfc erfinv lgamma digamma sigmoid gelu_erf div floordiv truncdiv remainder fmod sqrt rsqrt".split()
@@ -430,155 +436,7 @@ class Lowering:
         return size_of(value) if isinstance(value, torch.SymInt) else value
 
 
-# ---- facts about tensors ---------------------------------------------------------------------------------------------
-
-
-def whole(buffer: Buffer) -> Tensor:
-    return Tensor(buffer.shape, ir.load(Access(buffer, buffer.strides, 0)))
-
-
-def size_of(value: Any) -> Size:
-    """A size as an int or a sympy expression."""
-    if isinstance(value, int):
-        return value
-    expr = value.node.expr
-    return int(expr) if expr.is_Integer else expr
-
-
-def sizes_of(values: Sequence[Any]) -> tuple[Size, ...]:
-    return tuple(map(size_of, values))
-
-
-def contiguous(shape: Sequence[Size]) -> tuple[Size, ...]:
-    strides: list[Size] = []
-    step: Size = 1
-    for size in reversed(shape):
-        strides.append(step)
-        if not (isinstance(size, int) and size <= 1):
-            step = step * size
-    return tuple(reversed(strides))
-
-
-def is_plain(value: torch.Tensor) -> bool:
-    """Whether kernels can read and write such a tensor."""
-    return (
-        value.device.type == "cpu"
-        and value.layout is torch.strided
-        and value.dtype in KERNEL_TYPES
-        and not value.is_conj()
-        and not value.is_neg()
-        and not any(map(has_unbacked, (*value.shape, *value.stride())))
-    )
-
-
-def has_unbacked(value: Any) -> bool:
-    if not isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-        return False
-    from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
-
-    return bool(free_unbacked_symbols(value))
-
-
-def is_dense(value: torch.Tensor) -> bool:
-    """Whether its elements fill memory without holes and overlap."""
-    sizes, strides = sizes_of(value.shape), sizes_of(value.stride())
-    if any(isinstance(size, int) and size == 0 for size in sizes):
-        return True
-    axes = [dim for dim in range(len(sizes)) if not is_one(sizes[dim])]
-    hints = [hint_of(value.stride()[dim]) for dim in axes]
-    expected: Size = 1
-    for _, dim in sorted(zip(hints, axes, strict=True), key=lambda pair: (pair[0], -pair[1])):
-        if not same(strides[dim], expected):
-            return False
-        expected = expected * sizes[dim]
-    return True
-
-
-def has_only_holes(value: torch.Tensor) -> bool:
-    """Whether its elements are known to lie apart, perhaps with room between them."""
-    sizes, strides = sizes_of(value.shape), sizes_of(value.stride())
-    if not all(isinstance(number, int) for number in (*sizes, *strides)):
-        return False
-    reached = 0
-    for stride, size in sorted((stride, size) for stride, size in zip(strides, sizes, strict=True) if size != 1):
-        if stride <= reached:
-            return False
-        reached += (size - 1) * stride
-    return True
-
-
-def hint(size: Size) -> int:
-    """A size, or what stands for one that varies where only speed depends on it."""
-    return size if isinstance(size, int) else int(size.subs(dict.fromkeys(size.free_symbols, 64)))
-
-
-def hint_of(value: Any) -> int:
-    return value if isinstance(value, int) else int(value.node.hint)
-
-
-def lies_like(access: Access, shape: Sequence[Size], like: torch.Tensor) -> bool:
-    """Whether memory has the strides that a (fake) tensor has, where they matter."""
-    strides = sizes_of(like.stride())
-    return len(strides) == len(shape) and all(
-        is_one(size) or same(a, b) for size, a, b in zip(shape, access.strides, strides, strict=True)
-    )
-
-
-SCALARS = ("number", "Optional[number]", "List[number]", "Tensor")  # types of arguments that numbers are given for
-
-
-def is_held(node: Node, argument: torch._C.Argument, given: Any) -> bool:
-    """Whether numbers among an operator's arguments are within the range of the type that it computes in. The other
-    operand of floats need not be: it becomes infinite."""
-    numbers = [one for one in (given if type(given) is list else [given]) if type(one) in (int, float)]
-    if not numbers or str(argument.type) not in SCALARS:
-        return True
-    tensors = [one for one in pytree.tree_leaves(node.meta["val"]) if isinstance(one, torch.Tensor)]
-    if tensors[0].dtype is torch.bool:
-        tensors = [one.meta["val"] for one in node.all_input_nodes if isinstance(one.meta.get("val"), torch.Tensor)]
-    dtype = tensors[0].dtype if tensors else torch.bool
-    if dtype is torch.bool or (dtype.is_floating_point and argument.name == "other"):
-        return True
-    limits = torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
-    return all(
-        limits.min <= number <= limits.max or (dtype.is_floating_point and not math.isfinite(number))
-        for number in numbers
-    )
-
-
-def is_view_operator(target: torch._ops.OpOverload) -> bool:
-    returned = target._schema.returns
-    return bool(returned) and returned[0].alias_info is not None and not returned[0].alias_info.is_write
-
-
-def is_wanted_in_memory(node: Node) -> bool:
-    """Whether a node, or a view of it, goes to a call or out of the graph as it is."""
-    for user in node.users:
-        if user.op == "output" or (user.target not in LOWERINGS and not is_view_node(user)):
-            return True
-        if is_view_node(user) and is_wanted_in_memory(user):
-            return True
-    return False
-
-
-def is_view_node(node: Node) -> bool:
-    """Whether a node is a view of its first argument, or one of several such views."""
-    if node.target is operator.getitem:
-        node = node.args[0]  # type: ignore[assignment]
-    return type(node.target) is torch._ops.OpOverload and is_view_operator(node.target)
-
-
-def storage_of(node: Node) -> tuple[Node, Any]:
-    """The node whose memory a value is in, and which of its results that is."""
-    while is_view_node(node):
-        node = node.args[0]  # type: ignore[assignment]
-    if node.target is operator.getitem:
-        return node.args[0], node.args[1]  # type: ignore[return-value]
-    return node, None
-
-
-def is_random(target: torch._ops.OpOverload) -> bool:
-    return torch.Tag.nondeterministic_seeded in target.tags
+# ---- expressions and results -----------------------------------------------------------------------------------------
 
 
 def weight(expr: Expr) -> tuple[int, int, bool]:

@@ -13,7 +13,7 @@ from typing import Any
 from . import ir
 from .calls import Call, buffers_in
 from .ir import Buffer
-from .lowering import hint
+from .layouts import hint
 
 Step = Any  # Launch or Call
 

@@ -22,7 +22,7 @@ from . import ir
 from .calls import Call, View, buffers_in
 from .ir import Access, Buffer, Size
 from .kernel import Kernel
-from .lowering import hint
+from .layouts import hint
 from .order import uses_of
 from .schedule import Launch, Scheduled
 from .together import run_together
@@ -61,9 +61,6 @@ class Plan:
     into_given: set[Call] = field(default_factory=set)
     written: dict[Buffer, Buffer] = field(default_factory=dict)  # results that are written into inputs
     peak: int = 0  # bytes that the program itself holds at once, at most, where that is known
-
-    def donors(self) -> int:
-        return sum(one.donor is not None for many in self.allocations.values() for one in many)
 
 
 @dataclass

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from .ir import LOW, OPERATIONS, short
-from .lowering import KERNEL_TYPES
+from .layouts import KERNEL_TYPES
 from .reference import FUNCTIONS
 
 

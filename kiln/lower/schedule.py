@@ -19,7 +19,8 @@ from .calls import Call, View
 from .fusion import Group, Member, fuse
 from .ir import Access, Buffer, Expr, Size, Strides, Write
 from .kernel import Kernel, Loop, Output, Reduction
-from .lowering import Lowered, contiguous, hint
+from .layouts import contiguous, hint
+from .lowering import Lowered
 from .order import as_late_as_useful
 from .splitting import split_reductions
 from .views import Tensor, affine, is_one, matched, same

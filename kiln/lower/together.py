@@ -13,7 +13,7 @@ from typing import Any
 
 from .calls import Call, buffers_in
 from .ir import Buffer
-from .lowering import hint
+from .layouts import hint
 from .order import Step, uses_of
 
 FAR = 16  # steps that a small launch is moved up, at most

@@ -13,7 +13,8 @@ import torch
 from kiln.lower import ir, views
 from kiln.lower.build import pointwise, positions
 from kiln.lower.ir import Access, Buffer
-from kiln.lower.lowering import Lowered, whole
+from kiln.lower.layouts import whole
+from kiln.lower.lowering import Lowered
 from kiln.lower.reference import Reference
 from kiln.lower.views import Tensor
 

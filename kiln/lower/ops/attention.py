@@ -14,7 +14,8 @@ import torch
 
 from ..build import broadcast, full, pointwise, positions, scalar, where
 from ..ir import Size
-from ..lowering import Lowering, hint_of
+from ..layouts import hint_of
+from ..lowering import Lowering
 from ..registry import NotLowered, lowers
 from ..views import Tensor, expand, is_one, permute, same, squeeze, unsqueeze
 

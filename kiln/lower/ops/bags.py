@@ -10,7 +10,8 @@ from .. import checks, views
 from ..build import cast, full, of_size, pointwise, positions, scalar
 from ..checks import checked
 from ..ir import Size
-from ..lowering import Lowering, sizes_of
+from ..layouts import sizes_of
+from ..lowering import Lowering
 from ..registry import NotLowered, lowers
 from ..views import Tensor, same
 from .indexing import spread

@@ -10,7 +10,8 @@ import torch
 
 from .. import build
 from ..calls import Call
-from ..lowering import is_view_operator, sizes_of, whole
+from ..layouts import sizes_of, whole
+from ..nodes import is_view_operator
 from ..registry import LOWERINGS, TAKES_NUMBERS, NotLowered, lowers
 from ..views import Tensor, expand
 from .formulas import Operand, as_type

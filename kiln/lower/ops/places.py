@@ -10,7 +10,8 @@ import torch
 from .. import views
 from ..build import of_size, pointwise, positions
 from ..ir import Access, Size, Write
-from ..lowering import CHEAP_LOADS, CHEAP_OPERATIONS, Lowering, is_dense, sizes_of, weight, whole
+from ..layouts import is_dense, sizes_of, whole
+from ..lowering import CHEAP_LOADS, CHEAP_OPERATIONS, Lowering, weight
 from ..views import Row, Tensor
 
 

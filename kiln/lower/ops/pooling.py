@@ -11,7 +11,8 @@ import torch
 from .. import views
 from ..build import cast, of_size, pointwise, positions, scalar, where
 from ..ir import Access, Size, Write, iota
-from ..lowering import Lowering, is_dense, sizes_of, whole
+from ..layouts import is_dense, sizes_of, whole
+from ..lowering import Lowering
 from ..registry import NotLowered, lowers
 from ..views import Tensor
 from .places import all_of

@@ -12,7 +12,8 @@ import torch
 
 from ..build import cast, full, pointwise, scalar
 from ..ir import Access, Write
-from ..lowering import Lowering, is_dense, sizes_of, whole
+from ..layouts import is_dense, sizes_of, whole
+from ..lowering import Lowering
 from ..registry import NotLowered, lowers
 from ..views import Tensor, is_one
 from .formulas import result_type

@@ -13,7 +13,9 @@ import torch
 
 from .. import views
 from ..ir import Access, Size, load, op
-from ..lowering import CannotLower, Lowering, hint_of, size_of, sizes_of, storage_of
+from ..layouts import hint_of, size_of, sizes_of
+from ..lowering import CannotLower, Lowering
+from ..nodes import storage_of
 from ..registry import NotLowered, lowers
 from ..views import Tensor, is_one, same
 from .places import along, axis, shape_of
