@@ -107,6 +107,19 @@ def test_errors_of_two_arguments(name, dtype):
 
 
 @pytest.mark.parametrize("dtype", [F32, F64], ids=["float32", "float64"])
+def test_powers_up_to_the_largest_and_the_smallest(dtype):
+    """Where an error of the logarithm counts most: a result of any size, from bases of any size or close to 1."""
+    generator = np.random.default_rng(3)
+    most, kind = (88, np.float32) if dtype is F32 else (709, np.float64)
+    x = np.concatenate([np.exp(generator.uniform(-most, most, 20_000)), generator.uniform(0.6, 1.6, 20_000)]).astype(
+        kind
+    )
+    y = (generator.uniform(-1.05, 1, x.size) * most / np.log(x)).astype(kind)
+    errors = ulps(vector_function("pow", 2, dtype)(x, y), library_function("pow", 2, dtype)(x, y))
+    assert errors.max() <= PAIRS["pow"][dtype is F64]
+
+
+@pytest.mark.parametrize("dtype", [F32, F64], ids=["float32", "float64"])
 def test_nextafter_is_exact(dtype):
     x, y = pairs(dtype)
     with np.errstate(all="ignore"):

@@ -13,7 +13,7 @@ from functools import lru_cache
 
 import torch
 
-from . import host, math_error, math_exponential, math_logarithm, math_trigonometry, math_various
+from . import host, math_error, math_exponential, math_logarithm, math_power, math_trigonometry, math_various
 from .lines import Lines, suffix_of
 from .math_vector import Vector
 
@@ -40,7 +40,7 @@ LONG: dict[str, Callable[..., str]] = {
     "tan": math_trigonometry.tan,
     "erf": math_error.erf,
     "gelu_erf": math_error.gelu_erf,
-    "pow": math_various.pow,
+    "pow": math_power.pow,
     "fmod": math_various.fmod,
     "remainder": math_various.remainder,
     "lgamma": math_various.lgamma,

@@ -1,53 +1,16 @@
-"""Powers, remainders, the gamma functions and what handles bits: for vectors of float32 and float64."""
+"""Roots, remainders, the gamma functions and what handles bits: for vectors of float32 and float64."""
 
 from __future__ import annotations
 
 import math
 
-from .math_logarithm import finite_log, log_ends, split
+from .math_logarithm import finite_log, log_ends
 from .math_trigonometry import HALF_PI, sine_and_cosine
 from .math_vector import Vector
 
-# log2(1 + f)/f for 1 + f between √½ and √2, and (2^r - 1)/r for |r| ≤ 1/2: in float64, to 38 bits
-POW_LOG2 = (
-    1.4426950408865726, -0.7213475203275451, 0.48089834880278864, -0.3606737931376418, 0.2885387957711922,
-    -0.2404464335846033, 0.20610712066829368, -0.18043674914889987, 0.16021671897796433, -0.14249869088091544,
-    0.13027512460035465, -0.13462861796367925, 0.13251374061819599, -0.06974203388773405,
-)  # fmt: skip
-POW_EXP2 = (
-    0.6931471805461537, 0.24022650695554282, 0.055504109406948304, 0.009618129219443775, 0.0013333450911770547,
-    0.00015403415445421574, 1.5310008966573927e-05, 1.3263505904767256e-06,
-)  # fmt: skip
 # B(2k)/2k, of the asymptotic series of digamma
 DIGAMMA = (1 / 12, -1 / 120, 1 / 252, -1 / 240, 1 / 132, -691 / 32760, 1 / 12)
 DIGAMMA_FROM = 10  # where that series is good
-
-
-def pow(v: Vector, x: str, y: str) -> str:
-    """Of float32: 2^(y·log2|x|) in float64, which has digits to spare. Of float64: the C library's."""
-    if v.is_double:
-        return v.each_lane("pow", [x, y])
-    wide = v.doubled()
-    a = v.abs(x)
-    f, exponent = map(v.widen, split(v, a))
-    base = log_ends(wide, v.widen(a), wide.fma(f, wide.polynomial(f, POW_LOG2), exponent))
-    product = wide.mul(v.widen(y), base)
-    product = wide.at_most(wide.at_least(product, -200.0), 200.0)
-    count, power = wide.round_scaled(product, 1.0)
-    r = wide.sub(product, count)
-    fraction = wide.fma(wide.polynomial(r, POW_EXP2), r, 1.0)
-    result = v.narrow(wide.mul(fraction, wide.power_of_two(power)))
-    # Negative bases: the sign of odd powers, NaN for broken ones (of finite numbers but 0).
-    broken = v.compare("one", v.intrinsic("trunc", y), y)
-    half = v.mul(y, 0.5)
-    odd = v.compare("one", v.intrinsic("trunc", half), half)
-    result = v.select(odd, v.select(broken, result, v.exclusive_sign(result, x)), result)
-    below = v.mask_and(v.compare("olt", x, 0.0), v.compare("ogt", x, -math.inf))
-    result = v.select(v.mask_and(below, broken), math.nan, result)
-    # x^0 and 1^y are 1 whatever the other is, and so is (-1)^±infinity.
-    ends = v.mask_and(v.compare("oeq", v.abs(y), math.inf), v.compare("oeq", a, 1.0))
-    one = v.mask_or(v.mask_or(v.compare("oeq", y, 0.0), v.compare("oeq", x, 1.0)), ends)
-    return v.select(one, 1.0, result)
 
 
 def rsqrt(v: Vector, x: str) -> str:
