@@ -18,6 +18,7 @@ from kiln.lower.kernel import Kernel
 from . import host
 from .emit_nest import Nest, Plan
 from .emit_phases import DEAR_OPERATIONS, Phase, phases_of, with_kept_values
+from .emit_rows import has_chains, with_rows_together
 from .emit_tiles import Tile, tile_of
 from .emit_types import HALVES
 from .emit_values import Shape
@@ -57,7 +58,7 @@ def function_of(kernel: Kernel, name: str, declarations: dict[str, None]) -> str
 def plan_of(kernel: Kernel) -> Plan:
     """How a kernel is run: found once, for its function and for its launches."""
     if kernel.plan is None:
-        kernel.plan = find_plan(kernel)
+        kernel.plan = find_plan(with_rows_together(kernel))
     return kernel.plan
 
 
@@ -146,6 +147,8 @@ def lanes_of(kernel: Kernel, size: Size) -> int:
     if widest == 1 and whole is not None:
         widest = whole
     lanes = host.vector_bytes() // max(2, widest)
+    if has_chains(kernel) and not any(expr.kind in DEAR_OPERATIONS for expr in kernel.phases):
+        lanes = min(lanes, 4)  # there is more to take apart than to compute
     while isinstance(size, int) and lanes >= 2 * max(size, 1):
         lanes //= 2
     return lanes
