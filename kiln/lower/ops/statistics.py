@@ -90,9 +90,17 @@ def norm_of(lowering: Lowering, tensor: Tensor, order: float, axes: Sequence[int
     return pointwise("pow", total(lowering, powers, axes, keepdim), full((), 1 / order, tensor.dtype))
 
 
-@lowers(aten.linalg_vector_norm.default)
+@lowers(aten.linalg_vector_norm.default, aten.norm.Scalar, aten.norm.ScalarOpt_dim)
+@lowers(aten.norm.ScalarOpt_dim_dtype, aten.norm.ScalarOpt_dtype)
 def vector_norm(
-    lowering: Lowering, node: Node, tensor: Tensor, order: Any, dims: Any, keepdim: bool, *, dtype: Any
+    lowering: Lowering,
+    node: Node,
+    tensor: Tensor,
+    order: Any,
+    dims: Any = None,
+    keepdim: bool = False,
+    *,
+    dtype: Any = None,
 ) -> Tensor:
     result = result_type(node)
     order = 2 if order is None else order
@@ -100,25 +108,3 @@ def vector_norm(
         raise NotLowered("a norm whose order is no number")
     value = as_wide(cast(tensor, result) if dtype is not None else tensor)
     return cast(norm_of(lowering, value, float(order), axes_of(tensor.rank, dims), keepdim), result)
-
-
-@lowers(aten.norm.Scalar)
-def norm_all(lowering: Lowering, node: Node, tensor: Tensor, order: Any) -> Tensor:
-    return vector_norm(lowering, node, tensor, order, None, False, dtype=None)
-
-
-@lowers(aten.norm.ScalarOpt_dim)
-def norm_along(lowering: Lowering, node: Node, tensor: Tensor, order: Any, dims: Any, keepdim: bool) -> Tensor:
-    return vector_norm(lowering, node, tensor, order, dims, keepdim, dtype=None)
-
-
-@lowers(aten.norm.ScalarOpt_dim_dtype)
-def norm_along_as(
-    lowering: Lowering, node: Node, tensor: Tensor, order: Any, dims: Any, keepdim: bool, *, dtype: Any
-) -> Tensor:
-    return vector_norm(lowering, node, tensor, order, dims, keepdim, dtype=dtype)
-
-
-@lowers(aten.norm.ScalarOpt_dtype)
-def norm_all_as(lowering: Lowering, node: Node, tensor: Tensor, order: Any, *, dtype: Any) -> Tensor:
-    return vector_norm(lowering, node, tensor, order, None, False, dtype=dtype)
