@@ -406,7 +406,7 @@ class Tracer:
         self.recorder.region, self.recorder.stage, self.recorder.about = "backward", number, {}
         autocast = autocasting.under(pattern.autocast if pattern is not None else ())
         before = self.written()
-        with observed(stage), self.mode, self.recorder, autocast, eager_would_raise():
+        with observed(stage), self.mode, self.recorder, autocast, eager_would_raise(self.recorder):
             # What autograd.grad calls, once it has compared sizes; these gradients were made to fit.
             gradients = torch.autograd.Variable._execution_engine.run_backward(
                 tuple([GradientEdge(*root.edge) for root in roots]),
@@ -454,12 +454,12 @@ class Tracer:
 
 
 @contextlib.contextmanager
-def eager_would_raise() -> Iterator[None]:
+def eager_would_raise(recorder: Recorder) -> Iterator[None]:
     """A backward that raises does so in eager too, when it runs: not now."""
     try:
         yield
-    except RuntimeError as error:
-        if isinstance(error, NotImplementedError):
+    except Exception as error:
+        if isinstance(error, (Unsupported, NotImplementedError)) or recorder.bug is not None:
             raise
         raise Unsupported(f"its backward raises: {error}") from error
 
