@@ -220,7 +220,9 @@ class Planner:
     def dying_here(self, buffer: Buffer, index: int) -> Buffer | None:
         """What the launch that writes a buffer, and no other, reads for the last time."""
         launch = next((one for one in self.writers.get(buffer, ()) if self.places[one] == index), None)
-        for other in launch.buffers if launch is not None else ():
+        if launch is None:
+            return None
+        for other in launch.buffers:
             life = self.lives.get(other)
             if life is None or other in self.donated or other in self.plan.scratch or other.kind == "constant":
                 continue

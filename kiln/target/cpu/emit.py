@@ -44,10 +44,11 @@ def function_of(kernel: Kernel, name: str, declarations: dict[str, None]) -> str
     plan = plan_of(kernel)
     extent = extent_of(plan)
     lines = Lines(Names(declarations))
-    if not extent.is_known:
+    units = extent.units()
+    if not isinstance(units, int) or (units > 0 and not extent.is_whole):
         Nest(plan, lines).write("%start", "%end")
-    elif extent.units() != 0:
-        Nest(plan, lines).write(*((0, extent.units()) if extent.is_whole else ("%start", "%end")))  # type: ignore[arg-type]
+    elif units > 0:
+        Nest(plan, lines).write(0, units)
     body = "\n".join([*lines.text, "ret void"])
     return f"define void @{name}(ptr %pointers, ptr %sizes, i64 %start, i64 %end) nounwind {{\nentry:\n{body}\n}}\n"
 
@@ -57,9 +58,10 @@ def function_of(kernel: Kernel, name: str, declarations: dict[str, None]) -> str
 
 def plan_of(kernel: Kernel) -> Plan:
     """How a kernel is run: found once, for its function and for its launches."""
-    if kernel.plan is None:
-        kernel.plan = find_plan(with_rows_together(kernel))
-    return kernel.plan
+    plan: Plan | None = kernel.plan
+    if plan is None:
+        plan = kernel.plan = find_plan(with_rows_together(kernel))
+    return plan
 
 
 def find_plan(kernel: Kernel) -> Plan:

@@ -37,10 +37,6 @@ class Extent:
     def work(self, actual: Callable[[Size], Size] = lambda size: size) -> Size:
         return product(map(actual, self.points)) * self.cost
 
-    @property
-    def is_known(self) -> bool:
-        return all(isinstance(size, int) for size, _ in self.loops)
-
 
 def extent_of(plan: Plan) -> Extent:
     kernel = plan.shape.kernel
