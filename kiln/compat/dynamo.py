@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import copy
 import functools
 import types
 import weakref
@@ -11,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import torch.utils._pytree as pytree
 
 from .. import _native, api, exc
 from ..backends import list_backends, lookup_backend, register_backend
@@ -23,7 +25,7 @@ from ..modules import OptimizedModule
 from . import aot, internals
 from .missing import Missing
 from .reasons import GuardFail, translated
-from .settings import dynamo_config
+from .settings import dynamo_config, inductor_config
 
 # Backends known by name to programs that Kiln is to get: naming one is no error, compiling a graph with it is.
 PENDING_BACKENDS = {"cudagraphs": "codegen"}
@@ -68,13 +70,38 @@ def lookup(backend: Any) -> Any:
 
 
 def compile_graph(gm: Any, example_inputs: Any, options: Any = None) -> Any:
-    """``torch._inductor.compile``: Kiln's default backend, which takes none of torch's options."""
-    return lookup(DEFAULT_BACKEND)(gm, example_inputs)
+    """``torch._inductor.compile``: Kiln's default backend, for graphs that give anything (captured: tuples)."""
+    check_options(options)
+    (output,) = gm.graph.find_nodes(op="output")
+    if type(output.args[0]) is tuple:
+        return lookup(DEFAULT_BACKEND)(gm, example_inputs)
+    structure = pytree.tree_structure(output.args[0])
+    flat = torch.fx.GraphModule(gm, copy.deepcopy(gm.graph))
+    (output,) = flat.graph.find_nodes(op="output")
+    output.args = (tuple(pytree.tree_leaves(output.args[0])),)
+    flat.recompile()
+    compiled = lookup(DEFAULT_BACKEND)(flat, example_inputs)
+    return lambda *inputs: pytree.tree_unflatten(compiled(*inputs), structure)
 
 
 def compile_fx(model_: Any, example_inputs_: Any, *arguments: Any, **options: Any) -> Any:
     """``torch._inductor.compile_fx.compile_fx``: the same, as a backend."""
     return compile_graph(model_, example_inputs_)
+
+
+MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs", "lite")
+
+
+def check_options(options: dict[str, Any] | None, mode: str | None = None) -> None:
+    """What steers torch's default backend has no effect on Kiln's, but names that torch does not know are mistakes."""
+    if mode is not None and mode not in MODES:
+        raise RuntimeError(f"Unrecognized mode={mode}, should be one of: {', '.join(MODES)}")
+    for name in options or ():
+        try:
+            functools.reduce(getattr, name.replace("-", "_").split("."), inductor_config)
+        except AttributeError:
+            hint = exc.did_you_mean(name, dir(inductor_config))
+            raise RuntimeError(f"Unexpected optimization option {name}: {hint}") from None
 
 
 def backends(exclude_tags: Any = ()) -> list[str]:
@@ -111,6 +138,8 @@ def compile(
     if mode is not None and options is not None:
         raise RuntimeError("Either mode or options can be specified, but both can't be specified at the same time.")
     more: dict[str, Any] = {}
+    if backend in (None, DEFAULT_BACKEND):
+        check_options(options, mode)
     if callable(backend):
         more |= {"mode": mode} if mode not in (None, "default") else {}
         more |= {"options": options} if options else {}

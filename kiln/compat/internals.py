@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import sys
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -126,14 +125,3 @@ class PyCodeCache:
     @classmethod
     def stack_frames_for_code(cls, path: str, lineno: int) -> None:
         return None
-
-
-METRICS: dict[str, Any] = {"generated_kernel_count": 0, "generated_cpp_vec_kernel_count": 0}
-
-
-def reset_metrics() -> None:
-    sys.modules[METRICS_MODULE].__dict__.update(METRICS)
-
-
-METRICS_MODULE = "torch._inductor.metrics"
-METRICS_ROWS = {**METRICS, "reset": reset_metrics}

@@ -159,7 +159,7 @@ CONTENTS: dict[str, dict[str, Any] | Callable[[], dict[str, Any]]] = {
     "torch._inductor": {"compile": dynamo.compile_graph, "aot_compile": later("codegen")},
     "torch._inductor.fx_passes.dedupe_symint_uses": {"dedupe_symints": lambda graph: None},  # only tidies up
     "torch._inductor.compile_fx": {"compile_fx": dynamo.compile_fx, "compile_fx_inner": later("codegen")},
-    "torch._inductor.metrics": internals.METRICS_ROWS,
+    "torch._inductor.metrics": counting.METRICS_ROWS,
     "torch._inductor.test_case": tests,
     "torch._inductor.codecache": {"PyCodeCache": internals.PyCodeCache},
     "torch._inductor.compiler_bisector": {"CompilerBisector": internals.CompilerBisector},

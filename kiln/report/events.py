@@ -21,7 +21,7 @@ from ..exc import Location, innermost
 from .progress import Progress
 
 counters: Counter[str] = Counter()
-"""Running counts of this process: frames, graphs, breaks, recompiles, skips, entries."""
+"""Running counts of this process: frames, graphs, breaks, recompiles, skips, entries, kernels."""
 
 watchers: list[Callable[[str, str], object]] = []
 """Told of everything that is counted: what, and its reason or place where there is one."""

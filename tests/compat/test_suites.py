@@ -150,15 +150,42 @@ def test_machine_and_metrics():
     from torch.testing._internal.inductor_utils import HAS_CPU, HAS_CUDA, HAS_GPU
 
     assert HAS_CPU and not HAS_CUDA and not HAS_GPU
-    torch._inductor.metrics.generated_kernel_count = 3
-    torch._inductor.metrics.reset()
-    assert torch._inductor.metrics.generated_kernel_count == 0
     from functorch.compile import nop
 
     assert nop(len, []) is len
     with torch._dynamo.compiled_autograd._disable():
         torch.ones(1, requires_grad=True).sum().backward()
     torch._dynamo.compiled_autograd.reset()
+
+
+def test_kernels_are_counted():
+    metrics = torch._inductor.metrics
+    metrics.reset()
+    with kiln.config.patch(backend="kiln"):
+        for times in (1, 2):  # the second comes from the cache, where there is one
+            torch._dynamo.reset()
+            torch.compile(lambda x: (x.sin().sum(0), x.t().contiguous()))(torch.ones(3, 4))
+            assert metrics.generated_kernel_count == metrics.generated_cpp_vec_kernel_count == 2 * times
+        metrics.reset()
+        graph = torch.fx.symbolic_trace(lambda x: x.sin() + 1)
+        compiled = torch._inductor.compile(graph, [torch.ones(3)], options={"max_autotune": True})
+        torch.testing.assert_close(compiled(torch.ones(3)), torch.ones(3).sin() + 1)
+        graph = torch.fx.symbolic_trace(lambda x: {"a": [x + 1]})
+        assert torch._inductor.compile(graph, [torch.ones(3)])(torch.ones(3))["a"][0].tolist() == [2, 2, 2]
+    assert metrics.generated_kernel_count == 2
+    metrics.generated_kernel_count = 3
+    metrics.reset()
+    assert metrics.generated_kernel_count == 0
+
+
+def test_options_that_torch_does_not_know():
+    torch.compile(len, options={"epilogue_fusion": True, "triton.cudagraphs": False})
+    with pytest.raises(RuntimeError, match="Unexpected optimization option epilogue_fusio: did you mean"):
+        torch.compile(len, options={"epilogue_fusio": True})
+    with pytest.raises(RuntimeError, match="Unexpected optimization option shape"):
+        torch._inductor.compile(None, [], options={"shape": True})
+    with pytest.raises(RuntimeError, match="Unrecognized mode=fast"):
+        torch.compile(len, mode="fast")
 
 
 def test_indexing_under_vmap():
