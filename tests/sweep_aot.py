@@ -28,7 +28,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -162,11 +162,15 @@ def judge_left_alone(
     return Verdict("failed", reason) if list(compared(expected, seen, dtype)) else Verdict("eager", reason)
 
 
+def on_one_side(expected: dict[str, Any], seen: dict[str, Any]) -> Iterator[str]:
+    """What only eager has, or only Kiln."""
+    for part in expected.keys() ^ seen.keys():
+        yield f"{part}: {expected.get(part, 'nothing')} expected, {seen.get(part, 'nothing')} seen"
+
+
 def compared(expected: dict[str, Any], seen: dict[str, Any], dtype: str) -> Iterator[str]:
     """What differs. How often the memory of a gradient was written to while it was computed is nobody's business."""
-    for part in expected.keys() | seen.keys():
-        if (part in expected) != (part in seen):
-            yield f"{part}: {expected.get(part, 'nothing')} expected, {seen.get(part, 'nothing')} seen"
+    yield from on_one_side(expected, seen)
     parts = [part for part in expected if part in seen]
     sums = ("gradients", "first derivative")
     for names, versions in (([p for p in parts if p not in sums], True), ([p for p in parts if p in sums], False)):
@@ -362,27 +366,38 @@ def compare_with_known(found: dict[str, str], swept: list[str], partial: bool) -
     return wrong
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def arguments(description: str | None) -> argparse.ArgumentParser:
+    """What all sweeps with worker processes can be told."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="regular expression that operator names must match")
+    parser.add_argument("--shard", default="1/1", help="which part of the operators: 1/2, 2/2")
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("-v", dest="verbose", action="store_true")
+    parser.add_argument("--worker", help=argparse.SUPPRESS)
+    return parser
+
+
+def chosen(names: Iterable[str], given: argparse.Namespace) -> list[str]:
+    """The operators that are asked for."""
+    part, parts = map(int, given.shard.split("/"))
+    return [name for name in names if re.search(given.only, name)][part - 1 :: parts]
+
+
+def main() -> int:
+    parser = arguments(__doc__)
     parser.add_argument("--dtype", choices=DTYPES, help="one of the two")
     parser.add_argument("--limit", type=int, help="samples an operator, direct; all if not given")
     parser.add_argument("--compiled", type=int, default=2, help="samples an operator through kiln.compile")
     parser.add_argument("--dynamic", action="store_true", help="with all sizes symbolic")
     parser.add_argument("--second", action="store_true", help="second derivatives, direct only")
-    parser.add_argument("--shard", default="1/1", help="which part of the operators: 1/2, 2/2")
-    parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--write", action="store_true", help="rewrite the list of known failures")
-    parser.add_argument("-v", dest="verbose", action="store_true")
-    parser.add_argument("--worker", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.worker:
         work(Options(**json.loads(given.worker)), judge_operator)
         return 0
     dtypes = [given.dtype] if given.dtype else list(DTYPES)
     options = Options(dtypes, given.limit, given.compiled, given.dynamic, given.second)
-    part, parts = map(int, given.shard.split("/"))
-    names = [name for name in differentiable_operators() if re.search(given.only, name)][part - 1 :: parts]
+    names = chosen(differentiable_operators(), given)
     began = time.perf_counter()
     results = sweep(names, options, given.processes, given.verbose)
     return report(results, names, options, given, time.perf_counter() - began)

@@ -18,7 +18,6 @@ What fails is compared with ``tests/codegen/known_failures.txt``, which must sta
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import functools
 import json
@@ -304,9 +303,7 @@ def judge_left_alone(
 
 def compared(expected: dict[str, Any], found: dict[str, Any], dtype: str, identity: bool) -> Iterator[str]:
     """What differs; also in which tensors share memory. How often memory was written to on the way is not compared."""
-    for part in expected.keys() | found.keys():
-        if (part in expected) != (part in found):
-            yield f"{part}: {expected.get(part, 'nothing')} expected, {found.get(part, 'nothing')} seen"
+    yield from sweep_aot.on_one_side(expected, found)
     parts = [part for part in expected if part in found]
     sides = [{part: side[part] for part in ("inputs", *parts)} for side in (expected, found)]
     rtol, atol = TOLERANCES.get(dtype, (1e-5, 1e-5))
@@ -482,16 +479,12 @@ def report(results: dict[str, list[tuple[str, Verdict]]], seconds: float) -> int
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", help="regular expression that operator names must match")
+    parser = sweep_aot.arguments(__doc__)
     parser.add_argument("--dtype", action="append", choices=DTYPES, help="one of the types (may be given again)")
     parser.add_argument("--limit", type=int, default=4, help="samples an operator and type")
     parser.add_argument("--quick", action="store_true", help="one sample, float32 and float64, no kiln.compile")
     parser.add_argument("--dynamic", action="store_true", help="with all sizes symbolic")
     parser.add_argument("--level", choices=LEVELS, default="code", help="how far the backend goes")
-    parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("-v", dest="verbose", action="store_true")
-    parser.add_argument("--worker", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.worker:
         sweep_aot.work(Options(**json.loads(given.worker)), judge_operator, all_operators)
@@ -499,7 +492,7 @@ def main() -> int:
     options = Options(given.dtype or list(DTYPES), given.limit, dynamic=given.dynamic, level=given.level)
     if given.quick:
         options = Options(given.dtype or ["float32", "float64"], 1, False, 0, given.dynamic, given.level)
-    names = [name for name in all_operators() if re.search(given.only, name)]
+    names = sweep_aot.chosen(all_operators(), given)
     began = time.perf_counter()
     results = sweep_aot.sweep(names, options, given.processes, given.verbose, __file__)
     return report(results, time.perf_counter() - began)

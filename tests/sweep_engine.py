@@ -17,7 +17,6 @@ when they crash or hang.
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 import sys
@@ -210,20 +209,14 @@ def summed_up(results: dict[str, list[tuple[str, Verdict]]]) -> Iterator[str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", help="regular expression that operator names must match")
+    parser = sweep_aot.arguments(__doc__)
     parser.add_argument("--limit", type=int, default=3, help="samples an operator")
     parser.add_argument("--compiled", type=int, default=1, help="samples an operator through kiln.compile")
-    parser.add_argument("--shard", default="1/1", help="which part of the operators: 1/2, 2/2")
-    parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("-v", dest="verbose", action="store_true")
-    parser.add_argument("--worker", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.worker:
         sweep_aot.work(Options(**json.loads(given.worker)), judge_operator)
         return 0
-    part, parts = map(int, given.shard.split("/"))
-    names = [name for name in sweep_aot.differentiable_operators() if re.search(given.only, name)][part - 1 :: parts]
+    names = sweep_aot.chosen(sweep_aot.differentiable_operators(), given)
     began = time.perf_counter()
     options = Options(given.limit, given.compiled)
     results = sweep_aot.sweep(names, options, given.processes, given.verbose, __file__)
