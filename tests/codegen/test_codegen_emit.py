@@ -263,6 +263,22 @@ def test_long_sums_are_as_exact_as_eagers(axis: int) -> None:
     assert error <= 2 * eager + exact.max() * 2e-7
 
 
+@pytest.mark.parametrize("inner", [3, 40])
+@pytest.mark.parametrize("varies", [False, True])
+def test_long_sums_over_two_loops_are_exact(inner: int, varies: bool) -> None:
+    """However short the inner one: rows of a slice are no single loop."""
+    n = sympy.Symbol("n", integer=True, positive=True)
+    values = torch.rand(20_011, inner + 1, generator=torch.Generator().manual_seed(0))
+    memory = Memory()
+    reduction = Reduction(0, "sum", memory.load(values, (inner + 1, 1)), torch.float32)
+    target = memory.add(torch.zeros(1))
+    output = Output(Access(target, (0, 0), 0), reduced(0, torch.float32), False)
+    loops = (Loop(n if varies else 20_011, True), Loop(inner, True))
+    found = memory.run(Kernel("slice", loops, (reduction,), (output,), 1), {n: 20_011} if varies else None)[target]
+    exact = values[:, :inner].double().sum()
+    assert (found.double() - exact).abs() <= 3e-7 * exact
+
+
 def test_threads_do_not_change_results() -> None:
     values = torch.randn(300, 1000)
     for axis, vector in ((1, 1), (0, 0)):

@@ -327,8 +327,9 @@ class Nest:
         is_apart = number + 1 < len(plan.reduced) and self.rounds_from(number + 1) > MANY
         if loop == self.shape.vector:
             return self.vector_loop(outside, 0, size, carried, enter)
-        write = self.long_loop if number + 1 == len(plan.reduced) else write_loop
-        return write(outside, 0, size, 1, carried, lambda inner, at, given: enter(inner, at, given, copies, None))
+        return self.long_loop(
+            outside, 0, size, 1, carried, lambda inner, at, given: enter(inner, at, given, copies, None)
+        )
 
     # ---- long sums ---------------------------------------------------------------------------------------------------
 
