@@ -38,11 +38,12 @@ class CannotExtract(Exception):
 
 
 class Recipe(NamedTuple):
-    """Another way to compute the value of a node."""
+    """Another way to compute the value of a node: an operator, or a function that writes nodes (with an ``Emit``)."""
 
     target: Any
     args: tuple[Any, ...]
     keywords: dict[str, Any]
+    statistics: tuple[Node, ...] = ()  # arguments that are never computed again: little memory, and passes over much
 
 
 @dataclass
@@ -362,6 +363,15 @@ def build_backward(
     return graph_module(joint.module, writer.graph, "Backward")
 
 
+def value_on_fakes(node: Node) -> Any:
+    """What an operator gives for the values of a node's arguments."""
+    given = node.all_input_nodes
+    args, keywords = torch.fx.node.map_arg((node.args, node.kwargs), lambda arg: arg.meta.get("val"))
+    mode = quick.mode_of(*(arg.meta.get("val") for arg in given))
+    with torch.no_grad(), mode, symbolic_kernels(any(map(is_symbolic, given))):
+        return node.target(*args, **keywords)  # type: ignore[operator]
+
+
 def tell_layouts(graph: torch.fx.Graph, copies: list[Node]) -> None:
     """Have the nodes know how values lie that come of copies: a copy of a view has no holes."""
     changed = set(copies)
@@ -373,10 +383,7 @@ def tell_layouts(graph: torch.fx.Graph, copies: list[Node]) -> None:
         before = node.meta.get("val")
         if not isinstance(before, (torch.Tensor, tuple, list)):
             continue  # a size, which stays; and what it makes (zeros of that size) is not made of the copy
-        args, keywords = torch.fx.node.map_arg((node.args, node.kwargs), lambda arg: arg.meta.get("val"))
-        mode = quick.mode_of(*(arg.meta.get("val") for arg in node.all_input_nodes))
-        with torch.no_grad(), mode, symbolic_kernels(any(map(is_symbolic, node.all_input_nodes))):
-            after = node.target(*args, **keywords)
+        after = value_on_fakes(node)
         node.meta["val"] = after
         if not isinstance(before, torch.Tensor) or after.stride() != before.stride():
             changed.add(node)
@@ -415,8 +422,23 @@ def size_node(writer: LateWriter, number: Node, source: Node, dim: int) -> Node:
     return made
 
 
+@dataclass
+class Emit:
+    """Writes nodes that compute what a node of the joint graph gave."""
+
+    graph: torch.fx.Graph
+    node: Node
+
+    def __call__(self, target: Any, *args: Any, **keywords: Any) -> Node:
+        made = self.graph.create_node("call_function", target, args, keywords)
+        made.meta = {**self.node.meta, "val": value_on_fakes(made)}
+        return made
+
+
 def recipe_node(writer: LateWriter, node: Node, recipe: Recipe) -> Node:
     args, keywords = torch.fx.node.map_arg((recipe.args, recipe.keywords), writer.write)
+    if recipe.statistics:
+        return recipe.target(Emit(writer.graph, node), *args, **keywords)  # type: ignore[no-any-return]
     made = writer.graph.create_node("call_function", recipe.target, args, keywords, node.name)
     made.meta = dict(node.meta)
     return made

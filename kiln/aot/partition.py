@@ -28,6 +28,7 @@ from .halves import (
     build_backward,
     build_forward,
     key_of,
+    nodes_in,
     output_values,
     plan_backward,
 )
@@ -129,8 +130,11 @@ class MinCut:
     def __init__(self, joint: JointGraph, joint_inputs: Sequence[Any]) -> None:
         self.joint = joint
         self.flow = FlowGraph()
-        self.free = free_inputs(joint, joint_inputs)
+        read = {root_of(node) for node in read_in_backward(joint)}
+        self.free = free_inputs(joint, joint_inputs, read)
+        self.kept = read.intersection(nodes_in(joint.outputs))  # by the program, most likely, and by eager
         self.ends = ends_of_chains(joint)
+        self.statistics = {node for recipe in joint.recipes.values() for node in recipe.statistics}
         self.saved_edges: dict[Node, tuple[int, int]] = {}  # the two ends of the edge that is a value
         self.vertices: dict[Node, int | None] = {}  # where readers of a value are attached; None: it is there for free
 
@@ -187,7 +191,8 @@ class MinCut:
 
     def is_source(self, node: Node) -> bool:
         """Whether a value can only be saved."""
-        return node.op == "placeholder" or not self.joint.may_repeat(node) or node in self.ends
+        fixed = node in self.ends or node in self.statistics
+        return fixed or node.op == "placeholder" or not self.joint.may_repeat(node)
 
     def sources(self, node: Node) -> list[Node]:
         return [] if self.is_free(node) or self.is_source(node) else self.joint.inputs_of(node)
@@ -196,7 +201,7 @@ class MinCut:
         """Add a node to the flow graph, behind what it reads."""
         if self.is_free(node):
             return None
-        flow, size = self.flow, bytes_of(node) * SCALE
+        flow, size = self.flow, 0 if node in self.kept else bytes_of(node) * SCALE
         if self.is_source(node):
             if not is_tensor(node):
                 return SOURCE  # several results; each of them can be saved
@@ -260,13 +265,12 @@ def result_bytes(node: Node) -> int:
     return sum([bytes_of(user) for user in node.users])
 
 
-def free_inputs(joint: JointGraph, joint_inputs: Sequence[Any]) -> set[Node]:
+def free_inputs(joint: JointGraph, joint_inputs: Sequence[Any], read: set[Node]) -> set[Node]:
     """Inputs that cost no memory: those that are there anyway (parameters), and those that eager keeps as well.
 
     The others have their price, though they may be alive too: a program may change them after the forward where eager
     does not keep them, and would be told that it must not.
     """
-    read = {root_of(node) for node in read_in_backward(joint)}
     given = list(joint_inputs)
     if len(given) == 2 and isinstance(given[0], (list, tuple)):  # (primals, tangents)
         given = list(given[0])

@@ -12,6 +12,7 @@ import torch.fx
 from ..aot.boxing import Boxed, boxed_graph
 from ..aot.compiling import Compilers
 from ..aot.lists import compile_captured
+from ..aot.recipes import BY_FORMULA
 from ..capture.quiet import without_collections
 from ..config import config
 from ..report import events
@@ -25,8 +26,9 @@ def compile_captured_graph(
     """A captured graph, differentiated ahead of time, both halves compiled. ``check``: each kernel runs beside eager,
     and `kiln.exc.CheckFailed` names the first that differs."""
     compiler = functools.partial(compile_graph, check=True) if check else compile_graph
+    prepare = drop_unread if check else prepare_joint  # operators that run beside kernels have formulas of their own
     with without_collections():
-        return compile_captured(module, examples, Compilers(compiler, compiler, compiler, prepare=drop_unread))
+        return compile_captured(module, examples, Compilers(compiler, compiler, compiler, prepare=prepare))
 
 
 def compile_graph(module: torch.fx.GraphModule, examples: Sequence[Any] = (), check: bool = False) -> Boxed:
@@ -50,6 +52,11 @@ def compile_graph(module: torch.fx.GraphModule, examples: Sequence[Any] = (), ch
                 raise
             events.not_lowered(raised_text(error))
     return boxed_graph(module)
+
+
+def prepare_joint(module: torch.fx.GraphModule) -> None:
+    module.meta[BY_FORMULA] = True
+    drop_unread(module)
 
 
 def drop_unread(module: torch.fx.GraphModule) -> None:

@@ -10,7 +10,9 @@ import torch.nn.functional as F
 from codegen_programs import calls, launches
 from compiled_programs import check, check_accuracy, compiled
 
+import kiln
 from kiln.aot import aot_function
+from kiln.lower import backend
 from kiln.lower.lowering import Lowering
 from kiln.lower.schedule import schedule
 
@@ -215,3 +217,34 @@ def test_sizes_that_vary():
         return F.cross_entropy(F.layer_norm(x, (24,), w, b), t) + F.softmax(x, 0).sum()
 
     check(function, made(7, 24), made(24), made(24), torch.randint(0, 24, (7,)), dynamic=True)
+
+
+NORMALIZATIONS = {
+    "layer": lambda x, w: F.layer_norm(x, x.shape[1:], w),
+    "batch": lambda x, w: F.batch_norm(x, None, None, w[:3, 0, 0], w[:3, 0, 1], training=True),
+    "batch, running": lambda x, w: F.batch_norm(x, w[:3, 0, 0].detach() + 1, w[:3, 0, 1].detach() + 1, training=True),
+}
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("name", NORMALIZATIONS)
+def test_statistics_are_not_computed_again(name, dynamic, dtype, monkeypatch):
+    """That would be a pass over all that was normalized; saved, they are next to nothing."""
+
+    def program(x, w):
+        return NORMALIZATIONS[name](x.sin(), w).relu().cos()
+
+    names, real = [], backend.compile_graph
+    monkeypatch.setattr(backend, "compile_graph", lambda module, *rest: note(names, module) or real(module, *rest))
+    x, w = torch.randn(4, 3, 8, 8, dtype=dtype, requires_grad=True), torch.rand(3, 8, 8, dtype=dtype) + 0.5
+    compiled = kiln.compile(program, backend="kiln", dynamic=dynamic, fullgraph=True)
+    found, expected = (torch.autograd.grad(call(x, w).sum(), x)[0] for call in (compiled, program))
+    torch.testing.assert_close(found, expected, **({"rtol": 0, "atol": 0.02} if dtype is torch.bfloat16 else {}))
+    forward, backward = names
+    assert [name for name in forward if "norm" in name]
+    assert not [name for name in backward if "norm" in name and "backward" not in name]
+
+
+def note(names, module):
+    names.append([node.target._opname for node in module.graph.nodes if hasattr(node.target, "_opname")])
