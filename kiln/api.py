@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from . import _native, exc
-from .backends import backend_name, lookup_backend
+from .backends import backend_name, check_options, lookup_backend
 from .config import config
 from .report.events import Subscription
 
@@ -38,8 +38,9 @@ def compile(
     from .capture.trace import Options
 
     backend = config.backend if backend is None else backend
-    chosen, flag = lookup_backend(backend), config.compiled_autograd
-    made = Options(chosen, backend_name(backend), fullgraph, dynamic, dict(options or {}), on_recompile, flag)
+    chosen, name, flag = lookup_backend(backend), backend_name(backend), config.compiled_autograd
+    check_options(chosen, name, options or {})
+    made = Options(chosen, name, fullgraph, dynamic, dict(options or {}), on_recompile, flag)
     if function is _NOTHING:
         return functools.partial(_compile, options=made)
     return _compile(function, made)

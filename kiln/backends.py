@@ -18,6 +18,7 @@ changes it (``kiln.capture.input_state``); nodes that call a ``torch.autograd.Fu
 
 from __future__ import annotations
 
+import inspect
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -66,6 +67,20 @@ def lookup_backend(backend: str | Backend) -> Backend:
     return _REGISTRY[backend]
 
 
+def check_options(backend: Backend, name: str, options: dict[str, Any]) -> None:
+    """Options that a backend has no parameters for are told of at once, not when it is given a graph."""
+    try:
+        parameters = inspect.signature(backend).parameters.values() if options else ()
+    except (TypeError, ValueError):  # a native one: it will tell
+        return
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        return
+    known = [parameter.name for parameter in list(parameters)[2:] if parameter.kind is not parameter.VAR_POSITIONAL]
+    for option in options:
+        if option not in known:
+            raise exc.UnknownOption(name, option, known)
+
+
 def backend_name(backend: str | Backend) -> str:
     return backend if isinstance(backend, str) else getattr(backend, "__name__", type(backend).__name__)
 
@@ -111,11 +126,14 @@ def aot_eager(graph_module: torch.fx.GraphModule, example_inputs: Sequence[Any])
     return compiled
 
 
-def kiln(graph_module: torch.fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
-    """Differentiate the graph ahead of time, and compile forward and backward to machine code."""
+def kiln(
+    graph_module: torch.fx.GraphModule, example_inputs: Sequence[Any], *, check: bool = False
+) -> Callable[..., Any]:
+    """Differentiate the graph ahead of time, and compile forward and backward to machine code. ``check``: each kernel
+    runs beside eager, and the first that differs is an error."""
     from .lower.backend import compile_captured_graph
 
-    compiled: Callable[..., Any] = compile_captured_graph(graph_module, example_inputs, **options)
+    compiled: Callable[..., Any] = compile_captured_graph(graph_module, example_inputs, check=check)
     return compiled
 
 

@@ -200,6 +200,13 @@ class UnknownBackend(KilnError, ValueError):
         )
 
 
+class UnknownOption(KilnError, TypeError):
+    """``options=`` has a name that the backend has no parameter for."""
+
+    def __init__(self, backend: str, option: str, known: Iterable[str]) -> None:
+        super().__init__(f"The backend {backend!r} takes no option {option!r}: {did_you_mean(option, known)}")
+
+
 class InvalidBackend(KilnError, TypeError):
     """A backend that is not callable, or that returned something that is not."""
 

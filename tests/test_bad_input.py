@@ -40,9 +40,16 @@ def test_unknown_backend():
 def test_wrong_options():
     with pytest.raises(TypeError):
         kiln.compile(lambda x: x, unknown=3)
-    with pytest.raises(kiln.exc.BackendError, match="colour") as caught:
-        kiln.compile(lambda x: x + 1, options={"colour": "red"})(X)
-    assert isinstance(caught.value.__cause__, TypeError)
+    with pytest.raises(kiln.exc.UnknownOption, match="The backend 'kiln' takes no option 'chek': did you mean 'check'"):
+        kiln.compile(lambda x: x, backend="kiln", options={"chek": True})
+    with pytest.raises(kiln.exc.UnknownOption, match="The backend 'eager' takes no option 'colour': known names: none"):
+        kiln.compile(lambda x: x, backend="eager", options={"colour": "red"})
+
+    def tuned(graph_module, example_inputs, *, level=0, **others):
+        assert (level, others) == (2, {"colour": "red"})
+        return graph_module.forward
+
+    assert kiln.compile(lambda x: x + 1, backend=tuned, options={"level": 2, "colour": "red"})(X).equal(X + 1)
 
 
 # -- backends that misbehave ----------------------------------------------------------------------------------------
