@@ -6,20 +6,23 @@ import math
 import operator
 from typing import Any
 
+import sympy
 import torch
 import torch.fx
 import torch.utils._pytree as pytree
 
 from .registry import LOWERINGS
+from .views import Number
 
 Node = torch.fx.Node
+NUMBERS = (int, float, sympy.Expr, Number)
 SCALARS = ("number", "Optional[number]", "List[number]", "Tensor")  # types of arguments that numbers are given for
 
 
 def is_held(node: Node, argument: torch._C.Argument, given: Any) -> bool:
-    """Whether numbers among an operator's arguments are within the range of the type that it computes in. The other
-    operand of floats need not be: it becomes infinite."""
-    numbers = [one for one in (given if type(given) is list else [given]) if type(one) in (int, float)]
+    """Whether numbers among an operator's arguments are within the range of the type that it computes in; those that
+    vary are, if that holds any size. The other operand of floats need not be: it becomes infinite."""
+    numbers = [one for one in (given if type(given) is list else [given]) if isinstance(one, NUMBERS)]
     if not numbers or str(argument.type) not in SCALARS:
         return True
     tensors = [one for one in pytree.tree_leaves(node.meta["val"]) if isinstance(one, torch.Tensor)]
@@ -29,10 +32,13 @@ def is_held(node: Node, argument: torch._C.Argument, given: Any) -> bool:
     if dtype is torch.bool or (dtype.is_floating_point and argument.name == "other"):
         return True
     limits = torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
-    return all(
-        limits.min <= number <= limits.max or (dtype.is_floating_point and not math.isfinite(number))
-        for number in numbers
-    )
+
+    def holds(number: Any) -> bool:
+        if isinstance(number, (sympy.Expr, Number)):
+            return bool(limits.max >= torch.iinfo(torch.int64).max)
+        return bool(limits.min <= number <= limits.max) or (dtype.is_floating_point and not math.isfinite(number))
+
+    return all(map(holds, numbers))
 
 
 def is_view_operator(target: torch._ops.OpOverload) -> bool:

@@ -81,6 +81,18 @@ def test_numbers_that_wrap_around(x):
         assert torch.equal(one, wanted), name
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.int8], ids=str)
+def test_numbers_that_vary(dtype):
+    """Also where they are not known when it is compiled."""
+    compiled = kiln.compile(lambda x, number: x.masked_fill(x > 0, number), backend="kiln")
+    x = torch.arange(-3, 4).to(dtype)
+    for number in (1, 2, 3, 4, 1.5, 2.5, 3.5):
+        assert torch.equal(compiled(x, number), x.masked_fill(x > 0, number))
+    for number in (70000, 70000.0):
+        with pytest.raises(RuntimeError, match="without overflow"):
+            compiled(x, number)
+
+
 def test_numbers_that_become_infinite():
     """As the other operand of floats they are no error."""
     functions = [lambda x: x + 1e6, lambda x: x * -1e6, lambda x: x / 1e6, lambda x: x < 1e6, lambda x: 1e6 - x]
