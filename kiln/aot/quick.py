@@ -21,6 +21,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from ..capture.symbolic import below_autograd
+from . import shapes
 from .layouts import LAYOUTS, corrected
 from .tried import MISTAKES, CannotTry, tried
 
@@ -162,8 +163,9 @@ def made_by_kernel(tensor: torch.Tensor) -> Made:
 
 def work_out(function: torch._ops.OpOverload, args: tuple, keywords: dict[str, Any]) -> Any:
     """Torch's answer, put right."""
-    with below_autograd():
-        return put_right(function, args, function(*args, **keywords))
+    with below_autograd() as is_symbolic:
+        operator = shapes.RULES.get(function._opname, function) if is_symbolic else function
+        return put_right(function, args, operator(*args, **keywords))
 
 
 def put_right(function: torch._ops.OpOverload, args: tuple, result: Any) -> Any:

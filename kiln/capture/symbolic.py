@@ -20,7 +20,7 @@ from torch._C import DispatchKey
 aten = torch.ops.aten
 ABOVE = (DispatchKey.CompositeImplicitAutograd, DispatchKey.AutogradCPU, DispatchKey.Autograd)
 UNTRUE = frozenset({"dropout"})  # in shapes, or in what memory they are
-FAITHFUL = frozenset("matmul broadcast_tensors tensor_split pad_sequence one_hot unsafe_chunk empty".split())
+FAITHFUL = frozenset("broadcast_tensors tensor_split pad_sequence one_hot unsafe_chunk empty".split())
 
 
 class Ours(threading.local):
@@ -74,9 +74,14 @@ def ruled(operator: torch._ops.OpOverload, rule: Callable[..., Any], *args: Any,
         return operator(*args, **keywords)
 
 
-def below_autograd() -> contextlib.AbstractContextManager[object]:
-    """Where a real operator has come down to one without parts: its shape is worked out by rules again."""
-    return torch._C._EnablePythonDispatcher() if _ours.is_real is not None else contextlib.nullcontext()
+@contextlib.contextmanager
+def below_autograd() -> Iterator[bool]:
+    """Where a real operator has come down to one without parts: rules again. Says whether sizes are symbolic."""
+    if _ours.is_real is None:
+        yield False
+        return
+    with torch._C._EnablePythonDispatcher():
+        yield True
 
 
 def resampled(operator: torch._ops.OpOverload, data: torch.Tensor, output_size: Any, *rest: Any) -> torch.Tensor:
