@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import kiln
+from kiln.report.repro import distance
 from kiln.target.cpu import math as vector_math
 from kiln.testing import same
 
@@ -100,6 +101,14 @@ def test_nothing_to_write(tmp_path):
 
     with pytest.raises(kiln.exc.UserError, match="nothing was compiled"):
         kiln.explain(numbers)(X).save_repro(tmp_path / "repro.py")
+
+
+def test_what_a_repro_calls_a_difference():
+    nan, inf = float("nan"), float("inf")
+    one = torch.tensor([1.0, nan, inf, -0.0])
+    assert distance(one, torch.tensor([1.5, nan, inf, 0.0])) == 0.5
+    for other in (torch.tensor([1.0, 2.0, inf, 0.0]), torch.tensor([1.0, nan, -inf, 0.0])):
+        assert distance(one, other) == inf
 
 
 # ---- checked runs ----------------------------------------------------------------------------------------------------
