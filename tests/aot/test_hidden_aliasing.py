@@ -104,6 +104,18 @@ def test_parts_share_memory_and_are_no_views(how, program, requires_grad):
     assert counters["aot eager"] == before
 
 
+def test_products_of_batches_are_no_views():
+    """With sizes that vary, too: torch's rule in Python ends with a view."""
+    before = counters.copy()
+    compiled = kiln.compile(torch.matmul, backend="aot_eager", dynamic=True)
+    for batch, heads, length in ((2, 3, 4), (4, 2, 5)):
+        x, y = torch.randn(batch, heads, length, 6, requires_grad=True), torch.randn(batch, heads, 6, 7)
+        found = compiled(x, y)
+        assert not found._is_view()
+        torch.testing.assert_close(found, x @ y)
+    assert (counters["aot eager"], counters["recompiles"]) == (before["aot eager"], before["recompiles"])
+
+
 def test_batch_norm_changes_statistics():
     before = counters["aot eager"]
     check(nn.BatchNorm1d(4), torch.randn(6, 4, requires_grad=True), backend="aot_eager", calls=2)
