@@ -145,17 +145,10 @@ def steps(step: Step, count: int, calls: int) -> list[float]:
 
 def memory(step: Step) -> int:
     """The most bytes that torch's allocator had given out at once during a step, beyond what it had before."""
-    from torch.profiler import ProfilerActivity, profile
+    from kiln.testing.memory import memory_taken
 
     step()
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as found:
-        step()
-    changes = [event for event in found.profiler.kineto_results.events() if event.name() == "[memory]"]
-    now = peak = 0
-    for event in sorted(changes, key=lambda event: event.start_ns()):
-        now += event.nbytes()
-        peak = max(peak, now)
-    return peak
+    return memory_taken(step)[0]
 
 
 def main() -> None:

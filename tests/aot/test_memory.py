@@ -1,7 +1,6 @@
 """Memory: what is saved for backward dies as early as eager lets it die; nothing is kept of calls, models, graphs."""
 
 import gc
-import itertools
 import weakref
 
 import pytest
@@ -10,6 +9,7 @@ from stories import BACKENDS, leaf
 from torch import nn
 
 import kiln
+from kiln.testing.memory import memory_taken
 
 pytestmark = pytest.mark.parametrize("backend", BACKENDS)
 
@@ -28,16 +28,6 @@ def both(backend):
     return lambda function: function, lambda function: kiln.compile(function, backend=backend, fullgraph=True)
 
 
-def memory(work):
-    """Bytes that are alive at most while `work` runs, and at its end, counted from its start."""
-    with torch.autograd.profiler.profile(profile_memory=True) as profile:
-        kept = work()
-    events = [event for event in profile.kineto_results.events() if event.name() == "[memory]"]
-    alive = list(itertools.accumulate(event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())))
-    del kept
-    return max(alive), alive[-1]
-
-
 SIZE = 1 << 16  # elements of 8 bytes: whatever else is allocated does not matter beside it
 
 
@@ -53,7 +43,7 @@ def test_bytes_kept_for_backward(backend):
     for compile in both(backend):
         f = compile(chain)
         f(x, w)
-        counts.append(memory(lambda f=f: f(x, w))[1])
+        counts.append(memory_taken(lambda f=f: f(x, w))[1])
     assert counts[1] <= counts[0]
 
 
@@ -65,7 +55,7 @@ def test_bytes_alive_in_backward(backend):
         f = compile(chain)
         f(x, w).sum().backward()
         x.grad = w.grad = None
-        counts.append(memory(lambda f=f: f(x, w).sum().backward()))
+        counts.append(memory_taken(lambda f=f: f(x, w).sum().backward()))
         x.grad = w.grad = None
     assert counts[1][1] <= counts[0][1] + 8 * SIZE
     assert counts[1][0] <= counts[0][0] * 1.1

@@ -8,9 +8,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.profiler import ProfilerActivity, profile
 
 import kiln
+from kiln.testing.memory import memory_taken
 
 
 def peak(step):
@@ -18,14 +18,7 @@ def peak(step):
     for _ in range(2):
         step()
     gc.collect()
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as found:
-        step()
-    changes = [event for event in found.profiler.kineto_results.events() if event.name() == "[memory]"]
-    now = most = 0
-    for event in sorted(changes, key=lambda event: event.start_ns()):
-        now += event.nbytes()
-        most = max(most, now)
-    return most
+    return memory_taken(step)[0]
 
 
 class Block(nn.Module):
