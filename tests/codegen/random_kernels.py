@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import sympy
 import torch
 from kernel_runs import Memory
 
-from kiln.lower.ir import Access, Expr, Size, constant, iota, load, op, reduced, rewrite
+from kiln.lower.ir import Access, Expr, Size, constant, iota, load, op, reduced, rewrite, running
 from kiln.lower.kernel import Kernel, Loop, Output, Reduction
 
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
@@ -24,7 +25,7 @@ MOST = 20000  # points of a kernel
 
 
 class RandomKernel:
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, has_scans: bool = False) -> None:
         self.random = random.Random(seed)
         self.generator = torch.Generator().manual_seed(seed)
         self.memory = Memory()
@@ -42,6 +43,7 @@ class RandomKernel:
         if self.kept and self.random.random() < 0.03:
             self.sizes[self.random.randrange(self.kept)] = 0
         self.loads: list[Expr] = []
+        self.has_scans = has_scans and reduced_count == 1
 
     @property
     def rank(self) -> int:
@@ -163,6 +165,17 @@ class RandomKernel:
             step *= self.sizes[loop]
         return Reduction(number, kind, value, torch.int64, iota(tuple(strides)))
 
+    def scans(self) -> list[Reduction]:
+        """Scans of types that the order of additions matters little to; the later ones read the earlier ones."""
+        found: list[Reduction] = []
+        for number in range(self.random.choice([1, 2])):
+            dtype = self.random.choice([torch.float64, torch.int64, torch.int32])
+            value = self.expression(dtype, 1)
+            if found and self.happens(0.5):
+                value = op("add", value, op("cast", running(0, found[0].dtype), dtype=dtype))
+            found.append(Reduction(number, "sum", value, dtype, is_scan=True))
+        return found
+
     def scatter(self) -> Output:
         """Points that meet in one place: some loops only choose it by an index."""
         dtype = self.random.choice([torch.float32, torch.int64, torch.int32, torch.float64, torch.uint8])
@@ -184,10 +197,14 @@ class RandomKernel:
         loops = tuple(Loop(size, number >= self.kept) for number, size in enumerate(self.sizes))
         reductions: list[Reduction] = []
         results: list[Expr] = []
-        for number in range(self.random.choice([1, 1, 2, 3]) if self.is_reduction else 0):
-            reductions.append(self.reduction(number, results))
+        scans = self.scans() if self.has_scans else []
+        reductions += scans
+        runs = [running(scan.number, scan.dtype) for scan in scans]
+        first, count = len(scans), self.random.choice([1, 1, 2, 3]) if self.is_reduction else 0
+        for number in range(first, first + count):
+            reductions.append(self.reduction(number, results + runs))
             results.append(reduced(number, reductions[-1].dtype))
-        outputs = []
+        outputs = [Output(self.target(run.dtype, True), run, True) for run in runs]
         if not self.is_reduction and self.happens(0.25):
             outputs.append(self.scatter())
         else:
@@ -239,7 +256,7 @@ def with_symbols(kernel: Kernel, seed: int) -> tuple[Kernel, dict[sympy.Symbol, 
         return rewrite(expr, leaf)
 
     reductions = tuple(
-        Reduction(r.number, r.kind, changed(r.value), r.dtype, changed(r.position) if r.position is not None else None)
+        replace(r, value=changed(r.value), position=changed(r.position) if r.position is not None else None)
         for r in kernel.reductions
     )
     outputs = tuple(Output(access_of(o.target), changed(o.value), o.is_inner, o.accumulate) for o in kernel.outputs)

@@ -37,8 +37,8 @@ def names(values: tuple[torch.dtype, ...]) -> list[str]:
     return [str(value).removeprefix("torch.") for value in values]
 
 
-def check_random(seed: int, threads: int, varies: bool = False) -> None:
-    made = RandomKernel(seed)
+def check_random(seed: int, threads: int, varies: bool = False, has_scans: bool = False) -> None:
+    made = RandomKernel(seed, has_scans)
     kernel, sizes = made.kernel(), None
     wanted = made.memory.expected(kernel)
     if varies:
@@ -56,6 +56,12 @@ def check_random(seed: int, threads: int, varies: bool = False) -> None:
 def test_random_kernels(start: int) -> None:
     for seed in range(start, start + 20):
         check_random(seed, 1)
+
+
+@pytest.mark.parametrize("varies", [False, True])
+def test_random_scans(varies: bool) -> None:
+    for seed in range(2000, 2020):
+        check_random(seed, 1 + seed % 2, varies, has_scans=True)
 
 
 def test_random_kernels_on_threads(monkeypatch: pytest.MonkeyPatch) -> None:

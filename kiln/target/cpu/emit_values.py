@@ -76,7 +76,7 @@ class Values:
                 self.results.setdefault(expr.payload, []).append(expr)
                 is_inner = kind == "running"
                 wide = vector is not None and (is_inner or not self.kernel.loops[vector].is_reduced)
-                facts[expr] = (max(self.shape.depths.values()) if is_inner else self.shape.row, wide)
+                facts[expr] = (max([self.shape.row, *self.shape.depths.values()]) if is_inner else self.shape.row, wide)
                 continue
             depth, is_vector = 0, False
             if kind == "load" or kind == "iota":
