@@ -90,7 +90,9 @@ def test_rates_that_vary(name):
         pair.assert_alike(2e-6)
 
 
-@pytest.mark.parametrize("name", ["sgd", "sgd lists", "sgd fused", "adam lists", "adam fused", "adamw fused", "rmsprop"])
+@pytest.mark.parametrize(
+    "name", ["sgd", "sgd lists", "sgd fused", "adam lists", "adam fused", "adamw fused", "rmsprop"]
+)
 def test_a_scheduler_compiles_nothing_again(name):
     pair = Pair(OPTIMIZERS[name])
     schedulers = [optim.lr_scheduler.ExponentialLR(one, 0.7) for one in (pair.eager, pair.compiled)]
