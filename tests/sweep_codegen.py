@@ -451,7 +451,7 @@ def report(results: dict[str, list[tuple[str, Verdict]]], seconds: float) -> int
     """Print what was found; the exit status says whether there are failures that are not known."""
     counts: Counter[str] = Counter()
     called: Counter[tuple[str, str]] = Counter()
-    left: Counter[str] = Counter()
+    left: dict[str, Counter[str]] = {}
     failed: dict[str, list[tuple[str, str]]] = {}
     graphs = 0
     for name, verdicts in sorted(results.items()):
@@ -462,13 +462,15 @@ def report(results: dict[str, list[tuple[str, Verdict]]], seconds: float) -> int
                 called.update({(target, why): count for target, why, count in facts["called"]})
                 continue
             counts[verdict.status] += 1
-            left[verdict.reason] += verdict.status == "eager"
+            if verdict.status == "eager":
+                left.setdefault(verdict.reason, Counter())[name] += 1
             if verdict.status == "failed":
                 failed.setdefault(name, []).append((case, verdict.reason))
     for (target, why), count in called.most_common():
         print(f"called {count:5} x  {target}: {why[:160]}")
-    for reason, count in (+left).most_common(40):
-        print(f"eager  {count:5} x  {reason[:160]}")
+    for reason, names in sorted(left.items(), key=lambda item: -item[1].total()):
+        told_of = ", ".join(name for name, _ in names.most_common(4))
+        print(f"eager  {names.total():5} x  {reason.splitlines()[0][:160]} ({told_of}{' …' if len(names) > 4 else ''})")
     known = known_failures()
     for name, found in failed.items():
         print(f"FAILED {name}{' (known)' if name in known else ''}: {len(found)} calls")
