@@ -39,6 +39,7 @@ from .runtime import RunText
 from .schemas import Unsupported
 from .sharing import Group, SharedInputs, Sharing
 
+Tensor, STRIDED = torch.Tensor, torch.strided
 Key = tuple[int, int] | tuple[int, int, autocasting.State]
 Graph = tuple[torch.fx.GraphModule, list[int]]  # with the places of what it takes
 autocast_is_on = autocasting.is_on
@@ -245,6 +246,7 @@ class Backwards:
         self.order = stage.order if stage.order != sorted(stage.order) else None
         self.first_source = sum(len(earlier.sources) for earlier in joint.stages[:number])
         self.layouts = [Layout(root.value) for root in stage.roots]
+        self.strides = [layout.strides for layout in self.layouts]
         self.has_hooks = any(r.slot is not None and r.place is None for r in joint.registrations)
         self.table: dict[Key, Boxed | None] = {}
         self.graphs: dict[Key, Graph | None] = {}
@@ -256,13 +258,13 @@ class Backwards:
             compiled = self.make(*self.key(defined, needed))
         if compiled is None:
             return NotImplemented
-        for place, layout in enumerate(self.layouts):
+        for place, strides in enumerate(self.strides):
             gradient = gradients[place]
             if gradient is not None:
-                if type(gradient) is not torch.Tensor or gradient.layout is not torch.strided:
+                if type(gradient) is not Tensor or gradient.layout is not STRIDED:
                     return NotImplemented
-                if not layout(gradient):
-                    gradients[place] = layout.laid_out(gradient)
+                if gradient.stride() != strides:
+                    gradients[place] = self.layouts[place].laid_out(gradient)
         arguments = [*context.numbers, *saved, *gradients]
         saved.clear()
         gradients.clear()
@@ -372,23 +374,21 @@ class Backwards:
 
 
 class Layout:
-    """How a gradient is laid out where the trace took it to be so."""
+    """How a gradient is laid out where the trace took it to be so. Strides are None where they are symbolic."""
 
     def __init__(self, value: torch.Tensor) -> None:
         self.strides: tuple[int, ...] | None = None
         if all(isinstance(stride, int) for stride in value.stride()):
             self.strides = tuple(value.stride())
         sizes = zip(value.stride(), range(value.dim()), strict=True)
-        self.order = [dim for _, dim in sorted(sizes, key=lambda pair: (-pair[0], pair[1]))]
-
-    def __call__(self, gradient: torch.Tensor) -> bool:
-        if self.strides is not None:
-            return gradient.stride() == self.strides
-        return gradient.permute(self.order).is_contiguous()
+        order = [dim for _, dim in sorted(sizes, key=lambda pair: (-pair[0], pair[1]))]
+        self.order = order if order != sorted(order) else None
+        self.inverse = [order.index(dim) for dim in range(len(order))]
 
     def laid_out(self, gradient: torch.Tensor) -> torch.Tensor:
-        inverse = [self.order.index(dim) for dim in range(len(self.order))]
-        return gradient.permute(self.order).contiguous().permute(inverse)
+        if self.order is None:
+            return gradient.contiguous()
+        return gradient.permute(self.order).contiguous().permute(self.inverse)
 
 
 def by_source(mask: int, order: list[int]) -> int:
