@@ -23,7 +23,7 @@ from .joint import Joint
 from .stages import Edge, Source, Stage, build_stages, edge_of, follow
 
 
-@dataclass
+@dataclass(frozen=True)
 class CallContext:
     """What belongs to one call of a compiled graph, besides tensors."""
 

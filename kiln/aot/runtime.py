@@ -51,6 +51,7 @@ class RunText:
             "sharing": when_shared,
             "GradNode": _native.GradNode,
             "CallContext": CallContext,
+            "context": CallContext(),  # of calls that have nothing of their own
             "set_version": set_version,
             "bump_version": _native.bump_version,
         }
@@ -114,7 +115,8 @@ class RunText:
             )
             state = "state" if joint.random else "()"
             kept = "".join(f"k{number}, " for number in range(len(numbers)))
-            self.add(f"context = CallContext(({hooks}{',' if hooks else ''}), {state}, ({kept}))")
+            if hooks or kept or joint.random:
+                self.add(f"context = CallContext(({hooks}{',' if hooks else ''}), {state}, ({kept}))")
         for number, (name, backward, higher, used) in enumerate(stages):
             self.attach(number, name, backward, higher, used, holds)
         self.set_memory_versions(reshaped=True)
