@@ -216,9 +216,10 @@ class OperatorProgram:
     number, which takes an item of a list. A description is a register's number, a constant in a tuple of one, or a list
     of descriptions. Results that do not have the layout ``(dtype, sizes, strides)`` given for them are copied into it.
     Other steps are ``("allocate", register, layout, donor)``, where the donor's memory is taken if nobody else holds it
-    (-1 for none), ``("view", register, source, layout, offset)``, and ``("launch", name, address, ((source, offset in
-    bytes, whether an input is written), ...), sizes)``, which calls ``void(void**, int64_t*, int64_t threads)``.
-    Values die at their last use.
+    (-1 for none), ``("view", register, source, layout, offset)``, and ``("launch", name, launch, ...)``. A launch is
+    ``(address, ((source, offset in bytes, whether an input is written), ...), sizes, (units, work), whether one thread
+    does it)`` and calls ``void(void**, int64_t*, int64_t start, int64_t end)`` for runs of its units: threads share the
+    work, in picoseconds, of all launches of a step. Values die at their last use.
     Autocast is off while it runs, as the graph was recorded below it.
 
     Sizes are ints, or in a tuple of one the place of an instruction, ``(operation, first, second)``: see
