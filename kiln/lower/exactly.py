@@ -14,6 +14,7 @@ import torch.fx
 
 from .ir import LOW, Buffer, Expr
 from .nodes import is_random
+from .ops.creation import UNWRITTEN
 from .reference import FUNCTIONS, Reference
 from .schedule import Launch
 
@@ -34,8 +35,8 @@ class WideGraph(torch.fx.Interpreter):
         self.eager = eager
 
     def run_node(self, n: torch.fx.Node) -> Any:
-        own = n.op == "call_function" and not (isinstance(n.target, torch._ops.OpOverload) and is_random(n.target))
-        if own:
+        given = isinstance(n.target, torch._ops.OpOverload) and (is_random(n.target) or n.target in UNWRITTEN)
+        if n.op == "call_function" and not given:
             try:
                 return widened(super().run_node(n))
             except Exception:  # an operator that does not take float64, or other types than these

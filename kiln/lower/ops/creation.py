@@ -63,7 +63,7 @@ def fill_tensor(lowering: Any, node: Any, x: Tensor, value: Tensor) -> Tensor:
     return expand(build.cast(value, x.dtype), x.shape)
 
 
-@lowers(
+UNWRITTEN = (
     aten.empty.memory_format,
     aten.empty_like.default,
     aten.empty_strided.default,
@@ -71,6 +71,9 @@ def fill_tensor(lowering: Any, node: Any, x: Tensor, value: Tensor) -> Tensor:
     aten.new_empty.default,
     aten.new_empty_strided.default,
 )
+
+
+@lowers(*UNWRITTEN)
 def empty(lowering: Any, node: Any, *args: Any, **kwargs: Any) -> Tensor:
     """Memory that nobody has written to. Who reads it (the random numbers of dropout only ask for its shape) calls
     ATen: it is allocated for them; in expressions it counts as zeros."""
