@@ -143,7 +143,10 @@ class Assembler:
             return self.constants[value]
         if kind == "torch":
             return getattr(torch, value)
-        return torch.device(value) if kind == "device" else value
+        return READ[kind](value) if kind in READ else value
+
+
+READ: dict[str, Callable[[str], Any]] = {"device": torch.device, "complex": complex}
 
 
 def number(described: Any) -> Any:

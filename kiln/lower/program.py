@@ -5,8 +5,8 @@
 again in the graph by `constant_in`. `build` does both. What registers and steps are is told in kiln/native/program.h.
 
 An argument in the data is the number of a register; or ``["constant", k]``, ``["list", arguments]``, ``["value", v]``,
-``["torch", name]`` (a dtype, layout or memory format), ``["device", name]``; or None for the default. Sizes are ints,
-or ``[k]`` for the k-th number that is computed.
+``["torch", name]`` (a dtype, layout or memory format), ``["device", name]``, ``["complex", text]``; or None for the
+default. Sizes are ints, or ``[k]`` for the k-th number that is computed.
 """
 
 from __future__ import annotations
@@ -142,8 +142,8 @@ class Describer:
             return ["value", value]
         if isinstance(value, (torch.dtype, torch.layout, torch.memory_format)):
             return ["torch", name_of(value)]
-        if isinstance(value, torch.device):
-            return ["device", str(value)]
+        if isinstance(value, (torch.device, complex)):
+            return [type(value).__name__, str(value)]
         raise CannotLower(f"an argument of the type {type(value).__name__}")
 
     def expose(self, number: int) -> int:

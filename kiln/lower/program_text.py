@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from .assembling import Data
+from .assembling import READ, Data
 
 INFIX = {"add": "+", "mul": "*", "floordiv": "//", "mod": "%", "pow": "**", "eq": "==", "ne": "!=", "lt": "<"}
 INFIX |= {"le": "<="}
@@ -83,7 +83,7 @@ class Text:
             return f"c{value}"
         if kind == "torch":
             return value
-        return f"device({value!r})" if kind == "device" else repr(value)
+        return f"{kind}({value!r})" if kind in READ else repr(value)
 
     # ---- steps -------------------------------------------------------------------------------------------------------
 

@@ -89,7 +89,11 @@ def empty(x, w):
     return x[:0] * 2, (x[:0] @ w).sin(), torch.zeros(0, 3), x[:0].sum(0)
 
 
-PROGRAMS = [chain, views_and_lists, several_results, constants, empty]
+def complex_numbers(x, w):
+    return [torch.view_as_real(torch.complex(x + 1, x) * (2 - 3j)) * 2]
+
+
+PROGRAMS = [chain, views_and_lists, several_results, constants, empty, complex_numbers]
 
 
 @pytest.fixture
