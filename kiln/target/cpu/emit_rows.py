@@ -36,7 +36,7 @@ def with_rows_together(kernel: Kernel) -> Kernel:
 
 def together(kernel: Kernel, loop: int, count: int) -> Kernel:
     size = kernel.loops[loop].size
-    loops = tuple(Loop(size // count) if at == loop else other for at, other in enumerate(kernel.loops))  # type: ignore[operator]
+    loops = tuple(Loop(size // count) if at == loop else other for at, other in enumerate(kernel.loops))
     rows = [RowCopy(kernel, loop, count, number) for number in range(count)]
     reductions = tuple(
         replace(
