@@ -8,8 +8,8 @@ step of Kiln's with all sizes symbolic, beside its own with fixed ones. *Three o
 ``(x * w).sin().sum()``. ``gpt, AdamW`` has an update of the weights in its step, compiled as well.
 
 Numbers are medians. The last line is the result as JSON; `--json FILE` also writes it there. A whole run takes about
-an hour, most of which is the peer's, and draws docs/speed.png and docs/speed.svg (`--chart FOLDER`). With the effort of
-`--quick` all models (`--only` and their names) take 20 minutes: docs/speed.json and the charts are of such a run.
+an hour, most of which is the peer's, and draws docs/speed.png and docs/speed.svg (`--chart FOLDER`); with the effort of
+`--quick` all models (`--only` and their names) take 20 minutes.
 
     python benchmarks/speed.py [--quick] [--only gpt,resnet] [--json FILE] [--chart FOLDER]
 """

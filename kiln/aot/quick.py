@@ -297,7 +297,8 @@ def is_plain_change(function: torch._ops.OpOverload, args: tuple, keywords: dict
     arguments = function._schema.arguments
     written = [value for said, value in zip(arguments, args, strict=False) if said.is_write]
     written += [keywords[said.name] for said in arguments if said.is_write and said.name in keywords]
-    changed = [memory_of(tensor) for value in written for tensor in (value if isinstance(value, list) else [value])]
+    tensors = [tensor for value in written for tensor in (value if isinstance(value, list) else [value])]
+    changed = [memory_of(tensor) for tensor in tensors if tensor is not None]
     memory = [memory_of(tensor) for tensor in given]
     return all(memory.count(one) == 1 for one in changed)
 
