@@ -206,9 +206,8 @@ class Tracer:
                 node = self.functional.add_input(f"primals_{count}", value)
             self.inputs.append(value)
             self.input_nodes.append(node)
-        with (
-            self.mode
-        ):  # it answers where a leaf lies; without it torch imports a second's worth to ask the fake itself
+        # Under the mode, which answers where a leaf lies: torch imports a second's worth to ask the fake itself.
+        with self.mode:
             self.start_edges = [edge_of(value) for value in self.inputs]
         self.input_edges = {edge: index for index, edge in enumerate(self.start_edges) if edge is not None}
         self.start_versions = [version_of(value) for value in self.inputs]

@@ -23,7 +23,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from ..capture.symbolic import below_autograd
 from . import shapes
 from .layouts import LAYOUTS, corrected
-from .tried import MISTAKES, CannotTry, tried
+from .tried import MISTAKES, CannotTry, memory_of, tried
 
 aten = torch.ops.aten
 DEVICE = torch.ops.prim.device.default
@@ -320,10 +320,6 @@ def change_of(result: Any, given: list[FakeTensor], before: list[tuple[tuple, in
         return None
     after = [(looks(tensor), memory_of(tensor)) for tensor in given]
     return Answer(container, tuple(places)) if after == before else None
-
-
-def memory_of(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage()._cdata
 
 
 def is_own(made: Made | int | None) -> bool:

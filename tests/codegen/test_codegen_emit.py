@@ -89,7 +89,7 @@ def machine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     """Code as for another CPU, where this one runs it as well."""
     flags = frozenset(MACHINES[request.param].split())
     if not flags <= host.flags():
-        pytest.skip("more than this CPU can do")
+        pytest.skip(f"code for {request.param} does not run on this CPU, which lacks {sorted(flags - host.flags())}")
     monkeypatch.setattr(host, "flags", lambda: flags)
     monkeypatch.setattr(jit, "host_target", lambda: (request.param, ""))
     monkeypatch.setattr(jit, "_idle", collections.deque())
