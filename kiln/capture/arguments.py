@@ -24,10 +24,10 @@ from .. import _native
 from .._native import is_instance as isinstance
 from . import module_hooks
 from .builtin_tables import ITERATOR_TYPES, KEYED_NAMES, LAZY_ITERATORS, VIEW_TYPES, describe
-from .source import lookup
+from .source import lookup, mapping_of
 from .symbols import SYMBOLIC, concrete
 from .trace import Trace
-from .values import CONSTANT_TYPES, Opaque, Record, Trampoline, dict_of_view, mapping_items, new_tuple, words
+from .values import CONSTANT_TYPES, Opaque, Record, Trampoline, mapping_items, new_tuple, words
 from .wrap import HEAP_TYPE, IDENTITY_TYPES, class_attribute, force, is_constant, key_pattern
 
 # -- keys of outside dictionaries ------------------------------------------------------------------------------------
@@ -37,7 +37,7 @@ def guard_keys(trace: Trace, function: object, args: tuple) -> None:
     """Guard as much of an outside dictionary as this call sees: one key, or all of them."""
     name = getattr(function, "__name__", "")
     for position, arg in enumerate(args):
-        record = trace.record_of(force(trace, arg))
+        record = trace.record_of(shown_mapping(force(trace, arg)))
         if record is None or record.loaded or not isinstance(record.shadow, dict):
             continue
         if position == 0 and name in KEYED_NAMES and len(args) > 1:
@@ -46,6 +46,16 @@ def guard_keys(trace: Trace, function: object, args: tuple) -> None:
             continue
         else:
             guard_all_keys(trace, record)
+
+
+def shown_mapping(value: object) -> object:
+    """The mapping that a view or read-only proxy shows; any other value itself."""
+    while type(value) in VIEWS_AND_PROXIES:
+        value = mapping_of(value)
+    return value
+
+
+VIEWS_AND_PROXIES: frozenset[type] = VIEW_TYPES | {types.MappingProxyType}
 
 
 def guard_key(trace: Trace, record: Record, key: object) -> None:
@@ -134,6 +144,10 @@ class Survey:
             self.visit(value.__dict__)
         if kind in NATIVE_ITERATORS or hasattr(kind, "gi_interpreted"):
             return self.visit_iterator(value, kind)
+        if kind is types.MappingProxyType:
+            if not self.shallow:
+                self.visit(mapping_of(value))
+            return value
         self.note(value, kind)
         return value
 
@@ -178,12 +192,10 @@ class Survey:
         if self.shallow:
             return value
         if kind in VIEW_TYPES:
-            owner = dict_of_view(value)
-            if owner is None:
-                raise self.trace.fail("native code on a view of a dictionary")
+            owner = mapping_of(value)
             objects, self.objects = self.objects, False
             self.visit(owner)
-            self.objects = objects or any(is_object(item) for entry in dict.items(owner) for item in entry)
+            self.objects = objects or any(is_object(item) for entry in dict.items(owner) for item in entry)  # type: ignore
             return value
         return Settled(self.trace, value)
 
@@ -389,10 +401,15 @@ PROXY_FUNCTIONS: frozenset[object] = frozenset(
 )
 
 
+COMPARISONS = (operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge)
+
+
 def proxies(trace: Trace, function: object, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
     """Arguments for a builtin that may call special methods written in Python."""
     if function not in PROXY_FUNCTIONS:
         raise trace.fail(f"{describe(function)} on an object whose special methods are Python code")
+    if function in COMPARISONS and any(type(arg) in VIEWS_AND_PROXIES for arg in args):
+        raise trace.fail("comparing a view of a dictionary with objects in it")
     known: dict[int, object] = {}
     return (
         tuple([proxied(trace, arg, known) for arg in args]),
@@ -408,6 +425,8 @@ def proxied(trace: Trace, value: object, known: dict[int, object]) -> object:
         return value
     if id(value) in known:
         return known[id(value)]
+    if kind in VIEWS_AND_PROXIES:
+        return proxied_view(trace, value, known)
     if kind in PROXIED_CONTAINERS:
         made = known[id(value)] = PROXIED_CONTAINERS[kind](trace, value, known)
         return made
@@ -428,6 +447,15 @@ def _proxied_items(trace: Trace, value: object, known: dict[int, object]) -> obj
 def _proxied_mapping(trace: Trace, value: dict, known: dict[int, object]) -> object:
     pairs = [(proxied(trace, key, known), proxied(trace, item, known)) for key, item in value.items()]
     return type(value)(pairs)
+
+
+def proxied_view(trace: Trace, view: object, known: dict[int, object]) -> object:
+    """A view with objects in it, for native code that iterates over it."""
+    if type(view) is types.MappingProxyType:
+        raise trace.fail("native code on a read-only proxy of a mapping with objects in it")
+    items = [proxied(trace, item, known) for item in view]  # type: ignore[attr-defined]
+    unchanged = all(a is b for a, b in zip(items, view, strict=True))  # type: ignore[call-overload]
+    return view if unchanged and not type(view).__name__.endswith("items") else iter(items)
 
 
 PROXIED_CONTAINERS: dict[type, Callable] = {

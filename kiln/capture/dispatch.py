@@ -39,6 +39,7 @@ from . import (  # noqa: F401  (fill the tables)
     ranges,
     registrations,
     rules,
+    views,
     warned,
 )
 from .calls import DoesNotFit, matched_arguments

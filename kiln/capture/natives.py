@@ -16,6 +16,7 @@ import torch
 from .._native import is_instance as isinstance
 from . import hashing
 from .arguments import (
+    VIEWS_AND_PROXIES,
     Proxy,
     Settled,
     Survey,
@@ -235,6 +236,7 @@ __all__ = [
     "ITERATOR_TYPES",
     "LAZY_ITERATORS",
     "SAFE_OWNERS",
+    "VIEWS_AND_PROXIES",
     "VIEW_TYPES",
     "Proxy",
     "Settled",

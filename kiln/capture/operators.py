@@ -17,6 +17,7 @@ from ..bytecode.split import UNBOUND
 from . import calls, natives
 from .raising import from_native
 from .rules import get_iterator, next_item, special_method, truth, type_of
+from .source import mapping_of
 from .symbols import concrete, is_symbolic
 from .tensors import record
 from .text import percent
@@ -306,6 +307,8 @@ def contains(trace: Trace, container: object, value: object) -> bool:
         raise trace.fail("`in` on a tensor: it needs the tensor's values")
     if type(container) in natives.VIEW_TYPES:
         return contains_in_view(trace, container, value)
+    if type(container) is types.MappingProxyType:
+        return contains(trace, mapping_of(container), value)
     if isinstance(container, dict | set | frozenset):
         return contains_hashed(trace, container, value)
     if isinstance(container, str | bytes | range):
@@ -320,9 +323,7 @@ def contains(trace: Trace, container: object, value: object) -> bool:
 
 def contains_in_view(trace: Trace, view: object, value: object) -> bool:
     """``in`` on the keys, values or items of a dictionary, whose values may not have been looked at."""
-    from .values import dict_of_view
-
-    owner, kind = dict_of_view(view), type(view).__name__
+    owner, kind = mapping_of(view), type(view).__name__
     if kind.endswith("keys"):
         return contains_hashed(trace, owner, value)
     if kind.endswith("values"):

@@ -38,12 +38,13 @@ from .source import (
     Source,
     is_direct,
     lookup,
+    mapping_of,
     namespace_of,
     parameter_name,
 )
 from .symbols import OffsetOf, SizeOf, StrideOf, concrete, is_symbolic, operand_source
 from .trace import Trace
-from .values import CONSTANT_TYPES, Lazy, Opaque, Trampoline, dict_of_view, mapping_items, plain_value
+from .values import CONSTANT_TYPES, Lazy, Opaque, Trampoline, mapping_items, plain_value
 from .wrap import HEAP_TYPE, getattr_static_dict, layout_of
 
 BUILTIN_NAMES = {f"_k_{name}": getattr(builtins, name) for name in dir(builtins) if not name.startswith("_")}
@@ -396,10 +397,9 @@ def advance(iterator: object, count: int) -> None:
 
 def build_view(r: Rebuilder, shadow: object, name: str, place: int) -> None:
     method = type(shadow).__name__.rsplit("_", 1)[-1]
-    owner = dict_of_view(shadow)
-    if owner is None:
-        raise CannotRebuild(shadow, "a view of a dictionary that outlives the graph")
-    r.lines.append(f"{name} = {r.value(owner)}.{method}()")
+    owner = mapping_of(shadow)
+    base = collections.OrderedDict if isinstance(owner, collections.OrderedDict) else dict
+    r.lines.append(f"{name} = {r.bind(getattr(base, method), method)}({r.value(owner)})")
 
 
 def build_exception(r: Rebuilder, shadow: BaseException, name: str, place: int) -> None:
@@ -513,8 +513,7 @@ def build_proxy(r: Rebuilder, shadow: natives.Proxy, name: str, place: int) -> N
 
 
 def build_mapping_proxy(r: Rebuilder, shadow: types.MappingProxyType, name: str, place: int) -> None:
-    owner = next(value for value in gc.get_referents(shadow) if hasattr(value, "keys"))
-    r.lines.append(f"{name} = {r.bind(types.MappingProxyType, 'mappingproxy')}({r.value(owner)})")
+    r.lines.append(f"{name} = {r.bind(types.MappingProxyType, 'mappingproxy')}({r.value(mapping_of(shadow))})")
 
 
 BUILDERS: dict[type, Callable] = {

@@ -32,7 +32,7 @@ from .calls import call, construct, new_object
 from .hashing import as_hash
 from .natives import rule
 from .raising import from_native, guard_caller, traceback_of
-from .source import is_direct, lookup
+from .source import is_direct, lookup, mapping_of
 from .symbols import concrete, is_symbolic
 from .trace import Trace
 from .unknown_text import is_unknown
@@ -308,6 +308,8 @@ def truth(trace: Trace, value: object) -> bool:
         raise trace.fail(
             "a branch on a tensor's value", "use torch.where, or let the graph break here (without fullgraph=True)"
         )
+    if kind in natives.VIEWS_AND_PROXIES:
+        return bool(call(trace, len, (value,), {}))
     record = trace.record_of(value)
     native_length = isinstance(value, dict) and "__len__" not in natives.python_methods(kind)
     if native_length and record is not None and not record.loaded:
@@ -447,6 +449,8 @@ def get_iterator(trace: Trace, value: object) -> object:
         return iter(natives.proxy(trace, value))
     if isinstance(value, natives.Proxy) or special_method(trace, value, "__next__") is not None:
         return value
+    if type(value) is types.MappingProxyType:
+        return get_iterator(trace, mapping_of(value))
     made = natives.call_native_default(trace, iter, (value,), {})
     if isinstance(value, dict) or type(value) in natives.VIEW_TYPES:
         trace.mark_unbuildable(made)  # in case the dictionary changes meanwhile

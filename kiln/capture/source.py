@@ -8,6 +8,7 @@ once. ``describe`` gives the name that people see (``L['x'].weight``).
 from __future__ import annotations
 
 import collections
+import gc
 import re
 import types
 from collections.abc import Callable, Iterator
@@ -241,6 +242,19 @@ class Values(Source):
 
 
 @source
+class MappingOf(Source):
+    """The dictionary behind one of its views, or the mapping behind a read-only proxy."""
+
+    base: Source
+
+    def render(self, base, bind):
+        return f"{bind(mapping_of, 'mapping_of')}({base})"
+
+    def describe(self):
+        return f"mapping of {self.base.describe()}"
+
+
+@source
 class TypeOf(Source):
     """``type(base)``."""
 
@@ -338,6 +352,11 @@ def values_of(mapping: dict) -> list:
     """The values of a dictionary, in its order."""
     ordered = isinstance(mapping, collections.OrderedDict)  # a dict's own order is not that of move_to_end
     return list(collections.OrderedDict.values(mapping) if ordered else dict.values(mapping))
+
+
+def mapping_of(view: object) -> object:
+    """What ``keys()``, ``values()``, ``items()`` or ``types.MappingProxyType`` shows: a view refers to nothing else."""
+    return gc.get_referents(view)[0]
 
 
 NATIVE_CONTAINERS: tuple[type, ...] = (collections.OrderedDict, dict, list, tuple, set, frozenset, collections.deque)

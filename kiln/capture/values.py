@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import collections
 import enum
-import gc
 import types
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -190,12 +189,6 @@ def mapping_items(mapping: dict) -> list[tuple[object, object]]:
     """Keys and values in the order of iteration, past any method in Python. (``dict`` ignores ``move_to_end``.)"""
     ordered = isinstance(mapping, collections.OrderedDict)
     return list(collections.OrderedDict.items(mapping) if ordered else dict.items(mapping))
-
-
-def dict_of_view(view: object) -> dict | None:
-    """The dictionary behind its keys, values or items: the only referent of the view's read-only mapping."""
-    found = [value for value in gc.get_referents(view.mapping) if isinstance(value, dict)]  # type: ignore[attr-defined]
-    return found[0] if len(found) == 1 else None
 
 
 PLAIN_VALUES = (

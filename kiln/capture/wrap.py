@@ -387,10 +387,6 @@ def wrap_slice(trace: Trace, real: slice, source: Source) -> object:
     return known_as(trace, slice(*parts), source)
 
 
-def wrap_mapping_proxy(trace: Trace, real: types.MappingProxyType, source: Source) -> object:
-    raise trace.fail("a read-only view of a dictionary from outside", "copy it into a dict before the compiled call")
-
-
 def guard_type(trace: Trace, real: object, source: Source) -> None:
     trace.guards.add(source, "type", type(real))
     if type(real).__flags__ & HEAP_TYPE:
@@ -549,7 +545,6 @@ WRAPPERS: dict[type, Callable] = {
     types.FunctionType: wrap_function,
     types.MethodType: wrap_method,
     types.CellType: wrap_cell,
-    types.MappingProxyType: wrap_mapping_proxy,
     torch.device: wrap_equal,
     list: wrap_list,
     tuple: wrap_tuple,
