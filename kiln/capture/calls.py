@@ -28,11 +28,12 @@ from ..config import config
 from . import library, marks, natives, torch_calls
 from .appending import ListMethod, call_list_method
 from .attributes import class_attribute_source, name_class_value
+from .bound_builtins import appending_method
 from .caches import call_lru_cache
 from .raising import from_native
 from .source import Attribute, Item, Referent, lookup
 from .trace import Trace
-from .values import Raised, Trampoline
+from .values import Lazy, Raised, Trampoline
 from .wrap import HEAP_TYPE, class_attribute, force, has_finalizer, wrap
 
 NATIVE_CALLABLES = (
@@ -46,7 +47,8 @@ NATIVE_CALLABLES = (
 
 def call(trace: Trace, function: object, args: tuple, kwargs: dict) -> object:
     """The result of ``function(*args, **kwargs)`` in the program."""
-    function = force(trace, function)
+    if type(function) is Lazy:
+        function = called(trace, function)
     rule = natives.rule_for(function)
     if rule is not None:
         return call_rule(trace, rule, function, args, kwargs)
@@ -65,6 +67,14 @@ def call(trace: Trace, function: object, args: tuple, kwargs: dict) -> object:
     if handler is not None:
         return handler(trace, function, args, kwargs)
     return call_object(trace, function, args, kwargs)
+
+
+def called(trace: Trace, value: Lazy) -> object:
+    """What is called, looked at only as far as a call does."""
+    if value.done:
+        return value.value
+    appending = appending_method(trace, value)
+    return force(trace, value) if appending is None else appending
 
 
 def call_rule(trace: Trace, rule: Callable, function: object, args: tuple, kwargs: dict) -> object:

@@ -30,6 +30,7 @@ from .arguments import (
     python_methods,
     unproxy,
 )
+from .bound_builtins import native_descriptor
 from .builtin_tables import (
     CONTAINERS,
     ITERATOR_TYPES,
@@ -224,10 +225,9 @@ def unbind(function: object, args: tuple) -> tuple[object, tuple]:
     if owner is None or (isinstance(owner, types.ModuleType | type) and type(function) is not types.MethodWrapperType):
         return function, args
     if isinstance(function, types.BuiltinFunctionType | types.MethodWrapperType):
-        for klass in type(owner).__mro__:  # not the first found: ``super()`` may have gone past an override in Python
-            descriptor = klass.__dict__.get(function.__name__)
-            if isinstance(descriptor, types.MethodDescriptorType | types.WrapperDescriptorType):
-                return descriptor, (owner, *args)
+        descriptor = native_descriptor(function)
+        if descriptor is not None:
+            return descriptor, (owner, *args)
     return function, args
 
 

@@ -25,6 +25,7 @@ import torch.fx
 from .._native import is_instance as isinstance
 from . import natives
 from .appending import ListMethod
+from .bound_builtins import is_found_by_name, native_descriptor
 from .frame import NULL
 from .source import (
     ClosureCell,
@@ -324,6 +325,10 @@ def build_builtin(r: Rebuilder, shadow: types.BuiltinFunctionType, name: str, pl
     owner = getattr(shadow, "__self__", None)
     if owner is None or isinstance(owner, types.ModuleType | type):
         r.lines.append(f"{name} = {r.bind(shadow, shadow.__name__)}")
+        return
+    descriptor = native_descriptor(shadow)
+    if descriptor is not None and not is_found_by_name(shadow, descriptor):  # super() has gone past an override
+        r.lines.append(f"{name} = {r.bind(descriptor, shadow.__name__)}.__get__({r.value(owner)})")
     else:
         r.lines.append(f"{name} = ({r.value(owner)}).{shadow.__name__}")  # a number needs the parentheses
 

@@ -24,7 +24,7 @@ from .._native import MISSING
 from .._native import is_instance as isinstance
 from ..bytecode.split import UNBOUND
 from . import module_hooks
-from .appending import list_method
+from .bound_builtins import wrap_bound_builtin
 from .guards import ANY_KEY
 from .hints import NEEDED
 from .source import (
@@ -175,24 +175,6 @@ def known_as(trace: Trace, shadow: object, source: Source) -> object:
     """An immutable copy that may be given back as the original."""
     trace.name_source(shadow, source)
     return shadow
-
-
-def wrap_builtin(trace: Trace, real: types.BuiltinFunctionType, source: Source) -> object:
-    owner = real.__self__
-    if owner is None or isinstance(owner, types.ModuleType | type) or is_native_owner(owner):
-        return wrap_identity(trace, real, source)
-    trace.guards.add(source, "type", type(real))
-    trace.guards.add(Attribute(source, "__name__"), "constant", real.__name__)
-    appending = list_method(trace, Lazy(owner, Attribute(source, "__self__")), real.__name__)
-    if appending is not None:
-        return known_as(trace, appending, source)
-    shadow = getattr(wrap(trace, owner, Attribute(source, "__self__")), real.__name__)
-    return known_as(trace, shadow, source)
-
-
-def is_native_owner(owner: object) -> bool:
-    """Whether a bound builtin belongs to torch's or a pybind11 extension's own machinery (a tensor's does not)."""
-    return not isinstance(owner, torch.Tensor) and type(owner).__module__.startswith(("torch", "pybind11"))
 
 
 def wrap_list(trace: Trace, real: list, source: Source) -> object:
@@ -541,7 +523,8 @@ def class_attribute_source(trace: Trace, cls: type, name: str) -> Source:
 
 WRAPPERS: dict[type, Callable] = {
     **{kind: wrap_identity for kind in IDENTITY_TYPES},
-    types.BuiltinFunctionType: wrap_builtin,
+    types.BuiltinFunctionType: wrap_bound_builtin,
+    types.MethodWrapperType: wrap_bound_builtin,
     types.FunctionType: wrap_function,
     types.MethodType: wrap_method,
     types.CellType: wrap_cell,

@@ -1,0 +1,83 @@
+"""Builtins bound to an object (``log.append``, ``log.__len__``): which descriptor they are, and from outside, whose.
+
+A bound builtin is its owner's: the owner is looked at like any other object from outside, and the method bound to its
+shadow. Only those of modules and classes are what they are by identity.
+"""
+
+from __future__ import annotations
+
+import collections
+import types
+
+import torch
+
+from .._native import is_instance as isinstance
+from .appending import list_method
+from .source import Attribute, Computed, Source
+from .symbols import concrete, is_symbolic
+from .trace import Trace
+from .values import Lazy
+
+DESCRIPTORS = types.MethodDescriptorType | types.WrapperDescriptorType
+
+
+def native_descriptor(bound: object) -> object | None:
+    """The descriptor that a bound builtin was made from. (``super()`` may have gone past others of the same name.)"""
+    owner, name = bound.__self__, bound.__name__  # type: ignore[attr-defined]
+    found = [
+        klass.__dict__[name]
+        for klass in type(owner).__mro__
+        if name in klass.__dict__ and isinstance(klass.__dict__[name], DESCRIPTORS)
+    ]
+    if len(found) > 1:  # bound builtins compare by owner and C function, without asking the owner
+        found = [descriptor for descriptor in found if descriptor.__get__(owner) == bound] or found
+    return found[0] if found else None
+
+
+def is_found_by_name(bound: object, descriptor: object) -> bool:
+    """Whether ``owner.name`` gives the method, with no other one before it."""
+    name = bound.__name__  # type: ignore[attr-defined]
+    cls = type(bound.__self__)  # type: ignore[attr-defined]
+    first = next((klass.__dict__[name] for klass in cls.__mro__ if name in klass.__dict__), None)
+    return first is descriptor
+
+
+def wrap_bound_builtin(trace: Trace, real: types.BuiltinFunctionType, source: Source) -> object:
+    """A builtin from outside; one that is bound to an object is bound to that object's shadow."""
+    from .wrap import HEAP_TYPE, known_as, wrap, wrap_identity
+
+    owner = real.__self__
+    if owner is None or isinstance(owner, types.ModuleType | type) or is_native_owner(owner):
+        return wrap_identity(trace, real, source)
+    trace.guards.add(source, "type", type(real))
+    trace.guards.add(Attribute(source, "__name__"), "constant", real.__name__)
+    descriptor = native_descriptor(real)
+    owner_source = Attribute(source, "__self__")
+    found_by_name = is_found_by_name(real, descriptor)
+    if isinstance(owner, collections.OrderedDict) and getattr(descriptor, "__objclass__", None) is dict:
+        raise trace.fail("a method of dict on an OrderedDict", "the two may have another order")
+    shadow = wrap(trace, owner, owner_source)
+    if is_symbolic(shadow):
+        shadow = concrete(trace, shadow)
+    if descriptor is None or isinstance(shadow, torch.Tensor):
+        return known_as(trace, getattr(shadow, real.__name__), source)
+    if type(owner).__flags__ & HEAP_TYPE or not found_by_name:
+        trace.guards.add(Computed(native_descriptor, (source,)), "identity", descriptor)
+    return known_as(trace, descriptor.__get__(shadow), source)  # type: ignore[attr-defined]
+
+
+def appending_method(trace: Trace, value: Lazy) -> object:
+    """A method of a list from outside that is about to be called, and only that; None if it is not one."""
+    real = value.real
+    if type(real) is not types.BuiltinFunctionType or type(real.__self__) is not list:
+        return None
+    made = list_method(trace, Lazy(real.__self__, Attribute(value.source, "__self__")), real.__name__)
+    if made is not None:
+        trace.guards.add(value.source, "type", types.BuiltinFunctionType)
+        trace.guards.add(Attribute(value.source, "__name__"), "constant", real.__name__)
+    return made
+
+
+def is_native_owner(owner: object) -> bool:
+    """Whether a bound builtin belongs to torch's or a pybind11 extension's own machinery (a tensor's does not)."""
+    return not isinstance(owner, torch.Tensor) and type(owner).__module__.startswith(("torch", "pybind11"))
