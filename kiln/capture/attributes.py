@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import functools
+import sys
 import types
 from collections.abc import Callable
 
@@ -17,7 +18,7 @@ from .._native import MISSING
 from .._native import is_instance as isinstance
 from . import marks
 from .appending import list_method
-from .raising import context_of, traceback_of
+from .raising import context_of, from_native, traceback_of
 from .source import Attribute, Identity, Item, Source, lookup
 from .trace import Trace
 from .values import CONSTANT_TYPES, DELETED, Lazy, Raised, Trampoline, unwrap
@@ -194,8 +195,14 @@ def is_data_descriptor(raw: object) -> bool:
     return hasattr(kind, "__set__") or hasattr(kind, "__delete__")
 
 
-def bind_class_attribute(trace: Trace, owner: object, cls: type, name: str, raw: object) -> object:
-    """Run the descriptor protocol for an attribute found on the class of an instance."""
+def bind_class_attribute(
+    trace: Trace, owner: object, cls: type, name: str, raw: object, own_class: type | None = None
+) -> object:
+    """Run the descriptor protocol for an attribute of an instance that was found on a class.
+
+    ``own_class`` is the class of the instance, where ``cls`` (to reach the attribute by) is another: ``super`` looks
+    past the class, and binds to it nevertheless.
+    """
 
     kind = type(raw)
     if kind is types.FunctionType:
@@ -203,7 +210,7 @@ def bind_class_attribute(trace: Trace, owner: object, cls: type, name: str, raw:
         return types.MethodType(raw, owner)
     if kind is staticmethod or kind is classmethod:
         function = wrap(trace, raw.__func__, Attribute(class_attribute_source(trace, cls, name), "__func__"))
-        return function if kind is staticmethod else bind(trace, function, cls)
+        return function if kind is staticmethod else bind_to_class(trace, function, own_class or cls)
     if isinstance(raw, property) and type(raw).__get__ is property.__get__:
         if marks.is_fact(raw):
             return marks.load_fact(trace, owner, name, raw)
@@ -211,15 +218,15 @@ def bind_class_attribute(trace: Trace, owner: object, cls: type, name: str, raw:
     if kind is types.MemberDescriptorType:
         return load_member(trace, owner, name, raw)
     if kind in (types.GetSetDescriptorType,) or isinstance(raw, NATIVE_DESCRIPTORS):
-        return native_get(trace, raw, owner, cls)
+        return native_get(trace, raw, owner, own_class or cls)
     if kind is functools.cached_property and getattr_static_dict(owner) is not None:
         return load_cached_property(trace, owner, cls, name, raw)
     getter = lookup(kind, "__get__")
     if isinstance(getter, types.FunctionType):
         descriptor = wrap(trace, raw, class_attribute_source(trace, cls, name))
-        return calls.call(trace, getter, (descriptor, owner, cls), {})
+        return calls.call(trace, getter, (descriptor, owner, own_class or cls), {})
     if kind is functools.partialmethod or getter is not None:
-        return native_get(trace, raw, owner, cls)
+        return native_get(trace, raw, owner, own_class or cls)
     return Lazy(raw, class_attribute_source(trace, cls, name))
 
 
@@ -232,8 +239,21 @@ def load_cached_property(trace: Trace, owner: object, cls: type, name: str, raw:
     return value
 
 
-def bind(trace: Trace, function: object, owner: object) -> object:
-    return types.MethodType(function, owner) if callable(function) else function  # type: ignore[arg-type]
+def bind_to_class(trace: Trace, function: object, cls: type) -> object:
+    """What a ``classmethod`` around something gives: a method, or (before 3.13) what a descriptor in it gives."""
+    function = force(trace, function)
+    if type(function) is types.FunctionType or sys.version_info >= (3, 13):
+        return types.MethodType(function, cls)  # type: ignore[arg-type]
+    getter = lookup(type(function), "__get__")
+    if isinstance(getter, types.FunctionType):
+        return calls.call(trace, getter, (function, cls, cls), {})
+    if isinstance(function, classmethod):
+        source = trace.source_of(function)
+        inner = function.__func__ if source is None else wrap(trace, function.__func__, Attribute(source, "__func__"))
+        return bind_to_class(trace, inner, cls)
+    if isinstance(function, property) and type(function).__get__ is property.__get__:
+        return calls.call(trace, function.fget, (cls,), {})
+    return types.MethodType(function, cls) if getter is None else native_get(trace, function, cls, cls)  # type: ignore[arg-type]
 
 
 def native_get(trace: Trace, raw: object, owner: object, cls: type) -> object:
@@ -342,23 +362,28 @@ def load_from_class(trace: Trace, cls: type, name: str) -> object:
     raw = class_attribute(trace, cls, name, MISSING)
     if raw is MISSING or (meta is not None and is_data_descriptor(meta)):
         return load_through_metaclass(trace, cls, name, meta)
+    return unbound_class_attribute(trace, cls, name, raw, cls)
+
+
+def unbound_class_attribute(trace: Trace, cls: type, name: str, raw: object, own_class: type) -> object:
+    """Run the descriptor protocol for an attribute of a class (``own_class``) that was found on ``cls``."""
     kind = type(raw)
     if kind is types.FunctionType:
         name_class_value(trace, cls, name, raw)
         return raw
     if kind is staticmethod or kind is classmethod:
         function = wrap(trace, raw.__func__, Attribute(class_attribute_source(trace, cls, name), "__func__"))
-        return function if kind is staticmethod else bind(trace, function, cls)
+        return function if kind is staticmethod else bind_to_class(trace, function, own_class)
     getter = lookup(kind, "__get__")
     if isinstance(getter, types.FunctionType):
-        return calls.call(trace, getter, (wrap(trace, raw, class_attribute_source(trace, cls, name)), None, cls), {})
-    if getter is not None:
-        return native_get_from_class(trace, cls, name)
-    return Lazy(raw, class_attribute_source(trace, cls, name))
-
-
-def native_get_from_class(trace: Trace, cls: type, name: str) -> object:
-    value = getattr(cls, name)
+        descriptor = wrap(trace, raw, class_attribute_source(trace, cls, name))
+        return calls.call(trace, getter, (descriptor, None, own_class), {})
+    if getter is None:
+        return Lazy(raw, class_attribute_source(trace, cls, name))
+    try:
+        value = getattr(cls, name) if cls is own_class else getter(raw, None, own_class)  # type: ignore[operator]
+    except Exception as error:
+        raise Raised(from_native(trace, error)) from None
     if not isinstance(value, NATIVE_DESCRIPTORS):
         trace.pinned(value)
     return value
@@ -438,34 +463,20 @@ def load_from_super(trace: Trace, proxy: super, name: str) -> object:
     owner = object.__getattribute__(proxy, "__self__")
     start = object.__getattribute__(proxy, "__thisclass__")
     own_class = object.__getattribute__(proxy, "__self_class__")
-    if own_class is None:
-        raise trace.fail("a super object that is not bound to an instance")
-    order = own_class.__mro__
-    if name == "__class__":
-        return super
-    for cls in order[order.index(start) + 1 :]:
+    order = () if own_class is None or name == "__class__" else own_class.__mro__
+    for cls in order[order.index(start) + 1 :] if order else ():
         if name not in cls.__dict__:
             continue
         raw = cls.__dict__[name]
         if cls.__flags__ & HEAP_TYPE:
             trace.guards.classes.watch(cls, name, raw)
         if owner is own_class:
-            return bind_super_on_class(trace, owner, cls, name, raw)
-        return bind_class_attribute(trace, owner, cls, name, raw)
-    raise Raised(AttributeError(f"'super' object has no attribute '{name}'"))
-
-
-def bind_super_on_class(trace: Trace, owner: type, cls: type, name: str, raw: object) -> object:
-    if type(raw) is types.FunctionType:
-        name_class_value(trace, cls, name, raw)
-        return raw
-    if type(raw) is classmethod:
-        function = wrap(trace, raw.__func__, Attribute(class_attribute_source(trace, cls, name), "__func__"))
-        return types.MethodType(function, owner)  # type: ignore[arg-type]
-    if type(raw) is staticmethod:
-        return wrap(trace, raw.__func__, Attribute(class_attribute_source(trace, cls, name), "__func__"))
-    getter = getattr(type(raw), "__get__", None)
-    return raw if getter is None else getter(raw, None, owner)
+            return unbound_class_attribute(trace, cls, name, raw, own_class)
+        return bind_class_attribute(trace, owner, cls, name, raw, own_class)
+    try:
+        return object.__getattribute__(proxy, name)  # of the super object itself
+    except AttributeError as error:
+        raise Raised(from_native(trace, error)) from None
 
 
 def load_from_trampoline(trace: Trace, trampoline: Trampoline, name: str) -> object:

@@ -346,7 +346,8 @@ def build_partial(r: Rebuilder, shadow: functools.partial, name: str, place: int
 def build_super(r: Rebuilder, shadow: super, name: str, place: int) -> None:
     owner = object.__getattribute__(shadow, "__self__")
     cls = object.__getattribute__(shadow, "__thisclass__")
-    r.lines.append(f"{name} = _k_super({r.class_expression(cls)}, {r.value(owner)})")
+    bound = object.__getattribute__(shadow, "__self_class__") is not None
+    r.lines.append(f"{name} = _k_super({r.class_expression(cls)}{f', {r.value(owner)}' if bound else ''})")
 
 
 def build_reduced(r: Rebuilder, shadow: object, name: str, place: int) -> None:

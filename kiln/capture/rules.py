@@ -15,6 +15,7 @@ import types
 
 import torch
 
+from .._native import MISSING
 from .._native import is_instance as isinstance
 from ..bytecode.plan import OWN_PREFIX
 from . import natives
@@ -491,21 +492,51 @@ def next_item(trace: Trace, iterator: object) -> object:
 
 @rule(super)
 def rule_super(trace, args, kwargs):
-    if len(args) == 2:
-        cls, owner = arguments(trace, args)
-        try:
-            return super(cls, owner)
-        except TypeError as error:
-            raise Raised(from_native(trace, error)) from None
     if args:
-        raise trace.fail("super() with one argument")
+        return made_super(trace, *arguments(trace, args))
     frame = trace.frames[-1]
+    code = frame.code
+    if code.co_argcount == 0:
+        raise Raised(RuntimeError("super(): no arguments"))
+    first = code.co_varnames[0]
+    if first in frame.cells:
+        owner = cell_value(frame.cells[first])
+    else:
+        owner = frame.locals.get(first, MISSING)
+    if owner is MISSING:
+        raise Raised(RuntimeError("super(): arg[0] deleted"))
     cell = frame.cells.get("__class__")
     if cell is None:
         raise Raised(RuntimeError("super(): __class__ cell not found"))
-    first = frame.code.co_varnames[0]
-    owner = frame.cells[first].cell_contents if first in frame.cells else frame.locals[first]
-    return super(force(trace, cell.cell_contents), force(trace, owner))
+    cls = cell_value(cell)
+    if cls is MISSING:
+        raise Raised(RuntimeError("super(): empty __class__ cell"))
+    cls = force(trace, cls)
+    if not isinstance(cls, type):
+        raise Raised(RuntimeError(f"super(): __class__ is not a type ({type_of(trace, cls).__name__})"))
+    return made_super(trace, cls, force(trace, owner))
+
+
+def cell_value(cell: types.CellType) -> object:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return MISSING
+
+
+def made_super(trace: Trace, *args: object) -> super:
+    try:
+        return super(*args)
+    except TypeError as error:
+        raise Raised(from_native(trace, error)) from None
+
+
+@rule(super.__get__)
+def rule_super_get(trace, args, kwargs):
+    proxy, owner = force(trace, args[0]), force(trace, args[1])
+    if owner is None or object.__getattribute__(proxy, "__self__") is not None:
+        return proxy
+    return made_super(trace, object.__getattribute__(proxy, "__thisclass__"), owner)
 
 
 @rule(sys.exception)

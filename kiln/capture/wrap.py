@@ -171,6 +171,17 @@ def wrap_method(trace: Trace, real: types.MethodType, source: Source) -> object:
     return known_as(trace, shadow, source)
 
 
+def wrap_super(trace: Trace, real: super, source: Source) -> object:
+    """A ``super`` object is immutable, but what it is bound to has a shadow."""
+    guard_type(trace, real, source)
+    parts = [wrap(trace, object.__getattribute__(real, name), Attribute(source, name)) for name in SUPER_PARTS]
+    shadow = super(*parts) if object.__getattribute__(real, "__self_class__") else super(parts[0])  # type: ignore[arg-type]
+    return known_as(trace, shadow, source)
+
+
+SUPER_PARTS = ("__thisclass__", "__self__")
+
+
 def known_as(trace: Trace, shadow: object, source: Source) -> object:
     """An immutable copy that may be given back as the original."""
     trace.name_source(shadow, source)
@@ -542,6 +553,7 @@ WRAPPERS: dict[type, Callable] = {
     functools.partial: wrap_partial,
     **{kind: wrap_getter for kind in (operator.itemgetter, operator.attrgetter, operator.methodcaller)},
     slice: wrap_slice,
+    super: wrap_super,
 }
 
 SUBCLASS_WRAPPERS: list[tuple[type, Callable]] = [
