@@ -79,7 +79,7 @@ class Leaf(Middle):
 
     @classmethod
     def two_argument_kind(cls):
-        return super(Leaf, cls).kind("?"), super(Middle, cls).label, super().scale
+        return super(Leaf, cls).kind("?"), super(Middle, cls).label, super().scale  # noqa: UP008
 
     @staticmethod
     def twice(value):
@@ -96,7 +96,7 @@ class Leaf(Middle):
         return super().label, super().doubled, super().scale, super(Middle, self).label
 
     def statics(self):
-        return super().twice(4), super(Leaf, self).twice(5)
+        return super().twice(4), super(Leaf, self).twice(5)  # noqa: UP008
 
     def make_one(self):
         made = super().make()
