@@ -38,7 +38,7 @@ def call_apply(trace: Trace, cls: type, args: tuple, kwargs: dict) -> object:
     args = tuple([force(trace, arg) for arg in args])
     if trace.modes or overloaded(trace, args):
         raise trace.fail(f"{name}.apply under a torch-function mode or on tensors with __torch_function__")
-    prepared = prepare(trace, args)
+    prepared = prepare(trace, args, exact=True)
     check_settled(trace, cls)
     context = Context(tuple(isinstance(arg, torch.Tensor) and arg.requires_grad for arg in args))
     outputs = interpret_forward(trace, cls, context, args)
@@ -47,7 +47,7 @@ def call_apply(trace: Trace, cls: type, args: tuple, kwargs: dict) -> object:
     made = FunctionCall(cls, attributes, False not in marks["_materialize"])
     trace.function_calls[id(made)] = made
     result = run_fake(trace, stand_in(trace, made, marks, outputs), prepared, {})  # type: ignore[arg-type]
-    node = trace.graph.call_function(apply_of(cls), to_nodes(trace, prepared))  # type: ignore[arg-type]
+    node = trace.graph.call_function(apply_of(cls), to_nodes(trace, prepared, exact=True))  # type: ignore[arg-type]
     node.meta["stack_trace"] = trace.stack_trace()
     node.meta["example_value"] = result
     trace.pinned(cls)

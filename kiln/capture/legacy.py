@@ -7,6 +7,7 @@ import torch
 from .._native import is_instance as isinstance
 from .natives import rule
 from .tensors import prepare, record
+from .torch_calls import handler
 from .trace import Trace
 from .values import words
 from .wrap import force
@@ -25,13 +26,29 @@ def plain_numbers(value: object, integral: bool) -> bool:
     return type(value) in ((int, bool) if integral else (int, bool, float))
 
 
+def is_size(values: list) -> bool:
+    """Whether these arguments are one ``torch.Size``: only that is a shape, any other sequence is data."""
+    return len(values) == 1 and type(values[0]) is torch.Size
+
+
+@handler(torch.Tensor.new)
+def tensor_new(trace, args, kwargs):
+    """``tensor.new(size)``; a graph has no ``torch.Size`` to tell a shape from data, so it has ``new_empty``."""
+    values = [force(trace, arg) for arg in args]
+    if is_size(values[1:]):
+        return record(trace, torch.Tensor.new_empty, tuple(values), kwargs, method="new_empty")
+    return record(trace, torch.Tensor.new, args, kwargs, method="new")
+
+
 def make(trace: Trace, cls: type, dtype: torch.dtype, args: tuple, kwargs: dict) -> object:
     values = [prepare(trace, force(trace, arg)) for arg in args]
     if not kwargs and torch.get_default_device().type == "cpu":
         if all(type(value) in (int, torch.SymInt) for value in values) and values:
             return record(trace, torch.empty, tuple(values), {"dtype": dtype})
+        if is_size(values):
+            return record(trace, torch.empty, tuple(values), {"dtype": dtype})
         integral = not dtype.is_floating_point
-        if len(values) == 1 and type(values[0]) in (list, tuple) and plain_numbers(values[0], integral):
+        if len(values) == 1 and isinstance(values[0], list | tuple) and plain_numbers(values[0], integral):
             return record(trace, torch.tensor, (values[0],), {"dtype": dtype})
     raise trace.fail(f"torch.{cls.__name__} called with these arguments", "use torch.tensor or torch.empty")
 
@@ -45,3 +62,14 @@ def register(cls: type, dtype: torch.dtype | None) -> None:
 for _class, _dtype in CLASSES.items():
     register(_class, _dtype)  # type: ignore[arg-type]
 register(torch.Tensor, None)
+
+
+@rule(torch.autograd.Variable)
+def rule_variable(trace, args, kwargs):
+    """``Variable(tensor)``: since tensors and variables are one, a tensor without history on the same memory."""
+    given = dict(zip(("data", "requires_grad"), args, strict=False)) | kwargs
+    data, flag = force(trace, given.pop("data", None)), force(trace, given.pop("requires_grad", False))
+    if len(args) > 2 or given or not isinstance(data, torch.Tensor) or type(flag) is not bool:
+        raise trace.fail("torch.autograd.Variable called with these arguments", "use the tensor itself")
+    made = record(trace, torch.Tensor.detach, (data,), {}, method="detach")
+    return record(trace, torch.Tensor.requires_grad_, (made,), {}, method="requires_grad_") if flag else made

@@ -8,6 +8,7 @@ operators ``call_function``, methods ``call_method``, as in every fx graph. What
 from __future__ import annotations
 
 import contextlib
+import enum
 import operator
 import re
 import types
@@ -30,6 +31,7 @@ from .trace import ObjectInput, Trace
 from .values import (
     CONSTANT_TYPES,
     GraphBreak,
+    HandleNumber,
     Opaque,
     Raised,
     TensorInfo,
@@ -126,9 +128,11 @@ def add_placeholder(trace: Trace, source: Source) -> torch.fx.Node:
 # -- recording ------------------------------------------------------------------------------------------------------
 
 
-def record(trace: Trace, function: object, args: tuple, kwargs: dict, *, method: str | None = None) -> object:
-    """Run an operation on fakes and add its node."""
-    args, kwargs = prepare(trace, args), prepare(trace, kwargs)
+def record(
+    trace: Trace, function: object, args: tuple, kwargs: dict, *, method: str | None = None, exact: bool = False
+) -> object:
+    """Run an operation on fakes and add its node. ``exact``: it is the program's code, and may look at classes."""
+    args, kwargs = prepare(trace, args, exact), prepare(trace, kwargs, exact)
     kwargs = {key: as_tensor(trace, function, key, value) for key, value in kwargs.items()}
     leaves = tensor_leaves((args, kwargs))
     versions = [version(leaf) for leaf in leaves]
@@ -149,7 +153,7 @@ def record(trace: Trace, function: object, args: tuple, kwargs: dict, *, method:
         note_tampering(trace, leaves, changed)
     target = method if method is not None else function
     kind = "call_method" if method is not None else "call_function"
-    node = trace.graph.create_node(kind, target, to_nodes(trace, args), to_nodes(trace, kwargs))
+    node = trace.graph.create_node(kind, target, to_nodes(trace, args, exact), to_nodes(trace, kwargs, exact))
     node.meta["stack_trace"] = trace.stack_trace()
     node.meta["example_value"] = result
     return adopt(trace, result, node)
@@ -184,22 +188,27 @@ def plain_floats(trace: Trace, value: object) -> object:
     return concrete(trace, value) if isinstance(value, torch.SymFloat) else value
 
 
-def prepare(trace: Trace, value: object) -> object:
-    """Arguments with everything looked at, as plain containers that torch understands."""
+def prepare(trace: Trace, value: object, exact: bool = False) -> object:
+    """Arguments with everything looked at, as plain containers and numbers that torch understands.
+
+    The program's own functions see more than torch does: for them (``exact``) values keep their classes.
+    """
     from .wrap import force
 
     value = force(trace, value)
     kind = type(value)
     if kind in CONSTANT_TYPES or isinstance(value, (torch.Tensor, *TORCH_CONSTANTS)):
         return value
+    if exact and kind not in PLAIN_CLASSES and isinstance(value, SUBCLASSED):
+        check_exact(trace, value)
     if isinstance(value, tuple):
-        return value if kind is torch.Size else new_tuple(kind, [prepare(trace, item) for item in value])
+        return value if kind is torch.Size else new_tuple(kind, [prepare(trace, item, exact) for item in value])
     if isinstance(value, list):
-        return [prepare(trace, item) for item in value]
+        return [prepare(trace, item, exact) for item in value]
     if isinstance(value, dict):
-        return {key: prepare(trace, item) for key, item in value.items()}
+        return {key: prepare(trace, item, exact) for key, item in value.items()}
     if kind is slice:
-        return slice(*(prepare(trace, part) for part in (value.start, value.stop, value.step)))
+        return slice(*(prepare(trace, part, exact) for part in (value.start, value.stop, value.step)))
     if kind is torch.SymBool:  # a flag of an operation
         return concrete(trace, value)
     if is_symbolic(value) or isinstance(value, Opaque):
@@ -208,16 +217,34 @@ def prepare(trace: Trace, value: object) -> object:
         return value
     if isinstance(value, torch.Generator) and trace.source_of(value) is not None:
         return value
+    if kind is HandleNumber:
+        raise trace.fail("a torch function called with the number of a hook that is not registered yet")
     if isinstance(value, int | float | complex | str):
-        return plain_value(value)
+        return value if exact else plain_value(value)
     if isinstance(value, Trampoline):
         return value.function
     if isinstance(value, set | frozenset):
-        return kind(prepare(trace, item) for item in value)
+        return kind(prepare(trace, item, exact) for item in value)
     raise trace.fail(
         f"a torch function called with a {type(value).__module__}.{type(value).__qualname__} object",
         "pass it tensors, numbers, strings and containers of these, or call it outside the compiled function",
     )
+
+
+# Classes with subclasses that the program may tell apart, and those of them that a graph holds as they are.
+SUBCLASSED = (int, float, complex, str, tuple, list, dict)
+PLAIN_CLASSES = frozenset({*SUBCLASSED, bool, torch.Size})
+
+
+def check_exact(trace: Trace, value: object) -> None:
+    """Break unless a graph can make this instance of a subclass again, with its class and all that it holds."""
+    from .wrap import getattr_static_dict
+
+    attributes = getattr_static_dict(value)
+    if isinstance(value, enum.Enum) or (isinstance(value, int | float | complex | str | tuple) and not attributes):
+        return
+    name = type(value).__qualname__
+    raise trace.fail(f"a function in the graph called with a {name}, which the graph cannot make again")
 
 
 GRAPH_CONSTANTS = (type, types.BuiltinFunctionType, torch._ops.OpOverload, types.MethodDescriptorType)
@@ -296,8 +323,8 @@ EFFECTS: set[object] = {torch._assert_async}  # type: ignore[attr-defined]
 """Operations kept for what they do."""
 
 
-def to_nodes(trace: Trace, value: object) -> object:
-    """Arguments as fx wants them: nodes for tensors and symbolic numbers."""
+def to_nodes(trace: Trace, value: object, exact: bool = False) -> object:
+    """Arguments as fx wants them: nodes for tensors, symbolic numbers, and (``exact``) instances of subclasses."""
     if isinstance(value, torch.Tensor):
         return trace.tensor_info(value).node
     if isinstance(value, Opaque):
@@ -305,21 +332,34 @@ def to_nodes(trace: Trace, value: object) -> object:
     if is_symbolic(value):
         return symbol_node(trace, value)
     kind = type(value)
-    if kind is tuple or kind is torch.Size:
-        return tuple([to_nodes(trace, item) for item in value])
-    if isinstance(value, tuple):  # named tuples, torch.return_types
-        return kind(*(to_nodes(trace, item) for item in value)) if hasattr(kind, "_fields") else tuple(value)
+    if isinstance(value, tuple):
+        return tuple_node(trace, value, exact)
     if kind is list:
-        return [to_nodes(trace, item) for item in value]
+        return [to_nodes(trace, item, exact) for item in value]
     if kind is dict:
-        return {key: to_nodes(trace, item) for key, item in value.items()}
+        return {key: to_nodes(trace, item, exact) for key, item in value.items()}
     if kind is slice:
-        return slice(*(to_nodes(trace, part) for part in (value.start, value.stop, value.step)))
-    if isinstance(value, UNPRINTABLE):
+        return slice(*(to_nodes(trace, part, exact) for part in (value.start, value.stop, value.step)))
+    if isinstance(value, UNPRINTABLE) or (exact and kind not in PLAIN_CLASSES and isinstance(value, SUBCLASSED)):
         return constant_node(trace, value)
     if isinstance(value, torch.Generator):
         return generator_node(trace, value)
     return value
+
+
+def tuple_node(trace: Trace, value: tuple, exact: bool) -> object:
+    """A tuple for fx, which knows tuples and named tuples: to torch's operations other subclasses are the same."""
+    kind = type(value)
+    items = [to_nodes(trace, item, exact) for item in value]
+    if kind is tuple:
+        return tuple(items)
+    if hasattr(kind, "_fields") and kind.__base__ is tuple:
+        return kind(*items)
+    if not exact:
+        return tuple(items)
+    if kind is torch.Size:
+        return trace.graph.call_function(torch.Size, (items,))
+    return trace.graph.call_function(new_tuple, (constant_node(trace, kind), items))
 
 
 # What has no text that makes it again: the graph module has it as an attribute.

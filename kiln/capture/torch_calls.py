@@ -104,7 +104,8 @@ def call_torch(trace: Trace, function: object, args: tuple, kwargs: dict) -> obj
         raise trace.fail(f"{tensors.function_name(function)}: quantized tensors stay outside graphs")
     if type(function) is types.FunctionType and function not in ALLOWED and not are_plain(trace, args, kwargs):
         return call_function(trace, function, args, kwargs)  # it was given functions or objects to call
-    return record(trace, function, args, kwargs, method=method_name(function, args))
+    method = method_name(function, args)
+    return record(trace, function, args, kwargs, method=method, exact=bool(ALLOWED) and function in ALLOWED)
 
 
 def needs_value(trace: Trace, function: object) -> GraphBreak:
