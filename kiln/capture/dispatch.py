@@ -28,6 +28,7 @@ from ..config import config
 from ..report import bytecode_hooks, events
 from . import (  # noqa: F401  (fill the tables)
     backward_calls,
+    cached_calls,
     contexts,
     copying,
     foretold,
@@ -147,7 +148,7 @@ def redefined(dispatcher: _native.Dispatcher) -> None:
 def miss(dispatcher: _native.Dispatcher, args: tuple, kwargs: dict) -> object:
     """No entry fits: compile one, or run eager."""
     function = dispatcher.function
-    with foretold.during():
+    with foretold.during(), cached_calls.session():
         with COMPILE_LOCK:
             run = find_or_compile(dispatcher, function, args, kwargs)
         return run(*args, **kwargs)
@@ -328,7 +329,13 @@ def compile_frame(cache: FrameCache, function: types.FunctionType, args: tuple, 
     state = Switches()
     disabled = _native.set_disabled(True)
     try:
-        with events.compiling(function), without_peer(), shapes_kept(function.__code__), overrides_aside() as outside:
+        with (
+            events.compiling(function),
+            cached_calls.session(),
+            without_peer(),
+            shapes_kept(function.__code__),
+            overrides_aside() as outside,
+        ):
             return attempts(cache, function, args, kwargs, state, outside)
     except exc.BackendError as error:
         if not config.suppress_errors or cache.options.fullgraph:

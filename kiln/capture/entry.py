@@ -155,6 +155,8 @@ class CheckText(Text):
             self.write_distinct()
         for condition in self.trace.guards.shapes:
             self.write_condition(condition)
+        if guards.cached.calls:
+            self.require(f"{self.bind(guards.cached, 'cached')}()")  # last: these calls are the program's own
         body = "\n".join("    " + line for line in self.lines)
         answer = "_k_inputs" if self.has_program else "True"
         return f"def _k_function({signature(self.trace.function.__code__)}):\n{body}\n    return {answer}\n"

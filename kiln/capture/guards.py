@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from .. import _native
 from .._native import is_instance as isinstance
+from .cached_calls import CachedCalls
 from .source import GlobalsOf, Identity, Item, Source, lookup, namespace_of, native_iterator, native_length, render_key
 from .telling import short
 from .values import plain_value, words
@@ -290,6 +291,7 @@ class GuardSet:
         self.needed: set[str] = set()  # symbolic numbers whose very value was needed, by description
         self.state: object = None
         self.extras: list[tuple[str, Callable[[], bool]]] = []  # words, predicate without arguments
+        self.cached = CachedCalls()
 
     def add(self, source: Source, kind: str, value: object = None) -> None:
         wrapped = value if kind in HASHED else Identity(value)
@@ -320,6 +322,7 @@ class GuardSet:
         for (cls, other), subclass in self.classes.related.items():
             lines.append(f"{cls.__qualname__} {'is' if subclass else 'is not'} a subclass of {other.__qualname__}")
         lines += [words for words, _ in self.extras]
+        lines += self.cached.describe()
         if len(self.distinct) > 1:
             lines.append(f"{len(self.distinct)} arguments and objects are not the same object")
         return lines
