@@ -21,13 +21,14 @@ from collections.abc import Callable
 import torch
 
 from .. import _native
+from .._native import MISSING
 from .._native import is_instance as isinstance
 from . import module_hooks
 from .builtin_tables import ITERATOR_TYPES, KEYED_NAMES, LAZY_ITERATORS, VIEW_TYPES, describe
 from .source import lookup, mapping_of
 from .symbols import SYMBOLIC, concrete
 from .trace import Trace
-from .values import CONSTANT_TYPES, Opaque, Record, Trampoline, mapping_items, new_tuple, words
+from .values import CONSTANT_TYPES, Opaque, Record, SpecialMethod, Trampoline, mapping_items, new_tuple, words
 from .wrap import HEAP_TYPE, IDENTITY_TYPES, class_attribute, force, is_constant, key_pattern
 
 # -- keys of outside dictionaries ------------------------------------------------------------------------------------
@@ -92,16 +93,38 @@ SPECIAL_METHODS = words(
     "__floordiv__ __setitem__ __enter__ __exit__ __iadd__ __trunc__ __floor__ __ceil__ __complex__ __bytes__ keys"
 )
 
-_PYTHON_METHODS: weakref.WeakKeyDictionary[type, tuple[int, tuple[str, ...]]] = weakref.WeakKeyDictionary()
+_PYTHON_METHODS: weakref.WeakKeyDictionary[type, tuple[int, tuple[str, ...], tuple[str, ...]]]
+_PYTHON_METHODS = weakref.WeakKeyDictionary()  # version of a class -> its methods in Python, those that are None
 
 
 def python_methods(cls: type) -> tuple[str, ...]:
     """Special methods of a class that are Python code: native code must not call them past the interpreter."""
-    version, known = _PYTHON_METHODS.get(cls, (0, ()))
-    if not version or version != _native.type_version(cls):
-        known = tuple(n for n in SPECIAL_METHODS if isinstance(lookup(cls, n), types.FunctionType))
-        _PYTHON_METHODS[cls] = (_native.type_version(cls), known)
-    return known
+    return special_methods(cls)[1]
+
+
+def special_methods(cls: type) -> tuple[int, tuple[str, ...], tuple[str, ...]]:
+    found = _PYTHON_METHODS.get(cls)
+    if found is None or not found[0] or found[0] != _native.type_version(cls):
+        raw = {name: lookup(cls, name, MISSING) for name in SPECIAL_METHODS}
+        python = tuple([name for name in raw if is_python(raw[name])])
+        blocked = tuple([name for name in raw if raw[name] is None])
+        found = _PYTHON_METHODS[cls] = (_native.type_version(cls), python, blocked)
+    return found
+
+
+def is_python(method: object) -> bool:
+    """Whether a special method is Python code. (``None`` in its place means the same to native code.)"""
+    return isinstance(method, types.FunctionType) or (method is not None and is_special(method))
+
+
+UNUSUAL_METHODS = (staticmethod, classmethod, property, types.MethodType, types.BuiltinFunctionType, type)
+
+
+def is_special(method: object) -> bool:
+    """Whether what a class has for a special method is neither a function nor a native class's own descriptor."""
+    if method is MISSING:
+        return False
+    return method is None or isinstance(method, UNUSUAL_METHODS) or bool(type(method).__flags__ & HEAP_TYPE)
 
 
 def is_object(value: object) -> bool:
@@ -341,17 +364,18 @@ class Proxy:
     __slots__ = ("__weakref__", "target")
 
 
-_PROXY_CLASSES: dict[tuple[str, ...], type] = {}
+_PROXY_CLASSES: dict[tuple[tuple[str, ...], tuple[str, ...]], type] = {}  # by methods, and what is None in their place
 
 
 def proxy(trace: Trace, value: object) -> object:
-    methods = python_methods(type(value))
-    cls = _PROXY_CLASSES.get(methods)
+    _, methods, blocked = special_methods(type(value))
+    cls = _PROXY_CLASSES.get((methods, blocked))
     if cls is None:
         namespace: dict[str, object] = {name: _special_method(name) for name in methods}
+        namespace.update(dict.fromkeys(blocked))
         if "__eq__" in methods:
             namespace.setdefault("__hash__", None)
-        cls = _PROXY_CLASSES[methods] = type("Proxy", (Proxy,), {**namespace, "__slots__": ("trace",)})
+        cls = _PROXY_CLASSES[methods, blocked] = type("Proxy", (Proxy,), {**namespace, "__slots__": ("trace",)})
     made = cls()
     made.target = value
     made.trace = trace
@@ -361,6 +385,8 @@ def proxy(trace: Trace, value: object) -> object:
 def _special_method(name: str) -> Callable:
     def method(self, *args):
         function = lookup(type(self.target), name)
+        if not isinstance(function, types.FunctionType):
+            function = SpecialMethod(name)
         result = self.trace.invoke(function, (self.target, *(unproxy(arg) for arg in args)), {})
         return proxied(self.trace, concrete(self.trace, result) if name in NUMBER_METHODS else result, {})
 

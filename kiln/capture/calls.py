@@ -23,17 +23,18 @@ except ImportError:  # torch works without it
     numpy = None  # type: ignore[assignment]
 
 from .. import _native
+from .._native import MISSING
 from .._native import is_instance as isinstance
 from ..config import config
 from . import library, marks, natives, torch_calls
 from .appending import ListMethod, call_list_method
-from .attributes import class_attribute_source, name_class_value
+from .attributes import bind_class_attribute, class_attribute_source, name_class_value
 from .bound_builtins import appending_method
 from .caches import call_lru_cache
 from .raising import from_native
 from .source import Attribute, Item, Referent, lookup
 from .trace import Trace
-from .values import Lazy, Raised, Trampoline
+from .values import Lazy, Raised, SpecialMethod, Trampoline
 from .wrap import HEAP_TYPE, class_attribute, force, has_finalizer, wrap
 
 NATIVE_CALLABLES = (
@@ -349,19 +350,36 @@ def call_dispatcher(trace: Trace, dispatcher: object, args: tuple, kwargs: dict)
 def call_object(trace: Trace, instance: object, args: tuple, kwargs: dict) -> object:
     """An instance with ``__call__``."""
     cls = type(instance)
-    method = class_attribute(trace, cls, "__call__")
+    method = class_attribute(trace, cls, "__call__", MISSING)
     if isinstance(method, types.FunctionType):
         name_class_value(trace, cls, "__call__", method)
         return call(trace, method, (instance, *args), kwargs)
-    if isinstance(method, staticmethod):
-        function = wrap(trace, method.__func__, Attribute(class_attribute_source(trace, cls, "__call__"), "__func__"))
-        return call(trace, function, args, kwargs)
-    if method is None:
+    if method is not MISSING and natives.is_special(method):
+        return call(trace, bind_class_attribute(trace, instance, cls, "__call__", method), args, kwargs)
+    if method is MISSING:
         raise Raised(TypeError(f"'{native_name(trace, instance)}' object is not callable"))
     raise trace.fail(
         f"a call to a {cls.__module__}.{cls.__qualname__} object, which is code Kiln cannot look into",
         "call it outside the compiled function",
     )
+
+
+def call_special_method(trace: Trace, method: SpecialMethod, args: tuple, kwargs: dict) -> object:
+    """A special method that is bound like any attribute; ``None`` in its place says that there is none."""
+    owner, cls = args[0], type(args[0])
+    raw = class_attribute(trace, cls, method.name)
+    if raw is None and method.name in BLOCKED:
+        raise Raised(TypeError(BLOCKED[method.name].format(cls.__name__)))
+    return call(trace, bind_class_attribute(trace, owner, cls, method.name, raw), args[1:], kwargs)
+
+
+BLOCKED = {
+    "__iter__": "'{}' object is not iterable",
+    "__contains__": "'{}' object is not a container",
+    "__hash__": "unhashable type: '{}'",
+    "__reversed__": "'{}' object is not reversible",
+}
+"""What Python says where these are ``None``; with others it calls ``None``, and says so."""
 
 
 def native_name(trace: Trace, value: object) -> str:
@@ -412,6 +430,7 @@ CALLABLES = {
     **{kind: call_getter for kind in (operator.itemgetter, operator.attrgetter, operator.methodcaller)},
     ListMethod: call_list_method,
     functools.partial: call_partial,
+    SpecialMethod: call_special_method,
     Trampoline: call_trampoline,
     _native.Dispatcher: call_dispatcher,
     functools._lru_cache_wrapper: call_lru_cache,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from .._native import MISSING
 from .._native import is_instance as isinstance
 from .calls import call
 from .frame import NULL, Frame
 from .opcode_table import opcode
 from .raising import add_context, traceback_of
-from .rules import is_instance, looked_at
+from .rules import is_instance, looked_at, type_of
 from .values import Raised
 from .wrap import class_attribute, force
 
@@ -73,10 +74,12 @@ def exception_instance(frame: Frame, value: object, otherwise: str) -> BaseExcep
 @opcode("BEFORE_WITH")
 def before_with(frame, instruction):
     manager = frame.pop()
-    leave = special_method(frame, manager, "__exit__")
     enter = special_method(frame, manager, "__enter__")
-    if enter is None or leave is None:
-        frame.raise_error(TypeError(f"'{type(manager).__name__}' object does not support the context manager protocol"))
+    leave = special_method(frame, manager, "__exit__")
+    if enter is MISSING or leave is MISSING:
+        which = "" if enter is MISSING else " (missed __exit__ method)"
+        name = type_of(frame.trace, manager).__name__
+        frame.raise_error(TypeError(f"'{name}' object does not support the context manager protocol{which}"))
     frame.push(leave)
     frame.push(call(frame.trace, enter, (), {}))
 
@@ -84,12 +87,10 @@ def before_with(frame, instruction):
 def special_method(frame: Frame, manager: object, name: str) -> object:
     from .attributes import bind_class_attribute
 
-    raw = class_attribute(frame.trace, type(manager), name)
-    return (
-        None
-        if raw is None
-        else force(frame.trace, bind_class_attribute(frame.trace, manager, type(manager), name, raw))
-    )
+    raw = class_attribute(frame.trace, type(manager), name, MISSING)
+    if raw is MISSING:
+        return raw
+    return force(frame.trace, bind_class_attribute(frame.trace, manager, type(manager), name, raw))
 
 
 @opcode("WITH_EXCEPT_START")

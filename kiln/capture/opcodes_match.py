@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from .._native import MISSING
 from .._native import is_instance as isinstance
-from . import operators
-from .attributes import load_attribute
+from .attributes import load_attribute, load_or
 from .calls import call
 from .frame import Frame
 from .opcode_table import opcode
-from .rules import is_instance
-from .values import Raised
+from .rules import is_instance, type_of
+from .symbols import concrete
 from .wrap import force
 
 # -- match ----------------------------------------------------------------------------------------------------------
@@ -32,54 +32,70 @@ def match_mapping(frame, instruction):
 
 @opcode("MATCH_KEYS")
 def match_keys(frame, instruction):
+    """Keys are asked for with the subject's ``get``, whatever it is."""
     keys, subject = frame.peek(), frame.peek(2)
-    values = []
+    values: list[object] = []
+    seen: set[object] = set()
+    get = load_attribute(frame.trace, subject, "get") if keys else None
+    missing = object()
     for key in keys:
-        if not operators.contains(frame.trace, subject, key):
+        key = concrete(frame.trace, key)
+        if key in seen:
+            frame.raise_error(ValueError(f"mapping pattern checks duplicate key ({key!r})"))
+        seen.add(key)
+        value = force(frame.trace, call(frame.trace, get, (key, missing), {}))
+        if value is missing:
             frame.push(None)
             return
-        values.append(force(frame.trace, operators.get_item(frame.trace, subject, key)))
+        values.append(value)
     frame.push(tuple(values))
 
 
 @opcode("MATCH_CLASS")
 def match_class(frame, instruction):
     names, cls, subject = frame.pop(), frame.pop(), frame.pop()
+    if not isinstance(cls, type):
+        frame.raise_error(TypeError("called match pattern must be a type"))
     if not is_instance(frame.trace, subject, cls):
         frame.push(None)
         return
     positional = positional_names(frame, cls, instruction.arg)
-    values = []
+    values: list[object] = []
+    seen: set[str] = set()
     for name in (*positional, *names):
         if name is SELF:
             values.append(subject)
             continue
-        try:
-            values.append(force(frame.trace, load_attribute(frame.trace, subject, name)))
-        except Raised as raised:
-            if not isinstance(raised.error, AttributeError):
-                raise
+        if not isinstance(name, str):
+            told = type_of(frame.trace, name).__name__
+            frame.raise_error(TypeError(f"__match_args__ elements must be strings (got {told})"))
+        if name in seen:
+            frame.raise_error(TypeError(f"{cls.__name__}() got multiple sub-patterns for attribute {name!r}"))
+        seen.add(name)
+        value = load_or(frame.trace, subject, name, MISSING)
+        if value is MISSING:
             frame.push(None)
             return
+        values.append(force(frame.trace, value))
     frame.push(tuple(values))
 
 
 SELF = object()  # in `case int(x)`, x is the subject itself
-SELF_MATCHING = (bool, bytearray, bytes, dict, float, frozenset, int, list, set, str, tuple)
+MATCH_SELF = 1 << 22  # the flag of classes of which that holds
 
 
 def positional_names(frame: Frame, cls: type, count: int) -> list[object]:
     if not count:
         return []
-    names = getattr(cls, "__match_args__", None)
-    if names is None and issubclass(cls, SELF_MATCHING):
-        if count > 1:
-            frame.raise_error(TypeError(f"{cls.__name__}() accepts 1 positional sub-pattern ({count} given)"))
-        return [SELF]
-    if names is None or count > len(names):
-        allowed = 0 if names is None else len(names)
-        plural = "" if allowed == 1 else "s"
+    names = force(frame.trace, load_or(frame.trace, cls, "__match_args__", MISSING))
+    if names is MISSING:
+        names = (SELF,) if cls.__flags__ & MATCH_SELF else ()
+    elif type(names) is not tuple:
+        told = type_of(frame.trace, names).__name__
+        frame.raise_error(TypeError(f"{cls.__name__}.__match_args__ must be a tuple (got {told})"))
+    if count > len(names):
+        plural = "" if len(names) == 1 else "s"
         frame.raise_error(
-            TypeError(f"{cls.__name__}() accepts {allowed} positional sub-pattern{plural} ({count} given)")
+            TypeError(f"{cls.__name__}() accepts {len(names)} positional sub-pattern{plural} ({count} given)")
         )
-    return list(names[:count])
+    return [force(frame.trace, name) for name in names[:count]]

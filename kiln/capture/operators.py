@@ -6,12 +6,14 @@ on tensors is recorded; everything else runs natively.
 
 from __future__ import annotations
 
+import collections
 import operator
 import types
 from collections.abc import Callable, Iterator
 
 import torch
 
+from .._native import MISSING
 from .._native import is_instance as isinstance
 from ..bytecode.split import UNBOUND
 from . import calls, natives
@@ -23,7 +25,7 @@ from .tensors import record
 from .text import percent
 from .trace import Trace
 from .values import CONSTANT_TYPES, Lazy, Opaque, Raised, Trampoline
-from .wrap import HEAP_TYPE, force
+from .wrap import HEAP_TYPE, class_attribute, force
 
 BINARY: dict[str, tuple[object, str, str]] = {
     "+": (operator.add, "__add__", "__radd__"),
@@ -157,43 +159,71 @@ def operand_iterable(trace: Trace, value: object) -> object:
 def interpreted(
     trace: Trace, sign: str, function: object, name: str, reflected: str, left: object, right: object
 ) -> object:
-    """CPython's rule: the right operand first if its class is a proper subclass, else left, then right."""
-
-    attempts = [(left, right, name)]
-    if type(left) is not type(right) or sign in COMPARE:
-        attempts.append((right, left, reflected))
-        if issubclass(type(right), type(left)) and type(left) is not type(right):
-            overridden = natives.lookup(type(right), reflected) is not natives.lookup(type(left), reflected)
-            if overridden or sign in COMPARE:
-                attempts.reverse()
-    for owner, other, method_name in attempts:
-        method = special_method(trace, owner, method_name)
-        if method is not None:
-            result = force(trace, calls.call(trace, method, (owner, other), {}))
-        else:
-            result = native_attempt(trace, owner, other, method_name)
+    """An operator with an operand that has it in Python: CPython's order of attempts, then what sequences do."""
+    for owner, other, method_name in attempts(trace, name, reflected, left, right):
+        if is_sequence_operator(owner, method_name):
+            continue
+        result = asked(trace, owner, other, method_name)
         if result is not NotImplemented:
             return result
-    if sign == "==":
-        return left is right
-    if sign == "!=":
-        return negated_equality(trace, left, right)
+    for owner, other, method_name in ((left, right, name), (right, left, reflected)):
+        if is_sequence_operator(owner, method_name) and (owner is left or name == "__mul__"):
+            return sequence_operator(trace, sign, owner, other, method_name)
     operands = f"'{type_of(trace, left).__name__}' and '{type_of(trace, right).__name__}'"
-    if sign in COMPARE:
-        raise Raised(TypeError(f"{sign!r} not supported between instances of {operands}"))
     raise Raised(TypeError(f"unsupported operand type(s) for {'** or pow()' if sign == '**' else sign}: {operands}"))
 
 
-def negated_equality(trace: Trace, left: object, right: object) -> object:
-    """The default ``!=`` is the negation of ``==``."""
+def attempts(trace: Trace, name: str, reflected: str, left: object, right: object) -> list[tuple[object, object, str]]:
+    """Who is asked with what: the right operand first if its class is derived and has a method of its own."""
+    first, second = (left, right, name), (right, left, reflected)
+    left_kind, right_kind = type(left), type(right)
+    if left_kind is right_kind:
+        return [first]
+    if issubclass(right_kind, left_kind) and is_overloaded(trace, reflected, left_kind, right_kind):
+        return [second, first]
+    return [first, second]
 
-    for owner, other in ((left, right), (right, left)):
-        method = special_method(trace, owner, "__eq__")
-        if method is not None:
-            result = force(trace, calls.call(trace, method, (owner, other), {}))
-            if result is not NotImplemented:
-                return not truth(trace, result)
-    return left is not right
+
+def is_overloaded(trace: Trace, name: str, base: type, derived: type) -> bool:
+    own = class_attribute(trace, derived, name, MISSING)
+    return own is not MISSING and own is not class_attribute(trace, base, name, MISSING)
+
+
+def asked(trace: Trace, owner: object, other: object, name: str) -> object:
+    """What one operand's method answers, ``NotImplemented`` where it has none."""
+    method = special_method(trace, owner, name)
+    if method is not None:
+        return force(trace, calls.call(trace, method, (owner, other), {}))
+    return native_attempt(trace, owner, other, name)
+
+
+SEQUENCE_OPERATORS = frozenset(
+    getattr(kind, name)
+    for kind in (list, tuple, str, bytes, bytearray, collections.deque)
+    for name in ("__add__", "__mul__", "__rmul__")
+    if hasattr(kind, name)
+)
+"""Joining and repeating, which Python does only if no operand has a number's method."""
+
+
+def is_sequence_operator(owner: object, name: str) -> bool:
+    return name in ("__add__", "__mul__", "__rmul__") and natives.lookup(type(owner), name) in SEQUENCE_OPERATORS
+
+
+def sequence_operator(trace: Trace, sign: str, owner: object, other: object, name: str) -> object:
+    """``+`` and ``*`` of a sequence, which look at the class of the other operand and run no code of it."""
+    if name != "__add__":
+        index = special_method(trace, other, "__index__")
+        other = concrete(trace, other if index is None else calls.call(trace, index, (other,), {}))
+        if not isinstance(other, int):
+            raise Raised(TypeError(f"can't multiply sequence by non-int of type '{type_of(trace, other).__name__}'"))
+    method = natives.lookup(type(owner), INPLACE[sign][1]) if sign.endswith("=") else None
+    if method is list.__iadd__:
+        natives.call_native(trace, list.extend, (owner, operand_iterable(trace, other)), {})
+        return owner
+    if method is not None or isinstance(other, natives.CONTAINERS):
+        return natives.call_native(trace, method or natives.lookup(type(owner), name), (owner, other), {})
+    return natives.run_natively(trace, natives.lookup(type(owner), name), (owner, other), {})
 
 
 def native_attempt(trace: Trace, owner: object, other: object, name: str) -> object:
@@ -203,24 +233,62 @@ def native_attempt(trace: Trace, owner: object, other: object, name: str) -> obj
         return (
             NotImplemented if method is None or has_python_method(other) else record(trace, method, (owner, other), {})
         )
-    method = getattr(type(owner), name, None)
+    method = natives.lookup(type(owner), name)
     if method is None or not isinstance(method, types.WrapperDescriptorType) or method.__objclass__ is object:
         return NotImplemented
-    if natives.is_allowed(method):
-        return natives.run_natively(trace, method, (owner, other), {})
-    raise trace.fail(f"an operator on a {type(owner).__qualname__} object")
+    if not natives.is_allowed(method):
+        raise trace.fail(f"an operator on a {type(owner).__qualname__} object")
+    if isinstance(owner, natives.CONTAINERS) and isinstance(other, natives.CONTAINERS):
+        if name in COMPARING and isinstance(owner, list | tuple):
+            owner, other = plain_sequence(owner), plain_sequence(other)
+            return natives.call_native_default(trace, COMPARING[name], (owner, other), {})
+        return natives.call_native(trace, method, (owner, other), {})
+    return natives.run_natively(trace, method, (owner, other), {})
+
+
+def plain_sequence(value: object) -> object:
+    """The list or tuple that an instance of a subclass is, for native code that would not call its methods either."""
+    if isinstance(value, list):
+        return list.copy(value)
+    return tuple(tuple.__iter__(value)) if isinstance(value, tuple) else value
+
+
+COMPARING = {name: function for function, name, _ in COMPARE.values()}
 
 
 def compare(trace: Trace, sign: str, left: object, right: object) -> object:
     """``left <sign> right`` for comparison signs."""
-    function, name, reflected = COMPARE[sign]
+    function = COMPARE[sign][0]
     if type(left) in SIMPLE and type(right) in SIMPLE:
         return plain(trace, function, left, right)
     if isinstance(left, torch.Tensor) or isinstance(right, torch.Tensor):
         return compare_tensor(trace, sign, function, left, right)
     if has_python_method(left) or has_python_method(right):
-        return interpreted(trace, sign, function, name, reflected, left, right)
+        return compared(trace, sign, left, right)
     return natives.call_native_default(trace, function, (left, right), {})
+
+
+def compared(trace: Trace, sign: str, left: object, right: object) -> object:
+    """A comparison with an operand that has it in Python, in CPython's order."""
+    _, name, reflected = COMPARE[sign]
+    first, second = (left, right, name), (right, left, reflected)
+    derived = type(left) is not type(right) and issubclass(type(right), type(left))
+    for owner, other, method_name in (second, first) if derived else (first, second):
+        result = asked_to_compare(trace, owner, other, method_name)
+        if result is not NotImplemented:
+            return result
+    if sign in ("==", "!="):
+        return is_same(trace, left, right) is (sign == "==")
+    operands = f"'{type_of(trace, left).__name__}' and '{type_of(trace, right).__name__}'"
+    raise Raised(TypeError(f"{sign!r} not supported between instances of {operands}"))
+
+
+def asked_to_compare(trace: Trace, owner: object, other: object, name: str) -> object:
+    """What one operand answers; the default ``!=`` is its own ``==``, negated."""
+    if name == "__ne__" and has_python_method(owner) and class_attribute(trace, type(owner), name) is object.__ne__:
+        result = asked(trace, owner, other, "__eq__")
+        return result if result is NotImplemented else not truth(trace, result)
+    return asked(trace, owner, other, name)
 
 
 def compare_tensor(trace: Trace, sign: str, function: object, left: object, right: object) -> object:
@@ -229,7 +297,7 @@ def compare_tensor(trace: Trace, sign: str, function: object, left: object, righ
         if sign in ("==", "!="):
             return (sign == "!=") if other is None or isinstance(other, str | type | dict) else None
     if not isinstance(other, torch.Tensor) and has_python_method(other):
-        return interpreted(trace, sign, *COMPARE[sign], left, right)
+        return compared(trace, sign, left, right)
     return record_operator(trace, function, left, right)
 
 
@@ -318,7 +386,13 @@ def contains(trace: Trace, container: object, value: object) -> bool:
             if not hasattr(type(container), "__iter__"):
                 raise Raised(TypeError(f"argument of type '{type(container).__name__}' is not iterable"))
             return search(trace, iter(container), value)  # type: ignore[call-overload]
-    return search(trace, consume(trace, container), value)
+    try:
+        iterator = get_iterator(trace, container)
+    except Raised as raised:
+        if not isinstance(raised.error, TypeError):
+            raise
+        raise Raised(TypeError(f"argument of type '{type_of(trace, container).__name__}' is not iterable")) from None
+    return search(trace, remaining(trace, iterator), value)
 
 
 def contains_in_view(trace: Trace, view: object, value: object) -> bool:
@@ -474,7 +548,11 @@ def delete_item(trace: Trace, container: object, key: object) -> None:
 
 def consume(trace: Trace, value: object) -> Iterator:
     """All elements of an iterable of the program."""
-    iterator = get_iterator(trace, value)
+    return remaining(trace, get_iterator(trace, value))
+
+
+def remaining(trace: Trace, iterator: object) -> Iterator:
+    """All elements that an iterator of the program still gives."""
     while True:
         try:
             item = next_item(trace, iterator)

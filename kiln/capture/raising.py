@@ -30,12 +30,18 @@ def add_context(trace: Trace, error: BaseException) -> None:
     handled = trace.handled
     if handled is None or handled is error:
         return
-    link = handled
-    while link.__context__ is not None:
-        if link.__context__ is error:
+    link = slower = handled
+    moves = False
+    while (context := link.__context__) is not None:
+        if context is error:
             link.__context__ = None
             break
-        link = link.__context__
+        link = context
+        if link is slower:
+            break  # a circle, made by the program, that the exception is no part of
+        if moves:
+            slower = slower.__context__  # type: ignore[assignment]
+        moves = not moves
     error.__context__ = handled
 
 

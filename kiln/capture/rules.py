@@ -38,7 +38,7 @@ from .symbols import concrete, is_symbolic
 from .trace import Trace
 from .unknown_text import is_unknown
 from .value_ranges import known_truth
-from .values import HandleNumber, Raised, Trampoline
+from .values import HandleNumber, Raised, SpecialMethod, Trampoline
 from .wrap import HEAP_TYPE, class_attribute, force
 
 
@@ -367,20 +367,20 @@ def rule_len(trace, args, kwargs):
     return natives.call_native_default(trace, len, (value,), kwargs)
 
 
-def special_method(trace: Trace, value: object, name: str) -> types.FunctionType | None:
-    """A special method written in Python, if the value's class has one."""
+def special_method(trace: Trace, value: object, name: str) -> types.FunctionType | SpecialMethod | None:
+    """A special method that is not native code, if the value's class has one: to be called with the value first."""
     kind = type(value)
     if not kind.__flags__ & HEAP_TYPE or isinstance(value, torch.Tensor | Trampoline) or is_symbolic(value):
         return None
     if hasattr(kind, "gi_interpreted"):
         return None
-    method = class_attribute(trace, kind, name)
+    method = class_attribute(trace, kind, name, MISSING)
     if isinstance(method, types.FunctionType):
         from .attributes import name_class_value
 
         name_class_value(trace, kind, name, method)
         return method
-    return None
+    return SpecialMethod(name) if natives.is_special(method) else None
 
 
 @rule(hash)
@@ -445,11 +445,16 @@ def get_iterator(trace: Trace, value: object) -> object:
         return iter(record.order)
     method = special_method(trace, value, "__iter__")
     if method is not None:
-        return force(trace, call(trace, method, (value,), {}))
+        made = force(trace, call(trace, method, (value,), {}))
+        if not hasattr(type(made), "__next__"):
+            raise Raised(TypeError(f"iter() returned non-iterator of type '{type_of(trace, made).__name__}'"))
+        return made
     if special_method(trace, value, "__getitem__") is not None:
         return iter(natives.proxy(trace, value))
-    if isinstance(value, natives.Proxy) or special_method(trace, value, "__next__") is not None:
+    if isinstance(value, natives.Proxy):
         return value
+    if type(value).__flags__ & HEAP_TYPE and not any(lookup(type(value), name) for name in ("__iter__", "__getitem__")):
+        raise Raised(TypeError(f"'{type_of(trace, value).__name__}' object is not iterable"))
     if type(value) is types.MappingProxyType:
         return get_iterator(trace, mapping_of(value))
     made = natives.call_native_default(trace, iter, (value,), {})

@@ -15,11 +15,11 @@ from . import natives
 from .calls import call
 from .natives import rule
 from .rules import special_method, type_of
-from .source import lookup
+from .source import Attribute, lookup
 from .symbols import concrete
 from .trace import Trace
 from .values import Raised
-from .wrap import force
+from .wrap import force, wrap
 
 METHODS = {str: "__str__", repr: "__repr__", ascii: "__repr__", format: "__format__"}
 
@@ -102,10 +102,18 @@ def checked_text(trace: Trace, text: object, name: str) -> object:
     raise Raised(TypeError(f"{name} returned non-string (type {returned})"))
 
 
+TEXTS_OF_ARGUMENTS = (BaseException.__str__, BaseException.__repr__, KeyError.__str__)
+
+
 def exception_text(trace: Trace, error: BaseException, function: Callable) -> object:
     """The text of an exception is that of its arguments."""
     native = lookup(type(error), METHODS[function])
-    args = stand_in(trace, error.args)
+    given: object = error.args
+    if id(error) in trace.foreign:
+        if native not in TEXTS_OF_ARGUMENTS:
+            raise trace.fail(f"the text of a {type(error).__qualname__} from outside")
+        given = wrap(trace, given, Attribute(trace.pinned(error), "args"))
+    args = stand_in(trace, given)
     if args is error.args or all(a is b for a, b in zip(args, error.args, strict=True)):  # type: ignore[call-overload]
         return natives.run_natively(trace, function, (error,), {})
     if native is BaseException.__repr__:

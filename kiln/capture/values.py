@@ -167,6 +167,15 @@ class Trampoline:
         return self.invoke(self.function, args, kwargs)
 
 
+class SpecialMethod:
+    """A special method that is no function: called with an object, it is first bound to it, as an attribute is."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str):
+        self.name = name
+
+
 def same_value(before: object, now: object) -> bool:
     """Whether a place still holds what it held: the same shadow, looked at since or not."""
     return before is now or (type(before) is Lazy and before.done and before.value is now)
