@@ -231,7 +231,7 @@ def circle_below_what_is_handled(x):
         try:
             raise a
         except ValueError:
-            raise d
+            raise d  # noqa: B904
     except KeyError as error:
         return x + 1, chain_of(error)
 
