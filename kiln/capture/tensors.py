@@ -19,6 +19,7 @@ import torch.fx
 from torch.overrides import TorchFunctionMode, _get_current_function_mode, _pop_mode_temporarily
 
 from .._native import is_instance as isinstance
+from .graphs import exact_constant
 from .guards import TensorGuard
 from .input_state import input_state
 from .shape_rules import shape_rule
@@ -344,7 +345,7 @@ def to_nodes(trace: Trace, value: object, exact: bool = False) -> object:
         return constant_node(trace, value)
     if isinstance(value, torch.Generator):
         return generator_node(trace, value)
-    return value
+    return exact_constant(trace.graph, value) if kind is complex else value
 
 
 def tuple_node(trace: Trace, value: tuple, exact: bool) -> object:

@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ..aot import quick
 from ..aot.numbers import Numbers
 from ..aot.recording import ANSWERS, QUESTIONS, is_random
+from ..capture.graphs import Graph
 from .refusal import Refused
 
 aten = torch.ops.aten
@@ -30,7 +31,7 @@ class Recorder(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.graph = torch.fx.Graph()
+        self.graph = Graph()
         self.lists = {name: self.graph.placeholder(name) for name in ARGUMENTS}
         self.items: dict[tuple[str, int], torch.fx.Node] = {}
         self.nodes: dict[int, torch.fx.Node] = {}  # by the identity of the tensor
