@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.fx
+from torch.utils._pytree import tree_leaves
 
 from ..capture import checkpoints, registrations, torch_state
 from ..capture.marks import leaf_fake
@@ -92,6 +94,8 @@ class Runner:
         rule = RULES.get(target)
         if rule is not None:
             return rule(self, *args, **keywords)
+        if type(target) is types.FunctionType and "example_value" in node.meta and gives_nothing(node, args, keywords):
+            raise Unsupported(f"{target.__name__}, which is called for what it does")
         return (recurrent.rule_for(target, args, keywords) or target)(*args, **keywords)
 
     def check_detach(self, tensor: torch.Tensor) -> None:
@@ -183,6 +187,13 @@ class Runner:
     def checkpointed(self, region: Region, passed: tuple, closed: tuple, **options: Any) -> Any:
         options["preserve_rng_state"] = False  # random operations are tied to each other in the graph
         return checkpoints.checkpointed(region, passed, closed, **options)  # type: ignore[arg-type]
+
+
+def gives_nothing(node: torch.fx.Node, args: Any, keywords: Any) -> bool:
+    """Whether a function of the program's has neither a result nor a tensor to act on: no operator would tell of it."""
+    return node.meta["example_value"] is None and not any(
+        isinstance(leaf, torch.Tensor) for leaf in tree_leaves((args, keywords))
+    )
 
 
 class Region:

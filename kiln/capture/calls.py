@@ -13,7 +13,6 @@ import operator
 import reprlib
 import types
 import weakref
-from collections.abc import Callable
 
 import torch
 
@@ -52,7 +51,7 @@ def call(trace: Trace, function: object, args: tuple, kwargs: dict) -> object:
         function = called(trace, function)
     rule = natives.rule_for(function)
     if rule is not None:
-        return call_rule(trace, rule, function, args, kwargs)
+        return natives.call_rule(trace, rule, function, args, kwargs)
     if torch_calls.is_operation(trace, function, args, kwargs):
         return torch_calls.call_torch(trace, function, args, kwargs)
     kind = type(function)
@@ -76,21 +75,6 @@ def called(trace: Trace, value: Lazy) -> object:
         return value.value
     appending = appending_method(trace, value)
     return force(trace, value) if appending is None else appending
-
-
-def call_rule(trace: Trace, rule: Callable, function: object, args: tuple, kwargs: dict) -> object:
-    """Rules expect the arguments that fit; with others, CPython has the message."""
-    try:
-        return rule(trace, args, kwargs)
-    except (IndexError, ValueError) as error:
-        inside_the_rule = error.__traceback__.tb_next.tb_next is None  # type: ignore[union-attr]
-        if not inside_the_rule or isinstance(function, types.FunctionType):
-            raise
-        try:
-            function(*args, **kwargs)  # type: ignore[operator]
-        except TypeError as wrong:
-            raise Raised(from_native(trace, wrong)) from None
-        raise
 
 
 # -- Python functions -----------------------------------------------------------------------------------------------

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import collections
 import enum
+import functools
+import inspect
+import math
 import types
 from collections.abc import Callable
 
@@ -82,6 +85,70 @@ def rule_for(function: object) -> Callable | None:
         return None
 
 
+def call_rule(trace: Trace, handler: Callable, function: object, args: tuple, kwargs: dict) -> object:
+    """Rules expect the arguments that fit; with others, CPython has the message."""
+    least, most, keywords = limits(function)
+    if not least <= len(args) <= most or (kwargs and not keywords):
+        raise wrong_arguments(trace, function, args, kwargs)
+    try:
+        return handler(trace, args, kwargs)
+    except (IndexError, ValueError) as error:
+        if error.__traceback__.tb_next.tb_next is not None:  # type: ignore[union-attr]  # not in the rule itself
+            raise
+        if type(function) is types.FunctionType:
+            return call_rule_in_order(trace, handler, function, args, kwargs)
+        try:
+            function(*args, **kwargs)  # type: ignore[operator]
+        except TypeError as wrong:
+            raise Raised(from_native(trace, wrong)) from None
+        raise
+
+
+def call_rule_in_order(trace: Trace, handler: Callable, function: object, args: tuple, kwargs: dict) -> object:
+    """The rule of a Python function that was called with names for arguments that the rule takes by position."""
+    try:
+        bound = inspect.signature(function).bind(*args, **kwargs)  # type: ignore[arg-type]
+    except TypeError:
+        raise wrong_arguments(trace, function, args, kwargs) from None
+    return handler(trace, bound.args, bound.kwargs)
+
+
+@functools.cache
+def limits(function: object) -> tuple[float, float, bool]:
+    """The least and the largest number of positional arguments, and whether there are others."""
+    if function in UNSIGNED:
+        return (*UNSIGNED[function], False)
+    if type(function) is types.FunctionType:
+        code = function.__code__
+        return 0, math.inf if code.co_flags & inspect.CO_VARARGS else code.co_argcount, True
+    if not isinstance(function, SIGNED_TYPES):
+        return 0, math.inf, True
+    try:
+        parameters = inspect.signature(function).parameters.values()  # type: ignore[arg-type]
+    except ValueError:
+        return 0, math.inf, True
+    if any(parameter.kind not in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL) for parameter in parameters):
+        return 0, math.inf, True
+    single = [parameter for parameter in parameters if parameter.kind is parameter.POSITIONAL_ONLY]
+    required = sum(parameter.default is parameter.empty for parameter in single)
+    return required, len(single) if len(single) == len(parameters) else math.inf, False
+
+
+SIGNED_TYPES = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
+UNSIGNED = {getattr: (2, 3), next: (1, 2), iter: (1, 2), vars: (0, 1), dir: (0, 1), bool: (0, 1), super: (0, 2)}
+"""Builtins whose signature Python cannot tell."""
+
+
+def wrong_arguments(trace: Trace, function: object, args: tuple, kwargs: dict) -> Raised | GraphBreak:
+    """The error for too many or too few arguments: they are counted before anybody looks at them."""
+    if not isinstance(function, types.MethodDescriptorType | types.WrapperDescriptorType):
+        try:
+            function(*[None] * len(args), **dict.fromkeys(kwargs))  # type: ignore[operator]
+        except TypeError as error:
+            return Raised(from_native(trace, error))
+    return trace.fail(f"{describe(function)} with arguments that it does not take")
+
+
 # -- calling --------------------------------------------------------------------------------------------------------
 
 
@@ -90,7 +157,7 @@ def call_native(trace: Trace, function: object, args: tuple, kwargs: dict) -> ob
     function, args = unbind(function, args)
     handler = rule_for(function)
     if handler is not None:
-        return handler(trace, args, kwargs)
+        return call_rule(trace, handler, function, args, kwargs)
     if not is_allowed(function):
         raise trace.fail(
             f"a call to {describe(function)}, which is native code that Kiln knows nothing about",

@@ -69,7 +69,7 @@ def type_of(trace: Trace, value: object) -> type:
 
 @rule(type)
 def rule_type(trace, args, kwargs):
-    if len(args) != 1:
+    if len(args) != 1 or kwargs:
         raise trace.fail("making a class inside the compiled function", "define the class at module level")
     return type_of(trace, args[0])
 
@@ -222,13 +222,24 @@ def rule_object(trace, args, kwargs):
 
 @rule(object.__new__)
 def rule_object_new(trace, args, kwargs):
-    return new_object(trace, force(trace, args[0]))
+    cls = force(trace, args[0])
+    if (len(args) > 1 or kwargs) and isinstance(cls, type):
+        if lookup(cls, "__new__") is not object.__new__:
+            raise Raised(TypeError("object.__new__() takes exactly one argument (the type to instantiate)"))
+        if lookup(cls, "__init__") is object.__init__:
+            raise Raised(TypeError(f"{cls.__name__}() takes no arguments"))
+    return new_object(trace, cls)
 
 
 @rule(object.__init__)
 def rule_object_init(trace, args, kwargs):
-    if len(args) > 1 and lookup(type(force(trace, args[0])), "__init__") is not object.__init__:
-        raise Raised(TypeError("object.__init__() takes exactly one argument (the instance to initialize)"))
+    if len(args) > 1 or kwargs:
+        cls = type_of(trace, args[0])
+        if lookup(cls, "__init__") is not object.__init__:
+            raise Raised(TypeError("object.__init__() takes exactly one argument (the instance to initialize)"))
+        if lookup(cls, "__new__") is object.__new__:
+            message = f"{cls.__name__}.__init__() takes exactly one argument (the instance to initialize)"
+            raise Raised(TypeError(message))
 
 
 @rule(object.__init_subclass__)

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import keyword
 import operator
 import re
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 import torch.fx
@@ -144,7 +145,7 @@ def record(
             raise
         args, kwargs = plain_floats(trace, args), plain_floats(trace, kwargs)  # an operation that needs the number
         result = run_fake(trace, function, args, kwargs)
-    if not needs_node(function, result, leaves):
+    if not needs_node(trace, function, result, leaves):
         return result
     if any(is_unusual(leaf) for leaf in tensor_leaves(result)):
         raise trace.fail(f"{function_name(function)} makes a sparse, quantized or nested tensor")
@@ -154,10 +155,23 @@ def record(
         note_tampering(trace, leaves, changed)
     target = method if method is not None else function
     kind = "call_method" if method is not None else "call_function"
-    node = trace.graph.create_node(kind, target, to_nodes(trace, args, exact), to_nodes(trace, kwargs, exact))
+    given = to_nodes(trace, args, exact), to_nodes(trace, kwargs, exact)
+    if kwargs and not all(map(is_parameter_name, kwargs)):
+        kind, target, given = "call_function", call_with_names, ((constant_node(trace, function), *given), {})
+    node = trace.graph.create_node(kind, target, *given)
     node.meta["stack_trace"] = trace.stack_trace()
     node.meta["example_value"] = result
     return adopt(trace, result, node)
+
+
+def is_parameter_name(name: str) -> bool:
+    """Whether the text of a graph can give an argument by this name: ``random_(from=0)`` is none."""
+    return name.isidentifier() and not keyword.iskeyword(name)
+
+
+def call_with_names(function: Callable[..., object], args: tuple, names: dict[str, object]) -> object:
+    """A call in a graph with names that have no place in a Python text."""
+    return function(*args, **names)
 
 
 def has_symbolic_float(value: object) -> bool:
@@ -313,11 +327,26 @@ def tensor_leaves(value: object) -> list[torch.Tensor]:
     return []
 
 
-def needs_node(function: object, result: object, leaves: list[torch.Tensor]) -> bool:
+def needs_node(trace: Trace, function: object, result: object, leaves: list[torch.Tensor]) -> bool:
     """Whether the call does or makes something at run time: it returns a tensor, or nothing at all."""
-    if isinstance(result, Opaque) or function in EFFECTS:
+    if isinstance(result, Opaque) or function in EFFECTS or tensor_leaves(result):
         return True
-    return bool(tensor_leaves(result)) or (result is None and bool(leaves)) or (result == [] and bool(leaves))
+    empty = result is None or result == []
+    if is_of_user(function):
+        if empty:
+            return True
+        raise trace.fail(
+            f"{function_name(function)}, which gives neither a tensor nor None",
+            "call it outside the compiled function, or have it give a tensor",
+        )
+    return empty and bool(leaves)
+
+
+def is_of_user(function: object) -> bool:
+    """Whether a leaf of the graph is code that torch does not have: it may do anything."""
+    if isinstance(function, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
+        return not str(function).startswith(("aten", "prim"))
+    return isinstance(function, types.FunctionType) and not (function.__module__ or "").startswith("torch")
 
 
 EFFECTS: set[object] = {torch._assert_async}  # type: ignore[attr-defined]

@@ -239,7 +239,7 @@ def rule_is_tensor(trace, args, kwargs):
     return isinstance(force(trace, args[0]), torch.Tensor)
 
 
-@rule(torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling)
+@rule(torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling, torch._utils.is_compiling)
 def rule_is_compiling(trace, args, kwargs):
     """Yes to the user's code; torch's own must do what it does in eager (Adam would compute in another order)."""
     return not trace.frames[-1].globals.get("__name__", "").startswith("torch.")

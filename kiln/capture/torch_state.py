@@ -13,11 +13,12 @@ import torch
 
 from .._native import is_instance as isinstance
 from .natives import rule
+from .raising import from_native
 from .symbols import concrete
 from .tensors import prepare, to_nodes
 from .torch_calls import handler
 from .trace import Trace
-from .values import Opaque
+from .values import Opaque, Raised
 from .wrap import force
 
 
@@ -89,7 +90,7 @@ def _state_setter(function):
         kwargs = {key: concrete(trace, value) for key, value in kwargs.items()}
         if function is torch._C._set_grad_enabled and args == (torch.is_grad_enabled(),):
             return None  # as it is, which is assumed
-        result = function(*args, **kwargs)
+        result = with_errors(trace, function, args, kwargs)
         trace.graph.call_function(function, args, kwargs)
         trace.state_changed = True
         return result
@@ -100,9 +101,18 @@ def _state_setter(function):
 def _state_getter(function):
     @rule(function)
     def get_state(trace, args, kwargs):
-        return function(*[concrete(trace, arg) for arg in args], **kwargs)
+        args = tuple([concrete(trace, arg) for arg in args])
+        return with_errors(trace, function, args, {key: concrete(trace, value) for key, value in kwargs.items()})
 
     return get_state
+
+
+def with_errors(trace: Trace, function: Callable[..., object], args: tuple, kwargs: dict) -> object:
+    """A call of torch's whose errors are the program's."""
+    try:
+        return function(*args, **kwargs)
+    except Exception as error:
+        raise Raised(from_native(trace, error)) from None
 
 
 for _function in STATE_SETTERS:
