@@ -41,5 +41,5 @@ def show(code: types.CodeType, run: types.FunctionType) -> None:
     """A frame was compiled to this function."""
     for registered in list(_hooks):
         replaced = registered.hook(code, run.__code__)
-        if replaced is not None:
+        if replaced is not None and replaced is not code:  # which has other arguments, and would do the same
             run.__code__ = replaced

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import kiln
+from kiln.report.bytecode_hooks import register_bytecode_hook
 from kiln.testing import check
 
 LOG = []
@@ -127,3 +128,17 @@ def test_is_compiling_under_its_old_name():
     with pytest.warns(UserWarning, match="deprecated"):
         assert torch.equal(program(torch.ones(2)), torch.zeros(2))
     assert torch.equal(kiln.compile(program, backend="eager", fullgraph=True)(torch.ones(2)), torch.full((2,), 2.0))
+
+
+def test_bytecode_hook_that_gives_back_the_programs_own_code():
+    scale = 3
+
+    def program(x):
+        return x * scale
+
+    seen = []
+    with register_bytecode_hook(lambda code, made: seen.append(made) or code):
+        compiled = kiln.compile(program, backend="eager")
+        assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 3.0))
+        assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 3.0))
+    assert len(seen) == 1
