@@ -38,7 +38,7 @@ from .symbols import concrete, is_symbolic
 from .trace import Trace
 from .unknown_text import is_unknown
 from .value_ranges import known_truth
-from .values import HandleNumber, Raised, SpecialMethod, Trampoline
+from .values import GraphBreak, HandleNumber, Raised, SpecialMethod, Trampoline
 from .wrap import HEAP_TYPE, class_attribute, force
 
 
@@ -513,24 +513,31 @@ def rule_super(trace, args, kwargs):
     frame = trace.frames[-1]
     code = frame.code
     if code.co_argcount == 0:
-        raise Raised(RuntimeError("super(): no arguments"))
+        raise no_super(trace, "super(): no arguments")
     first = code.co_varnames[0]
     if first in frame.cells:
         owner = cell_value(frame.cells[first])
     else:
         owner = frame.locals.get(first, MISSING)
     if owner is MISSING:
-        raise Raised(RuntimeError("super(): arg[0] deleted"))
+        raise no_super(trace, "super(): arg[0] deleted")
     cell = frame.cells.get("__class__")
     if cell is None:
-        raise Raised(RuntimeError("super(): __class__ cell not found"))
+        raise no_super(trace, "super(): __class__ cell not found")
     cls = cell_value(cell)
     if cls is MISSING:
-        raise Raised(RuntimeError("super(): empty __class__ cell"))
+        raise no_super(trace, "super(): empty __class__ cell")
     cls = force(trace, cls)
     if not isinstance(cls, type):
         raise Raised(RuntimeError(f"super(): __class__ is not a type ({type_of(trace, cls).__name__})"))
     return made_super(trace, cls, force(trace, owner))
+
+
+def no_super(trace: Trace, message: str) -> Raised | GraphBreak:
+    """The error of ``super()`` where no class is known. Python looks at the frame: in the root only its own will do."""
+    if len(trace.frames) == 1:
+        return trace.fail("super() in a function that is no method", whole=True)
+    return Raised(RuntimeError(message))
 
 
 def cell_value(cell: types.CellType) -> object:
