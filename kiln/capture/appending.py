@@ -49,7 +49,6 @@ def list_method(trace: Trace, owner: object, name: str) -> ListMethod | None:
 
 def call_list_method(trace: Trace, method: ListMethod, args: tuple, kwargs: dict) -> object:
     from .calls import call
-    from .operators import consume
     from .wrap import wrap
 
     if trace.rehearsing:
@@ -60,8 +59,11 @@ def call_list_method(trace: Trace, method: ListMethod, args: tuple, kwargs: dict
         return call(trace, getattr(record.shadow, method.name), args, kwargs)
     if len(args) != 1 or kwargs:
         return call(trace, getattr(wrap(trace, pending.real, pending.source), method.name), args, kwargs)
-    values = [args[0]] if method.name == "append" else list(consume(trace, args[0]))
-    if id(pending.real) in trace.by_real:
-        return call(trace, list.extend, (trace.by_real[id(pending.real)].shadow, values), {})
-    pending.values.extend(values)
+    values: list[object] = [args[0]] if method.name == "append" else []
+    try:
+        if method.name == "extend":
+            call(trace, list.extend, (values, args[0]), {})
+    finally:  # should an iterator raise, what it gave before that stays
+        record = trace.by_real.get(id(pending.real))
+        list.extend(pending.values if record is None else record.shadow, values)  # type: ignore[arg-type]
     return None

@@ -24,12 +24,12 @@ from .. import _native
 from .._native import MISSING
 from .._native import is_instance as isinstance
 from . import module_hooks
-from .builtin_tables import ITERATOR_TYPES, KEYED_NAMES, LAZY_ITERATORS, VIEW_TYPES, describe
-from .source import lookup, mapping_of
+from .builtin_tables import CONTAINERS, ITERATOR_TYPES, KEYED_NAMES, LAZY_ITERATORS, VIEW_TYPES, describe
+from .source import lookup, mapping_of, native_iterator, native_length
 from .symbols import SYMBOLIC, concrete
 from .trace import Trace
-from .values import CONSTANT_TYPES, Opaque, Record, SpecialMethod, Trampoline, mapping_items, new_tuple, words
-from .wrap import HEAP_TYPE, IDENTITY_TYPES, class_attribute, force, is_constant, key_pattern
+from .values import CONSTANT_TYPES, Opaque, Record, SpecialMethod, Trampoline, new_tuple, words
+from .wrap import HEAP_TYPE, IDENTITY_TYPES, class_attribute, force, guard_all_elements, is_constant
 
 # -- keys of outside dictionaries ------------------------------------------------------------------------------------
 
@@ -79,8 +79,7 @@ def guard_all_keys(trace: Trace, record: Record) -> None:
 
 
 def guard_these_keys(trace: Trace, record: Record) -> None:
-    keys = key_pattern(key for key, _ in mapping_items(record.real))  # type: ignore[arg-type]
-    trace.guards.add(record.source, "keys", keys)
+    guard_all_elements(trace, record.real, record.source)
     record.loaded = True
 
 
@@ -265,6 +264,10 @@ class Settled:
         self.trace.entered += 1  # the iterator moves on: an instruction that breaks after this must be run again
         return settled(self.trace, next(self.iterator))  # type: ignore[call-overload]
 
+    def __length_hint__(self):
+        hint = getattr(type(self.iterator), "__length_hint__", None)
+        return NotImplemented if hint is None else hint(self.iterator)
+
 
 def settled(trace: Trace, value: object) -> object:
     """A value that native code may look at and compare."""
@@ -364,22 +367,35 @@ class Proxy:
     __slots__ = ("__weakref__", "target")
 
 
-_PROXY_CLASSES: dict[tuple[tuple[str, ...], tuple[str, ...]], type] = {}  # by methods, and what is None in their place
+_PROXY_CLASSES: dict[tuple[tuple[str, ...], tuple[str, ...], bool], type] = {}
+"""By methods, what is None in their place, and whether it is a builtin container."""
 
 
 def proxy(trace: Trace, value: object) -> object:
     _, methods, blocked = special_methods(type(value))
-    cls = _PROXY_CLASSES.get((methods, blocked))
+    container = isinstance(value, CONTAINERS)
+    cls = _PROXY_CLASSES.get((methods, blocked, container))
     if cls is None:
-        namespace: dict[str, object] = {name: _special_method(name) for name in methods}
+        namespace: dict[str, object] = {"__iter__": _native_iter, "__len__": _native_len} if container else {}
+        namespace.update({name: _special_method(name) for name in methods})
         namespace.update(dict.fromkeys(blocked))
         if "__eq__" in methods:
             namespace.setdefault("__hash__", None)
-        cls = _PROXY_CLASSES[methods, blocked] = type("Proxy", (Proxy,), {**namespace, "__slots__": ("trace",)})
+        cls = type("Proxy", (Proxy,), {**namespace, "__slots__": ("trace",)})
+        _PROXY_CLASSES[methods, blocked, container] = cls
     made = cls()
     made.target = value
     made.trace = trace
     return made
+
+
+def _native_iter(self) -> Settled:
+    """Elements of a builtin container whose subclass has other methods in Python."""
+    return Settled(self.trace, native_iterator(self.target))
+
+
+def _native_len(self) -> int:
+    return native_length(self.target)
 
 
 def _special_method(name: str) -> Callable:

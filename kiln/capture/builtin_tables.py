@@ -89,6 +89,10 @@ SHALLOW_FUNCTIONS |= {itertools.combinations_with_replacement}
 STORING_FUNCTIONS: frozenset[object] = frozenset({callable, functools.partial, types.MethodType, types.SimpleNamespace})
 STORING_FUNCTIONS |= {super, itertools.repeat, operator.setitem}
 CONSUMING_NAMES = words("extend extendleft update fromkeys __init__ __new__ __ior__ __or__ __iadd__ __add__")
+SET_CONSUMING_NAMES = words(
+    "union intersection difference symmetric_difference issubset issuperset isdisjoint "
+    "difference_update intersection_update symmetric_difference_update"
+)
 
 TEXT_NAMES = words("__repr__ __str__ __format__ format __mod__ __hash__ join")
 TEXT_FUNCTIONS: frozenset[object] = frozenset({str, repr, format, ascii, hash})

@@ -104,9 +104,17 @@ def write_set(r: Rebuilder, record: Record) -> None:
     if set(now) == before:
         return
     target = r.read(record.source)
-    added = f"[{r.items(item for item in now if item not in before)}]"
     removed = f"[{r.items(item for item in before if item not in now)}]"
-    r.effects += [f"_k_set.difference_update({target}, {removed})", f"_k_set.update({target}, {added})"]
+    added = f"[{r.items(item for item in now if item not in before)}]"
+    r.effects.append(f"{r.bind(change_set, 'change_set')}({target}, {removed}, {added})")
+
+
+def change_set(target: set, removed: list, added: list) -> None:
+    """Take elements out and put others in, one by one: doing it all at once may bring the rest into another order."""
+    for item in removed:
+        set.discard(target, item)
+    for item in added:
+        set.add(target, item)
 
 
 def write_cell(r: Rebuilder, record: Record) -> None:

@@ -40,6 +40,7 @@ from .builtin_tables import (
     ITERATOR_TYPES,
     LAZY_ITERATORS,
     SAFE_OWNERS,
+    SET_CONSUMING_NAMES,
     SYMBOLIC_FUNCTIONS,
     TEXT_FUNCTIONS,
     TEXT_NAMES,
@@ -54,11 +55,11 @@ from .builtin_tables import (
     runs_overrides,
 )
 from .polyfills import POLYFILLS
-from .raising import from_native
+from .raising import from_native, is_of_program
 from .source import lookup
 from .symbols import NUMBER_FUNCTIONS, SYMBOLIC, arithmetic, is_arithmetic
 from .trace import Trace
-from .values import CONSTANT_TYPES, GraphBreak, Lazy, Raised
+from .values import CONSTANT_TYPES, GraphBreak, Lazy, Raised, words
 from .wrap import HEAP_TYPE, force, getattr_static_dict
 
 RULES: dict[object, Callable] = {}
@@ -179,6 +180,10 @@ def run(trace: Trace, function: object, args: tuple, kwargs: dict) -> object:
     survey = Survey(trace, keep_symbols=shallow or function in SYMBOLIC_FUNCTIONS, shallow=shallow)
     args = tuple([survey.visit(arg) for arg in args])
     kwargs = {key: survey.visit(value) for key, value in kwargs.items()}
+    if trace.iterated and is_mutating(function) and any(owner is args[0] for _, owner in trace.iterated.values()):
+        raise trace.fail("changing a set from outside over which there is an iterator")
+    if trace.disordered and name not in ORDERLESS:
+        args = tuple([ordered_elements(trace, function, arg) for arg in args])
     unknown = survey.unknown
     if shallow:
         looked_at = (arg for position, arg in enumerate(args) if consumes(function, position))
@@ -205,15 +210,41 @@ def run(trace: Trace, function: object, args: tuple, kwargs: dict) -> object:
     return run_natively(trace, function, *callbacks(trace, function, args, kwargs))
 
 
+def ordered_elements(trace: Trace, function: object, value: object) -> object:
+    """A set from outside whose shadow iterates in another order: its elements in their order, where these will do."""
+    if id(value) not in trace.disordered:
+        return value
+    record = trace.record_of(value)
+    if function not in ITERATING or set(set.__iter__(value)) != record.items:  # type: ignore[arg-type, union-attr]
+        raise trace.fail(f"{describe(function)} on a set from outside whose order no other set has")
+    if function not in (iter, enumerate, zip, map, filter):
+        return record.order  # type: ignore[union-attr]
+    iterator = iter(record.order)  # type: ignore[union-attr]
+    trace.iterated[id(iterator)] = (iterator, value)
+    return iterator
+
+
+ITERATING: frozenset[object] = frozenset(
+    {list, tuple, sorted, sum, min, max, any, all, enumerate, zip, map, filter, collections.deque, iter, str.join}
+)
+"""Builtins that iterate over an argument, and do nothing else with it."""
+
+
 def iterable_argument(trace: Trace, function: object, position: int, value: object) -> object:
     """An argument that native code iterates over: one that iterates in Python becomes a proxy."""
     if not consumes(function, position) or not is_object(value) or hasattr(type(value), "gi_interpreted"):
         return value
     if isinstance(value, CONTAINERS) and "__iter__" not in python_methods(type(value)):
-        return value  # native code looks past the other methods
+        sized = function in LENGTH_TAKERS and "__len__" in python_methods(type(value))
+        if not sized or isinstance(value, dict):
+            return value  # native code looks past the other methods
     if position == 0 and isinstance(function, types.MethodDescriptorType | types.WrapperDescriptorType):
         return value
     return proxy(trace, value)
+
+
+LENGTH_TAKERS: frozenset[object] = frozenset({list, tuple, list.extend, list.__init__, list.__iadd__})
+"""Builtins that ask an iterable for its length before they iterate."""
 
 
 def hashed_argument(trace: Trace, function: object, position: int, value: object) -> object:
@@ -221,7 +252,8 @@ def hashed_argument(trace: Trace, function: object, position: int, value: object
     if position == 1 and (is_keyed(function) or getattr(function, "__objclass__", None) in (set, frozenset)):
         value = Survey(trace, keep_symbols=False, shallow=False).visit(value)
     method = isinstance(function, types.MethodDescriptorType | types.WrapperDescriptorType)
-    if (position == 0 and method) or not consumes(function, position) or isinstance(value, dict | str | type | range):
+    consumed = consumes(function, position) or (method and function.__name__ in SET_CONSUMING_NAMES)
+    if (position == 0 and method) or not consumed or isinstance(value, dict | str | type | range):
         return value
     survey = Survey(trace, keep_symbols=False, shallow=False)
     if isinstance(value, list | tuple | set | frozenset | collections.deque) or type(value) in VIEW_TYPES:
@@ -230,8 +262,29 @@ def hashed_argument(trace: Trace, function: object, position: int, value: object
         value = value.iterator
     if type(value) in ITERATOR_TYPES or type(value) in LAZY_ITERATORS or hasattr(type(value), "gi_interpreted"):
         trace.entered += 1  # the iterator moves on: an instruction that breaks after this must be run again
-        return [survey.visit(item) for item in value]  # type: ignore[attr-defined]
+        return [survey.visit(item) for item in elements_in_python(trace, function, value)]
+    if is_object(value) and (isinstance(function, type) or (method and not is_operator(function))):
+        trace.entered += 1
+        return [survey.visit(item) for item in elements_in_python(trace, function, value)]
     return value
+
+
+def is_operator(function: object) -> bool:
+    name = function.__name__  # type: ignore[attr-defined]
+    return name.startswith("__") and name not in ("__init__", "__new__", "__ior__")
+
+
+def elements_in_python(trace: Trace, function: object, value: object) -> list:
+    """What native code would get out of an iterable, or for a dictionary out of a mapping, that is Python code."""
+    from .attributes import load_or
+    from .calls import call
+    from .operators import consume, get_item
+
+    base = getattr(function, "__objclass__", function)
+    keys = load_or(trace, value, "keys", None) if issubclass(base, dict) else None  # type: ignore[arg-type]
+    if keys is None:
+        return list(consume(trace, value))
+    return [(key, force(trace, get_item(trace, value, key))) for key in consume(trace, call(trace, keys, (), {}))]
 
 
 def call_polyfill(trace: Trace, function: object, args: tuple, kwargs: dict) -> object:
@@ -277,12 +330,19 @@ def run_natively(trace: Trace, function: object, args: tuple, kwargs: dict) -> o
         raise
     except RecursionError as error:  # of the program, or only of interpreting it
         raise trace.fail("recursion too deep to interpret", error=error) from None
-    except Exception as error:
+    except BaseException as error:
+        if not is_of_program(trace, error):
+            raise
         if any(name in str(error) for name in STAND_INS):  # eager's message has the real name
             raise trace.fail(f"{describe(function)} raises {type(error).__name__}", error=error) from None
         raise Raised(from_native(trace, error)) from None
     return unproxy(result)
 
+
+ORDERLESS = words(
+    "len contains __len__ __contains__ add discard remove clear issubset issuperset isdisjoint __eq__ __ne__"
+)
+"""Of what takes sets, what does not show their order."""
 
 STAND_INS = ("FakeTensor", "'Proxy'", "'Trampoline'", "'Settled'", "'Lazy'", "'SymInt'", "'InterpretedGenerator'")
 

@@ -139,7 +139,7 @@ def list_extend(frame, instruction):
 
 def iterable(frame: Frame, value: object) -> object:
     """Something native code may iterate: interpreted ``__iter__`` and tensors included."""
-    if isinstance(value, list | tuple | dict | str | set | frozenset | range) and type(value).__module__ == "builtins":
+    if isinstance(value, list | tuple | dict | str | set | frozenset | range):
         return value
     return get_iterator(frame.trace, value)
 

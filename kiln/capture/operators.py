@@ -19,7 +19,7 @@ from ..bytecode.split import UNBOUND
 from . import calls, natives
 from .raising import from_native
 from .rules import get_iterator, next_item, special_method, truth, type_of
-from .source import mapping_of
+from .source import mapping_of, native_iterator
 from .symbols import concrete, is_symbolic
 from .tensors import record
 from .text import percent
@@ -382,10 +382,10 @@ def contains(trace: Trace, container: object, value: object) -> bool:
     if isinstance(container, str | bytes | range):
         return natives.call_native_default(trace, operator.contains, (container, concrete(trace, value)), {})  # type: ignore[return-value]
     if special_method(trace, container, "__iter__") is None and special_method(trace, container, "__getitem__") is None:
-        if type(container) in natives.SAFE_OWNERS or isinstance(container, natives.CONTAINERS):
-            if not hasattr(type(container), "__iter__"):
-                raise Raised(TypeError(f"argument of type '{type(container).__name__}' is not iterable"))
-            return search(trace, iter(container), value)  # type: ignore[call-overload]
+        if type(container) in natives.SAFE_OWNERS and not hasattr(type(container), "__iter__"):
+            raise Raised(TypeError(f"argument of type '{type(container).__name__}' is not iterable"))
+        if isinstance(container, natives.CONTAINERS) and hasattr(type(container), "__iter__"):
+            return search(trace, native_iterator(container), value)
     try:
         iterator = get_iterator(trace, container)
     except Raised as raised:

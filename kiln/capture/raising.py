@@ -70,6 +70,11 @@ class as_native:  # noqa: N801 (used as a block; no generator, through which a S
             raise error
 
 
+def is_of_program(trace: Trace, error: BaseException) -> bool:
+    """Whether what left native code is the program's: a ``KeyboardInterrupt`` may also come from the keyboard."""
+    return isinstance(error, Exception) or id(error) in trace.links
+
+
 def from_native(trace: Trace, error: BaseException) -> BaseException:
     """An exception that left native code, without Kiln's own frames and links (they would keep the trace alive)."""
     error.__traceback__ = None

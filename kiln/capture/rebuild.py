@@ -27,6 +27,7 @@ from . import natives
 from .appending import ListMethod
 from .bound_builtins import is_found_by_name, native_descriptor
 from .frame import NULL
+from .sets import make_set, recipe
 from .source import (
     ClosureCell,
     Computed,
@@ -46,7 +47,7 @@ from .source import (
 from .symbols import OffsetOf, SizeOf, StrideOf, concrete, is_symbolic, operand_source
 from .trace import Trace
 from .values import CONSTANT_TYPES, Lazy, Opaque, Trampoline, mapping_items, plain_value
-from .wrap import HEAP_TYPE, getattr_static_dict, layout_of
+from .wrap import HEAP_TYPE, getattr_static_dict, is_constant, layout_of
 
 BUILTIN_NAMES = {f"_k_{name}": getattr(builtins, name) for name in dir(builtins) if not name.startswith("_")}
 
@@ -254,11 +255,24 @@ def build_dict(r: Rebuilder, shadow: dict, name: str, place: int) -> None:
 
 
 def build_set(r: Rebuilder, shadow: set, name: str, place: int) -> None:
-    r.lines.append(f"{name} = _k_set([{r.items(shadow)}])")
+    r.lines.append(f"{name} = {set_text(r, shadow)}")
 
 
 def build_frozenset(r: Rebuilder, shadow: frozenset, name: str, place: int) -> None:
-    r.lines.append(f"{name} = _k_frozenset([{r.items(shadow)}])")
+    r.lines.append(f"{name} = _k_frozenset([{r.items(elements_in_order(shadow)[0])}])")
+
+
+def set_text(r: Rebuilder, shadow: set) -> str:
+    items, passing = elements_in_order(shadow)
+    return (
+        f"{r.bind(make_set, 'make_set')}([{r.items(items)}], {passing})" if passing else f"_k_set([{r.items(items)}])"
+    )
+
+
+def elements_in_order(shadow: set | frozenset) -> tuple[list, int]:
+    """How to make a set that iterates as this one does; objects are hashed by identity and have no order to keep."""
+    items = list(set.__iter__(shadow) if isinstance(shadow, set) else frozenset.__iter__(shadow))
+    return (recipe(items) if all(map(is_constant, items)) else None) or (items, 0)
 
 
 def build_tuple(r: Rebuilder, shadow: tuple, name: str, place: int) -> None:
@@ -391,6 +405,35 @@ def build_dict_iterator(r: Rebuilder, shadow: object, name: str, place: int) -> 
         r.lines.append(f"{r.bind(advance, 'advance')}({name}, {done})")
 
 
+def build_set_iterator(r: Rebuilder, shadow: object, name: str, place: int) -> None:
+    """A new iterator over the same set, moved on as far: it must notice changes of the set's size."""
+    owner = next((value for value in gc.get_referents(shadow) if isinstance(value, set | frozenset)), None)
+    if owner is None:  # exhausted
+        r.lines.append(f"{name} = _k_iter(())")
+        return
+    try:
+        left = len(shadow.__reduce__()[1][0])  # type: ignore[operator]
+    except RuntimeError:
+        raise CannotRebuild(shadow, "an iterator, over a set that changed, that outlives the graph") from None
+    add_set_iterator(r, name, owner, len(frozenset(owner)) - left)
+
+
+def add_set_iterator(r: Rebuilder, name: str, owner: object, done: int) -> None:
+    base = "_k_set" if isinstance(owner, set) else "_k_frozenset"
+    r.lines.append(f"{name} = {base}.__iter__({r.value(owner)})")
+    if done:
+        r.lines.append(f"{r.bind(advance, 'advance')}({name}, {done})")
+
+
+def build_tuple_iterator(r: Rebuilder, shadow: object, name: str, place: int) -> None:
+    made = r.trace.iterated.get(id(shadow))
+    if made is None:
+        build_reduced(r, shadow, name, place)
+        return
+    left = shadow.__length_hint__()  # type: ignore[attr-defined]
+    add_set_iterator(r, name, made[1], len(r.trace.record_of(made[1]).order) - left)  # type: ignore[union-attr]
+
+
 def same_entry(one: object, other: object) -> bool:
     return one is other or (type(one) is tuple and all(map(operator.is_, one, other)))  # type: ignore[call-overload]
 
@@ -446,7 +489,7 @@ def build_container_instance(base: type, fill: str) -> Callable:
         else:
             if isinstance(shadow, collections.deque):
                 r.lines.append(f"{bound}.__init__({name}, (), {shadow.maxlen!r})")
-            items = list(base.__iter__(shadow))  # type: ignore[attr-defined]
+            items = elements_in_order(shadow)[0] if base is set else list(base.__iter__(shadow))  # type: ignore
             r.lines.append(f"{bound}.{fill}({name}, [{r.items(items)}])")
         add_attributes(r, shadow, name)
 
@@ -549,6 +592,8 @@ BUILDERS: dict[type, Callable] = {
     types.MappingProxyType: build_mapping_proxy,
     **{kind: build_reduced for kind in natives.ITERATOR_TYPES | natives.LAZY_ITERATORS},
     **{type(iter(view)): build_dict_iterator for view in ({}, {}.values(), {}.items())},
+    type(iter(set())): build_set_iterator,
+    type(iter(())): build_tuple_iterator,
     **{kind: build_view for kind in natives.VIEW_TYPES},
     operator.itemgetter: build_reduced,
     operator.attrgetter: build_reduced,

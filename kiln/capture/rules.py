@@ -323,7 +323,7 @@ def truth(trace: Trace, value: object) -> bool:
     if kind in natives.VIEWS_AND_PROXIES:
         return bool(call(trace, len, (value,), {}))
     record = trace.record_of(value)
-    native_length = isinstance(value, dict) and "__len__" not in natives.python_methods(kind)
+    native_length = isinstance(value, dict) and not {"__len__", "__bool__"} & {*natives.python_methods(kind)}
     if native_length and record is not None and not record.loaded:
         if len(record.items) == len(value):
             trace.guards.add(record.source, "truth", bool(record.items))
@@ -451,18 +451,18 @@ def get_iterator(trace: Trace, value: object) -> object:
     value = force(trace, value)
     if isinstance(value, torch.Tensor):
         return iter(unbind_tensor(trace, value))
-    record = trace.record_of(value)
-    if record is not None and isinstance(value, set) and value == record.items:
-        return iter(record.order)
     method = special_method(trace, value, "__iter__")
     if method is not None:
         made = force(trace, call(trace, method, (value,), {}))
         if not hasattr(type(made), "__next__"):
             raise Raised(TypeError(f"iter() returned non-iterator of type '{type_of(trace, made).__name__}'"))
         return made
-    if special_method(trace, value, "__getitem__") is not None:
+    native = lookup(type(value), "__iter__") is not None
+    if not native and special_method(trace, value, "__getitem__") is not None:
         return iter(natives.proxy(trace, value))
     if isinstance(value, natives.Proxy):
+        return value
+    if native and special_method(trace, value, "__next__") is not None:
         return value
     if type(value).__flags__ & HEAP_TYPE and not any(lookup(type(value), name) for name in ("__iter__", "__getitem__")):
         raise Raised(TypeError(f"'{type_of(trace, value).__name__}' object is not iterable"))

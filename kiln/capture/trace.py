@@ -80,6 +80,8 @@ class Trace:
         self.tracebacks: dict[int, types.TracebackType] = {}  # id of an exception -> what stands for its traceback
         self.foreign: dict[int, object] = {}  # outside objects of unknown kinds: themselves, not to be looked into
         self.tuples: dict[int, tuple[object, Source]] = {}  # id of an outside tuple that was copied -> (copy, source)
+        self.disordered: dict[int, set] = {}  # sets from outside whose shadows iterate in another order
+        self.iterated: dict[int, tuple[object, object]] = {}  # id of an iterator over one of them -> (it, the set)
         self.namespaces: dict[int, tuple[object, str]] = {}  # id of a dictionary that is an attribute -> owner, name
         self.registrations: dict[int, Any] = {}  # id of a handle made here -> registrations.Registration
         self.handles: dict[int, Any] = {}  # id of a handle made here for a dictionary of hooks -> handles.MadeHandle

@@ -27,6 +27,7 @@ from . import module_hooks
 from .bound_builtins import wrap_bound_builtin
 from .guards import ANY_KEY
 from .hints import NEEDED
+from .sets import make_set, recipe
 from .source import (
     Attribute,
     ClassAttribute,
@@ -277,6 +278,15 @@ def key_pattern(keys: Iterable[object]) -> tuple:
     return tuple([key if is_constant(key) else ANY_KEY for key in keys])
 
 
+def guard_all_elements(trace: Trace, real: object, source: Source) -> None:
+    """Guard the keys of a dictionary, or elements of a set, and their order."""
+    keys = key_pattern(native_iterator(real))
+    if keys or not type(real).__flags__ & HEAP_TYPE:
+        trace.guards.add(source, "keys", keys)
+    else:  # the truth of it may be Python code
+        trace.guards.add(source, "native_length", 0)
+
+
 def wrap_key(trace: Trace, key: object, source: Source, index: int) -> object:
     """Constant keys are guarded with the dictionary's keys; others are looked at as objects."""
     if is_constant(key):
@@ -310,15 +320,21 @@ CONSTANT_LIKE: frozenset[type] = frozenset(
 def wrap_set(trace: Trace, real: set, source: Source) -> object:
     """Sets are guarded by contents *and* order of iteration, which the program can see."""
     guard_type(trace, real, source)
-    trace.guards.add(source, "keys", key_pattern(real))
-    items = [wrap_key(trace, item, source, index) for index, item in enumerate(real)]
+    guard_all_elements(trace, real, source)
+    items = [wrap_key(trace, item, source, index) for index, item in enumerate(native_iterator(real))]
     for item in items:
         prepare_key(trace, item)
     if isinstance(real, frozenset):
-        shadow = real if all(a is b for a, b in zip(items, real, strict=True)) else frozenset(items)
+        unchanged = all(a is b for a, b in zip(items, native_iterator(real), strict=True))
+        shadow = real if unchanged else frozenset.__new__(type(real), items)
         return known_as(trace, shadow, source)
-    shadow = _empty_like(real, set)
-    set.update(shadow, items)
+    found = recipe(items)
+    shadow = make_set(*found) if found is not None else set(items)
+    if type(real) is not set:
+        plain, shadow = shadow, set.__new__(type(real))
+        set.update(shadow, plain)
+    if not all(map(operator.is_, set.__iter__(shadow), items)):
+        trace.disordered[id(shadow)] = shadow
     record = Record(shadow, real, source, Kind.SET, items=set(items), loaded=True, order=tuple(items))
     add_attributes(record)
     return trace.remember(record)
