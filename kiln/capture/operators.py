@@ -381,11 +381,8 @@ def contains(trace: Trace, container: object, value: object) -> bool:
         return contains_hashed(trace, container, value)
     if isinstance(container, str | bytes | range):
         return natives.call_native_default(trace, operator.contains, (container, concrete(trace, value)), {})  # type: ignore[return-value]
-    if special_method(trace, container, "__iter__") is None and special_method(trace, container, "__getitem__") is None:
-        if type(container) in natives.SAFE_OWNERS and not hasattr(type(container), "__iter__"):
-            raise Raised(TypeError(f"argument of type '{type(container).__name__}' is not iterable"))
-        if isinstance(container, natives.CONTAINERS) and hasattr(type(container), "__iter__"):
-            return search(trace, native_iterator(container), value)
+    if isinstance(container, natives.CONTAINERS):  # it looks past an __iter__ in Python
+        return search(trace, native_iterator(container), value)
     try:
         iterator = get_iterator(trace, container)
     except Raised as raised:
