@@ -6,6 +6,7 @@ attributes of the graph module, and what the program returned is put together ar
 
 from __future__ import annotations
 
+import inspect
 from typing import Any, NamedTuple
 
 import torch
@@ -25,9 +26,17 @@ class ExportResult(NamedTuple):
 class ExportedGraph(torch.nn.Module):
     """A captured graph with the signature of the function that it was captured from."""
 
-    def __init__(self, graph_module: torch.fx.GraphModule, attributes: dict[str, Any], places: list[Any], result: Any):
+    def __init__(
+        self,
+        graph_module: torch.fx.GraphModule,
+        attributes: dict[str, Any],
+        places: list[Any],
+        result: Any,
+        arguments: Arguments,
+    ):
         super().__init__()
         self.graph_module = graph_module
+        self._arguments = arguments
         for name, value in attributes.items():
             if isinstance(value, torch.nn.Parameter):
                 self.register_parameter(name, value)
@@ -51,7 +60,7 @@ class ExportedGraph(torch.nn.Module):
         return self.graph_module.print_readable(print_output, **options)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        leaves = pytree.tree_leaves((args, kwargs))
+        leaves = self._arguments.leaves(args, kwargs)
         inputs = [getattr(self, place) if isinstance(place, str) else leaves[place] for place in self._places]
         outputs = self.graph_module(*inputs)
         found, spec = self._result
@@ -59,6 +68,62 @@ class ExportedGraph(torch.nn.Module):
             outputs[place] if kind == "output" else leaves[place] if kind == "input" else place for kind, place in found
         ]
         return pytree.tree_unflatten(values, spec)
+
+
+class Arguments:
+    """How a call's arguments are taken apart: by the function's parameters, whether they are given by name or not.
+
+    The graph's own forward does this, and may be compiled in turn: plain code, without ``inspect``.
+    """
+
+    def __init__(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]):
+        self.names: list[str] = []  # of what may be given by position
+        self.more: str | None = None  # the name of the parameter that takes what is left of these
+        self.defaults: dict[str, Any] = {}
+        self.required: list[str] = []
+        for name, parameter in _parameters(function).items():
+            if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+                self.names.append(name)
+            if parameter.kind is parameter.VAR_POSITIONAL:
+                self.more = name
+            elif parameter.default is not parameter.empty:
+                self.defaults[name] = parameter.default
+            elif parameter.kind is not parameter.VAR_KEYWORD:
+                self.required.append(name)
+        self.spec = pytree.tree_structure(self.named(args, kwargs))
+
+    def named(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """The arguments by name, in an order that is always the same."""
+        found = {**self.defaults, **dict(zip(self.names, args, strict=False)), **kwargs}
+        rest = args[len(self.names) :]
+        if self.more is not None:
+            found[self.more] = rest
+        elif rest:
+            raise TypeError(f"the exported graph takes {len(self.names)} positional arguments, {len(args)} were given")
+        for name in self.required:
+            if name not in found:
+                raise TypeError(f"the exported graph misses the argument {name!r}")
+        return {name: found[name] for name in sorted(found)}
+
+    def leaves(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+        named = self.named(args, kwargs)
+        leaves, spec = pytree.tree_flatten(named)
+        if spec == self.spec:
+            return leaves
+        try:  # dictionaries in another order
+            found = self.spec.flatten_up_to(named)
+        except ValueError:
+            found = None
+        if found is None or len(found) != len(leaves):
+            raise exc.UserError("the exported graph was made for arguments of another structure")
+        return found
+
+
+def _parameters(function: Any) -> Any:
+    try:
+        return inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return {"args": inspect.Parameter("args", inspect.Parameter.VAR_POSITIONAL)}
 
 
 class _Watching:
@@ -80,16 +145,37 @@ class _Watching:
         return run
 
 
+OPTIONS = frozenset(
+    {
+        "aten_graph",
+        "pre_dispatch",
+        "decomposition_table",
+        "tracing_mode",
+        "dynamic_shapes",
+        "specialize_float",
+        "assume_static_by_default",
+        "same_signature",
+        "disable_constraint_solver",
+        "prefer_deferred_runtime_asserts_over_guards",
+        "constraints",
+        "_log_export_usage",
+    }
+)
+
+
 def export(f: Any, *extra_args: Any, **accepted: Any) -> Any:
-    """``torch._dynamo.export(f)(*args)``: graph and guards; other options of torch's have no effect."""
+    """``torch._dynamo.export(f)(*args)``: graph and guards; options of torch's have no effect."""
+    extra = {name: value for name, value in accepted.items() if name not in OPTIONS}
 
     def inner(*args: Any, **kwargs: Any) -> ExportResult:
         watching = _Watching()
+        # Before the call: it may change the lists and dictionaries that it is given.
+        arguments = Arguments(f, args, kwargs)
+        leaves = {id(leaf): place for place, leaf in enumerate(arguments.leaves(args, kwargs))}
         with events.listen() as heard:
             result = api.compile(f, backend=watching, fullgraph=True)(*args, **kwargs)
         if watching.graph is None:
             raise exc.UserError("torch._dynamo.export needs a call that does tensor work; none was captured")
-        leaves = {id(leaf): place for place, leaf in enumerate(pytree.tree_leaves((args, kwargs)))}
         attributes: dict[str, Any] = {}
         places = [
             _place(value, node, leaves, attributes)
@@ -105,10 +191,10 @@ def export(f: Any, *extra_args: Any, **accepted: Any) -> Any:
             else ("constant", value)
             for value in values
         ]
-        graph = ExportedGraph(watching.graph, attributes, places, (found, spec))
+        graph = ExportedGraph(watching.graph, attributes, places, (found, spec), arguments)
         return ExportResult(graph, heard.guards[-1][1])
 
-    return inner(*extra_args) if extra_args else inner
+    return inner(*extra_args, **extra) if extra_args or extra else inner
 
 
 def _inputs(graph_module: torch.fx.GraphModule) -> list[torch.fx.Node]:

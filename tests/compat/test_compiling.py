@@ -272,6 +272,35 @@ def test_exporting(installed):
         torch._dynamo.export(lambda x: x.item() + torch.ones(1))(torch.ones(1))
 
 
+def test_exporting_finds_arguments_by_name(installed):
+    def scaled(x, *, by, plus):
+        return x * by + plus["a"] - plus["b"]
+
+    one, two, three, four = (torch.full((2,), float(n)) for n in (2, 3, 5, 7))
+    graph = torch._dynamo.export(scaled, one, by=two, plus={"a": three, "b": four}, aten_graph=False).graph_module
+    expected = scaled(one, by=two, plus={"a": three, "b": four})
+    assert torch.equal(graph(one, by=two, plus={"a": three, "b": four}), expected)
+    assert torch.equal(graph(one, plus={"b": four, "a": three}, by=two), expected)
+    assert torch.equal(graph(plus={"a": three, "b": four}, by=two, x=one), expected)
+    with pytest.raises(torch._dynamo.exc.UserError, match="another structure"):
+        graph(one, by=[two, two], plus={"a": three, "b": four})
+    with pytest.raises(TypeError, match="plus"):
+        graph(one, by=two)
+
+
+def test_exporting_a_function_that_changes_its_arguments(installed):
+    def shifted(items):
+        kept = items.copy()
+        items[0] = items[1]
+        return items[0] + items[1], kept[0] + kept[1]
+
+    def make():
+        return [torch.tensor([1.5, 2.0]), torch.tensor([8.0, 6.25])]
+
+    graph = torch._dynamo.export(shifted)(make()).graph_module
+    assert same(graph(make()), shifted(make()))
+
+
 def test_counters_follow_what_kiln_does(installed):
     from torch._dynamo.utils import counters
 
