@@ -260,6 +260,10 @@ class Settled:
     def __iter__(self):
         return self
 
+    def __length_hint__(self):
+        hint = operator.length_hint(self.iterator, -1)
+        return NotImplemented if hint < 0 else hint
+
     def __next__(self):
         self.trace.entered += 1  # the iterator moves on: an instruction that breaks after this must be run again
         return settled(self.trace, next(self.iterator))  # type: ignore[call-overload]
@@ -400,6 +404,8 @@ def _native_len(self) -> int:
 
 def _special_method(name: str) -> Callable:
     def method(self, *args):
+        if name == "__index__" and isinstance(self.target, int):
+            return int.__index__(self.target)  # native code does not ask an int
         function = lookup(type(self.target), name)
         if not isinstance(function, types.FunctionType):
             function = SpecialMethod(name)

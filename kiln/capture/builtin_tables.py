@@ -82,6 +82,7 @@ SHALLOW_FUNCTIONS |= {itertools.chain.from_iterable, itertools.islice, itertools
 SHALLOW_FUNCTIONS |= {itertools.zip_longest, itertools.product, itertools.pairwise, itertools.permutations}
 SHALLOW_FUNCTIONS |= {itertools.combinations, itertools.tee, itertools.count, functools.partial, types.MethodType}
 SHALLOW_FUNCTIONS |= {super, types.SimpleNamespace, operator.getitem, operator.setitem, map, filter, itertools.starmap}
+SHALLOW_FUNCTIONS |= {itertools.combinations_with_replacement, itertools._tee}  # type: ignore[attr-defined]
 SHALLOW_FUNCTIONS |= {itertools.accumulate, itertools.takewhile, itertools.dropwhile, itertools.filterfalse}
 SHALLOW_FUNCTIONS |= {itertools.combinations_with_replacement}
 

@@ -11,6 +11,7 @@ import enum
 import functools
 import inspect
 import math
+import sys
 import types
 from collections.abc import Callable
 
@@ -137,6 +138,7 @@ def limits(function: object) -> tuple[float, float, bool]:
 
 SIGNED_TYPES = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
 UNSIGNED = {getattr: (2, 3), next: (1, 2), iter: (1, 2), vars: (0, 1), dir: (0, 1), bool: (0, 1), super: (0, 2)}
+UNSIGNED |= {sys.exit: (0, 1), sys.exc_info: (0, 0), sys.exception: (0, 0), object.__init__: (1, math.inf)}
 """Builtins whose signature Python cannot tell."""
 
 

@@ -25,6 +25,8 @@ def quiet() -> Iterator[None]:
         outer = list(warnings.filters)
         SILENCED.append((outer, always))
         warnings.simplefilter("ignore")
+        for category in (DeprecationWarning, RuntimeWarning):  # what builtins warn of, natives.py leaves to Python
+            warnings.filterwarnings("error", category=category, module=r"kiln\.capture\.natives")
         torch.set_warn_always(True)  # a warning that comes once is then not used up
         log.setLevel(logging.CRITICAL + 1)
         try:

@@ -324,6 +324,9 @@ def build_function(r: Rebuilder, shadow: types.FunctionType, name: str, place: i
         if content:
             items = "".join(f"{r.value(key)}: {r.value(value)}, " for key, value in content.items())
             r.lines.append(f"{name}.{attribute} = {{{items}}}")
+    documentation = next(iter(shadow.__code__.co_consts), None)
+    if shadow.__doc__ is not documentation and (shadow.__doc__ is not None or isinstance(documentation, str)):
+        r.lines.append(f"{name}.__doc__ = {r.value(shadow.__doc__)}")
     if shadow.__qualname__ != shadow.__name__:
         r.lines.append(f"{name}.__qualname__ = {shadow.__qualname__!r}")
     if shadow.__module__ != shadow.__globals__.get("__name__"):

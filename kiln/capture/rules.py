@@ -27,6 +27,7 @@ from .attributes import (
     load_attribute,
     load_namespace,
     load_or,
+    name_class_value,
     store_attribute,
 )
 from .calls import call, construct, new_object
@@ -157,7 +158,7 @@ def rule_callable(trace, args, kwargs):
 
 @rule(getattr)
 def rule_getattr(trace, args, kwargs):
-    owner, name = args[0], concrete(trace, args[1])
+    owner, name = args[0], attribute_name(trace, args[1])
     if len(args) == 3:
         return load_or(trace, owner, name, args[2])
     return load_attribute(trace, owner, name)
@@ -166,17 +167,24 @@ def rule_getattr(trace, args, kwargs):
 @rule(hasattr)
 def rule_hasattr(trace, args, kwargs):
     missing = object()
-    return load_or(trace, args[0], force(trace, args[1]), missing) is not missing
+    return load_or(trace, args[0], attribute_name(trace, args[1]), missing) is not missing
+
+
+def attribute_name(trace: Trace, name: object) -> str:
+    name = concrete(trace, name)
+    if not isinstance(name, str):
+        raise Raised(TypeError(f"attribute name must be string, not '{type_of(trace, name).__name__}'"))
+    return name
 
 
 @rule(setattr)
 def rule_setattr(trace, args, kwargs):
-    store_attribute(trace, args[0], force(trace, args[1]), args[2])
+    store_attribute(trace, args[0], attribute_name(trace, args[1]), args[2])
 
 
 @rule(delattr)
 def rule_delattr(trace, args, kwargs):
-    delete_attribute(trace, args[0], force(trace, args[1]))
+    delete_attribute(trace, args[0], attribute_name(trace, args[1]))
 
 
 @rule(vars)
@@ -387,8 +395,6 @@ def special_method(trace: Trace, value: object, name: str) -> types.FunctionType
         return None
     method = class_attribute(trace, kind, name, MISSING)
     if isinstance(method, types.FunctionType):
-        from .attributes import name_class_value
-
         name_class_value(trace, kind, name, method)
         return method
     return SpecialMethod(name) if natives.is_special(method) else None
@@ -404,6 +410,8 @@ def rule_hash(trace, args, kwargs):
             raise Raised(TypeError("__hash__ method should return an integer"))
         return as_hash(number)
     value = natives.Survey(trace, keep_symbols=False, shallow=False).visit(value)
+    if isinstance(value, float) and value != value:
+        raise trace.fail("hash() of a NaN, which hashes by identity")
     if not natives.is_value(value) and getattr(type(value), "__hash__", None) is not None:
         raise trace.fail("hash() of an object that hashes by identity")
     return natives.run_natively(trace, hash, (value,), {})
@@ -421,15 +429,35 @@ def number_rule(kind: type, name: str, symbolic: tuple):
                 return value
             if is_symbolic(value):
                 return natives.call_native_default(trace, kind, values, kwargs)
-            for method_name in (name, "__index__"):
-                method = special_method(trace, value, method_name)
-                if method is not None:
-                    return kind(concrete(trace, call(trace, method, (value,), {})))
+            converted = converted_in_python(trace, value, kind, name)
+            if converted is not None:
+                return converted
             if isinstance(value, int | float | str | bytes):  # subclasses too: native code looks at their value
                 return natives.run_natively(trace, kind, values, kwargs)
         return natives.call_native_default(trace, kind, values, kwargs)
 
     return rule_number
+
+
+def converted_in_python(trace: Trace, value: object, kind: type, name: str) -> object | None:
+    """What a conversion method written in Python gives; None where native code converts."""
+    cls = type(value)
+    if not cls.__flags__ & HEAP_TYPE or hasattr(cls, "gi_interpreted"):
+        return None
+    for method_name, expected in ((name, kind), ("__index__", int)):
+        method = class_attribute(trace, cls, method_name, MISSING)
+        if method is MISSING:
+            continue
+        if not isinstance(method, types.FunctionType):
+            return None
+        name_class_value(trace, cls, method_name, method)
+        result = concrete(trace, call(trace, method, (value,), {}))
+        if type(result) is not expected:  # Python raises, or warns
+            raise trace.fail(f"a {method_name} that returns a {type_of(trace, result).__qualname__}")
+        return kind(result)
+    if kind is int and isinstance(class_attribute(trace, cls, "__trunc__"), types.FunctionType):
+        raise trace.fail("int() by way of __trunc__, which Python warns of")
+    return None
 
 
 number_rule(int, "__int__", (torch.SymInt,))
