@@ -260,10 +260,6 @@ class Settled:
     def __iter__(self):
         return self
 
-    def __length_hint__(self):
-        hint = operator.length_hint(self.iterator, -1)
-        return NotImplemented if hint < 0 else hint
-
     def __next__(self):
         self.trace.entered += 1  # the iterator moves on: an instruction that breaks after this must be run again
         return settled(self.trace, next(self.iterator))  # type: ignore[call-overload]
