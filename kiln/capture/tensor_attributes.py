@@ -20,15 +20,21 @@ from .values import Lazy, Raised, TensorInfo, words
 
 NODE_ATTRIBUTES = frozenset({"T", "mT", "H", "mH", "real", "imag", "data"})
 
-PLAIN_ATTRIBUTES = words(
+
+def _present(names: str) -> frozenset[str]:
+    """Those that this version of torch has: another's are for the program to use."""
+    return frozenset(name for name in words(names) if hasattr(torch.Tensor, name))
+
+
+PLAIN_ATTRIBUTES = _present(
     "shape dtype device ndim requires_grad is_leaf layout itemsize nbytes is_cuda is_cpu is_sparse is_mkldnn is_meta "
     "is_mps is_xpu is_quantized is_nested is_sparse_csr is_vulkan is_ipu is_xla is_maia is_mtia names retains_grad "
-    "_is_param output_nr __torch_function__ __torch_dispatch__ __array_priority__ __doc__ __module__ "
+    "output_nr __torch_function__ __torch_dispatch__ __array_priority__ __doc__ __module__ "
     "__class__ __hash__"
-)
+) | {"_is_param"}
 
 
-INPUT_FLAGS = words("is_leaf output_nr names")  # what the guards on a tensor do not already tell
+INPUT_FLAGS = _present("is_leaf output_nr names")  # what the guards on a tensor do not already tell
 
 
 def guard_flag(trace: Trace, info: TensorInfo, name: str) -> None:

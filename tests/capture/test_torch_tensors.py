@@ -571,3 +571,17 @@ def test_is_none():
         return x is None, y is not None, x is x, x is y, y
 
     check(program, V, fullgraph=True, calls=[(V,), (V, V), (V, X)])
+
+
+def test_attribute_that_only_another_version_of_torch_has():
+    missing = next((name for name in ("names", "is_xla", "is_ipu") if not hasattr(torch.Tensor, name)), "is_vapour")
+
+    def setup():
+        def program(x):
+            found = [hasattr(x, name) for name in ("names", "is_xla", "is_ipu", "is_vulkan", "_is_param")]
+            setattr(x, missing, 3)
+            return found, getattr(x, missing) + x, getattr(x + 1, missing, "none")
+
+        return program, [(X.clone(),), (X.clone(),)]
+
+    check(setup=setup, fullgraph=True)
