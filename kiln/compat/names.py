@@ -153,6 +153,9 @@ CONTENTS: dict[str, dict[str, Any] | Callable[[], dict[str, Any]]] = {
     "torch._dynamo.guards": {"uninteresting_files": lambda: set()},
     "torch._dynamo.trace_rules": internals.TRACE_RULES,
     "torch._functorch.aot_autograd": aot.ROWS,
+    "torch._functorch._aot_autograd.utils": {
+        name: aot.kilns(name) for name in ("make_boxed_func", "make_boxed_compiler")
+    },
     "torch._functorch.partitioners": aot.ROWS,
     "torch._functorch.compilers": aot.ROWS,
     "functorch.compile": aot.ROWS,

@@ -7,6 +7,7 @@ PLACES = {
     "torch._functorch.aot_autograd": "aot_function aot_module aot_module_simplified aot_export_module "
     "aot_export_joint_simple _aot_export_function create_functional_call make_boxed_func make_boxed_compiler "
     "setup_stacktrace_preservation_hooks",
+    "torch._functorch._aot_autograd.utils": "make_boxed_func make_boxed_compiler",
     "torch._functorch.partitioners": "default_partition min_cut_rematerialization_partition",
     "functorch.compile": "aot_function aot_module nop make_boxed_func memory_efficient_fusion print_compile "
     "default_partition min_cut_rematerialization_partition compiled_function",
