@@ -7,10 +7,13 @@ is what compiled entries belong to); modules of one class share theirs, and with
 from __future__ import annotations
 
 import functools
-import inspect
 import types
 import weakref
 from typing import Any
+
+import torch
+
+from .source import getattr_static_dict, lookup
 
 FILE = "<kiln call>"
 _TEXT = "def call(target, /, *args, **kwargs): return target(*args, **kwargs)"
@@ -44,11 +47,18 @@ def object_caller(target: Any) -> types.FunctionType:
 def parameter_names(caller: types.FunctionType, args: tuple) -> list[str]:
     """What the callee of one of these functions calls its positional arguments."""
     target = caller.__closure__[0].cell_contents if caller.__closure__ else args[0]
-    try:
-        parameters = inspect.signature(getattr(target, "forward", target)).parameters.values()
-    except Exception:  # no signature, or a program's own idea of one
+    bound = 0
+    if not isinstance(target, types.FunctionType | types.MethodType):  # found as Python finds it, but no code is run
+        method = "forward" if isinstance(target, torch.nn.Module) else "__call__"
+        own = (getattr_static_dict(target) or {}).get(method) if method == "forward" else None
+        target, bound = (own, 0) if own is not None else (lookup(type(target), method), 1)
+    if isinstance(target, types.MethodType):
+        target, bound = target.__func__, 1
+    while isinstance(target, types.FunctionType) and "__wrapped__" in target.__dict__:
+        target = target.__dict__["__wrapped__"]
+    if not isinstance(target, types.FunctionType):
         return []
-    return [each.name for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+    return list(target.__code__.co_varnames[bound : target.__code__.co_argcount])
 
 
 _BOUND_TEXT = "def outer(target):\n def call(*args, **kwargs): return target(*args, **kwargs)\n return call"

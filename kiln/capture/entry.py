@@ -28,12 +28,12 @@ from .conditions import NAMES, shape_conditions, substitute
 from .effects import write_effects
 from .frame import NULL, Broken, Finished
 from .guard_program import GuardProgram
-from .guards import KINDS, Guard, ShapeCondition, is_global_lookup, plain
+from .guards import HEAP_TYPE, KINDS, Guard, ShapeCondition, is_global_lookup, plain
 from .overrides import modes_changed
 from .rebuild import CannotRebuild, Rebuilder, Text
 from .registrations import undo_lines, write_registrations
 from .rewind import Snapshot, Switches, is_final
-from .source import GlobalsOf, Local, Source, parameter_name
+from .source import GlobalsOf, Local, Source, bases_of, native_length, parameter_name
 from .stealing import StolenInput, lists_to_steal, steal
 from .tensor_effects import guard_memory, share_memory
 from .trace import Trace
@@ -130,6 +130,8 @@ class CheckText(Text):
         self.tensor_check: object = None
         self.state = state
         self.has_program = self.tensors_done = self.distinct_done = False
+        self.types = trace.guards.note_types()
+        self.established: set[Source] = set()  # whose types are checked in the lines so far
 
     def write(self) -> str:
         guards = self.trace.guards
@@ -146,7 +148,10 @@ class CheckText(Text):
         if guards.codes:
             self.require(f"{self.bind(_native.CodeCheck(list(guards.codes.items())), 'codes')}()")
         for guard in left:
-            self.require(self.render(guard))
+            if guard.kind != "type":
+                self.require(self.render(guard))
+            else:
+                self.establish(guard.source)
         for _, predicate in guards.extras:
             self.require(f"{self.bind(predicate, 'extra')}()")
         if not self.tensors_done:
@@ -165,6 +170,9 @@ class CheckText(Text):
         """Put what can be checked natively into one call; gives the guards that are left."""
         program = GuardProgram(self.trace.guards)
         left = [guard for guard in guards if not program.takes(guard)]
+        taken = {guard.source for guard in guards if guard.kind == "type"}.difference(
+            [guard.source for guard in left if guard.kind == "type"]
+        )
         inside = sum(not isinstance(tensor.source, Local) for tensor in self.trace.guards.tensors)
         if not program.worth_while and inside < MANY:
             self.inputs = []
@@ -183,17 +191,40 @@ class CheckText(Text):
         roots = ", ".join(self.read(source) for source in program.roots)
         self.lines.append(f"_k_inputs = {self.bind(built, 'program')}({roots})")
         self.lines.append("if _k_inputs is False: return False")
+        self.established |= taken
+        if self.tensors_done:
+            self.established.update([tensor.source for tensor in tensors])
         return left
 
     def require(self, expression: str) -> None:
         self.lines.append(f"if not ({expression}): return False")
 
+    def read(self, source: Source) -> str:
+        """As ever, but nothing is read through an object of which the type is still to be checked: reading an
+        attribute, item or size of another object could run the program's code."""
+        if source not in self.read_names:
+            for base in bases_of(source):
+                self.establish(base)
+        return super().read(source)
+
+    def establish(self, source: Source) -> None:
+        """Check an object's type, where it is known and was not checked in a line before."""
+        kind = self.types.get(source)
+        if kind is not None and source not in self.established:
+            self.established.add(source)
+            self.require(KINDS["type"].render(self.read(source), kind, self.bind))
+
     def render(self, guard: Guard) -> str:
+        kind = KINDS[guard.kind]
+        if kind.inside:
+            self.establish(guard.source)
         expression = self.read(guard.source)
         value = plain(guard.value)
         if isinstance(value, Source):
             value = self.read(value)
-        return KINDS[guard.kind].render(expression, value, self.bind)
+        if (guard.kind == "truth" or value == ()) and not is_builtin(self.types.get(guard.source)):
+            expression = f"{self.bind(native_length, 'native_length')}({expression})"  # it may have a __len__ in Python
+        return kind.render(expression, value, self.bind)
 
     def write_distinct(self) -> None:
         sources = list(self.trace.guards.distinct)
@@ -211,6 +242,10 @@ class CheckText(Text):
         names = {name: self.read(source) for name, source in condition.symbols}
         names |= {name: self.bind(value, name) for name, value in NAMES.items()}
         self.require(substitute(condition.text, names))
+
+
+def is_builtin(kind: type | None) -> bool:
+    return kind is None or not kind.__flags__ & HEAP_TYPE
 
 
 MANY = 8  # tensors to be read out of something, for which a native program is worth its while

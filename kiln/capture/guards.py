@@ -11,6 +11,7 @@ from __future__ import annotations
 import abc
 import math
 import operator
+import sys
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from .. import _native
 from .._native import is_instance as isinstance
 from .cached_calls import CachedCalls
 from .source import GlobalsOf, Identity, Item, Source, lookup, namespace_of, native_iterator, native_length, render_key
-from .telling import short
+from .telling import full_name, short, short_name
 from .values import plain_value, words
 
 Bind = Callable[[object, str], str]
@@ -49,6 +50,7 @@ class KindOfGuard:
     render: Callable[[str, object, Bind], str]
     words: Callable[[object], str]
     seen: Callable[[object], str]
+    inside: bool = False  # it looks into the object: only safe once that is known to have the type it had
 
 
 def _render_constant(expr: str, value: object, bind: Bind) -> str:
@@ -111,7 +113,7 @@ def same_constant(a: object, b: object) -> bool:
 
 
 def _type_name(value: object) -> str:
-    return f"{value.__module__}.{value.__qualname__}" if isinstance(value, type) else short(value)
+    return full_name(value) if isinstance(value, type) else short(value)
 
 
 KINDS: dict[str, KindOfGuard] = {
@@ -128,53 +130,81 @@ KINDS: dict[str, KindOfGuard] = {
         short,
     ),
     "type": KindOfGuard(
-        lambda e, v, bind: f"_k_type({e}) is {bind(v, v.__name__)}",
+        lambda e, v, bind: f"_k_type({e}) is {bind(v, short_name(v))}",
         lambda v: f"type: {_type_name(v)} expected",
         lambda v: _type_name(type(v)),
     ),
     "length": KindOfGuard(
-        lambda e, v, bind: f"_k_len({e}) == {v}", lambda v: f"length: {v} expected", lambda v: str(len(v))
+        lambda e, v, bind: f"_k_len({e}) == {v}",
+        lambda v: f"length: {v} expected",
+        lambda v: str(native_length(v)),
+        inside=True,
     ),
     "native_length": KindOfGuard(
         lambda e, v, bind: f"{bind(native_length, 'native_length')}({e}) == {v}",
         lambda v: f"length: {v} expected",
         lambda v: str(native_length(v)),
+        inside=True,
     ),
     "truth": KindOfGuard(
         lambda e, v, bind: f"{e}" if v else f"not {e}",
         lambda v: "not empty" if v else "empty",
-        lambda v: "not empty" if v else "empty",
+        lambda v: "not empty" if native_length(v) else "empty",
+        inside=True,
     ),
     "has_key": KindOfGuard(
-        lambda e, v, bind: f"{render_key(v, bind)} in {e}", lambda v: f"has key {short(v)}", lambda v: "no such key"
+        lambda e, v, bind: f"{render_key(v, bind)} in {e}",
+        lambda v: f"has key {short(v)}",
+        lambda v: "no such key",
+        inside=True,
     ),
     "lacks_key": KindOfGuard(
-        lambda e, v, bind: f"{render_key(v, bind)} not in {e}", lambda v: f"has no key {short(v)}", lambda v: "one"
+        lambda e, v, bind: f"{render_key(v, bind)} not in {e}",
+        lambda v: f"has no key {short(v)}",
+        lambda v: "one",
+        inside=True,
     ),
-    "keys": KindOfGuard(_keys_expression, lambda v: f"keys: {short(list(v))} expected", lambda v: short(list(v))),
+    "keys": KindOfGuard(
+        _keys_expression,
+        lambda v: f"keys: {short(list(v))} expected",
+        lambda v: short(list(native_iterator(v))),
+        inside=True,
+    ),
     "code": KindOfGuard(
         lambda e, v, bind: f"{e}.__code__ is {bind(v, 'code')}",
         lambda v: f"code of {v.co_qualname} (line {v.co_firstlineno})",
         lambda v: short(v),
+        inside=True,
     ),
     "no_attribute": KindOfGuard(
         lambda e, v, bind: f"{v!r} not in {bind(namespace_of, 'namespace_of')}({e})",
         lambda v: f"has no attribute {v!r}",
         lambda v: "one",
+        inside=True,
     ),
     "has_attribute": KindOfGuard(
         lambda e, v, bind: f"{v!r} in {bind(namespace_of, 'namespace_of')}({e})",
         lambda v: f"has attribute {v!r}",
         lambda v: "has it not",
+        inside=True,
     ),
-    "empty_slot": KindOfGuard(
-        lambda e, v, bind: f"not _k_hasattr({e}, {v!r})", lambda v: f"has no attribute {v!r}", lambda v: "one"
+    "empty_slot": KindOfGuard(  # the value is the slot's descriptor
+        lambda e, v, bind: f"{bind(slot_is_empty, 'slot_is_empty')}({bind(v, 'slot')}, {e})",
+        lambda v: f"has no attribute {v.__name__!r}",
+        lambda v: "one",
+        inside=True,
     ),
     "empty_cell": KindOfGuard(
-        lambda e, v, bind: f"{bind(cell_is_empty, 'cell_is_empty')}({e})", lambda v: "unbound", lambda v: "bound"
+        lambda e, v, bind: f"{bind(cell_is_empty, 'cell_is_empty')}({e})",
+        lambda v: "unbound",
+        lambda v: "bound",
+        inside=True,
     ),
     "full_cell": KindOfGuard(
-        lambda e, v, bind: f"not {bind(cell_is_empty, 'cell_is_empty')}({e})", lambda v: "bound", lambda v: "unbound"
+        lambda e, v, bind: f"not {bind(cell_is_empty, 'cell_is_empty')}({e})",
+        lambda v: "bound",
+        lambda v: "unbound",
+        inside=True,
     ),
     "id": KindOfGuard(lambda e, v, bind: f"_k_id({e}) == {v}", lambda v: f"id {v}", lambda v: str(id(v))),
     "not_same": KindOfGuard(
@@ -189,6 +219,15 @@ def cell_is_empty(cell: object) -> bool:
     try:
         cell.cell_contents  # type: ignore[attr-defined]  # noqa: B018
     except ValueError:
+        return True
+    return False
+
+
+def slot_is_empty(descriptor: types.MemberDescriptorType, owner: object) -> bool:
+    """Whether a ``__slots__`` member was never set, or deleted; ``hasattr`` might call a ``__getattr__``."""
+    try:
+        descriptor.__get__(owner)
+    except AttributeError:
         return True
     return False
 
@@ -240,11 +279,26 @@ class ClassWatch:
             for name, raw in names.items():
                 seen = lookup(cls, name, _native.MISSING)
                 if seen is not raw:
-                    return f"{cls.__qualname__}.{name}: {described(raw)} expected, {described(seen)} seen"
+                    return f"{short_name(cls)}.{name}: {described(raw)} expected, {described(seen)} seen"
         for (cls, other), subclass in self.related.items():
+            if not decides_natively(other):
+                return f"{short_name(cls)} may be or not be a subclass of {short_name(other)} now"
             if issubclass(cls, other) is not subclass:
-                return f"{cls.__qualname__} {'was' if subclass else 'was not'} a subclass of {other.__qualname__}"
+                return f"{short_name(cls)} {'was' if subclass else 'was not'} a subclass of {short_name(other)}"
         return None
+
+
+def decides_natively(cls: type) -> bool:
+    """Whether asking for subclasses of a class runs no code but Python's own."""
+    check = lookup(type(cls), "__subclasscheck__")
+    hook = lookup(cls, "__subclasshook__")
+    return all(is_of_python(part.__func__ if isinstance(part, classmethod) else part) for part in (check, hook))
+
+
+def is_of_python(function: object) -> bool:
+    """Whether a method is native, or a function of the standard library."""
+    module = function.__globals__.get("__name__") if isinstance(function, types.FunctionType) else "builtins"
+    return isinstance(module, str) and module.partition(".")[0] in sys.stdlib_module_names
 
 
 def described(value: object) -> str:
@@ -290,6 +344,7 @@ class GuardSet:
         self.shapes: list[ShapeCondition] = []
         self.needed: set[str] = set()  # symbolic numbers whose very value was needed, by description
         self.state: object = None
+        self.types: dict[Source, type] = {}  # that objects had, once capture is done
         self.extras: list[tuple[str, Callable[[], bool]]] = []  # words, predicate without arguments
         self.cached = CachedCalls()
 
@@ -301,6 +356,12 @@ class GuardSet:
         """Assume an inlined function's code, where its source is guarded by identity (or not at all)."""
         if source is not None and Guard(source, "code", Identity(function.__code__)) not in self.guards:
             self.codes[function] = function.__code__
+
+    def note_types(self) -> dict[Source, type]:
+        """What is known of the types of objects, by their sources: from guards, and from tensors while they live."""
+        self.types = {guard.source: plain(guard.value) for guard in self.guards if guard.kind == "type"}  # type: ignore
+        self.types |= {tensor.source: type(tensor.real) for tensor in self.tensors}
+        return self.types
 
     def code_reason(self) -> str | None:
         """Which function got other code."""
@@ -337,7 +398,7 @@ class ShapeCondition:
     symbols: tuple[tuple[str, Source], ...]
 
 
-HASHED = words("length native_length id truth no_attribute has_attribute empty_slot same not_same")
+HASHED = words("length native_length id truth no_attribute has_attribute same not_same")
 
 
 def is_global_lookup(source: Source) -> bool:

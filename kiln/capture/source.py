@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar, dataclass_transform
 
-from .telling import told
+from .telling import short_name, told
 
 AnySource = TypeVar("AnySource", bound="Source")
 
@@ -74,7 +74,7 @@ class GlobalsOf(Source):
         return "_k_G" if self.owner is None else bind(self.owner.value, "globals")
 
     def describe(self):
-        return "G" if self.owner is None else f"G<{self.owner.value.get('__name__', '?')}>"
+        return "G" if self.owner is None else f"G<{told(self.owner.value.get('__name__', '?')).strip(chr(39))}>"
 
 
 @source
@@ -101,7 +101,13 @@ class Pinned(Source):
         return bind(self.owner.value, "pinned")
 
     def describe(self):
-        return getattr(self.owner.value, "__name__", None) or type(self.owner.value).__name__
+        value = self.owner.value
+        if isinstance(value, type):
+            return short_name(value).rpartition(".")[2]
+        return value.__name__ if type(value) in NAMED else short_name(type(value)).rpartition(".")[2]
+
+
+NAMED = (types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
 
 
 class Identity:
@@ -294,6 +300,14 @@ class Literal(Source):
         return self.text
 
 
+def bases_of(source: Source) -> tuple[Source, ...]:
+    """The sources that are read for another one."""
+    if isinstance(source, Computed):
+        return source.operands
+    base = getattr(source, "base", None)
+    return () if base is None else (base,)
+
+
 @source
 class Computed(Source):
     """What a function without effects gives for numbers that are read from other sources."""
@@ -332,15 +346,38 @@ def parameter_name(name: str) -> str:
 
 def lookup(cls: type, name: str, default: object = None) -> object:
     """What ``_PyType_Lookup`` finds: the raw attribute along the method resolution order."""
+    if type(cls) is not type:  # a metaclass may define attributes of its own
+        return lookup_past_metaclass(cls, name, default)
     for klass in cls.__mro__:
         if name in klass.__dict__:
             return klass.__dict__[name]
     return default
 
 
+def lookup_past_metaclass(cls: type, name: str, default: object) -> object:
+    for klass in _order(cls):
+        namespace = _namespace(klass)
+        if name in namespace:
+            return namespace[name]
+    return default
+
+
+_order = type.__dict__["__mro__"].__get__  # type: ignore[attr-defined]
+_namespace = type.__dict__["__dict__"].__get__  # type: ignore[attr-defined]
+
+
 def namespace_of(value: object) -> dict:
     """An object's instance dictionary, past any ``__getattribute__`` in Python."""
     return object.__getattribute__(value, "__dict__")
+
+
+def getattr_static_dict(value: object) -> dict | None:
+    """An object's instance dictionary, past any property called ``__dict__``."""
+    try:
+        namespace = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return None
+    return namespace if type(namespace) is dict else None
 
 
 def is_direct(cls: type) -> bool:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 import operator
 import types
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -100,15 +101,33 @@ def known_float(trace: Trace, value: torch.SymFloat) -> SymbolInput | None:
 # -- sizes of tensors -----------------------------------------------------------------------------------------------
 
 
+def method_call(base: str, bind: Callable[[object, str], str], name: str, argument: object, overriding: bool) -> str:
+    """Text that asks a tensor for a number; not its ``__torch_function__``, if its class has one."""
+    method = f"{bind(without_override, 'without_override')}({base}, {name!r}, " if overriding else f"{base}.{name}("
+    return f"{method}{argument})"
+
+
+def without_override(tensor: torch.Tensor, name: str, *args: int) -> object:
+    """A method of a tensor, past the ``__torch_function__`` of its class."""
+    with torch._C.DisableTorchFunction():
+        return getattr(tensor, name)(*args)
+
+
+def may_override(real: object) -> bool:
+    """Whether asking a tensor for anything may run a ``__torch_function__``."""
+    return type(real) not in (torch.Tensor, torch.nn.Parameter)
+
+
 @dataclass(frozen=True)
 class SizeOf(Source):
     """A size of a tensor input."""
 
     base: Source
     dimension: int
+    overriding: bool = False  # its class has a __torch_function__, which must not be asked
 
     def render(self, base, bind):
-        return f"{base}.size({self.dimension})"
+        return method_call(base, bind, "size", self.dimension, self.overriding)
 
     def describe(self):
         return f"{self.base.describe()}.size({self.dimension})"
@@ -120,9 +139,10 @@ class StrideOf(Source):
 
     base: Source
     dimension: int
+    overriding: bool = False
 
     def render(self, base, bind):
-        return f"{base}.stride({self.dimension})"
+        return method_call(base, bind, "stride", self.dimension, self.overriding)
 
     def describe(self):
         return f"{self.base.describe()}.stride({self.dimension})"
@@ -133,9 +153,10 @@ class OffsetOf(Source):
     """The storage offset of a tensor input."""
 
     base: Source
+    overriding: bool = False
 
     def render(self, base, bind):
-        return f"{base}.storage_offset()"
+        return method_call(base, bind, "storage_offset", "", self.overriding)
 
     def describe(self):
         return f"{self.base.describe()}.storage_offset()"
@@ -174,10 +195,10 @@ def fake_input(trace: Trace, real: torch.Tensor, source: Source, dynamic: tuple[
     else:
         fake = _symbolic_fake(trace, real, source, dynamic)
         for dimension, size in enumerate(fake.shape):
-            _name_symbol(trace, size, SizeOf(source, dimension), real.size(dimension))
+            _name_symbol(trace, size, SizeOf(source, dimension, may_override(real)), real.size(dimension))
         for dimension, stride in enumerate(fake.stride()):
-            _name_symbol(trace, stride, StrideOf(source, dimension), real.stride(dimension))
-        _name_symbol(trace, fake.storage_offset(), OffsetOf(source), real.storage_offset())
+            _name_symbol(trace, stride, StrideOf(source, dimension, may_override(real)), real.stride(dimension))
+        _name_symbol(trace, fake.storage_offset(), OffsetOf(source, may_override(real)), real.storage_offset())
     return fake
 
 
@@ -212,7 +233,7 @@ def _symbolic_fake(trace: Trace, real: torch.Tensor, source: Source, dynamic: tu
         raise trace.fail("a view of an input that the code has detached in place before it looks at the view") from None
 
 
-def guard_strides(trace: Trace, fake: torch.Tensor, source: Source) -> bool:
+def guard_strides(trace: Trace, fake: torch.Tensor, source: Source, overriding: bool) -> bool:
     """Whether the native check of strides fits what was assumed; otherwise conditions say it, stride by stride.
 
     The native check knows "each stride is the product of what is inside"; a view with other strides may have symbols
@@ -227,7 +248,7 @@ def guard_strides(trace: Trace, fake: torch.Tensor, source: Source) -> bool:
     if plain:
         return True
     for dimension, stride in enumerate(strides):
-        place = StrideOf(source, dimension)
+        place = StrideOf(source, dimension, overriding)
         if not isinstance(stride, torch.SymInt):
             trace.guards.add(place, "constant", stride)
         elif not stride.node.expr.is_symbol:

@@ -15,7 +15,9 @@ LONGEST = 80
 PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), type(NotImplemented), range)
 PLAIN += (types.FunctionType, types.BuiltinFunctionType, types.CodeType, types.ModuleType)
 PLAIN += (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.SymInt, torch.SymFloat, torch.SymBool)
-BRACKETS = {list: "[]", tuple: "()", torch.Size: "()", set: "{}", frozenset: "{}"}
+BRACKETS = {id(kind): both for kind, both in ((list, "[]"), (tuple, "()"), (torch.Size, "()"), (set, "{}"))}
+BRACKETS[id(frozenset)] = "{}"
+PLAIN_IDS = frozenset(map(id, PLAIN))  # by identity: a metaclass may define __eq__ and __hash__
 
 
 def short(value: object) -> str:
@@ -27,7 +29,8 @@ def short(value: object) -> str:
 def told_error(error: BaseException) -> str:
     """An exception by its class, and what it says as far as that is plain text."""
     kind = type(error)
-    says = str(error) if kind.__str__ in NATIVE_TEXTS and all(type(item) in PLAIN for item in error.args) else ""
+    plain = all(id(type(item)) in PLAIN_IDS for item in error.args)
+    says = str(error) if plain and any(kind.__str__ is native for native in NATIVE_TEXTS) else ""
     return f"{kind.__name__}: {says}" if says else kind.__name__
 
 
@@ -37,15 +40,30 @@ NATIVE_TEXTS += (UnicodeDecodeError.__str__, UnicodeEncodeError.__str__)
 
 def told(value: object, depth: int = 0) -> str:
     kind = type(value)
-    if kind in PLAIN:
+    if id(kind) in PLAIN_IDS:
         return repr(value)
-    if kind in BRACKETS or kind is dict:
+    if id(kind) in BRACKETS or kind is dict:
         return "..." if depth == 3 else contents(value, depth + 1)  # type: ignore[arg-type]
     if isinstance(value, type):
         return type.__repr__(value)
     if isinstance(value, enum.Enum):
-        return f"{kind.__qualname__}.{value._name_}"
+        return f"{short_name(kind)}.{object.__getattribute__(value, '_name_')}"
     return f"<{type.__repr__(kind)[8:-2]} object at {id(value):#x}>"
+
+
+_module = type.__dict__["__module__"].__get__  # type: ignore[attr-defined]
+_qualified = type.__dict__["__qualname__"].__get__  # type: ignore[attr-defined]
+
+
+def short_name(cls: type) -> str:
+    """A class's qualified name, past what a metaclass may define."""
+    return _qualified(cls)
+
+
+def full_name(cls: type) -> str:
+    """A class's module and qualified name, past what a metaclass may define."""
+    module = _module(cls)
+    return f"{module}.{_qualified(cls)}" if type(module) is str else _qualified(cls)
 
 
 def contents(value: list | dict, depth: int) -> str:
@@ -53,6 +71,6 @@ def contents(value: list | dict, depth: int) -> str:
     if type(value) is dict:
         items = [f"{told(key, depth)}: {told(item, depth)}" for key, item in islice(value.items(), LONGEST // 3)]
         return "{" + ", ".join(items) + "}"
-    opened, closed = BRACKETS[type(value)]
+    opened, closed = BRACKETS[id(type(value))]
     items = [told(item, depth) for item in islice(value, LONGEST // 3)]
     return opened + ", ".join(items) + ("," if opened == "(" and len(items) == 1 else "") + closed

@@ -12,8 +12,9 @@ from collections.abc import Callable
 import torch
 
 from .._native import is_instance as isinstance
-from .source import Attribute, Computed
-from .symbols import concrete
+from .quiet import quiet
+from .source import Attribute, Computed, Source, source
+from .symbols import concrete, may_override
 from .tensors import record
 from .trace import Trace
 from .values import Lazy, Raised, TensorInfo, words
@@ -41,9 +42,9 @@ def guard_flag(trace: Trace, info: TensorInfo, name: str) -> None:
     """Assume a property of an input that the program asks for."""
     if info.source is None:
         return
-    overriding = info.kind not in (torch.Tensor, torch.nn.Parameter)
-    source = Computed(past_overrides(name), (info.source,)) if overriding else Attribute(info.source, name)
-    trace.guards.add(source, "constant", getattr(info.real, name))
+    overriding = may_override(info.real)
+    place = Computed(past_overrides(name), (info.source,)) if overriding else Attribute(info.source, name)
+    trace.guards.add(place, "constant", getattr(info.real, name))
 
 
 @functools.cache
@@ -105,7 +106,27 @@ def tensor_grad(trace: Trace, info: TensorInfo) -> object:
         raise trace.fail("reading .grad of a tensor made inside the compiled function")
     if trace.deferred and not info.real.is_leaf:  # type: ignore[attr-defined]
         raise trace.fail("reading .grad of a tensor that a backward pass may be about to set")
-    return wrap(trace, info.real.grad, Attribute(info.source, "grad"))
+    overriding = may_override(info.real)
+    source = Computed(past_overrides("grad"), (info.source,)) if overriding else GradientOf(info.source)
+    return wrap(trace, info.real.grad, source)  # type: ignore[attr-defined]
+
+
+@source
+class GradientOf(Source):
+    """``tensor.grad``, without the warning that torch gives for a tensor that is no leaf."""
+
+    base: Source
+
+    def render(self, base, bind):
+        return f"({base}.grad if {base}.is_leaf else {bind(gradient_quietly, 'gradient')}({base}))"
+
+    def describe(self):
+        return f"{self.base.describe()}.grad"
+
+
+def gradient_quietly(tensor: torch.Tensor) -> torch.Tensor | None:
+    with quiet():
+        return tensor.grad
 
 
 def python_attribute(trace: Trace, info: TensorInfo, name: str) -> object:

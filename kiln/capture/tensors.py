@@ -26,7 +26,7 @@ from .input_state import input_state
 from .shape_rules import shape_rule
 from .source import Attribute, Source
 from .symbolic import symbolic_kernels
-from .symbols import concrete, dynamic_dimensions, fake_input, guard_strides, is_symbolic, symbol_node
+from .symbols import concrete, dynamic_dimensions, fake_input, guard_strides, is_symbolic, may_override, symbol_node
 from .tampering import note_tampering
 from .tensor_effects import check_apart, note_effects, version
 from .trace import ObjectInput, Trace
@@ -78,7 +78,7 @@ def wrap_tensor(trace: Trace, real: torch.Tensor, source: Source) -> object:
     same = inference == torch.is_inference_mode_enabled()
     with contextlib.nullcontext() if same else torch.inference_mode(inference):
         fake = fake_input(trace, real, source, dynamic)
-    strides = dynamic is None or guard_strides(trace, fake, source)
+    strides = dynamic is None or guard_strides(trace, fake, source, may_override(real))
     trace.guards.tensors.append(TensorGuard(source, real, dynamic, strides))
     node = add_placeholder(trace, source)
     node.meta["example_value"] = fake

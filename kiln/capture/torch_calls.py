@@ -17,7 +17,7 @@ from .._native import is_instance as isinstance
 from . import tensors
 from .natives import rule
 from .overrides import as_subclass_handler, override
-from .symbols import OffsetOf, concrete, is_symbolic
+from .symbols import OffsetOf, concrete, is_symbolic, may_override
 from .tensors import record
 from .trace import Trace
 from .values import GraphBreak, Opaque, Raised, TensorInfo, words
@@ -198,7 +198,8 @@ def guard_offsets(trace: Trace) -> None:
     """Where in its storage an input begins is assumed only once the program asks (a view's offset follows from it)."""
     for item in trace.inputs:
         if isinstance(item, TensorInfo) and not is_symbolic(item.fake.storage_offset()):  # type: ignore[attr-defined]
-            trace.guards.add(OffsetOf(item.source), "constant", item.real.storage_offset())  # type: ignore
+            place = OffsetOf(item.source, may_override(item.real))  # type: ignore[arg-type]
+            trace.guards.add(place, "constant", item.real.storage_offset())  # type: ignore[attr-defined]
 
 
 def _layout_query(name: str):

@@ -42,6 +42,7 @@ from .source import (
     Source,
     TypeOf,
     Values,
+    getattr_static_dict,
     is_direct,
     lookup,
     native_iterator,
@@ -512,15 +513,6 @@ def add_attributes(record: Record) -> None:
     record.attributes = dict(lazies)
 
 
-def getattr_static_dict(value: object) -> dict | None:
-    """An object's instance dictionary, past any property called ``__dict__``."""
-    try:
-        namespace = object.__getattribute__(value, "__dict__")
-    except AttributeError:
-        return None
-    return namespace if type(namespace) is dict else None
-
-
 def load_slot(trace: Trace, record: Record, name: str, descriptor: object) -> None:
     """Copy a ``__slots__`` member of an outside object into its shadow, once."""
     if name in record.slots:
@@ -528,7 +520,7 @@ def load_slot(trace: Trace, record: Record, name: str, descriptor: object) -> No
     try:
         real = descriptor.__get__(record.real)  # type: ignore[attr-defined]
     except AttributeError:
-        trace.guards.add(record.source, "empty_slot", name)
+        trace.guards.add(record.source, "empty_slot", descriptor)
         record.slots[name] = DELETED
         return
     value = wrap(trace, real, Slot(record.source, name, Identity(descriptor)))
