@@ -127,8 +127,11 @@ class disable:
 
 
 def is_disabled(target: Any) -> bool:
-    """Whether ``kiln.disable`` made this. Other objects are not asked: it could be seen, or never come back."""
-    return isinstance(target, types.FunctionType | types.MethodType) and getattr(target, "_kiln_disabled", False)
+    """Whether ``disable`` (Kiln's or torch's) made this. Other objects are not asked: that could be seen."""
+    from .capture.annotations import is_kept_out
+
+    function = target.__func__ if isinstance(target, types.MethodType) else target
+    return isinstance(function, types.FunctionType) and is_kept_out(function)
 
 
 def _disabled(function: Any) -> Any:

@@ -25,7 +25,7 @@ from .. import _native
 from .._native import MISSING
 from .._native import is_instance as isinstance
 from ..config import config
-from . import library, marks, natives, torch_calls
+from . import annotations, library, marks, natives, torch_calls
 from .appending import ListMethod, call_list_method
 from .attributes import bind_class_attribute, class_attribute_source, name_class_value
 from .bound_builtins import appending_method
@@ -52,6 +52,8 @@ def call(trace: Trace, function: object, args: tuple, kwargs: dict) -> object:
     rule = natives.rule_for(function)
     if rule is not None:
         return natives.call_rule(trace, rule, function, args, kwargs)
+    if id(function) in trace.listed.all and (found := annotations.call_listed(trace, function, args, kwargs)):
+        return found[0]
     if torch_calls.is_operation(trace, function, args, kwargs):
         return torch_calls.call_torch(trace, function, args, kwargs)
     kind = type(function)
@@ -97,9 +99,13 @@ def call_function(trace: Trace, function: types.FunctionType, args: tuple, kwarg
     fake = marks.leaf_fake(function)
     if fake is not None and not kwargs:
         return marks.call_leaf(trace, function, fake, args)
-    if getattr(function, "_kiln_disabled", False):
-        reason = f"a call to {function.__qualname__}, which kiln.disable keeps out of graphs"
-        raise trace.fail(reason, "call it outside the compiled function, or take kiln.disable away")
+    if function.__dict__:
+        if annotations.is_kept_out(function):
+            reason = annotations.reason_for_keeping_out(function)
+            raise trace.fail(reason, "call it outside the compiled function, or take the decorator away")
+        original = annotations.captured_instead(function)
+        if original is not None:
+            return call(trace, original, args, kwargs)
     if function.__code__ in TRANSPARENT:
         from .attributes import load_attribute
 
@@ -109,8 +115,8 @@ def call_function(trace: Trace, function: types.FunctionType, args: tuple, kwarg
         return made[0]
     module = function.__module__ or ""
     if module.startswith(SKIPPED_MODULES) and any(module == m or module.startswith(m + ".") for m in SKIPPED_MODULES):
-        if function.__name__ == "graph_break" and module.startswith("torch."):
-            return None  # meant for torch's own compiler, and nothing in eager
+        if module.startswith(annotations.COMPILER) and (found := annotations.answer(trace, function, args, kwargs)):
+            return found[0]
         raise trace.fail(f"a call to {module}.{function.__qualname__}, which Kiln does not look into")
     if len(trace.frames) > config.max_inline_depth:
         raise too_deep(trace)

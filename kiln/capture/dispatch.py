@@ -43,6 +43,7 @@ from . import (  # noqa: F401  (fill the tables)
     views,
     warned,
 )
+from .annotations import Arrival, stance
 from .calls import DoesNotFit, matched_arguments
 from .entry import Continuation, Entry, RunText, example_inputs, finish_graph, has_work, make_check, make_graph_module
 from .fakes import shapes_kept, without_peer
@@ -145,12 +146,31 @@ def redefined(dispatcher: _native.Dispatcher) -> None:
     dispatcher.__dict__["_kiln_reasons"] = []
 
 
+def bind_anew() -> None:
+    """Have all compiled functions make their checks again."""
+    for dispatcher in list(_DISPATCHERS):
+        dispatcher.__dict__["_kiln_bound"] = {}
+        dispatcher.entries[:] = [pair for pair in dispatcher.entries if pair[0] is None]
+
+
+sys.meta_path.insert(0, Arrival(bind_anew))  # type: ignore[arg-type]
+
+
 def miss(dispatcher: _native.Dispatcher, args: tuple, kwargs: dict) -> object:
     """No entry fits: compile one, or run eager."""
     function = dispatcher.function
+    asked_for = stance()
+    if asked_for == "force_eager":
+        return function(*args, **kwargs)
     with foretold.during(), cached_calls.session():
         with COMPILE_LOCK:
-            run = find_or_compile(dispatcher, function, args, kwargs)
+            if asked_for == "eager_on_recompile":
+                run = known_entry(dispatcher, dispatcher.__dict__["_kiln_cache"], function, args, kwargs) or function
+            elif asked_for == "fail_on_recompile":
+                with config.patch(error_on_recompile=True):
+                    run = find_or_compile(dispatcher, function, args, kwargs)
+            else:
+                run = find_or_compile(dispatcher, function, args, kwargs)
         return run(*args, **kwargs)
 
 

@@ -23,6 +23,7 @@ from .._native import is_instance as isinstance
 from ..bytecode.split import UNBOUND
 from ..report.events import raised_text
 from . import module_hooks
+from .annotations import CHECK_STANCE, stances
 from .checkpoints import outline
 from .conditions import NAMES, shape_conditions, substitute
 from .effects import write_effects
@@ -58,8 +59,12 @@ class Entry:
 
     def bind(self, function: types.FunctionType) -> tuple[Callable, Callable]:
         """Check and run for a function object (functions of one code share entries)."""
+        text, names, found = self.check_text, self.check_names, stances()
+        if found is not None:
+            head, _, body = text.partition("\n")
+            text, names = f"{head}\n    {CHECK_STANCE}\n{body}", {**names, "_k_stances": found}
         return (
-            instantiate(self.check_text, self.check_names, function, "check"),
+            instantiate(text, names, function, "check"),
             instantiate(self.run_text, self.run_names, function, "run"),
         )
 

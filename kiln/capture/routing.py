@@ -15,6 +15,7 @@ import torch
 from torch.utils.hooks import BackwardHook
 
 from .. import _native
+from .annotations import is_kept_out
 from .calls import SKIPPED_MODULES, TRANSPARENT
 from .frame import COROUTINE_FLAGS, GENERATOR_FLAG
 from .marks import is_marked
@@ -128,7 +129,7 @@ def is_nested(code: types.CodeType, outer: types.CodeType | None) -> bool:
 
 def worth_compiling(function: types.FunctionType) -> bool:
     module = function.__module__ or ""
-    if getattr(function, "_kiln_disabled", False) or function.__code__ in TRANSPARENT or is_marked(function):
+    if is_kept_out(function) or function.__code__ in TRANSPARENT or is_marked(function):
         return False
     if function.__code__ in CALLING_BACK or function.__code__ in OF_GRAPHS:
         return True

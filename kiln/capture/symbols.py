@@ -22,6 +22,7 @@ import torch
 import torch.fx
 
 from .._native import is_instance as isinstance
+from .annotations import marked_dimensions
 from .conditions import (
     compile_expression,
     equal,
@@ -170,8 +171,7 @@ def dynamic_dimensions(trace: Trace, real: torch.Tensor, source: Source) -> tupl
     told = trace.examples.dimensions(real, source) if trace.examples is not None else None
     if told is not None:
         return told if any(told) else None
-    marked = getattr(real, "_kiln_dynamic", frozenset())
-    static = getattr(real, "_kiln_static", frozenset())
+    marked, static = marked_dimensions(real)
     free = not isinstance(real, torch.nn.Parameter)
     hint = trace.hints.get(source.describe()) if free and trace.options.dynamic is not False else None
     seen = hint if isinstance(hint, frozenset) else frozenset()  # a continuation may use the name for something else
@@ -219,7 +219,7 @@ def told_fake(trace: Trace, real: torch.Tensor, source: Source) -> torch.Tensor 
 def _symbolic_fake(trace: Trace, real: torch.Tensor, source: Source, dynamic: tuple[bool, ...]) -> torch.Tensor:
     from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext
 
-    marked = getattr(real, "_kiln_dynamic", frozenset())
+    marked, _ = marked_dimensions(real)
     # Sizes of several tensors that are equal now (batches) are taken to be one number; two of one tensor are not.
     again = {index for index, size in enumerate(real.shape) if size in real.shape[:index]}
     kinds = [DimDynamic.DYNAMIC if index in marked | again else DimDynamic.DUCK for index in range(real.dim())]

@@ -15,6 +15,7 @@ import torch
 
 from .._native import is_instance as isinstance
 from . import tensors
+from .annotations import is_asked_by_torch
 from .natives import rule
 from .overrides import as_subclass_handler, override
 from .symbols import OffsetOf, concrete, is_symbolic, may_override
@@ -243,7 +244,7 @@ def rule_is_tensor(trace, args, kwargs):
 @rule(torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling, torch._utils.is_compiling)
 def rule_is_compiling(trace, args, kwargs):
     """Yes to the user's code; torch's own must do what it does in eager (Adam would compute in another order)."""
-    return not trace.frames[-1].globals.get("__name__", "").startswith("torch.")
+    return not is_asked_by_torch(trace)
 
 
 @rule(torch.jit.is_scripting, torch.jit.is_tracing, torch._jit_internal.is_scripting, torch._C._get_tracing_state)

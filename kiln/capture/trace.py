@@ -18,6 +18,7 @@ import torch.fx
 
 from .._native import is_instance as isinstance
 from ..config import config
+from .annotations import Tables
 from .fakes import make_mode
 from .graphs import Graph
 from .guards import GuardSet, plain
@@ -65,6 +66,7 @@ class Trace:
         self.facts: list[tuple[object, object, tuple[int, int]]] = []  # getter, object, root instruction
         self.deferred: list[tuple[object, tuple, dict]] = []  # calls to be made after the graph (deferring.py)
         self.guards = GuardSet()
+        self.listed = Tables()  # functions that annotations of torch's are about
         self.graph = Graph()
         self.tensors: dict[int, TensorInfo] = {}
         self.inputs: list[TensorInfo | SymbolInput | ObjectInput] = []

@@ -17,6 +17,7 @@ import torch.utils._pytree as pytree
 from .. import _native, api, exc
 from ..backends import list_backends, lookup_backend, register_backend
 from ..capture import kiln_calls as rules_of_kiln
+from ..capture.annotations import is_asked_by_torch
 from ..capture.natives import rule
 from ..capture.values import words
 from ..config import config
@@ -339,7 +340,7 @@ def graph_break(msg: str = "") -> None:
 @rule(graph_break)
 def rule_graph_break(trace: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Ends the graph, except where torch's own code asks its compiler to: in the optimizers, for reasons of its own."""
-    if trace.frames and trace.frames[-1].globals.get("__name__", "").startswith("torch."):
+    if is_asked_by_torch(trace):
         return
     rules_of_kiln.rule_graph_break(trace, args, {"message": kwargs["msg"]} if "msg" in kwargs else {})
 
