@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
+
+from .source import getattr_static_dict
 
 if TYPE_CHECKING:
     from .trace import Trace
@@ -113,17 +115,16 @@ DYNAMIC_MARKS += ("_dynamo_strict_unbacked_indices",)
 
 def marked_dimensions(tensor: torch.Tensor) -> tuple[frozenset[int], frozenset[int]]:
     """Dimensions that were marked as varying and as static, by Kiln's functions or by torch's."""
-    dynamic = getattr(tensor, "_kiln_dynamic", frozenset())
-    static = getattr(tensor, "_kiln_static", frozenset())
-    if getattr(tensor, "_has_dynamo_dim_marking", False) is not True:
+    names = getattr_static_dict(tensor) or {}
+    dynamic, static = names.get("_kiln_dynamic", frozenset()), names.get("_kiln_static", frozenset())
+    if names.get("_has_dynamo_dim_marking", False) is not True:
         return dynamic, static
-    varying = frozenset().union(*[dimensions(tensor, mark) for mark in DYNAMIC_MARKS])
-    return dynamic | varying, static | (dimensions(tensor, "_dynamo_static_indices") - varying)
+    varying = frozenset().union(*[dimensions(tensor, names.get(mark, ())) for mark in DYNAMIC_MARKS])
+    return dynamic | varying, static | (dimensions(tensor, names.get("_dynamo_static_indices", ())) - varying)
 
 
-def dimensions(tensor: torch.Tensor, mark: str) -> frozenset[int]:
-    found = getattr(tensor, mark, ())
-    return frozenset([index % tensor.dim() for index in found if -tensor.dim() <= index < tensor.dim()])
+def dimensions(tensor: torch.Tensor, marked: Iterable[int]) -> frozenset[int]:
+    return frozenset([index % tensor.dim() for index in marked if -tensor.dim() <= index < tensor.dim()])
 
 
 # -- the stance -----------------------------------------------------------------------------------------------------

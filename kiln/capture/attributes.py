@@ -20,6 +20,7 @@ from . import marks
 from .appending import list_method
 from .raising import context_of, from_native, traceback_of
 from .source import Attribute, Identity, Item, Source, lookup
+from .tensor_subclasses import TensorSuper, load_from_tensor_super
 from .trace import Trace
 from .values import CONSTANT_TYPES, DELETED, Lazy, Raised, Trampoline, unwrap
 from .wrap import (
@@ -298,8 +299,11 @@ def name_class_value(trace: Trace, cls: type, name: str, value: object) -> None:
 def load_from_tensor(trace: Trace, tensor: torch.Tensor, name: str) -> object:
     from .overrides import attribute_override
     from .tensor_attributes import tensor_attribute
+    from .tensor_subclasses import load_own
 
     info = trace.tensor_info(tensor)
+    if trace.subclassed and (own := load_own(trace, info, name)) is not None:
+        return own[0]
     if name not in info.attributes and name not in (getattr(info.real, "__dict__", None) or ()):
         raw = lookup(info.kind, name)
         custom = attribute_override(trace, tensor, raw)
@@ -522,6 +526,7 @@ LOADERS = {
     types.FunctionType: load_from_function,
     types.MethodType: load_from_method,
     super: load_from_super,
+    TensorSuper: load_from_tensor_super,
     Trampoline: load_from_trampoline,
 }
 

@@ -21,6 +21,7 @@ from .raising import from_native
 from .rules import get_iterator, next_item, special_method, truth, type_of
 from .source import mapping_of, native_iterator
 from .symbols import concrete, is_symbolic
+from .tensor_subclasses import check_operator
 from .tensors import record
 from .text import percent
 from .trace import Trace
@@ -127,6 +128,8 @@ def tensor_binary(trace: Trace, sign: str, left: object, right: object) -> objec
 def record_operator(trace: Trace, function: object, *operands: object) -> object:
     from .overrides import operator_override
 
+    if trace.subclassed:
+        check_operator(trace, function, operands)
     custom = operator_override(trace, function, operands)
     if custom is not None:
         return custom[0]

@@ -36,6 +36,7 @@ from .natives import rule
 from .raising import from_native, guard_caller, traceback_of
 from .source import is_direct, lookup, mapping_of
 from .symbols import concrete, is_symbolic
+from .tensor_subclasses import TensorSuper, check_method, tensor_super
 from .trace import Trace
 from .unknown_text import is_unknown
 from .value_ranges import known_truth
@@ -322,6 +323,7 @@ def truth(trace: Trace, value: object) -> bool:
     if kind is bool:
         return value
     if isinstance(value, torch.Tensor):
+        check_method(trace, value, "__bool__")
         known = known_truth(trace, value)
         if known is not None:
             return known
@@ -377,6 +379,7 @@ def checked_length(trace: Trace, result: object) -> int:
 def rule_len(trace, args, kwargs):
     value = force(trace, args[0])
     if isinstance(value, torch.Tensor):
+        check_method(trace, value, "__len__")
         if value.dim() == 0:
             raise trace.fail("len() of a 0-d tensor")
         return value.shape[0]
@@ -478,6 +481,7 @@ def get_iterator(trace: Trace, value: object) -> object:
     """``iter(value)``."""
     value = force(trace, value)
     if isinstance(value, torch.Tensor):
+        check_method(trace, value, "__iter__")
         return iter(unbind_tensor(trace, value))
     method = special_method(trace, value, "__iter__")
     if method is not None:
@@ -575,7 +579,9 @@ def cell_value(cell: types.CellType) -> object:
         return MISSING
 
 
-def made_super(trace: Trace, *args: object) -> super:
+def made_super(trace: Trace, *args: object) -> super | TensorSuper:
+    if len(args) == 2 and isinstance(args[1], torch.Tensor):
+        return tensor_super(trace, *args)  # type: ignore[arg-type]
     try:
         return super(*args)
     except TypeError as error:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import torch
 
+from .._native import MISSING
 from .._native import is_instance as isinstance
 from .quiet import quiet
 from .source import Attribute, Computed, Source, source
@@ -61,12 +62,16 @@ def past_overrides(name: str) -> Callable[[torch.Tensor], object]:
 
 def tensor_attribute(trace: Trace, tensor: torch.Tensor, name: str) -> object:
     """``tensor.name`` for what is not a method."""
+    from .tensor_subclasses import defines
+
     info = trace.tensor_info(tensor)
     if name in info.attributes:
         return info.attributes[name]
     if name == "grad":
         return tensor_grad(trace, info)
     if name in NODE_ATTRIBUTES:
+        if trace.subclassed and defines(trace, tensor, name):
+            raise trace.fail(f"{name} of a tensor whose class defines another one")
         return record(trace, getattr, (tensor, name), {})
     if name == "__class__":
         return info.kind
@@ -133,21 +138,28 @@ def python_attribute(trace: Trace, info: TensorInfo, name: str) -> object:
     """An attribute that the program (or its owner) put on the tensor, or a Python method of its class."""
     from .attributes import bind_class_attribute
     from .source import InstanceAttribute
+    from .tensor_subclasses import load_missing
     from .wrap import class_attribute
 
     namespace = getattr(info.real, "__dict__", None) or {}
-    raw = class_attribute(trace, info.kind, name)
+    raw = class_attribute(trace, info.kind, name, MISSING)
     if name in namespace and not hasattr(type(raw), "__set__"):
         return trace.glance(Lazy(namespace[name], InstanceAttribute(info.source, name)))
     if info.source is not None:
         trace.guards.add(info.source, "no_attribute", name)
-    if raw is None:
-        raise Raised(AttributeError(f"'{info.kind.__name__}' object has no attribute '{name}'"))
+    if raw is MISSING:
+        return load_missing(trace, info, name)
+    if isinstance(raw, functools.cached_property):
+        raise trace.fail(f"{info.kind.__qualname__}.{name}, a cached property of a tensor")
     return bind_class_attribute(trace, info.fake, info.kind, name, raw)
 
 
 def set_tensor_attribute(trace: Trace, tensor: torch.Tensor, name: str, value: object) -> None:
+    from .tensor_subclasses import check_store
+
     info = trace.tensor_info(tensor)
+    if trace.subclassed:
+        check_store(trace, info, name)
     if name == "requires_grad":
         record(trace, torch.Tensor.requires_grad_, (tensor, concrete(trace, value)), {}, method="requires_grad_")
     elif name == "data":

@@ -55,6 +55,7 @@ def is_tensor(value: object) -> bool:
 def wrap_tensor(trace: Trace, real: torch.Tensor, source: Source) -> object:
     """A tensor from outside becomes a graph input."""
     from .overrides import is_overriding
+    from .tensor_subclasses import check_input
 
     known = trace.by_real.get(id(real))
     if known is not None:
@@ -67,6 +68,8 @@ def wrap_tensor(trace: Trace, real: torch.Tensor, source: Source) -> object:
             f"a tensor of class {type(real).__qualname__}, which defines __torch_dispatch__ or is not a plain tensor",
             "keep such tensors out of compiled code",
         )
+    if type(real) not in (torch.Tensor, torch.nn.Parameter):
+        check_input(trace, type(real))
     if torch.nn.parameter.is_lazy(real):
         raise trace.fail("a parameter that is not initialised yet")
     if is_unusual(real):

@@ -19,6 +19,7 @@ from .annotations import is_asked_by_torch
 from .natives import rule
 from .overrides import as_subclass_handler, override
 from .symbols import OffsetOf, concrete, is_symbolic, may_override
+from .tensor_subclasses import defines
 from .tensors import record
 from .trace import Trace
 from .values import GraphBreak, Opaque, Raised, TensorInfo, words
@@ -106,6 +107,8 @@ def call_torch(trace: Trace, function: object, args: tuple, kwargs: dict) -> obj
     if type(function) is types.FunctionType and function not in ALLOWED and not are_plain(trace, args, kwargs):
         return call_function(trace, function, args, kwargs)  # it was given functions or objects to call
     method = method_name(function, args)
+    if method is not None and trace.subclassed and defines(trace, args[0], method):
+        method = None  # the graph would call what the class defines
     return record(trace, function, args, kwargs, method=method, exact=bool(ALLOWED) and function in ALLOWED)
 
 

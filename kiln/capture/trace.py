@@ -124,6 +124,7 @@ class Trace:
         self.modes: list[object] = []  # torch-function modes that the program sees as active
         self.outer_modes: list[object] = []  # those of them that were entered outside
         self.function_level = self.outer_level = 0  # how much of __torch_function__ is off (see overrides.py)
+        self.subclassed = False  # a tensor of a class of the program's was seen
         self.overriding = False  # a tensor whose class has a __torch_function__ of its own was seen
         self.copied: dict[int, TensorInfo] = {}  # inputs that were deep-copied, each into memory of its own
         self.conversions: dict[int, type] = {}  # place among the graph's outputs -> class that it gets afterwards
@@ -284,6 +285,8 @@ class Trace:
     def add_tensor(self, info: TensorInfo) -> object:
         self.tensors[id(info.fake)] = info
         self.keep.append(info)
+        if info.kind is not torch.Tensor and info.kind is not torch.nn.Parameter:
+            self.subclassed = True
         return info.fake
 
     def invoke(self, function: object, args: tuple, kwargs: dict) -> object:
