@@ -300,8 +300,10 @@ def saved_tensors_hooks_aside() -> Iterator[None]:
 
 
 def is_intercepted() -> bool:
-    """Whether operations now mean something that fakes cannot tell: dispatch modes, functorch's transforms."""
-    return bool(torch._C._len_torch_dispatch_stack()) or torch._C._functorch.peek_interpreter_stack() is not None
+    """Whether operations now mean something that fakes cannot tell: dispatch modes, functorch's transforms, or that
+    ``torch.jit.trace`` writes them down."""
+    transformed = torch._C._functorch.peek_interpreter_stack() is not None
+    return transformed or bool(torch._C._len_torch_dispatch_stack()) or torch._C._get_tracing_state() is not None
 
 
 @dataclass
