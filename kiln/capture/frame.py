@@ -199,6 +199,7 @@ def run_function(trace: Trace, function: types.FunctionType, bound: dict[str, ob
     if flags & COROUTINE_FLAGS:
         raise trace.fail(f"a call to the coroutine {function.__qualname__}", "await it outside the compiled function")
     trace.entered += 1
+    trace.count_jump()
     frame = Frame(trace, function, bound)
     if flags & GENERATOR_FLAG:
         from .generators import InterpretedGenerator

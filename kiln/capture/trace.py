@@ -52,6 +52,10 @@ class Options:
         return Options, tuple(getattr(self, each.name) for each in fields(self) if each.compare)
 
 
+LOOK_EVERY = 1000
+"""After how many steps to see whether capture gets anywhere."""
+
+
 class Trace:
     """One attempt at capturing one frame."""
 
@@ -107,7 +111,9 @@ class Trace:
         self.active = True  # objects that are dropped now are dropped by the program
         self.caller_handles = sys.exception() is not None  # the captured function was called in an except block
         self.handled: BaseException | None = None  # what sys.exc_info() would say in the program
-        self.instructions = 0
+        self.instructions = 0  # steps of loops, and calls
+        self.next_look = min(LOOK_EVERY, config.max_instructions + 1)
+        self.progress = (0, 0)  # how much had been interpreted when the graph was last seen to grow, and its size
         self.entered = 0  # frames inlined and builtins run so far: an instruction that breaks after one runs again
         self.outdated = False  # capture is to start over: what it was told at its beginning is no longer true
         self.effects: list[str] = []  # why re-running the frame in eager would not be the same (mutation, RNG)
@@ -269,10 +275,23 @@ class Trace:
                 self.guards.add(source.base, "full_cell")
 
     def count_jump(self) -> None:
-        """Bound the length of a capture: a loop without end must end in an honest break."""
+        """A step of a loop, or a call: bound the length of a capture, since a loop without end must end in a break."""
         self.instructions += 1
+        if self.instructions >= self.next_look:
+            self.look_at_progress()
+
+    def look_at_progress(self) -> None:
+        """Give up where capture does not come to an end, or only computes what Python computes much faster."""
+        self.next_look = min(self.instructions + LOOK_EVERY, config.max_instructions + 1)
         if self.instructions > config.max_instructions:
             raise self.fail("a loop that goes on and on", "is it without end? Otherwise let it run outside the graph")
+        work, nodes = self.instructions + self.entered, len(self.graph.nodes)
+        if nodes != self.progress[1]:
+            self.progress = (work, nodes)
+        elif work - self.progress[0] > config.max_idle_steps and not self.options.fullgraph:
+            hint = "compute it outside the compiled function"
+            nothing = all(node.op == "placeholder" for node in self.graph.nodes)
+            raise self.fail("a long computation without tensors", hint, whole=nothing)
 
     # -- tensors --------------------------------------------------------------------------------------------------
 
