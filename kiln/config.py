@@ -111,7 +111,7 @@ class Config:
         200_000, _count, "How many jumps (steps of loops) one capture may interpret before it gives up on the frame."
     )
     max_idle_steps: int = _setting(
-        30_000, _count, "How many steps of loops and calls without any tensor operation are interpreted, not left to Python."
+        30_000, _count, "How many steps and calls without a tensor operation one capture may interpret."
     )
     guard_module_hooks: bool = _setting(
         True, _flag, "Notice hooks that are added to, removed from or replaced on a module after it was compiled."

@@ -228,3 +228,27 @@ def test_an_empty_subclass_whose_truth_is_python_code():
     compiled = kiln.compile(program, backend="eager", fullgraph=True)
     for table in (Odd(), Odd(), Odd(a=1)):
         assert compiled(X, table)[1:] == program(X, table)[1:]
+
+
+class Endless:
+    """A sequence without end, for whoever iterates over it."""
+
+    def __getitem__(self, index):
+        return index
+
+
+class WithoutEnd(list):
+    """A list whose items never end, but whose iterator does."""
+
+    def __getitem__(self, index):
+        return index
+
+
+@pytest.mark.parametrize("make", [Endless, WithoutEnd])
+def test_a_miss_does_not_iterate_over_what_has_no_end(make):
+    def program(x, table):
+        return x + sum(table) if isinstance(table, dict | set) else x - 1
+
+    compiled = kiln.compile(program, backend="eager")
+    for table in ({1: 2}, {1: 2, 3: 4}, {5, 6}, make(), {1: 2}):
+        assert compiled(X, table).equal(program(X, table))
