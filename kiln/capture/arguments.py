@@ -16,7 +16,7 @@ import operator
 import re
 import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
 
@@ -459,6 +459,22 @@ def proxies(trace: Trace, function: object, args: tuple, kwargs: dict) -> tuple[
         tuple([proxied(trace, arg, known) for arg in args]),
         {key: proxied(trace, value, known) for key, value in kwargs.items()},
     )
+
+
+def unchanged(containers: list[tuple[object, list[object]]]) -> bool:
+    """Whether containers that native code saw copies of are still as they were."""
+    return all(list(map(id, native_iterator(value))) == list(map(id, items)) for value, items in containers)
+
+
+def copied_containers(values: Iterable[object], found: list[tuple[object, list[object]]]) -> list:
+    """The lists, sets and mappings among some values and in them, with what they hold."""
+    for value in values:
+        if type(value) in PROXIED_CONTAINERS and not any(value is known for known, _ in found):
+            items = list(native_iterator(value))
+            if type(value) is not tuple:
+                found.append((value, items))
+            copied_containers(items, found)
+    return found
 
 
 def proxied(trace: Trace, value: object, known: dict[int, object]) -> object:

@@ -133,7 +133,7 @@ def generic_load(trace: Trace, owner: object, name: str) -> object:
         return cls
     if id(owner) in trace.foreign:
         return load_foreign_method(trace, owner, name)
-    if name == "__dict__":
+    if name == "__dict__" and isinstance(lookup(cls, name), types.GetSetDescriptorType | types.NoneType):
         return load_namespace(trace, owner)
     if name == "__traceback__" and isinstance(owner, BaseException):
         return traceback_of(trace, owner)

@@ -26,6 +26,7 @@ from .arguments import (
     Survey,
     as_callback,
     callbacks,
+    copied_containers,
     guard_all_keys,
     guard_keys,
     is_object,
@@ -33,6 +34,7 @@ from .arguments import (
     proxies,
     proxy,
     python_methods,
+    unchanged,
     unproxy,
 )
 from .bound_builtins import native_descriptor
@@ -206,7 +208,7 @@ def run(trace: Trace, function: object, args: tuple, kwargs: dict) -> object:
     elif survey.objects and not shallow:
         if function in POLYFILLS:
             return call_polyfill(trace, function, args, kwargs)
-        args, kwargs = proxies(trace, function, args, kwargs)
+        return run_on_proxies(trace, function, args, kwargs)
     if shallow:
         args = tuple([iterable_argument(trace, function, at, arg) for at, arg in enumerate(args)])
     return run_natively(trace, function, *callbacks(trace, function, args, kwargs))
@@ -230,6 +232,15 @@ ITERATING: frozenset[object] = frozenset(
     {list, tuple, sorted, sum, min, max, any, all, enumerate, zip, map, filter, collections.deque, iter, str.join}
 )
 """Builtins that iterate over an argument, and do nothing else with it."""
+
+
+def run_on_proxies(trace: Trace, function: object, args: tuple, kwargs: dict) -> object:
+    """Native code that may call special methods in Python: it sees copies, which must stay true to what they copy."""
+    containers = copied_containers((*args, *kwargs.values()), [])
+    result = run_natively(trace, function, *callbacks(trace, function, *proxies(trace, function, args, kwargs)))
+    if not unchanged(containers):
+        raise trace.fail(f"{describe(function)} on a container that changes meanwhile")
+    return result
 
 
 def iterable_argument(trace: Trace, function: object, position: int, value: object) -> object:

@@ -386,6 +386,10 @@ def contains(trace: Trace, container: object, value: object) -> bool:
         return natives.call_native_default(trace, operator.contains, (container, concrete(trace, value)), {})  # type: ignore[return-value]
     if isinstance(container, natives.CONTAINERS):  # it looks past an __iter__ in Python
         return search(trace, native_iterator(container), value)
+    if isinstance(
+        natives.lookup(type(container), "__contains__"), types.WrapperDescriptorType | types.MethodDescriptorType
+    ):
+        return natives.call_native(trace, operator.contains, (container, concrete(trace, value)), {})  # type: ignore[return-value]
     try:
         iterator = get_iterator(trace, container)
     except Raised as raised:

@@ -192,7 +192,10 @@ def rule_delattr(trace, args, kwargs):
 def rule_vars(trace, args, kwargs):
     if not args:
         return rule_locals(trace, args, kwargs)
-    return load_attribute(trace, args[0], "__dict__")
+    found = load_or(trace, args[0], "__dict__", MISSING)
+    if found is MISSING:
+        raise Raised(TypeError("vars() argument must have __dict__ attribute"))
+    return found
 
 
 @rule(object.__getattribute__)
@@ -353,6 +356,8 @@ def truth(trace: Trace, value: object) -> bool:
         return bool(value)
     if kind.__module__ == "numpy":
         raise trace.fail("the truth of a NumPy object")
+    if value is NotImplemented:
+        raise trace.fail("the truth of NotImplemented, which Python warns of")
     return bool(value)
 
 
@@ -372,6 +377,8 @@ def checked_length(trace: Trace, result: object) -> int:
         result = concrete(trace, call(trace, index, (result,), {}))
     if result < 0:  # type: ignore[operator]
         raise Raised(ValueError("__len__() should return >= 0"))
+    if result > sys.maxsize:  # type: ignore[operator]
+        raise Raised(OverflowError("cannot fit 'int' into an index-sized integer"))
     return result  # type: ignore[return-value]
 
 

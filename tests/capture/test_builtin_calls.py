@@ -182,3 +182,68 @@ def test_a_nan_hashes_by_identity():
         return x + 1, hash(value) == object.__hash__(value), value in [value]
 
     assert kiln.compile(program, backend="eager")(X)[1:] == (True, True)
+
+
+class Growing:
+    """An index that makes its list longer while native code goes through it."""
+
+    def __init__(self, values):
+        self.values = values
+
+    def __index__(self):
+        if len(self.values) < 20:
+            self.values.append(self)
+        return 42
+
+
+class Ordered(Growing):
+    """Comparing it changes its list."""
+
+    def __lt__(self, other):
+        if len(self.values) < 20:
+            self.values.append(self)
+        return True
+
+
+def test_containers_that_change_while_native_code_reads_them():
+    def program(x):
+        values = []
+        values.append(Growing(values))
+        smallest = []
+        smallest += [Ordered(smallest), Ordered(smallest), Ordered(smallest)]
+        least = min(smallest)
+        return x + 1, bytes(values), len(values), smallest.index(least), len(smallest)
+
+    check(program, X)
+
+
+class Long:
+    def __len__(self):
+        return sys.maxsize + 1
+
+
+class OwnNamespace:
+    __dict__ = 8
+
+
+def test_answers_that_are_out_of_the_ordinary():
+    def attempt(function, *args):
+        try:
+            return function(*args)
+        except (OverflowError, TypeError, ValueError) as error:
+            return str(error)
+
+    def program(x):
+        raw = bytearray(b"abc")
+        found = [attempt(operator.contains, raw, item) for item in (97, 300, None, b"ab", "a")]
+        return x + 1, attempt(len, Long()), attempt(vars, 42), attempt(vars, OwnNamespace()), found, b"ab" in raw
+
+    check(program, X)
+
+
+def test_the_truth_of_not_implemented_is_warned_of():
+    def program(x):
+        return x + 1 if NotImplemented else x
+
+    with pytest.warns(DeprecationWarning, match="boolean context"):
+        assert torch.equal(kiln.compile(program, backend="eager")(X), X + 1)

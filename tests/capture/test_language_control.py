@@ -11,6 +11,7 @@ import enum
 import torch
 from program_table import M, ProgramTable, X, Y
 
+import kiln
 from kiln.testing import check
 
 TABLE = program = ProgramTable(breaks_every=(None, "line", "instruction"))
@@ -502,3 +503,16 @@ def test_a_break_in_a_loop_compiles_the_body_once():
 
     report = check(program, X)
     assert len(report.graphs) < 8
+
+
+def test_long_loops_without_tensors_are_left_to_python():
+    def program(x, steps):
+        total = 0
+        for step in range(steps):
+            total += step % 7
+        return x + total
+
+    compiled = kiln.compile(program, backend="eager")
+    assert torch.equal(compiled(X, 100_000), program(X, 100_000))
+    whole = kiln.compile(program, backend="eager", fullgraph=True)
+    assert torch.equal(whole(X, 30_000), program(X, 30_000))
