@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import builtins
 import functools
 import itertools
 import sys
@@ -156,9 +157,15 @@ def bind_anew() -> None:
 sys.meta_path.insert(0, Arrival(bind_anew))  # type: ignore[arg-type]
 
 
+BUILTINS = vars(builtins)
+BUILTIN_NAMES = frozenset(BUILTINS) - {"_"}  # which the interactive interpreter sets
+
+
 def miss(dispatcher: _native.Dispatcher, args: tuple, kwargs: dict) -> object:
     """No entry fits: compile one, or run eager."""
     function = dispatcher.function
+    if not BUILTIN_NAMES <= BUILTINS.keys():  # the program has taken away what Kiln is written with
+        return function(*args, **kwargs)
     asked_for = stance()
     if asked_for == "force_eager":
         return function(*args, **kwargs)
