@@ -164,7 +164,7 @@ BUILTIN_NAMES = frozenset(BUILTINS) - {"_"}  # which the interactive interpreter
 def miss(dispatcher: _native.Dispatcher, args: tuple, kwargs: dict) -> object:
     """No entry fits: compile one, or run eager."""
     function = dispatcher.function
-    if not BUILTIN_NAMES <= BUILTINS.keys():  # the program has taken away what Kiln is written with
+    if not BUILTINS.keys() >= BUILTIN_NAMES:  # the program has taken away what Kiln is written with
         return function(*args, **kwargs)
     asked_for = stance()
     if asked_for == "force_eager":

@@ -111,6 +111,7 @@ class Rebuilder(Text):
         self.names: dict[int, str] = {}  # id of a shadow -> variable that holds its real counterpart
         self.building: set[int] = set()
         self.cyclic: set[int] = set()
+        self.early: set[int] = set()  # of these, what is referred to before it is made
         self.later: list[Callable[[], None]] = []
         self.outputs: dict[torch.fx.Node, str] = {}
         self.kept: set[str] = set()  # of the lists that the graph may consume, those that are needed themselves
@@ -160,7 +161,7 @@ class Rebuilder(Text):
             return self.symbol(shadow)
         if id(shadow) in self.names:
             if id(shadow) in self.building:
-                self.cyclic.add(id(shadow))
+                self.close_cycle(shadow)
             return self.names[id(shadow)]
         if isinstance(shadow, torch.Tensor):
             return self.tensor(shadow)
@@ -168,6 +169,12 @@ class Rebuilder(Text):
         if source is not None:
             return self.read(source)
         return self.build(shadow)
+
+    def close_cycle(self, shadow: object) -> None:
+        """Something refers to an object that is being made of it."""
+        self.cyclic.add(id(shadow))
+        if not any(line.startswith(f"{self.names[id(shadow)]} = ") for line in self.lines):
+            self.early.add(id(shadow))
 
     def constant(self, value: object) -> str:
         kind = type(value)
@@ -211,6 +218,8 @@ class Rebuilder(Text):
         self.lines.append("")
         builder(self, shadow, name, place)
         self.building.discard(id(shadow))
+        if id(shadow) in self.early and not self.lines[place]:
+            raise CannotRebuild(shadow, f"a {type(shadow).__qualname__} that contains itself and outlives the graph")
         return name
 
     def items(self, shadows: object) -> str:
@@ -255,18 +264,19 @@ def build_dict(r: Rebuilder, shadow: dict, name: str, place: int) -> None:
 
 
 def build_set(r: Rebuilder, shadow: set, name: str, place: int) -> None:
-    r.lines.append(f"{name} = {set_text(r, shadow)}")
+    items, passing = elements_in_order(shadow)
+    text = r.items(items)
+    full = f"{r.bind(make_set, 'make_set')}([{text}], {passing})" if passing else f"_k_set([{text}])"
+    finish(r, shadow, name, place, "_k_set()", full, f"{name}.update([{text}])")
 
 
 def build_frozenset(r: Rebuilder, shadow: frozenset, name: str, place: int) -> None:
-    r.lines.append(f"{name} = _k_frozenset([{r.items(elements_in_order(shadow)[0])}])")
-
-
-def set_text(r: Rebuilder, shadow: set) -> str:
-    items, passing = elements_in_order(shadow)
-    return (
-        f"{r.bind(make_set, 'make_set')}([{r.items(items)}], {passing})" if passing else f"_k_set([{r.items(items)}])"
-    )
+    items = r.items(elements_in_order(shadow)[0])
+    if type(shadow) is frozenset:
+        r.lines.append(f"{name} = _k_frozenset([{items}])")
+    else:
+        r.lines.append(f"{name} = _k_frozenset.__new__({r.class_of(shadow)}, [{items}])")
+        add_attributes(r, shadow, name)
 
 
 def elements_in_order(shadow: set | frozenset) -> tuple[list, int]:
@@ -276,7 +286,7 @@ def elements_in_order(shadow: set | frozenset) -> tuple[list, int]:
 
 
 def build_tuple(r: Rebuilder, shadow: tuple, name: str, place: int) -> None:
-    items = r.items(shadow)
+    items = r.items(tuple.__iter__(shadow))
     if type(shadow) is tuple:
         r.lines.append(f"{name} = ({items})")
     elif type(shadow) is torch.Size or type(shadow).__module__ == "torch.return_types":
@@ -611,7 +621,7 @@ CONTAINER_BUILDERS = [
     (set, build_container_instance(set, "update")),
     (collections.deque, build_container_instance(collections.deque, "extend")),
     (tuple, build_tuple),
-    (frozenset, build_bound),
+    (frozenset, build_frozenset),
 ]
 
 FIXED = (type, types.ModuleType, enum.Enum, torch.dtype, torch.device, torch.layout, torch.memory_format)
