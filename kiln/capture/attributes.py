@@ -10,6 +10,7 @@ import enum
 import functools
 import sys
 import types
+import weakref
 from collections.abc import Callable
 
 import torch
@@ -129,7 +130,7 @@ def generic_load(trace: Trace, owner: object, name: str) -> object:
         from .registrations import load_from_node
 
         return load_from_node(trace, owner, name)
-    if name == "__class__":
+    if name == "__class__" and cls not in weakref.ProxyTypes and lookup(cls, name) is object.__dict__[name]:
         return cls
     if id(owner) in trace.foreign:
         return load_foreign_method(trace, owner, name)

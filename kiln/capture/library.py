@@ -13,6 +13,7 @@ import re
 import traceback
 import types
 import typing
+import weakref
 from collections.abc import Callable
 
 import torch
@@ -23,7 +24,7 @@ from . import natives
 from .natives import rule
 from .raising import from_native
 from .scans import call_scan, is_scan
-from .source import Attribute, Item
+from .source import Attribute, Item, lookup
 from .trace import Trace
 from .values import Raised
 from .wrap import class_attribute, force, is_constant, wrap
@@ -96,8 +97,11 @@ def is_known(value: object) -> bool:
 
 
 def runs_plainly(trace: Trace, cls: type, args: tuple, kwargs: dict) -> bool:
-    """An enum class called with a value looks a member up."""
-    return isinstance(cls, enum.EnumMeta) and not kwargs and all(is_constant(force(trace, arg)) for arg in args)
+    """An enum class called with a value looks a member up; what it does where there is none may be the program's."""
+    if not isinstance(cls, enum.EnumMeta) or kwargs or not all(is_constant(force(trace, arg)) for arg in args):
+        return False
+    missing = lookup(cls, "_missing_")
+    return getattr(missing, "__module__", "enum") == "enum" or force(trace, args[0]) in cls._value2member_map_
 
 
 def run_plainly(trace: Trace, function: object, args: tuple, kwargs: dict) -> object:
@@ -118,6 +122,9 @@ def run_plainly(trace: Trace, function: object, args: tuple, kwargs: dict) -> ob
 
 def call_dispatch(trace: Trace, function: types.FunctionType, args: tuple, kwargs: dict) -> tuple[object] | None:
     """``singledispatch`` chooses an implementation: guarded, since another may be registered later."""
+    cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+    if type(getattr(cells.get("dispatch_cache"), "cell_contents", None)) is not weakref.WeakKeyDictionary:
+        return None  # asking it could be seen
     cls = force(trace, args[0])
     source = trace.source_of(function)
     if source is not None:

@@ -5,6 +5,7 @@ import itertools
 import operator
 import sys
 import warnings
+import weakref
 
 import pytest
 import torch
@@ -247,3 +248,22 @@ def test_the_truth_of_not_implemented_is_warned_of():
 
     with pytest.warns(DeprecationWarning, match="boolean context"):
         assert torch.equal(kiln.compile(program, backend="eager")(X), X + 1)
+
+
+class Pretender:
+    @property
+    def __class__(self):
+        return int
+
+
+PROXY = weakref.proxy(Long)
+
+
+def test_the_class_that_an_object_says_it_has():
+    def program(x):
+        liar = Pretender()
+        return x + 1, liar.__class__, type(liar), isinstance(liar, int), PROXY.__class__, type(PROXY), x.shape.__class__
+
+    compiled = kiln.compile(program, backend="eager")
+    for _ in range(2):
+        assert compiled(X)[1:] == program(X)[1:]

@@ -6,6 +6,7 @@ import collections
 import collections.abc
 import contextlib
 import copy
+import enum
 import functools
 import heapq
 import inspect
@@ -676,3 +677,30 @@ def logged_and_printed(x):
 @TABLE.rows
 def test_stdlib(program, args, expect):
     TABLE.run(program, args, expect)
+
+
+def test_enums_that_make_up_members_do_so_once():
+    def setup():
+        log = []
+
+        class Kind(enum.Enum):
+            PLAIN = 1
+
+            @classmethod
+            def _missing_(cls, value):
+                log.append(value)
+                return cls.PLAIN if value < 10 else None
+
+        def program(x):
+            log.append("start")
+            found = Kind(5), Kind(1)
+            try:
+                Kind(50)
+            except ValueError as error:
+                log.append(str(error))
+            print(end="")
+            return x + 1, [kind.name for kind in (*found, Kind(7))]
+
+        return program, [(X,), (X,), (X,)], log
+
+    check(setup=setup)
