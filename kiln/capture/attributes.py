@@ -134,7 +134,7 @@ def generic_load(trace: Trace, owner: object, name: str) -> object:
         return cls
     if id(owner) in trace.foreign:
         return load_foreign_method(trace, owner, name)
-    if name == "__dict__" and isinstance(lookup(cls, name), types.GetSetDescriptorType | types.NoneType):
+    if name == "__dict__" and isinstance(lookup(cls, name), NATIVE_NAMESPACES):
         return load_namespace(trace, owner)
     if name == "__traceback__" and isinstance(owner, BaseException):
         return traceback_of(trace, owner)
@@ -153,6 +153,9 @@ def generic_load(trace: Trace, owner: object, name: str) -> object:
     if raw is not MISSING:
         return bind_class_attribute(trace, owner, cls, name, raw)
     raise Raised(AttributeError(f"'{cls.__name__}' object has no attribute '{name}'"))
+
+
+NATIVE_NAMESPACES = (types.GetSetDescriptorType, types.MemberDescriptorType, types.NoneType)
 
 
 def load_foreign_method(trace: Trace, owner: object, name: str) -> object:
