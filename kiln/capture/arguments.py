@@ -129,17 +129,29 @@ def is_special(method: object) -> bool:
 def is_object(value: object) -> bool:
     """Whether a value has special methods in Python that native code would run past the interpreter."""
     kind = type(value)
-    if not kind.__flags__ & HEAP_TYPE or isinstance(value, PLAIN_OBJECTS):
+    if isinstance(value, enum.EnumMeta) and runs_python(value):  # native code iterates over its members
+        return True
+    return bool(kind.__flags__ & HEAP_TYPE) and runs_python(kind)
+
+
+def runs_python(kind: type) -> bool:
+    """Whether native code on instances of a class would run special methods in Python."""
+    methods = python_methods(kind)
+    if not methods or issubclass(kind, PLAIN_OBJECTS):
         return False
-    return bool(python_methods(kind))
+    if issubclass(kind, enum.Enum | type):  # those of the enum module, and texts of constants, may run natively
+        others = (lookup(kind, name) for name in methods if name not in ("__str__", "__repr__", "__format__"))
+        return any(getattr(method, "__module__", None) != "enum" for method in others)
+    return True
 
 
 class Survey:
     """Looks through arguments: forces lazies, makes symbols concrete, and notes what native code would meet."""
 
-    def __init__(self, trace: Trace, *, keep_symbols: bool, shallow: bool):
+    def __init__(self, trace: Trace, *, keep_symbols: bool, shallow: bool, iterates: bool = True):
         self.trace = trace
         self.keep_symbols = keep_symbols
+        self.iterates = iterates  # native code may take elements out of iterators, and not only compare these
         self.shallow = shallow
         self.tensors = False
         self.objects = False
@@ -202,7 +214,7 @@ class Survey:
                 if settled is not item:
                     base.__setitem__(value, index, settled)  # type: ignore[attr-defined]
         else:
-            for item in list(value):  # type: ignore[call-overload]
+            for item in list(native_iterator(value)):
                 self.visit(item)
         self.note_class(type(value))
         return value
@@ -219,19 +231,20 @@ class Survey:
             self.visit(owner)
             self.objects = objects or any(is_object(item) for entry in dict.items(owner) for item in entry)  # type: ignore
             return value
-        return Settled(self.trace, value)
+        return Settled(self.trace, value) if self.iterates else value
 
     def note(self, value: object, kind: type) -> None:
         if id(value) in self.trace.foreign:
             self.unknown = value
-        elif kind not in KNOWN_KINDS and not isinstance(value, KNOWN_TYPES):
+        elif kind not in KNOWN_KINDS and (not isinstance(value, KNOWN_TYPES) or kind.__flags__ & HEAP_TYPE):
             self.note_class(kind)
+            self.objects = self.objects or is_object(value)
 
     def note_class(self, kind: type) -> None:
         if not kind.__flags__ & HEAP_TYPE:
             return
         watch_special_methods(self.trace, kind)
-        if python_methods(kind) and not issubclass(kind, PLAIN_OBJECTS):
+        if runs_python(kind):
             self.objects = True
 
 
@@ -283,7 +296,7 @@ KNOWN_KINDS: frozenset[type] = NATIVE_ITERATORS | frozenset(
     {types.FunctionType, types.MethodType, Trampoline, Opaque, slice, functools.partial, super, types.CellType, Settled}
 )
 KNOWN_TYPES = (*IDENTITY_TYPES, enum.Enum, BaseException, operator.itemgetter, operator.attrgetter, torch.device)
-PLAIN_OBJECTS = (enum.Enum, type, torch.Tensor, Trampoline, Settled, *SYMBOLIC)  # their methods may run natively
+PLAIN_OBJECTS = (torch.Tensor, Trampoline, Settled, *SYMBOLIC)  # their methods may run natively
 
 
 # -- callbacks ------------------------------------------------------------------------------------------------------
@@ -406,6 +419,8 @@ def _special_method(name: str) -> Callable:
         if not isinstance(function, types.FunctionType):
             function = SpecialMethod(name)
         result = self.trace.invoke(function, (self.target, *(unproxy(arg) for arg in args)), {})
+        if name == "__iter__" and (type(result) in NATIVE_ITERATORS or hasattr(type(result), "gi_interpreted")):
+            return Settled(self.trace, result)  # native code looks at the elements
         return proxied(self.trace, concrete(self.trace, result) if name in NUMBER_METHODS else result, {})
 
     method.__name__ = name
@@ -481,7 +496,7 @@ def proxied(trace: Trace, value: object, known: dict[int, object]) -> object:
     """The value with proxies for the objects in it; one proxy per object, since native code compares identities."""
     value = force(trace, value)
     kind = type(value)
-    if kind in CONSTANT_TYPES or isinstance(value, torch.Tensor | type):
+    if kind in CONSTANT_TYPES or isinstance(value, torch.Tensor) or (isinstance(value, type) and not is_object(value)):
         return value
     if id(value) in known:
         return known[id(value)]

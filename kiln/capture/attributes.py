@@ -23,7 +23,7 @@ from .raising import context_of, from_native, traceback_of
 from .source import Attribute, Identity, Item, Source, lookup
 from .tensor_subclasses import TensorSuper, load_from_tensor_super
 from .trace import Trace
-from .values import CONSTANT_TYPES, DELETED, Lazy, Raised, Trampoline, unwrap
+from .values import CONSTANT_TYPES, DELETED, Lazy, Raised, Trampoline, unwrap, words
 from .wrap import (
     HEAP_TYPE,
     IDENTITY_TYPES,
@@ -521,7 +521,21 @@ def load_from_symbol(trace: Trace, number: object, name: str) -> object:
     return load_attribute(trace, concrete(trace, number), name)
 
 
+def load_from_alias(trace: Trace, alias: types.GenericAlias, name: str) -> object:
+    """``list[int]`` has the attributes of ``list``, but for a few of its own."""
+    if name in ALIAS_ATTRIBUTES:
+        return load_from_native(trace, alias, name)
+    return load_attribute(trace, alias.__origin__, name)
+
+
+ALIAS_ATTRIBUTES = words(
+    "__class__ __origin__ __args__ __parameters__ __unpacked__ __typing_unpacked_tuple_args__ __mro_entries__ "
+    "__reduce_ex__ __reduce__ __copy__ __deepcopy__"
+)
+
+
 LOADERS = {
+    types.GenericAlias: load_from_alias,
     **{kind: load_from_symbol for kind in (torch.SymInt, torch.SymFloat, torch.SymBool)},
     functools.partial: load_from_partial,
     **{kind: load_from_native for kind in NATIVE_DESCRIPTORS},

@@ -60,10 +60,10 @@ def wrap_bound_builtin(trace: Trace, real: types.BuiltinFunctionType, source: So
     if is_symbolic(shadow):
         shadow = concrete(trace, shadow)
     if descriptor is None or isinstance(shadow, torch.Tensor):
-        return known_as(trace, getattr(shadow, real.__name__), source)
+        return known_as(trace, getattr(shadow, real.__name__), source, real)
     if type(owner).__flags__ & HEAP_TYPE or not found_by_name:
         trace.guards.add(Computed(native_descriptor, (source,)), "identity", descriptor)
-    return known_as(trace, descriptor.__get__(shadow), source)  # type: ignore[attr-defined]
+    return known_as(trace, descriptor.__get__(shadow), source, real)  # type: ignore[attr-defined]
 
 
 def appending_method(trace: Trace, value: Lazy) -> object:

@@ -17,14 +17,15 @@ from . import natives, torch_calls
 from .attributes import load_namespace
 from .calls import call, call_function
 from .natives import rule
+from .raising import from_native
 from .rebuild import slot_descriptors
 from .source import Computed, lookup
 from .symbols import concrete
 from .tensor_effects import storage_key
 from .tensors import record
 from .trace import Trace
-from .values import TensorInfo
-from .wrap import force, getattr_static_dict, load_slot
+from .values import Raised, TensorInfo
+from .wrap import HEAP_TYPE, force, getattr_static_dict, load_slot
 
 
 def compares_ids(trace: Trace) -> bool:
@@ -51,9 +52,19 @@ def rule_reduce_ex(trace, args, kwargs):
         return call(trace, reduce, (value,), {})
     if reduce is not object.__reduce__:
         return natives.call_native(trace, reduce, (value,), {})
+    if not cls.__flags__ & HEAP_TYPE:
+        check_reduced(trace, value, protocol)
     if protocol < 2 or id(value) in trace.foreign:
         raise trace.fail(f"a copy of a {cls.__module__}.{cls.__qualname__} object")
     return copyreg.__newobj__, (cls, *new_arguments(trace, value)), state_of(trace, value), *contents_of(trace, value)
+
+
+def check_reduced(trace: Trace, value: object, protocol: object) -> None:
+    """Native objects hold more than an instance dictionary and slots: most refuse to be copied this way."""
+    try:
+        object.__reduce_ex__(value, protocol)  # type: ignore[arg-type]
+    except TypeError as error:
+        raise Raised(from_native(trace, error)) from None
 
 
 def new_arguments(trace: Trace, value: object) -> tuple:

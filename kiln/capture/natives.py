@@ -13,13 +13,14 @@ import inspect
 import math
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
 
 from .._native import is_instance as isinstance
 from . import hashing
 from .arguments import (
+    COMPARISONS,
     VIEWS_AND_PROXIES,
     Proxy,
     Settled,
@@ -181,7 +182,8 @@ def run(trace: Trace, function: object, args: tuple, kwargs: dict) -> object:
     shallow = is_shallow(function)
     name = getattr(function, "__name__", "")
     text = function in TEXT_FUNCTIONS or (name in TEXT_NAMES and not isinstance(function, type))
-    survey = Survey(trace, keep_symbols=shallow or function in SYMBOLIC_FUNCTIONS, shallow=shallow)
+    symbolic = shallow or function in SYMBOLIC_FUNCTIONS
+    survey = Survey(trace, keep_symbols=symbolic, shallow=shallow, iterates=function not in COMPARISONS)
     args = tuple([survey.visit(arg) for arg in args])
     kwargs = {key: survey.visit(value) for key, value in kwargs.items()}
     if trace.iterated and is_mutating(function) and any(owner is args[0] for _, owner in trace.iterated.values()):
@@ -266,7 +268,7 @@ def hashed_argument(trace: Trace, function: object, position: int, value: object
         value = Survey(trace, keep_symbols=False, shallow=False).visit(value)
     method = isinstance(function, types.MethodDescriptorType | types.WrapperDescriptorType)
     consumed = consumes(function, position) or (method and function.__name__ in SET_CONSUMING_NAMES)
-    if (position == 0 and method) or not consumed or isinstance(value, dict | str | type | range):
+    if (position == 0 and method) or not consumed or isinstance(value, dict | str | range):
         return value
     survey = Survey(trace, keep_symbols=False, shallow=False)
     if isinstance(value, list | tuple | set | frozenset | collections.deque) or type(value) in VIEW_TYPES:
@@ -276,7 +278,8 @@ def hashed_argument(trace: Trace, function: object, position: int, value: object
     if type(value) in ITERATOR_TYPES or type(value) in LAZY_ITERATORS or hasattr(type(value), "gi_interpreted"):
         trace.entered += 1  # the iterator moves on: an instruction that breaks after this must be run again
         return [survey.visit(item) for item in elements_in_python(trace, function, value)]
-    if is_object(value) and (isinstance(function, type) or (method and not is_operator(function))):
+    takes_all = isinstance(function, type) or function == dict.fromkeys or (method and not is_operator(function))
+    if is_object(value) and takes_all:
         trace.entered += 1
         return [survey.visit(item) for item in elements_in_python(trace, function, value)]
     return value
@@ -294,10 +297,27 @@ def elements_in_python(trace: Trace, function: object, value: object) -> list:
     from .operators import consume, get_item
 
     base = getattr(function, "__objclass__", function)
-    keys = load_or(trace, value, "keys", None) if issubclass(base, dict) else None  # type: ignore[arg-type]
+    mapping = isinstance(base, type) and issubclass(base, dict)
+    keys = load_or(trace, value, "keys", None) if mapping else None
     if keys is None:
-        return list(consume(trace, value))
+        return up_to_refused(consume(trace, value), mapping)
     return [(key, force(trace, get_item(trace, value, key))) for key in consume(trace, call(trace, keys, (), {}))]
+
+
+def up_to_refused(items: Iterable, pairs: bool) -> list:
+    """Elements up to the first that native code refuses: it takes no more of them either."""
+    taken = []
+    for item in items:
+        taken.append(item)
+        kind = type(item)
+        if pairs and (kind in REFUSED_AS_PAIRS or (kind in (tuple, list, str) and len(item) != 2)):
+            break
+        if not pairs and kind in (list, dict, set):
+            break
+    return taken
+
+
+REFUSED_AS_PAIRS: frozenset[type] = frozenset({int, float, bool, complex, type(None)})
 
 
 def call_polyfill(trace: Trace, function: object, args: tuple, kwargs: dict) -> object:
@@ -388,6 +408,7 @@ __all__ = [
     "getattr_static_dict",
     "guard_all_keys",
     "is_special",
+    "is_object",
     "is_value",
     "lookup",
     "proxy",

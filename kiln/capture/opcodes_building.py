@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import types
+from collections import OrderedDict
 
 from .._native import is_instance as isinstance
-from . import operators
-from .attributes import load_attribute, load_or
+from . import natives, operators
+from .attributes import load_or
 from .calls import call
 from .frame import Frame
 from .opcode_table import CALLABLE_FIRST, opcode
-from .rules import get_iterator
+from .rules import type_of
+from .trace import Trace
 from .unknown_text import UnknownText, is_unknown, unknown_text
-from .values import Raised
-from .wrap import force
+from .values import Raised, mapping_items
+from .wrap import force, is_constant
 
 # -- building -------------------------------------------------------------------------------------------------------
 
@@ -129,7 +131,7 @@ def list_extend(frame, instruction):
     items = frame.pop()
     target = frame.peek(instruction.arg)
     try:
-        call(frame.trace, target.extend, (iterable(frame, items),), {})
+        call(frame.trace, target.extend, (operators.operand_iterable(frame.trace, items),), {})
     except Raised as raised:
         if isinstance(raised.error, TypeError) and "not iterable" in str(raised.error):
             name = type(items).__name__
@@ -137,17 +139,10 @@ def list_extend(frame, instruction):
         raise
 
 
-def iterable(frame: Frame, value: object) -> object:
-    """Something native code may iterate: interpreted ``__iter__`` and tensors included."""
-    if isinstance(value, list | tuple | dict | str | set | frozenset | range):
-        return value
-    return get_iterator(frame.trace, value)
-
-
 @opcode("SET_UPDATE")
 def set_update(frame, instruction):
     items = frame.pop()
-    call(frame.trace, frame.peek(instruction.arg).update, (iterable(frame, items),), {})
+    call(frame.trace, frame.peek(instruction.arg).update, (operators.operand_iterable(frame.trace, items),), {})
 
 
 @opcode("DICT_UPDATE", "DICT_MERGE")
@@ -157,16 +152,52 @@ def dict_update(frame, instruction):
     if instruction.op == "DICT_MERGE":
         merge_keywords(frame, target, items, frame.peek(instruction.arg + (3 if CALLABLE_FIRST else 2)))
     else:
-        call(frame.trace, dict.update, (target, items), {})
+        update_mapping(frame, target, items)
+
+
+def update_mapping(frame: Frame, target: dict, items: object) -> None:
+    """``{**items}``. Unlike ``dict.update`` it takes mappings alone; instances of dict are copied past overrides."""
+    trace = frame.trace
+    if isinstance(items, dict) and is_copied_natively(type(items)):
+        call(trace, dict.update, (target, items_of(trace, items)), {})
+        return
+    keys = load_or(trace, items, "keys", None)
+    if keys is None:
+        frame.raise_error(TypeError(f"'{type_of(trace, items).__name__}' object is not a mapping"))
+    for key in list(operators.consume(trace, call(trace, keys, (), {}))):
+        operators.set_item(trace, target, key, operators.get_item(trace, items, key))
+
+
+def is_copied_natively(kind: type) -> bool:
+    """Whether CPython copies the items of such a dictionary itself, and asks none of its methods."""
+    return kind is OrderedDict or natives.lookup(kind, "__iter__") is dict.__iter__
+
+
+def items_of(trace: Trace, mapping: dict) -> dict:
+    """A dictionary from which all items are taken, past methods that a subclass overrides."""
+    record = trace.record_of(mapping)
+    if record is not None and not record.loaded:
+        natives.guard_all_keys(trace, record)
+    if type(mapping) in (dict, OrderedDict):
+        return mapping
+    if not all(is_constant(key) for key in dict.keys(mapping)):
+        raise trace.fail(f"the items of a {type(mapping).__qualname__} whose keys are objects")
+    return dict(mapping_items(mapping))
 
 
 def merge_keywords(frame: Frame, target: dict, items: object, function: object) -> None:
     """``f(**items)``, after other keyword arguments."""
-    if load_or(frame.trace, items, "keys", None) is None:
+    method = load_or(frame.trace, items, "keys", None)
+    if method is None:
         what = f"{name_in_errors(frame, function)} argument after **"
         frame.raise_error(TypeError(f"{what} must be a mapping, not {type(items).__name__}"))
-    keys = call(frame.trace, load_attribute(frame.trace, items, "keys"), (), {})
-    for key in operators.consume(frame.trace, keys):
+    keys: object
+    if isinstance(items, dict) and is_copied_natively(type(items)):
+        items = items_of(frame.trace, items)
+        keys = items.keys()
+    else:
+        keys = call(frame.trace, method, (), {})
+    for key in list(operators.consume(frame.trace, keys)):
         if key in target:
             what = name_in_errors(frame, function)
             frame.raise_error(TypeError(f"{what} got multiple values for keyword argument '{key}'"))

@@ -67,7 +67,7 @@ def call_function_ex(frame, instruction):
         if lookup(type(args), "__iter__") is None and lookup(type(args), "__getitem__") is None:
             what = f"{name_in_errors(frame, function)} argument after *"
             frame.raise_error(TypeError(f"{what} must be an iterable, not {type(args).__name__}"))
-        args = tuple(operators.consume(frame.trace, args))
+        args = call(frame.trace, tuple, (args,), {})
     keywords = operators.plain_mapping(frame.trace, kwargs)
     if not all(isinstance(name, str) for name in keywords):
         frame.raise_error(TypeError("keywords must be strings"))

@@ -7,6 +7,7 @@ on tensors is recorded; everything else runs natively.
 from __future__ import annotations
 
 import collections
+import functools
 import operator
 import types
 from collections.abc import Callable, Iterator
@@ -114,7 +115,8 @@ def deep_concrete(trace: Trace, value: object) -> object:
 
 def tensor_binary(trace: Trace, sign: str, left: object, right: object) -> object:
     other = right if isinstance(left, torch.Tensor) else left
-    if not isinstance(other, torch.Tensor) and has_python_method(other) and not isinstance(other, type):
+    taken = other is right and isinstance(other, NUMBERS)  # by the tensor's own method, which comes first
+    if not taken and not isinstance(other, torch.Tensor) and has_python_method(other) and not isinstance(other, type):
         function, name, reflected = BINARY[sign.rstrip("=")]
         if special_method(trace, other, reflected if other is right else name) is not None:
             return interpreted(trace, sign, function, name, reflected, left, right)
@@ -156,7 +158,13 @@ def inplace(trace: Trace, sign: str, left: object, right: object) -> object:
 
 
 def operand_iterable(trace: Trace, value: object) -> object:
-    return value if isinstance(value, list | tuple | str | dict | set | range) else get_iterator(trace, value)
+    """Something native code may iterate: tensors included. Objects go through proxies: their length is asked, too."""
+    if isinstance(value, list | tuple | str | dict | set | frozenset | range):
+        return value
+    iterates = natives.is_object(value) and {"__iter__", "__getitem__"}.intersection(
+        natives.python_methods(type(value))
+    )
+    return value if iterates and not hasattr(type(value), "gi_interpreted") else get_iterator(trace, value)
 
 
 def interpreted(
@@ -233,9 +241,8 @@ def native_attempt(trace: Trace, owner: object, other: object, name: str) -> obj
     """The builtin operator method of an operand, or ``NotImplemented``."""
     if isinstance(owner, torch.Tensor):
         method = getattr(torch.Tensor, name, None)
-        return (
-            NotImplemented if method is None or has_python_method(other) else record(trace, method, (owner, other), {})
-        )
+        refused = method is None or (has_python_method(other) and not isinstance(other, NUMBERS))
+        return NotImplemented if refused else record(trace, method, (owner, other), {})
     method = natives.lookup(type(owner), name)
     if method is None or not isinstance(method, types.WrapperDescriptorType) or method.__objclass__ is object:
         return NotImplemented
@@ -299,9 +306,13 @@ def compare_tensor(trace: Trace, sign: str, function: object, left: object, righ
     if other is None or isinstance(other, str | type | dict):
         if sign in ("==", "!="):
             return (sign == "!=") if other is None or isinstance(other, str | type | dict) else None
-    if not isinstance(other, torch.Tensor) and has_python_method(other):
+    taken = other is right and isinstance(other, NUMBERS)
+    if not taken and not isinstance(other, torch.Tensor) and has_python_method(other):
         return compared(trace, sign, left, right)
     return record_operator(trace, function, left, right)
+
+
+NUMBERS = (int, float, complex)
 
 
 def unary(trace: Trace, name: str, value: object) -> object:
@@ -349,6 +360,7 @@ def is_same(trace: Trace, left: object, right: object) -> bool:
     if isinstance(left, types.FunctionType) and isinstance(right, types.FunctionType):
         guard_identity(trace, left)
         guard_identity(trace, right)
+    guard_apart(trace, left, right)
     if isinstance(left, types.MethodType) and isinstance(right, types.MethodType):
         return False
     if is_symbolic(left) or is_symbolic(right):
@@ -366,6 +378,18 @@ def guard_identity(trace: Trace, value: object) -> None:
         source = trace.source_of(value)
         if source is not None:
             trace.guards.add(source, "identity", value)
+
+
+def guard_apart(trace: Trace, left: object, right: object) -> None:
+    """Two copies of immutable objects from outside are not the same: neither may the originals be."""
+    if type(left) is type(right) and isinstance(left, COPIED):
+        sources = trace.source_of(left), trace.source_of(right)
+        if sources[0] is not None and sources[1] is not None:
+            trace.guards.add(sources[0], "not_same", sources[1])
+
+
+COPIED = (types.MethodType, types.BuiltinFunctionType, types.MethodWrapperType, types.MappingProxyType)
+COPIED += (functools.partial, slice, super, *natives.VIEW_TYPES)
 
 
 def contains(trace: Trace, container: object, value: object) -> bool:
@@ -564,6 +588,7 @@ def remaining(trace: Trace, iterator: object) -> Iterator:
             if isinstance(raised.error, StopIteration):
                 return
             raise
+        trace.count_jump()
         yield item
 
 

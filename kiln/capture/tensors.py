@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode, _pop_
 
 from .._native import is_instance as isinstance
 from .graphs import exact_constant
-from .guards import TensorGuard
+from .guards import HEAP_TYPE, TensorGuard
 from .input_state import input_state
 from .shape_rules import shape_rule
 from .source import Attribute, Source
@@ -219,6 +219,8 @@ def prepare(trace: Trace, value: object, exact: bool = False) -> object:
         return value
     if exact and kind not in PLAIN_CLASSES and isinstance(value, SUBCLASSED):
         check_exact(trace, value)
+    if isinstance(value, list | tuple) and kind.__flags__ & HEAP_TYPE:
+        check_sequence(trace, kind)
     if isinstance(value, tuple):
         return value if kind is torch.Size else new_tuple(kind, [prepare(trace, item, exact) for item in value])
     if isinstance(value, list):
@@ -247,6 +249,15 @@ def prepare(trace: Trace, value: object, exact: bool = False) -> object:
         f"a torch function called with a {type(value).__module__}.{type(value).__qualname__} object",
         "pass it tensors, numbers, strings and containers of these, or call it outside the compiled function",
     )
+
+
+def check_sequence(trace: Trace, kind: type) -> None:
+    """torch reads a sequence through the methods of its class, some of them past ``__iter__``."""
+    from .natives import python_methods
+
+    override = next((name for name in python_methods(kind) if name in ("__getitem__", "__len__", "__iter__")), None)
+    if override is not None:
+        raise trace.fail(f"a torch function called with a {kind.__qualname__}, whose {override} is Python code")
 
 
 # Classes with subclasses that the program may tell apart, and those of them that a graph holds as they are.

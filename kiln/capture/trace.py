@@ -85,7 +85,7 @@ class Trace:
         self.created: dict[int, tuple[object, tuple[int, int]]] = {}  # id of what cannot be rebuilt -> (it, where)
         self.tracebacks: dict[int, types.TracebackType] = {}  # id of an exception -> what stands for its traceback
         self.foreign: dict[int, object] = {}  # outside objects of unknown kinds: themselves, not to be looked into
-        self.tuples: dict[int, tuple[object, Source]] = {}  # id of an outside tuple that was copied -> (copy, source)
+        self.copies: dict[int, tuple[object, Source]] = {}  # id of an immutable object from outside -> (copy, source)
         self.disordered: dict[int, set] = {}  # sets from outside whose shadows iterate in another order
         self.iterated: dict[int, tuple[object, object]] = {}  # id of an iterator over one of them -> (it, the set)
         self.namespaces: dict[int, tuple[object, str]] = {}  # id of a dictionary that is an attribute -> owner, name

@@ -108,6 +108,11 @@ def wrap(trace: Trace, real: object, source: Source) -> object:
         if record.source != source:
             trace.guards.add(source, "same", record.source)
         return record.shadow
+    copy = trace.copies.get(id(real))
+    if copy is not None:  # one object, two ways to it
+        if copy[1] != source:
+            trace.guards.add(source, "same", copy[1])
+        return copy[0]
     if trace.sources.get(id(real)) == source:
         return real
     wrapper = WRAPPERS.get(kind)
@@ -170,7 +175,7 @@ def wrap_method(trace: Trace, real: types.MethodType, source: Source) -> object:
     function = wrap(trace, real.__func__, Attribute(source, "__func__"))
     owner = wrap(trace, real.__self__, Attribute(source, "__self__"))
     shadow = types.MethodType(function, owner)
-    return known_as(trace, shadow, source)
+    return known_as(trace, shadow, source, real)
 
 
 def wrap_super(trace: Trace, real: super, source: Source) -> object:
@@ -178,15 +183,18 @@ def wrap_super(trace: Trace, real: super, source: Source) -> object:
     guard_type(trace, real, source)
     parts = [wrap(trace, object.__getattribute__(real, name), Attribute(source, name)) for name in SUPER_PARTS]
     shadow = super(*parts) if object.__getattribute__(real, "__self_class__") else super(parts[0])  # type: ignore[arg-type]
-    return known_as(trace, shadow, source)
+    return known_as(trace, shadow, source, real)
 
 
 SUPER_PARTS = ("__thisclass__", "__self__")
 
 
-def known_as(trace: Trace, shadow: object, source: Source) -> object:
-    """An immutable copy that may be given back as the original."""
+def known_as(trace: Trace, shadow: object, source: Source, real: object) -> object:
+    """An immutable copy that may be given back as the original, and stands for it wherever else it is met."""
     trace.name_source(shadow, source)
+    if shadow is not real:
+        trace.copies[id(real)] = (shadow, source)
+        trace.keep.append(real)
     return shadow
 
 
@@ -218,10 +226,6 @@ def _container(real: object, base: type) -> type | None:
 
 def wrap_tuple(trace: Trace, real: tuple, source: Source) -> object:
     """Tuples are immutable and native code looks into them, so their elements are looked at at once."""
-    known = trace.tuples.get(id(real))
-    if known is not None:  # one object, two ways to it
-        trace.guards.add(source, "same", known[1])
-        return known[0]
     guard_type(trace, real, source)
     guard_length(trace, real, source)
     items = [wrap(trace, item, Item(source, index, tuple)) for index, item in enumerate(native_iterator(real))]
@@ -230,9 +234,7 @@ def wrap_tuple(trace: Trace, real: tuple, source: Source) -> object:
         return remember_attributes(trace, shadow, real, source)
     if all(a is b for a, b in zip(items, real, strict=True)):
         shadow = real
-    else:
-        trace.tuples[id(real)] = (shadow, source)
-    return known_as(trace, shadow, source)
+    return known_as(trace, shadow, source, real)
 
 
 def guard_length(trace: Trace, real: object, source: Source) -> None:
@@ -328,7 +330,7 @@ def wrap_set(trace: Trace, real: set, source: Source) -> object:
     if isinstance(real, frozenset):
         unchanged = all(a is b for a, b in zip(items, native_iterator(real), strict=True))
         shadow = real if unchanged else frozenset.__new__(type(real), items)
-        return known_as(trace, shadow, source)
+        return known_as(trace, shadow, source, real)
     found = recipe(items)
     shadow = make_set(*found) if found is not None else set(items)
     if type(real) is not set:
@@ -376,7 +378,7 @@ def wrap_partial(trace: Trace, real: functools.partial, source: Source) -> objec
     keywords = wrap(trace, real.keywords, Attribute(source, "keywords"))
     shadow = functools.partial(function)  # type: ignore[arg-type]
     shadow.__setstate__((function, args, keywords, None))  # type: ignore[attr-defined]
-    return known_as(trace, shadow, source)
+    return known_as(trace, shadow, source, real)
 
 
 def partial_attributes(partial: functools.partial) -> dict | None:
@@ -394,7 +396,7 @@ def wrap_getter(trace: Trace, real: object, source: Source) -> object:
 def wrap_slice(trace: Trace, real: slice, source: Source) -> object:
     guard_type(trace, real, source)
     parts = [wrap(trace, getattr(real, name), Attribute(source, name)) for name in ("start", "stop", "step")]
-    return known_as(trace, slice(*parts), source)
+    return known_as(trace, slice(*parts), source, real)
 
 
 def guard_type(trace: Trace, real: object, source: Source) -> None:
@@ -432,10 +434,10 @@ def wrap_constant_subclass(trace: Trace, real: object, source: Source) -> object
     plain = plain_value(real)
     trace.guards.add(source, "constant_subclass", plain)
     if not type(real).__flags__ & HEAP_TYPE:  # numpy.float64
-        return known_as(trace, real, source)
+        return known_as(trace, real, source, real)
     shadow = type(plain).__new__(type(real), plain)
     if not hasattr(shadow, "__dict__"):
-        return known_as(trace, shadow, source)
+        return known_as(trace, shadow, source, real)
     return remember_attributes(trace, shadow, real, source)
 
 

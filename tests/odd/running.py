@@ -23,6 +23,7 @@ from .uses import BODY, SETTINGS, USES
 
 TESTS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 SECONDS = 60.0
+FINALIZERS = ("del", "finished")  # logged when an object is collected, which has no fixed time
 
 # These have no end in plain Python either, with the objects that are iterated or counted without a limit.
 UNBOUNDED = {"count"} | {"range"}
@@ -154,7 +155,7 @@ def outcome(program: OddProgram, compiled: bool) -> object:
         except Exception as error:  # a RecursionError out of describing, or what a program leaks
             seen.append(["escaped", type(error).__name__, str(error)[:200]])
         del value
-        seen.append([entry for entry in ingredients.LOG if entry != "del"])
+        seen.append([entry for entry in ingredients.LOG if entry not in FINALIZERS])
     return seen
 
 
