@@ -289,6 +289,8 @@ class Tracer:
         assert root is not None
         if storage.written_in(final) and (root.edge is not None or edge_of(storage.first) is not None):
             raise Unsupported("a tensor whose shape was changed in place, and then its content")
+        if root.edge is not None and edge_of(storage.first) is None:
+            raise Unsupported("a tensor whose shape was changed in place, and that was then detached in place")
         return root.edge
 
     def output(self, value: Any) -> Output:
@@ -317,9 +319,13 @@ class Tracer:
         else:
             index = self.alias_memory(start)
         first = self.memories[index].root
-        if value.requires_grad and value.is_leaf and first is not value:
-            raise Unsupported("a view made inside that requires grad on its own")
-        return Output("memory", fake=value, index=index, view=None if first is value else view, edge=edge_of(value))
+        edge = edge_of(value)  # may say that torch raises an error about it, as other questions to it would
+        if first is not value and value.requires_grad:
+            if value.is_leaf:
+                raise Unsupported("a view made inside that requires grad on its own")
+            if not first.requires_grad:
+                raise Unsupported("a view of a tensor that was then detached in place")
+        return Output("memory", fake=value, index=index, view=None if first is value else view, edge=edge)
 
     def owner(self, storage: Storage) -> int:
         return next(i for i, node in enumerate(self.input_nodes) if node is storage.placeholder)
@@ -474,12 +480,19 @@ def start_of(view: View) -> View:
         assert step is not None
         if step.hidden:
             return part
-        natural = step.differentiable and step.function not in SAME_VALUE
+        natural = step.differentiable and step.function not in SAME_VALUE and not has_own_history(part)
         if not natural and step.change is None and part.value.requires_grad:
             edge_of(part.value)  # may say that torch raises an error about it
             if not part.value.is_leaf:
                 return part
     return view.path()[0]
+
+
+def has_own_history(view: View) -> bool:
+    """Whether a view requires grad and what it is a view of does not: inside a subclass, or once that was detached."""
+    parent = view.parent
+    assert parent is not None
+    return view.value.requires_grad and not parent.value.requires_grad and parent.edge is None
 
 
 def is_leaf_edge(edge: Edge) -> bool:
