@@ -155,6 +155,7 @@ class Survey:
         self.shallow = shallow
         self.tensors = False
         self.objects = False
+        self.complex = False  # symbolic numbers know nothing of complex ones
         self.unknown: object = None
         self.seen: set[int] = set()
 
@@ -162,6 +163,8 @@ class Survey:
         value = force(self.trace, value)
         kind = type(value)
         if kind in CONSTANT_TYPES:
+            if kind is complex:
+                self.complex = True
             return value
         if kind in SYMBOLIC:
             kept = self.shallow or (self.keep_symbols and kind is torch.SymInt)  # no sums of floats by sympy
@@ -359,6 +362,8 @@ FACTORY_TAKERS: frozenset[object] = frozenset({collections.defaultdict, collecti
 
 def as_callback(trace: Trace, value: object, function: object = None) -> object:
     """A callable for native code: calling it comes back into the interpreter."""
+    if function is iter and not callable(value):
+        return value  # for CPython's error
     if function in LOOKING and value is not None and type(value) is not COMPARISON_KEY:
         return Trampoline(unproxy(value), lambda *call: settled(trace, trace.invoke(*call)))
     if value is None or type(value) is Trampoline or not callable(value) or type(value) is COMPARISON_KEY:

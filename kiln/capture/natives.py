@@ -191,6 +191,10 @@ def run(trace: Trace, function: object, args: tuple, kwargs: dict) -> object:
     if trace.disordered and name not in ORDERLESS:
         args = tuple([ordered_elements(trace, function, arg) for arg in args])
     unknown = survey.unknown
+    if survey.complex and not shallow:
+        concrete_survey = Survey(trace, keep_symbols=False, shallow=False)
+        args = tuple([concrete_survey.visit(arg) for arg in args])
+        kwargs = {key: concrete_survey.visit(value) for key, value in kwargs.items()}
     if shallow:
         looked_at = (arg for position, arg in enumerate(args) if consumes(function, position))
         unknown = next((arg for arg in looked_at if id(arg) in trace.foreign), None)

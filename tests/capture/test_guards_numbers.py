@@ -4,6 +4,8 @@ import pytest
 import torch
 from scenarios import Scenarios, play
 
+from kiln.testing import check
+
 X = torch.arange(6.0).reshape(2, 3)
 
 guards = Scenarios()
@@ -374,3 +376,12 @@ def cond_on_two(compiler):
 @pytest.mark.parametrize(("scenario", "expected", "options"), guards)
 def test_guard(scenario, expected, options):
     play(scenario, expected, **options)
+
+
+def test_numbers_that_vary_beside_complex_ones():
+    def program(x, n):
+        mixed = n + 1j, 2j * n, n**2j, (n,) == (3 + 0j,), n in [3 + 0j], [3 + 0j].count(n)
+        return x + 1, n == (3 + 0j), (3 + 0j) == n, n != (3 + 0j), mixed
+
+    for dynamic in (None, True):
+        check(program, calls=[(torch.ones(2), n) for n in (1, 2, 3, 4, 3)], dynamic=dynamic)
