@@ -38,6 +38,8 @@ QUESTIONS = {
     aten.dim.default,
     aten.numel.default,
 }
+# Operators whose schemas say that they change their argument, where they give a view of it -> the same, said rightly.
+SAME_AS = {torch.ops.prims.as_strided.default: aten.as_strided.default}
 # Operators whose derivative, for complex results, looks at values to refuse a loss that is not well defined.
 CHECKED = {aten.linalg_eig.default, aten._linalg_svd.default, aten._linalg_eigh.default}
 FORWARD_FIELDS = ("stack_trace", "source_fn", "source_fn_stack", "nn_module_stack")
@@ -80,6 +82,7 @@ class Recorder(TorchDispatchMode):
             return function(*args, **keywords)
         if switches() != self.switches:
             raise Unsupported("operations under a default type, or deterministic algorithms, that it switches itself")
+        function = SAME_AS.get(function, function)
         rule = self.decompositions.get(function)
         if rule is not None:
             with self.inside(function), self:

@@ -379,9 +379,10 @@ class Lowering:
         if "as_strided" in str(node.target) and not self.has_own_storage(node.args[0]):
             raise CannotLower("a storage that the graph does not have")
         value = node.meta.get("val")
-        args = tuple(self.for_call(arg) for arg in node.args)
-        kwargs = {name: self.for_call(arg) for name, arg in node.kwargs.items()}
         operator_of_aten = type(node.target) is torch._ops.OpOverload
+        exact = not operator_of_aten or node.target.namespace not in ("aten", "prims")  # type: ignore[union-attr]
+        args = tuple(self.for_call(arg, exact) for arg in node.args)
+        kwargs = {name: self.for_call(arg, exact) for name, arg in node.kwargs.items()}
         silent = operator_of_aten and not node.target._schema.returns  # type: ignore[union-attr]
         many = isinstance(value, (list, tuple)) or silent
         results = [] if silent else [self.result(node, one) for one in (value if many else [value])]
@@ -424,15 +425,16 @@ class Lowering:
             raise CannotLower("lists of results")
         return None if value is None else Opaque(self.name(node.name))
 
-    def for_call(self, value: Any) -> Any:
+    def for_call(self, value: Any, exact: bool) -> Any:
+        """An argument of a call. The program's own operators may look at strides: ``exact``ly eager's, then."""
         if isinstance(value, Node):
             found = self.values[value]
-            return self.view(found, value.meta["val"]) if isinstance(found, Tensor) else found
+            return self.view(found, value.meta["val"], exact) if isinstance(found, Tensor) else found
         if isinstance(value, (list, tuple)):
-            parts = [self.for_call(part) for part in value]
+            parts = [self.for_call(part, exact) for part in value]
             return parts if isinstance(value, list) else tuple(parts)
         if isinstance(value, dict):
-            return {key: self.for_call(part) for key, part in value.items()}
+            return {key: self.for_call(part, exact) for key, part in value.items()}
         return size_of(value) if isinstance(value, torch.SymInt) else value
 
 

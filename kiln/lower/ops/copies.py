@@ -8,9 +8,9 @@ import torch
 
 from .. import build
 from ..ir import wide
-from ..registry import NotLowered, lowers
+from ..registry import TAKES_NUMBERS, NotLowered, lowers
 from ..views import Tensor, expand
-from .formulas import fresh
+from .formulas import Operand, as_type, fresh
 
 aten = torch.ops.aten
 
@@ -29,8 +29,11 @@ def clone(lowering: Any, node: Any, x: Tensor, **options: Any) -> Tensor:
 
 
 @lowers(aten.copy.default)
-def copy(lowering: Any, node: Any, x: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
-    return fresh(lowering, node, expand(build.cast(source, x.dtype), x.shape))
+def copy(lowering: Any, node: Any, x: Tensor, source: Operand, non_blocking: bool = False) -> Tensor:
+    return fresh(lowering, node, expand(as_type(source, x.dtype), x.shape))
+
+
+TAKES_NUMBERS.add(aten.copy.default)  # ``tensor.copy_(2)``
 
 
 @lowers(aten.native_dropout_backward.default)
