@@ -19,6 +19,7 @@ import torch
 
 from . import _native, exc
 from .engine import telling
+from .forking import new_lock
 from .report import events
 
 __all__ = ["disable", "enable", "enabled", "reset"]
@@ -79,7 +80,7 @@ class Engine:
 
 
 _blocks = Blocks()
-_lock = threading.RLock()
+_lock = new_lock()
 _engine = Engine()
 _count = 0  # of blocks that need the stand-in, in all threads
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import functools
 import os
-import threading
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
@@ -24,6 +23,8 @@ from typing import Any, TypeVar
 
 from kiln.exc import UnknownSetting, did_you_mean
 
+from .forking import new_lock
+
 LOG_ARTEFACTS = frozenset(
     {"graph", "guards", "recompiles", "breaks", "code", "aot", "backward", "engine", "trace", "ir", "kernels"}
 )
@@ -31,7 +32,7 @@ BREAK_EVERY_CHOICES = (None, "line", "instruction")
 
 AnyCallable = TypeVar("AnyCallable", bound=Callable[..., Any])
 
-_lock = threading.RLock()
+_lock = new_lock()
 
 
 def _flag(name: str, value: object) -> bool:

@@ -8,7 +8,6 @@ is undefined here, and nothing is computed for nobody. All patterns share what t
 from __future__ import annotations
 
 import contextlib
-import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from torch.utils.hooks import RemovableHandle
 from .._native import GlobalState
 from ..capture.fakes import make_mode, without_peer
 from ..capture.symbolic import symbolic_kernels
+from ..forking import new_lock
 from ..report import events
 from . import autocasting
 from .boxing import Boxed, boxed
@@ -97,7 +97,7 @@ class Compilation:
         if isinstance(program, torch.fx.GraphModule):
             placeholders = [node for node in program.graph.nodes if node.op == "placeholder"]
         self.specs = specs_of(examples, placeholders)
-        self.lock = threading.RLock()
+        self.lock = new_lock()
         with heard() as said:
             joint = self.trace(None)
         self.environment = self.mode.shape_env

@@ -8,7 +8,6 @@ call: so this is compiled for each way of sharing, when it comes up.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 import torch
 import torch.fx
 
+from ..forking import new_lock
 from .schemas import Unsupported
 
 VARIANTS = 8  # more ways of sharing than this run in eager
@@ -45,7 +45,7 @@ class Sharing:
         self.program, self.compile_program = program, compile_program
         self.result_count = len(results_of(program))
         self.variants: dict[Any, Callable[..., list[Any]] | None] = {}
-        self.lock = threading.RLock()
+        self.lock = new_lock()
 
     def run(self, *inputs: Any) -> Any:
         try:

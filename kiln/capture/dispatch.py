@@ -10,7 +10,6 @@ import builtins
 import functools
 import itertools
 import sys
-import threading
 import types
 import warnings
 import weakref
@@ -26,6 +25,7 @@ from ..bytecode import Bytecode, route_calls
 from ..bytecode.plan import OWN_PREFIX
 from ..bytecode.split import CannotSplit, split
 from ..config import config
+from ..forking import new_lock
 from ..report import bytecode_hooks, events
 from . import (  # noqa: F401  (fill the tables)
     backward_calls,
@@ -72,7 +72,7 @@ from .torch_state import inference_modes_left, leaving_on_errors
 from .trace import Options, Trace
 from .values import GraphBreak, Lazy, Restart
 
-COMPILE_LOCK = threading.RLock()
+COMPILE_LOCK = new_lock()
 
 
 class FrameCache:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import importlib
 import sys
-import threading
 from types import TracebackType
 from typing import Any
 
-_lock = threading.RLock()
+from ..forking import new_lock
+
+_lock = new_lock()
 _state: Any = None
 
 

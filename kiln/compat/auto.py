@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from . import install
+from .children import take_along
 
 install()
+take_along()
 
 
 def pytest_report_header() -> str:

@@ -11,6 +11,7 @@ import types
 from collections.abc import Callable
 
 from . import install
+from .children import take_along
 
 
 def run_script(path: str, arguments: list[str]) -> int:
@@ -57,6 +58,7 @@ def run(program: Callable[[], object], argv: list[str], directory: str) -> int:
     sys.argv = argv
     sys.path[0] = directory
     install()
+    take_along()
     try:
         program()
     except Exception as error:

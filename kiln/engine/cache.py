@@ -7,13 +7,13 @@ a later one become symbols, and a graph with symbols serves all sizes for which 
 from __future__ import annotations
 
 import collections
-import threading
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..compiled_autograd import disable
+from ..forking import new_lock
 from . import telling
 from .departure import Stop
 from .refusal import Refused
@@ -58,7 +58,7 @@ class Cache:
         self.compiler = compiler
         self.families: dict[Any, Family] = {}
         self.remembered: dict[Any, Entry] = {}
-        self.lock = threading.RLock()
+        self.lock = new_lock()
 
     def find(self, walk: Any, state: Any, outputs: int) -> Entry:
         """The graph for a walk. Raises `Refused`."""

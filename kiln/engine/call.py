@@ -15,6 +15,7 @@ import torch
 
 from .. import _native
 from ..exc import Unsupported
+from ..forking import new_lock
 from . import predictions, telling
 from .cache import Cache, Compiler, Entry
 from .departure import Departure, Foreseen, Left
@@ -22,7 +23,7 @@ from .refusal import Refused
 
 MOST_COMPILERS = 16  # a cache each
 _caches: collections.OrderedDict[int, Cache] = collections.OrderedDict()
-_lock = threading.Lock()
+_lock = new_lock()
 MOST_NESTED = 8  # passes started by one another: deeper ones are torch's, which needs fewer Python frames for each
 
 

@@ -6,6 +6,8 @@ import sys
 import threading
 from typing import Any
 
+from ..forking import new_lock
+
 DELAY = 1.0  # seconds before anything is shown
 
 
@@ -14,7 +16,7 @@ class Progress:
 
     def __init__(self, doing: str):
         self.doing = doing
-        self.lock = threading.Lock()
+        self.lock = new_lock()
         self.timer: threading.Timer | None = None
         self.status: Any = None
         self.done = False

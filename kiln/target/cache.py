@@ -22,7 +22,6 @@ import stat
 import struct
 import sys
 import tempfile
-import threading
 import time
 import warnings
 from collections.abc import Iterator, Mapping
@@ -32,6 +31,7 @@ import torch
 
 from kiln.config import config
 
+from ..forking import new_lock
 from .cpu import host
 
 FORMAT = 1
@@ -260,7 +260,7 @@ class Room:
     """What the cache holds by this process's knowledge, so that not every write has to look at every file."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        self.lock = new_lock()
         self.sizes: dict[str, int] = {}  # by place
 
     def note(self, added: int) -> bool:

@@ -21,6 +21,7 @@ import torch
 
 from kiln.exc import KilnError
 
+from ...forking import new_lock
 from . import elf
 
 LEVEL = 1  # of code generation
@@ -154,7 +155,7 @@ def unlocked(ffi: Any, name: str) -> Any:
 
 
 _idle: deque[Compiler] = deque(maxlen=4)
-_setting_up = threading.Lock()
+_setting_up = new_lock()
 
 
 @contextlib.contextmanager
