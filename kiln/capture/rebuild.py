@@ -381,7 +381,10 @@ def build_reduced(r: Rebuilder, shadow: object, name: str, place: int) -> None:
     """Builtin iterators and the like know how to be made again."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
-        reduced = shadow.__reduce__()
+        try:
+            reduced = shadow.__reduce__()
+        except TypeError:  # itertools.pairwise
+            raise CannotRebuild(shadow, f"a {type(shadow).__name__} that outlives the graph") from None
     function, args = reduced[0], reduced[1]
     r.lines.append(f"{name} = {r.bind(function, function.__name__)}({r.items(args)})")
     if len(reduced) > 2 and reduced[2] is not None:

@@ -268,3 +268,14 @@ def test_the_class_that_an_object_says_it_has():
     compiled = kiln.compile(program, backend="eager")
     for _ in range(2):
         assert compiled(X)[1:] == program(X)[1:]
+
+
+@pytest.mark.parametrize("make", [lambda: itertools.pairwise("abcdef"), lambda: itertools.tee(range(7))[1]])
+def test_iterators_that_cannot_be_made_again_across_a_break(make):
+    def program(x):
+        pairs = make()
+        first = next(pairs)
+        print(end="")
+        return x + 1, first, next(pairs), list(pairs)
+
+    check(program, X, calls=2)
