@@ -239,7 +239,7 @@ class Survey:
     def note(self, value: object, kind: type) -> None:
         if id(value) in self.trace.foreign:
             self.unknown = value
-        elif kind not in KNOWN_KINDS and (not isinstance(value, KNOWN_TYPES) or kind.__flags__ & HEAP_TYPE):
+        elif kind not in KNOWN_KINDS and (not isinstance(value, KNOWN_TYPES) or isinstance(value, enum.Enum | type)):
             self.note_class(kind)
             self.objects = self.objects or is_object(value)
 
