@@ -1,0 +1,130 @@
+"""The programs that guard mutation works on: tables of the capture tests, models, generated programs."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import random
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from kiln.testing.differential import Call
+from kiln.testing.worlds import Template, World
+
+TESTS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+CAPTURE = os.path.join(TESTS, "capture")
+
+
+@dataclass
+class Program:
+    """A program with a way to make a fresh world of it; `final_globals` is asked inside of one."""
+
+    name: str
+    world: Callable[[], Any]
+    expect: dict[str, Any] = field(default_factory=dict)
+
+
+def table_programs() -> Iterator[Program]:
+    """The rows of all program tables under tests/capture."""
+    for folder in (TESTS, CAPTURE):
+        if folder not in sys.path:
+            sys.path.insert(0, folder)
+    from program_table import ProgramTable
+
+    for file in sorted(os.listdir(CAPTURE)):
+        if not file.startswith("test_") or not file.endswith(".py"):
+            continue
+        with open(os.path.join(CAPTURE, file)) as text:
+            if "ProgramTable" not in text.read():
+                continue
+        module = importlib.import_module(file.removesuffix(".py"))
+        tables = [value for value in vars(module).values() if isinstance(value, ProgramTable)]
+        for table in tables:
+            for row in table.programs:
+                program, args, expect = row.values
+                expect = {**table.defaults, **expect}
+                made = table_program(f"{file[5:-3]}.{row.id}", program, args, expect)
+                if made is not None:
+                    yield made
+
+
+def table_program(name: str, program: Callable, args: tuple, expect: dict[str, Any]) -> Program | None:
+    if "setup" in expect:
+        return None
+    calls = expect.get("calls", 1)
+    call = Call(tuple(args), expect.get("kwargs") or {})
+    if not isinstance(calls, int):
+        call = calls[0] if isinstance(calls[0], Call) else Call(tuple(calls[0]))
+    make_args = expect.get("make_args")
+
+    @contextmanager
+    def world() -> Iterator[tuple[World, Callable[[], dict[str, Any]]]]:
+        template = Template(program, [] if make_args else [call])
+        with template.world() as made:
+            if make_args is not None:
+                made.calls = [Call(tuple(make_args()))]
+            yield made, template.final_globals
+
+    return Program(name, world, expect)
+
+
+def model_programs() -> Iterator[Program]:
+    """The plain models; a small Hugging Face one of each kind."""
+    sys.path.insert(0, os.path.join(TESTS, "models"))
+    import plain_models
+    import torch
+
+    for name, build in plain_models.PLAIN.items():
+        yield _model(f"plain.{name}", build)
+    try:
+        import tiny_models
+    except ImportError:  # transformers is not there
+        return
+    for name, build in tiny_models.BUILDERS.items():
+        yield _model(f"tiny.{name}", build)
+    del torch
+
+
+def _model(name: str, build: Callable[[], Any]) -> Program:
+    @contextmanager
+    def world() -> Iterator[tuple[World, Callable[[], dict[str, Any]]]]:
+        import torch
+
+        torch.manual_seed(0)
+        model, inputs = build()
+        yield World(run_model, [Call((model, inputs(2, 8)))]), dict
+
+    return Program(name, world, {})
+
+
+def run_model(model: Any, inputs: dict[str, Any]) -> Any:
+    return model(**inputs)
+
+
+def generated_programs(seed: int) -> Iterator[Program]:
+    """Programs of the fuzzer, without end."""
+    if TESTS not in sys.path:
+        sys.path.insert(0, TESTS)
+    from fuzz.program import generate
+
+    number = 0
+    while True:
+        tape = random.Random(f"{seed}:{number}").randbytes(300)
+        yield _generated(f"generated.{seed}.{number}", generate(tape))
+        number += 1
+
+
+def _generated(name: str, source: str) -> Program:
+    code = compile(source, f"<{name}>", "exec")
+
+    @contextmanager
+    def world() -> Iterator[tuple[World, Callable[[], dict[str, Any]]]]:
+        namespace: dict[str, Any] = {"__name__": "program"}
+        exec(code, namespace)
+        arguments = namespace["make_calls"]()
+        yield World(namespace["main"], [Call(tuple(arguments[0]))]), dict
+
+    return Program(name, world, {})
