@@ -36,8 +36,9 @@ def programs(seed: int, generated: int, models: bool) -> list[Any]:
 
 def work(options: argparse.Namespace) -> None:
     """One worker: a share of the programs; one line of JSON each."""
-    import kiln
     from mutation.runner import as_rows, mutate_program
+
+    import kiln
 
     os.environ.setdefault("KILN_CACHE_DIR", tempfile.mkdtemp())
     kiln.config.raise_internal_errors = True  # Kiln's own bugs are to be seen, not hidden behind eager

@@ -20,7 +20,7 @@ from .._native import GlobalState, TensorCheck
 from ..backends import backend_name
 from ..capture.values import words
 from .backend import compile_or_run
-from .calling import Call, Result, Version, Versions, take_apart
+from .calling import Call, Result, Version, Versions, symbolic_places, take_apart
 from .closures import holding
 from .lists import compile_captured
 from .sizes import symbolic_inputs, varying
@@ -103,20 +103,22 @@ def aot_module_simplified(
 ) -> Callable[..., Any]:
     """A module compiled at once for these example arguments; gives a function of the arguments.
 
-    Where an example is a fake tensor, a compiler is asking, whose guards see to it that later arguments are like it.
+    Where an example is a fake tensor or a symbolic number, a compiler is asking, whose guards see to it that later arguments are like it.
     Where all are real, later calls are looked at, and arguments of another form are compiled for anew.
     """
     check_accepted("aot_module_simplified", accepted)
     check_module("aot_module_simplified", mod)
     compilers = make_compilers(fw_compiler, bw_compiler, partition_fn, decompositions, inference_compiler)
     args = (args,) if isinstance(args, torch.Tensor) else args  # what a part of a graph gives may be one tensor
-    first = take_apart((*state_arguments(mod), *args), {})
-    trusted = any(isinstance(tensor, FakeTensor) for tensor in first.tensors)
+    given = (*state_arguments(mod), *args)
+    numbers = symbolic_places(given)
+    first = take_apart(given, {}, numbers)
+    trusted = bool(numbers) or any(isinstance(tensor, FakeTensor) for tensor in first.tensors)
     versions = Versions(lambda call: compile_call(StatefulCall(mod), call, compilers))
     version = versions.make(first) if trusted else versions.find(first)
 
     def forward(*args: Any) -> Any:
-        call = take_apart((*state_arguments(mod), *args), {})
+        call = take_apart((*state_arguments(mod), *args), {}, numbers)
         chosen = version if trusted else versions.find(call)
         return write_back(*chosen.call(call))
 

@@ -7,7 +7,7 @@ again from the tensors that come out and the constants that were beside them whi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,7 +26,7 @@ class Call:
     """The leaves of a call's arguments, tensors apart from constants."""
 
     spec: TreeSpec
-    tensors: list[torch.Tensor]  # each once
+    tensors: list[Any]  # each once; for a compiler that asks (see `symbolic_places`) also its numbers
     places: tuple[tuple[int, int], ...]  # among the leaves, and which tensor is there
     constants: list[Any]  # the leaves, with None where a tensor is
 
@@ -46,22 +46,29 @@ class Call:
 
     def looked_at(self) -> list[torch.Tensor]:
         """The tensors whose properties a compiled version depends on: those inside of subclasses, too."""
-        inside = [inner for tensor in self.tensors for inner in inner_tensors(tensor) if inner is not tensor]
-        return self.tensors + inside
+        tensors = [each for each in self.tensors if isinstance(each, torch.Tensor)]
+        return tensors + [inner for tensor in tensors for inner in inner_tensors(tensor) if inner is not tensor]
 
 
-def take_apart(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
-    """A call as its leaves."""
+def take_apart(args: tuple[Any, ...], kwargs: dict[str, Any], numbers: Collection[int] = ()) -> Call:
+    """A call as its leaves; those at the places `numbers` are inputs, as tensors are, and not constants."""
     leaves, spec = tree_flatten((args, kwargs))
-    tensors: dict[int, tuple[int, torch.Tensor]] = {}
+    tensors: dict[Any, tuple[int, Any]] = {}
     places = []
     constants: list[Any] = list(leaves)
     for place, leaf in enumerate(leaves):
-        if isinstance(leaf, torch.Tensor):
-            index, _ = tensors.setdefault(id(leaf), (len(tensors), leaf))
+        number = place in numbers
+        if number or isinstance(leaf, torch.Tensor):
+            index, _ = tensors.setdefault(("number", place) if number else id(leaf), (len(tensors), leaf))
             places.append((place, index))
             constants[place] = None
     return Call(spec, [tensor for _, tensor in tensors.values()], tuple(places), constants)
+
+
+def symbolic_places(args: tuple[Any, ...]) -> frozenset[int]:
+    """Which leaves of a call are symbolic numbers: a compiler that gives such examples calls with any number there."""
+    leaves = tree_flatten((args, {}))[0]
+    return frozenset(place for place, leaf in enumerate(leaves) if isinstance(leaf, SYMBOLIC))
 
 
 def constant_key(value: Any) -> Any:

@@ -41,8 +41,8 @@ def table_programs() -> Iterator[Program]:
             if "ProgramTable" not in text.read():
                 continue
         module = importlib.import_module(file.removesuffix(".py"))
-        tables = [value for value in vars(module).values() if isinstance(value, ProgramTable)]
-        for table in tables:
+        tables = {id(value): value for value in vars(module).values() if isinstance(value, ProgramTable)}
+        for table in tables.values():
             for row in table.programs:
                 program, args, expect = row.values
                 expect = {**table.defaults, **expect}
@@ -59,10 +59,10 @@ def table_program(name: str, program: Callable, args: tuple, expect: dict[str, A
     if not isinstance(calls, int):
         call = calls[0] if isinstance(calls[0], Call) else Call(tuple(calls[0]))
     make_args = expect.get("make_args")
+    template = Template(program, [] if make_args else [call])
 
     @contextmanager
     def world() -> Iterator[tuple[World, Callable[[], dict[str, Any]]]]:
-        template = Template(program, [] if make_args else [call])
         with template.world() as made:
             if make_args is not None:
                 made.calls = [Call(tuple(make_args()))]
@@ -75,7 +75,6 @@ def model_programs() -> Iterator[Program]:
     """The plain models; a small Hugging Face one of each kind."""
     sys.path.insert(0, os.path.join(TESTS, "models"))
     import plain_models
-    import torch
 
     for name, build in plain_models.PLAIN.items():
         yield _model(f"plain.{name}", build)
@@ -85,7 +84,6 @@ def model_programs() -> Iterator[Program]:
         return
     for name, build in tiny_models.BUILDERS.items():
         yield _model(f"tiny.{name}", build)
-    del torch
 
 
 def _model(name: str, build: Callable[[], Any]) -> Program:

@@ -9,15 +9,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import kiln
 from fuzz.oracle import TooSlow, time_limit
+
+import kiln
+from kiln.testing import same
 from kiln.testing.differential import _Settings, compare_outcomes
-from kiln.testing.observe import Outcome, clean_process, numbered_from, observe_call, seed_everything
+from kiln.testing.observe import CallOutcome, Outcome, clean_process, numbered_from, observe_call, seed_everything
 
 from .corpus import Program
 from .sites import Site, sites_of
 
-SECONDS_FOR_ONE = 40
+SECONDS_FOR_ONE = 60
+BATCH = 6  # changes in one world
 
 
 class Unlike(Exception):
@@ -65,23 +68,32 @@ def mutate_program(
         chosen = [site for site in sites if only in site.label]
     else:
         chosen = sample(sites, count, random.Random(f"{seed}:{program.name}"))
-    for site in chosen:
-        note(site.label)
-        try:
-            with time_limit(SECONDS_FOR_ONE):
-                found, seen = try_site(program, site.label)
-        except Unlike as error:
-            if not str(error).startswith("cannot be changed"):
-                tally.failures.append(Failure(program.name, site.label, site.kind, [str(error)]))
-            continue
-        except (Exception, TooSlow) as error:
-            found, seen = [f"{type(error).__name__}: {error}"], False
-        tally.mutations += 1
-        tally.seen += seen
-        tally.kinds[site.kind] += 1
-        if found:
-            tally.failures.append(Failure(program.name, site.label, site.kind, found))
+    for start in range(0, len(chosen), BATCH):
+        try_batch(program, chosen[start : start + BATCH], tally, note)
     return tally
+
+
+def try_batch(program: Program, sites: list[Site], tally: Tally, note: Callable[[str], None]) -> None:
+    """Make some changes in turn, in one world; where something differs, each of them in a world of its own."""
+    note("; ".join(site.label for site in sites))
+    try:
+        with time_limit(SECONDS_FOR_ONE):
+            found, seen, made = try_sites(program, [site.label for site in sites])
+    except Unlike as error:
+        found, seen, made = [str(error)], 0, {}
+    except (Exception, TooSlow) as error:
+        found, seen, made = [f"{type(error).__name__}: {error}"], 0, {site.label: True for site in sites}
+    if found and len(sites) > 1:
+        for site in sites:
+            try_batch(program, [site], tally, note)
+        return
+    tally.seen += seen
+    for site in sites:
+        if made.get(site.label):
+            tally.mutations += 1
+            tally.kinds[site.kind] += 1
+    if found:
+        tally.failures.append(Failure(program.name, sites[0].label, sites[0].kind, found))
 
 
 def sample(sites: list[Site], count: int, chance: random.Random) -> list[Site]:
@@ -119,25 +131,24 @@ def settings_of(program: Program) -> _Settings:
 def baseline(program: Program) -> tuple[list[Site], list[str]]:
     """The sites of a program, and what differs without any change."""
     settings = settings_of(program)
-    eager, sites = run(program, settings, None, compiled=False)
-    seen, _ = run(program, settings, None, compiled=True)
-    return sites, list(itertools.islice(compare_outcomes(eager, seen, settings), 4))
+    eager = run(program, settings, [""], compiled=False)
+    seen = run(program, settings, [""], compiled=True)
+    return eager.sites, list(itertools.islice(compare_outcomes(eager.outcome, seen.outcome, settings), 4))
 
 
-def try_site(program: Program, label: str) -> tuple[list[str], bool]:
-    """What differs with one change, and whether eager's answer is another one at all."""
+def try_sites(program: Program, labels: list[str]) -> tuple[list[str], int, dict[str, bool]]:
+    """What differs with these changes, how many of them eager's answer shows, and which could be made."""
     settings = settings_of(program)
-    eager, _ = run(program, settings, label, compiled=False)
-    seen, _ = run(program, settings, label, compiled=True)
-    differences = list(itertools.islice(compare_outcomes(eager, seen, settings), 4))
-    return differences, shows(eager)
+    eager = run(program, settings, labels, compiled=False)
+    seen = run(program, settings, labels, compiled=True)
+    if eager.made != seen.made:
+        raise Unlike("a change could be made in only one of the worlds")
+    differences = list(itertools.islice(compare_outcomes(eager.outcome, seen.outcome, settings), 4))
+    return differences, eager.shown, eager.made
 
 
-def shows(outcome: Outcome) -> bool:
+def shows(first: CallOutcome, second: CallOutcome) -> bool:
     """Whether the changed call ended otherwise than the one before it."""
-    from kiln.testing import same
-
-    first, second = outcome.calls[0], outcome.calls[1]
     if (first.raised is None) != (second.raised is None):
         return True
     try:
@@ -146,36 +157,55 @@ def shows(outcome: Outcome) -> bool:
         return True
 
 
-def run(program: Program, settings: _Settings, label: str | None, *, compiled: bool) -> tuple[Outcome, list[Site]]:
-    """Call, change, call, undo, call, in a world of its own."""
+@dataclass
+class Run:
+    """What happened in one world: the calls, the sites found, which changes could be made, how many of them showed."""
+
+    outcome: Outcome = field(default_factory=Outcome)
+    sites: list[Site] = field(default_factory=list)
+    made: dict[str, bool] = field(default_factory=dict)
+    shown: int = 0
+
+
+def run(program: Program, settings: _Settings, labels: list[str], *, compiled: bool) -> Run:
+    """Call; then for each label change, call, undo, call; in a world of its own."""
     kiln.reset()
-    with clean_process(), numbered_from(settings.first_hook):
+    done = Run()
+    with clean_process(), numbered_from(settings.first_hook), kiln.config.patch(recompile_limit=100):
         seed_everything(0)
         with program.world() as (world, final_globals):
             seed_everything(0)
             function = settings.compile_program(world.program, "eager", False) if compiled else world.program
-            outcome = Outcome()
+            calls = done.outcome.calls
 
             def call() -> None:
                 given = world.calls[0]
-                outcome.calls.append(observe_call(function, given.args, given.kwargs, backward=settings.grads))
+                calls.append(observe_call(function, given.args, given.kwargs, backward=settings.grads))
 
             call()
-            sites = sites_of(world)
-            undo = find_site(sites, label).apply if label is not None else (lambda: lambda: None)
-            try:
-                undo = undo()
-            except Exception as error:
-                raise Unlike(f"cannot be changed: {error}") from error
-            try:
+            done.sites = sites_of(world)
+            for label in labels:
+                apply = find_site(done.sites, label).apply if label else no_change
+                try:
+                    undo = apply()
+                except Exception:  # a read-only place, or a value that a class does not take
+                    done.made[label] = False
+                    continue
+                done.made[label] = True
+                try:
+                    call()
+                finally:
+                    undo()
+                done.shown += not compiled and shows(*calls[-2:])
                 call()
-            finally:
-                undo()
-            call()
-            outcome.arguments = [(given.args, given.kwargs) for given in world.calls]
-            outcome.program = world.program
-            outcome.globals = dict(final_globals())
-            return outcome, sites
+            done.outcome.arguments = [(given.args, given.kwargs) for given in world.calls]
+            done.outcome.program = world.program
+            done.outcome.globals = dict(final_globals())
+            return done
+
+
+def no_change() -> Callable[[], None]:
+    return lambda: None
 
 
 def find_site(sites: list[Site], label: str) -> Site:
