@@ -44,6 +44,7 @@ def work(options: argparse.Namespace) -> None:
     kiln.config.raise_internal_errors = True  # Kiln's own bugs are to be seen, not hidden behind eager
     chosen = programs(options.seed, options.generated, not options.no_models)
     share = [program for program in chosen if options.program is None or options.program in program.name]
+    each = -(-options.mutations // max(len(share), 1))
     share = share[options.worker :: options.jobs]
     for place, program in enumerate(share):
         if place < options.skip:
@@ -52,7 +53,7 @@ def work(options: argparse.Namespace) -> None:
         def note(label: str, name: str = program.name) -> None:
             print(json.dumps({"at": f"{name} {label}"}), flush=True)
 
-        tally = mutate_program(program, options.each, options.seed, options.site, note)
+        tally = mutate_program(program, each, options.seed, options.site, note)
         print(json.dumps(as_rows(tally)), flush=True)
 
 
@@ -66,7 +67,6 @@ def main() -> int:
     parser.add_argument("--generated", type=int, default=GENERATED)
     parser.add_argument("--no-models", action="store_true")
     parser.add_argument("--worker", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--each", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--skip", type=int, default=0, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker is not None:
@@ -80,18 +80,14 @@ class Sweep:
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
-        self.done = self.mutations = self.seen = self.crashes = 0
+        self.done = self.mutations = self.seen = self.unlike = self.crashes = 0
         self.skipped: list[tuple[str, str]] = []
         self.kinds: collections.Counter[str] = collections.Counter()
         self.failures: list[dict[str, Any]] = []
         self.begin = time.monotonic()
 
     def run(self) -> int:
-        chosen = programs(self.options.seed, self.options.generated, not self.options.no_models)
-        count = sum(self.options.program is None or self.options.program in program.name for program in chosen)
-        each = -(-self.options.mutations // max(count, 1))
-        print(f"{count} programs, {each} mutations each", flush=True)
-        workers = [self.start(number, each, 0) for number in range(self.options.jobs)]
+        workers = [self.start(number, 0) for number in range(self.options.jobs)]
         states = [[worker, number, 0, ""] for number, worker in enumerate(workers)]
         while states:
             state = states.pop(0)
@@ -104,12 +100,13 @@ class Sweep:
                 self.crashes += 1
                 print(f"--- the process ended with {state[0].returncode} at {state[3]}", flush=True)
                 state[2] += 1
-                state[0] = self.start(state[1], each, state[2])
+                state[0] = self.start(state[1], state[2])
                 states.append(state)
         return self.finish()
 
-    def start(self, number: int, each: int, skip: int) -> subprocess.Popen[str]:
-        command = [sys.executable, __file__, "--worker", str(number), "--each", str(each), "--skip", str(skip)]
+    def start(self, number: int, skip: int) -> subprocess.Popen[str]:
+        command = [sys.executable, __file__, "--worker", str(number), "--skip", str(skip)]
+        command += ["--mutations", str(self.options.mutations)]
         command += ["--seed", str(self.options.seed), "--jobs", str(self.options.jobs)]
         command += ["--generated", str(self.options.generated)]
         command += ["--no-models"] if self.options.no_models else []
@@ -133,6 +130,7 @@ class Sweep:
             self.skipped.append((row["program"], row["skipped"]))
         self.mutations += row["mutations"]
         self.seen += row["seen"]
+        self.unlike += row["unlike"]
         self.kinds.update(row["kinds"])
         for failure in row["failures"]:
             self.failures.append(failure)
@@ -148,8 +146,9 @@ class Sweep:
         for kind, count in self.kinds.most_common():
             print(f"{count:6} {kind}")
         print(
-            f"{self.done} programs ({len(self.skipped)} left out), {self.mutations} mutations of {len(self.kinds)} kinds, "
-            f"{self.seen} of which change eager's answer; {len(self.failures)} failed, {self.crashes} crashes, "
+            f"{self.done} programs ({len(self.skipped)} left out), {self.mutations} mutations of {len(self.kinds)} "
+            f"kinds, {self.seen} of which change eager's answer ({self.unlike} more could not be made alike in both "
+            f"worlds); {len(self.failures)} failed, {self.crashes} crashes, "
             f"{time.monotonic() - self.begin:.0f} s"
         )
         return 1 if self.failures or self.crashes else 0

@@ -309,7 +309,7 @@ def load_from_tensor(trace: Trace, tensor: torch.Tensor, name: str) -> object:
     if trace.subclassed and (own := load_own(trace, info, name)) is not None:
         return own[0]
     if name not in info.attributes and name not in (getattr(info.real, "__dict__", None) or ()):
-        raw = lookup(info.kind, name)
+        raw = class_attribute(trace, info.kind, name)
         custom = attribute_override(trace, tensor, raw)
         if custom is not None:
             return custom[0]
@@ -472,12 +472,14 @@ def load_from_super(trace: Trace, proxy: super, name: str) -> object:
     start = object.__getattribute__(proxy, "__thisclass__")
     own_class = object.__getattribute__(proxy, "__self_class__")
     order = () if own_class is None or name == "__class__" else own_class.__mro__
+    if own_class is not None and own_class.__flags__ & HEAP_TYPE:
+        trace.guards.classes.meet(own_class)  # the order of its bases, too
     for cls in order[order.index(start) + 1 :] if order else ():
+        if cls.__flags__ & HEAP_TYPE:  # one that has no such attribute could get it
+            class_attribute(trace, cls, name)
         if name not in cls.__dict__:
             continue
         raw = cls.__dict__[name]
-        if cls.__flags__ & HEAP_TYPE:
-            trace.guards.classes.watch(cls, name, raw)
         if owner is own_class:
             return unbound_class_attribute(trace, cls, name, raw, own_class)
         return bind_class_attribute(trace, owner, cls, name, raw, own_class)

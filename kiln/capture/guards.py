@@ -241,13 +241,25 @@ class ClassWatch:
 
     def __init__(self) -> None:
         self.found: dict[type, dict[str, object]] = {}
+        self.special: dict[type, dict[str, object]] = {}  # the special methods of each class, and its order of bases
         self.related: dict[tuple[type, type], bool] = {}  # (class, other class) -> whether it is a subclass
         self.unchanged: Callable[[], bool] = lambda: False
         self.token: object = None  # moves when a class is registered with an abstract one
 
     def watch(self, cls: type, name: str, raw: object) -> None:
         """Assume that looking a name up in a class gives this; ``MISSING`` that it gives nothing."""
-        self.found.setdefault(cls, {})[name] = raw
+        names = self.found.get(cls)
+        if names is None:
+            names = self.meet(cls)
+        names[name] = raw
+
+    def meet(self, cls: type) -> dict[str, object]:
+        """Assume what Python itself looks up in a class of whose instances something is asked: its special methods."""
+        names = self.found.get(cls)
+        if names is None:
+            names = self.found[cls] = {}
+            self.special[cls] = special_attributes(cls)
+        return names
 
     def relate(self, cls: type, other: type, subclass: bool) -> None:
         """Assume that a class is (or is not) a subclass of another; where that can change."""
@@ -280,6 +292,12 @@ class ClassWatch:
                 seen = lookup(cls, name, _native.MISSING)
                 if seen is not raw:
                     return f"{short_name(cls)}.{name}: {described(raw)} expected, {described(seen)} seen"
+        for cls, special in self.special.items():
+            now = special_attributes(cls)
+            for name in special.keys() | now.keys():
+                raw, seen = special.get(name, _native.MISSING), now.get(name, _native.MISSING)
+                if raw is not seen and not (name == "__mro__" and same_objects(raw, seen)):
+                    return f"{short_name(cls)}.{name}: {described(raw)} expected, {described(seen)} seen"
         for (cls, other), subclass in self.related.items():
             if not decides_natively(other):
                 return f"{short_name(cls)} may be or not be a subclass of {short_name(other)} now"
@@ -299,6 +317,30 @@ def is_of_python(function: object) -> bool:
     """Whether a method is native, or a function of the standard library."""
     module = function.__globals__.get("__name__") if isinstance(function, types.FunctionType) else "builtins"
     return isinstance(module, str) and module.partition(".")[0] in sys.stdlib_module_names
+
+
+def special_attributes(cls: type) -> dict[str, object]:
+    """The attributes of a class and its bases that Python looks up by itself, and the order of the bases.
+
+    Rules of capture ask for these in many places, each of which would have to watch them.
+    """
+    found: dict[str, object] = {"__mro__": cls.__mro__}
+    for base in reversed(cls.__mro__):
+        if base.__flags__ & HEAP_TYPE:
+            found |= [item for item in vars(base).items() if item[0][:2] == "__" and item[0] not in NOT_SPECIAL]
+    return found
+
+
+NOT_SPECIAL = words(
+    "__doc__ __module__ __dict__ __weakref__ __annotations__ __annotate__ __annotations_cache__ __annotate_func__ "
+    "__abstractmethods__ __slotnames__ __qualname__ __name__ __orig_bases__ __parameters__ __slots__ "
+    "__firstlineno__ __static_attributes__ __dataclass_params__ __dataclass_fields__"
+)
+
+
+def same_objects(some: object, others: object) -> bool:
+    """Whether two tuples hold the same objects."""
+    return len(some) == len(others) and all(map(operator.is_, some, others))  # type: ignore[arg-type, call-overload]
 
 
 def described(value: object) -> str:

@@ -142,8 +142,17 @@ def leave_if_varying(trace: Trace, source: Source) -> None:
 def wrap_identity(trace: Trace, real: object, source: Source) -> object:
     if not isinstance(source, Pinned):
         trace.guards.add(source, "identity", real)
+    if isinstance(real, type) and real.__flags__ & HEAP_TYPE:
+        meet_class(trace, real)
     trace.name_source(real, source)
     return real
+
+
+def meet_class(trace: Trace, cls: type) -> None:
+    """A class that the program uses: what Python looks up in it and in its metaclass is assumed."""
+    trace.guards.classes.meet(cls)
+    if type(cls).__flags__ & HEAP_TYPE:
+        trace.guards.classes.meet(type(cls))
 
 
 def wrap_equal(trace: Trace, real: object, source: Source) -> object:
@@ -402,6 +411,7 @@ def wrap_slice(trace: Trace, real: slice, source: Source) -> object:
 def guard_type(trace: Trace, real: object, source: Source) -> None:
     trace.guards.add(source, "type", type(real))
     if type(real).__flags__ & HEAP_TYPE:
+        trace.guards.classes.meet(type(real))
         trace.name_source(type(real), TypeOf(source))
 
 

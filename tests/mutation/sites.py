@@ -11,6 +11,7 @@ import builtins
 import collections
 import copy
 import functools
+import sys
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from .variants import bump, bumped, other_code, variants
 
 Undo = Callable[[], Any]
 _MISSING = object()
-_LIBRARIES = ("torch", "numpy", "builtins", "kiln", "transformers", "pytest", "mutation", "_pytest")
+_LIBRARIES = sys.stdlib_module_names | {"torch", "numpy", "kiln", "transformers", "pytest", "mutation", "_pytest"}
 _HEAP_TYPE = 1 << 9
 _DEEPEST = 6
 
@@ -243,7 +244,8 @@ class _Walk:
             if (id(namespace), name) in self.seen:
                 return
             self.seen[id(namespace), name] = namespace  # type: ignore[index]
-            self.place(path, _item(namespace, name, delete=True), depth)
+            if not name.startswith("__"):  # what a module is called is not the program's to change
+                self.place(path, _item(namespace, name, delete=True), depth)
         elif hasattr(builtins, name) and name not in ("__build_class__", "super", "locals", "globals"):
             found = getattr(builtins, name)
             if isinstance(found, type) and issubclass(found, BaseException):
@@ -419,7 +421,7 @@ class _Walk:
                 self.add(path, "property becomes a value", lambda: place.put(lambda: 3))
             self.add(path, "class attribute removed", place.remove)
             self.value(path, raw, depth)
-        else:
+        elif not path.endswith("__"):
             self.place(path, place, depth)
 
     def tensor(self, path: str, value: torch.Tensor, depth: int) -> None:
@@ -665,18 +667,15 @@ def _tuple_like(original: tuple, items: tuple) -> tuple:
 
 def _pop(owner: dict, key: Any) -> Undo:
     before = list(owner.items())
-    dict.pop(owner, key)
+    del owner[key]
 
     def undo() -> None:
-        for name in [name for name, _ in before]:
-            dict.pop(owner, name, None)
-        for name, value in before:
-            dict.__setitem__(owner, name, value)
+        """Put the item back where it was: what came before it stays, what came after is moved behind it."""
+        place = [name for name, _ in before].index(key)
+        for name, value in before[place:]:
+            owner.pop(name, None)
+            owner[name] = value
 
-    if isinstance(owner, collections.OrderedDict):
-        owner[key] = dict(before)[key]
-        owner.pop(key)
-        return lambda: owner.update(before)
     return undo
 
 
