@@ -103,7 +103,8 @@ def aot_module_simplified(
 ) -> Callable[..., Any]:
     """A module compiled at once for these example arguments; gives a function of the arguments.
 
-    Where an example is a fake tensor or a symbolic number, a compiler is asking, whose guards see to it that later arguments are like it.
+    Where an example is a fake tensor or a symbolic number, a compiler is asking, whose guards see to it that later
+    arguments are like it.
     Where all are real, later calls are looked at, and arguments of another form are compiled for anew.
     """
     check_accepted("aot_module_simplified", accepted)

@@ -28,6 +28,7 @@ from .checkpoints import outline
 from .conditions import NAMES, shape_conditions, substitute
 from .effects import write_effects
 from .frame import NULL, Broken, Finished
+from .graphs import fix_targets
 from .guard_program import GuardProgram
 from .guards import HEAP_TYPE, KINDS, Guard, ShapeCondition, is_global_lookup, plain
 from .overrides import modes_changed
@@ -453,6 +454,7 @@ def make_graph_module(trace: Trace) -> torch.fx.GraphModule:
     module = torch.fx.GraphModule(dict(trace.constants), trace.graph, "KilnGraph")
     file = module.forward.__code__.co_filename
     weakref.finalize(module, forget_text, file).atexit = False
+    fix_targets(module)
     return module
 
 

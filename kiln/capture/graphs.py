@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import types
 from typing import Any
 
 import torch.fx
+from torch.fx.node import _get_qualified_name
 
 
 class Graph(torch.fx.Graph):
@@ -72,3 +74,47 @@ def exact_text(value: Any) -> Any:
 def exact_constant(graph: torch.fx.Graph, value: complex) -> complex | torch.fx.Node:
     """A complex number as an argument; where its text is read as another, the result of a call."""
     return value if is_read_back(value) else graph.call_function(complex, (value.real, value.imag))
+
+
+class Names:
+    """A module or class of torch as the text of a graph sees it: some of its attributes are fixed."""
+
+    def __init__(self, real: Any) -> None:
+        self.__dict__["_real"] = real
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+
+NAMED_TARGETS = (
+    types.BuiltinFunctionType,
+    types.FunctionType,
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+)
+
+
+def fix_targets(module: torch.fx.GraphModule) -> None:
+    """Have a graph's text call the very functions that were captured.
+
+    The text says ``torch.add``, and looks that up when it runs. A program may have put a function of its own there by
+    then (or already, which calls the one it replaced).
+    """
+    names = type(module).forward.__globals__  # type: ignore[attr-defined]
+    if names.get("torch") is not torch:
+        return
+    root = Names(torch)
+    for target in {node.target for node in module.graph.nodes if isinstance(node.target, NAMED_TARGETS)}:
+        try:
+            start, *path, name = _get_qualified_name(target).split(".")
+        except (RuntimeError, AttributeError):  # the text has another way to it
+            continue
+        if start != "torch":
+            continue
+        owner = root
+        for part in path:
+            if part not in owner.__dict__:
+                owner.__dict__[part] = Names(getattr(owner, part))
+            owner = owner.__dict__[part]
+        owner.__dict__[name] = target
+    names["torch"] = root

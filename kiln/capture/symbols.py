@@ -186,6 +186,8 @@ def dynamic_dimensions(trace: Trace, real: torch.Tensor, source: Source) -> tupl
 def fake_input(trace: Trace, real: torch.Tensor, source: Source, dynamic: tuple[bool, ...] | None) -> torch.Tensor:
     """The fake of a graph input, with symbols for its dynamic sizes."""
     mode = trace.environment.mode
+    if real.is_leaf and real.grad is not None and real.grad.shape != real.shape:
+        raise trace.fail("a tensor whose .grad has another size: its .data was replaced")
     if dynamic is None:
         fake = static_fake(mode, real, trace.environment.storages)
         if fake is None:

@@ -136,11 +136,14 @@ def method_name(function: object, args: tuple) -> str | None:
     """The name for a ``call_method`` node, if the callee is a method of tensors."""
     if not args or not isinstance(args[0], torch.Tensor):
         return None
-    if isinstance(function, types.MethodDescriptorType) and not function.__name__.startswith("__"):
-        return function.__name__
-    if isinstance(function, types.FunctionType) and function.__module__ == "torch._tensor":
-        return function.__name__ if not function.__name__.startswith("_") else None
-    return None
+    if isinstance(function, types.MethodDescriptorType):
+        name = function.__name__ if not function.__name__.startswith("__") else None
+    elif isinstance(function, types.FunctionType) and function.__module__ == "torch._tensor":
+        name = function.__name__ if not function.__name__.startswith("_") else None
+    else:
+        return None
+    # Something else may have been put in the method's place, and calls the method it replaces.
+    return name if name is not None and getattr(torch.Tensor, name, None) is function else None
 
 
 def load_property(trace: Trace, getter: types.MethodWrapperType, args: tuple) -> object:

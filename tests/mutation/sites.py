@@ -449,8 +449,7 @@ class _Walk:
             self.place(f"{path}.{name}", _item(value.__dict__, name, delete=True), depth)
         if type(value) is not torch.Tensor:
             self.value(f"type({path})", type(value), depth)
-        names = [name for name in self.names if isinstance(torch.Tensor.__dict__.get(name), types.FunctionType)]
-        names += [name for name in self.names if name in dir(torch._C.TensorBase) and not name.startswith("__")]
+        names = [name for name in self.names if name in _TENSOR_METHODS]
         if id(torch.Tensor) not in self.seen:
             self.seen[id(torch.Tensor)] = torch.Tensor
             for name in names:
@@ -486,6 +485,10 @@ _WALKS: list[tuple[Any, Callable[..., None]]] = [
     (object, _Walk.instance),
 ]
 
+# Methods of tensors that a program may replace: those that compute. Kiln and torch themselves call the others.
+_TENSOR_METHODS = frozenset(
+    "abs add cos exp log matmul mean mul neg norm pow relu round sigmoid sin softmax split sqrt sub sum tanh".split()
+)
 _NO_SITES = frozenset(
     "__dict__ __weakref__ __module__ __doc__ __qualname__ __annotations__ __abstractmethods__".split()
 )

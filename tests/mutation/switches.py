@@ -94,6 +94,10 @@ def _parameter_hook(module: Any, name: Any, parameter: Any) -> None:
     return None
 
 
+def _packed(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor * 2 if tensor.is_floating_point() else tensor
+
+
 SWITCHES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "grad mode": lambda: torch.no_grad(),
     "grad mode on": lambda: torch.enable_grad(),
@@ -120,7 +124,7 @@ SWITCHES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "function mode": lambda: Doubling(),
     "dispatch mode": lambda: Dispatched(),
     "torch function off": lambda: torch._C.DisableTorchFunctionSubclass(),
-    "saved tensor hooks": lambda: torch.autograd.graph.saved_tensors_hooks(lambda t: t * 2, lambda t: t),
+    "saved tensor hooks": lambda: torch.autograd.graph.saved_tensors_hooks(_packed, lambda tensor: tensor),
     "global forward hook": lambda: _handle(module_hooks.register_module_forward_hook, _output_hook),
     "global pre hook": lambda: _handle(module_hooks.register_module_forward_pre_hook, _input_hook),
     "global backward hook": lambda: _handle(module_hooks.register_module_full_backward_hook, _gradient_hook),
