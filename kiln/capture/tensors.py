@@ -156,7 +156,7 @@ def record(
     note_effects(trace, function, args, kwargs, leaves, changed)
     if trace.examples is not None:
         note_tampering(trace, leaves, changed)
-    target = method if method is not None else function
+    target = method if method is not None else graph_target(function)
     kind = "call_method" if method is not None else "call_function"
     given = to_nodes(trace, args, exact), to_nodes(trace, kwargs, exact)
     if kwargs and not all(map(is_parameter_name, kwargs)):
@@ -175,6 +175,17 @@ def is_parameter_name(name: str) -> bool:
 def call_with_names(function: Callable[..., object], args: tuple, names: dict[str, object]) -> object:
     """A call in a graph with names that have no place in a Python text."""
     return function(*args, **names)
+
+
+def graph_target(function: object) -> object:
+    """What a node calls. A method that tensors no longer have (something was put in its place) has no name in text."""
+    if type(function) is not types.MethodDescriptorType or getattr(torch.Tensor, function.__name__, None) is function:
+        return function
+
+    def replaced_method(*args, **kwargs):
+        return function(*args, **kwargs)
+
+    return replaced_method
 
 
 def has_symbolic_float(value: object) -> bool:

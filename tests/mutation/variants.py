@@ -233,7 +233,8 @@ def _tensors(value: torch.Tensor) -> Iterator[Variant]:
     yield "tensor class", lambda: plain.clone().as_subclass(TensorSubclass)
     yield "tensor class", lambda: torch.nn.Parameter(plain.clone(), requires_grad=value.is_floating_point())
     yield "tensor storage offset", like(_with_offset)
-    yield "tensor device", like(lambda t: t.to("meta"))
+    if not isinstance(value, torch.nn.Parameter):  # convolutions read whatever is there in place of a meta bias
+        yield "tensor device", like(lambda t: t.to("meta"))
     yield "tensor to number", lambda: plain.flatten()[0].item() if plain.numel() else 0
     yield "tensor to list", lambda: plain.tolist()
     yield "tensor inference", lambda: _inference(plain)
