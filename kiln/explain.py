@@ -157,9 +157,14 @@ class Exported:
 
 
 def export(function: Callable[..., Any], *, dynamic: bool | None = None) -> Callable[..., Exported]:
-    """``kiln.export(f)(*args)``: the graph module of the whole call, and its guards. Raises where it would break."""
+    """``kiln.export(f)(*args)``: the graph module of the whole call, and its guards. Raises where it would break.
+
+    The graph holds for inputs of the sizes it was made for, with ``dynamic`` also for others (then it takes the sizes
+    that it needs as inputs, too); called with anything else it refuses.
+    """
     from .api import compile
     from .report import events
+    from .report.claims import refuse_others
 
     compiled = compile(function, backend=fresh(eager), dynamic=dynamic, fullgraph=True)
 
@@ -169,6 +174,6 @@ def export(function: Callable[..., Any], *, dynamic: bool | None = None) -> Call
         if len(heard.graphs) != 1:
             found = len(heard.graphs)
             raise exc.UserError(f"kiln.export needs a call that does tensor work, in one graph; {found} graphs found")
-        return Exported(heard.graphs[0], heard.guards[-1][1])
+        return Exported(refuse_others(heard.graphs[0]), heard.guards[-1][1])
 
     return run

@@ -223,3 +223,27 @@ def test_unsupported_names_construct_line_and_way_out(name):
     assert "Kiln cannot capture" in text and "What to do: " in text and "test_explain.py:" in text
     assert error.construct and error.location is not None and error.hint
     assert any(location.text.endswith("# the line") for location in error.stack) or name == "disabled"
+
+
+def test_an_exported_graph_refuses_other_sizes():
+    x = torch.arange(6.0).reshape(2, 3)
+    graph = kiln.export(lambda x: x * x.shape[0])(x).graph_module
+    torch.testing.assert_close(graph(x), (x * 2,))
+    with pytest.raises(kiln.exc.UserError, match="size 0 of l_x is 2 in it, and 4 here"):
+        graph(torch.ones(4, 3))
+
+
+def test_an_exported_graph_is_general_in_the_sizes_that_it_takes():
+    def program(x):
+        if x.shape[0] > 8:
+            return x - 1
+        return x * x.shape[0]
+
+    graph = kiln.export(program, dynamic=True)(torch.ones(2, 3)).graph_module
+    names = [node.target for node in graph.graph.nodes if node.op == "placeholder"]
+    assert names == ["l_x_size_0", "l_x"]
+    torch.testing.assert_close(graph(4, torch.ones(4, 5)), (program(torch.ones(4, 5)),))
+    with pytest.raises(kiln.exc.UserError, match="exported for other inputs"):
+        graph(3, torch.ones(4, 5))  # another size than the tensor has
+    with pytest.raises(kiln.exc.UserError, match="was assumed of its sizes"):
+        graph(9, torch.ones(9, 5))  # the other branch

@@ -17,6 +17,7 @@ from torch.utils._pytree import TreeSpec, tree_flatten
 
 from .. import exc
 from ..capture.fakes import make_mode
+from ..report.claims import refuse_others
 from .calling import Call, Result, take_apart
 from .cleaning import eliminate_dead
 from .inputs import InputSpec, specs_of
@@ -63,12 +64,13 @@ class Traced:
     inputs: list[torch.fx.Node]
     results: list[Any]  # nodes and constants
     changed: dict[int, torch.fx.Node]  # inputs, by number: their new values
+    examples: list[Any]  # of the inputs, as they were before the program ran
 
     def module(self, outputs: Sequence[Any]) -> torch.fx.GraphModule:
         self.graph.output(tuple(outputs))
         eliminate_dead(self.graph)
         self.graph.lint()
-        return torch.fx.GraphModule(self.attributes, self.graph)
+        return refuse_others(torch.fx.GraphModule(self.attributes, self.graph), self.examples)
 
     def name_inputs(self, names: Iterable[str]) -> None:
         for node, name in zip(self.inputs, names, strict=True):
@@ -102,7 +104,7 @@ def trace_program(
     check_sharing(specs, changed)
     for node in functional.graph.nodes:
         node.meta["region"] = "backward" if node.meta.get("partitioner_tag") == "is_backward" else "forward"
-    return Traced(functional.graph, functional.attributes, nodes, results, dict(sorted(changed.items())))
+    return Traced(functional.graph, functional.attributes, nodes, results, dict(sorted(changed.items())), list(inputs))
 
 
 class ForwardTracer(Tracer):

@@ -13,7 +13,9 @@ import torch
 import torch.utils._pytree as pytree
 
 from .. import api, exc
+from ..aot.calling import constant_key
 from ..report import events
+from ..report.claims import refusal, refuse_others
 
 
 class ExportResult(NamedTuple):
@@ -61,6 +63,7 @@ class ExportedGraph(torch.nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         leaves = self._arguments.leaves(args, kwargs)
+        self._arguments.check_constants(leaves)
         inputs = [getattr(self, place) if isinstance(place, str) else leaves[place] for place in self._places]
         outputs = self.graph_module(*inputs)
         found, spec = self._result
@@ -81,6 +84,7 @@ class Arguments:
         self.more: str | None = None  # the name of the parameter that takes what is left of these
         self.defaults: dict[str, Any] = {}
         self.required: list[str] = []
+        self.constants: dict[int, Any] = {}  # leaves that are no tensors, by place: they are written into the graph
         for name, parameter in _parameters(function).items():
             if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
                 self.names.append(name)
@@ -104,6 +108,11 @@ class Arguments:
             if name not in found:
                 raise TypeError(f"the exported graph misses the argument {name!r}")
         return {name: found[name] for name in sorted(found)}
+
+    def check_constants(self, leaves: list[Any]) -> None:
+        for place, value in self.constants.items():
+            if leaves[place] is not value and constant_key(leaves[place]) != constant_key(value):
+                raise refusal(f"{value!r} is written into it, and {leaves[place]!r} is given here")
 
     def leaves(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         named = self.named(args, kwargs)
@@ -171,7 +180,9 @@ def export(f: Any, *extra_args: Any, **accepted: Any) -> Any:
         watching = _Watching()
         # Before the call: it may change the lists and dictionaries that it is given.
         arguments = Arguments(f, args, kwargs)
-        leaves = {id(leaf): place for place, leaf in enumerate(arguments.leaves(args, kwargs))}
+        given = arguments.leaves(args, kwargs)
+        leaves = {id(leaf): place for place, leaf in enumerate(given) if isinstance(leaf, torch.Tensor)}
+        arguments.constants = {place: leaf for place, leaf in enumerate(given) if not isinstance(leaf, torch.Tensor)}
         with events.listen() as heard:
             result = api.compile(f, backend=watching, fullgraph=True)(*args, **kwargs)
         if watching.graph is None:
@@ -191,6 +202,7 @@ def export(f: Any, *extra_args: Any, **accepted: Any) -> Any:
             else ("constant", value)
             for value in values
         ]
+        refuse_others(watching.graph)
         graph = ExportedGraph(watching.graph, attributes, places, (found, spec), arguments)
         return ExportResult(graph, heard.guards[-1][1])
 

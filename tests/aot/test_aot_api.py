@@ -342,3 +342,64 @@ def test_nothing_is_loaded_before_it_is_used():
     program = "import sys, kiln; kiln.aot; print([n for n in sys.modules if n.startswith('kiln.aot.')])"
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
+
+
+# -- numbers that vary, in backends of others -------------------------------------------------------------------------
+
+
+def scaled(x, n):
+    return torch.add(x, x, alpha=n)
+
+
+def repeated(x, n):
+    return x.repeat(n).sum() * n
+
+
+def sliced(x, n):
+    return x[n:].sum() + n
+
+
+def clamped(x, n):
+    return torch.clamp(x, max=n) * 2
+
+
+def number_returned(x, n):
+    return x * n, n + 1
+
+
+class Around(torch.nn.Module):
+    """What a backend may put around a graph that it was given."""
+
+    def __init__(self, graph):
+        super().__init__()
+        self.graph = graph
+
+    def forward(self, *args):
+        return self.graph(*args)
+
+
+def forward_only(graph, inputs):
+    return aot.aot_module_simplified(graph, inputs, fw_compiler=aot.nop)
+
+
+def wrapped(graph, inputs):
+    return aot.aot_module_simplified(Around(graph), inputs, fw_compiler=aot.nop)
+
+
+@pytest.mark.parametrize("backend", [forward_only, wrapped, "aot_eager", "kiln"])
+@pytest.mark.parametrize("program", [scaled, repeated, sliced, clamped, number_returned])
+@pytest.mark.parametrize("numbers", [(5, 6, 3), (2.5, 1.5, 3.5)])
+def test_numbers_that_vary(backend, program, numbers):
+    if isinstance(numbers[0], float) and program in (repeated, sliced):
+        numbers = [int(number) for number in numbers]
+    x = torch.arange(8.0, requires_grad=True)
+    compiled = kiln.compile(program, backend=backend, dynamic=True)
+    for number in numbers:
+        expected, seen = program(x, number), compiled(x, number)
+        torch.testing.assert_close(seen, expected)
+
+
+def test_a_graph_of_numbers_alone():
+    compiled = kiln.compile(lambda n: torch.ones(3) * n, backend=forward_only, dynamic=True)
+    for number in (5, 6):
+        torch.testing.assert_close(compiled(number), torch.ones(3) * number)

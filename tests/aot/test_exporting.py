@@ -159,3 +159,53 @@ def test_function_over_state():
     loss, for_weight, for_bias, for_x = graph(*flat, torch.ones(1, 2))
     torch.testing.assert_close(for_bias, torch.ones(2))
     assert for_x is None
+
+
+# -- what a graph holds for -------------------------------------------------------------------------------------------
+
+
+def sized(x):
+    return (x * x.shape[0] + x.numel(),)
+
+
+class Sized(torch.nn.Module):
+    def forward(self, x):
+        return sized(x)
+
+
+@pytest.mark.parametrize(
+    ("other", "reason"),
+    [
+        (torch.ones(4, 3), "size 0 of arg0_1 is 2 in it, and 4 here"),
+        (torch.ones(2), "number of dimensions of arg0_1 is 2 in it, and 1 here"),
+        (torch.ones(2, 3, dtype=torch.float64), "dtype of arg0_1 is torch.float32 in it, and torch.float64 here"),
+        (3, "arg0_1 is a tensor in it, and of type int here"),
+    ],
+)
+def test_other_inputs_are_refused(other, reason):
+    x = torch.arange(6.0).reshape(2, 3)
+    for graph in (
+        aot.aot_export_joint_simple(sized, [x], trace_joint=False),
+        aot.aot_export_module(Sized(), [x], trace_joint=False)[0],
+    ):
+        torch.testing.assert_close(graph(x), sized(x))
+        with pytest.raises(kiln.exc.UserError, match=reason):
+            graph(other)
+
+
+def test_joint_graph_refuses_other_inputs():
+    graph = aot.aot_export_joint_simple(program, [leaf(3), torch.ones(3)], trace_joint=True)
+    with pytest.raises(kiln.exc.UserError, match="size 0 of primals_1 is 3 in it, and 4 here"):
+        graph([leaf(4), torch.ones(4)], [torch.ones(4)])
+
+
+def test_refusing_graphs_can_be_copied_and_stored():
+    import copy
+    import pickle
+
+    x = torch.ones(2, 3)
+    graph = aot.aot_export_joint_simple(sized, [x], trace_joint=False)
+    for twin in (copy.deepcopy(graph), pickle.loads(pickle.dumps(graph))):
+        torch.testing.assert_close(twin(x), sized(x))
+    with pytest.raises(kiln.exc.UserError, match="exported for other inputs"):
+        copy.deepcopy(graph)(torch.ones(4, 3))

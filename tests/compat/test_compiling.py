@@ -301,6 +301,18 @@ def test_exporting_a_function_that_changes_its_arguments(installed):
     assert same(graph(make()), shifted(make()))
 
 
+def test_an_exported_call_refuses_what_it_was_not_made_for(installed):
+    graph = torch._dynamo.export(lambda x, n: x * x.shape[0] + n)(torch.ones(2, 3), 4).graph_module
+    assert same(graph(torch.ones(2, 3), 4), torch.ones(2, 3) * 2 + 4)
+    for args, reason in [
+        ((torch.ones(5, 3), 4), "size 0 of l_x is 2 in it, and 5 here"),
+        ((torch.ones(2, 3), 5), "4 is written into it, and 5 is given here"),
+        ((torch.ones(2, 3), 4.0), "4 is written into it, and 4.0 is given here"),
+    ]:
+        with pytest.raises(kiln.exc.UserError, match=reason):
+            graph(*args)
+
+
 def test_counters_follow_what_kiln_does(installed):
     from torch._dynamo.utils import counters
 

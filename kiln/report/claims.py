@@ -1,0 +1,165 @@
+"""Exported graphs hold for the inputs they were made for: called with others they refuse, with the reason.
+
+A graph has sizes written into it, and branches of the program that were decided by them. What it claims to hold for is
+noted when it is made: each input's dtype, device and sizes, which of these may vary, and what was assumed of those.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.fx
+from torch.utils._pytree import tree_leaves
+
+from .. import exc
+from ..capture.conditions import compile_expression, expression_text, symbol_names
+
+SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
+@dataclass(frozen=True)
+class Expression:
+    """A number that is made of numbers that vary."""
+
+    text: str
+    names: tuple[str, ...]
+
+    def value(self, known: dict[str, Any]) -> Any:
+        return compile_expression(self.text, self.names)(*[known[name] for name in self.names])
+
+
+@dataclass(frozen=True)
+class InputClaim:
+    """What an input has to be: a tensor of this kind and these sizes, or a number."""
+
+    name: str
+    dtype: torch.dtype | None
+    device: torch.device | None
+    numbers: tuple[Any, ...]  # the sizes, or the number itself: ints and expressions
+
+
+class Claims:
+    """A hook in front of a graph: raises :class:`kiln.exc.UserError` for inputs that it was not made for."""
+
+    def __init__(self, names: Sequence[str], examples: Sequence[Any]) -> None:
+        self.inputs = [claim(name, example) for name, example in zip(names, examples, strict=True)]
+        self.conditions = conditions_of(examples)
+
+    def __call__(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        values = tree_leaves(args)
+        if kwargs or len(values) != len(self.inputs):  # the graph's own error says how it is called
+            return
+        known: dict[str, Any] = {}
+        pairs = [(wanted, value) for wanted, value in zip(self.inputs, values, strict=True) if wanted is not None]
+        for wanted, value in pairs:
+            check_kind(wanted, value)
+            for number, seen in zip(wanted.numbers, numbers_of(value), strict=True):
+                if isinstance(number, Expression) and number.text in number.names:
+                    known.setdefault(number.text, seen)
+        for wanted, value in pairs:
+            self.check_numbers(wanted, value, known)
+        for condition in self.conditions:
+            if all(name in known for name in condition.names) and not condition.value(known):
+                sizes = ", ".join(f"{name} = {known[name]}" for name in condition.names)
+                raise refusal(f"{condition.text} was assumed of its sizes; here {sizes}")
+
+    def check_numbers(self, wanted: InputClaim, value: Any, known: dict[str, Any]) -> None:
+        for place, (number, seen) in enumerate(zip(wanted.numbers, numbers_of(value), strict=True)):
+            if isinstance(number, Expression):
+                if any(name not in known for name in number.names):
+                    continue
+                number = number.value(known)
+            if seen != number or type(seen) is not type(number):
+                what = f"size {place} of {wanted.name}" if wanted.dtype is not None else wanted.name
+                raise refusal(f"{what} is {number} in it, and {seen} here")
+
+
+def check_kind(wanted: InputClaim, value: Any) -> None:
+    if wanted.dtype is None:
+        if isinstance(value, torch.Tensor):
+            raise refusal(f"{wanted.name} is a number in it, and a tensor here")
+        return
+    if not isinstance(value, torch.Tensor):
+        raise refusal(f"{wanted.name} is a tensor in it, and of type {type(value).__name__} here")
+    for what, expected, seen in (
+        ("dtype", wanted.dtype, value.dtype),
+        ("device", wanted.device, value.device),
+        ("number of dimensions", len(wanted.numbers), value.dim()),
+    ):
+        if expected != seen:
+            raise refusal(f"the {what} of {wanted.name} is {expected} in it, and {seen} here")
+
+
+def numbers_of(value: Any) -> tuple[Any, ...]:
+    return tuple(value.shape) if isinstance(value, torch.Tensor) else (value,)
+
+
+def refusal(reason: str) -> exc.UserError:
+    return exc.UserError(f"this graph was exported for other inputs: {reason}. Export it again for these")
+
+
+def claim(name: str, example: Any) -> InputClaim | None:
+    """What an example says of the input; None for objects that are neither tensors nor numbers."""
+    if isinstance(example, torch.Tensor):
+        return InputClaim(name, example.dtype, example.device, tuple(number_claim(size) for size in example.shape))
+    if isinstance(example, (int, float, bool, *SYMBOLIC)):
+        return InputClaim(name, None, None, (number_claim(example),))
+    return None
+
+
+def number_claim(number: Any) -> Any:
+    if not isinstance(number, SYMBOLIC):
+        return number
+    expression = number.node._expr
+    return Expression(expression_text(expression), tuple(symbol_names(expression)))
+
+
+def conditions_of(examples: Sequence[Any]) -> list[Expression]:
+    """All that was assumed of the numbers that vary among the examples."""
+    numbers = [number for example in examples for number in (getattr(example, "shape", None) or (example,))]
+    environments = {id(each.node.shape_env): each.node.shape_env for each in numbers if isinstance(each, SYMBOLIC)}
+    found = []
+    for shapes in environments.values():
+        for guard in shapes.guards:
+            found.append(Expression(expression_text(guard.expr), tuple(symbol_names(guard.expr))))
+        for symbol, limits in shapes.var_to_range.items():
+            if limits.lower.is_Integer:
+                found.append(Expression(f"{symbol} >= {int(limits.lower)}", (str(symbol),)))
+    return [condition for condition in found if condition.names]
+
+
+def refuse_others(module: torch.fx.GraphModule, examples: Sequence[Any] | None = None) -> torch.fx.GraphModule:
+    """Have a graph refuse inputs that are not like these examples (its placeholders', if there are none given)."""
+    inputs = [node for node in module.graph.nodes if node.op == "placeholder"]
+    if examples is None:
+        examples = [example_of(node) for node in inputs]
+    attach(module, Claims([str(node.target) for node in inputs], examples))
+    return module
+
+
+def attach(module: torch.fx.GraphModule, claims: Claims) -> None:
+    module.register_forward_pre_hook(claims, with_kwargs=True)
+    module.__dict__["_deepcopy_init"] = functools.partial(copied_with, claims)  # fx copies no hooks by itself
+
+
+def copied_with(claims: Claims) -> Callable[..., None]:
+    """How fx is to make a copy of a graph that refuses."""
+
+    def init(module: torch.fx.GraphModule, root: Any, graph: torch.fx.Graph, *more: Any) -> None:
+        torch.fx.GraphModule.__init__(module, root, graph, *more)
+        attach(module, claims)
+
+    return init
+
+
+def example_of(node: torch.fx.Node) -> Any:
+    value = node.meta.get("example_value", node.meta.get("val"))
+    state = node.meta.get("input_state")
+    if state is None or not isinstance(value, torch.Tensor) or tuple(state.size) == tuple(value.shape):
+        return value
+    with torch.no_grad():  # the program has changed its shape in place since
+        return torch.empty_strided(state.size, state.stride, dtype=state.dtype, device="meta")
