@@ -366,6 +366,9 @@ def load_from_class(trace: Trace, cls: type, name: str) -> object:
         value = cls.__members__[name]
         trace.pinned(value)
         return value
+    getattribute = lookup(type(cls), "__getattribute__")
+    if isinstance(getattribute, types.FunctionType):
+        return calls.call(trace, getattribute, (cls, name), {})
     meta = class_attribute(trace, type(cls), name)
     raw = class_attribute(trace, cls, name, MISSING)
     if raw is MISSING or (meta is not None and is_data_descriptor(meta)):

@@ -5,6 +5,7 @@ A program is called, one thing that it can reach is changed, and it is called ag
 
 from __future__ import annotations
 
+import collections
 import contextlib
 
 import pytest
@@ -198,6 +199,31 @@ def test_empty_slot_is_asked_without_getattr():
     before = Box.asked
     assert torch.equal(compiled(X, Box()), X - 1)
     assert Box.asked - before <= 1  # by the program itself
+
+
+def test_explaining_a_miss_makes_no_items_of_a_defaultdict():
+    def program(table):
+        for key in table:
+            table[key] = table[key] + 1
+        return list(table)
+
+    compiled = kiln.compile(program, backend="eager")
+    assert compiled({"a": 1, "b": 2}) == ["a", "b"]
+    table = collections.defaultdict(int)
+    assert compiled(table) == [] and not table
+
+
+def test_getattribute_of_a_metaclass():
+    class Meta(type):
+        pass
+
+    class Settings(metaclass=Meta):
+        scale = 3
+
+    def other(cls, name):
+        return 7 if name == "scale" else type.__getattribute__(cls, name)
+
+    changes(lambda x: x * Settings.scale, (X,), attribute(Meta, "__getattribute__", other))
 
 
 def test_gradient_of_another_size():
