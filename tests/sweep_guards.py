@@ -14,6 +14,7 @@ import collections
 import itertools
 import json
 import os
+import random
 import subprocess
 import sys
 import tempfile
@@ -31,7 +32,9 @@ def programs(seed: int, generated: int, models: bool) -> list[Any]:
     found = list(table_programs())
     if models:
         found += model_programs()
-    return found + list(itertools.islice(generated_programs(seed), generated))
+    found += itertools.islice(generated_programs(seed), generated)
+    random.Random(seed).shuffle(found)  # so that a run that is cut short has seen some of everything
+    return found
 
 
 def work(options: argparse.Namespace) -> None:

@@ -120,6 +120,11 @@ def try_batch(program: Program, sites: list[Site], tally: Tally, note: Callable[
         tally.failures.append(Failure(program.name, sites[0].label, sites[0].kind, found))
 
 
+def sample_count(name: str) -> int:
+    """How many changes the tests make of a program: networks take longer."""
+    return 8 if "network" in name else 14
+
+
 def sample(sites: list[Site], count: int, chance: random.Random) -> list[Site]:
     """So many sites, each kind of change in turn."""
     by_kind: dict[str, list[Site]] = collections.defaultdict(list)

@@ -42,7 +42,7 @@ def _switch(read: Callable[[], Any], write: Callable[[Any], Any], value: Any) ->
 
 
 @contextlib.contextmanager
-def _attribute(owner: Any, name: str, value: Any) -> Iterator[None]:
+def attribute_place(owner: Any, name: str, value: Any) -> Iterator[None]:
     before = getattr(owner, name)
     setattr(owner, name, value)
     try:
@@ -78,15 +78,15 @@ def _environment(name: str, value: str) -> Iterator[None]:
         del os.environ[name]
 
 
-def _output_hook(module: Any, args: Any, output: Any) -> Any:
+def output_hook(module: Any, args: Any, output: Any) -> Any:
     return output + 1 if isinstance(output, torch.Tensor) else output
 
 
-def _input_hook(module: Any, args: Any) -> Any:
+def input_hook(module: Any, args: Any) -> Any:
     return tuple(item * 2 if isinstance(item, torch.Tensor) and item.is_floating_point() else item for item in args)
 
 
-def _gradient_hook(module: Any, grad_input: Any, grad_output: Any) -> Any:
+def gradient_hook(module: Any, grad_input: Any, grad_output: Any) -> Any:
     return tuple(item * 2 if item is not None else None for item in grad_input)
 
 
@@ -109,25 +109,25 @@ SWITCHES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "deterministic": lambda: _switch(
         torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms, True
     ),
-    "deterministic fill": lambda: _attribute(torch.utils.deterministic, "fill_uninitialized_memory", False),
+    "deterministic fill": lambda: attribute_place(torch.utils.deterministic, "fill_uninitialized_memory", False),
     "anomaly": lambda: torch.autograd.set_detect_anomaly(True),
     "num threads": lambda: _switch(torch.get_num_threads, torch.set_num_threads, 1),
     "flush denormal": lambda: _switch(lambda: False, torch.set_flush_denormal, True),
     "matmul precision": lambda: _switch(
         torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, "medium"
     ),
-    "cudnn enabled": lambda: _attribute(torch.backends.cudnn, "enabled", False),
-    "cudnn benchmark": lambda: _attribute(torch.backends.cudnn, "benchmark", True),
-    "tf32": lambda: _attribute(torch.backends.cuda.matmul, "allow_tf32", True),
+    "cudnn enabled": lambda: attribute_place(torch.backends.cudnn, "enabled", False),
+    "cudnn benchmark": lambda: attribute_place(torch.backends.cudnn, "benchmark", True),
+    "tf32": lambda: attribute_place(torch.backends.cuda.matmul, "allow_tf32", True),
     "mkldnn": lambda: torch.backends.mkldnn.flags(enabled=False),
     "sdp kernels": lambda: torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH),
     "function mode": lambda: Doubling(),
     "dispatch mode": lambda: Dispatched(),
     "torch function off": lambda: torch._C.DisableTorchFunctionSubclass(),
     "saved tensor hooks": lambda: torch.autograd.graph.saved_tensors_hooks(_packed, lambda tensor: tensor),
-    "global forward hook": lambda: _handle(module_hooks.register_module_forward_hook, _output_hook),
-    "global pre hook": lambda: _handle(module_hooks.register_module_forward_pre_hook, _input_hook),
-    "global backward hook": lambda: _handle(module_hooks.register_module_full_backward_hook, _gradient_hook),
+    "global forward hook": lambda: _handle(module_hooks.register_module_forward_hook, output_hook),
+    "global pre hook": lambda: _handle(module_hooks.register_module_forward_pre_hook, input_hook),
+    "global backward hook": lambda: _handle(module_hooks.register_module_full_backward_hook, gradient_hook),
     "global registration hook": lambda: _handle(
         module_hooks.register_module_parameter_registration_hook, _parameter_hook
     ),
