@@ -106,10 +106,10 @@ def fix_targets(module: torch.fx.GraphModule) -> None:
     root = Names(torch)
     for target in {node.target for node in module.graph.nodes if isinstance(node.target, NAMED_TARGETS)}:
         try:
-            start, *path, name = _get_qualified_name(target).split(".")
+            *path, name = _get_qualified_name(target).split(".")
         except (RuntimeError, AttributeError):  # the text has another way to it
             continue
-        if start != "torch":
+        if not path or path.pop(0) != "torch":
             continue
         owner = root
         for part in path:
