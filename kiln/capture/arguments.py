@@ -421,7 +421,9 @@ def _special_method(name: str) -> Callable:
         if name == "__index__" and isinstance(self.target, int):
             return int.__index__(self.target)  # native code does not ask an int
         function = lookup(type(self.target), name)
-        if not isinstance(function, types.FunctionType):
+        if isinstance(function, types.FunctionType):
+            name_method(self.trace, type(self.target), name, function)
+        else:
             function = SpecialMethod(name)
         result = self.trace.invoke(function, (self.target, *(unproxy(arg) for arg in args)), {})
         if name == "__iter__" and (type(result) in NATIVE_ITERATORS or hasattr(type(result), "gi_interpreted")):
@@ -430,6 +432,13 @@ def _special_method(name: str) -> Callable:
 
     method.__name__ = name
     return method
+
+
+def name_method(trace: Trace, cls: type, name: str, function: object) -> None:
+    """A method of a class from outside has cells from outside: it is not taken for a function made here."""
+    from .attributes import name_class_value
+
+    name_class_value(trace, cls, name, function)
 
 
 NUMBER_METHODS = words("__len__ __hash__ __index__ __int__ __float__ __bool__ __length_hint__")

@@ -279,3 +279,27 @@ def test_iterators_that_cannot_be_made_again_across_a_break(make):
         return x + 1, first, next(pairs), list(pairs)
 
     check(program, X, calls=2)
+
+
+def test_special_methods_see_the_variables_of_the_frame_that_made_their_class():
+    def program(x):
+        class Counted:
+            def __index__(self):
+                if len(values) < 5:
+                    values.append(self)
+                return 42
+
+            def __eq__(self, other):
+                seen.append(len(values))
+                return True
+
+            __hash__ = None
+
+        values = [0]
+        seen = []
+        print(end="")
+        values = [Counted()]
+        raw = bytes(values)
+        return x + 1, raw, len(values), values.count(3), seen
+
+    check(program, X)
