@@ -38,8 +38,11 @@ QUESTIONS = {
     aten.dim.default,
     aten.numel.default,
 }
-# Operators whose schemas say that they change their argument, where they give a view of it -> the same, said rightly.
-SAME_AS = {torch.ops.prims.as_strided.default: aten.as_strided.default}
+# Operators whose schemas do not say what they do: as_strided gives a view, and resize changes more than contents.
+SAME_AS = {
+    torch.ops.prims.as_strided.default: aten.as_strided.default,
+    torch.ops.prims.resize.default: aten.resize_.default,
+}
 # Operators whose derivative, for complex results, looks at values to refuse a loss that is not well defined.
 CHECKED = {aten.linalg_eig.default, aten._linalg_svd.default, aten._linalg_eigh.default}
 FORWARD_FIELDS = ("stack_trace", "source_fn", "source_fn_stack", "nn_module_stack")
