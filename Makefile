@@ -18,7 +18,7 @@ PEERS := jax matplotlib
 # Models are built from configurations: nothing is downloaded.
 export HF_HUB_OFFLINE := 1
 
-.PHONY: setup demo test lint check fuzz bench coverage-of-seeds clean
+.PHONY: setup demo test lint check fuzz asan bench coverage-of-seeds clean
 
 setup: $(VENV)/.built
 
@@ -54,6 +54,10 @@ check: setup
 
 fuzz: setup
 	$(RUN) tests/fuzz/run.py --examples $(FUZZ_EXAMPLES)
+
+# The native module with sanitizers, and the tests of it: ARGS=tests/native for a selection.
+asan: setup
+	$(RUN) tests/sanitized.py $(ARGS)
 
 # What only benchmarks need: JAX beside the GPT, matplotlib for the chart.
 $(VENV)/.bench: $(VENV)/.tools

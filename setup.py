@@ -16,12 +16,19 @@ os.environ.setdefault("MAX_JOBS", "2")
 generate = runpy.run_path("kiln/native/generate_saved_values.py")["generate"]
 generated = generate(Path(torch.__file__).parent / "include", Path("build/generated/saved_values_of_torch.cpp"))
 
+# `make asan` builds a second module, which checks its own memory accesses and arithmetic (tests/sanitized.py).
+# vptr checks need type information that torch's libraries do not export.
+FLAGS = ["-O2", "-g0"]
+SANITIZE = ["-O1", "-g1", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize=vptr"]
+sanitized = os.environ.get("KILN_SANITIZE") == "1"
+
 native = CppExtension(
     name="kiln._native",
     sources=sorted(glob("kiln/native/*.cpp")) + [generated],
     depends=sorted(glob("kiln/native/*.h")),
     include_dirs=[os.path.abspath("kiln/native")],
-    extra_compile_args=["-O2", "-g0", "-fvisibility=hidden", "-Wall", "-Wno-unknown-pragmas"],
+    extra_compile_args=[*(SANITIZE if sanitized else FLAGS), "-fvisibility=hidden", "-Wall", "-Wno-unknown-pragmas"],
+    extra_link_args=["-fsanitize=address,undefined"] if sanitized else [],
 )
 
 setup(ext_modules=[native], cmdclass={"build_ext": BuildExtension})

@@ -431,7 +431,7 @@ def walk(
 def set_inner_hook_type(factory: Callable[[Any, dict[Any, Any], Any], Any], /) -> None:
     """How a walk shows a hook inside a compiled function: `factory(function, place, key)`, where `place[key]` is it."""
 
-def run_in_engine(function: Callable[[], Any], /) -> Any:
+def run_in_engine(function: Callable[[], Any], keep_graph: bool = False, /) -> Any:
     """Call it as a node of a backward pass: within a task of torch's engine, grad mode off; then the task's callbacks.
 
     What it raises comes through unchanged.

@@ -125,7 +125,7 @@ def run(entry: Entry, walk: Any, keep_graph: bool, departure: Departure | None) 
     compiled = entry.compiled
     _nesting.depth += 1
     try:
-        results = _native.run_in_engine(lambda: compiled(*emptied(box)))
+        results = _native.run_in_engine(lambda: compiled(*emptied(box)), keep_graph)
     except (Foreseen, Unsupported):
         put_back(walk, keep_graph)
         raise

@@ -11,16 +11,18 @@ namespace {
 
 namespace autograd = torch::autograd;
 
+// Code that runs in it can take hold of the node, and call it when the pass is over: then there is nothing to do.
 struct EngineCall : Node {
-  explicit EngineCall(const std::function<void()>& work) : work(work) {}
+  explicit EngineCall(const std::function<void()>& work) : work(&work) {}
   variable_list apply(variable_list&&) override {
     Gil gil;
-    work();
+    TORCH_CHECK(work, "this node was part of a backward pass that is over");
+    (*work)();
     return {};
   }
   std::string name() const override { return "KilnEngine"; }
 
-  const std::function<void()>& work;
+  const std::function<void()>* work;
 };
 
 // The gradient that such a pass starts with.
@@ -29,13 +31,18 @@ const at::Tensor& any_gradient() {
   return *gradient;
 }
 
-PyObject* run_in_engine(PyObject*, PyObject* callable) {
+PyObject* run_in_engine(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
+  if (count < 1 || count > 2) return PyErr_Format(PyExc_TypeError, "run_in_engine(function, keep_graph=False)");
+  int keep_graph = count > 1 ? PyObject_IsTrue(arguments[1]) : 0;
+  if (keep_graph < 0) return nullptr;
   Owned result;
   try {
-    run_in_task([&] {
-      result.reset(PyObject_CallNoArgs(callable));
-      if (!result) raise();
-    });
+    run_in_task(
+        [&] {
+          result.reset(PyObject_CallNoArgs(arguments[0]));
+          if (!result) raise();
+        },
+        keep_graph);
     return result.release();
   } catch (...) {
     return translated();
@@ -43,19 +50,23 @@ PyObject* run_in_engine(PyObject*, PyObject* callable) {
 }
 
 PyMethodDef functions[] = {
-    {"run_in_engine", run_in_engine, METH_O,
-     "run_in_engine(function): its result; called as a node of a backward pass of torch's engine."},
+    {"run_in_engine", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(run_in_engine)), METH_FASTCALL,
+     "run_in_engine(function, keep_graph=False): its result; called as a node of a backward pass of torch's engine."},
     {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace
 
-void run_in_task(const std::function<void()>& work) {
+void run_in_task(const std::function<void()>& work, bool keep_graph) {
   NodePointer node = make_node<EngineCall>(work);
   node->add_input_metadata(any_gradient());
   edge_list roots{Edge(node, 0)};
   variable_list gradients{any_gradient()};
+  struct Ended {
+    EngineCall& call;
+    ~Ended() { call.work = nullptr; }
+  } ended{static_cast<EngineCall&>(*node)};
   pybind11::gil_scoped_release without_gil;
-  autograd::Engine::get_default_engine().execute(roots, gradients, /*keep_graph=*/false, /*create_graph=*/false,
+  autograd::Engine::get_default_engine().execute(roots, gradients, keep_graph, /*create_graph=*/false,
                                                  /*accumulate_grad=*/true);
 }
 

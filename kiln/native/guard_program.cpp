@@ -2,7 +2,9 @@
 // also gives the objects that the entry's graph takes as inputs.
 //
 // Registers hold borrowed references: first the call's roots (arguments, closure cells), then constants of the entry,
-// then what steps read. A step defends itself: it asks for nothing that an earlier step must have checked.
+// then what steps read. A step defends itself: it asks for nothing that an earlier step must have checked. Nearly all
+// steps run no Python. Before one that may (a key with its own __eq__, a constant that is compared in Python), everything
+// that was read so far is held until the run is over: Python code can drop any of it.
 //
 // Most of what is read are entries of dictionaries: attributes of modules, their parameters. All that is known of one
 // dictionary is one table. Where CPython numbers the states of dictionaries (up to 3.12) a table that was looked at
@@ -69,6 +71,13 @@ struct State {
   std::vector<Seen> seen;
   std::vector<int> changed;  // registers that hold another object than the last time
   bool all_distinct = false;  // the registers that must differ did so at the last run
+  // How far this run has come: the registers that earlier steps and facts fill are this run's.
+  size_t step = 0;
+  size_t fact = 0;
+  // What is held, and how far that goes.
+  std::vector<Owned> held;
+  size_t held_steps = 0;
+  size_t held_facts = 0;  // of the step at hand
 };
 
 struct GuardProgram {
@@ -116,30 +125,91 @@ PyObject* find(PyObject* dictionary, const Fact& fact) {
   return _PyDict_GetItem_KnownHash(dictionary, fact.key.get(), fact.hash);
 }
 
+// ---- holding -----------------------------------------------------------------------------------------------------
+
+// The beginning of CPython's struct _dictkeysobject, the same from 3.11 to 3.13. Kind 0 is a table of any keys, the others
+// have keys that are exactly str.
+struct KeysHeader {
+  Py_ssize_t references;
+  uint8_t log2_size;
+  uint8_t log2_index_bytes;
+  uint8_t kind;
+};
+
+bool has_str_keys_only(PyObject* dictionary) {
+  auto* keys = reinterpret_cast<PyDictObject*>(dictionary)->ma_keys;
+  return reinterpret_cast<const KeysHeader*>(keys)->kind != 0;
+}
+
+// Whether the layout above is right, found out once on two dictionaries.
+bool knows_kinds_of_keys() {
+  static const bool known = [] {
+    Owned of_str(Py_BuildValue("{s:i}", "a", 1)), of_int(Py_BuildValue("{i:i}", 1, 1));
+    bool found = of_str && of_int && has_str_keys_only(of_str.get()) && !has_str_keys_only(of_int.get());
+    PyErr_Clear();
+    return found;
+  }();
+  return known;
+}
+
+// Whether looking a key up may run Python: comparing two keys of str does not.
+bool may_run_python(PyObject* dictionary, PyObject* key) {
+  return !PyUnicode_CheckExact(key) || !knows_kinds_of_keys() || !has_str_keys_only(dictionary);
+}
+
+void hold_register(State& state, int index) { state.held.push_back(share(state.registers[index])); }
+
+void hold_facts(State& state, const Table& table, size_t first, size_t end) {
+  for (size_t i = first; i < end; ++i) {
+    if (table.facts[i].op == Op::read) hold_register(state, table.facts[i].target);
+  }
+}
+
+// Holds what this run has read so far. Roots are held by the caller, constants by the program.
+void hold_all(const GuardProgram* self, State& state) {
+  for (; state.held_steps < state.step; ++state.held_steps) {
+    const Step& step = self->steps[state.held_steps];
+    if (step.op == Op::element || step.op == Op::cell) hold_register(state, step.target);
+    if (step.op == Op::table) {
+      const Table& table = self->tables[step.target];
+      hold_facts(state, table, state.held_facts, table.facts.size());
+    }
+    state.held_facts = 0;
+  }
+  const Step& now = self->steps[state.step];
+  if (now.op != Op::table) return;
+  hold_facts(state, self->tables[now.target], state.held_facts, state.fact);
+  state.held_facts = state.fact;
+}
+
 bool same_float(PyObject* a, PyObject* b) {
   double x = PyFloat_AS_DOUBLE(a), y = PyFloat_AS_DOUBLE(b);
   return std::memcmp(&x, &y, sizeof x) == 0 || (x != x && y != y);
 }
 
 // 1: no program could tell them apart, 0: one could, -1: an error is set.
-int same_constant(const GuardProgram* self, PyObject* seen, PyObject* expected) {
+int same_constant(const GuardProgram* self, State& state, PyObject* seen, PyObject* expected) {
   if (seen == expected) return 1;
   if (Py_TYPE(seen) != Py_TYPE(expected)) return 0;
   if (PyFloat_CheckExact(seen)) return same_float(seen, expected);
   if (PyLong_CheckExact(seen) || PyUnicode_CheckExact(seen)) return PyObject_RichCompareBool(seen, expected, Py_EQ);
+  hold_all(self, state);
+  Owned held = share(seen);
   Owned answer(PyObject_CallFunctionObjArgs(self->same_constant.get(), seen, expected, nullptr));
   return answer ? PyObject_IsTrue(answer.get()) : -1;
 }
 
-int same_keys(const GuardProgram* self, PyObject* dictionary, PyObject* keys) {
+int same_keys(const GuardProgram* self, State& state, PyObject* dictionary, PyObject* keys) {
   if (!PyDict_CheckExact(dictionary) || PyDict_GET_SIZE(dictionary) != PyTuple_GET_SIZE(keys)) return 0;
+  Owned held = share(dictionary);
   Py_ssize_t position = 0, index = 0;
   PyObject *key, *value;
   while (PyDict_Next(dictionary, &position, &key, &value)) {
-    int answer = same_constant(self, key, PyTuple_GET_ITEM(keys, index++));
+    if (index == PyTuple_GET_SIZE(keys)) return 0;  // comparing has added a key
+    int answer = same_constant(self, state, key, PyTuple_GET_ITEM(keys, index++));
     if (answer <= 0) return answer;
   }
-  return 1;
+  return index == PyTuple_GET_SIZE(keys);
 }
 
 void put(State& state, int target, PyObject* object) {
@@ -150,7 +220,11 @@ void put(State& state, int target, PyObject* object) {
 
 // Without an error set, a null `found` means that there is no such entry.
 int fact_holds(const GuardProgram* self, State& state, const Fact& fact, PyObject* dictionary) {
-  if (fact.op == Op::keys) return dictionary ? same_keys(self, dictionary, fact.expected.get()) : 0;
+  if (fact.op == Op::keys) return dictionary ? same_keys(self, state, dictionary, fact.expected.get()) : 0;
+  if (dictionary && may_run_python(dictionary, fact.key.get())) {
+    hold_all(self, state);
+    state.held.push_back(share(dictionary));
+  }
   PyObject* found = dictionary ? find(dictionary, fact) : nullptr;
   if (!found && PyErr_Occurred()) return -1;
   switch (fact.op) {
@@ -162,7 +236,7 @@ int fact_holds(const GuardProgram* self, State& state, const Fact& fact, PyObjec
     case Op::present: return found != nullptr;
     case Op::is: return found == fact.expected.get();
     case Op::is_not: return found && found != fact.expected.get();
-    case Op::equals: return found ? same_constant(self, found, fact.expected.get()) : 0;
+    case Op::equals: return found ? same_constant(self, state, found, fact.expected.get()) : 0;
     default: return 0;
   }
 }
@@ -176,8 +250,8 @@ int table_holds(const GuardProgram* self, State& state, const Step& step) {
   if (dictionary && dictionary == seen.dictionary && version_of(dictionary) == seen.version) return 1;
   seen.dictionary = nullptr;
   uint64_t version = dictionary ? version_of(dictionary) : 0;
-  for (const Fact& fact : table.facts) {
-    int answer = fact_holds(self, state, fact, dictionary);
+  for (state.fact = 0; state.fact < table.facts.size(); ++state.fact) {
+    int answer = fact_holds(self, state, table.facts[state.fact], dictionary);
     if (answer <= 0) return answer;
   }
   if (version != 0) seen = {dictionary, version};
@@ -219,7 +293,7 @@ int step_holds(const GuardProgram* self, State& state, const Step& step) {
     case Op::cell: return read_cell(state, step);
     case Op::is: return base == expected;
     case Op::is_not: return base != expected;
-    case Op::equals: return same_constant(self, base, expected);
+    case Op::equals: return same_constant(self, state, base, expected);
     case Op::code: return PyFunction_Check(base) && PyFunction_GET_CODE(base) == expected;
     case Op::same: return base == state.registers[step.target];
     case Op::not_same: return base != state.registers[step.target];
@@ -285,8 +359,10 @@ int tensors_fit(const GuardProgram* self, const State& state) {
 // 1: everything holds, 0: something does not, -1: an error is set.
 int holds(const GuardProgram* self, State& state, PyObject* const* roots, Owned& inputs) {
   state.changed.clear();
+  state.held_steps = state.held_facts = 0;
   for (int i = 0; i < self->roots; ++i) put(state, i, roots[i]);
   for (const Step& step : self->steps) {
+    state.step = static_cast<size_t>(&step - self->steps.data());
     int answer = step_holds(self, state, step);
     if (answer <= 0) return answer;
   }
@@ -318,6 +394,10 @@ PyObject* call(PyObject* object, PyObject* const* arguments, size_t count, PyObj
   int answer = holds(self, state, arguments, inputs);
   // What was put into registers without its table having been seen to the end must not count as known.
   state.all_distinct = answer == 1;
+  // Taken out first: what dies here may run Python, and that this very program.
+  std::vector<Owned> held;
+  if (!state.held.empty()) held = std::move(state.held);
+  state.held.clear();
   if (!nested) self->running = false;
   if (answer < 0) {
     if (!error_is_ordinary()) return nullptr;

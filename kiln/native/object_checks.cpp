@@ -76,6 +76,7 @@ bool without_arguments(PyObject* object, size_t count, PyObject* names) {
 template <class Item>
 PyObject* call(PyObject* object, PyObject* const*, size_t count, PyObject* names) {
   if (!without_arguments(object, count, names)) return nullptr;
+  Owned kept = share(object);  // a key's __eq__ may drop the last entry that has this check
   for (const Item& item : cast<Item>(object)->items) {
     int answer = holds(item);
     if (answer < 0) return nullptr;

@@ -124,6 +124,7 @@ PyObject* make(PyTypeObject* type, PyObject* args, PyObject*) {
                         &description.checks, &PyList_Type, &description.exposed)) {
     return nullptr;
   }
+  if (inputs < 0) return PyErr_Format(PyExc_ValueError, "a program has no %zd inputs", inputs);
   Owned object(type->tp_alloc(type, 0));
   if (!object) return nullptr;
   Program* self = cast(object.get());

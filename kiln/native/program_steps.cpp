@@ -30,11 +30,14 @@ bool is_itself(const at::Tensor& tensor) {
   return !tensor.defined() || (!tensor.key_set().has_any(strange) && !has_tangent(tensor));
 }
 
+// Whether its storage was resized to nothing, as FSDP does with parameters that are not needed.
+bool lacks_memory(const at::Tensor& tensor) { return tensor.numel() != 0 && tensor.storage().nbytes() == 0; }
+
 // Whether it is in plain memory, where nothing but its elements matters.
 bool is_plain(const at::Tensor& tensor) {
   constexpr c10::DispatchKeySet lazy({DispatchKey::Conjugate, DispatchKey::Negative, DispatchKey::ZeroTensor});
   return tensor.defined() && tensor.layout() == at::kStrided && tensor.device().is_cpu() && tensor.has_storage() &&
-         !tensor.key_set().has_any(lazy) && is_itself(tensor);
+         !tensor.key_set().has_any(lazy) && is_itself(tensor) && !lacks_memory(tensor);
 }
 
 bool is_fine(const Check& check, const Frame& frame) {

@@ -45,7 +45,11 @@ IValue from_python(PyObject* object) {
   if (is_tensor(object)) return THPVariable_Unpack(object);
   if (object == Py_None) return {};
   if (PyBool_Check(object)) return object == Py_True;
-  if (PyLong_CheckExact(object)) return static_cast<int64_t>(PyLong_AsLongLong(object));
+  if (PyLong_CheckExact(object)) {
+    int overflow = 0;
+    int64_t number = PyLong_AsLongLongAndOverflow(object, &overflow);
+    if (!overflow) return number;
+  }
   if (PyFloat_CheckExact(object)) return PyFloat_AS_DOUBLE(object);
   return torch::jit::toIValue(object, c10::PyObjectType::get(), std::nullopt);
 }

@@ -44,6 +44,7 @@ struct Tape {
       NodePointer node = pending.back();
       pending.pop_back();
       PyObject* object = torch::autograd::functionToPyObject(node);
+      if (!object) raise();
       if (!nodes.emplace(object, node).second) {
         Py_DECREF(object);
         continue;
@@ -73,90 +74,102 @@ void delete_cuts(PyObject* capsule) { delete static_cast<Cuts*>(PyCapsule_GetPoi
 // mend_edges(cuts, [(node, number, tensor), …]): what cut_edges did is undone; edges that led to a given output of a node
 // lead to the tensor's place instead.
 PyObject* mend_edges(PyObject*, PyObject* args) {
-  PyObject *capsule, *links;
-  if (!PyArg_ParseTuple(args, "OO!", &capsule, &PyList_Type, &links)) return nullptr;
-  auto* cuts = static_cast<Cuts*>(PyCapsule_GetPointer(capsule, kCuts));
-  if (!cuts) return nullptr;
-  std::map<std::pair<PyObject*, long>, Edge> instead;
-  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(links); ++i) {
-    PyObject *node, *tensor;
-    long number;
-    if (!PyArg_ParseTuple(PyList_GET_ITEM(links, i), "OlO", &node, &number, &tensor)) return nullptr;
-    if (!THPVariable_Check(tensor)) {
-      PyErr_SetString(PyExc_TypeError, "mend_edges: a tensor expected");
-      return nullptr;
+  try {
+    PyObject *capsule, *links;
+    if (!PyArg_ParseTuple(args, "OO!", &capsule, &PyList_Type, &links)) return nullptr;
+    auto* cuts = static_cast<Cuts*>(PyCapsule_GetPointer(capsule, kCuts));
+    if (!cuts) return nullptr;
+    std::map<std::pair<PyObject*, long>, Edge> instead;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(links); ++i) {
+      PyObject *node, *tensor;
+      long number;
+      if (!PyArg_ParseTuple(PyList_GET_ITEM(links, i), "OlO", &node, &number, &tensor)) return nullptr;
+      if (!THPVariable_Check(tensor)) {
+        PyErr_SetString(PyExc_TypeError, "mend_edges: a tensor expected");
+        return nullptr;
+      }
+      instead[{node, number}] = torch::autograd::impl::gradient_edge(THPVariable_Unpack(tensor));
     }
-    instead[{node, number}] = torch::autograd::impl::gradient_edge(THPVariable_Unpack(tensor));
+    for (auto& one : cuts->all) {
+      Owned node(torch::autograd::functionToPyObject(one.edge.function));
+      auto found = instead.find({node.get(), static_cast<long>(one.edge.input_nr)});
+      set_edge(*one.consumer, one.index, found == instead.end() ? one.edge : found->second);
+    }
+    cuts->all.clear();
+    Py_RETURN_NONE;
+  } catch (...) {
+    return translated();
   }
-  for (auto& one : cuts->all) {
-    Owned node(torch::autograd::functionToPyObject(one.edge.function));
-    auto found = instead.find({node.get(), static_cast<long>(one.edge.input_nr)});
-    set_edge(*one.consumer, one.index, found == instead.end() ? one.edge : found->second);
-  }
-  cuts->all.clear();
-  Py_RETURN_NONE;
 }
 
 // link_tensor(tensor, index): while a node of autograd's graph runs, a tensor's gradients are made to go where the node's
 // index-th ones go.
 PyObject* link_tensor(PyObject*, PyObject* args) {
-  PyObject* object;
-  unsigned index;
-  if (!PyArg_ParseTuple(args, "OI", &object, &index)) return nullptr;
-  auto current = torch::autograd::get_current_node();
-  if (!THPVariable_Check(object) || !current || index >= current->num_outputs()) {
-    PyErr_SetString(PyExc_ValueError, "link_tensor: a tensor and an edge of the running node expected");
-    return nullptr;
+  try {
+    PyObject* object;
+    unsigned index;
+    if (!PyArg_ParseTuple(args, "OI", &object, &index)) return nullptr;
+    auto current = torch::autograd::get_current_node();
+    if (!THPVariable_Check(object) || !current || index >= current->num_outputs()) {
+      PyErr_SetString(PyExc_ValueError, "link_tensor: a tensor and an edge of the running node expected");
+      return nullptr;
+    }
+    const at::Tensor& tensor = THPVariable_Unpack(object);
+    NodePointer passage = make_node<Passage>(edge_list{current->next_edge(index)});
+    passage->add_input_metadata(tensor);
+    torch::autograd::impl::set_gradient_edge(tensor, Edge(std::move(passage), 0));
+    Py_RETURN_NONE;
+  } catch (...) {
+    return translated();
   }
-  const at::Tensor& tensor = THPVariable_Unpack(object);
-  NodePointer passage = make_node<Passage>(edge_list{current->next_edge(index)});
-  passage->add_input_metadata(tensor);
-  torch::autograd::impl::set_gradient_edge(tensor, Edge(std::move(passage), 0));
-  Py_RETURN_NONE;
 }
 
 // lead_to_running(tensors, [(node, number, index), …]): while a node of autograd's graph runs, edges of the graph behind
 // the tensors that lead to a given output of a node lead to the running node's index-th output instead. The graph is
 // searched up to where it joins those of others.
 PyObject* lead_to_running(PyObject*, PyObject* args) {
-  PyObject *tensors, *places;
-  if (!PyArg_ParseTuple(args, "O!O!", &PyList_Type, &tensors, &PyList_Type, &places)) return nullptr;
-  auto current = torch::autograd::get_current_node();
-  if (!current) Py_RETURN_NONE;
-  std::map<std::pair<PyObject*, long>, uint32_t> instead;
-  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(places); ++i) {
-    PyObject* node;
-    long number;
-    unsigned index;
-    if (!PyArg_ParseTuple(PyList_GET_ITEM(places, i), "OlI", &node, &number, &index)) return nullptr;
-    instead[{node, number}] = index;
-  }
-  std::vector<NodePointer> pending;
-  std::unordered_set<Node*> seen;
-  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(tensors); ++i) {
-    PyObject* tensor = PyList_GET_ITEM(tensors, i);
-    if (!THPVariable_Check(tensor)) continue;
-    auto edge = torch::autograd::impl::gradient_edge(THPVariable_Unpack(tensor));
-    if (edge.function) pending.push_back(edge.function);
-  }
-  while (!pending.empty()) {
-    NodePointer node = pending.back();
-    pending.pop_back();
-    bool joins = dynamic_cast<Passage*>(node.get()) || dynamic_cast<GradNode*>(node.get());
-    if (joins || !seen.insert(node.get()).second) continue;
-    for (size_t i = 0; i < node->next_edges().size(); ++i) {
-      Edge edge = node->next_edges()[i];
-      if (!edge.function) continue;
-      Owned object(torch::autograd::functionToPyObject(edge.function));
-      auto found = instead.find({object.get(), static_cast<long>(edge.input_nr)});
-      if (found == instead.end()) {
-        pending.push_back(edge.function);
-      } else {
-        set_edge(*node, i, Edge(current, found->second));
+  try {
+    PyObject *tensors, *places;
+    if (!PyArg_ParseTuple(args, "O!O!", &PyList_Type, &tensors, &PyList_Type, &places)) return nullptr;
+    auto current = torch::autograd::get_current_node();
+    if (!current) Py_RETURN_NONE;
+    std::map<std::pair<PyObject*, long>, uint32_t> instead;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(places); ++i) {
+      PyObject* node;
+      long number;
+      unsigned index;
+      if (!PyArg_ParseTuple(PyList_GET_ITEM(places, i), "OlI", &node, &number, &index)) return nullptr;
+      instead[{node, number}] = index;
+    }
+    std::vector<NodePointer> pending;
+    std::unordered_set<Node*> seen;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(tensors); ++i) {
+      PyObject* tensor = PyList_GET_ITEM(tensors, i);
+      if (!THPVariable_Check(tensor)) continue;
+      auto edge = torch::autograd::impl::gradient_edge(THPVariable_Unpack(tensor));
+      if (edge.function) pending.push_back(edge.function);
+    }
+    while (!pending.empty()) {
+      NodePointer node = pending.back();
+      pending.pop_back();
+      bool joins = dynamic_cast<Passage*>(node.get()) || dynamic_cast<GradNode*>(node.get());
+      if (joins || !seen.insert(node.get()).second) continue;
+      for (size_t i = 0; i < node->next_edges().size(); ++i) {
+        Edge edge = node->next_edges()[i];
+        if (!edge.function) continue;
+        Owned object(torch::autograd::functionToPyObject(edge.function));
+        auto found = instead.find({object.get(), static_cast<long>(edge.input_nr)});
+        if (found == instead.end()) {
+          pending.push_back(edge.function);
+        } else {
+          set_edge(*node, i, Edge(current, found->second));
+        }
       }
     }
+    Py_RETURN_NONE;
+  } catch (...) {
+    return translated();
   }
-  Py_RETURN_NONE;
 }
 
 // cut_edges(tensors, [(consumer, index, node, number), …]) -> [cut node, …], cuts: the consumer's edge at an index, which
@@ -193,6 +206,7 @@ PyObject* cut_edges(PyObject*, PyObject* args) {
         PyErr_SetString(PyExc_ValueError, "cut_edges: a node that the tensors do not lead to");
         return nullptr;
       }
+      TORCH_CHECK_INDEX(number >= 0 && number < static_cast<long>(to->second->num_inputs()), "no such output");
       NodePointer& cut = cuts[{to->second.get(), number}];
       if (!cut) {
         cut = make_node<Cut>(to->second->input_metadata(static_cast<size_t>(number)));
@@ -207,9 +221,8 @@ PyObject* cut_edges(PyObject*, PyObject* args) {
     if (!capsule) return nullptr;
     done.release();
     return PyTuple_Pack(2, result.get(), capsule.get());
-  } catch (const std::exception& error) {
-    PyErr_SetString(PyExc_RuntimeError, error.what());
-    return nullptr;
+  } catch (...) {
+    return translated();
   }
 }
 
@@ -221,9 +234,8 @@ PyObject* gradient_edge(PyObject*, PyObject* tensor) {
     Edge edge = torch::autograd::impl::gradient_edge(THPVariable_Unpack(tensor));
     if (!edge.function) Py_RETURN_NONE;
     return Py_BuildValue("(NI)", torch::autograd::functionToPyObject(edge.function), edge.input_nr);
-  } catch (const std::exception& error) {
-    PyErr_SetString(PyExc_RuntimeError, error.what());
-    return nullptr;
+  } catch (...) {
+    return translated();
   }
 }
 

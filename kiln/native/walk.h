@@ -254,8 +254,9 @@ variable_list apply_call(const Walk& walk, uint32_t index, variable_list gradien
 // Where the sizes of one of a node's gradients begin.
 size_t first_size_of(const Call& call, uint32_t input);
 
-// Runs it, with the GIL held, as a node of a backward pass of its own. What it throws comes through.
-void run_in_task(const std::function<void()>& work);
+// Runs it, with the GIL held, as a node of a backward pass of its own, which keeps its graph or not. What it throws comes
+// through.
+void run_in_task(const std::function<void()>& work, bool keep_graph);
 
 Walk& walk_of(PyObject* object);
 

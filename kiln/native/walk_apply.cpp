@@ -5,6 +5,7 @@
 #include <ATen/SavedTensorHooks.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/functions/tensor.h>
+#include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/grad_mode.h>
 #include <torch/csrc/utils/pybind.h>
 
@@ -187,7 +188,8 @@ variable_list apply_call(const Walk& walk, uint32_t index, variable_list gradien
   Masked masked(walk, call);
   if (!in_task_with_outputs()) return call_node(walk, call, std::move(gradients), sizes);
   variable_list results;
-  run_in_task([&] { results = call_node(walk, call, std::move(gradients), sizes); });
+  run_in_task([&] { results = call_node(walk, call, std::move(gradients), sizes); },
+              autograd::get_current_graph_task_keep_graph());
   return results;
 }
 

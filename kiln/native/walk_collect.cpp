@@ -68,28 +68,59 @@ bool find_permutation(c10::IntArrayRef sizes, c10::IntArrayRef strides, uint8_t*
   return true;
 }
 
-// Whether hooks of the program's packed something that a node keeps.
+// Whether hooks of the program's packed something that a node keeps. Throws Refused for hooks that must see the engine.
 class PackedFinder : public SavedVisitor {
  public:
-  static bool has_packed(const Call& call) {
-    PackedFinder finder;
+  explicit PackedFinder(const Walk& walk) : walk_(walk) {}
+
+  bool has_packed(const Call& call) {
     if (call.kind == CallKind::builtin) {
-      visit_saved(*call.node, finder);
+      visit_saved(*call.node, *this);
     } else if (call.kind == CallKind::kiln) {
       auto saved = static_cast<GradNode&>(*call.node).saved();
-      finder.found_ = saved && std::any_of(saved->begin(), saved->end(), [](auto& each) { return each.has_hooks(); });
+      for (size_t i = 0; saved && i < saved->size(); ++i) look_at((*saved)[i]);
     }
-    return finder.found_;
+    return found_;
   }
 
-  void variable(SavedVariable& variable) override { found_ |= variable.has_hooks(); }
+  void variable(SavedVariable& variable) override { look_at(variable); }
   void tensor(at::Tensor&) override {}
   void size(c10::SymInt&) override {}
   void constant(std::string_view) override {}
 
  private:
+  void look_at(const SavedVariable& variable) {
+    if (!variable.has_hooks()) return;
+    found_ = true;
+    auto hook = variable.retrieve_unpack_hook_data();
+    if (hook) check_function(walk_, hook->first.ptr(&hook->first.pyinterpreter()));
+  }
+
+  const Walk& walk_;
   bool found_ = false;
 };
+
+// Private members: an explicit instantiation may name them, and hands them out through friends.
+template <class Name, auto Member>
+struct Opened {
+  friend constexpr auto member(Name) { return Member; }
+};
+
+struct SavedOriginal {
+  friend constexpr auto member(SavedOriginal);
+};
+template struct Opened<SavedOriginal, &SavedVariable::saved_original_>;
+
+struct SavedLeaf {
+  friend constexpr auto member(SavedLeaf);
+};
+template struct Opened<SavedLeaf, &SavedVariable::is_leaf_>;
+
+// A tensor that was an input of the operation, and whose history is gone since: a node refuses to use it.
+void check_attached(const SavedVariable& variable, const at::Tensor& tensor) {
+  bool is_input = tensor.defined() && variable.*member(SavedOriginal{}) && !(variable.*member(SavedLeaf{}));
+  if (is_input && !tensor.grad_fn()) throw Refused{"a saved tensor was detached in place"};
+}
 
 class Collector : public SavedVisitor {
  public:
@@ -118,7 +149,9 @@ class Collector : public SavedVisitor {
       walk_.has_saved_tensor_hooks = true;
       throw Refused{"saved-tensor hooks"};
     }
-    add_saved(variable.unpack(call_->node));
+    at::Tensor tensor = variable.unpack(call_->node);
+    check_attached(variable, tensor);
+    add_saved(tensor);
   }
   void tensor(at::Tensor& tensor) override { add_saved(tensor); }
   void size(c10::SymInt& size) override {
@@ -135,7 +168,7 @@ class Collector : public SavedVisitor {
   void collect_call(Call& call) {
     call_ = &call;
     // Unpacked when it runs, as in eager: what comes of that is not known before.
-    if (walk_.has_saved_tensor_hooks && call.needed && PackedFinder::has_packed(call)) call.kind = CallKind::custom;
+    if (walk_.has_saved_tensor_hooks && call.needed && PackedFinder(walk_).has_packed(call)) call.kind = CallKind::custom;
     key_.byte(static_cast<uint8_t>(static_cast<uint8_t>(call.kind) | call.needed << 3 | call.captured << 4));
     collect_edges(call);
     call.saved.first = static_cast<uint32_t>(walk_.saved.size());

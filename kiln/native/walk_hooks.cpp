@@ -76,6 +76,7 @@ bool is_question(PyObject* name, bool is_partial) {
   static PyObject* questions[] = {PyUnicode_InternFromString("_current_graph_task_execution_order"),
                                   PyUnicode_InternFromString("_will_engine_execute_node"),
                                   PyUnicode_InternFromString("_current_autograd_node"),
+                                  PyUnicode_InternFromString("_get_current_graph_task_keep_graph"),
                                   PyUnicode_InternFromString("_is_checkpoint_valid")};
   auto end = std::end(questions) - !is_partial;
   return std::find(std::begin(questions), end, name) != end;
