@@ -81,6 +81,8 @@ def spec_of(value: torch.Tensor, placeholder: torch.fx.Node | None) -> InputSpec
         )
     if value.layout is not torch.strided:
         raise Unsupported("an input without plain memory: a sparse or nested tensor")
+    if lacks_memory(value):
+        raise Unsupported("an input whose storage was resized to nothing")
     return InputSpec(
         tuple(value.shape),
         tuple(value.stride()),
@@ -94,6 +96,12 @@ def spec_of(value: torch.Tensor, placeholder: torch.fx.Node | None) -> InputSpec
         value.storage_offset(),
         value.is_inference(),
     )
+
+
+def lacks_memory(tensor: torch.Tensor) -> bool:
+    """Whether it has elements and its storage none, as FSDP leaves parameters that are not needed for now."""
+    size = tensor.untyped_storage().nbytes()
+    return isinstance(size, int) and size == 0 and tensor.device.type != "meta" and 0 not in tensor.shape
 
 
 def specs_of(examples: Sequence[Any], placeholders: Sequence[torch.fx.Node] | None) -> list[Any]:

@@ -20,7 +20,7 @@ from torch.autograd.graph import GradientEdge
 
 from .. import _native
 from . import autocasting
-from .functional import SAME_VALUE, FunctionalGraph, Storage, View
+from .functional import SAME_VALUE, FunctionalGraph, Storage, View, storage_key
 from .inputs import InputSpec
 from .modules import graph_module
 from .order import observed
@@ -29,6 +29,7 @@ from .running import Registration, Runner
 from .schemas import Unsupported
 from .sharing import SharedInputs
 from .stages import Edge, Path, Root, Stage, build_stages, edge_of, path_to
+from .storages import storages_kept
 
 
 @dataclass(eq=False)
@@ -137,7 +138,7 @@ class Tracer:
         state, before = _native.GlobalState(), torch.is_grad_enabled()
         self.add_inputs()
         try:
-            with self.mode, self.recorder:
+            with self.mode, storages_kept(self.functional), self.recorder:
                 results = self.runner.run(self.program, self.inputs)
         except Exception as error:
             state.restore()
@@ -171,6 +172,7 @@ class Tracer:
         module.meta["mutated_primals"] = {
             self.input_nodes[memory.input].name for memory in self.memories if memory.input is not None
         }
+        self.check_memory()
         self.check_sharing()
         return Joint(
             self.functional,
@@ -211,6 +213,13 @@ class Tracer:
             self.start_edges = [edge_of(value) for value in self.inputs]
         self.input_edges = {edge: index for index, edge in enumerate(self.start_edges) if edge is not None}
         self.start_versions = [version_of(value) for value in self.inputs]
+        self.start_memory = [storage_key(value) if isinstance(value, torch.Tensor) else None for value in self.inputs]
+
+    def check_memory(self) -> None:
+        """No operation tells that a tensor was given other memory (``x.data = y``)."""
+        for value, before in zip(self.inputs, self.start_memory, strict=True):
+            if before is not None and storage_key(value) != before:
+                raise Unsupported("an input that was given other memory")
 
     def check_sharing(self) -> None:
         """A change of memory that several inputs look at is more than the trace knows."""

@@ -83,6 +83,8 @@ class Recorder(TorchDispatchMode):
             raise Unsupported(f"the higher-order operator {function}")
         if function in QUESTIONS or function.namespace in ANSWERS:
             return function(*args, **keywords)
+        if function._opname == "resize_storage_bytes_":
+            raise Unsupported("resizing a storage")
         if switches() != self.switches:
             raise Unsupported("operations under a default type, or deterministic algorithms, that it switches itself")
         function = SAME_AS.get(function, function)
