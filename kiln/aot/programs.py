@@ -80,7 +80,7 @@ class Builder:
 
     def add(self, node: Node) -> None:
         target: Any = node.target if node.op == "call_function" else getattr(torch.Tensor, str(node.target))
-        if target is operator.getitem and isinstance(node.args[1], int):
+        if target is operator.getitem and isinstance(node.args[1], int) and self.gives_several(node.args[0]):
             self.add_item(node)
         elif type(target) is torch._ops.OpOverload:
             self.add_operator(node, target)
@@ -90,6 +90,13 @@ class Builder:
             target = functools.partial(target, **node.kwargs) if node.kwargs else target
             self.places[node] = self.new()
             self.steps.append((target, tuple(map(self.describe, node.args)), (self.places[node],)))
+
+    def gives_several(self, source: Any) -> bool:
+        """Whether it is known to be no tensor, of which an index gives a part: an operator with several results."""
+        if source in self.parts:
+            return True
+        target = source.target if isinstance(source, Node) else None
+        return isinstance(target, torch._ops.OpOverload) and isinstance(target._schema.returns[0].type, torch.ListType)
 
     def add_item(self, node: Node) -> None:
         source, index = node.args

@@ -84,6 +84,8 @@ def tensor_attribute(trace: Trace, tensor: torch.Tensor, name: str) -> object:
         return load_grad_fn(trace, info)
     if name in INPUT_FLAGS:
         guard_flag(trace, info, name)
+    if name == "output_nr" and info.source is not None and trace.origins.get(tensor.grad_fn) is info:
+        return info.real.output_nr  # type: ignore[attr-defined]  # the fake's history is a stand-in
     if name == "retains_grad" and info.source is not None:
         guard_flag(trace, info, "is_leaf")  # leaves have no need to
         guard_flag(trace, info, name)

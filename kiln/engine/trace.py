@@ -75,7 +75,7 @@ class Tracer:
                 self.step(call)
             self.recorder.label = ""
             graph = self.recorder.finish([self.results.get(position) for position in range(outputs)])
-        set_stealing(graph)
+        set_stealing(graph, self.calls)
         comment(graph)
         module = torch.fx.GraphModule(torch.nn.Module(), graph, "CompiledAutograd")
         set_locals_to_steal(module, ["inputs"])
@@ -341,25 +341,37 @@ def grouped(hooks: Sequence[tuple[int, int]]) -> list[tuple[int, list[int]]]:
     return groups
 
 
-def set_stealing(graph: torch.fx.Graph) -> None:
+def set_stealing(graph: torch.fx.Graph, calls: Sequence[Any]) -> None:
     """Say of each accumulation whether the gradient's memory is its own from then on.
 
     It is not where the memory is an input's or was seen by Python, which may keep it, or where something uses it later.
+    Hooks after the accumulation see it as well, and for those it is the same memory as ``.grad``: so it is in eager.
     """
+    accumulations = {node.meta["call"] for node in graph.nodes if node.target is runtime.accumulate_grad_}
+    watched: set[int] = set()  # calls of leaves with hooks after the accumulation
     foreign: set[int] = set()
+    of_inputs: set[int] = set()
     last_use: dict[int, torch.fx.Node] = {}
     for node in graph.nodes:
+        if node.target in AFTER and node.meta["call"] in accumulations:
+            watched.add(node.meta["call"])
+            continue
         memories = {memory for one in node.all_input_nodes if (memory := memory_of(one)) is not None}
         if node.target not in STAYING:
             last_use.update(dict.fromkeys(memories, node))
         if is_foreign(node):
             own = memory_of(node)
             foreign |= memories | ({own} if own is not None else set())
+        if node.target is operator.getitem and node.args[0].op == "placeholder":
+            of_inputs.add(memory_of(node))
     for node in graph.nodes:
         if node.target is runtime.accumulate_grad_ and isinstance(node.args[1], torch.fx.Node):
             memory = memory_of(node.args[1])
-            steal = memory is not None and memory not in foreign and last_use[memory] is node
-            node.args = (*node.args[:2], steal)
+            is_last = memory is not None and last_use[memory] is node
+            number = node.meta["call"]
+            if number in watched and is_last and memory in foreign - of_inputs and not calls[number].has_grad:
+                raise Refused("hooks after the accumulation of a gradient that Python code may have kept")
+            node.args = (*node.args[:2], is_last and memory not in foreign)
 
 
 def is_foreign(node: torch.fx.Node) -> bool:
@@ -387,6 +399,7 @@ SEPARATE = {  # known to give memory of its own for each result
     torch.ops.aten.native_group_norm_backward.default,
 }
 STAYING = {runtime.stay, runtime.stay_after, runtime.checked}
+AFTER = {runtime.call_post_hook}
 KEEPS_NOTHING = {runtime.accumulate_grad_, *STAYING}
 
 
