@@ -92,8 +92,8 @@ SPECIAL_METHODS = words(
     "__floordiv__ __setitem__ __enter__ __exit__ __iadd__ __trunc__ __floor__ __ceil__ __complex__ __bytes__ keys"
 )
 
-_PYTHON_METHODS: weakref.WeakKeyDictionary[type, tuple[int, tuple[str, ...], tuple[str, ...]]]
-_PYTHON_METHODS = weakref.WeakKeyDictionary()  # version of a class -> its methods in Python, those that are None
+_PYTHON_METHODS: weakref.WeakKeyDictionary[type, tuple[int, tuple[str, ...], tuple[str, ...], tuple[str, ...]]]
+_PYTHON_METHODS = weakref.WeakKeyDictionary()
 
 
 def python_methods(cls: type) -> tuple[str, ...]:
@@ -101,14 +101,21 @@ def python_methods(cls: type) -> tuple[str, ...]:
     return special_methods(cls)[1]
 
 
-def special_methods(cls: type) -> tuple[int, tuple[str, ...], tuple[str, ...]]:
+def special_methods(cls: type) -> tuple[int, tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """The version of a class, its special methods in Python, those that are ``None``, and those of a native base."""
     found = _PYTHON_METHODS.get(cls)
     if found is None or not found[0] or found[0] != _native.type_version(cls):
         raw = {name: lookup(cls, name, MISSING) for name in SPECIAL_METHODS}
         python = tuple([name for name in raw if is_python(raw[name])])
         blocked = tuple([name for name in raw if raw[name] is None])
-        found = _PYTHON_METHODS[cls] = (_native.type_version(cls), python, blocked)
+        native = tuple([name for name in raw if is_of_native_base(raw[name])])
+        found = _PYTHON_METHODS[cls] = (_native.type_version(cls), python, blocked, native)
     return found
+
+
+def is_of_native_base(method: object) -> bool:
+    kinds = types.WrapperDescriptorType | types.MethodDescriptorType
+    return isinstance(method, kinds) and method.__objclass__ is not object
 
 
 def is_python(method: object) -> bool:
@@ -385,22 +392,24 @@ class Proxy:
     __slots__ = ("__weakref__", "target")
 
 
-_PROXY_CLASSES: dict[tuple[tuple[str, ...], tuple[str, ...], bool], type] = {}
-"""By methods, what is None in their place, and whether it is a builtin container."""
+_PROXY_CLASSES: dict[tuple[object, ...], type] = {}
+"""By what `special_methods` finds, and whether it is a builtin container."""
 
 
 def proxy(trace: Trace, value: object) -> object:
-    _, methods, blocked = special_methods(type(value))
+    _, methods, blocked, native = special_methods(type(value))
     container = isinstance(value, CONTAINERS)
-    cls = _PROXY_CLASSES.get((methods, blocked, container))
+    cls = _PROXY_CLASSES.get((methods, blocked, native, container))
     if cls is None:
-        namespace: dict[str, object] = {"__iter__": _native_iter, "__len__": _native_len} if container else {}
+        namespace: dict[str, object] = {name: _native_method(name) for name in native}
+        if container:
+            namespace.update({"__iter__": _native_iter, "__len__": _native_len})
         namespace.update({name: _special_method(name) for name in methods})
         namespace.update(dict.fromkeys(blocked))
-        if "__eq__" in methods:
+        if "__eq__" in namespace:
             namespace.setdefault("__hash__", None)
         cls = type("Proxy", (Proxy,), {**namespace, "__slots__": ("trace",)})
-        _PROXY_CLASSES[methods, blocked, container] = cls
+        _PROXY_CLASSES[methods, blocked, native, container] = cls
     made = cls()
     made.target = value
     made.trace = trace
@@ -425,10 +434,7 @@ def _special_method(name: str) -> Callable:
             name_method(self.trace, type(self.target), name, function)
         else:
             function = SpecialMethod(name)
-        result = self.trace.invoke(function, (self.target, *(unproxy(arg) for arg in args)), {})
-        if name == "__iter__" and (type(result) in NATIVE_ITERATORS or hasattr(type(result), "gi_interpreted")):
-            return Settled(self.trace, result)  # native code looks at the elements
-        return proxied(self.trace, concrete(self.trace, result) if name in NUMBER_METHODS else result, {})
+        return _invoke_method(self, name, function, args)
 
     method.__name__ = name
     return method
@@ -441,6 +447,45 @@ def name_method(trace: Trace, cls: type, name: str, function: object) -> None:
     name_class_value(trace, cls, name, function)
 
 
+def _native_method(name: str) -> Callable:
+    """What a subclass of a builtin class inherits: the operation is done on the object that the proxy stands for."""
+    operation = BUILTIN_OPERATIONS.get(name) or getattr(operator, name, None)
+
+    def method(self, *args):
+        return _invoke_method(self, name, operation or lookup(type(self.target), name), args)
+
+    method.__name__ = name
+    return method
+
+
+def _invoke_method(self: Proxy, name: str, function: object, args: tuple) -> object:
+    result = self.trace.invoke(function, (self.target, *(unproxy(arg) for arg in args)), {})  # type: ignore[attr-defined]
+    if name == "__iter__" and (type(result) in NATIVE_ITERATORS or hasattr(type(result), "gi_interpreted")):
+        return Settled(self.trace, result)  # type: ignore[attr-defined]  (native code looks at the elements)
+    result = concrete(self.trace, result) if name in NUMBER_METHODS else result  # type: ignore[attr-defined]
+    return proxied(self.trace, result, {})  # type: ignore[attr-defined]
+
+
+BUILTIN_OPERATIONS: dict[str, object] = {
+    f"__{function.__name__}__": function
+    for function in (
+        hash,
+        iter,
+        next,
+        len,
+        bool,
+        int,
+        float,
+        complex,
+        reversed,
+        repr,
+        str,
+        format,
+        divmod,
+        round,
+        bytes,
+    )
+}
 NUMBER_METHODS = words("__len__ __hash__ __index__ __int__ __float__ __bool__ __length_hint__")
 
 # Builtins that work on proxies: they neither keep their arguments nor look at more than special methods.

@@ -93,7 +93,7 @@ def load_from_instance(trace: Trace, owner: object, name: str) -> object:
     getattribute = lookup(cls, "__getattribute__")
     try:
         if isinstance(getattribute, types.FunctionType):
-            class_attribute(trace, cls, "__getattribute__")
+            class_function(trace, cls, "__getattribute__")
             return calls.call(trace, getattribute, (owner, name), {})
         return generic_load(trace, owner, name)
     except Raised as raised:
@@ -222,11 +222,13 @@ def bind_class_attribute(
         return calls.call(trace, property_part(trace, cls, name, raw, "fget"), (owner,), {})
     if kind is types.MemberDescriptorType:
         return load_member(trace, owner, name, raw)
+    if kind is types.BuiltinFunctionType:  # no descriptor: ``__new__``, or a builtin that the class was given
+        return Lazy(raw, class_attribute_source(trace, cls, name))
     if kind in (types.GetSetDescriptorType,) or isinstance(raw, NATIVE_DESCRIPTORS):
         return native_get(trace, raw, owner, own_class or cls)
     if kind is functools.cached_property and getattr_static_dict(owner) is not None:
         return load_cached_property(trace, owner, cls, name, raw)
-    getter = lookup(kind, "__get__")
+    getter = class_function(trace, kind, "__get__") or lookup(kind, "__get__")
     if isinstance(getter, types.FunctionType):
         descriptor = wrap(trace, raw, class_attribute_source(trace, cls, name))
         return calls.call(trace, getter, (descriptor, owner, own_class or cls), {})
@@ -249,7 +251,7 @@ def bind_to_class(trace: Trace, function: object, cls: type) -> object:
     function = force(trace, function)
     if type(function) is types.FunctionType or sys.version_info >= (3, 13):
         return types.MethodType(function, cls)  # type: ignore[arg-type]
-    getter = lookup(type(function), "__get__")
+    getter = class_function(trace, type(function), "__get__") or lookup(type(function), "__get__")
     if isinstance(getter, types.FunctionType):
         return calls.call(trace, getter, (function, cls, cls), {})
     if isinstance(function, classmethod):
@@ -295,6 +297,15 @@ def name_class_value(trace: Trace, cls: type, name: str, value: object) -> None:
     """A function found on a watched class needs no guard of its own, only a way to be reached."""
     if id(value) not in trace.sources:
         trace.name_source(value, class_attribute_source(trace, cls, name))
+
+
+def class_function(trace: Trace, cls: type, name: str) -> types.FunctionType | None:
+    """A special method in Python, if a class has one, named: its closure and defaults are from outside."""
+    raw = class_attribute(trace, cls, name)
+    if not isinstance(raw, types.FunctionType):
+        return None
+    name_class_value(trace, cls, name, raw)
+    return raw
 
 
 # -- tensors, modules, classes, functions ---------------------------------------------------------------------------
@@ -385,7 +396,7 @@ def unbound_class_attribute(trace: Trace, cls: type, name: str, raw: object, own
     if kind is staticmethod or kind is classmethod:
         function = wrap(trace, raw.__func__, Attribute(class_attribute_source(trace, cls, name), "__func__"))
         return function if kind is staticmethod else bind_to_class(trace, function, own_class)
-    getter = lookup(kind, "__get__")
+    getter = class_function(trace, kind, "__get__") or lookup(kind, "__get__")
     if isinstance(getter, types.FunctionType):
         descriptor = wrap(trace, raw, class_attribute_source(trace, cls, name))
         return calls.call(trace, getter, (descriptor, None, own_class), {})
@@ -405,13 +416,14 @@ def load_through_metaclass(trace: Trace, cls: type, name: str, meta: object) -> 
     if name == "__dict__":
         raise trace.fail("reading the __dict__ of a class")
     if isinstance(meta, types.FunctionType):
+        name_class_value(trace, type(cls), name, meta)
         return types.MethodType(meta, cls)
     if meta is None:
-        fallback = lookup(type(cls), "__getattr__")
-        if isinstance(fallback, types.FunctionType):
+        fallback = class_function(trace, type(cls), "__getattr__")
+        if fallback is not None:
             return calls.call(trace, fallback, (cls, name), {})
     elif isinstance(meta, property):
-        return calls.call(trace, meta.fget, (cls,), {})
+        return calls.call(trace, property_part(trace, type(cls), name, meta, "fget"), (cls,), {})
     try:
         value = getattr(cls, name)
     except AttributeError as error:
@@ -590,8 +602,8 @@ def generic_store(trace: Trace, owner: object, name: str, value: object) -> None
     if isinstance(raw, property):
         calls.call(trace, property_part(trace, cls, name, raw, "fset"), (owner, value), {})
         return
-    setter = lookup(type(raw), "__set__") if raw is not None else None
-    if isinstance(setter, types.FunctionType):
+    setter = class_function(trace, type(raw), "__set__") if raw is not None else None
+    if setter is not None:
         calls.call(trace, setter, (wrap(trace, raw, class_attribute_source(trace, cls, name)), owner, value), {})
         return
     if type(raw) is types.MemberDescriptorType:
@@ -644,8 +656,8 @@ def generic_delete(trace: Trace, owner: object, name: str) -> None:
     if isinstance(raw, property):
         calls.call(trace, property_part(trace, cls, name, raw, "fdel"), (owner,), {})
         return
-    deleter = lookup(type(raw), "__delete__") if raw is not None else None
-    if isinstance(deleter, types.FunctionType):
+    deleter = class_function(trace, type(raw), "__delete__") if raw is not None else None
+    if deleter is not None:
         calls.call(trace, deleter, (wrap(trace, raw, class_attribute_source(trace, cls, name)), owner), {})
         return
     if type(raw) is types.MemberDescriptorType:

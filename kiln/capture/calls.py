@@ -253,6 +253,7 @@ def call_class(trace: Trace, cls: type, args: tuple, kwargs: dict) -> object:
     if isinstance(maker, types.FunctionType):
         if library.runs_plainly(trace, cls, args, kwargs):
             return library.run_plainly(trace, cls, args, kwargs)
+        name_class_value(trace, type(cls), "__call__", maker)
         return call(trace, maker, (cls, *args), kwargs)
     return construct(trace, cls, args, kwargs)
 
@@ -396,6 +397,13 @@ def call_weak_reference(trace: Trace, reference: object, args: tuple, kwargs: di
     return wrap(trace, reference(), Referent(source))  # type: ignore[operator]
 
 
+def call_staticmethod(trace: Trace, method: staticmethod, args: tuple, kwargs: dict) -> object:
+    """A ``staticmethod`` object may be called itself."""
+    source = trace.source_of(method)
+    function = method.__func__ if source is None else wrap(trace, method.__func__, Attribute(source, "__func__"))
+    return call(trace, function, args, kwargs)
+
+
 def call_script(trace: Trace, script: object, args: tuple, kwargs: dict) -> object:
     """A function under ``torch.jit.script`` or ``trace``: the Python function that it was made from."""
     function = getattr(script, "_torchdynamo_inline", None)
@@ -420,6 +428,7 @@ CALLABLES = {
     **{kind: call_getter for kind in (operator.itemgetter, operator.attrgetter, operator.methodcaller)},
     ListMethod: call_list_method,
     functools.partial: call_partial,
+    staticmethod: call_staticmethod,
     SpecialMethod: call_special_method,
     Trampoline: call_trampoline,
     _native.Dispatcher: call_dispatcher,

@@ -61,7 +61,7 @@ from .overrides import (
     take_out_conversions,
     without_overrides,
 )
-from .quiet import quiet, without_collections
+from .quiet import quiet, without_collections, without_frequent_collections
 from .rebuild import CannotRebuild
 from .rewind import Switches, can_rewind
 from .routing import LOOKS_AT_FRAMES, Router, release_routes
@@ -170,7 +170,7 @@ def miss(dispatcher: _native.Dispatcher, args: tuple, kwargs: dict) -> object:
     if asked_for == "force_eager":
         return function(*args, **kwargs)
     with foretold.during(), cached_calls.session():
-        with COMPILE_LOCK:
+        with COMPILE_LOCK, without_frequent_collections():
             if asked_for == "eager_on_recompile":
                 run = known_entry(dispatcher, dispatcher.__dict__["_kiln_cache"], function, args, kwargs) or function
             elif asked_for == "fail_on_recompile":

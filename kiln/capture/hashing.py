@@ -23,10 +23,22 @@ from .wrap import force, getattr_static_dict
 
 def prepare(trace: Trace, args: tuple) -> None:
     """Rehearse whatever a builtin would hash or compare by hash among its arguments."""
+    if trace.foreign and any(hashes_foreign_contents(trace, arg) for arg in args):
+        raise trace.fail("a key or element from outside whose hash depends on what is in it")
     if trace.rehearsed or any(may_hash_object(arg) for arg in args):
         keys = [key for arg in args for key in keys_in(trace, arg)]
         if any(hashed_in_python(key) for key in keys):
             rehearse_all(trace, keys)
+
+
+def hashes_foreign_contents(trace: Trace, value: object) -> bool:
+    """Whether hashing a value looks into an object that nobody may look into (a date)."""
+    kind = type(value)
+    if kind in CONSTANT_TYPES:
+        return False
+    if kind in (list, tuple, set, frozenset, collections.deque):
+        return any(hashes_foreign_contents(trace, item) for item in value)  # type: ignore[attr-defined]
+    return id(value) in trace.foreign and kind.__hash__ not in (object.__hash__, None)
 
 
 def may_hash_object(value: object) -> bool:

@@ -10,7 +10,7 @@ from .frame import Frame
 from .opcode_table import opcode
 from .rules import is_instance, type_of
 from .symbols import concrete
-from .wrap import force
+from .wrap import force, is_constant
 
 # -- match ----------------------------------------------------------------------------------------------------------
 
@@ -40,6 +40,8 @@ def match_keys(frame, instruction):
     missing = object()
     for key in keys:
         key = concrete(frame.trace, key)
+        if not is_constant(key):
+            raise frame.trace.fail("a mapping pattern that asks for an object")
         if key in seen:
             frame.raise_error(ValueError(f"mapping pattern checks duplicate key ({key!r})"))
         seen.add(key)

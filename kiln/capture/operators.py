@@ -18,6 +18,7 @@ from .._native import MISSING
 from .._native import is_instance as isinstance
 from ..bytecode.split import UNBOUND
 from . import calls, natives
+from .attributes import name_class_value
 from .raising import from_native
 from .rules import get_iterator, next_item, special_method, truth, type_of
 from .source import mapping_of, native_iterator
@@ -190,7 +191,7 @@ def attempts(trace: Trace, name: str, reflected: str, left: object, right: objec
     left_kind, right_kind = type(left), type(right)
     if left_kind is right_kind:
         return [first]
-    if issubclass(right_kind, left_kind) and is_overloaded(trace, reflected, left_kind, right_kind):
+    if left_kind in right_kind.__mro__ and is_overloaded(trace, reflected, left_kind, right_kind):
         return [second, first]
     return [first, second]
 
@@ -218,7 +219,10 @@ SEQUENCE_OPERATORS = frozenset(
 
 
 def is_sequence_operator(owner: object, name: str) -> bool:
-    return name in ("__add__", "__mul__", "__rmul__") and natives.lookup(type(owner), name) in SEQUENCE_OPERATORS
+    if name not in ("__add__", "__mul__", "__rmul__"):
+        return False
+    method = natives.lookup(type(owner), name)
+    return isinstance(method, types.WrapperDescriptorType) and method in SEQUENCE_OPERATORS
 
 
 def sequence_operator(trace: Trace, sign: str, owner: object, other: object, name: str) -> object:
@@ -282,7 +286,7 @@ def compared(trace: Trace, sign: str, left: object, right: object) -> object:
     """A comparison with an operand that has it in Python, in CPython's order."""
     _, name, reflected = COMPARE[sign]
     first, second = (left, right, name), (right, left, reflected)
-    derived = type(left) is not type(right) and issubclass(type(right), type(left))
+    derived = type(left) is not type(right) and type(left) in type(right).__mro__  # registered ones are not derived
     for owner, other, method_name in (second, first) if derived else (first, second):
         result = asked_to_compare(trace, owner, other, method_name)
         if result is not NotImplemented:
@@ -538,6 +542,7 @@ def class_item(trace: Trace, cls: type, key: object) -> object:
     if isinstance(method, types.FunctionType) and type(cls).__module__ != "typing":
         if isinstance(cls, natives.enum.EnumMeta):
             return plain(trace, operator.getitem, cls, concrete(trace, key))
+        name_class_value(trace, type(cls), "__getitem__", method)
         return calls.call(trace, method, (cls, key), {})
     made = plain(trace, operator.getitem, cls, key)
     trace.pinned(made)

@@ -49,6 +49,14 @@ def without_collections() -> Iterator[None]:
             gc.enable()
 
 
+def without_frequent_collections() -> contextlib.AbstractContextManager[None]:
+    """The same where the program has collections come after every few objects: compiling makes a great many."""
+    return without_collections() if gc.get_threshold()[0] < FREQUENT else contextlib.nullcontext()
+
+
+FREQUENT = 100  # new objects between collections; Python's own setting is 700
+
+
 SILENCED: list[tuple[list, bool]] = []  # filters of warnings, and torch's switch, as they are outside
 
 

@@ -377,6 +377,21 @@ def build_super(r: Rebuilder, shadow: super, name: str, place: int) -> None:
     r.lines.append(f"{name} = _k_super({r.class_expression(cls)}{f', {r.value(owner)}' if bound else ''})")
 
 
+def build_wrapped_function(r: Rebuilder, shadow: staticmethod | classmethod, name: str, place: int) -> None:
+    """A ``staticmethod`` or ``classmethod`` that was made inside, around a function that may have been, too."""
+    given = vars(type(shadow)(shadow.__func__))
+    if any(value is not given.get(key, NULL) for key, value in vars(shadow).items()):
+        raise CannotRebuild(shadow, f"a {type(shadow).__name__} object with attributes of its own")
+    r.lines.append(f"{name} = {r.class_of(shadow)}({r.value(shadow.__func__)})")
+
+
+def build_property(r: Rebuilder, shadow: property, name: str, place: int) -> None:
+    functions = [r.value(part) for part in (shadow.fget, shadow.fset, shadow.fdel)]
+    own = shadow.__doc__ is not getattr(shadow.fget, "__doc__", None)
+    doc = f", {r.value(shadow.__doc__)}" if own else ""
+    r.lines.append(f"{name} = {r.class_of(shadow)}({', '.join(functions)}{doc})")
+
+
 def build_reduced(r: Rebuilder, shadow: object, name: str, place: int) -> None:
     """Builtin iterators and the like know how to be made again."""
     with warnings.catch_warnings():
@@ -478,12 +493,25 @@ def build_exception(r: Rebuilder, shadow: BaseException, name: str, place: int) 
     else:
         r.lines.append(f"{name} = {cls}({args})")
     add_attributes(r, shadow, name)
+    for attribute in native_members(type(shadow)):
+        value = getattr(shadow, attribute)
+        if value is not None:
+            r.lines.append(f"{name}.{attribute} = {r.value(value)}")
     for attribute in ("__cause__", "__context__"):
         linked = getattr(shadow, attribute)
         if linked is not None:
             r.lines.append(f"{name}.{attribute} = {r.value(linked)}")
     if shadow.__suppress_context__:
         r.lines.append(f"{name}.__suppress_context__ = True")
+
+
+def native_members(cls: type) -> tuple[str, ...]:
+    """What instances of a builtin exception have besides their arguments (``OSError.filename``)."""
+    if issubclass(cls, BaseExceptionGroup):
+        return ()  # all in the arguments
+    native = [base for base in cls.__mro__ if issubclass(base, BaseException) and not base.__flags__ & HEAP_TYPE]
+    members = (types.MemberDescriptorType,)
+    return tuple([key for base in native[:-1] for key, raw in base.__dict__.items() if isinstance(raw, members)])
 
 
 def build_instance(r: Rebuilder, shadow: object, name: str, place: int) -> None:
@@ -599,6 +627,9 @@ BUILDERS: dict[type, Callable] = {
     types.MethodWrapperType: build_builtin,
     functools.partial: build_partial,
     super: build_super,
+    staticmethod: build_wrapped_function,
+    classmethod: build_wrapped_function,
+    property: build_property,
     Trampoline: build_trampoline,
     Opaque: build_opaque,
     types.SimpleNamespace: build_namespace,
@@ -628,9 +659,9 @@ CONTAINER_BUILDERS = [
 ]
 
 FIXED = (type, types.ModuleType, enum.Enum, torch.dtype, torch.device, torch.layout, torch.memory_format)
-FIXED += (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType, property)
+FIXED += (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)
 FIXED += (types.GetSetDescriptorType, types.MemberDescriptorType, types.GenericAlias, types.UnionType, types.CodeType)
-FIXED += (torch._ops.OpOverload, torch._ops.OpOverloadPacket, re.Pattern, staticmethod, classmethod, torch.finfo)
+FIXED += (torch._ops.OpOverload, torch._ops.OpOverloadPacket, re.Pattern, torch.finfo)
 
 
 def builder_for(shadow: object) -> Callable | None:

@@ -20,6 +20,7 @@ from .._native import is_instance as isinstance
 from ..bytecode.plan import OWN_PREFIX
 from . import natives
 from .attributes import (
+    class_function,
     delete_attribute,
     generic_delete,
     generic_load,
@@ -86,7 +87,8 @@ def is_instance(trace: Trace, value: object, classes: object) -> bool:
     if isinstance(classes, tuple):
         return any(is_instance(trace, value, force(trace, cls)) for cls in classes)
     check = lookup(type(classes), "__instancecheck__")
-    if isinstance(check, types.FunctionType) and not natively_checked(classes):
+    if isinstance(check, types.FunctionType) and not natively_checked(trace, value, classes):
+        class_function(trace, type(classes), "__instancecheck__")
         return bool(truth(trace, call(trace, check, (classes, value), {})))
     kind = type_of(trace, value)
     if isinstance(value, torch.Tensor):
@@ -103,12 +105,17 @@ def is_instance(trace: Trace, value: object, classes: object) -> bool:
     return result
 
 
-def natively_checked(cls: object) -> bool:
-    return type(cls).__module__ in ("abc", "typing", "torch.nn.parameter", "torch", "enum", "torch._tensor")
+def natively_checked(trace: Trace, value: object, cls: object) -> bool:
+    """Whether a metaclass's ``__instancecheck__`` says nothing else than the class of the value does."""
+    if type(cls).__module__ == "torch.nn.parameter":  # it may be an attribute of the tensor that decides
+        return not isinstance(value, torch.Tensor) or (
+            cls is torch.nn.Parameter and trace.tensor_info(value).kind in (torch.Tensor, torch.nn.Parameter)
+        )
+    return type(cls).__module__ in ("abc", "typing", "torch", "enum", "torch._tensor")
 
 
 def tensor_is_instance(value: torch.Tensor, kind: type, classes: object) -> bool:
-    if classes is torch.nn.Parameter or classes is torch.nn.Buffer:
+    if classes is torch.nn.Parameter:
         return isinstance(value, classes)  # type: ignore[arg-type]
     if isinstance(classes, type) and type(classes).__module__ == "torch":  # torch.FloatTensor and friends
         return isinstance(value, classes)
@@ -235,7 +242,9 @@ def rule_object(trace, args, kwargs):
 @rule(object.__new__)
 def rule_object_new(trace, args, kwargs):
     cls = force(trace, args[0])
-    if (len(args) > 1 or kwargs) and isinstance(cls, type):
+    if not isinstance(cls, type):
+        raise Raised(TypeError(f"object.__new__(X): X is not a type object ({type_of(trace, cls).__name__})"))
+    if len(args) > 1 or kwargs:
         if lookup(cls, "__new__") is not object.__new__:
             raise Raised(TypeError("object.__new__() takes exactly one argument (the type to instantiate)"))
         if lookup(cls, "__init__") is object.__init__:

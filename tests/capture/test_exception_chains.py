@@ -208,6 +208,24 @@ def exits(x):
     return x + 1, seen
 
 
+@program(X)
+def native_fields(x):
+    made = [OSError(2, "why", "file", None, "other"), ImportError("m", name="n", path="p"), StopIteration(3)]
+    made += [
+        AttributeError("a", name="n", obj=made),
+        NameError("n", name="n"),
+        SystemExit(4),
+        FileNotFoundError(1, "b"),
+    ]
+    made += [UnicodeDecodeError("utf8", b"text", 1, 2, "why"), SyntaxError("s", ("file", 1, 2, "text"))]
+    x = x + 1
+    fields = [(type(error).__name__, error.args, str(error)) for error in made]
+    first, second, third, fourth, fifth, sixth, seventh, eighth, ninth = made
+    fields += [(first.errno, first.strerror, first.filename, first.filename2), (second.name, second.path, second.msg)]
+    fields += [third.value, fourth.name, fourth.obj is made, fifth.name, sixth.code, seventh.filename, eighth.start]
+    return x, fields, ninth.filename, ninth.text, ninth.lineno
+
+
 # -- contexts -------------------------------------------------------------------------------------------------------
 
 

@@ -1,6 +1,8 @@
 """Special methods: the order in which CPython asks operands, what ``None`` blocks, methods that are no functions."""
 
+import abc
 import collections
+import dataclasses
 import functools
 import operator
 
@@ -46,7 +48,8 @@ LikeInt = type(
     "LikeInt", (int,), {name: logged(name) for name in COMPARISONS + ARITHMETIC} | {"__hash__": int.__hash__}
 )
 LikeList = type("LikeList", (list,), {name: logged(name) for name in ("__eq__", "__ne__", "__radd__", "__lt__")})
-Virtual = silent_class("Virtual", methods=COMPARISONS)
+Abstract = abc.ABCMeta("Abstract", (), {name: logged(name) for name in COMPARISONS} | {"__hash__": object.__hash__})
+Virtual = Abstract.register(silent_class("Virtual", methods=COMPARISONS))  # a subclass by decree only
 
 CLASSES = (Plain, Other, Inherits, Overrides, OnlyReflected, EqualOnly, EqualAnswers, NotEqualOnly, NotEqualChild)
 CLASSES += (NoMethods, LikeInt, LikeList)
@@ -81,6 +84,7 @@ def register(left, right):
 for _left in CLASSES:
     for _right in (Plain, Overrides, EqualOnly, NotEqualChild, LikeInt):
         register(_left, _right)
+register(Abstract, Virtual)
 
 
 @program(X)
@@ -328,6 +332,125 @@ def methods_of_other_kinds(x):
     found += [value[1], len(value), bool(value), [item for item in value], 5 in value, 6 in value, value(1, 2)]
     found += [repr(value), list(value), not value]
     return x + len(value), found
+
+
+@program(X, 3)
+def wrappers_made_inside(x, number):
+    def function(value):
+        """Text."""
+        return value * number
+
+    static = staticmethod(function)
+    attribute = property(function, None, function, "another text")
+    plain = property(function)
+    of_class = classmethod(function)
+    y = x + static(2)
+    same = static.__func__ is function, attribute.fget is attribute.fdel, of_class.__func__ is function
+    return y, same, attribute.fget(5), attribute.__doc__, plain.__doc__, static.__name__, static.__wrapped__ is function
+
+
+# -- constructors ---------------------------------------------------------------------------------------------------
+
+
+class NothingOwn:
+    pass
+
+
+class OwnNew:
+    def __new__(cls, *args, **kwargs):
+        return super().__new__(cls)
+
+
+class OwnInit:
+    def __init__(self, *args, **kwargs):
+        super().__init__()
+
+
+class PassesOnNew:
+    def __new__(cls, *args):
+        return object.__new__(cls, *args)
+
+
+class PassesOnInit:
+    def __init__(self, *args, **kwargs):
+        object.__init__(self, *args, **kwargs)
+
+
+@program(X)
+def arguments_that_object_does_not_take(x):
+    found = []
+    for cls in (NothingOwn, OwnNew, OwnInit, PassesOnNew, PassesOnInit):
+        found.append(outcome(lambda cls: type(cls(1)).__name__, cls))
+        found.append(outcome(lambda cls: type(object.__new__(cls, 1)).__name__, cls))
+        found.append(outcome(lambda cls: object.__init__(cls(), 1), cls))
+        found.append(outcome(lambda cls: cls().__init__(1), cls))
+        found.append(outcome(lambda cls: cls.__new__(cls, 1).__init__(1), cls))
+        found.append(outcome(lambda cls: type(cls(named=1)).__name__, cls))
+    found.append(outcome(lambda cls: object.__new__(cls), 5))
+    return x + len(found), found
+
+
+# -- what objects and classes have ----------------------------------------------------------------------------------
+
+
+class Given:
+    length = len
+    made = object.__new__
+    text = str.upper
+    static = staticmethod(len)
+
+
+NAMES = ("__new__", "__init__", "__call__", "__class__", "__init_subclass__", "__doc__", "__name__", "nothing")
+
+
+def has(value):
+    return [hasattr(value, name) for name in NAMES]
+
+
+@program(X, Given(), functools.partial(max, 1))
+def what_objects_have(x, outside, partial):
+    inside = Given()
+    values = (1, "s", [1], (2,), {3: 4}, None, Given, inside, outside, partial, functools.partial(min, 2), len, has)
+    found = []
+    for value in values:
+        found.append(has(value))
+    found += [outside.length([1, 2]), inside.length("abc"), outside.static([1]), Given.length((1,)), partial.func(1, 5)]
+    return (
+        x + len(found),
+        found,
+        inside.__new__ is object.__new__,
+        type(inside.made(Given)).__name__,
+        [1].__new__ is list.__new__,
+    )
+
+
+@dataclasses.dataclass
+class Unhashable:
+    """Equal by its fields, so it has no hash; and it stands where functions do."""
+
+    by: int
+
+    def __call__(self, *args):
+        return self.by + len(args)
+
+
+class Decorated:
+    attribute = Unhashable(3)
+    listed = [Unhashable(4)]
+    __add__ = Unhashable(5)
+    __mul__ = Unhashable(6)
+    __getitem__ = Unhashable(7)
+
+
+@program(X, [Unhashable(1)], {"k": (Unhashable(2),)})
+def unhashable_objects_anywhere(x, items, mapping):
+    made = Decorated()
+    found = [items[0](1), mapping["k"][0](), made + 1, made * 2, made[0], made.attribute(), made.listed[0](1, 2)]
+    found += [Unhashable(1) in items, items.index(Unhashable(1)), items == [Unhashable(1)], made.attribute.by]
+    found += [sorted([2, 1], key=Unhashable(0)), list(map(items[0], [1, 2])), functools.partial(items[0], 1)(2)]
+    found += [outcome(lambda value: {value: 1}, items[0]), outcome(hash, items[0])]
+    items.append(Unhashable(9))
+    return x + items[0].by, found, mapping
 
 
 # -- iterators ------------------------------------------------------------------------------------------------------
