@@ -20,10 +20,10 @@ from .._native import is_instance as isinstance
 from . import marks
 from .appending import list_method
 from .raising import context_of, from_native, traceback_of
-from .source import Attribute, Identity, Item, Source, lookup
+from .source import Attribute, Identity, Item, Source, is_direct, lookup
 from .tensor_subclasses import TensorSuper, load_from_tensor_super
 from .trace import Trace
-from .values import CONSTANT_TYPES, DELETED, Lazy, Raised, Trampoline, unwrap, words
+from .values import CONSTANT_TYPES, DELETED, Lazy, Raised, SpecialMethod, Trampoline, unwrap, words
 from .wrap import (
     HEAP_TYPE,
     IDENTITY_TYPES,
@@ -65,6 +65,8 @@ def load_by_kind(trace: Trace, owner: object, name: str) -> object:
     if isinstance(owner, torch.Tensor):
         return load_from_tensor(trace, owner, name)
     if isinstance(owner, types.ModuleType):
+        if type(owner) is not types.ModuleType and not is_direct(type(owner)):
+            raise trace.fail("an attribute of a module whose class has a __getattribute__")
         return load_from_module(trace, owner, name)
     if isinstance(owner, type):
         return load_from_class(trace, owner, name)
@@ -90,22 +92,33 @@ def load_or(trace: Trace, owner: object, name: str, default: object) -> object:
 def load_from_instance(trace: Trace, owner: object, name: str) -> object:
 
     cls = type(owner)
-    getattribute = lookup(cls, "__getattribute__")
     try:
-        if isinstance(getattribute, types.FunctionType):
-            class_function(trace, cls, "__getattribute__")
-            return calls.call(trace, getattribute, (owner, name), {})
+        if lookup(cls, "__getattribute__") is not object.__getattribute__:
+            getattribute = attribute_hook(trace, cls, "__getattribute__")
+            if getattribute is not None:
+                return calls.call(trace, getattribute, (owner, name), {})
         return generic_load(trace, owner, name)
     except Raised as raised:
         if not isinstance(raised.error, AttributeError):
             raise
-        fallback = class_attribute(trace, cls, "__getattr__")
-        if not isinstance(fallback, types.FunctionType):
+        fallback = attribute_hook(trace, cls, "__getattr__")
+        if fallback is None:
             raise
         if fallback is torch.nn.Module.__getattr__:
             return load_module_member(trace, owner, name)
-        trace.name_source(fallback, class_attribute_source(trace, cls, "__getattr__"))
         return calls.call(trace, fallback, (owner, name), {})
+
+
+def attribute_hook(trace: Trace, cls: type, name: str) -> object:
+    """What a class has for ``__getattribute__``, ``__getattr__``, ``__setattr__``, ``__delattr__``, unless the default."""
+    raw = class_attribute(trace, cls, name, MISSING)
+    if isinstance(raw, types.FunctionType):
+        name_class_value(trace, cls, name, raw)
+        return raw
+    if natives.is_special(raw):
+        return SpecialMethod(name)
+    native = isinstance(raw, types.WrapperDescriptorType | types.MethodDescriptorType)
+    return raw if native and raw.__name__ != name else None  # a method of another name, put in its place
 
 
 def load_module_member(trace: Trace, module: object, name: str) -> object:
@@ -141,7 +154,7 @@ def generic_load(trace: Trace, owner: object, name: str) -> object:
     if name == "__context__" and isinstance(owner, BaseException):
         return context_of(trace, owner)
     raw = class_attribute(trace, cls, name, MISSING)
-    if is_data_descriptor(raw):
+    if is_data_descriptor(raw) and hasattr(type(raw), "__get__"):  # one that can only be set is looked for later
         return bind_class_attribute(trace, owner, cls, name, raw)
     namespace = getattr_static_dict(owner)
     if namespace is not None:
@@ -249,6 +262,8 @@ def load_cached_property(trace: Trace, owner: object, cls: type, name: str, raw:
 def bind_to_class(trace: Trace, function: object, cls: type) -> object:
     """What a ``classmethod`` around something gives: a method, or (before 3.13) what a descriptor in it gives."""
     function = force(trace, function)
+    if not callable(function) and not hasattr(type(function), "__get__"):
+        return classmethod(function).__get__(None, cls)  # type: ignore[arg-type]
     if type(function) is types.FunctionType or sys.version_info >= (3, 13):
         return types.MethodType(function, cls)  # type: ignore[arg-type]
     getter = class_function(trace, type(function), "__get__") or lookup(type(function), "__get__")
@@ -288,9 +303,13 @@ def load_member(trace: Trace, owner: object, name: str, descriptor: object) -> o
     if record is not None:
         load_slot(trace, record, name, descriptor)
     try:
-        return unwrap(descriptor.__get__(owner))  # type: ignore[attr-defined]
+        value = unwrap(descriptor.__get__(owner))  # type: ignore[attr-defined]
     except AttributeError as error:
         raise Raised(error) from None
+    source = trace.source_of(owner) if record is None and isinstance(value, types.FunctionType) else None
+    if source is not None and trace.source_of(value) is None:  # the getter of a property from outside is from there
+        trace.name_source(value, Attribute(source, name))
+    return value
 
 
 def name_class_value(trace: Trace, cls: type, name: str, value: object) -> None:
@@ -368,7 +387,7 @@ def check_plain_module(trace: Trace, module: types.ModuleType, name: str, doing:
     kind = type(module)
     own = lookup(kind, "__setattr__") is not lookup(types.ModuleType, "__setattr__")
     if own or (kind is not types.ModuleType and is_data_descriptor(lookup(kind, name))):
-        raise trace.fail(f"{doing} {module.__name__}.{name}, for which the module has code of its own")
+        raise trace.fail(f"{doing} {name!r} of a module that has code of its own for it")
 
 
 def load_from_class(trace: Trace, cls: type, name: str) -> object:
@@ -584,9 +603,8 @@ def store_attribute(trace: Trace, owner: object, name: str, value: object) -> No
     elif isinstance(owner, type):
         raise trace.fail(f"assigning to attribute {name!r} of class {owner.__qualname__}")
     else:
-        setter = class_attribute(trace, type(owner), "__setattr__")
-        if isinstance(setter, types.FunctionType):
-            name_class_value(trace, type(owner), "__setattr__", setter)
+        setter = attribute_hook(trace, type(owner), "__setattr__")
+        if setter is not None:
             calls.call(trace, setter, (owner, name, value), {})
         else:
             generic_store(trace, owner, name, value)
@@ -641,8 +659,8 @@ def delete_attribute(trace: Trace, owner: object, name: str) -> None:
         return
     if isinstance(owner, torch.Tensor | type):
         raise trace.fail(f"deleting attribute {name!r} of a {type(owner).__qualname__}")
-    deleter = class_attribute(trace, type(owner), "__delattr__")
-    if isinstance(deleter, types.FunctionType):
+    deleter = attribute_hook(trace, type(owner), "__delattr__")
+    if deleter is not None:
         calls.call(trace, deleter, (owner, name), {})
     else:
         generic_delete(trace, owner, name)

@@ -72,7 +72,12 @@ def new_arguments(trace: Trace, value: object) -> tuple:
     if lookup(type(value), "__getnewargs_ex__") is not None:
         raise trace.fail(f"a copy of a {type(value).__qualname__}, which has __getnewargs_ex__")
     method = lookup(type(value), "__getnewargs__")
-    return () if method is None else tuple(force(trace, call(trace, method, (value,), {})))
+    if method is None:
+        return ()
+    given = force(trace, call(trace, method, (value,), {}))
+    if not isinstance(given, tuple):
+        raise Raised(TypeError(f"__getnewargs__ should return a tuple, not '{type(given).__name__}'"))
+    return given
 
 
 def state_of(trace: Trace, value: object) -> object:
@@ -90,9 +95,14 @@ def default_state(trace: Trace, value: object) -> object:
 
 
 def slots_of(trace: Trace, value: object) -> dict[str, object]:
-    found = {}
+    found: dict[str, object] = {}
     record = trace.record_of(value)
-    for slot in slot_descriptors(type(value)):
+    slots = slot_descriptors(type(value))
+    named = type(value).__dict__.get("__slotnames__")  # what copyreg found before, or somebody else said
+    hooked = lookup(type(value), "__getattr__") is not None
+    if (named is not None and set(named) != {slot.__name__ for slot in slots}) or (slots and hooked):  # type: ignore[attr-defined]
+        raise trace.fail(f"the state of a {type(value).__qualname__}, whose slots are not what they seem")
+    for slot in slots:
         if record is not None:
             load_slot(trace, record, slot.__name__, slot)  # type: ignore[attr-defined]
         try:

@@ -45,7 +45,10 @@ CALLING_BACK = {
 }
 """Functions of torch's that call what is the user's while a backward pass runs."""
 
-LOOKS_AT_FRAMES = words("_getframe currentframe getouterframes extract_stack format_stack print_stack")
+LOOKS_AT_FRAMES = words(
+    "_getframe currentframe getouterframes extract_stack format_stack print_stack settrace setprofile"
+)
+LOOKS_AT_FRAMES |= words("tb_next tb_frame tb_lineno")  # a traceback has an entry for each frame
 
 
 class Router:
