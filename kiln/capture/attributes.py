@@ -110,7 +110,7 @@ def load_from_instance(trace: Trace, owner: object, name: str) -> object:
 
 
 def attribute_hook(trace: Trace, cls: type, name: str) -> object:
-    """What a class has for ``__getattribute__``, ``__getattr__``, ``__setattr__``, ``__delattr__``, unless the default."""
+    """What a class has as ``__getattribute__``, ``__getattr__`` and so on, if it is not the default."""
     raw = class_attribute(trace, cls, name, MISSING)
     if isinstance(raw, types.FunctionType):
         name_class_value(trace, cls, name, raw)
@@ -386,7 +386,7 @@ def check_plain_module(trace: Trace, module: types.ModuleType, name: str, doing:
     """Writing to a module is writing to its dictionary - unless its class has another idea."""
     kind = type(module)
     own = lookup(kind, "__setattr__") is not lookup(types.ModuleType, "__setattr__")
-    if own or (kind is not types.ModuleType and is_data_descriptor(lookup(kind, name))):
+    if own or is_data_descriptor(lookup(kind, name)):
         raise trace.fail(f"{doing} {name!r} of a module that has code of its own for it")
 
 

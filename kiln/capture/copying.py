@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import copy
 import copyreg
-import types
 
 import torch
 
 from .._native import is_instance as isinstance
 from . import natives, torch_calls
-from .attributes import load_namespace
+from .attributes import load_attribute, load_namespace, load_or
 from .calls import call, call_function
 from .natives import rule
 from .raising import from_native
@@ -25,7 +24,7 @@ from .tensor_effects import storage_key
 from .tensors import record
 from .trace import Trace
 from .values import Raised, TensorInfo
-from .wrap import HEAP_TYPE, force, getattr_static_dict, load_slot
+from .wrap import HEAP_TYPE, class_attribute, force, getattr_static_dict, load_slot
 
 
 def compares_ids(trace: Trace) -> bool:
@@ -47,11 +46,8 @@ def rule_deepcopy(trace, args, kwargs):
 def rule_reduce_ex(trace, args, kwargs):
     value, protocol = force(trace, args[0]), concrete(trace, args[1])
     cls = type(value)
-    reduce = lookup(cls, "__reduce__")
-    if isinstance(reduce, types.FunctionType):
-        return call(trace, reduce, (value,), {})
-    if reduce is not object.__reduce__:
-        return natives.call_native(trace, reduce, (value,), {})
+    if class_attribute(trace, cls, "__reduce__") is not object.__reduce__:
+        return call(trace, load_attribute(trace, value, "__reduce__"), (), {})
     if not cls.__flags__ & HEAP_TYPE:
         check_reduced(trace, value, protocol)
     if protocol < 2 or id(value) in trace.foreign:
@@ -71,20 +67,22 @@ def new_arguments(trace: Trace, value: object) -> tuple:
     """What ``__new__`` is to be called with."""
     if lookup(type(value), "__getnewargs_ex__") is not None:
         raise trace.fail(f"a copy of a {type(value).__qualname__}, which has __getnewargs_ex__")
-    method = lookup(type(value), "__getnewargs__")
+    method = load_or(trace, value, "__getnewargs__", None)
     if method is None:
         return ()
-    given = force(trace, call(trace, method, (value,), {}))
+    given = force(trace, call(trace, method, (), {}))
     if not isinstance(given, tuple):
         raise Raised(TypeError(f"__getnewargs__ should return a tuple, not '{type(given).__name__}'"))
     return given
 
 
+GETSTATE = getattr(object, "__getstate__", None)  # new in Python 3.11
+
+
 def state_of(trace: Trace, value: object) -> object:
     """What ``__getstate__`` gives: the instance dictionary, and the slots if there are any."""
-    method = lookup(type(value), "__getstate__")
-    if isinstance(method, types.FunctionType):
-        return call(trace, method, (value,), {})
+    if class_attribute(trace, type(value), "__getstate__") is not GETSTATE:
+        return call(trace, load_attribute(trace, value, "__getstate__"), (), {})
     return default_state(trace, value)
 
 

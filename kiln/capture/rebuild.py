@@ -344,6 +344,8 @@ def build_function(r: Rebuilder, shadow: types.FunctionType, name: str, place: i
 
 
 def build_method(r: Rebuilder, shadow: types.MethodType, name: str, place: int) -> None:
+    if not callable(shadow.__func__):
+        raise CannotRebuild(shadow, "a method that cannot be called")
     parts = r.items((shadow.__func__, shadow.__self__))
     r.lines.append(f"{name} = {r.bind(types.MethodType, 'MethodType')}({parts})")
 

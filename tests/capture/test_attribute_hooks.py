@@ -193,6 +193,31 @@ class ReducedEx(Reduced):
         return ReducedEx, (protocol,)
 
 
+class StateOfClass(list):
+    """Its state is what a class method says."""
+
+    def __init__(self, a):
+        super().__init__()
+        self.a = a
+
+    @classmethod
+    def __getstate__(cls):
+        return {"a": "of the class"}
+
+    __getnewargs__ = staticmethod(lambda: ())
+
+    def __setstate__(self, state):
+        self.a = state["a"]
+
+
+@program.breaking(X)
+def class_of_a_module(x):
+    module = types.ModuleType("made")
+    before = module.__class__ is types.ModuleType
+    module.__class__ = OwnModule
+    return x + module.computed, before, module.__class__ is OwnModule, type(module).__name__
+
+
 class Holding(list):
     def __init__(self, *args):
         super().__init__(*args)
@@ -210,6 +235,7 @@ def copies(x):
     holding = copy.copy(Holding([1, [2]]))
     found += [told(copy.copy, bad), copy.copy(slotted).a, copy.copy(slotted).b, holding, holding.tag]
     found += [copy.deepcopy({"k": [Reduced(1)]})["k"][0].value, told(lambda value: value.__reduce_ex__(2)[2], slotted)]
+    found += [copy.copy(StateOfClass(3)).a, copy.deepcopy(StateOfClass(3)).a]
     return x + 1, found
 
 
