@@ -176,7 +176,7 @@ def load_foreign_method(trace: Trace, owner: object, name: str) -> object:
     cls = type(owner)
     raw = class_attribute(trace, cls, name)
     if isinstance(raw, types.MethodDescriptorType) and natives.rule_for(raw) is not None:
-        return raw.__get__(owner)
+        return raw.__get__(owner, cls)
     namespace = getattr_static_dict(owner)
     if not isinstance(raw, types.FunctionType | functools._lru_cache_wrapper) or namespace is None or name in namespace:
         raise trace.fail(f"attribute {name!r} of a {cls.__module__}.{cls.__qualname__} object")

@@ -21,6 +21,11 @@ from .values import Lazy
 DESCRIPTORS = types.MethodDescriptorType | types.WrapperDescriptorType
 
 
+def bind_method(descriptor: object, owner: object) -> object:
+    """A native method bound to its owner. (CPython 3.11 crashes on some methods of C if not told the class as well.)"""
+    return descriptor.__get__(owner, type(owner))  # type: ignore[attr-defined]
+
+
 def native_descriptor(bound: object) -> object | None:
     """The descriptor that a bound builtin was made from. (``super()`` may have gone past others of the same name.)"""
     owner, name = bound.__self__, bound.__name__  # type: ignore[attr-defined]
@@ -30,7 +35,7 @@ def native_descriptor(bound: object) -> object | None:
         if name in klass.__dict__ and isinstance(klass.__dict__[name], DESCRIPTORS)
     ]
     if len(found) > 1:  # bound builtins compare by owner and C function, without asking the owner
-        found = [descriptor for descriptor in found if descriptor.__get__(owner) == bound] or found
+        found = [descriptor for descriptor in found if bind_method(descriptor, owner) == bound] or found
     return found[0] if found else None
 
 
@@ -63,7 +68,7 @@ def wrap_bound_builtin(trace: Trace, real: types.BuiltinFunctionType, source: So
         return known_as(trace, getattr(shadow, real.__name__), source, real)
     if type(owner).__flags__ & HEAP_TYPE or not found_by_name:
         trace.guards.add(Computed(native_descriptor, (source,)), "identity", descriptor)
-    return known_as(trace, descriptor.__get__(shadow), source, real)  # type: ignore[attr-defined]
+    return known_as(trace, bind_method(descriptor, shadow), source, real)
 
 
 def appending_method(trace: Trace, value: Lazy) -> object:

@@ -28,6 +28,8 @@ def prepare(trace: Trace, args: tuple) -> None:
     if trace.rehearsed or any(may_hash_object(arg) for arg in args):
         keys = [key for arg in args for key in keys_in(trace, arg)]
         if any(hashed_in_python(key) for key in keys):
+            if any(written for _, written in trace.globals.values()):  # which native code does not see yet
+                raise trace.fail("a key with a __hash__ or __eq__ in Python, after assignments to global variables")
             rehearse_all(trace, keys)
 
 

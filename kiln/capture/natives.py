@@ -208,6 +208,8 @@ def run(trace: Trace, function: object, args: tuple, kwargs: dict) -> object:
         raise trace.fail(f"{describe(function)}, which calls a {override} that is Python code")
     if trace.rehearsing and is_mutating(function):
         raise trace.fail("an effect inside a __hash__ or __eq__ that a dictionary or set is going to call")
+    if is_one_by_one(function, args):
+        return update_one_by_one(trace, function, args, kwargs)
     if is_hashing(function, args):
         args = tuple([hashed_argument(trace, function, at, arg) for at, arg in enumerate(args)])
         hashing.prepare(trace, args[:2] if is_keyed(function) else args)
@@ -264,6 +266,39 @@ def iterable_argument(trace: Trace, function: object, position: int, value: obje
 
 LENGTH_TAKERS: frozenset[object] = frozenset({list, tuple, list.extend, list.__init__, list.__iadd__})
 """Builtins that ask an iterable for its length before they iterate."""
+
+
+ONE_BY_ONE: dict[object, Callable] = {
+    set.update: set.add,
+    set.difference_update: set.discard,
+    dict.update: dict.__setitem__,
+    collections.OrderedDict.update: collections.OrderedDict.__setitem__,
+}
+
+
+def is_one_by_one(function: object, args: tuple) -> bool:
+    """Whether a container is changed by what comes out of an iterator, which may look at it, or raise, meanwhile."""
+    if function not in ONE_BY_ONE or len(args) != 2:
+        return False
+    kind = type(args[1]) if type(args[1]) is not Settled else type(args[1].iterator)
+    return kind in LAZY_ITERATORS or kind in ITERATOR_TYPES or hasattr(kind, "gi_interpreted")
+
+
+def update_one_by_one(trace: Trace, function: object, args: tuple, kwargs: dict) -> None:
+    from .operators import consume
+
+    target, items = args
+    step = ONE_BY_ONE[function]
+    for item in consume(trace, items.iterator if type(items) is Settled else items):
+        item = force(trace, item)
+        if not isinstance(target, dict):
+            call_native(trace, step, (target, item), {})
+            continue
+        if type(item) not in (tuple, list) or len(item) != 2:
+            raise trace.fail(f"{describe(function)} with something else than pairs out of an iterator")
+        call_native(trace, step, (target, force(trace, item[0]), item[1]), {})
+    if kwargs:
+        call_native(trace, function, (target, kwargs), {})
 
 
 def hashed_argument(trace: Trace, function: object, position: int, value: object) -> object:

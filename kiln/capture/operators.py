@@ -449,7 +449,13 @@ def contains_hashed(trace: Trace, container: object, value: object) -> bool:
 
 
 def search(trace: Trace, items: Iterator, value: object) -> bool:
-    for item in items:
+    while True:
+        try:
+            item = next(items)
+        except StopIteration:
+            return False
+        except RuntimeError as error:  # an __eq__ has changed the container
+            raise Raised(from_native(trace, error)) from None
         # Which of two equal ints a size is must not matter: asking would pin it down.
         item = force(trace, item) if type(item) is Lazy and type(item.real) is int else item
         symbolic = torch.SymInt in (type(item), type(value))
@@ -457,7 +463,6 @@ def search(trace: Trace, items: Iterator, value: object) -> bool:
             trace, compare(trace, "==", force(trace, item), value)
         ):
             return True
-    return False
 
 
 # -- items ----------------------------------------------------------------------------------------------------------

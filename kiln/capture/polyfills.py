@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import sys
 from collections.abc import Callable
 
 
@@ -12,28 +13,96 @@ def count_elements(mapping, iterable):
 
 
 def list_remove(self, value):
-    for index in range(len(self)):
-        if self[index] is value or self[index] == value:
-            del self[index]
+    index = 0
+    while index < list.__len__(self):
+        item = list.__getitem__(self, index)
+        if item is value or item == value:
+            list.__delitem__(self, slice(index, index + 1))
             return
+        index += 1
     raise ValueError("list.remove(x): x not in list")
 
 
-def deque_remove(self, value):
-    for index in range(len(self)):
-        if self[index] is value or self[index] == value:
-            del self[index]
-            return
-    raise ValueError("deque.remove(x): x not in deque")
+def list_index(self, value, start=0, stop=sys.maxsize, /):
+    size = list.__len__(self)
+    index, stop = [max(place + size, 0) if place < 0 else place for place in (start, stop)]
+    while index < stop and index < list.__len__(self):
+        item = list.__getitem__(self, index)
+        if item is value or item == value:
+            return index
+        index += 1
+    raise ValueError(f"{value!r} is not in list")
+
+
+def list_count(self, value, /):
+    index = total = 0
+    while index < list.__len__(self):
+        item = list.__getitem__(self, index)
+        if item is value or item == value:
+            total += 1
+        index += 1
+    return total
 
 
 def list_sort(self, *, key=None, reverse=False):
-    self[:] = sorted(self, key=key, reverse=reverse)
+    items = list.copy(self)
+    list.clear(self)
+    try:
+        items = sorted(items, key=key, reverse=reverse)
+        if list.__len__(self):
+            raise ValueError("list modified during sort")
+    finally:
+        list.__setitem__(self, slice(None), items)
+
+
+# A deque that an __eq__ changes is noticed by its iterator, also at the end.
+
+
+def deque_remove(self, value):
+    items, index = collections.deque.__iter__(self), 0
+    while True:
+        try:
+            item = next(items)
+        except StopIteration:
+            raise ValueError("deque.remove(x): x not in deque") from None
+        except RuntimeError:
+            raise IndexError("deque mutated during iteration") from None
+        if item is value or item == value:
+            try:
+                next(items, None)
+            except RuntimeError:
+                raise IndexError("deque mutated during iteration") from None
+            collections.deque.__delitem__(self, index)
+            return
+        index += 1
+
+
+def deque_index(self, value, start=0, stop=sys.maxsize, /):
+    size = collections.deque.__len__(self)
+    start, stop = [max(place + size, 0) if place < 0 else place for place in (start, stop)]
+    for index, item in enumerate(collections.deque.__iter__(self)):
+        if index >= stop:
+            break
+        if index >= start and (item is value or item == value):
+            return index
+    raise ValueError(f"{value!r} is not in deque")
+
+
+def deque_count(self, value, /):
+    total = 0
+    for item in collections.deque.__iter__(self):
+        if item is value or item == value:
+            total += 1
+    return total
 
 
 POLYFILLS: dict[object, Callable] = {
     collections._count_elements: count_elements,  # type: ignore[attr-defined]
     list.remove: list_remove,
+    list.index: list_index,
+    list.count: list_count,
     list.sort: list_sort,
     collections.deque.remove: deque_remove,
+    collections.deque.index: deque_index,
+    collections.deque.count: deque_count,
 }

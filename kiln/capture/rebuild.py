@@ -25,7 +25,7 @@ import torch.fx
 from .._native import is_instance as isinstance
 from . import natives
 from .appending import ListMethod
-from .bound_builtins import is_found_by_name, native_descriptor
+from .bound_builtins import bind_method, is_found_by_name, native_descriptor
 from .frame import NULL
 from .sets import make_set, recipe
 from .source import (
@@ -357,7 +357,8 @@ def build_builtin(r: Rebuilder, shadow: types.BuiltinFunctionType, name: str, pl
         return
     descriptor = native_descriptor(shadow)
     if descriptor is not None and not is_found_by_name(shadow, descriptor):  # super() has gone past an override
-        r.lines.append(f"{name} = {r.bind(descriptor, shadow.__name__)}.__get__({r.value(owner)})")
+        bound = r.bind(descriptor, shadow.__name__)
+        r.lines.append(f"{name} = {r.bind(bind_method, 'bind_method')}({bound}, {r.value(owner)})")
     else:
         r.lines.append(f"{name} = ({r.value(owner)}).{shadow.__name__}")  # a number needs the parentheses
 

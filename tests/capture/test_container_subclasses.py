@@ -2,6 +2,7 @@
 
 # ruff: noqa: B905, C416, RUF005 (programs under test are written the way users write them)
 
+import array
 import operator
 from collections import OrderedDict, UserDict, UserList, defaultdict, deque
 
@@ -252,3 +253,13 @@ def test_a_miss_does_not_iterate_over_what_has_no_end(make):
     compiled = kiln.compile(program, backend="eager")
     for table in ({1: 2}, {1: 2, 3: 4}, {5, 6}, make(), {1: 2}):
         assert compiled(X, table).equal(program(X, table))
+
+
+def test_methods_of_an_array():
+    """CPython 3.11 crashes on binding ``array.__reduce_ex__`` without a class."""
+
+    def program(x, numbers):
+        reduce = numbers.__reduce_ex__
+        return x + len(numbers), reduce(2)[0], numbers.tolist(), numbers.__reduce_ex__(3)[1:]
+
+    check(program, X, array.array("i", [1, 2, 3]), calls=2, breaks_every=(None, "line"))
