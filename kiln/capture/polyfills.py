@@ -25,7 +25,8 @@ def list_remove(self, value):
 
 def list_index(self, value, start=0, stop=sys.maxsize, /):
     size = list.__len__(self)
-    index, stop = [max(place + size, 0) if place < 0 else place for place in (start, stop)]
+    index = max(start + size, 0) if start < 0 else start
+    stop = max(stop + size, 0) if stop < 0 else stop
     while index < stop and index < list.__len__(self):
         item = list.__getitem__(self, index)
         if item is value or item == value:
@@ -64,7 +65,7 @@ def deque_remove(self, value):
         try:
             item = next(items)
         except StopIteration:
-            raise ValueError("deque.remove(x): x not in deque") from None
+            raise ValueError(f"{value!r} is not in deque") from None
         except RuntimeError:
             raise IndexError("deque mutated during iteration") from None
         if item is value or item == value:
@@ -79,7 +80,8 @@ def deque_remove(self, value):
 
 def deque_index(self, value, start=0, stop=sys.maxsize, /):
     size = collections.deque.__len__(self)
-    start, stop = [max(place + size, 0) if place < 0 else place for place in (start, stop)]
+    start = max(start + size, 0) if start < 0 else start
+    stop = max(stop + size, 0) if stop < 0 else stop
     for index, item in enumerate(collections.deque.__iter__(self)):
         if index >= stop:
             break

@@ -138,6 +138,38 @@ def test_a_change_meanwhile(name):
     check(program, X, breaks_every=(None, "line"))
 
 
+class Money:
+    """Compares in Python."""
+
+    def __init__(self, amount):
+        self.amount = amount
+
+    def __eq__(self, other):
+        return self.amount == getattr(other, "amount", other)
+
+    __hash__ = None
+
+    def __repr__(self):
+        return f"Money({self.amount})"
+
+
+def test_searches_with_a_comparison_in_python():
+    def program(x, coins):
+        seen = []
+        for items in (coins, deque(coins)):
+            for places in ((), (1,), (-2,), (-9, -1), (0, 1), (5,)):
+                seen.append(attempt(items.index, Money(2), *places))
+            seen.append(items.count(Money(2)))
+            seen.append(attempt(items.remove, Money(3)))
+            seen.append(attempt(items.remove, Money(3)))
+            seen.append([coin.amount for coin in items])
+        coins.sort(key=lambda coin: -coin.amount)
+        seen.append([coin.amount for coin in coins])
+        return x + 1, seen
+
+    check(program, X, [Money(1), Money(2), Money(3), Money(2)], fullgraph=True)
+
+
 def test_what_came_before_an_error_stays():
     def items(pairs):
         yield ("a", 1) if pairs else 1
