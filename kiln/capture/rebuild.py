@@ -404,7 +404,11 @@ def build_reduced(r: Rebuilder, shadow: object, name: str, place: int) -> None:
         except TypeError:  # itertools.pairwise
             raise CannotRebuild(shadow, f"a {type(shadow).__name__} that outlives the graph") from None
     function, args = reduced[0], reduced[1]
-    r.lines.append(f"{name} = {r.bind(function, function.__name__)}({r.items(args)})")
+    keywords = ""
+    if isinstance(function, functools.partial):  # operator.methodcaller with keywords
+        args, keywords = (*function.args, *args), f"**{r.value(dict(function.keywords))}"
+        function = function.func
+    r.lines.append(f"{name} = {r.bind(function, function.__name__)}({r.items(args)}{keywords})")
     if len(reduced) > 2 and reduced[2] is not None:
         r.lines.append(f"{r.bind(set_state, 'set_state')}({name}, {r.value(reduced[2])})")
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import operator
 
 import pytest
 import torch
@@ -237,3 +238,16 @@ def test_gradient_of_another_size():
         return (x,)
 
     check(program, make_args=replaced, dynamic=True, grads=False)
+
+
+def test_method_caller_with_keywords_across_a_break():
+    class Pair:
+        def total(self, *, extra):
+            return extra
+
+    def program(x, pair):
+        caller = operator.methodcaller("total", extra=x * 2)
+        kiln.graph_break()
+        return caller(pair) + 1
+
+    check(program, X, Pair())
