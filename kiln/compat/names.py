@@ -93,6 +93,7 @@ CONTENTS: dict[str, dict[str, Any] | Callable[[], dict[str, Any]]] = {
         "GenerationTracker": generations.GenerationTracker,
         "is_compiling": api.is_compiling,
         "reset": dynamo.reset,
+        "reset_code_caches": dynamo.reset,
     },
     "torch._dynamo.decorators": DECORATORS,
     "torch._dynamo.eval_frame": EVAL_FRAME,

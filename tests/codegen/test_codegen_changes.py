@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import kiln
 from kiln._native import OperatorProgram
 from kiln.lower import backend
+from kiln.testing import check as check_against_eager
 
 
 @pytest.fixture
@@ -215,3 +216,20 @@ def test_what_goes_otherwise_changes_inputs_too(written):
     with Passing():
         compiled(x)
     assert x.tolist() == [4.0] * 4 and x._version == 2
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64, torch.bool, torch.half], ids=str)
+@pytest.mark.parametrize("number", [3, 2.7, True])
+def test_copying_a_number(number, dtype):
+    def program(x):
+        return x.to(dtype).clone().copy_(number), torch.zeros(3, dtype=dtype).copy_(number), x + 1
+
+    check_against_eager(program, torch.arange(6.0).reshape(2, 3), backend="kiln", fullgraph=True)
+
+
+def test_copying_a_number_that_varies():
+    def program(x, number):
+        return x.clone().copy_(number), torch.zeros(2).copy_(x.shape[0])
+
+    x = torch.arange(6.0).reshape(3, 2)
+    check_against_eager(program, calls=[(x, 3), (x[:2], 4), (x[:1], 5), (x, 6)], backend="kiln")

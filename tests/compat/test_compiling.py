@@ -272,6 +272,15 @@ def test_exporting(installed):
         torch._dynamo.export(lambda x: x.item() + torch.ones(1))(torch.ones(1))
 
 
+def test_resetting_the_caches_of_code(installed):
+    counter = torch._dynamo.testing.CompileCounter()
+    compiled = torch.compile(lambda x: x + 1, backend=counter)
+    compiled(torch.ones(2))
+    torch._dynamo.reset_code_caches()
+    assert compiled(torch.ones(2)).tolist() == [2.0, 2.0]
+    assert counter.frame_count == 2
+
+
 def test_exporting_finds_arguments_by_name(installed):
     def scaled(x, *, by, plus):
         return x * by + plus["a"] - plus["b"]
