@@ -64,7 +64,7 @@ from .overrides import (
 from .quiet import quiet, without_collections, without_frequent_collections
 from .rebuild import CannotRebuild
 from .rewind import Switches, can_rewind
-from .routing import LOOKS_AT_FRAMES, Router, release_routes
+from .routing import COUNTS_FRAMES, LOOKS_AT_FRAMES, Router, release_routes
 from .source import ClosureCell, Local
 from .stealing import StolenInput, emptying, tell_examples
 from .tensor_effects import conflict_with_try
@@ -353,6 +353,9 @@ def compile_frame(cache: FrameCache, function: types.FunctionType, args: tuple, 
         return pass_on(cache, function)
     if any(name.startswith("_k_") for name in function.__code__.co_varnames[: parameter_count(function.__code__)]):
         return skip(cache, function, "a parameter whose name begins with _k_, as names in generated code do")
+    if not COUNTS_FRAMES.isdisjoint(function.__code__.co_names):
+        events.skip(function, "it traces or counts frames")  # and what it calls must have no frames of Kiln's between
+        return None
     state = Switches()
     disabled = _native.set_disabled(True)
     try:

@@ -45,10 +45,9 @@ CALLING_BACK = {
 }
 """Functions of torch's that call what is the user's while a backward pass runs."""
 
-LOOKS_AT_FRAMES = words(
-    "_getframe currentframe getouterframes extract_stack format_stack print_stack settrace setprofile"
-)
-LOOKS_AT_FRAMES |= words("tb_next tb_frame tb_lineno")  # a traceback has an entry for each frame
+COUNTS_FRAMES = words("settrace setprofile tb_next tb_frame tb_lineno setrecursionlimit")
+"""What only a function that traces frames or counts them asks for: all of it is Python's, and what it calls."""
+LOOKS_AT_FRAMES = COUNTS_FRAMES | words("_getframe currentframe getouterframes extract_stack format_stack print_stack")
 
 
 class Router:
