@@ -122,10 +122,18 @@ def outline_region(
 
 def nodes_of(region: Region) -> list[torch.fx.Node]:
     nodes = []
+    region.before, region.last = standing(region.before), standing(region.last)
     while region.before is not region.last:
         region.before = region.before.next
         nodes.append(region.before)
     return [node for node in nodes if node.op not in ("placeholder", "output")]
+
+
+def standing(node: torch.fx.Node) -> torch.fx.Node:
+    """A node, or the one before it that is still there: conversions of classes are taken out of graphs."""
+    while node._erased:
+        node = node.prev
+    return node
 
 
 def extracted(

@@ -12,6 +12,7 @@ import operator
 import pytest
 import torch
 from program_table import X
+from torch.utils.checkpoint import checkpoint
 
 import kiln
 from kiln.testing import check
@@ -251,3 +252,17 @@ def test_method_caller_with_keywords_across_a_break():
         return caller(pair) + 1
 
     check(program, X, Pair())
+
+
+class PlainSubclass(torch.Tensor):
+    pass
+
+
+def test_checkpoint_of_a_tensor_subclass_ends():
+    """The conversion to the subclass is taken out of the graph; it was the end of the checkpointed region."""
+
+    def program(x):
+        return checkpoint(lambda t: (t * 2).sin(), x, use_reentrant=False)
+
+    check(program, make_args=lambda: (torch.arange(3.0).as_subclass(PlainSubclass).requires_grad_(),))
+    check(program, make_args=lambda: (torch.arange(3.0).as_subclass(PlainSubclass),))
