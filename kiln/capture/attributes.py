@@ -312,6 +312,12 @@ def load_member(trace: Trace, owner: object, name: str, descriptor: object) -> o
     return value
 
 
+def watch_method(trace: Trace, cls: type, name: str, function: types.FunctionType) -> None:
+    """A method of a class from outside is about to be called: it is watched, and its cells and defaults are outside."""
+    class_attribute(trace, cls, name)
+    name_class_value(trace, cls, name, function)
+
+
 def name_class_value(trace: Trace, cls: type, name: str, value: object) -> None:
     """A function found on a watched class needs no guard of its own, only a way to be reached."""
     if id(value) not in trace.sources:
@@ -398,6 +404,7 @@ def load_from_class(trace: Trace, cls: type, name: str) -> object:
         return value
     getattribute = lookup(type(cls), "__getattribute__")
     if isinstance(getattribute, types.FunctionType):
+        watch_method(trace, type(cls), "__getattribute__", getattribute)
         return calls.call(trace, getattribute, (cls, name), {})
     meta = class_attribute(trace, type(cls), name)
     raw = class_attribute(trace, cls, name, MISSING)

@@ -94,9 +94,11 @@ def rehearse_hash(trace: Trace, key: object) -> int:
             rehearse_hash(trace, item)
     if "__hash__" not in python_methods(type(key)) or not hashed_in_python(key):
         return hash(key) if getattr(type(key), "__hash__", None) is not None else 0
+    from .attributes import name_class_value
     from .source import lookup
 
     method = lookup(type(key), "__hash__")
+    name_class_value(trace, type(key), "__hash__", method)
     number = rehearse(trace, method, key)
     try:
         native = hash(key)

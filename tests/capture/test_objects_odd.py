@@ -534,3 +534,50 @@ def deep_paths(space, x):
 @TABLE.rows
 def test_odd(program, args, expect):
     TABLE.run(program, args, expect)
+
+
+def test_special_methods_keep_to_the_order_of_effects():
+    """Their cells are outside: what they change is written back after the graph, in order, and not while tracing."""
+
+    def setup():
+        log = ["start"]
+
+        class Meta(type):
+            def __call__(cls, *args):
+                log.append("call")
+                return super().__call__(*args)
+
+            def __getattr__(cls, name):
+                log.append(name)
+                return len(log)
+
+            def __getitem__(cls, key):
+                log.append(key)
+                return len(log)
+
+            def __instancecheck__(cls, value):
+                log.append("check")
+                return True
+
+        class Thing(metaclass=Meta):
+            def __getattribute__(self, name):
+                log.append(name)
+                return len(log)
+
+            def __setattr__(self, name, value):
+                log.append((name, value))
+
+            def __delattr__(self, name):
+                log.append(("deleted", name))
+
+        def program(x):
+            thing = Thing()
+            thing.a = 1
+            del thing.b
+            found = thing.c, Thing.d, Thing["e"], isinstance(3, Thing)
+            log.append("end")
+            return x + len(log), found
+
+        return program, [(X,), (X,)], log
+
+    check(setup=setup)
