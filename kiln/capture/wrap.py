@@ -314,6 +314,17 @@ def prepare_key(trace: Trace, key: object) -> None:
         prepare(trace, (key,))
 
 
+def refuse_equal_hashes(trace: Trace, keys: list) -> None:
+    """Making a set of keys with equal hashes compares them: with a comparison in Python, that is the program's code."""
+    if all(map(is_constant, keys)):
+        return
+    from .hashing import hashed_in_python
+
+    hashes = [hash(key) for key in keys]
+    if len({*hashes}) < len(hashes) and any(map(hashed_in_python, keys)):
+        raise trace.fail("a set from outside of objects with equal hashes, which compare in Python")
+
+
 def is_constant(value: object) -> bool:
     """Whether a value is immutable all the way down and compares by value."""
     kind = type(value)
@@ -336,6 +347,7 @@ def wrap_set(trace: Trace, real: set, source: Source) -> object:
     items = [wrap_key(trace, item, source, index) for index, item in enumerate(native_iterator(real))]
     for item in items:
         prepare_key(trace, item)
+    refuse_equal_hashes(trace, items)
     if isinstance(real, frozenset):
         unchanged = all(a is b for a, b in zip(items, native_iterator(real), strict=True))
         shadow = real if unchanged else frozenset.__new__(type(real), items)

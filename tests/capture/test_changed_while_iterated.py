@@ -7,6 +7,7 @@ from collections import OrderedDict, deque
 import pytest
 from program_table import X
 
+import kiln
 from kiln.testing import check
 
 
@@ -218,3 +219,21 @@ def test_keys_that_read_a_global_variable_that_is_written():
         return x + 1, made, len(table), Counted(1) in table
 
     check(program, X)
+
+
+def test_a_set_from_outside_whose_elements_have_one_hash():
+    log = []
+
+    def program(x, one, other):
+        made = attempt(one.update, other)
+        return x + 1, made, len(one)
+
+    def arguments():
+        return {ChangingKey(7, lambda: log.append(1))}, {ChangingKey(7, lambda: log.append(2)) for _ in range(3)}
+
+    def outcome(function):
+        given = arguments()
+        log.clear()  # making them compares as well
+        return function(X, *given)[1:], list(log)
+
+    assert outcome(kiln.compile(program, backend="eager")) == outcome(program)
