@@ -13,6 +13,7 @@ import re
 import traceback
 import types
 import typing
+import warnings
 import weakref
 from collections.abc import Callable
 
@@ -108,8 +109,14 @@ def run_plainly(trace: Trace, function: object, args: tuple, kwargs: dict) -> ob
     """Call it; what comes back is outside the program, like what a module holds."""
     args = tuple([force(trace, arg) for arg in args])
     kwargs = {key: force(trace, value) for key, value in kwargs.items()}
+    if getattr(function, "__module__", "") == "re" and any(is_debugging(arg) for arg in (*args, *kwargs.values())):
+        raise trace.fail("a pattern compiled with re.DEBUG, which prints")
     try:
-        result = function(*args, **kwargs)  # type: ignore[operator]
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            result = function(*args, **kwargs)  # type: ignore[operator]
+    except Warning as warning:
+        raise trace.fail(f"a call that warns: {warning}") from None
     except Exception as error:
         raise Raised(from_native(trace, error)) from None
     if is_constant(result):
@@ -118,6 +125,10 @@ def run_plainly(trace: Trace, function: object, args: tuple, kwargs: dict) -> ob
         return result
     source = trace.pinned(result)
     return result if isinstance(result, PLAIN_RESULTS) else wrap(trace, result, source)
+
+
+def is_debugging(flags: object) -> bool:
+    return isinstance(flags, int) and bool(flags & re.DEBUG)
 
 
 def call_dispatch(trace: Trace, function: types.FunctionType, args: tuple, kwargs: dict) -> tuple[object] | None:

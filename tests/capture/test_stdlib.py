@@ -704,3 +704,17 @@ def test_enums_that_make_up_members_do_so_once():
         return program, [(X,), (X,), (X,)], log
 
     check(setup=setup)
+
+
+def test_patterns_that_warn_or_print_do_so():
+    def program(x):
+        return x + 1, re.compile("[[a-z]0123").groups, re.sub("[[b]", "c", "[ab")
+
+    def seen(function):
+        re.purge()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            result = function(X)[1:]
+        return result, [str(each.message) for each in caught]
+
+    assert seen(kiln.compile(program, backend="eager")) == seen(program)
