@@ -196,9 +196,10 @@ class Survey:
         return value
 
     def visit_tuple(self, value: tuple) -> tuple:
-        items = [self.visit(item) for item in value]
+        before = value if type(value) is tuple else tuple(tuple.__iter__(value))
+        items = [self.visit(item) for item in before]
         self.note_class(type(value))
-        if all(a is b for a, b in zip(items, value, strict=True)):
+        if all(a is b for a, b in zip(items, before, strict=True)):
             return value
         return new_tuple(type(value), items)
 
@@ -513,7 +514,7 @@ PROXY_FUNCTIONS: frozenset[object] = frozenset(
     | {dict, functools.reduce, float, int, abs, divmod, round, str.join, itertools.chain, itertools.islice, pow}
     | {operator.length_hint, operator.index, list.extend, set.update, collections.deque, itertools.accumulate}
     | {operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge, repr, str, ascii, complex, bytes}
-    | {list.index, list.count, tuple.index, tuple.count, collections.deque.index, collections.deque.count}
+    | {tuple.index, tuple.count}
     | {math.floor, math.ceil, math.trunc, operator.countOf, operator.indexOf, format, math.sqrt, math.prod, math.fsum}
     | {hex, bin, oct, chr, range, slice}
 )

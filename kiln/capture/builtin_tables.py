@@ -37,8 +37,7 @@ VIEW_TYPES: frozenset[type] = frozenset(_VIEWS)
 
 LAZY_ITERATORS: frozenset[type] = frozenset(
     {enumerate, zip, map, filter, reversed}
-    | {value for value in vars(itertools).values() if isinstance(value, type)}
-    | {itertools.chain}
+    | {value for value in vars(itertools).values() if isinstance(value, type) and value.__module__ == "itertools"}
 )
 
 CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque, collections.OrderedDict, collections.defaultdict)
@@ -209,6 +208,9 @@ CLASS_CALLERS = words("copy __copy__ __add__ __mul__ __rmul__ fromkeys")
 
 def runs_overrides(function: object, args: tuple) -> str | None:
     """The Python method of a subclass of a builtin container that a native method would call by itself."""
+    if isinstance(function, type):  # OrderedDict's constructor sets items as anyone would
+        names = ITEM_METHODS if issubclass(function, collections.OrderedDict) else ()
+        return next((name for name in names if isinstance(lookup(function, name), types.FunctionType)), None)
     owner = getattr(function, "__self__", None)
     method = isinstance(function, types.MethodDescriptorType | types.WrapperDescriptorType)
     cls = owner if isinstance(owner, type) else type(args[0]) if method and args else None

@@ -15,6 +15,7 @@ import torch
 
 from .._native import is_instance as isinstance
 from .arguments import is_object, python_methods
+from .source import native_iterator
 from .symbols import concrete
 from .trace import Trace
 from .values import CONSTANT_TYPES, Lazy
@@ -69,9 +70,9 @@ def keys_in(trace: Trace, value: object) -> list[object]:
     if isinstance(value, dict):
         return list(dict.keys(value))
     if isinstance(value, set | list | collections.deque):
-        return [force(trace, item) for item in value]
+        return [force(trace, item) for item in native_iterator(value)]
     if isinstance(value, tuple | frozenset):
-        return [value, *(force(trace, item) for item in value)]
+        return [value, *(force(trace, item) for item in native_iterator(value))]
     return [value]
 
 
@@ -162,7 +163,7 @@ def settle(trace: Trace, value: object, seen: set[int]) -> None:
             for index, item in enumerate(list.copy(holder)):
                 list.__setitem__(holder, index, settled(trace, item, seen))
         elif isinstance(holder, tuple):
-            for item in holder:
+            for item in tuple.__iter__(holder):
                 settle(trace, item, seen)
 
 

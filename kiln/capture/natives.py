@@ -41,6 +41,8 @@ from .arguments import (
 from .bound_builtins import native_descriptor
 from .builtin_tables import (
     CONTAINERS,
+    HASHING_FUNCTIONS,
+    HASHING_TYPES,
     ITERATOR_TYPES,
     LAZY_ITERATORS,
     SAFE_OWNERS,
@@ -64,6 +66,7 @@ from .source import lookup
 from .symbols import NUMBER_FUNCTIONS, SYMBOLIC, arithmetic, is_arithmetic
 from .trace import Trace
 from .values import CONSTANT_TYPES, GraphBreak, Lazy, Raised, words
+from .watching import call_watched
 from .wrap import HEAP_TYPE, force, getattr_static_dict
 
 RULES: dict[object, Callable] = {}
@@ -253,12 +256,18 @@ def run_on_proxies(trace: Trace, function: object, args: tuple, kwargs: dict) ->
 
 def iterable_argument(trace: Trace, function: object, position: int, value: object) -> object:
     """An argument that native code iterates over: one that iterates in Python becomes a proxy."""
+    if isinstance(value, type):
+        return proxy(trace, value) if consumes(function, position) and iterates_in_python(value) else value
     if not consumes(function, position) or not is_object(value) or hasattr(type(value), "gi_interpreted"):
         return value
     if isinstance(value, CONTAINERS) and "__iter__" not in python_methods(type(value)):
         sized = function in LENGTH_TAKERS and "__len__" in python_methods(type(value))
         if not sized or isinstance(value, dict):
             return value  # native code looks past the other methods
+    if isinstance(value, dict) and (
+        function in HASHING_FUNCTIONS or getattr(function, "__objclass__", None) in HASHING_TYPES
+    ):
+        return value  # a dictionary asks another one for its keys
     if position == 0 and isinstance(function, types.MethodDescriptorType | types.WrapperDescriptorType):
         return value
     return proxy(trace, value)
@@ -299,6 +308,11 @@ def update_one_by_one(trace: Trace, function: object, args: tuple, kwargs: dict)
         call_native(trace, step, (target, force(trace, item[0]), item[1]), {})
     if kwargs:
         call_native(trace, function, (target, kwargs), {})
+
+
+def iterates_in_python(cls: type) -> bool:
+    """Whether a class has a metaclass that makes it an iterable, other than that of enums."""
+    return not isinstance(cls, enum.EnumMeta) and isinstance(lookup(type(cls), "__iter__"), types.FunctionType)
 
 
 def hashed_argument(trace: Trace, function: object, position: int, value: object) -> object:
@@ -397,7 +411,7 @@ def run_natively(trace: Trace, function: object, args: tuple, kwargs: dict) -> o
     trace.entered += 1
     try:
         with RecordMode(trace):
-            result = function(*args, **kwargs)  # type: ignore[operator]
+            result = call_watched(trace, function, args, kwargs)  # type: ignore[arg-type]
     except (GraphBreak, Raised):
         raise
     except RecursionError as error:  # of the program, or only of interpreting it

@@ -13,6 +13,7 @@ import types
 from .._native import is_instance as isinstance
 from .trace import Trace
 from .values import Raised
+from .watching import stop_watching, watch_again
 
 
 def note_raised(trace: Trace, error: BaseException) -> None:
@@ -60,9 +61,11 @@ class as_native:  # noqa: N801 (used as a block; no generator, through which a S
         self.trace = trace
 
     def __enter__(self) -> None:
-        return None
+        self.watched = stop_watching()
 
     def __exit__(self, kind: object, raised: BaseException | None, traceback: object) -> None:
+        if self.watched:
+            watch_again()
         if isinstance(raised, Raised):
             error = raised.error
             links = (error, error.__context__, error.__cause__, error.__suppress_context__)

@@ -325,6 +325,8 @@ def rule_id(trace, args, kwargs):
 
 @rule(bool)
 def rule_bool(trace, args, kwargs):
+    if len(args) > 1 or kwargs:
+        return natives.run_natively(trace, bool, arguments(trace, args), kwargs)  # which raises
     return truth(trace, args[0]) if args else False
 
 

@@ -38,6 +38,7 @@ from .values import (
     Raised,
     TensorInfo,
     Trampoline,
+    mapping_items,
     new_tuple,
     plain_value,
 )
@@ -211,7 +212,11 @@ def plain_floats(trace: Trace, value: object) -> object:
     if isinstance(value, dict):
         return {key: plain_floats(trace, item) for key, item in value.items()}
     if isinstance(value, tuple):
-        return value if type(value) is torch.Size else new_tuple(type(value), [plain_floats(trace, v) for v in value])
+        return (
+            value
+            if type(value) is torch.Size
+            else new_tuple(type(value), [plain_floats(trace, v) for v in tuple.__iter__(value)])
+        )
     if isinstance(value, list):
         return [plain_floats(trace, item) for item in value]
     return concrete(trace, value) if isinstance(value, torch.SymFloat) else value
@@ -233,11 +238,13 @@ def prepare(trace: Trace, value: object, exact: bool = False) -> object:
     if isinstance(value, list | tuple) and kind.__flags__ & HEAP_TYPE:
         check_sequence(trace, kind)
     if isinstance(value, tuple):
-        return value if kind is torch.Size else new_tuple(kind, [prepare(trace, item, exact) for item in value])
+        if kind is torch.Size:
+            return value
+        return new_tuple(kind, [prepare(trace, item, exact) for item in tuple.__iter__(value)])
     if isinstance(value, list):
-        return [prepare(trace, item, exact) for item in value]
+        return [prepare(trace, item, exact) for item in list.__iter__(value)]
     if isinstance(value, dict):
-        return {key: prepare(trace, item, exact) for key, item in value.items()}
+        return {key: prepare(trace, item, exact) for key, item in mapping_items(value)}
     if kind is slice:
         return slice(*(prepare(trace, part, exact) for part in (value.start, value.stop, value.step)))
     if kind is torch.SymBool:  # a flag of an operation
@@ -405,7 +412,7 @@ def to_nodes(trace: Trace, value: object, exact: bool = False) -> object:
 def tuple_node(trace: Trace, value: tuple, exact: bool) -> object:
     """A tuple for fx, which knows tuples and named tuples: to torch's operations other subclasses are the same."""
     kind = type(value)
-    items = [to_nodes(trace, item, exact) for item in value]
+    items = [to_nodes(trace, item, exact) for item in tuple.__iter__(value)]
     if kind is tuple:
         return tuple(items)
     if hasattr(kind, "_fields") and kind.__base__ is tuple:

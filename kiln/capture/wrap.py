@@ -241,7 +241,7 @@ def wrap_tuple(trace: Trace, real: tuple, source: Source) -> object:
     shadow = new_tuple(type(real), items)
     if hasattr(shadow, "__dict__"):
         return remember_attributes(trace, shadow, real, source)
-    if all(a is b for a, b in zip(items, real, strict=True)):
+    if all(a is b for a, b in zip(items, native_iterator(real), strict=True)):
         shadow = real
     return known_as(trace, shadow, source, real)
 
@@ -252,7 +252,7 @@ def guard_length(trace: Trace, real: object, source: Source) -> None:
 
 
 def wrap_dict(trace: Trace, real: dict, source: Source) -> object:
-    if "__builtins__" in real or is_module_namespace(real):
+    if dict.__contains__(real, "__builtins__") or is_module_namespace(real):
         raise trace.fail("global variables as a dictionary", "read and write them by name")
     if module_hooks.are_assumed(source):
         return module_hooks.assume(trace, real, source)  # type: ignore[arg-type]
@@ -277,7 +277,8 @@ def wrap_dict(trace: Trace, real: dict, source: Source) -> object:
 
 def is_module_namespace(real: dict) -> bool:
     """Whether a dictionary holds the globals of a module: these have bookkeeping of their own."""
-    module = sys.modules.get(dict.get(real, "__name__")) if "__name__" in real else None  # type: ignore[arg-type]
+    name = dict.get(real, "__name__")
+    module = sys.modules.get(name) if type(name) is str else None
     return getattr(module, "__dict__", None) is real
 
 
@@ -350,7 +351,9 @@ def wrap_set(trace: Trace, real: set, source: Source) -> object:
     refuse_equal_hashes(trace, items)
     if isinstance(real, frozenset):
         unchanged = all(a is b for a, b in zip(items, native_iterator(real), strict=True))
-        shadow = real if unchanged else frozenset.__new__(type(real), items)
+        shadow = real if unchanged and type(real) is frozenset else frozenset.__new__(type(real), items)
+        if hasattr(shadow, "__dict__"):
+            return remember_attributes(trace, shadow, real, source)
         return known_as(trace, shadow, source, real)
     found = recipe(items)
     shadow = make_set(*found) if found is not None else set(items)
