@@ -18,7 +18,7 @@ PEERS := jax matplotlib
 # Models are built from configurations: nothing is downloaded.
 export HF_HUB_OFFLINE := 1
 
-.PHONY: setup demo test lint check fuzz asan bench coverage-of-seeds clean
+.PHONY: setup demo test lint check fuzz asan bench coverage-of-seeds natives clean
 
 setup: $(VENV)/.built
 
@@ -73,6 +73,10 @@ bench: setup $(VENV)/.bench
 # Which behaviours of the seed documents have tests: prints them, and writes docs/seed-coverage.md.
 coverage-of-seeds: setup
 	$(RUN) tests/seed_coverage.py $(ARGS)
+
+# Which builtins run on shadows while tracing, and what they may do: writes docs/natives.md.
+natives: setup
+	$(RUN) tests/sweep_natives.py --page
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -13,6 +13,7 @@ import time
 
 from native_calls.entries import all_entries
 from native_calls.judging import Drawer, judge
+from native_calls.page import PAGE, page
 
 MEMORY = 6 << 30  # in bytes: a call that would take it all raises instead
 
@@ -22,12 +23,16 @@ def main() -> int:
     parser.add_argument("names", nargs="*", help="entries, by the beginnings of their names (all)")
     parser.add_argument("--calls", type=int, default=8, help="calls of each entry")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--page", action="store_true", help="write docs/natives.md, and call nothing")
     options = parser.parse_args()
+    if options.page:
+        PAGE.write_text(page())
+        return 0
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
     entries = [e for e in all_entries() if not options.names or e.name.startswith(tuple(options.names))]
     begun, done, wrong = time.monotonic(), 0, collections.Counter()
-    for number, entry in enumerate(entries):
-        drawer = Drawer(seed=options.seed * 100_003 + number)
+    for entry in entries:
+        drawer = Drawer(f"{options.seed} {entry.name}")
         for call in drawer.calls(entry, options.calls):
             done += 1
             found = judge(call)

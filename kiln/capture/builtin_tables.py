@@ -109,7 +109,15 @@ def is_allowed(function: object) -> bool:
     """Whether a builtin may run while tracing."""
     kind = type(function)
     if kind in (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType):
-        return function.__objclass__ in SAFE_OWNERS or function.__objclass__ is object  # type: ignore[attr-defined]
+        owner = function.__objclass__  # type: ignore[attr-defined]
+        name = function.__name__  # type: ignore[attr-defined]
+        if owner in LAZY_ITERATORS and name in ("__reduce__", "__setstate__"):
+            return False  # they would show trampolines, and what stands for a callback that is not given
+        if name == "__sizeof__":
+            return False  # of a shadow
+        if name in ("__setattr__", "__delattr__") and not issubclass(owner, BaseException):
+            return owner is object  # for which there is a rule; past it, nobody would know
+        return owner in SAFE_OWNERS or owner is object
     if isinstance(function, type):
         return function in SAFE_OWNERS or is_plain_exception(function) or is_native_subclass(function)
     owner = getattr(function, "__self__", None)
@@ -131,6 +139,7 @@ def is_native_subclass(cls: type) -> bool:
     return any(base in SAFE_OWNERS for base in cls.__mro__)
 
 
+SHALLOW_VIEW_NAMES = words("__iter__ __len__ __reversed__")
 SHALLOW_OWNERS = (*CONTAINERS, torch.Size)  # sizes stay symbolic
 
 
@@ -141,7 +150,9 @@ def is_shallow(function: object) -> bool:
     owner, name = function.__objclass__, function.__name__
     if name == "__contains__":
         return owner in HASHING_TYPES  # a sequence compares its elements
-    return name in SHALLOW_NAMES and (owner in SHALLOW_OWNERS or owner in ITERATOR_TYPES or owner in VIEW_TYPES)
+    if owner in VIEW_TYPES:
+        return name in SHALLOW_VIEW_NAMES  # what a view has of a set hashes its elements
+    return name in SHALLOW_NAMES and (owner in SHALLOW_OWNERS or owner in ITERATOR_TYPES)
 
 
 def consumes(function: object, position: int) -> bool:

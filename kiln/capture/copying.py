@@ -48,9 +48,9 @@ def rule_reduce_ex(trace, args, kwargs):
     cls = type(value)
     if class_attribute(trace, cls, "__reduce__") is not object.__reduce__:
         return call(trace, load_attribute(trace, value, "__reduce__"), (), {})
-    if not cls.__flags__ & HEAP_TYPE:
+    if not cls.__flags__ & HEAP_TYPE and type(protocol) is int:
         check_reduced(trace, value, protocol)
-    if protocol < 2 or id(value) in trace.foreign:
+    if type(protocol) is not int or protocol < 2 or id(value) in trace.foreign:
         raise trace.fail(f"a copy of a {cls.__module__}.{cls.__qualname__} object")
     return copyreg.__newobj__, (cls, *new_arguments(trace, value)), state_of(trace, value), *contents_of(trace, value)
 

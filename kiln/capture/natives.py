@@ -206,9 +206,13 @@ def run(trace: Trace, function: object, args: tuple, kwargs: dict) -> object:
         raise trace.fail(f"{describe(function)} on a {kind.__module__}.{kind.__qualname__} object from outside")
     if text and (survey.tensors or survey.objects):
         raise trace.fail(f"the text or hash of a tensor or object ({describe(function)})")
+    if name == "__hash__" and not trace.rehearsing and not all(is_value(arg) for arg in args):
+        raise trace.fail(f"{describe(function)} of an object that hashes by identity")
     override = runs_overrides(function, args)
     if override is not None:
         raise trace.fail(f"{describe(function)}, which calls a {override} that is Python code")
+    if name == "__class_getitem__" and any(type(arg) is Settled for arg in args):
+        raise trace.fail(f"{describe(function)} of an iterator")
     if trace.rehearsing and is_mutating(function):
         raise trace.fail("an effect inside a __hash__ or __eq__ that a dictionary or set is going to call")
     if is_one_by_one(function, args):
@@ -222,7 +226,10 @@ def run(trace: Trace, function: object, args: tuple, kwargs: dict) -> object:
         return run_on_proxies(trace, function, args, kwargs)
     if shallow:
         args = tuple([iterable_argument(trace, function, at, arg) for at, arg in enumerate(args)])
-    return run_natively(trace, function, *callbacks(trace, function, args, kwargs))
+    result = run_natively(trace, function, *callbacks(trace, function, args, kwargs))
+    if text and type(result) is str and "kiln.capture" in result:
+        raise trace.fail(f"{describe(function)}, which shows what stands for an object while tracing")
+    return result
 
 
 def ordered_elements(trace: Trace, function: object, value: object) -> object:

@@ -91,15 +91,12 @@ class Lazy:
         self.done = False
         self.value: object = None  # the shadow, once somebody looked
 
-    def __repr__(self):
-        return f"Lazy({self.source.describe()})"
-
     def _leaked(self, *_: object):
         """Native code must never look at one of these: better no graph than a wrong one."""
         raise GraphBreak(f"{self.source.describe()} reached native code unseen", "report this to Kiln's authors")
 
     __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _leaked  # type: ignore[assignment]
-    __hash__ = __bool__ = __str__ = __format__ = __len__ = __iter__ = __contains__ = _leaked  # type: ignore[assignment]
+    __hash__ = __bool__ = __str__ = __repr__ = __format__ = __len__ = __iter__ = __contains__ = _leaked  # type: ignore[assignment]
     __int__ = __float__ = __index__ = __call__ = __getitem__ = __add__ = __radd__ = __mul__ = __rmul__ = _leaked
 
 

@@ -71,7 +71,7 @@ def describe_value(value: object) -> str:
 class Drawer:
     """Draws calls of an entry: many are tried in eager, and those are kept that do something of their own."""
 
-    def __init__(self, seed: int, tried: int = 80):
+    def __init__(self, seed: str, tried: int = 80, changing: bool = True):
         self.random = random.Random(seed)
         self.tried = tried
         self.owners = values.owners()
@@ -79,6 +79,7 @@ class Drawer:
         self.elements = values.spy_makers("element ")
         plain = [values.NUMBERS, values.TEXTS, values.CONTAINERS, values.ITERATORS, values.CALLABLES, values.OTHERS]
         self.pools = [(3, pool) for pool in plain] + [(6, self.spies), (1, values.EXTRA)]
+        self.changing = values.CHANGING if changing else []
 
     def value(self) -> Maker:
         if self.random.random() < 0.2:
@@ -97,6 +98,9 @@ class Drawer:
             kinds = {list: (0, 4), tuple: (1,), dict: (2, 7), collections.deque: (3,), set: (8,)}.get(owner)
             if kinds:
                 return values.holding(self.random.choice(self.elements), self.random.choice(kinds))
+        changing = [maker for maker in self.changing if owner in (list, collections.deque)]
+        if changing and choice > 0.93:
+            return self.random.choice(changing)
         made = self.owners.get(owner) or [
             maker for cls, all in self.owners.items() if issubclass(cls, owner) for maker in all
         ]

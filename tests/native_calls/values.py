@@ -297,12 +297,11 @@ CONTAINERS: list[Maker] = [
     lambda k, x: [Thing(1), Thing(2)],
     lambda k, x: [Shade.DARK, Shade.LIGHT],
     lambda k, x: containing_itself(),
-    lambda k, x: clearing([], 3),
-    lambda k, x: clearing(collections.deque(), 3),
     lambda k, x: [None, (), ""],
     lambda k, x: slice(0, 2),
     lambda k, x: slice(None, None, -1),
 ]
+CHANGING: list[Maker] = [lambda k, x: clearing([], 3), lambda k, x: clearing(collections.deque(), 3)]
 ITERATORS: list[Maker] = [
     lambda k, x: iter([1, 2, 3]),
     lambda k, x: iter((1, k)),
