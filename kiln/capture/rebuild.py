@@ -485,7 +485,7 @@ def advance(iterator: object, count: int) -> None:
 def build_view(r: Rebuilder, shadow: object, name: str, place: int) -> None:
     method = type(shadow).__name__.rsplit("_", 1)[-1]
     owner = mapping_of(shadow)
-    base = collections.OrderedDict if isinstance(owner, collections.OrderedDict) else dict
+    base = collections.OrderedDict if type(shadow).__name__.startswith("odict") else dict
     r.lines.append(f"{name} = {r.bind(getattr(base, method), method)}({r.value(owner)})")
 
 

@@ -54,7 +54,7 @@ class Snapshot:
         kind = type(value)
         if value is None or value is Ellipsis or value is NotImplemented:
             return repr(value)
-        if isinstance(value, enum.Enum):
+        if isinstance(value, enum.Enum | torch.device):
             return str(value)
         if isinstance(value, type):
             return ("class", value.__qualname__)
