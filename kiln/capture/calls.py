@@ -107,9 +107,7 @@ def call_function(trace: Trace, function: types.FunctionType, args: tuple, kwarg
         if original is not None:
             return call(trace, original, args, kwargs)
     if function.__code__ in TRANSPARENT:
-        from .attributes import load_attribute
-
-        return call(trace, load_attribute(trace, function, "__wrapped__"), args, kwargs)
+        return call(trace, wrapped_function(trace, function), args, kwargs)
     handler = library.handler_for(function)
     if handler is not None and (made := handler(trace, function, args, kwargs)) is not None:
         return made[0]
@@ -137,6 +135,16 @@ def too_deep(trace: Trace) -> BaseException:
 
 # Wrappers that only keep a ``__repr__`` from running in circles (one that does breaks the graph anyway), and those that
 # keep functions of torch away from torch's own compiler.
+def wrapped_function(trace: Trace, wrapper: types.FunctionType) -> object:
+    """What a wrapper that changes nothing calls; ``reprlib.recursive_repr`` keeps it in its closure alone."""
+    from .attributes import load_attribute
+
+    if "user_function" not in wrapper.__code__.co_freevars:
+        return load_attribute(trace, wrapper, "__wrapped__")
+    cell = wrapper.__closure__[wrapper.__code__.co_freevars.index("user_function")]  # type: ignore[index]
+    return wrap(trace, cell.cell_contents, trace.pinned(cell.cell_contents))
+
+
 TRANSPARENT = {reprlib.recursive_repr()(lambda self: "").__code__, torch._disable_dynamo(lambda: None).__code__}
 if hasattr(dataclasses, "_recursive_repr"):
     TRANSPARENT.add(dataclasses._recursive_repr(lambda self: "").__code__)

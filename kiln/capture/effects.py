@@ -101,11 +101,12 @@ def moved_keys(before: dict, now: dict) -> list:
 def write_set(r: Rebuilder, record: Record) -> None:
     now: set = record.shadow  # type: ignore[assignment]
     before: set = record.items  # type: ignore[assignment]
-    if set(now) == before:
+    now = set(set.__iter__(now))  # past methods of a subclass
+    if now == before:
         return
     target = r.read(record.source)
     removed = f"[{r.items(item for item in before if item not in now)}]"
-    added = f"[{r.items(item for item in now if item not in before)}]"
+    added = f"[{r.items(item for item in set.__iter__(record.shadow) if item not in before)}]"  # type: ignore[arg-type]
     r.effects.append(f"{r.bind(change_set, 'change_set')}({target}, {removed}, {added})")
 
 

@@ -331,6 +331,8 @@ def hashed_argument(trace: Trace, function: object, position: int, value: object
     if (position == 0 and method) or not consumed or isinstance(value, dict | str | range):
         return value
     survey = Survey(trace, keep_symbols=False, shallow=False)
+    if "__iter__" in python_methods(type(value)) and isinstance(value, CONTAINERS):
+        return [survey.visit(item) for item in elements_in_python(trace, function, value)]
     if isinstance(value, list | tuple | set | frozenset | collections.deque) or type(value) in VIEW_TYPES:
         return survey.visit(value)
     if type(value) is Settled:

@@ -116,6 +116,7 @@ def deep_concrete(trace: Trace, value: object) -> object:
 
 def tensor_binary(trace: Trace, sign: str, left: object, right: object) -> object:
     other = right if isinstance(left, torch.Tensor) else left
+    check_attributes(trace, other)
     taken = other is right and isinstance(other, NUMBERS)  # by the tensor's own method, which comes first
     if not taken and not isinstance(other, torch.Tensor) and has_python_method(other) and not isinstance(other, type):
         function, name, reflected = BINARY[sign.rstrip("=")]
@@ -310,6 +311,7 @@ def compare_tensor(trace: Trace, sign: str, function: object, left: object, righ
     if other is None or isinstance(other, str | type | dict):
         if sign in ("==", "!="):
             return (sign == "!=") if other is None or isinstance(other, str | type | dict) else None
+    check_attributes(trace, other)
     taken = other is right and isinstance(other, NUMBERS)
     if not taken and not isinstance(other, torch.Tensor) and has_python_method(other):
         return compared(trace, sign, left, right)
@@ -317,6 +319,14 @@ def compare_tensor(trace: Trace, sign: str, function: object, left: object, righ
 
 
 NUMBERS = (int, float, complex)
+
+
+def check_attributes(trace: Trace, operand: object) -> None:
+    """torch asks the other operand for ``__torch_function__``, which a ``__getattr__`` may answer."""
+    kind = type(operand)
+    if kind.__flags__ & HEAP_TYPE and not isinstance(operand, torch.Tensor):
+        if isinstance(class_attribute(trace, kind, "__getattr__"), types.FunctionType):
+            raise trace.fail(f"an operator on a tensor and a {kind.__qualname__}, which has a __getattr__")
 
 
 def unary(trace: Trace, name: str, value: object) -> object:
@@ -386,6 +396,8 @@ def guard_identity(trace: Trace, value: object) -> None:
 
 def guard_apart(trace: Trace, left: object, right: object) -> None:
     """Two copies of immutable objects from outside are not the same: neither may the originals be."""
+    if type(left) is super and type(right) is super and left is not right:
+        raise trace.fail("whether two super objects are the same")
     if type(left) is type(right) and isinstance(left, COPIED):
         sources = trace.source_of(left), trace.source_of(right)
         if sources[0] is not None and sources[1] is not None:
@@ -393,7 +405,7 @@ def guard_apart(trace: Trace, left: object, right: object) -> None:
 
 
 COPIED = (types.MethodType, types.BuiltinFunctionType, types.MethodWrapperType, types.MappingProxyType)
-COPIED += (functools.partial, slice, super, *natives.VIEW_TYPES)
+COPIED += (functools.partial, slice, *natives.VIEW_TYPES)
 
 
 def contains(trace: Trace, container: object, value: object) -> bool:

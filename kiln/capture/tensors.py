@@ -235,7 +235,7 @@ def prepare(trace: Trace, value: object, exact: bool = False) -> object:
         return value
     if exact and kind not in PLAIN_CLASSES and isinstance(value, SUBCLASSED):
         check_exact(trace, value)
-    if isinstance(value, list | tuple) and kind.__flags__ & HEAP_TYPE:
+    if isinstance(value, list | tuple | set | frozenset) and kind.__flags__ & HEAP_TYPE:
         check_sequence(trace, kind)
     if isinstance(value, tuple):
         if kind is torch.Size:

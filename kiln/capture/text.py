@@ -80,6 +80,9 @@ def text_rule(function: Callable) -> None:
         if function is format and lookup(type(value), "__format__") is object.__format__ and rest in ((), ("",)):
             return call(trace, str, (value,), {})
         if isinstance(value, BaseException):
+            if rest not in ((), ("",)):
+                what = f"unsupported format string passed to {type(value).__name__}.__format__"
+                raise Raised(TypeError(what))
             return exception_text(trace, value, function)
         return natives.run_natively(trace, function, (stand_in(trace, value, function.__name__), *rest), {})
 
