@@ -208,6 +208,7 @@ class Survey:
             self.note_class(type(value))
             return value
         self.seen.add(id(value))
+        iterates, self.iterates = self.iterates, False  # iterators in it are elements
         record = self.trace.record_of(value)
         if record is not None and not record.loaded and isinstance(value, dict):
             guard_all_keys(self.trace, record)
@@ -227,6 +228,7 @@ class Survey:
         else:
             for item in list(native_iterator(value)):
                 self.visit(item)
+        self.iterates = iterates
         self.note_class(type(value))
         return value
 

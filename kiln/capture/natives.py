@@ -44,6 +44,7 @@ from .builtin_tables import (
     HASHING_FUNCTIONS,
     HASHING_TYPES,
     ITERATOR_TYPES,
+    KEYED_NAMES,
     LAZY_ITERATORS,
     SAFE_OWNERS,
     SET_CONSUMING_NAMES,
@@ -186,7 +187,9 @@ def run(trace: Trace, function: object, args: tuple, kwargs: dict) -> object:
     name = getattr(function, "__name__", "")
     text = function in TEXT_FUNCTIONS or (name in TEXT_NAMES and not isinstance(function, type))
     symbolic = shallow or function in SYMBOLIC_FUNCTIONS
-    survey = Survey(trace, keep_symbols=symbolic, shallow=shallow, iterates=function not in COMPARISONS)
+    survey = Survey(
+        trace, keep_symbols=symbolic, shallow=shallow, iterates=function not in COMPARISONS and name not in KEY_NAMES
+    )
     args = tuple([survey.visit(arg) for arg in args])
     kwargs = {key: survey.visit(value) for key, value in kwargs.items()}
     if trace.iterated and is_mutating(function) and any(owner is args[0] for _, owner in trace.iterated.values()):
@@ -325,7 +328,8 @@ def iterates_in_python(cls: type) -> bool:
 def hashed_argument(trace: Trace, function: object, position: int, value: object) -> object:
     """An argument whose elements are going to be hashed: looked at, and listed if it comes out of an iterator."""
     if position == 1 and (is_keyed(function) or getattr(function, "__objclass__", None) in (set, frozenset)):
-        value = Survey(trace, keep_symbols=False, shallow=False).visit(value)
+        iterates = function.__name__ not in KEY_NAMES  # type: ignore[attr-defined]
+        value = Survey(trace, keep_symbols=False, shallow=False, iterates=iterates).visit(value)
     method = isinstance(function, types.MethodDescriptorType | types.WrapperDescriptorType)
     consumed = consumes(function, position) or (method and function.__name__ in SET_CONSUMING_NAMES)
     if (position == 0 and method) or not consumed or isinstance(value, dict | str | range):
@@ -345,6 +349,10 @@ def hashed_argument(trace: Trace, function: object, position: int, value: object
         trace.entered += 1
         return [survey.visit(item) for item in elements_in_python(trace, function, value)]
     return value
+
+
+KEY_NAMES = KEYED_NAMES | words("add discard remove contains __setitem__ __hash__")
+"""Methods that take a key or an element as it is, also where that is an iterator."""
 
 
 def is_operator(function: object) -> bool:

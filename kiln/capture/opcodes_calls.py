@@ -63,9 +63,7 @@ def call_function_ex(frame, instruction):
     else:
         function = frame.pop()
         frame.pop_raw()
-    if isinstance(args, tuple):
-        args = args if type(args) is tuple else tuple(tuple.__iter__(args))
-    else:
+    if type(args) is not tuple:
         if lookup(type(args), "__iter__") is None and lookup(type(args), "__getitem__") is None:
             what = f"{name_in_errors(frame, function)} argument after *"
             frame.raise_error(TypeError(f"{what} must be an iterable, not {type(args).__name__}"))

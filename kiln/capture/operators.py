@@ -578,7 +578,8 @@ def set_item(trace: Trace, container: object, key: object, value: object) -> Non
         calls.call(trace, method, (container, key, value), {})
         return
     if type(key) is slice:
-        value = operand_iterable(trace, force(trace, value))
+        value = force(trace, value)
+        value = calls.call(trace, list, (value,), {}) if natives.is_object(value) else operand_iterable(trace, value)
     subscript(trace, "__setitem__", container, key, value)
 
 

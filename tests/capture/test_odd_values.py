@@ -4,6 +4,7 @@ import collections
 import copy
 import enum
 import functools
+import itertools
 import types
 
 import pytest
@@ -175,6 +176,64 @@ def sequences_too_long_for_memory(x):
         first, *rest = range(10**15)
     except MemoryError:
         return x + 1
+
+
+class ListWithIter(list):
+    def __iter__(self):
+        Counting.log.append("iter")
+        return iter((7, 8))
+
+
+@program(X)
+def iterators_as_keys(x):
+    try:
+        value = itertools.count()
+        return x + 1, {value: 1}[value], value in {value}
+    except KeyError:
+        return "lost"
+
+
+@program(X)
+def slices_and_keys_of_lists_that_iterate_in_python(x):
+    target = [1, 2, 3]
+    target[1:2] = ListWithIter([1])
+    return x + 1, target, logged(lambda: (dict.fromkeys(ListWithIter([1])), copy.copy(ListWithIter([1]))))
+
+
+@program(X, SetWithIter({1, 2, 3}))
+def sets_with_their_own_iteration_are_changed(x, values):
+    values.clear()
+    values.add(5)
+    return x + 1
+
+
+@program(X, ReflectedFloat(1.26))
+def native_methods_of_numbers_with_methods_in_python(x, number):
+    try:
+        return x + 1, round(number, 1), int(number), float(number), abs(number)
+    except TypeError as error:
+        return str(error)
+
+
+@program(X, collections.ChainMap({"a": 1}, {"b": 2}))
+def text_of_objects_that_may_contain_themselves(x, mapping):
+    try:
+        return x + 1, str(mapping), f"{ValueError('a'):>5}"
+    except (AttributeError, TypeError) as error:
+        return str(error)
+
+
+class PairOfSevens(tuple):
+    def __getitem__(self, index):
+        return 7
+
+    def __iter__(self):
+        return iter((7, 7))
+
+
+@program(X, PairOfSevens((1, 2)))
+def star_arguments_of_a_tuple_subclass(x, values):
+    return x + 1, (lambda *args: args)(*values), max(values)
 
 
 @program.rows

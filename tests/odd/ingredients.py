@@ -258,8 +258,7 @@ class GetattrRecursion:
 
 class LyingClass(Counted):
     @property
-    def __class__(self):
-        LOG.append("class")
+    def __class__(self):  # not logged: how often C code asks for it is no promise of Python's
         return dict
 
 

@@ -27,11 +27,23 @@ FINALIZERS = ("del", "finished")  # logged when an object is collected, which ha
 
 # These have no end in plain Python either, with the objects that are iterated or counted without a limit.
 UNBOUNDED = {"count"} | {"range"}
+NEVER_END = {("cyclic_tuple", "tensor from"), ("ListWithLength", "tensor equal"), ("range", "match sequence")}
 TAKES_ALL = {
     *"list|tuple|set size|sorted|sum|max|star call|star list|list extend|list iadd|slice assign|reversed|in".split("|"),
     *"not in|dict|dict update|double star dict|double star call|unpack|reduce|product|deque|counter".split("|"),
     *"from keys|heap|bytes|any|for else|tensor from|tensor add|tensor radd|tensor index|tensor equal".split("|"),
     *"tensor full|tensor sizes|iadd list|join|sort key|filter|or|zip strict|range|float|generator".split("|"),
+}
+
+
+# Results are equal; CPython asks more often for the same method: again for ``keys`` and the iterator of a pair, for a
+# hint of the length between two parts of an unpacking, for ``__bases__`` and for items that it then does not use.
+ONLY_MORE_CALLS = {
+    *[(name, use) for name in ("IteratorOfItself", "Everything", "DunderGetattr") for use in ("dict", "dict update")],
+    *[(name, "unpack") for name in ("EndlessIterator", "IteratorOfItself", "LyingLength", "LyingHint", "RaisingHint")],
+    *[(name, "tensor equal") for name in ("EndlessList", "EndlessTuple", "EndlessDeque")],
+    ("DunderGetattr", "issubclass"),
+    ("OddClass", "tensor index"),
 }
 
 
@@ -74,7 +86,7 @@ def all_programs() -> list[OddProgram]:
         for ingredient in INGREDIENTS
         for use in USES
         for setting in SETTINGS
-        if not (ingredient in UNBOUNDED and use in TAKES_ALL)
+        if not (ingredient in UNBOUNDED and use in TAKES_ALL) and (ingredient, use) not in NEVER_END
     ]
 
 
@@ -128,7 +140,7 @@ def _namespace(value: object) -> dict | None:
     return found if type(found) is dict else None
 
 
-def outcome(program: OddProgram, compiled: bool) -> object:
+def outcome(program: OddProgram, compiled: bool) -> list[object]:
     """What one run of a program gives: results of two calls, what became of the value, and the log of calls."""
     import torch
 
@@ -171,6 +183,9 @@ def work(numbers: list[int]) -> None:
         print(json.dumps({"plain": number}), flush=True)
         found = outcome(programs[number], compiled=True)
         kiln.reset()
+        program = programs[number]
+        if (program.ingredient, program.use) in ONLY_MORE_CALLS:
+            plain, found = plain[::2], found[::2]  # without the logs
         same = repr(plain) == repr(found)
         print(
             json.dumps({"done": number, "same": same, "plain": repr(plain)[:900], "kiln": repr(found)[:900]}),
