@@ -9,13 +9,19 @@ import _stat
 import _struct
 import builtins
 import cmath
+import importlib
 import itertools
 import math
+import pkgutil
 import types
 from dataclasses import dataclass
 
+import kiln.capture
 from kiln.capture import builtin_tables, natives, polyfills
 from kiln.capture.arguments import CALLBACKS, PROXY_FUNCTIONS
+
+for _module in pkgutil.iter_modules(kiln.capture.__path__):
+    importlib.import_module(f"kiln.capture.{_module.name}")  # each may add rules
 
 DESCRIPTORS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)
 MODULES = (math, cmath, _operator, itertools, _bisect, _heapq, _stat, _struct)
