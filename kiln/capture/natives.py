@@ -335,7 +335,9 @@ def hashed_argument(trace: Trace, function: object, position: int, value: object
     if (position == 0 and method) or not consumed or isinstance(value, dict | str | range):
         return value
     survey = Survey(trace, keep_symbols=False, shallow=False)
-    if "__iter__" in python_methods(type(value)) and isinstance(value, CONTAINERS):
+    of_sets = function in (set, frozenset) or getattr(function, "__objclass__", None) in (set, frozenset)
+    past = of_sets and isinstance(value, set | frozenset)  # sets take the elements of sets past any __iter__
+    if "__iter__" in python_methods(type(value)) and isinstance(value, CONTAINERS) and not past:
         return [survey.visit(item) for item in elements_in_python(trace, function, value)]
     if isinstance(value, list | tuple | set | frozenset | collections.deque) or type(value) in VIEW_TYPES:
         return survey.visit(value)
