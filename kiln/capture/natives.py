@@ -336,6 +336,7 @@ def hashed_argument(trace: Trace, function: object, position: int, value: object
         return value
     survey = Survey(trace, keep_symbols=False, shallow=False)
     of_sets = function in (set, frozenset) or getattr(function, "__objclass__", None) in (set, frozenset)
+    of_sets = of_sets or function in COMPARISONS
     past = of_sets and isinstance(value, set | frozenset)  # sets take the elements of sets past any __iter__
     if "__iter__" in python_methods(type(value)) and isinstance(value, CONTAINERS) and not past:
         return [survey.visit(item) for item in elements_in_python(trace, function, value)]
