@@ -18,7 +18,7 @@ from .._native import MISSING
 from .._native import is_instance as isinstance
 from ..bytecode.split import UNBOUND
 from . import calls, natives
-from .attributes import name_class_value
+from .attributes import load_or, name_class_value
 from .raising import from_native
 from .rules import get_iterator, next_item, special_method, truth, type_of
 from .source import mapping_of, native_iterator
@@ -326,7 +326,8 @@ def check_attributes(trace: Trace, operand: object) -> None:
     kind = type(operand)
     if kind.__flags__ & HEAP_TYPE and not isinstance(operand, torch.Tensor):
         if isinstance(class_attribute(trace, kind, "__getattr__"), types.FunctionType):
-            raise trace.fail(f"an operator on a tensor and a {kind.__qualname__}, which has a __getattr__")
+            if load_or(trace, operand, "__torch_function__", None) is not None:
+                raise trace.fail(f"an operator on a tensor and a {kind.__qualname__}, whose __getattr__ overrides it")
 
 
 def unary(trace: Trace, name: str, value: object) -> object:
