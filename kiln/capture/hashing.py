@@ -18,7 +18,7 @@ from .arguments import is_object, python_methods
 from .source import native_iterator
 from .symbols import concrete
 from .trace import Trace
-from .values import CONSTANT_TYPES, Lazy
+from .values import CONSTANT_TYPES, HandleNumber, Lazy
 from .wrap import force, getattr_static_dict
 
 
@@ -41,7 +41,7 @@ def hashes_foreign_contents(trace: Trace, value: object) -> bool:
         return False
     if kind in (list, tuple, set, frozenset, collections.deque):
         return any(hashes_foreign_contents(trace, item) for item in value)  # type: ignore[attr-defined]
-    return id(value) in trace.foreign and kind.__hash__ not in (object.__hash__, None)
+    return id(value) in trace.foreign and kind.__hash__ not in (object.__hash__, None) and kind is not HandleNumber
 
 
 def may_hash_object(value: object) -> bool:

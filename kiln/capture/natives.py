@@ -126,7 +126,7 @@ def call_rule_in_order(trace: Trace, handler: Callable, function: object, args: 
 def limits(function: object) -> tuple[float, float, bool]:
     """The least and the largest number of positional arguments, and whether there are others."""
     if function in UNSIGNED:
-        return (*UNSIGNED[function], False)
+        return (*UNSIGNED[function], function is object.__init__)
     if type(function) is types.FunctionType:
         code = function.__code__
         return 0, math.inf if code.co_flags & inspect.CO_VARARGS else code.co_argcount, True
@@ -456,11 +456,12 @@ STAND_INS = ("FakeTensor", "'Proxy'", "'Trampoline'", "'Settled'", "'Lazy'", "'S
 def unbind(function: object, args: tuple) -> tuple[object, tuple]:
     """A bound builtin method as its descriptor with the owner as first argument."""
     owner = getattr(function, "__self__", None)
-    if owner is None or (isinstance(owner, types.ModuleType | type) and type(function) is not types.MethodWrapperType):
+    if owner is None or isinstance(owner, types.ModuleType):
         return function, args
     if isinstance(function, types.BuiltinFunctionType | types.MethodWrapperType):
         descriptor = native_descriptor(function)
-        if descriptor is not None:
+        # A class has methods of its metaclass, and class methods of its own, which may have the same names.
+        if descriptor is not None and (not isinstance(owner, type) or descriptor.__get__(owner) == function):  # type: ignore[attr-defined]
             return descriptor, (owner, *args)
     return function, args
 

@@ -299,3 +299,14 @@ def test_graph_modules():
     traced = torch.fx.symbolic_trace(Net())
     traced.register_forward_hook(lambda module, args, result: result * 2)
     check(lambda x: traced(x) + 1, torch.ones(2, 3), calls=2, fullgraph=True, graphs=1, recompiles=0)
+
+
+def test_buffers_are_known_by_their_class_or_mark():
+    def program(x, buffer, marked):
+        made = torch.nn.Buffer(x * 2)
+        kinds = [isinstance(value, torch.nn.Buffer) for value in (x, buffer, marked, made)]
+        return x + 1, kinds, isinstance(buffer, torch.nn.Parameter)
+
+    marked = torch.ones(2)
+    marked._is_buffer = True
+    check(program, torch.ones(2), torch.nn.Buffer(torch.ones(2)), marked)
