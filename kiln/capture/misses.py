@@ -46,7 +46,7 @@ def reason_for_miss(entry: Entry, function: types.FunctionType, args: tuple, kwa
     reasons = [entry.state.reason()]  # type: ignore[attr-defined]
     reasons += [failed(reader, guard, hints) for guard in entry.guard_list]
     reasons += failed_elsewhere(entry, reader, hints)
-    reasons += [same_objects(entry, reader)]
+    reasons += [same_objects(entry, reader), reader.first_refused]
     reason = next((words for words in reasons if words is not None), "an assumption that cannot be named")
     return in_callee_names(reason, function, args)
 
@@ -84,6 +84,9 @@ def failed(reader: SourceReader, guard: Guard, hints: Hints) -> str | None:
     value = plain(guard.value)
     try:
         seen = reader.read(guard.source)
+    except Refused:  # it may well be as it was: the reason only if there is no other
+        reader.first_refused = reader.first_refused or f"{name} may not be what it was"
+        return None
     except Unreachable:
         return f"{name} is not there any more"
     if isinstance(value, Source):
@@ -166,6 +169,10 @@ class Unreachable(Exception):
     """There is nothing where a source leads, or nothing that could be read without running the program's code."""
 
 
+class Refused(Unreachable):
+    """Reading a source could run the program's code."""
+
+
 class SourceReader:
     """Reads sources for one call, by evaluating their text: only through objects of the types that the entry was made
     for, or of builtin ones. Of any other object an attribute, item or length could be the program's code."""
@@ -180,6 +187,7 @@ class SourceReader:
         self.values = bind(*args, **kwargs)  # type: ignore[operator]
         self.function = function
         self.known: dict[Source, object] = {}
+        self.first_refused: str | None = None  # in words, the first source that was not read
         self.types = guards.types
         self.needed = guards.needed  # numbers whose very value the entry needed
         self.indices: dict[int, dict[object, object]] = {}  # of dictionaries: their constant keys
@@ -228,7 +236,7 @@ class SourceReader:
             return self.known[source]
         bases = bases_of(source)
         if not all([self.is_familiar(base, self.read(base)) for base in bases]):
-            raise Unreachable
+            raise Refused
         if isinstance(source, Item) and isinstance(self.read(source.base), dict):
             found = self.find(self.read(source.base), source.key)
             if found is MISSING:
