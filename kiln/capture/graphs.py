@@ -30,10 +30,10 @@ class Graph(torch.fx.Graph):
         node = super().create_node(op, target, (), {}, name, type_expr)
         if args:
             assign(node, "args", args)
-            self.has_complex = self.has_complex or any(type(arg) is complex for arg in args)
+            self.has_complex = self.has_complex or complex in map(type, args)
         if kwargs:
             assign(node, "kwargs", kwargs)
-            self.has_complex = self.has_complex or any(type(arg) is complex for arg in kwargs.values())
+            self.has_complex = self.has_complex or complex in map(type, kwargs.values())
         return node
 
     def python_code(self, *args: Any, **kwargs: Any) -> Any:

@@ -116,7 +116,8 @@ def deep_concrete(trace: Trace, value: object) -> object:
 
 def tensor_binary(trace: Trace, sign: str, left: object, right: object) -> object:
     other = right if isinstance(left, torch.Tensor) else left
-    check_attributes(trace, other)
+    if type(other).__flags__ & HEAP_TYPE:
+        check_attributes(trace, other)
     taken = other is right and isinstance(other, NUMBERS)  # by the tensor's own method, which comes first
     if not taken and not isinstance(other, torch.Tensor) and has_python_method(other) and not isinstance(other, type):
         function, name, reflected = BINARY[sign.rstrip("=")]
@@ -311,7 +312,8 @@ def compare_tensor(trace: Trace, sign: str, function: object, left: object, righ
     if other is None or isinstance(other, str | type | dict):
         if sign in ("==", "!="):
             return (sign == "!=") if other is None or isinstance(other, str | type | dict) else None
-    check_attributes(trace, other)
+    if type(other).__flags__ & HEAP_TYPE:
+        check_attributes(trace, other)
     taken = other is right and isinstance(other, NUMBERS)
     if not taken and not isinstance(other, torch.Tensor) and has_python_method(other):
         return compared(trace, sign, left, right)
@@ -324,7 +326,7 @@ NUMBERS = (int, float, complex)
 def check_attributes(trace: Trace, operand: object) -> None:
     """torch asks the other operand for ``__torch_function__``, which a ``__getattr__`` may answer."""
     kind = type(operand)
-    if kind.__flags__ & HEAP_TYPE and not isinstance(operand, torch.Tensor):
+    if not isinstance(operand, torch.Tensor):
         if isinstance(class_attribute(trace, kind, "__getattr__"), types.FunctionType):
             if load_or(trace, operand, "__torch_function__", None) is not None:
                 raise trace.fail(f"an operator on a tensor and a {kind.__qualname__}, whose __getattr__ overrides it")

@@ -244,7 +244,8 @@ def prepare(trace: Trace, value: object, exact: bool = False) -> object:
     if isinstance(value, list):
         return [prepare(trace, item, exact) for item in list.__iter__(value)]
     if isinstance(value, dict):
-        return {key: prepare(trace, item, exact) for key, item in mapping_items(value)}
+        items = value.items() if kind is dict else mapping_items(value)
+        return {key: prepare(trace, item, exact) for key, item in items}
     if kind is slice:
         return slice(*(prepare(trace, part, exact) for part in (value.start, value.stop, value.step)))
     if kind is torch.SymBool:  # a flag of an operation
@@ -395,6 +396,8 @@ def to_nodes(trace: Trace, value: object, exact: bool = False) -> object:
         return symbol_node(trace, value)
     kind = type(value)
     if isinstance(value, tuple):
+        if kind is tuple:
+            return tuple([to_nodes(trace, item, exact) for item in value])
         return tuple_node(trace, value, exact)
     if kind is list:
         return [to_nodes(trace, item, exact) for item in value]

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from .._native import is_instance as isinstance
+from .values import CONSTANT_TYPES
 
 if TYPE_CHECKING:
     from .trace import Trace
@@ -29,13 +30,29 @@ PROGRAMS = ("torch.nn.modules", "torch.optim", "torch.utils.data", "torch.distri
 
 def call_watched(trace: Trace, function: Callable, args: tuple, kwargs: dict) -> object:
     """Call native code; break the graph if it enters Python code of the program."""
-    if not WATCHES or sys.getprofile() is not None:
+    if not WATCHES or sys.getprofile() is not None or (not kwargs and is_harmless(function, args)):
         return function(*args, **kwargs)
     sys.setprofile(watch)
     try:
         return function(*args, **kwargs)
     finally:
         sys.setprofile(None)
+
+
+def is_harmless(function: object, args: tuple) -> bool:
+    """Whether a call plainly meets no Python code: on constants, or only the list or iterator itself is looked at."""
+    if CONSTANT_TYPES.issuperset(map(type, args)):
+        return True
+    owner = type(args[0]) if args else None
+    if function is next:
+        return owner in SEQUENCE_ITERATORS
+    return (owner is list or owner is tuple) and function in SHALLOW
+
+
+SEQUENCE_ITERATORS = (type(iter([])), type(iter(())), type(iter(range(0))), type(iter("")))
+SHALLOW: frozenset[object] = frozenset(
+    {len, iter, list.append, list.__len__, tuple.__len__, list.__iter__, tuple.__iter__}
+)
 
 
 def watch(frame: types.FrameType, event: str, argument: object) -> None:
