@@ -15,7 +15,7 @@ from .attributes import LOADERS, load_or
 from .calls import call
 from .frame import RETURNED, BreakPoint, Broken, Finished, Frame
 from .natives import rule
-from .raising import as_native, generator_stopped
+from .raising import add_context, as_native, generator_stopped
 from .tensors import back_from_native
 from .trace import Trace
 from .values import Raised, Restart
@@ -174,6 +174,7 @@ class InterpretedGenerator:
         """Raise at the ``yield`` where the frame is suspended."""
 
         def unwind() -> None:
+            add_context(self.frame.trace, error)  # what it delegated to knew nothing of what is handled here
             self.frame.push(None)
             self.frame.unwind(error)
 

@@ -298,6 +298,25 @@ def raised_again_inside_its_own_context(x):
         return x + 1, chain_of(error)
 
 
+@program(X)
+def thrown_through_a_generator_that_delegates(x):
+    def inner():
+        yield 1
+
+    def outer():
+        try:
+            raise KeyError("handled outside")
+        except KeyError:
+            yield from inner()
+
+    generator = outer()
+    next(generator)
+    try:
+        generator.throw(ValueError("thrown"))
+    except ValueError as error:
+        return x + 1, chain_of(error)
+
+
 @pytest.mark.parametrize("kind", [ValueError, KeyError, OSError, UnicodeDecodeError, Stop, RuntimeError])
 @pytest.mark.parametrize("text", [str, repr, "{}".format, "{!r}".format], ids=["str", "repr", "format", "format_repr"])
 def test_text_of_an_exception_from_outside(kind, text):
