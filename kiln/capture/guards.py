@@ -19,7 +19,18 @@ from dataclasses import dataclass
 from .. import _native
 from .._native import is_instance as isinstance
 from .cached_calls import CachedCalls
-from .source import GlobalsOf, Identity, Item, Source, lookup, namespace_of, native_iterator, native_length, render_key
+from .source import (
+    GlobalsOf,
+    Identity,
+    Item,
+    Source,
+    has_text,
+    lookup,
+    namespace_of,
+    native_iterator,
+    native_length,
+    render_key,
+)
 from .telling import full_name, short, short_name
 from .values import plain_value, words
 
@@ -61,7 +72,7 @@ def _render_constant(expr: str, value: object, bind: Bind) -> str:
     kind = type(value)
     if kind is float:
         return _render_float(expr, value)
-    if kind in (int, str, bytes):
+    if kind in (int, str, bytes) and has_text(value):
         return f"(_k_type({expr}) is _k_{kind.__name__} and {expr} == {value!r})"
     if kind is types.CodeType:
         return f"{expr} is {bind(value, 'code')}"

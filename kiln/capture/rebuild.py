@@ -38,6 +38,7 @@ from .source import (
     Made,
     Pinned,
     Source,
+    has_text,
     is_direct,
     lookup,
     mapping_of,
@@ -178,7 +179,7 @@ class Rebuilder(Text):
 
     def constant(self, value: object) -> str:
         kind = type(value)
-        if kind in (int, str, bytes, bool, type(None)):
+        if kind in (int, str, bytes, bool, type(None)) and has_text(value):
             return repr(value)
         if kind is float and math.isfinite(value):  # type: ignore[arg-type]
             return repr(value)

@@ -336,7 +336,12 @@ SIGNS |= {"or_": "|", "xor": "^", "iadd": "+", "isub": "-", "imul": "*", "itrued
 
 def render_key(key: object, bind: Callable[[object, str], str]) -> str:
     """Text of a constant key: a literal where that is exact, a bound object elsewhere."""
-    return repr(key) if type(key) in (str, int, bool, type(None), bytes) else bind(key, "key")
+    return repr(key) if type(key) in (str, int, bool, type(None), bytes) and has_text(key) else bind(key, "key")
+
+
+def has_text(value: object) -> bool:
+    """Whether a constant can be written out: Python refuses to write or read ints of thousands of digits."""
+    return type(value) is not int or value.bit_length() < 4000
 
 
 def parameter_name(name: str) -> str:

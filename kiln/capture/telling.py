@@ -40,6 +40,8 @@ NATIVE_TEXTS += (UnicodeDecodeError.__str__, UnicodeEncodeError.__str__)
 
 def told(value: object, depth: int = 0) -> str:
     kind = type(value)
+    if kind is int and value.bit_length() > 4000:  # type: ignore[attr-defined]
+        return f"an int of {value.bit_length()} bits"  # type: ignore[attr-defined]  # Python refuses to write it
     if id(kind) in PLAIN_IDS:
         return repr(value)
     if id(kind) in BRACKETS or kind is dict:

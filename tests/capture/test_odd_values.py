@@ -236,6 +236,27 @@ def star_arguments_of_a_tuple_subclass(x, values):
     return x + 1, (lambda *args: args)(*values), max(values)
 
 
+HUGE = 7**9000
+
+
+@program(X, HUGE, {HUGE: 1}, name="huge")
+@program(X, HUGE + 1, {HUGE + 1: 1}, name="huge and one")
+def ints_that_python_does_not_write_out(x, number, table):
+    made = 7**9000
+    kiln.graph_break()
+    return x + 1, number % 1000, table.get(made), table.get(number), made - 1
+
+
+def test_a_miss_because_of_an_int_that_python_does_not_write_out():
+    reasons = []
+    compiled = kiln.compile(
+        lambda x, number: x + len(bin(number)), backend="eager", on_recompile=lambda function, why: reasons.append(why)
+    )
+    for number in (HUGE, HUGE * 2, HUGE * 4):
+        assert torch.equal(compiled(X, number), X + len(bin(number)))
+    assert reasons
+
+
 @program.rows
 def test_values(program, args, expect):
     ProgramTable(fullgraph=False).run(program, args, expect)
