@@ -42,6 +42,7 @@ SUFFIX = ".entry"
 UNFINISHED = "unfinished-"  # how files begin that are being written
 ABANDONED = 3600  # seconds after which such a file is nobody's
 LARGEST = 1 << 30  # bytes of an entry; more is damage
+CLEARED_AT_MOST = 10  # how often a file is written again because another process cleared the cache meanwhile
 KEPT = 0.8  # of the limit, after the oldest entries went
 OTHERS = stat.S_IRWXG | stat.S_IRWXO
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
@@ -240,6 +241,13 @@ def pack(key: str, parts: Mapping[str, bytes]) -> bytes:
 
 def write_file(folder: int, name: str, data: bytes) -> None:
     """A private file, there whole or not at all."""
+    for _ in range(CLEARED_AT_MOST):
+        with contextlib.suppress(FileNotFoundError):  # another process cleared the cache before the file had its name
+            return write_file_once(folder, name, data)
+    write_file_once(folder, name, data)
+
+
+def write_file_once(folder: int, name: str, data: bytes) -> None:
     unfinished = f"{UNFINISHED}{os.getpid()}-{secrets.token_hex(8)}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(unfinished, flags, 0o600, dir_fd=folder)

@@ -320,6 +320,21 @@ print("done")
 """
 
 
+def test_cleared_while_written(place, key, monkeypatch):
+    """Another process clears the cache between the writing of a file and its move into place."""
+    place.mkdir(mode=0o700)
+    rename, cleared = os.rename, []
+
+    def clear_first(*args, **kwargs):
+        if not cleared:
+            cleared.append(cache.clear())
+        return rename(*args, **kwargs)
+
+    monkeypatch.setattr(os, "rename", clear_first)
+    assert cache.write(key, PARTS)
+    assert len(cleared[0]) == 1 and cache.read(key) == PARTS
+
+
 def test_processes_that_race(place):
     started = [
         subprocess.Popen(
