@@ -52,6 +52,7 @@ from .frame import COROUTINE_FLAGS, GENERATOR_FLAG, NULL, BreakPoint, Broken, Fi
 from .generators import settle_generators
 from .guards import cell_is_empty
 from .hints import Hints
+from .lifetimes import asks_about_lifetimes
 from .module_hooks import PASSING_ON
 from .overrides import (
     Outside,
@@ -560,6 +561,8 @@ def check_frame(trace: Trace, frame: RootFrame, reason: GraphBreak) -> None:
     """Continuations are other frames: where the program could tell, the function runs in eager as a whole."""
     if sees_locals(frame.bytecode):
         raise trace.fail(f"{reason.reason} (in a function that looks at its own local variables or frame)")
+    if asks_about_lifetimes(trace.function, frame.code):
+        raise trace.fail(f"{reason.reason} (in a function that asks whether objects are alive)")
     for index, name in enumerate(frame.code.co_freevars):
         if name.startswith(OWN_PREFIX):
             continue

@@ -333,7 +333,10 @@ class RunText:
                 arguments.append(r.bind(UNBOUND, "unbound"))
         call = f"{r.bind(continuation.skeleton, 'continue')}({', '.join(arguments)})"
         trim = r.bind(trim_traceback, "trim_traceback")
-        return f"try: return {call}\n    except _k_BaseException as error: {trim}(error); raise"
+        # The exception itself may be among the variables: its traceback holds this frame, which must not hold it too.
+        variables = sorted(set(arguments).intersection(r.names.values()))
+        release = f"{' = '.join(variables)} = None; " if variables else ""
+        return f"try: return {call}\n    except _k_BaseException as error: {trim}(error); {release}raise"
 
     def write(self, graph: Callable | None, inputs: list, eager: Callable | None, check: CheckText) -> str:
         """The text, once the graph is compiled."""

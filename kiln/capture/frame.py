@@ -304,11 +304,11 @@ class RootFrame(Frame):
                 if reason.whole:
                     raise
                 trace.active = False
-                reason.__traceback__ = None  # it holds the interpreter's frames, and these the program's objects
-                reason.where = BreakPoint(index, visit, reason)
+                # Both hold the interpreter's frames, and these the program's objects.
+                reason.__traceback__ = reason.__context__ = None
                 del trace.frames[1:]
                 if marks != (trace.entered, len(trace.graph.nodes)):
-                    raise Restart(reason.where) from None
+                    raise Restart(BreakPoint(index, visit, reason)) from None
                 self.stack, self.keyword_names, self.next = before, keywords, index
                 return Broken(index, self, reason)
 
