@@ -20,7 +20,7 @@ from .._native import is_instance as isinstance
 from . import marks
 from .appending import list_method
 from .raising import context_of, from_native, traceback_of
-from .source import Attribute, Identity, Item, Source, is_direct, lookup
+from .source import Attribute, Identity, InstanceAttribute, Item, Source, is_direct, lookup
 from .tensor_subclasses import TensorSuper, load_from_tensor_super
 from .trace import Trace
 from .values import CONSTANT_TYPES, DELETED, Lazy, Raised, SpecialMethod, Trampoline, unwrap, words
@@ -159,6 +159,8 @@ def generic_load(trace: Trace, owner: object, name: str) -> object:
     namespace = getattr_static_dict(owner)
     if namespace is not None:
         if name in namespace:
+            if isinstance(owner, enum.Enum):  # its own shadow, but what it holds may change
+                return Lazy(namespace[name], InstanceAttribute(trace.pinned(owner), name, is_direct(cls)))
             return trace.glance(namespace[name])
         record = trace.record_of(owner)
         if record is not None and record.attributes is not None and name not in record.attributes:
@@ -200,6 +202,8 @@ def load_namespace(trace: Trace, owner: object) -> object:
     namespace = getattr_static_dict(owner)
     if namespace is None:
         raise Raised(AttributeError(f"'{type(owner).__name__}' object has no attribute '__dict__'"))
+    if isinstance(owner, enum.Enum):
+        raise trace.fail("the dictionary of a member of an enumeration", "read its attributes by name")
     record = trace.record_of(owner)
     if record is not None and record.attributes is not None:
         trace.guards.add(Attribute(record.source, "__dict__"), "keys", tuple(record.attributes))

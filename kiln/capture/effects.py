@@ -8,7 +8,7 @@ each other.
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from .._native import is_instance as isinstance
 from .arguments import guard_all_keys
@@ -60,9 +60,20 @@ def write_deque(r: Rebuilder, record: Record) -> None:
     if len(now) == len(before) and all(map(same_value, before, now)):  # type: ignore[arg-type]
         return
     target = r.read(record.source)
-    values = f"[{r.items(now)}]"
     deque = r.bind(collections.deque, "deque")
-    r.effects += [f"{deque}.clear({target})", f"{deque}.extend({target}, {values})"]
+    if len(now) == len(before) and still_valid(record.iterator):  # then the real one's iterators must stay valid too
+        changed = [place for place, values in enumerate(zip(before, now, strict=True)) if not same_value(*values)]  # type: ignore[arg-type]
+        r.effects += [f"{deque}.__setitem__({target}, {place}, {r.value(now[place])})" for place in changed]
+        return
+    r.effects += [f"{deque}.clear({target})", f"{deque}.extend({target}, [{r.items(now)}])"]
+
+
+def still_valid(iterator: Iterator | None) -> bool:
+    try:
+        next(iterator, None)  # type: ignore[arg-type]
+    except RuntimeError:
+        return False
+    return True
 
 
 def write_dict(r: Rebuilder, record: Record) -> None:

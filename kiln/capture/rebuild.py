@@ -396,6 +396,10 @@ def build_property(r: Rebuilder, shadow: property, name: str, place: int) -> Non
     r.lines.append(f"{name} = {r.class_of(shadow)}({', '.join(functions)}{doc})")
 
 
+LISTED_ITERATORS = frozenset(type(reversed(view)) for view in (collections.OrderedDict(), {}, {}.values(), {}.items()))
+"""Iterators that give themselves out as those of a list, which would not notice a change of their dictionary."""
+
+
 def build_reduced(r: Rebuilder, shadow: object, name: str, place: int) -> None:
     """Builtin iterators and the like know how to be made again."""
     with warnings.catch_warnings():
@@ -405,6 +409,8 @@ def build_reduced(r: Rebuilder, shadow: object, name: str, place: int) -> None:
         except TypeError:  # itertools.pairwise
             raise CannotRebuild(shadow, f"a {type(shadow).__name__} that outlives the graph") from None
     function, args = reduced[0], reduced[1]
+    if function is iter and type(shadow) in LISTED_ITERATORS:
+        raise CannotRebuild(shadow, f"a {type(shadow).__name__} that outlives the graph")
     keywords = ""
     if isinstance(function, functools.partial):  # operator.methodcaller with keywords
         args, keywords = (*function.args, *args), f"**{r.value(dict(function.keywords))}"

@@ -17,7 +17,7 @@ from __future__ import annotations
 import collections
 import enum
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -124,6 +124,7 @@ class Record:
     slots: dict[str, object] = field(default_factory=dict)  # slot name -> value on arrival, as read
     loaded: bool = False  # the keys or the whole contents are guarded
     order: tuple = ()  # a set's iteration order
+    iterator: Iterator | None = None  # over a deque's shadow: raises once elements came or went
 
 
 @dataclass(eq=False)

@@ -376,7 +376,8 @@ def wrap_deque(trace: Trace, real: collections.deque, source: Source) -> object:
     items = [Lazy(item, Item(source, index, container)) for index, item in enumerate(elements)]
     shadow = _empty_like(real, collections.deque)
     collections.deque.__init__(shadow, items, real.maxlen)  # type: ignore[misc]
-    record = Record(shadow, real, source, Kind.DEQUE, items=list(items), loaded=True)
+    iterator = collections.deque.__iter__(shadow)  # type: ignore[arg-type]
+    record = Record(shadow, real, source, Kind.DEQUE, items=list(items), loaded=True, iterator=iterator)
     add_attributes(record)
     return trace.remember(record)
 

@@ -2,6 +2,7 @@
 
 # ruff: noqa: C417 (programs under test are written the way users write them)
 
+import operator
 from collections import OrderedDict, deque
 
 import pytest
@@ -237,3 +238,61 @@ def test_a_set_from_outside_whose_elements_have_one_hash():
         return function(X, *given)[1:], list(log)
 
     assert outcome(kiln.compile(program, backend="eager")) == outcome(program)
+
+
+REPLACED = {
+    "replaced": lambda d: operator.setitem(d, 1, 7),
+    "window moved on": lambda d: (d.popleft(), d.append(5)),
+    "rotated": lambda d: d.rotate(1),
+    "grown": lambda d: d.append(5),
+}
+
+
+@pytest.mark.parametrize("name", REPLACED)
+def test_iterators_of_a_deque_from_outside(name):
+    """An iterator stays valid where elements were only replaced, and no longer where some came or went."""
+    change = REPLACED[name]
+
+    def program(x, queue):
+        change(queue)
+        return x + queue[0]
+
+    def run(function):
+        queue = deque([1, 2, 3])
+        iterator = iter(queue)
+        result = function(X, queue)
+        try:
+            return result.tolist(), list(queue), list(iterator)
+        except RuntimeError as error:
+            return result.tolist(), list(queue), str(error)
+
+    assert run(kiln.compile(program, backend="eager", fullgraph=True)) == run(program)
+
+
+ITERATORS = {
+    "ordered": lambda: iter(OrderedDict(a=1, b=2, c=3)),
+    "ordered items": lambda: iter(OrderedDict(a=1, b=2, c=3).items()),
+    "reversed": lambda: reversed({1: 2, 3: 4}),
+    "reversed items": lambda: reversed({1: 2, 3: 4}.items()),
+    "reversed ordered": lambda: reversed(OrderedDict(a=1, b=2)),
+    "dict": lambda: iter({1: 2, 3: 4}),
+    "values": lambda: iter({1: 2, 3: 4}.values()),
+    "set": lambda: iter({1, 2}),
+    "deque": lambda: iter(deque([1, 2])),
+    "reversed list": lambda: reversed([1, 2]),
+    "text": lambda: iter("ab"),
+}
+
+
+@pytest.mark.parametrize("name", ITERATORS)
+def test_an_iterator_that_outlives_a_graph_keeps_its_type(name):
+    make = ITERATORS[name]
+
+    def program(x):
+        iterator = make()
+        next(iterator)
+        x = x + 1
+        print(end="")
+        return x, type(iterator).__name__, list(iterator)
+
+    check(program, X)

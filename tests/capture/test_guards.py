@@ -9,6 +9,8 @@ import pytest
 import torch
 from scenarios import BACK, Scenarios, play
 
+import kiln
+
 X = torch.arange(6.0).reshape(2, 3)
 
 guards = Scenarios()
@@ -624,3 +626,38 @@ def module_attribute_replaced(compiler):
 @pytest.mark.parametrize(("scenario", "expected", "options"), guards)
 def test_guard(scenario, expected, options):
     play(scenario, expected, **options)
+
+
+class Planet(enum.Enum):
+    EARTH = 1
+    MARS = 2
+
+    def __init__(self, number):
+        self.mass = number * 10
+
+
+ENUM_READERS = {
+    "value": lambda x: x + Planet.MARS.value,
+    "private value": lambda x: x + Planet.MARS._value_,
+    "name": lambda x: (x, Planet.MARS.name),
+    "attribute": lambda x: x + Planet.MARS.mass,
+    "argument": lambda x, member=Planet.MARS: x + member.mass + member.value,
+    "dictionary": lambda x: (x, dict(vars(Planet.MARS))["mass"]),
+}
+
+
+@pytest.mark.parametrize("name", ENUM_READERS)
+def test_members_of_enumerations_change(name, monkeypatch):
+    program = ENUM_READERS[name]
+    compiled = kiln.compile(program, backend="eager")
+    assert equal(compiled(X), program(X))
+    monkeypatch.setattr(Planet.MARS, "_value_", 7)
+    monkeypatch.setattr(Planet.MARS, "_name_", "ARES")
+    monkeypatch.setattr(Planet.MARS, "mass", 70)
+    assert equal(compiled(X), program(X))
+
+
+def equal(one, other):
+    if isinstance(one, tuple):
+        return all(map(equal, one, other))
+    return torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
