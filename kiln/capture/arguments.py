@@ -23,6 +23,7 @@ import torch
 from .. import _native
 from .._native import MISSING
 from .._native import is_instance as isinstance
+from ..config import config
 from . import module_hooks
 from .builtin_tables import CONTAINERS, ITERATOR_TYPES, KEYED_NAMES, LAZY_ITERATORS, VIEW_TYPES, describe
 from .source import lookup, mapping_of, native_iterator, native_length
@@ -274,21 +275,29 @@ def watch_special_methods(trace: Trace, kind: type) -> None:
             class_attribute(trace, kind, name)
 
 
+STEPS_EACH = 30  # elements that native code takes in about the time of one interpreted step
+
+
 class Settled:
     """An iterator handed to native code: its elements are looked at as they come."""
 
-    __slots__ = ("iterator", "trace")
+    __slots__ = ("iterator", "steps", "trace")
 
     def __init__(self, trace: Trace, iterator: object):
         self.trace = trace
         self.iterator = iterator
+        self.steps = 0
 
     def __iter__(self):
         return self
 
     def __next__(self):
         self.trace.entered += 1  # the iterator moves on: an instruction that breaks after this must be run again
-        return settled(self.trace, next(self.iterator))  # type: ignore[call-overload]
+        self.steps += 1
+        if self.steps > STEPS_EACH * config.max_idle_steps and not self.trace.options.fullgraph:
+            raise self.trace.long_computation()
+        value = next(self.iterator)  # type: ignore[call-overload]
+        return value if type(value) in CONSTANT_TYPES else settled(self.trace, value)
 
     def __length_hint__(self):
         hint = getattr(type(self.iterator), "__length_hint__", None)

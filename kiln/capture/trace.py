@@ -289,9 +289,13 @@ class Trace:
         if nodes != self.progress[1]:
             self.progress = (work, nodes)
         elif work - self.progress[0] > config.max_idle_steps and not self.options.fullgraph:
-            hint = "compute it outside the compiled function"
-            nothing = all(node.op == "placeholder" for node in self.graph.nodes)
-            raise self.fail("a long computation without tensors", hint, whole=nothing)
+            raise self.long_computation()
+
+    def long_computation(self) -> GraphBreak:
+        """The break for what Python computes much faster; for the whole frame where nothing was captured yet."""
+        nothing = all(node.op == "placeholder" for node in self.graph.nodes)
+        hint = "compute it outside the compiled function"
+        return self.fail("a long computation without tensors", hint, whole=nothing)
 
     # -- tensors --------------------------------------------------------------------------------------------------
 

@@ -1,6 +1,7 @@
 """Long computations without tensors are left to Python, which does them many times faster than capture."""
 
 import collections
+import itertools
 
 import pytest
 import torch
@@ -77,3 +78,17 @@ def test_a_long_loop_with_tensors_is_captured():
 def test_one_graph_where_that_is_asked_for():
     with kiln.config.patch(max_idle_steps=3000):
         assert same(by_generator(X), kiln.compile(by_generator, backend="eager", fullgraph=True)(X))
+
+
+def by_native_iteration(x):
+    forward, backward = itertools.tee(itertools.repeat(None, 300_000))
+    found = any(forward)
+    del backward
+    return x + found
+
+
+def test_native_iteration_is_left_to_python():
+    with kiln.config.patch(max_idle_steps=3000), events.listen() as heard:
+        assert same(by_native_iteration(X), kiln.compile(by_native_iteration, backend="eager")(X))
+        assert same(by_native_iteration(X), kiln.compile(by_native_iteration, backend="eager", fullgraph=True)(X))
+    assert "a long computation without tensors" in heard.skips[0].reason
