@@ -12,7 +12,6 @@ import collections
 import enum
 import functools
 import gc
-import math
 import operator
 import re
 import types
@@ -38,7 +37,6 @@ from .source import (
     Made,
     Pinned,
     Source,
-    has_text,
     is_direct,
     lookup,
     mapping_of,
@@ -101,6 +99,9 @@ class Text:
         return name
 
 
+SINGLE_NUMBERS = range(-5, 257)  # of which CPython makes one object each
+
+
 class Rebuilder(Text):
     """Rebuilds values of one trace."""
 
@@ -152,7 +153,7 @@ class Rebuilder(Text):
     def value(self, shadow: object) -> str:
         """An expression for the real counterpart of a shadow."""
         if type(shadow) is Lazy:
-            if not shadow.done:
+            if not shadow.done or (type(shadow.source) is Local and type(shadow.value) in CONSTANT_TYPES):
                 return self.read(shadow.source)
             shadow = shadow.value
         kind = type(shadow)
@@ -178,10 +179,8 @@ class Rebuilder(Text):
             self.early.add(id(shadow))
 
     def constant(self, value: object) -> str:
-        kind = type(value)
-        if kind in (int, str, bytes, bool, type(None)) and has_text(value):
-            return repr(value)
-        if kind is float and math.isfinite(value):  # type: ignore[arg-type]
+        """A literal where there is one object for it; else the very object, of which the program may take the id."""
+        if value is None or type(value) is bool or (type(value) is int and value in SINGLE_NUMBERS):
             return repr(value)
         return self.bind(value, "constant")
 

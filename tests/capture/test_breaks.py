@@ -821,3 +821,23 @@ def test_two_tensors_break_the_same_way():
         return a + b, a is b
 
     check(pair, calls=[(X, Y), (X, X), (Y, X)])
+
+
+def ids_of_text(x):
+    text = "some text, " + "not an identifier"
+    before = id(text) == id(text), id(text) == id(text * 1)
+    print(end="")
+    return x + 1, before, id(text) == id(text)
+
+
+def ids_over_breaks(x):
+    number, text, large = 2.5 * len(x.shape), "a b", 10**30
+    ids = id(number), id(text), id(large)
+    same = number
+    print(end="")
+    return x + 1, ids == (id(number), id(text), id(large)), same is number
+
+
+@pytest.mark.parametrize("program", [ids_of_text, ids_over_breaks])
+def test_constants_stay_the_same_objects(program):
+    check(program, torch.ones(2))
