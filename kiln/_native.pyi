@@ -110,6 +110,13 @@ class CodeCheck:
     def __init__(self, functions: Sequence[tuple[Any, Any]]) -> None: ...
     def __call__(self) -> bool: ...
 
+def call_watched(watcher: Any, function: Any, args: tuple, kwargs: dict, /) -> Any:
+    """`function(*args, **kwargs)`; the watcher is called with the frame of each Python function that is entered, as a
+    profile function is (`sys.getprofile()` gives it), and that function raises what the watcher raises."""
+
+def watch_entered(watcher: Any, /) -> None:
+    """Let a watcher look on, as in `call_watched`, until `sys.setprofile(None)`."""
+
 def distinct(*objects: object) -> bool:
     """Is no object given twice?"""
 

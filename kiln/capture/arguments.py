@@ -39,7 +39,8 @@ def guard_keys(trace: Trace, function: object, args: tuple) -> None:
     """Guard as much of an outside dictionary as this call sees: one key, or all of them."""
     name = getattr(function, "__name__", "")
     for position, arg in enumerate(args):
-        record = trace.record_of(shown_mapping(force(trace, arg)))
+        arg = force(trace, arg)
+        record = trace.record_of(shown_mapping(arg) if type(arg) in VIEWS_AND_PROXIES else arg)
         if record is None or record.loaded or not isinstance(record.shadow, dict):
             continue
         if position == 0 and name in KEYED_NAMES and len(args) > 1:

@@ -7,12 +7,14 @@ shadow. Only those of modules and classes are what they are by identity.
 from __future__ import annotations
 
 import collections
+import functools
 import types
 
 import torch
 
 from .._native import is_instance as isinstance
 from .appending import list_method
+from .guards import HEAP_TYPE
 from .source import Attribute, Computed, Source
 from .symbols import concrete, is_symbolic
 from .trace import Trace
@@ -29,14 +31,20 @@ def bind_method(descriptor: object, owner: object) -> object:
 def native_descriptor(bound: object) -> object | None:
     """The descriptor that a bound builtin was made from. (``super()`` may have gone past others of the same name.)"""
     owner, name = bound.__self__, bound.__name__  # type: ignore[attr-defined]
-    found = [
-        klass.__dict__[name]
-        for klass in type(owner).__mro__
-        if name in klass.__dict__ and isinstance(klass.__dict__[name], DESCRIPTORS)
-    ]
+    kind = type(owner)
+    found = descriptors_in(kind, name) if kind.__flags__ & HEAP_TYPE else builtin_descriptors(kind, name)
     if len(found) > 1:  # bound builtins compare by owner and C function, without asking the owner
         found = [descriptor for descriptor in found if bind_method(descriptor, owner) == bound] or found
     return found[0] if found else None
+
+
+def descriptors_in(kind: type, name: str) -> list[object]:
+    """The native methods of a name in a class and its bases."""
+    tables = [klass.__dict__ for klass in kind.__mro__ if name in klass.__dict__]
+    return [table[name] for table in tables if isinstance(table[name], DESCRIPTORS)]
+
+
+builtin_descriptors = functools.cache(descriptors_in)  # these classes do not change
 
 
 def is_found_by_name(bound: object, descriptor: object) -> bool:
@@ -49,7 +57,7 @@ def is_found_by_name(bound: object, descriptor: object) -> bool:
 
 def wrap_bound_builtin(trace: Trace, real: types.BuiltinFunctionType, source: Source) -> object:
     """A builtin from outside; one that is bound to an object is bound to that object's shadow."""
-    from .wrap import HEAP_TYPE, known_as, wrap, wrap_identity
+    from .wrap import known_as, wrap, wrap_identity
 
     owner = real.__self__
     if owner is None or isinstance(owner, types.ModuleType | type) or is_native_owner(owner):

@@ -218,7 +218,7 @@ def run(trace: Trace, function: object, args: tuple, kwargs: dict) -> object:
         raise trace.fail(f"{describe(function)} of an iterator")
     if trace.rehearsing and is_mutating(function):
         raise trace.fail("an effect inside a __hash__ or __eq__ that a dictionary or set is going to call")
-    if is_one_by_one(function, args):
+    if function in ONE_BY_ONE and is_one_by_one(args):
         return update_one_by_one(trace, function, args, kwargs)
     if is_hashing(function, args):
         args = tuple([hashed_argument(trace, function, at, arg) for at, arg in enumerate(args)])
@@ -295,9 +295,9 @@ ONE_BY_ONE: dict[object, Callable] = {
 }
 
 
-def is_one_by_one(function: object, args: tuple) -> bool:
+def is_one_by_one(args: tuple) -> bool:
     """Whether a container is changed by what comes out of an iterator, which may look at it, or raise, meanwhile."""
-    if function not in ONE_BY_ONE or len(args) != 2:
+    if len(args) != 2:
         return False
     kind = type(args[1]) if type(args[1]) is not Settled else type(args[1].iterator)
     return kind in LAZY_ITERATORS or kind in ITERATOR_TYPES or hasattr(kind, "gi_interpreted")

@@ -15,6 +15,7 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from .. import _native
 from .._native import is_instance as isinstance
 from .values import CONSTANT_TYPES
 
@@ -32,11 +33,7 @@ def call_watched(trace: Trace, function: Callable, args: tuple, kwargs: dict) ->
     """Call native code; break the graph if it enters Python code of the program."""
     if not WATCHES or sys.getprofile() is not None or (not kwargs and is_harmless(function, args)):
         return function(*args, **kwargs)
-    sys.setprofile(watch)
-    try:
-        return function(*args, **kwargs)
-    finally:
-        sys.setprofile(None)
+    return _native.call_watched(watch, function, args, kwargs)
 
 
 def is_harmless(function: object, args: tuple) -> bool:
@@ -55,9 +52,9 @@ SHALLOW: frozenset[object] = frozenset(
 )
 
 
-def watch(frame: types.FrameType, event: str, argument: object) -> None:
+def watch(frame: types.FrameType) -> None:
     caller = frame.f_back
-    if event == "call" and caller is not None and caller.f_code is CALL and not may_run(frame):
+    if caller is not None and caller.f_code is CALL and not may_run(frame):
         trace, function = caller.f_locals["trace"], caller.f_locals["function"]
         if trace.rehearsed and frame.f_code.co_name in ("__hash__", "__eq__"):
             return
@@ -92,4 +89,4 @@ def stop_watching() -> bool:
 
 
 def watch_again() -> None:
-    sys.setprofile(watch)
+    _native.watch_entered(watch)

@@ -1,5 +1,7 @@
 """The functions of kiln._native: identity and class versions."""
 
+import sys
+
 import pytest
 import torch  # noqa: F401  (must be loaded before the native module)
 
@@ -47,3 +49,43 @@ def test_type_version_needs_a_class():
         _native.type_version(1)
     with pytest.raises(TypeError):
         _native.type_version()
+
+
+def test_call_watched_shows_the_frames_that_are_entered():
+    entered = []
+
+    def inner():
+        return len([1])
+
+    def outer(*args, **kwargs):
+        return inner(), args, kwargs
+
+    assert _native.call_watched(lambda frame: entered.append(frame.f_code), outer, (1,), {"a": 2}) == (
+        1,
+        (1,),
+        {"a": 2},
+    )
+    assert entered[:2] == [outer.__code__, inner.__code__]
+    assert sys.getprofile() is None
+
+
+def test_a_watcher_that_raises_stops_the_function():
+    ran = []
+
+    def refuse(frame):
+        raise LookupError(frame.f_code.co_name)
+
+    def target():
+        ran.append(1)
+
+    with pytest.raises(LookupError, match="target"):
+        _native.call_watched(refuse, target, (), {})
+    assert not ran and sys.getprofile() is None
+
+
+def test_errors_of_a_watched_call_are_its_own():
+    with pytest.raises(ZeroDivisionError):
+        _native.call_watched(lambda frame: None, divmod, (1, 0), {})
+    assert sys.getprofile() is None
+    with pytest.raises(TypeError):
+        _native.call_watched(lambda frame: None, len)
