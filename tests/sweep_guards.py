@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import gc
 import itertools
 import json
 import os
@@ -49,6 +50,7 @@ def work(options: argparse.Namespace) -> None:
     share = [program for program in chosen if options.program is None or options.program in program.name]
     each = -(-options.mutations // max(len(share), 1))
     share = share[options.worker :: options.jobs]
+    gc.freeze()  # collecting is done for each world: only what is made from here on needs a look
     for place, program in enumerate(share):
         if place < options.skip:
             continue
@@ -115,7 +117,9 @@ class Sweep:
         command += ["--no-models"] if self.options.no_models else []
         command += ["--program", self.options.program] if self.options.program else []
         command += ["--site", self.options.site] if self.options.site else []
-        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        # What torch leaves uninitialised is alike in both worlds: malloc fills it.
+        environment = {**os.environ, "MALLOC_PERTURB_": "85"}
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment)
 
     def read(self, state: list, line: str) -> None:
         try:

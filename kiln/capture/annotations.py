@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .source import getattr_static_dict
+from .telling import module_of_globals
 
 if TYPE_CHECKING:
     from .trace import Trace
@@ -104,7 +105,7 @@ def is_asked_by_torch(trace: Trace) -> bool:
     """Whether torch's own code asks, which must do what it does in eager; not one of its functions that pass on
     what somebody else asks."""
     frames = [frame for frame in trace.frames if frame.code.co_name not in ("is_compiling", "is_dynamo_compiling")]
-    return bool(frames) and (frames[-1].globals.get("__name__") or "").startswith("torch.")
+    return bool(frames) and module_of_globals(frames[-1].globals).startswith("torch.")
 
 
 # -- tensors --------------------------------------------------------------------------------------------------------

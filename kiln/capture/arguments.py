@@ -476,9 +476,18 @@ def _invoke_method(self: Proxy, name: str, function: object, args: tuple) -> obj
     if name == "__iter__" and (type(result) in NATIVE_ITERATORS or hasattr(type(result), "gi_interpreted")):
         return Settled(self.trace, result)  # type: ignore[attr-defined]  (native code looks at the elements)
     result = concrete(self.trace, result) if name in NUMBER_METHODS else result  # type: ignore[attr-defined]
+    if name in CONVERSIONS:
+        check_conversion(self.trace, name, result)  # type: ignore[attr-defined]
     return proxied(self.trace, result, {})  # type: ignore[attr-defined]
 
 
+def check_conversion(trace: Trace, name: str, result: object) -> None:
+    """Python warns of an instance of a subclass, and raises at other classes: that is left to it."""
+    if type(result) is not CONVERSIONS[name]:
+        raise trace.fail(f"a {name} that returns a {type(result).__qualname__}")
+
+
+CONVERSIONS: dict[str, type] = {"__index__": int, "__int__": int, "__float__": float, "__complex__": complex}
 BUILTIN_OPERATIONS: dict[str, object] = {
     f"__{function.__name__}__": function
     for function in (

@@ -460,6 +460,10 @@ def load_through_metaclass(trace: Trace, cls: type, name: str, meta: object) -> 
         raise Raised(error) from None
     if name in ("__subclasses__",):
         raise trace.fail(f"{name} of a class")
+    if name in ("__name__", "__qualname__"):
+        trace.guards.classes.watch_name(cls)
+    if name == "__annotations__":
+        return Lazy(value, Attribute(trace.pinned(cls), name))
     return value
 
 
@@ -469,6 +473,8 @@ def load_from_function(trace: Trace, function: types.FunctionType, name: str) ->
         if name == "__globals__":
             raise trace.fail("reading the globals of a function")
         return getattr(function, name)
+    if name == "__module__" and source is None:
+        return load_module_of_made(trace, function)
     if name in ("__name__", "__qualname__", "__module__", "__doc__"):
         value = getattr(function, name)
         if source is not None:
@@ -487,6 +493,16 @@ def load_from_function(trace: Trace, function: types.FunctionType, name: str) ->
     if source is not None and record is None:
         trace.guards.add(Attribute(source, "__dict__"), "lacks_key", name)
     raise Raised(AttributeError(f"'function' object has no attribute '{name}'"))
+
+
+def load_module_of_made(trace: Trace, function: types.FunctionType) -> object:
+    """``__module__`` of a function made inside: what the global ``__name__`` was, unless the program assigned to it."""
+    namespace, module = function.__globals__, function.__module__
+    if module is namespace.get("__name__"):
+        if "__name__" in namespace:
+            return Lazy(module, Item(trace.globals_source(namespace), "__name__"))
+        trace.guards.add(trace.globals_source(namespace), "lacks_key", "__name__")
+    return module
 
 
 def function_namespace(trace: Trace, function: types.FunctionType, source: Source | None) -> object:

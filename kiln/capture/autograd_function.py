@@ -20,6 +20,7 @@ from .._native import is_instance as isinstance
 from .function_backward import FunctionCall, fake_backward, mark_traceable
 from .natives import rule
 from .overrides import overloaded
+from .telling import module_of
 from .tensors import adopt, prepare, run_fake, to_nodes
 from .trace import Trace
 from .values import Raised
@@ -62,7 +63,8 @@ def apply_of(cls: type) -> Callable:
     def apply(*args):
         return cls.apply(*args)  # type: ignore[attr-defined]
 
-    home = cls.__module__ if cls.__module__.partition(".")[0] != "torch" else __name__
+    module = module_of(cls)
+    home = module if module.partition(".")[0] != "torch" else __name__
     apply.__module__, apply.__qualname__ = home, f"{cls.__qualname__}.apply"
     apply.__name__ = f"{cls.__name__}_apply"
     apply.autograd_function = cls  # type: ignore[attr-defined]  # for backends that look at it
@@ -249,7 +251,7 @@ METHODS = ("forward", "setup_context")
 def is_closed(raw: object) -> bool:
     """Whether a function sees nothing but its arguments and modules."""
     function = raw.__func__ if isinstance(raw, staticmethod) else raw
-    if not isinstance(function, types.FunctionType) or function.__module__.startswith("torch."):
+    if not isinstance(function, types.FunctionType) or module_of(function).startswith("torch."):
         return True
     known = {name: function.__globals__[name] for name in function.__code__.co_names if name in function.__globals__}
     return not function.__closure__ and all(isinstance(value, types.ModuleType) for value in known.values())

@@ -17,6 +17,7 @@ from .appending import list_method
 from .guards import HEAP_TYPE
 from .source import Attribute, Computed, Source
 from .symbols import concrete, is_symbolic
+from .telling import module_of
 from .trace import Trace
 from .values import Lazy
 
@@ -93,4 +94,4 @@ def appending_method(trace: Trace, value: Lazy) -> object:
 
 def is_native_owner(owner: object) -> bool:
     """Whether a bound builtin belongs to torch's or a pybind11 extension's own machinery (a tensor's does not)."""
-    return not isinstance(owner, torch.Tensor) and type(owner).__module__.startswith(("torch", "pybind11"))
+    return not isinstance(owner, torch.Tensor) and module_of(type(owner)).startswith(("torch", "pybind11"))

@@ -30,8 +30,10 @@ from .appending import ListMethod, call_list_method
 from .attributes import bind_class_attribute, class_attribute_source, name_class_value
 from .bound_builtins import appending_method
 from .caches import call_lru_cache
+from .guards import cell_is_empty
 from .raising import from_native
 from .source import Attribute, Item, Referent, lookup
+from .telling import module_of
 from .trace import Trace
 from .values import Lazy, Raised, SpecialMethod, Trampoline
 from .wrap import HEAP_TYPE, class_attribute, force, has_finalizer, wrap
@@ -111,7 +113,7 @@ def call_function(trace: Trace, function: types.FunctionType, args: tuple, kwarg
     handler = library.handler_for(function)
     if handler is not None and (made := handler(trace, function, args, kwargs)) is not None:
         return made[0]
-    module = function.__module__ or ""
+    module = module_of(function)
     if module.startswith(SKIPPED_MODULES) and any(module == m or module.startswith(m + ".") for m in SKIPPED_MODULES):
         if module.startswith(annotations.COMPILER) and (found := annotations.answer(trace, function, args, kwargs)):
             return found[0]
@@ -139,10 +141,17 @@ def wrapped_function(trace: Trace, wrapper: types.FunctionType) -> object:
     """What a wrapper that changes nothing calls; ``reprlib.recursive_repr`` keeps it in its closure alone."""
     from .attributes import load_attribute
 
-    if "user_function" not in wrapper.__code__.co_freevars:
+    names = wrapper.__code__.co_freevars
+    if "user_function" not in names:
         return load_attribute(trace, wrapper, "__wrapped__")
-    cell = wrapper.__closure__[wrapper.__code__.co_freevars.index("user_function")]  # type: ignore[index]
-    return wrap(trace, cell.cell_contents, trace.pinned(cell.cell_contents))
+    if any(map(cell_is_empty, wrapper.__closure__)):  # type: ignore[arg-type]
+        raise trace.fail(f"{wrapper.__qualname__}, whose closure has been emptied")
+    closure = Attribute(trace.pinned(wrapper), "__closure__")
+    for index, (name, cell) in enumerate(zip(names, wrapper.__closure__, strict=True)):  # type: ignore[arg-type]
+        trace.guards.add(Item(closure, index), "full_cell")
+        if name == "user_function":
+            found = wrap(trace, cell.cell_contents, Attribute(Item(closure, index), "cell_contents"))
+    return found
 
 
 TRANSPARENT = {reprlib.recursive_repr()(lambda self: "").__code__, torch._disable_dynamo(lambda: None).__code__}
@@ -220,6 +229,7 @@ def bad_call(trace: Trace, function: types.FunctionType, args: tuple, kwargs: di
     """CPython's own error, from a function that has the same parameters and does nothing."""
     from .entry import signature
 
+    assume_parameters(trace, function)
     namespace: dict[str, types.FunctionType] = {}
     exec(f"def stand_in({signature(function.__code__)}): pass", namespace)  # type: ignore[arg-type]
     stand_in = namespace["stand_in"]
@@ -230,6 +240,24 @@ def bad_call(trace: Trace, function: types.FunctionType, args: tuple, kwargs: di
     except TypeError as error:
         return Raised(from_native(trace, error))
     return trace.fail(f"a call to {function.__qualname__} with arguments that do not fit its signature")
+
+
+def assume_parameters(trace: Trace, function: types.FunctionType) -> None:
+    """Assume what the error of a call that does not fit depends on: the name, and which parameters have defaults."""
+    source = trace.source_of(function)
+    if source is None:
+        return
+    trace.guards.add(Attribute(source, "__qualname__"), "constant", function.__qualname__)
+    for name in ("__defaults__", "__kwdefaults__"):
+        defaults = getattr(function, name)
+        place = Attribute(source, name)
+        if defaults is None:
+            trace.guards.add(place, "constant", None)
+        else:
+            trace.guards.add(place, "type", type(defaults))
+            trace.guards.add(place, "native_length", len(defaults))
+    for name in function.__kwdefaults__ or ():
+        trace.guards.add(Attribute(source, "__kwdefaults__"), "has_key", name)
 
 
 def call_method(trace: Trace, method: types.MethodType, args: tuple, kwargs: dict) -> object:

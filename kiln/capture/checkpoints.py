@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 import torch
 import torch.fx
 import torch.utils.checkpoint
+from torch import is_grad_enabled  # the program may put another function in its place
+from torch.utils._device import DeviceContext
 
 from .autograd_function import OutsideState
 from .natives import rule
@@ -60,8 +62,10 @@ def rule_checkpoint(trace, args, kwargs):
     if options.get("use_reentrant") is not False or options.get("debug") or not args:
         return call_function(trace, CHECKPOINT, args, kwargs)
     contexts = real_contexts(trace, kwargs["context_fn"]) if "context_fn" in kwargs else None
-    if not torch.is_grad_enabled():
+    if not is_grad_enabled():
         return call(trace, args[0], args[1:], rest)
+    if any(type(force(trace, mode)) is not DeviceContext for mode in trace.modes):
+        raise trace.fail("a checkpoint under a torch-function mode, which backward computes again without the mode")
     before, state = trace.graph._root.prev, OutsideState(trace, args)
     result = call(trace, args[0], args[1:], rest)
     if state.is_changed(trace):

@@ -68,6 +68,7 @@ from .rewind import Switches, can_rewind
 from .routing import COUNTS_FRAMES, LOOKS_AT_FRAMES, Router, release_routes
 from .source import ClosureCell, Local
 from .stealing import StolenInput, emptying, tell_examples
+from .telling import module_of_globals
 from .tensor_effects import conflict_with_try
 from .torch_state import inference_modes_left, leaving_on_errors
 from .trace import Options, Trace
@@ -338,7 +339,7 @@ def give_up(cache: FrameCache, dispatcher, function) -> Callable:
 def level_of_the_user() -> int:
     """How many frames above the caller of this function the first one is that is not Kiln's, as warnings count."""
     frame, level = sys._getframe(1), 1
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("kiln."):
+    while frame.f_back is not None and module_of_globals(frame.f_globals).startswith("kiln."):
         frame, level = frame.f_back, level + 1
     return level
 

@@ -182,6 +182,9 @@ class Frame:
         entry = self.bytecode.handler_at[self.index]
         if entry is None:
             raise Raised(error)
+        for text in error.args:
+            if type(text) is str:
+                self.trace.guards.classes.watch_names_in(text)
         del self.stack[entry.depth :]
         if entry.lasti:
             self.stack.append(-1)  # the place to report on re-raise: the real frame has its own

@@ -24,6 +24,7 @@ import torch.fx
 from .._native import is_instance as isinstance
 from .guards import cell_is_empty
 from .source import Attribute, GlobalsOf, Source
+from .telling import module_of_globals
 from .tensors import TORCH_CONSTANTS, tensor_leaves
 from .trace import Trace
 from .values import CONSTANT_TYPES, GraphBreak, Raised, Restart, TensorInfo
@@ -213,7 +214,7 @@ def is_fixed(trace: Trace, source: Source, value: object) -> bool:
     if isinstance(value, types.CellType):
         return cell_is_empty(value) or is_of_library(trace, base) or is_fixed(trace, source, value.cell_contents)
     if isinstance(base, GlobalsOf) and base.owner is not None:
-        return base.owner.value.get("__name__", "").split(".")[0] in FIXED_MODULES  # type: ignore[attr-defined]
+        return module_of_globals(base.owner.value).split(".")[0] in FIXED_MODULES  # type: ignore[attr-defined]
     if isinstance(source, Attribute) and source.name == "cell_contents":
         return True  # the cell was looked at before
     return isinstance(base, Attribute) and base.name in ("__defaults__", "__kwdefaults__")
@@ -225,7 +226,7 @@ def is_of_library(trace: Trace, source: object) -> bool:
         return False
     functions = [each for each in trace.keep if isinstance(each, types.FunctionType)]
     owner = next((each for each in functions if trace.sources.get(id(each)) == source.base), None)
-    return owner is not None and owner.__globals__.get("__name__", "").split(".")[0] in FIXED_MODULES
+    return owner is not None and module_of_globals(owner.__globals__).split(".")[0] in FIXED_MODULES
 
 
 FIXED_MODULES = frozenset({*sys.stdlib_module_names, "torch", "numpy"})

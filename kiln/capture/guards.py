@@ -31,7 +31,7 @@ from .source import (
     native_length,
     render_key,
 )
-from .telling import full_name, short, short_name
+from .telling import full_name, module_of_globals, names_of, short, short_name
 from .values import plain_value, words
 
 Bind = Callable[[object, str], str]
@@ -253,6 +253,7 @@ class ClassWatch:
     def __init__(self) -> None:
         self.found: dict[type, dict[str, object]] = {}
         self.special: dict[type, dict[str, object]] = {}  # the special methods of each class, and its order of bases
+        self.names: dict[type, tuple[str, str, object]] = {}  # where the program asks; no version tells
         self.related: dict[tuple[type, type], bool] = {}  # (class, other class) -> whether it is a subclass
         self.unchanged: Callable[[], bool] = lambda: False
         self.token: object = None  # moves when a class is registered with an abstract one
@@ -272,13 +273,24 @@ class ClassWatch:
             self.special[cls] = special_attributes(cls)
         return names
 
+    def watch_name(self, cls: type) -> None:
+        """Assume what a class is called."""
+        if cls.__flags__ & HEAP_TYPE:
+            self.names[cls] = names_of(cls)
+
+    def watch_names_in(self, text: str) -> None:
+        """Assume what the classes are called that a text (the message of an error) may name."""
+        for cls in self.found:
+            if cls not in self.names and any(name in text for name in names_of(cls)[:2]):
+                self.watch_name(cls)
+
     def relate(self, cls: type, other: type, subclass: bool) -> None:
         """Assume that a class is (or is not) a subclass of another; where that can change."""
         if type(other) is not type or cls.__flags__ & HEAP_TYPE:
             self.related[cls, other] = subclass
 
     def __bool__(self) -> bool:
-        return bool(self.found or self.related)
+        return bool(self.found or self.related or self.names)
 
     def seal(self) -> None:
         """Remember the versions; called when capture is done."""
@@ -287,6 +299,8 @@ class ClassWatch:
         self.token = abc.get_cache_token() if self.related else None
 
     def check(self) -> bool:
+        if self.names and not all(names_of(cls) == names for cls, names in self.names.items()):
+            return False
         unchanged = self.unchanged() and (self.token is None or self.token == abc.get_cache_token())
         return unchanged or self.verify()
 
@@ -309,6 +323,9 @@ class ClassWatch:
                 raw, seen = special.get(name, _native.MISSING), now.get(name, _native.MISSING)
                 if raw is not seen and not (name == "__mro__" and same_objects(raw, seen)):
                     return f"{short_name(cls)}.{name}: {described(raw)} expected, {described(seen)} seen"
+        for cls, names in self.names.items():
+            if names_of(cls) != names:
+                return f"class {names[1]} is called {short_name(cls)} now"
         for (cls, other), subclass in self.related.items():
             if not decides_natively(other):
                 return f"{short_name(cls)} may be or not be a subclass of {short_name(other)} now"
@@ -326,8 +343,8 @@ def decides_natively(cls: type) -> bool:
 
 def is_of_python(function: object) -> bool:
     """Whether a method is native, or a function of the standard library."""
-    module = function.__globals__.get("__name__") if isinstance(function, types.FunctionType) else "builtins"
-    return isinstance(module, str) and module.partition(".")[0] in sys.stdlib_module_names
+    module = module_of_globals(function.__globals__) if isinstance(function, types.FunctionType) else "builtins"
+    return module.partition(".")[0] in sys.stdlib_module_names
 
 
 def special_attributes(cls: type) -> dict[str, object]:

@@ -21,6 +21,7 @@ from .natives import rule
 from .quiet import aloud
 from .rebuild import CannotRebuild, Rebuilder
 from .symbols import concrete
+from .telling import module_of
 from .tensors import NEEDS_VALUES
 from .trace import Trace
 from .values import GraphBreak, Record, mapping_items, new_tuple
@@ -98,7 +99,7 @@ def check_order(trace: Trace, module: torch.nn.Module) -> None:
     """Torch's own modules look at shapes alone; the user's may read anything that this frame has changed so far."""
     if trace.modes or trace.outer_modes:
         raise Early("a torch-function mode is active")
-    if type(module).initialize_parameters.__module__.startswith("torch.nn.modules."):
+    if module_of(type(module).initialize_parameters).startswith("torch.nn.modules."):
         return
     if trace.changed:
         raise Early("tensors were changed before")

@@ -35,13 +35,22 @@ def is_size(values: list) -> bool:
 def tensor_new(trace, args, kwargs):
     """``tensor.new(size)``; a graph has no ``torch.Size`` to tell a shape from data, so it has ``new_empty``."""
     values = [force(trace, arg) for arg in args]
+    refuse_filled(trace, values[1:])
     if is_size(values[1:]):
         return record(trace, torch.Tensor.new_empty, tuple(values), kwargs, method="new_empty")
     return record(trace, torch.Tensor.new, args, kwargs, method="new")
 
 
+def refuse_filled(trace: Trace, values: list) -> None:
+    """Where torch fills new memory, these constructors do it in place: the tensor's version is 1, not 0."""
+    fills = torch.are_deterministic_algorithms_enabled()
+    if fills and (not values or is_size(values) or any(type(value) in (int, torch.SymInt) for value in values)):
+        raise trace.fail("a tensor without data made by a legacy constructor, in deterministic mode", "use torch.empty")
+
+
 def make(trace: Trace, cls: type, dtype: torch.dtype, args: tuple, kwargs: dict) -> object:
     values = [prepare(trace, force(trace, arg)) for arg in args]
+    refuse_filled(trace, values)
     if not kwargs and torch.get_default_device().type == "cpu":
         if all(type(value) in (int, torch.SymInt) for value in values) and values:
             return record(trace, torch.empty, tuple(values), {"dtype": dtype})

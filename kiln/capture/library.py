@@ -10,6 +10,7 @@ import enum
 import functools
 import inspect
 import re
+import sys
 import traceback
 import types
 import typing
@@ -25,14 +26,15 @@ from . import natives
 from .natives import rule
 from .raising import from_native
 from .scans import call_scan, is_scan
-from .source import Attribute, Item, lookup
+from .source import Attribute, Item, Source, lookup
+from .telling import module_of
 from .trace import Trace
 from .values import Raised
-from .wrap import class_attribute, force, is_constant, wrap
+from .wrap import class_attribute, force, is_constant, meet_class, wrap
 
 PURE_FUNCTIONS: frozenset[object] = frozenset(
     {re.match, re.fullmatch, re.search, re.sub, re.subn, re.split, re.findall, re.escape, re.compile}
-    | {typing.get_origin, typing.get_args, typing.get_type_hints}
+    | {typing.get_origin, typing.get_args}
     | {getattr(inspect, name) for name in dir(inspect) if name.startswith("is") and callable(getattr(inspect, name))}
 )
 PURE_CLASSES = (inspect.Signature, inspect.Parameter)  # immutable: their methods and properties are pure, too
@@ -154,12 +156,57 @@ def rule_signature(trace, args, kwargs):
     plain = function.__func__ if isinstance(function, types.MethodType) else function
     source = trace.source_of(plain)
     if source is not None and isinstance(plain, types.FunctionType):
-        for name in ("__code__", "__defaults__", "__kwdefaults__", "__annotations__"):
+        for name in ("__code__", "__defaults__", "__kwdefaults__"):
             trace.guards.add(Attribute(source, name), "identity", getattr(plain, name))
-        for name in ("__wrapped__", "__signature__"):
+        if plain.__kwdefaults__:
+            assume_contents(trace, plain.__kwdefaults__, Attribute(source, "__kwdefaults__"))
+        assume_contents(trace, plain.__annotations__, Attribute(source, "__annotations__"))
+        namespace = Attribute(source, "__dict__")
+        for name in ("__wrapped__", "__signature__", "__text_signature__"):
             if name in plain.__dict__:
-                trace.guards.add(Item(Attribute(source, "__dict__"), name), "identity", plain.__dict__[name])
+                trace.guards.add(Item(namespace, name), "identity", plain.__dict__[name])
+            else:
+                trace.guards.add(namespace, "lacks_key", name)
     return run_plainly(trace, inspect.signature, (function,), {})
+
+
+def assume_contents(trace: Trace, mapping: dict, source: Source) -> list[object]:
+    """Assume the keys of a dictionary that is only read, and what it holds."""
+    shadow = wrap(trace, mapping, source)
+    record = trace.record_of(shadow)
+    if record is None or type(shadow) is not dict:
+        raise trace.fail("annotations or defaults that are no plain dictionary")
+    if not record.loaded:
+        natives.guard_all_keys(trace, record)
+    return [force(trace, value) for value in dict.values(shadow)]
+
+
+@rule(typing.get_type_hints)
+def rule_type_hints(trace, args, kwargs):
+    """Annotations, and what the names in those that are text stand for."""
+    owner = force(trace, args[0])
+    if len(args) > 1 or kwargs or not isinstance(owner, types.FunctionType | type):
+        raise trace.fail("typing.get_type_hints of this value")
+    owners = [base for base in owner.__mro__ if "__annotations__" in vars(base)] if isinstance(owner, type) else [owner]
+    if isinstance(owner, type):
+        meet_class(trace, owner)
+    for each in owners:
+        held = assume_contents(trace, each.__annotations__, Attribute(trace.pinned(each), "__annotations__"))
+        module = sys.modules.get(module_of(each))
+        namespace = each.__globals__ if isinstance(each, types.FunctionType) else vars(module) if module else {}
+        for text in held:
+            for name in names_in(text) if type(text) is str else ():
+                if name in namespace:
+                    wrap(trace, namespace[name], Item(trace.globals_source(namespace), name))
+    return run_plainly(trace, typing.get_type_hints, (owner,), {})
+
+
+def names_in(annotation: str) -> tuple[str, ...]:
+    """The names that an annotation given as text looks up."""
+    try:
+        return compile(annotation, "<annotation>", "eval").co_names
+    except SyntaxError:
+        return ()
 
 
 @rule(typing.cast)
@@ -191,7 +238,9 @@ def rule_is_dataclass(trace, args, kwargs):
     from .rules import type_of
 
     value = force(trace, args[0])
-    return dataclasses.is_dataclass(value if isinstance(value, type) else type_of(trace, value))
+    cls = value if isinstance(value, type) else type_of(trace, value)
+    class_attribute(trace, cls, "__dataclass_fields__")
+    return dataclasses.is_dataclass(cls)
 
 
 @rule(dataclasses.fields)
@@ -199,8 +248,10 @@ def rule_fields(trace, args, kwargs):
     from .rules import type_of
 
     value = force(trace, args[0])
+    cls = value if isinstance(value, type) else type_of(trace, value)
+    class_attribute(trace, cls, "__dataclass_fields__")
     try:
-        made = dataclasses.fields(value if isinstance(value, type) else type_of(trace, value))  # type: ignore[arg-type]
+        made = dataclasses.fields(cls)  # type: ignore[arg-type]
     except TypeError as error:
         raise Raised(from_native(trace, error)) from None
     for item in made:

@@ -20,7 +20,7 @@ from ..bytecode.split import UNBOUND
 from . import calls, natives
 from .attributes import load_or, name_class_value
 from .raising import from_native
-from .rules import get_iterator, next_item, special_method, truth, type_of
+from .rules import get_iterator, index_by, next_item, special_method, truth, type_of
 from .source import mapping_of, native_iterator
 from .symbols import concrete, is_symbolic
 from .tensor_subclasses import check_operator
@@ -231,7 +231,7 @@ def sequence_operator(trace: Trace, sign: str, owner: object, other: object, nam
     """``+`` and ``*`` of a sequence, which look at the class of the other operand and run no code of it."""
     if name != "__add__":
         index = special_method(trace, other, "__index__")
-        other = concrete(trace, other if index is None else calls.call(trace, index, (other,), {}))
+        other = concrete(trace, other) if index is None else index_by(trace, index, other)
         if not isinstance(other, int):
             raise Raised(TypeError(f"can't multiply sequence by non-int of type '{type_of(trace, other).__name__}'"))
     method = natives.lookup(type(owner), INPLACE[sign][1]) if sign.endswith("=") else None
@@ -514,7 +514,7 @@ def index_of(trace: Trace, container: object, key: object) -> object:
     if type(key) is tuple and isinstance(container, torch.Tensor):
         return tuple([index_of(trace, container, part) for part in key])
     method = special_method(trace, key, "__index__")
-    return key if method is None else calls.call(trace, method, (key,), {})
+    return key if method is None else index_by(trace, method, key)
 
 
 def subscript(trace: Trace, name: str, container: object, *operands: object) -> object:

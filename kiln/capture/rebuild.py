@@ -339,8 +339,8 @@ def build_function(r: Rebuilder, shadow: types.FunctionType, name: str, place: i
         r.lines.append(f"{name}.__doc__ = {r.value(shadow.__doc__)}")
     if shadow.__qualname__ != shadow.__name__:
         r.lines.append(f"{name}.__qualname__ = {shadow.__qualname__!r}")
-    if shadow.__module__ != shadow.__globals__.get("__name__"):
-        r.lines.append(f"{name}.__module__ = {shadow.__module__!r}")
+    if shadow.__module__ is not shadow.__globals__.get("__name__"):
+        r.lines.append(f"{name}.__module__ = {r.value(shadow.__module__)}")
 
 
 def build_method(r: Rebuilder, shadow: types.MethodType, name: str, place: int) -> None:

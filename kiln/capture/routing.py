@@ -21,6 +21,7 @@ from .frame import COROUTINE_FLAGS, GENERATOR_FLAG
 from .marks import is_marked
 from .module_hooks import OF_GRAPHS
 from .source import lookup
+from .telling import module_of
 from .trace import Options
 from .values import words
 
@@ -130,7 +131,7 @@ def is_nested(code: types.CodeType, outer: types.CodeType | None) -> bool:
 
 
 def worth_compiling(function: types.FunctionType) -> bool:
-    module = function.__module__ or ""
+    module = module_of(function)
     if is_kept_out(function) or function.__code__ in TRANSPARENT or is_marked(function):
         return False
     if function.__code__ in CALLING_BACK or function.__code__ in OF_GRAPHS:

@@ -12,6 +12,7 @@ import enum
 import functools
 import sys
 import types
+import typing
 
 import torch
 
@@ -19,6 +20,7 @@ from .._native import MISSING
 from .._native import is_instance as isinstance
 from ..bytecode.plan import OWN_PREFIX
 from . import natives
+from .arguments import check_conversion
 from .attributes import (
     class_function,
     delete_attribute,
@@ -91,6 +93,8 @@ def is_instance(trace: Trace, value: object, classes: object) -> bool:
         class_function(trace, type(classes), "__instancecheck__")
         return bool(truth(trace, call(trace, check, (classes, value), {})))
     kind = type_of(trace, value)
+    if isinstance(classes, PROTOCOLS) and classes._is_protocol:
+        assume_members(trace, value, kind, classes)
     if isinstance(value, torch.Tensor):
         return tensor_is_instance(value, kind, classes)
     if not is_direct(type(value)) and type(classes) is type and not issubclass(kind, classes):
@@ -103,6 +107,23 @@ def is_instance(trace: Trace, value: object, classes: object) -> bool:
     if isinstance(classes, type) and issubclass(kind, classes) is result:
         trace.guards.classes.relate(kind, classes, result)
     return result
+
+
+PROTOCOLS = type(typing.SupportsInt)
+
+
+def assume_members(trace: Trace, value: object, kind: type, protocol: type) -> None:
+    """Assume what an instance check of a protocol looks at: the members of the protocol, and which the object has."""
+    watched = protocol.__flags__ & HEAP_TYPE and protocol.__module__ != "typing"
+    if watched:
+        class_attribute(trace, protocol, "_is_runtime_protocol")
+    record = trace.record_of(value)
+    for name in typing._get_protocol_attrs(protocol):  # type: ignore[attr-defined]
+        if watched:
+            class_attribute(trace, protocol, name)
+        class_attribute(trace, kind, name)
+        if record is not None and record.attributes is not None:
+            trace.guards.add(record.source, "has_attribute" if name in record.attributes else "no_attribute", name)
 
 
 def natively_checked(trace: Trace, value: object, cls: object) -> bool:
@@ -378,6 +399,14 @@ def checked_truth(trace: Trace, result: object) -> bool:
     return result
 
 
+def index_by(trace: Trace, method: object, value: object) -> object:
+    """What an ``__index__`` gives."""
+    index = force(trace, call(trace, method, (value,), {}))
+    if type(index) is not torch.SymInt:
+        check_conversion(trace, "__index__", concrete(trace, index))
+    return index
+
+
 def checked_length(trace: Trace, result: object) -> int:
     """What ``__len__`` returned, if it may."""
     if not isinstance(result, int):
@@ -385,7 +414,7 @@ def checked_length(trace: Trace, result: object) -> int:
         if index is None:
             name = type_of(trace, result).__name__
             raise Raised(TypeError(f"'{name}' object cannot be interpreted as an integer"))
-        result = concrete(trace, call(trace, index, (result,), {}))
+        result = concrete(trace, index_by(trace, index, result))
     if result < 0:  # type: ignore[operator]
         raise Raised(ValueError("__len__() should return >= 0"))
     if result > sys.maxsize:  # type: ignore[operator]
@@ -465,7 +494,7 @@ def converted_in_python(trace: Trace, value: object, kind: type, name: str) -> o
     cls = type(value)
     if not cls.__flags__ & HEAP_TYPE or hasattr(cls, "gi_interpreted"):
         return None
-    for method_name, expected in ((name, kind), ("__index__", int)):
+    for method_name in (name, "__index__"):
         method = class_attribute(trace, cls, method_name, MISSING)
         if method is MISSING:
             continue
@@ -473,8 +502,7 @@ def converted_in_python(trace: Trace, value: object, kind: type, name: str) -> o
             return None
         name_class_value(trace, cls, method_name, method)
         result = concrete(trace, call(trace, method, (value,), {}))
-        if type(result) is not expected:  # Python raises, or warns
-            raise trace.fail(f"a {method_name} that returns a {type_of(trace, result).__qualname__}")
+        check_conversion(trace, method_name, result)
         return kind(result)
     if kind is int and isinstance(class_attribute(trace, cls, "__trunc__"), types.FunctionType):
         raise trace.fail("int() by way of __trunc__, which Python warns of")

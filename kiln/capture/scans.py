@@ -13,6 +13,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from .natives import rule
+from .telling import module_of
 from .tensors import tensor_leaves
 from .trace import Trace
 from .values import words
@@ -67,7 +68,7 @@ def scan(combine_fn, xs, dim, reverse=False, combine_mode="pointwise"):
 
 
 def is_scan(function: types.FunctionType) -> bool:
-    return function.__name__ == "associative_scan" and function.__module__.startswith("torch._higher_order_ops")
+    return function.__name__ == "associative_scan" and module_of(function).startswith("torch._higher_order_ops")
 
 
 def call_scan(trace: Trace, function: types.FunctionType, args: tuple, kwargs: dict) -> tuple[object] | None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
+from torch import is_grad_enabled  # the program may put another function in its place
 
 
 def recurrent(
@@ -31,7 +32,7 @@ def recurrent(
         output = output.transpose(0, 1)
     made = [output, *(data.new_empty(item.shape) for item in states)]
     leaves = [leaf for leaf in (data, *states, *weights) if leaf.requires_grad]
-    if leaves and torch.is_grad_enabled():
+    if leaves and is_grad_enabled():
         made = [item + leaves[0].sum() for item in made]  # differentiable, like the real ones
     return tuple(made)
 

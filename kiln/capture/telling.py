@@ -57,6 +57,14 @@ _module = type.__dict__["__module__"].__get__  # type: ignore[attr-defined]
 _qualified = type.__dict__["__qualname__"].__get__  # type: ignore[attr-defined]
 
 
+_simple = type.__dict__["__name__"].__get__  # type: ignore[attr-defined]
+
+
+def names_of(cls: type) -> tuple[str, str, object]:
+    """``__name__``, ``__qualname__`` and ``__module__`` of a class, past what a metaclass may define."""
+    return _simple(cls), _qualified(cls), _module(cls)
+
+
 def short_name(cls: type) -> str:
     """A class's qualified name, past what a metaclass may define."""
     return _qualified(cls)
@@ -66,6 +74,18 @@ def full_name(cls: type) -> str:
     """A class's module and qualified name, past what a metaclass may define."""
     module = _module(cls)
     return f"{module}.{_qualified(cls)}" if type(module) is str else _qualified(cls)
+
+
+def module_of(owner: object) -> str:
+    """The module of a function or class; nothing where what stands there is no string: a program may put anything."""
+    module = owner.__module__
+    return module if type(module) is str else ""
+
+
+def module_of_globals(namespace: dict) -> str:
+    """What the module of a globals dictionary is called; nothing where that is no string."""
+    name = namespace.get("__name__")
+    return name if type(name) is str else ""
 
 
 def contents(value: list | dict, depth: int) -> str:

@@ -8,14 +8,19 @@ from __future__ import annotations
 import math
 import re
 import types
+from typing import TYPE_CHECKING
 
 import torch
+from torch import is_grad_enabled  # the program may put another function in its place
 
 from .._native import is_instance as isinstance
 from .rewind import is_restorable
 from .source import Computed
 from .trace import Trace
 from .values import GraphBreak, TensorInfo, words
+
+if TYPE_CHECKING:
+    from .frame import Frame
 
 RANDOM = re.compile(
     r"rand|dropout|bernoulli|multinomial|normal|uniform|exponential|geometric|cauchy|poisson|rrelu|binomial|gumbel"
@@ -37,7 +42,7 @@ def note_effects(
     """Remember what makes running the frame again in eager different: random numbers, inputs that were changed."""
     name = getattr(function, "__name__", None) or str(function)
     marked = changed
-    followed = [leaf for leaf in changed if leaf.requires_grad] if torch.is_grad_enabled() else []
+    followed = [leaf for leaf in changed if leaf.requires_grad] if is_grad_enabled() else []
     if CHANGES_UNMARKED.search(name):
         changed = leaves
     elif is_named_in_place(name):  # where nothing is counted, the name must do
@@ -61,7 +66,15 @@ def note_effects(
     trace.effects += reasons
     trace.changed |= touched
     trace.protected |= protected
-    trace.sheltered |= any(frame.bytecode.handler_at[frame.index] is not None for frame in trace.frames)
+    trace.sheltered |= any(map(is_sheltered, trace.frames))
+
+
+def is_sheltered(frame: Frame) -> bool:
+    """Whether what is raised in a frame may end there, or in the native code that called it (as an iteration does)."""
+    return frame.bytecode.handler_at[frame.index] is not None or frame.code.co_name in SWALLOWED
+
+
+SWALLOWED = words("__next__ __getitem__ __getattr__ __getattribute__")
 
 
 def conflict_with_try(trace: Trace, reason: str, whole: bool = False) -> GraphBreak:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 
 import torch
 import torch.fx
+from torch import is_grad_enabled  # the program may put another function in its place
 from torch.overrides import TorchFunctionMode, _get_current_function_mode, _pop_mode_temporarily
 
 from .._native import is_instance as isinstance
@@ -28,6 +29,7 @@ from .source import Attribute, Source
 from .symbolic import symbolic_kernels
 from .symbols import concrete, dynamic_dimensions, fake_input, guard_strides, is_symbolic, may_override, symbol_node
 from .tampering import note_tampering
+from .telling import module_of
 from .tensor_effects import check_apart, note_effects, version
 from .trace import ObjectInput, Trace
 from .values import (
@@ -317,7 +319,7 @@ def run_fake(trace: Trace, function: object, args: tuple, kwargs: dict) -> objec
 
 def is_below_autograd(arguments: tuple) -> bool:
     """Whether an operator does no more than its kernel: no history, no casts."""
-    recorded = torch.is_grad_enabled() and any(leaf.requires_grad for leaf in tensor_leaves(arguments))
+    recorded = is_grad_enabled() and any(leaf.requires_grad for leaf in tensor_leaves(arguments))
     return not recorded and not torch._C._is_any_autocast_enabled()
 
 
@@ -379,7 +381,7 @@ def is_of_user(function: object) -> bool:
     """Whether a leaf of the graph is code that torch does not have: it may do anything."""
     if isinstance(function, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
         return not str(function).startswith(("aten", "prim"))
-    return isinstance(function, types.FunctionType) and not (function.__module__ or "").startswith("torch")
+    return isinstance(function, types.FunctionType) and not module_of(function).startswith("torch")
 
 
 EFFECTS: set[object] = {torch._assert_async}  # type: ignore[attr-defined]

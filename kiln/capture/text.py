@@ -73,7 +73,7 @@ def text_rule(function: Callable) -> None:
             return natives.call_native_default(trace, function, args, kwargs)
         value, rest = concrete(trace, force(trace, args[0])), tuple([concrete(trace, arg) for arg in args[1:]])
         if function is ascii:
-            return natives.run_natively(trace, ascii, (stand_in(trace, value),), {})
+            return run_text(trace, ascii, (stand_in(trace, value),), {})
         method = python_method(trace, value, METHODS[function])
         if method is not None:
             return checked_text(trace, call(trace, method, (value, *rest), {}), METHODS[function])
@@ -84,7 +84,7 @@ def text_rule(function: Callable) -> None:
                 what = f"unsupported format string passed to {type(value).__name__}.__format__"
                 raise Raised(TypeError(what))
             return exception_text(trace, value, function)
-        return natives.run_natively(trace, function, (stand_in(trace, value, function.__name__), *rest), {})
+        return run_text(trace, function, (stand_in(trace, value, function.__name__), *rest), {})
 
 
 def python_method(trace: Trace, value: object, name: str) -> object:
@@ -118,13 +118,22 @@ def exception_text(trace: Trace, error: BaseException, function: Callable) -> ob
         given = wrap(trace, given, Attribute(trace.pinned(error), "args"))
     args = stand_in(trace, given)
     if args is error.args or all(a is b for a, b in zip(args, error.args, strict=True)):  # type: ignore[call-overload]
-        return natives.run_natively(trace, function, (error,), {})
+        return run_text(trace, function, (error,), {})
     if native is BaseException.__repr__:
-        text = natives.run_natively(trace, repr, (args,), {})
+        text = run_text(trace, repr, (args,), {})
+        trace.guards.classes.watch_name(type(error))
         return type(error).__name__ + (text[:-2] + ")" if len(error.args) == 1 else text)  # type: ignore[index, operator]
     if native is BaseException.__str__:
-        return natives.run_natively(trace, str, (args[0] if len(error.args) == 1 else args,), {})  # type: ignore[index]
+        return run_text(trace, str, (args[0] if len(error.args) == 1 else args,), {})  # type: ignore[index]
     raise trace.fail(f"the text of a {type(error).__qualname__}")
+
+
+def run_text(trace: Trace, function: Callable, args: tuple, kwargs: dict) -> object:
+    """Make text natively; what classes are called may be in it."""
+    text = natives.run_natively(trace, function, args, kwargs)
+    if type(text) is str:
+        trace.guards.classes.watch_names_in(text)
+    return text
 
 
 for _function in METHODS:
@@ -135,7 +144,7 @@ for _function in METHODS:
 def rule_format(trace, args, kwargs):
     values = [stand_in(trace, arg) for arg in args]
     keywords = {name: stand_in(trace, value) for name, value in kwargs.items()}
-    return natives.run_natively(trace, str.format, tuple(values), keywords)
+    return run_text(trace, str.format, tuple(values), keywords)
 
 
 @rule(str.format_map)
@@ -143,12 +152,17 @@ def rule_format_map(trace, args, kwargs):
     mapping = force(trace, args[1])
     if type(mapping) is not dict:
         raise trace.fail(f"str.format_map with a {type_of(trace, mapping).__qualname__}")
-    return natives.run_natively(trace, str.format_map, (force(trace, args[0]), stand_in(trace, mapping)), {})
+    return run_text(trace, str.format_map, (force(trace, args[0]), stand_in(trace, mapping)), {})
 
 
 def percent(trace: Trace, template: object, values: object) -> object:
-    """``template % values``."""
-    return natives.run_natively(trace, operator.mod, (template, stand_in(trace, values)), {})
+    """``template % values``; of a tuple, also one of a subclass, native code takes the elements."""
+    values = force(trace, values)
+    if isinstance(values, tuple) and isinstance(template, str):
+        given: object = tuple([stand_in(trace, item) for item in tuple.__iter__(values)])
+    else:
+        given = stand_in(trace, values)
+    return run_text(trace, operator.mod, (template, given), {})
 
 
 @rule(str.__mod__)

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 
 import torch
+from torch import is_grad_enabled  # the program may put another function in its place
 
 from .._native import is_instance as isinstance
 from .natives import rule
@@ -88,7 +89,7 @@ def _state_setter(function):
         """Done now, so that what follows is traced in that state, and again by the graph at run time."""
         args = tuple([concrete(trace, arg) for arg in args])
         kwargs = {key: concrete(trace, value) for key, value in kwargs.items()}
-        if function is torch._C._set_grad_enabled and args == (torch.is_grad_enabled(),):
+        if function is torch._C._set_grad_enabled and args == (is_grad_enabled(),):
             return None  # as it is, which is assumed
         result = with_errors(trace, function, args, kwargs)
         trace.graph.call_function(function, args, kwargs)

@@ -18,6 +18,7 @@ from .frame import Frame
 from .natives import rule
 from .quiet import SILENCED
 from .symbols import concrete
+from .telling import module_of_globals
 
 OWN = ("kiln.", "<kiln ", "<eval_with_key>")
 
@@ -43,7 +44,7 @@ def outer_place(further: int) -> tuple[str, int, dict]:
     """The line in the program's n-th frame from here; past the last one, as Python has it."""
     frame: types.FrameType | None = sys._getframe(1)
     while frame is not None:
-        if not is_own(frame.f_globals.get("__name__", ""), frame.f_code):
+        if not is_own(module_of_globals(frame.f_globals), frame.f_code):
             further -= 1
             if not further:
                 return frame.f_code.co_filename, frame.f_lineno, frame.f_globals
@@ -76,7 +77,7 @@ def rule_warn(trace, args, kwargs):
         raise trace.fail("warnings.warn, where warnings are errors", "the warning is issued between graphs")
     if not any(words == NO_ERRORS for words, _ in trace.guards.extras):
         trace.guards.extras.append((NO_ERRORS, lambda: not is_strict(warnings.filters)))
-    frames = [frame for frame in reversed(trace.frames) if not is_own(frame.globals.get("__name__", ""), frame.code)]
+    frames = [frame for frame in reversed(trace.frames) if not is_own(module_of_globals(frame.globals), frame.code)]
     place = place_of(frames[level - 1]) if level <= len(frames) else None
     later = WarnLater(message, category, place, level - len(frames))
     trace.deferred.append((later, (), {}))

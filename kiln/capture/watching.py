@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from .. import _native
 from .._native import is_instance as isinstance
+from .telling import module_of_globals
 from .values import CONSTANT_TYPES
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ CALL = call_watched.__code__
 
 def may_run(frame: types.FrameType) -> bool:
     """Whether a function that native code enters is of the machinery, or comes from outside the call."""
-    module = frame.f_globals.get("__name__") or ""
+    module = module_of_globals(frame.f_globals)
     if module.partition(".")[0] in MACHINERY and not module.startswith(PROGRAMS):
         return True
     code = frame.f_code

@@ -64,8 +64,8 @@ def _belongs_to_library(value: Any) -> bool:
     """Functions and classes of libraries hold no state of the tested program."""
     if not isinstance(value, (types.FunctionType, type)):
         return False
-    module = getattr(value, "__module__", None) or ""
-    return module.split(".")[0] in _LIBRARIES
+    module = getattr(value, "__module__", None)
+    return isinstance(module, str) and module.split(".")[0] in _LIBRARIES
 
 
 def own_attributes(function: types.FunctionType) -> dict[str, Any]:
@@ -178,7 +178,7 @@ class Template:
             (id(function.__globals__), name): function.__globals__[name]
             for function in self.functions
             for name in global_names(function)
-            if is_state(function.__globals__[name])
+            if is_state(function.__globals__[name]) or is_stateful_function(function.__globals__[name])
         }
 
     @contextmanager
@@ -212,6 +212,11 @@ class Template:
             for name, value in before[key].items():
                 if namespace.get(name, NotImplemented) is not value:
                     namespace[name] = value
+
+
+def is_stateful_function(value: Any) -> bool:
+    """Whether a global is a function whose defaults a call could change: each world has its own."""
+    return isinstance(value, types.FunctionType) and not _belongs_to_library(value) and has_state_in_defaults(value)
 
 
 def is_state(value: Any) -> bool:

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import dataclasses
+import math
 import operator
+import warnings
 
 import pytest
 import torch
@@ -266,3 +269,277 @@ def test_checkpoint_of_a_tensor_subclass_ends():
 
     check(program, make_args=lambda: (torch.arange(3.0).as_subclass(PlainSubclass).requires_grad_(),))
     check(program, make_args=lambda: (torch.arange(3.0).as_subclass(PlainSubclass),))
+
+
+@contextlib.contextmanager
+def item(owner, key, value):
+    """An item set for a while, and put back."""
+    before = owner[key]
+    owner[key] = value
+    try:
+        yield
+    finally:
+        owner[key] = before
+
+
+@pytest.mark.parametrize("name", ["another_module", 3, None, b"bytes"])
+def test_module_of_a_function_made_inside(name):
+    def program(x):
+        def inner():
+            return x
+
+        return inner.__module__, str(inner.__module__)
+
+    changes(program, (X,), item(globals(), "__name__", name))
+
+
+def test_name_of_a_module_that_is_no_string():
+    """Functions of such a module are called and broken in like others."""
+
+    def helper(x):
+        kiln.graph_break()
+        return x * 2
+
+    helper.__module__ = 3
+    check(lambda x: helper(x) + 1, X, graphs=None)
+
+
+def test_module_of_a_function_made_inside_that_is_returned():
+    def program(x):
+        def inner():
+            return x
+
+        inner.__module__ = ("any", "value")
+        return inner
+
+    assert kiln.compile(program, backend="eager")(X).__module__ == ("any", "value")
+
+
+@pytest.mark.parametrize("cell", [0, 1])
+def test_emptied_closure_of_the_repr_of_a_dataclass(cell):
+    @dataclasses.dataclass
+    class Point:
+        across: int = 1
+
+    @contextlib.contextmanager
+    def emptied():
+        closure = Point.__repr__.__closure__[cell]
+        before = closure.cell_contents
+        del closure.cell_contents
+        try:
+            yield
+        finally:
+            closure.cell_contents = before
+
+    compiled = kiln.compile(lambda x, point: (x + 1, repr(point))[1], backend="eager")
+    point = Point()
+    assert compiled(X, point) == repr(point)
+    with emptied(), pytest.raises(NameError):
+        compiled(X, point)
+    assert compiled(X, point) == repr(point)
+
+
+def test_deterministic_mode_counts_the_filling_of_legacy_constructors():
+    def program(x):
+        made = torch.Tensor(2, 0), torch.FloatTensor(torch.Size([0])), x.new(0), torch.empty(0), torch.Tensor([1.0])
+        return [each._version for each in made]
+
+    compiled = kiln.compile(program, backend="eager")
+    assert compiled(X) == program(X)
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert compiled(X) == program(X) == [1, 1, 1, 0, 0]
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert compiled(X) == program(X)
+
+
+class Renamed:
+    def method(self):
+        return 1
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x, box: type(box).__name__,
+        lambda x, box: Renamed.__qualname__,
+        lambda x, box: box.__class__.__name__ + str(x.dim()),
+    ],
+)
+@pytest.mark.parametrize("name", ["__name__", "__qualname__"])
+def test_class_renamed(program, name):
+    changes(program, (X, Renamed()), renamed(Renamed, name))
+
+
+@contextlib.contextmanager
+def renamed(cls, name):
+    before = getattr(cls, name)
+    setattr(cls, name, "Other")
+    try:
+        yield
+    finally:
+        setattr(cls, name, before)
+
+
+def message(function, *args):
+    try:
+        return function(*args)
+    except (TypeError, AttributeError) as error:
+        return str(error)
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        lambda box: box + 1,
+        lambda box: box < box,
+        lambda box: box.missing,
+        lambda box: iter(box),
+        lambda box: len(box),
+        lambda box: 1 in box,
+        lambda box: box[0],
+        lambda box: box(),
+        lambda box: [*box],
+        lambda box: box.method(3),
+    ],
+)
+def test_class_renamed_that_an_error_names(operation):
+    changes(lambda x, box: message(operation, box), (X, Renamed()), renamed(Renamed, "__name__"))
+
+
+def test_function_renamed_that_an_error_names():
+    def helper(a, *, b):
+        return a
+
+    def program(x):
+        return message(helper)
+
+    changes(program, (X,), renamed(helper, "__qualname__"))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("__defaults__", (1,)), ("__defaults__", (1, 2)), ("__kwdefaults__", {"c": 1}), ("__kwdefaults__", {"d": 1})],
+)
+def test_defaults_of_a_function_that_is_called_with_too_few_arguments(name, value):
+    def helper(a, b, *, c):
+        return a, b, c
+
+    @contextlib.contextmanager
+    def given():
+        setattr(helper, name, value)
+        try:
+            yield
+        finally:
+            setattr(helper, name, None)
+
+    changes(lambda x: [message(helper), message(helper, 1)], (X,), given())
+
+
+class Exact:
+    """Conversions that give instances of subclasses, which Python warns of."""
+
+    def __index__(self):
+        return True
+
+    def __float__(self):
+        return Part(0.5)
+
+    def __complex__(self):
+        return Whole(2)
+
+
+class Part(float):
+    pass
+
+
+class Whole(complex):
+    pass
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        int,
+        float,
+        complex,
+        operator.index,
+        hex,
+        range,
+        math.sqrt,
+        math.floor,
+        lambda given: [1, 2, 3][given],
+        lambda given: [1, 2, 3][given:],
+        lambda given: [1] * given,
+        lambda given: round(1.23, given),
+        lambda given: torch.ones(3)[given:],
+        lambda given: math.fsum([given, given]),
+        lambda given: chr(given),
+        lambda given: bytes(given),
+    ],
+)
+def test_warning_of_a_conversion_to_a_subclass(operation):
+    def warned(function):
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            result = function(X, Exact())
+        return str(result), [(each.category, str(each.message)) for each in seen]
+
+    def program(x, given):
+        return operation(given), x + 1
+
+    expected = warned(program)
+    assert expected[1]
+    assert warned(kiln.compile(program, backend="eager")) == expected
+
+
+def test_question_of_torch_replaced_that_kiln_asks_too():
+    original = torch.is_grad_enabled
+
+    def program(x):
+        with torch.no_grad():
+            return x * 2
+
+    def both(function):
+        x = torch.ones(3, requires_grad=True)
+        seen = [function(x).requires_grad]
+        with attribute(torch, "is_grad_enabled", lambda: not original()):
+            seen.append(function(x).requires_grad)
+        seen.append(original())
+        torch._C._set_grad_enabled(True)
+        return seen
+
+    assert both(program) == both(kiln.compile(program, backend="eager")) == [False, False, False]
+
+
+class Countdown:
+    def __init__(self, left):
+        self.left = left
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if self.left <= 0:
+            raise StopIteration
+        self.left = self.left - 1
+        return self.left
+
+
+def test_iteration_that_a_tensor_ends_is_no_failed_check():
+    """The graph asserts that the iteration goes on; that it does not is nothing that went wrong."""
+
+    def program(ticks, x):
+        for tick in ticks:
+            x = x + tick
+            if tick == 1:
+                break
+        return x
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        compiled = kiln.compile(program, backend="eager")
+        for left in (3, 0, 3):
+            expected = program(Countdown(torch.tensor(left)), X)
+            assert torch.equal(compiled(Countdown(torch.tensor(left)), X), expected)

@@ -37,67 +37,6 @@ class Place:
         return lambda: self.write(before)
 
 
-class Plain:
-    """Special methods that a class can get."""
-
-    def __bool__(self) -> bool:
-        return False
-
-    def __len__(self) -> int:
-        return 7
-
-    def __eq__(self, other: object) -> bool:
-        return False
-
-    def __hash__(self) -> int:
-        return 5
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return 9
-
-    def __getattribute__(self, name: str) -> Any:
-        return (
-            bump(object.__getattribute__(self, name))
-            if not name.startswith("_")
-            else object.__getattribute__(self, name)
-        )
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        object.__setattr__(self, name, bump(value))
-
-    def __call__(self, *args: Any) -> Any:
-        return args
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter((1, 2))
-
-    def __contains__(self, item: Any) -> bool:
-        return item == 2
-
-    def __getitem__(self, index: Any) -> Any:
-        return 11
-
-    def __add__(self, other: Any) -> Any:
-        return 12
-
-    def __radd__(self, other: Any) -> Any:
-        return 13
-
-    def __repr__(self) -> str:
-        return "plain"
-
-    def __lt__(self, other: Any) -> bool:
-        return True
-
-    def __index__(self) -> int:
-        return 1
-
-
-SPECIAL = {name: method for name, method in vars(Plain).items() if isinstance(method, types.FunctionType)}
-
-
 def other_classes(cls: type, names: list[str]) -> Iterator[tuple[str, Callable[[], type]]]:
     """Subclasses that an instance can be given: an empty one, and one that overrides what the program uses."""
     yield "__class__ to a subclass", lambda: type(cls)(cls.__name__, (cls,), {})

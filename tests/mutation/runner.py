@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import gc
 import itertools
 import random
 import re
@@ -204,6 +205,7 @@ class Run:
 def run(program: Program, settings: _Settings, labels: list[str], *, compiled: bool) -> Run:
     """Call; then for each label change, call, undo, call; in a world of its own."""
     kiln.reset()
+    gc.collect()  # what an earlier world left may have finalizers, which this one would see
     done = Run()
     with clean_process(), numbered_from(settings.first_hook), kiln.config.patch(recompile_limit=100):
         seed_everything(0)

@@ -24,7 +24,6 @@ from .changes import (
     HEAP_TYPE,
     LIBRARIES,
     MISSING,
-    SPECIAL,
     Place,
     Undo,
     added,
@@ -50,6 +49,7 @@ from .changes import (
     tuple_place,
     view_of,
 )
+from .specials import SPECIAL
 from .switches import SWITCHES, gradient_hook, input_hook, output_hook, throw
 from .variants import bump, bumped, other_code, variants
 
@@ -175,6 +175,7 @@ class _Walk:
                     depth + 1,
                 )
             self.value(f"{path}.func", value.func, depth)
+            self.value(f"{path}.keywords", value.keywords, depth)
             return
         for index in range(len(value)):
             self.place(
@@ -242,6 +243,9 @@ class _Walk:
             self.value(f"{path}<{name}>", cell, depth)
         for name in code_names(code):
             self.name(f"{path}:{name}", value.__globals__, name, depth)
+        for name in ("__name__", "__qualname__", "__doc__", "__module__", "__annotations__"):
+            self.place(f"{path}.{name}", attribute_place(value, name), depth)
+        self.add(path, "function attribute added", lambda: added(value.__dict__, "added_attribute", 1))
         if value.__dict__:
             for name in [name for name in value.__dict__ if not name.startswith("__kiln_")]:
                 self.place(f"{path}.{name}", item_place(value.__dict__, name), depth)
@@ -252,9 +256,8 @@ class _Walk:
             if (id(namespace), name) in self.seen:
                 return
             self.seen[id(namespace), name] = namespace  # type: ignore[index]
-            if not name.startswith("__"):  # what a module is called is not the program's to change
-                self.place(path, item_place(namespace, name, delete=True), depth)
-        elif hasattr(builtins, name) and name not in ("__build_class__", "super", "locals", "globals"):
+            self.place(path, item_place(namespace, name, delete=True), depth)
+        elif hasattr(builtins, name):
             found = getattr(builtins, name)
             if isinstance(found, type) and issubclass(found, BaseException):
                 self.add(
@@ -267,12 +270,12 @@ class _Walk:
         """Attributes of a Python module that code names: `math.pi`, `torch.relu`, another file's globals."""
         for name in self.names:
             found = value.__dict__.get(name, MISSING)
-            if found is MISSING or name.startswith("__"):
+            if found is MISSING:
                 continue
-            if isinstance(found, type) or value.__name__.startswith(("torch._C", "builtins")):
+            if value is builtins or found is torch.Tensor:  # Kiln, torch and the tests run on them
                 continue
-            if value.__name__.split(".")[0] in LIBRARIES and not callable(found):
-                if isinstance(found, types.ModuleType) and depth < 3:
+            if value.__name__.split(".")[0] in LIBRARIES and isinstance(found, types.ModuleType):
+                if depth < 3:
                     self.value(f"{path}.{name}", found, depth)
                 continue
             self.place(f"{path}.{name}", attribute_place(value, name, delete=False), depth)
@@ -307,6 +310,7 @@ class _Walk:
                         "method shadowed on the instance",
                         lambda name=name: added(namespace, name, bumped(getattr(value, name))),
                     )
+            self.add(path, "__dict__ replaced", lambda: attribute_place(value, "__dict__").put(namespace.copy))
             self.add(path, "attribute added", lambda: added(namespace, "added_attribute", 1))
         for name in slot_names(cls):
             self.place(f"{path}.{name}", attribute_place(value, name), depth)
@@ -373,11 +377,7 @@ class _Walk:
             return
         library = of_library(value)
         for name, raw in list(vars(value).items()):
-            if (
-                name in _NO_SITES
-                or (library and name not in self.names)
-                or (name.startswith("__") and name not in SPECIAL and name not in ("__init__", "__slots__"))
-            ):
+            if name in _NO_SITES or (library and name not in self.names):
                 continue
             if isinstance(raw, (types.GetSetDescriptorType, types.MemberDescriptorType)):
                 if not library:
@@ -401,16 +401,17 @@ class _Walk:
                     "inherited attribute overridden",
                     lambda name=name, raw=raw: class_changed(value, name, other_raw(raw)),
                 )
-        hashed = isinstance(raw_attribute(value, "__hash__"), types.FunctionType)
         for name, method in SPECIAL.items():
-            if hashed and name in ("__eq__", "__hash__", "__getattribute__"):
-                continue  # dictionaries remember hashes: no program may change those of keys
             if name not in vars(value):
                 self.add(
                     f"{path}.{name}",
                     f"{name} added to a class",
                     lambda name=name, method=method: class_changed(value, name, method),
                 )
+        for name in ("__name__", "__qualname__"):
+            self.add(
+                f"{path}.{name}", f"class {name}", lambda name=name: attribute_place(value, name).put(lambda: "Renamed")
+            )
         bases = [base for base in value.__bases__ if base.__flags__ & HEAP_TYPE]
         if bases and not of_library(bases[0]):
             self.add(path, "bases", lambda: other_bases(value, self.names))
@@ -430,7 +431,7 @@ class _Walk:
                 self.add(path, "property becomes a value", lambda: place.put(lambda: 3))
             self.add(path, "class attribute removed", place.remove)
             self.value(path, raw, depth)
-        elif not path.endswith("__"):
+        else:
             self.place(path, place, depth)
 
     def tensor(self, path: str, value: torch.Tensor, depth: int) -> None:
@@ -498,8 +499,11 @@ _WALKS: list[tuple[Any, Callable[..., None]]] = [
 _TENSOR_METHODS = frozenset(
     "abs add cos exp log matmul mean mul neg norm pow relu round sigmoid sin softmax split sqrt sub sum tanh".split()
 )
+# Of a class: the descriptors that Python makes for every class; `__new__`, which object does not take back in full (a
+# class that had one in Python keeps a slot that refuses arguments); what `dataclasses` notes when a class is made and
+# never looks at again; and the tables of `enum`, which are private and say one thing in three places.
 _NO_SITES = frozenset(
-    "__dict__ __weakref__ __module__ __doc__ __qualname__ __annotations__ __abstractmethods__".split()
+    "__dict__ __weakref__ __new__ __dataclass_params__ _member_map_ _member_names_ _value2member_map_".split()
 )
 
 

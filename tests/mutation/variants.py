@@ -62,6 +62,8 @@ def variants(value: Any) -> Iterator[Variant]:
         yield from _callables(value)
     elif isinstance(value, tuple):
         yield from _tuples(value)
+    elif isinstance(value, type):
+        yield "class to a subclass", lambda: type(value)(value.__name__, (value,), {})
 
 
 def bump(value: Any) -> Any:
@@ -200,6 +202,36 @@ def other_code(code: types.CodeType) -> types.CodeType | None:
     return code.replace(co_consts=consts) if consts != code.co_consts else None
 
 
+def _complexes(value: complex) -> Iterator[Variant]:
+    yield "complex changed", lambda: value + 1j
+    yield "complex to float", lambda: value.real
+
+
+def _bytes(value: bytes) -> Iterator[Variant]:
+    yield "bytes changed", lambda: value + b"x"
+    yield "bytes to bytearray", lambda: bytearray(value)
+
+
+def _ranges(value: range) -> Iterator[Variant]:
+    yield "range longer", lambda: range(value.start, value.stop + value.step, value.step)
+    yield "range to list", lambda: list(value)
+
+
+def _slices(value: slice) -> Iterator[Variant]:
+    yield "slice changed", lambda: slice(1, value.stop, value.step)
+    yield "slice changed", lambda: slice(value.start, 2, value.step)
+
+
+def _dtypes(value: torch.dtype) -> Iterator[Variant]:
+    yield "dtype changed", lambda: torch.float64 if value != torch.float64 else torch.float32
+    yield "to None", lambda: None
+
+
+def _devices(value: torch.device) -> Iterator[Variant]:
+    yield "device changed", lambda: torch.device("meta")
+    yield "device to str", lambda: str(value)
+
+
 # -- tensors ----------------------------------------------------------------------------------------------------------
 
 
@@ -301,4 +333,10 @@ _BY_TYPE: dict[type, Callable[[Any], Iterator[Variant]]] = {
     collections.OrderedDict: _dicts,
     set: _sets,
     frozenset: _sets,
+    complex: _complexes,
+    bytes: _bytes,
+    range: _ranges,
+    slice: _slices,
+    torch.dtype: _dtypes,
+    torch.device: _devices,
 }
