@@ -442,6 +442,8 @@ def _special_method(name: str) -> Callable:
     def method(self, *args):
         if name == "__index__" and isinstance(self.target, int):
             return int.__index__(self.target)  # native code does not ask an int
+        if name == "__float__" and isinstance(self.target, float):
+            return float.__float__(self.target)  # nor a float
         function = lookup(type(self.target), name)
         if isinstance(function, types.FunctionType):
             name_method(self.trace, type(self.target), name, function)

@@ -230,7 +230,7 @@ def is_sequence_operator(owner: object, name: str) -> bool:
 def sequence_operator(trace: Trace, sign: str, owner: object, other: object, name: str) -> object:
     """``+`` and ``*`` of a sequence, which look at the class of the other operand and run no code of it."""
     if name != "__add__":
-        index = special_method(trace, other, "__index__")
+        index = special_method(trace, other, "__index__") if not isinstance(other, int) else None
         other = concrete(trace, other) if index is None else index_by(trace, index, other)
         if not isinstance(other, int):
             raise Raised(TypeError(f"can't multiply sequence by non-int of type '{type_of(trace, other).__name__}'"))
@@ -513,7 +513,7 @@ def index_of(trace: Trace, container: object, key: object) -> object:
         return slice(*(index_of(trace, container, part) for part in (key.start, key.stop, key.step)))
     if type(key) is tuple and isinstance(container, torch.Tensor):
         return tuple([index_of(trace, container, part) for part in key])
-    method = special_method(trace, key, "__index__")
+    method = special_method(trace, key, "__index__") if not isinstance(key, int) else None  # which is not asked
     return key if method is None else index_by(trace, method, key)
 
 

@@ -513,6 +513,15 @@ number_rule(int, "__int__", (torch.SymInt,))
 number_rule(float, "__float__", (torch.SymFloat,))
 
 
+@rule(complex)
+def rule_complex(trace, args, kwargs):
+    """It asks even a float for its ``__float__``, as no other native function does."""
+    for value in arguments(trace, args):
+        if isinstance(value, float) and class_function(trace, type(value), "__float__") is not None:
+            raise trace.fail("complex() of a float that has a __float__ of its own")
+    return natives.call_native_default(trace, complex, args, kwargs)
+
+
 # -- iteration ------------------------------------------------------------------------------------------------------
 
 

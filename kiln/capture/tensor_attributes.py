@@ -7,6 +7,7 @@ puts on a tensor is kept beside it until the graph has run.
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable
 
 import torch
@@ -114,8 +115,26 @@ def tensor_grad(trace: Trace, info: TensorInfo) -> object:
     if trace.deferred and not info.real.is_leaf:  # type: ignore[attr-defined]
         raise trace.fail("reading .grad of a tensor that a backward pass may be about to set")
     overriding = may_override(info.real)
+    gradient = gradient_quietly(info.real)  # type: ignore[arg-type]
+    if gradient is None and not overriding and info.real.requires_grad:  # type: ignore[attr-defined]
+        warn_of_missing_gradient(trace, info)
     source = Computed(past_overrides("grad"), (info.source,)) if overriding else GradientOf(info.source)
-    return wrap(trace, info.real.grad, source)  # type: ignore[attr-defined]
+    return wrap(trace, gradient, source)
+
+
+def warn_of_missing_gradient(trace: Trace, info: TensorInfo) -> None:
+    """Torch warns where the gradient of a tensor is asked for that is no leaf, and keeps none."""
+    from .warned import rule_warn
+
+    guard_flag(trace, info, "is_leaf")
+    if info.real.is_leaf:  # type: ignore[attr-defined]
+        return
+    guard_flag(trace, info, "retains_grad")
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        info.real.grad  # type: ignore[attr-defined]  # noqa: B018
+    for warning in seen:
+        rule_warn(trace, (str(warning.message), warning.category), {})
 
 
 @source

@@ -352,10 +352,18 @@ def _compare_arrays(self: Comparison, left: Any, right: Any, path: str) -> Itera
         yield f"{path}: {shown(left)} expected, {shown(right)} seen"
 
 
+def message_of(error: BaseException) -> str:
+    """What an exception says; its class may be unable to."""
+    try:
+        return str(error)
+    except Exception as broken:
+        return f"<str() raises {type(broken).__name__}>"
+
+
 def _compare_exceptions(self: Comparison, left: BaseException, right: BaseException, path: str) -> Iterator[str]:
     yield from self.walk(left.args, right.args, f"{path}.args")
-    if str(left) != str(right):
-        yield f"{path}: message {str(left)!r} expected, {str(right)!r} seen"
+    if message_of(left) != message_of(right):
+        yield f"{path}: message {message_of(left)!r} expected, {message_of(right)!r} seen"
     for name in ("__cause__", "__context__"):
         expected, seen = getattr(left, name), getattr(right, name)
         if not self._same_type(type(expected), type(seen)):

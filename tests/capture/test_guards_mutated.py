@@ -543,3 +543,59 @@ def test_iteration_that_a_tensor_ends_is_no_failed_check():
         for left in (3, 0, 3):
             expected = program(Countdown(torch.tensor(left)), X)
             assert torch.equal(compiled(Countdown(torch.tensor(left)), X), expected)
+
+
+class Integer(int):
+    def __index__(self):
+        return 1
+
+    def __repr__(self):
+        return "integer"
+
+
+class Real(float):
+    def __float__(self):
+        return 8.0
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        lambda whole, real: [1, 2, 3, 4][whole],
+        lambda whole, real: (1, 2, 3, 4)[whole:],
+        lambda whole, real: [1] * whole,
+        lambda whole, real: whole * "ab",
+        lambda whole, real: operator.index(whole),
+        lambda whole, real: range(whole),
+        lambda whole, real: (hex(whole), chr(whole), bytes(whole)),
+        lambda whole, real: (int(whole), float(real), int(real)),
+        lambda whole, real: (math.sqrt(real), math.floor(real), math.isnan(real)),
+        lambda whole, real: (complex(real), round(real, whole), f"{real:.2f}"),
+    ],
+)
+def test_numbers_are_not_asked_for_their_conversions(operation):
+    """An int that has an ``__index__`` of its own is what it is; only ``int()`` and ``float()`` ask."""
+
+    def program(x, whole, real):
+        return operation(whole, real), x + 1
+
+    check(program, X, Integer(3), Real(2.5))
+
+
+def test_warning_of_the_gradient_of_a_tensor_that_is_no_leaf():
+    def program(x):
+        return x.grad, x.requires_grad
+
+    def warned(function):
+        leaf = torch.ones(3, requires_grad=True)
+        seen = []
+        for given in (leaf, leaf * 1, leaf, torch.ones(3)):
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                function(given)
+            seen.append([str(each.message).partition("Triggered")[0] for each in caught])
+        return seen
+
+    expected = warned(program)
+    assert [len(each) for each in expected] == [0, 1, 0, 0]
+    assert warned(kiln.compile(program, backend="eager", fullgraph=True)) == expected

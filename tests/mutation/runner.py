@@ -217,6 +217,7 @@ def run(program: Program, settings: _Settings, labels: list[str], *, compiled: b
             def call() -> None:
                 given = world.calls[0]
                 calls.append(observe_call(function, given.args, given.kwargs, backward=settings.grads))
+                cut_native_stack(calls[-1].raised)
 
             call()
             done.sites = sites_of(world)
@@ -238,6 +239,12 @@ def run(program: Program, settings: _Settings, labels: list[str], *, compiled: b
             done.outcome.program = world.program
             done.outcome.globals = dict(final_globals())
             return done
+
+
+def cut_native_stack(error: BaseException | None) -> None:
+    """Some messages of torch end in the frames of native code, among which Kiln's are."""
+    if error is not None and error.args and type(error.args[0]) is str:
+        error.args = (error.args[0].partition("\nException raised from")[0], *error.args[1:])
 
 
 def no_change() -> Callable[[], None]:

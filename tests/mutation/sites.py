@@ -240,7 +240,8 @@ class _Walk:
             )
             self.value(f"{path}.__kwdefaults__", value.__kwdefaults__, depth)
         for name, cell in zip(code.co_freevars, value.__closure__ or (), strict=True):
-            self.value(f"{path}<{name}>", cell, depth)
+            if name != "__class__":  # of super(): the class statement fills it, and nothing else ever writes to it
+                self.value(f"{path}<{name}>", cell, depth)
         for name in code_names(code):
             self.name(f"{path}:{name}", value.__globals__, name, depth)
         for name in ("__name__", "__qualname__", "__doc__", "__module__", "__annotations__"):
@@ -257,7 +258,7 @@ class _Walk:
                 return
             self.seen[id(namespace), name] = namespace  # type: ignore[index]
             self.place(path, item_place(namespace, name, delete=True), depth)
-        elif hasattr(builtins, name):
+        elif hasattr(builtins, name) and name != "super":  # without arguments it is part of the language
             found = getattr(builtins, name)
             if isinstance(found, type) and issubclass(found, BaseException):
                 self.add(
