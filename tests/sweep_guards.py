@@ -50,10 +50,11 @@ def work(options: argparse.Namespace) -> None:
     share = [program for program in chosen if options.program is None or options.program in program.name]
     each = -(-options.mutations // max(len(share), 1))
     share = share[options.worker :: options.jobs]
-    gc.freeze()  # collecting is done for each world: only what is made from here on needs a look
     for place, program in enumerate(share):
         if place < options.skip:
             continue
+        gc.collect()
+        gc.freeze()  # each world collects garbage when it begins: only what is made from here on needs a look
 
         def note(label: str, name: str = program.name) -> None:
             print(json.dumps({"at": f"{name} {label}"}), flush=True)

@@ -123,7 +123,7 @@ def try_batch(program: Program, sites: list[Site], tally: Tally, note: Callable[
 
 def sample_count(name: str) -> int:
     """How many changes the tests make of a program: networks take longer."""
-    return 8 if "network" in name else 14
+    return 12 if "network" in name else 16
 
 
 def sample(sites: list[Site], count: int, chance: random.Random) -> list[Site]:
