@@ -181,7 +181,8 @@ def load_foreign_method(trace: Trace, owner: object, name: str) -> object:
         return raw.__get__(owner, cls)
     namespace = getattr_static_dict(owner)
     if not isinstance(raw, types.FunctionType | functools._lru_cache_wrapper) or namespace is None or name in namespace:
-        raise trace.fail(f"attribute {name!r} of a {cls.__module__}.{cls.__qualname__} object")
+        reason = trace.fail(f"attribute {name!r} of a {cls.__module__}.{cls.__qualname__} object")
+        raise marks.needs_real(trace, reason) if cls.__module__.startswith("torch.") else reason
     trace.guards.add(trace.pinned(owner), "no_attribute", name)
     name_class_value(trace, cls, name, raw)
     return types.MethodType(raw, owner)

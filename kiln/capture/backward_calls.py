@@ -14,22 +14,24 @@ from .. import _native
 from .._native import is_instance as isinstance
 from .calls import call_function
 from .gradients import sequence, way_from
+from .marks import needs_real
 from .natives import rule
 from .source import Computed
 from .symbols import concrete
 from .torch_calls import handler, needs_value
 from .trace import Trace
+from .values import GraphBreak
 from .wrap import force
 
 
 @handler(torch.Tensor.backward)
 def rule_tensor_backward(trace, args, kwargs):
-    return captured(trace, torch.Tensor.backward, *arguments_of_tensor(*args, **kwargs))
+    return inside(trace, torch.Tensor.backward, *arguments_of_tensor(*args, **kwargs))
 
 
 @rule(torch.autograd.backward)
 def rule_backward(trace, args, kwargs):
-    return captured(trace, torch.autograd.backward, *arguments(*args, **kwargs))
+    return inside(trace, torch.autograd.backward, *arguments(*args, **kwargs))
 
 
 def arguments_of_tensor(tensor, gradient=None, retain_graph=None, create_graph=False, inputs=None):
@@ -38,6 +40,14 @@ def arguments_of_tensor(tensor, gradient=None, retain_graph=None, create_graph=F
 
 def arguments(tensors, grad_tensors=None, retain_graph=None, create_graph=False, grad_variables=None, inputs=None):
     return tensors, grad_tensors if grad_variables is None else grad_variables, retain_graph, create_graph, inputs
+
+
+def inside(trace: Trace, *args: Any) -> object:
+    """A pass in captured code; in the code of another pass it can be left to torch's engine."""
+    try:
+        return captured(trace, *args)
+    except GraphBreak as reason:
+        raise needs_real(trace, reason) from None
 
 
 def captured(

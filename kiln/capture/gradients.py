@@ -17,6 +17,7 @@ import torch.fx
 
 from .._native import is_instance as isinstance
 from .function_backward import is_stand_in
+from .marks import needs_real
 from .natives import rule
 from .overrides import overloaded
 from .source import Computed
@@ -25,7 +26,7 @@ from .tensor_attributes import guard_flag
 from .tensor_effects import note_effects
 from .tensors import adopt, prepare, run_fake, tensor_leaves, to_nodes
 from .trace import Trace
-from .values import TensorInfo
+from .values import GraphBreak, TensorInfo
 from .wrap import force
 
 FLAGS = ("retain_graph", "create_graph", "allow_unused", "materialize_grads")
@@ -43,6 +44,13 @@ torch.fx.node.has_side_effect(gradients)  # it frees what was saved
 
 @rule(torch.autograd.grad)
 def rule_grad(trace, args, kwargs):
+    try:
+        return captured(trace, args, kwargs)
+    except GraphBreak as reason:
+        raise needs_real(trace, reason) from None
+
+
+def captured(trace: Trace, args: tuple, kwargs: dict) -> object:
     try:
         given = signature().bind(*args, **kwargs)
     except TypeError:

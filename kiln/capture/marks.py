@@ -11,6 +11,8 @@
   happened yet when that runs, and it must not leave the graph but by an error.
 - *Foreseen* functions are called only when something is not as it was taken to be. Capture ends before such a call;
   where there is to be one graph, it raises what they have it raise, and nothing has run. Getters of facts may be some.
+- *Callers* call the program's code. Where that does what only real tensors can do, and there is to be one graph,
+  capture raises what they have it raise: a graph that calls this code as it is may do.
 """
 
 from __future__ import annotations
@@ -21,8 +23,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from .source import Computed
 
 if TYPE_CHECKING:
+    import types
+
     from .rebuild import Rebuilder
     from .trace import Trace
+    from .values import GraphBreak
 
 AnyCallable = TypeVar("AnyCallable", bound=Callable[..., Any])
 DEFERRED = "__kiln_deferred__"
@@ -31,6 +36,7 @@ LEAF = "__kiln_leaf__"
 INSIDE = "__kiln_inside__"
 FORESEEN = "__kiln_foreseen__"
 OPAQUE = "__kiln_opaque__"  # set in classes whose objects leaves get as they are
+CALLERS: dict[types.CodeType, Callable[[str], BaseException]] = {}
 
 
 def deferred(function: AnyCallable) -> AnyCallable:
@@ -82,6 +88,24 @@ def foresee(trace: Trace, function: Any, args: tuple, reason: str) -> BaseExcept
     known = [force(trace, arg) for arg in args]
     known = [tuple([force(trace, item) for item in arg]) if type(arg) is tuple else arg for arg in known]
     return trace.fail(reason, instead=None if raised is None else raised(*known))
+
+
+def caller(raised: Callable[[str], BaseException]) -> Callable[[AnyCallable], AnyCallable]:
+    """Mark a function by what capture raises, given a reason, where the code that it calls needs real tensors."""
+
+    def mark(function: AnyCallable) -> AnyCallable:
+        CALLERS[function.__code__] = raised  # type: ignore[attr-defined]
+        return function
+
+    return mark
+
+
+def needs_real(trace: Trace, reason: GraphBreak) -> GraphBreak:
+    """The break at what only real tensors can do, outside graphs or in the code that a marked function calls."""
+    if reason.instead is None:
+        found = [CALLERS[frame.code] for frame in trace.frames if frame.code in CALLERS]
+        reason.instead = found[-1](reason.reason) if found else None
+    return reason
 
 
 def is_marked(function: object) -> bool:

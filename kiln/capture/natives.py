@@ -61,6 +61,7 @@ from .builtin_tables import (
     is_shallow,
     runs_overrides,
 )
+from .marks import needs_real
 from .polyfills import POLYFILLS
 from .raising import from_native, is_of_program
 from .source import lookup
@@ -169,10 +170,11 @@ def call_native(trace: Trace, function: object, args: tuple, kwargs: dict) -> ob
     if handler is not None:
         return call_rule(trace, handler, function, args, kwargs)
     if not is_allowed(function):
-        raise trace.fail(
+        reason = trace.fail(
             f"a call to {describe(function)}, which is native code that Kiln knows nothing about",
             "call it outside the compiled function, or register it with kiln.allow_in_graph if it works on tensors",
         )
+        raise needs_real(trace, reason) if describe(function).startswith("torch.") else reason
     guard_keys(trace, function, args)
     return run(trace, function, args, kwargs)
 

@@ -18,6 +18,7 @@ import torch.fx
 import torch.utils._device
 from torch._C import _get_function_stack_at, _len_torch_function_stack, _pop_torch_function_stack
 from torch._C import _push_on_torch_function_stack as _push
+from torch.autograd import forward_ad
 from torch.overrides import TorchFunctionMode
 
 from .._native import is_instance as isinstance
@@ -300,9 +301,9 @@ def saved_tensors_hooks_aside() -> Iterator[None]:
 
 
 def is_intercepted() -> bool:
-    """Whether operations now mean something that fakes cannot tell: dispatch modes, functorch's transforms, or that
-    ``torch.jit.trace`` writes them down."""
-    transformed = torch._C._functorch.peek_interpreter_stack() is not None
+    """Whether operations now mean something that fakes cannot tell: dispatch modes, functorch's transforms,
+    forward-mode derivatives (fakes have no tangents), or that ``torch.jit.trace`` writes them down."""
+    transformed = torch._C._functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0
     return transformed or bool(torch._C._len_torch_dispatch_stack()) or torch._C._get_tracing_state() is not None
 
 

@@ -16,6 +16,7 @@ import torch
 from .._native import is_instance as isinstance
 from . import tensors
 from .annotations import is_asked_by_torch
+from .marks import needs_real
 from .natives import rule
 from .overrides import as_subclass_handler, override
 from .symbols import OffsetOf, concrete, is_symbolic, may_override
@@ -47,6 +48,12 @@ REFUSED_NAMES = words(
     "_nnz sparse_mask to_sparse to_sparse_csr coalesce record_stream cudart resize_as_sparse_ manual_seed "
     "seed initial_seed get_rng_state set_rng_state save load set_printoptions set_default_dtype "
     "set_default_device set_num_threads _is_view is_pinned compile __torch_function__ __setstate__ _version"
+)
+
+# Those of them that turn values into Python objects or text.
+VALUE_NAMES = words(
+    "item tolist numpy __reduce_ex__ __array__ __repr__ __format__ __bool__ __int__ __float__ __index__ __complex__ "
+    "equal is_nonzero allclose map_ map2_ apply_ save load"
 )
 
 # Fakes know nothing of quantized tensors and give plain ones instead.
@@ -113,10 +120,11 @@ def call_torch(trace: Trace, function: object, args: tuple, kwargs: dict) -> obj
 
 
 def needs_value(trace: Trace, function: object) -> GraphBreak:
-    return trace.fail(
+    reason = trace.fail(
         f"{tensors.function_name(function)}: it needs a tensor's value, storage, text or autograd graph",
         "call it outside the compiled function (the graph breaks here otherwise)",
     )
+    return reason if getattr(function, "__name__", "") in VALUE_NAMES else needs_real(trace, reason)
 
 
 def are_plain(trace: Trace, args: tuple, kwargs: dict) -> bool:
@@ -236,7 +244,7 @@ def rule_size_numel(trace, args, kwargs):
 
 @handler(torch.Tensor.data_ptr)
 def refuse_pointer(trace, args, kwargs):
-    raise trace.fail("data_ptr() of a tensor")
+    raise needs_real(trace, trace.fail("data_ptr() of a tensor"))
 
 
 # -- questions -----------------------------------------------------------------------------------------------------

@@ -16,9 +16,10 @@ from ..compiled_autograd import disable
 from ..forking import new_lock
 from . import telling
 from .departure import Stop
+from .opaque_trace import OpaqueTracer
 from .refusal import Refused
 from .running import consuming
-from .trace import Traced, trace
+from .trace import Traced, Tracer, trace
 
 MOST_FAMILIES = 512  # the oldest go then
 MOST_GRAPHS = 64  # made for one key: then sizes vary in ways that symbols do not catch
@@ -35,6 +36,7 @@ class Entry:
     check: Callable[[Sequence[int]], bool]
     stops: list[Stop]
     last_uses: list[int]
+    opaque: bool  # whether the graph calls the program's Python code without that being captured
     ran: bool = False
 
 
@@ -47,6 +49,7 @@ class Family:
     sizes: list[int]  # of the last walk that a graph was made for
     dynamic: frozenset[int] = frozenset()
     can_vary: bool = True  # whether it can be traced with symbols
+    opaque: bool = False  # whether its Python code cannot be captured in one graph
     entries: list[Entry] = field(default_factory=list)
     refusal: str | None = None
 
@@ -78,6 +81,13 @@ class Cache:
             self.remembered = {key: other for key, other in self.remembered.items() if other is not entry}
             for family in self.families.values():
                 family.entries = [other for other in family.entries if other is not entry]
+
+    def make_opaque(self, entry: Entry) -> None:
+        """Make no more graphs like this one in which the program's Python code is to be captured."""
+        for family in list(self.families.values()):
+            if any(one is entry for one in family.entries):
+                family.opaque = True
+        self.forget(entry)
 
     def drop(self, key: Any) -> None:
         """Forget what was made for a key."""
@@ -127,17 +137,18 @@ class Cache:
             compiled = self.compiler(traced.module)
         if compiled is traced.module:
             compiled = consuming(traced.module)
-        return Entry(compiled, traced.picks, traced.check, traced.stops, traced.last_uses)
+        return Entry(compiled, traced.picks, traced.check, traced.stops, traced.last_uses, family.opaque)
 
     def traced(self, walk: Any, family: Family, outputs: int) -> Traced:
         """A trace with symbols or, where some operation of the pass cannot do with them, for the sizes at hand."""
+        kind = OpaqueTracer if family.opaque else Tracer
         if family.dynamic and family.can_vary:
             try:
-                return trace(walk, family.dynamic, outputs)
+                return trace(walk, family.dynamic, outputs, kind)
             except Refused:
                 family.can_vary = False
         try:
-            return trace(walk, frozenset(), outputs)
+            return trace(walk, frozenset(), outputs, kind)
         except Refused as refusal:
             family.refusal = str(refusal)
             raise

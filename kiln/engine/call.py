@@ -79,6 +79,11 @@ def run_backward(
             given = walk.finish(tuple(waiting), tuple(waiting.values()), tuple(inputs), keep_graph, accumulate_grad)
         return [captured.get(place, given[place] if given else None) for place in range(outputs)]
 
+    def again() -> tuple:
+        return run_backward(
+            compiler, engine, tensors, gradients, keep_graph, create_graph, inputs, allow_unreachable, accumulate_grad
+        )
+
     departure = Departure(walk, entry.stops, finish) if entry.stops else None
     try:
         results = run(entry, walk, keep_graph, departure)
@@ -87,14 +92,16 @@ def run_backward(
         if left.learned:
             cache.forget(entry)
     except Foreseen as surprise:  # nothing has run, or nothing but functions in C++
+        if surprise.opaque and not entry.opaque:
+            telling.opaque(str(surprise))
+            cache.make_opaque(entry)
+            return again()
         known = departure is None or surprise.pattern is None or not departure.learn(surprise.step, surprise.pattern)
         if not known or surprise.ran:
             cache.forget(entry)
         if known:
             return by_torch(str(surprise))
-        return run_backward(
-            compiler, engine, tensors, gradients, keep_graph, create_graph, inputs, allow_unreachable, accumulate_grad
-        )
+        return again()
     if not allow_unreachable:
         unused = [place for place, result in enumerate(results) if result is None]
         if unused:
@@ -114,6 +121,8 @@ def raise_unused(engine: Any, place: int) -> None:
 def run(entry: Entry, walk: Any, keep_graph: bool, departure: Departure | None) -> Any:
     """Call the compiled graph inside a task of torch's engine: queued callbacks and the like are then torch's."""
     hooks = walk.hooks()
+    if entry.opaque and departure is not None:
+        departure.hooks = tuple(hooks)
     hooks[0] = departure
     bits = walk.size_bytes if entry.picks else b""
     sizes = [struct.unpack_from(kind, bits, 8 * place)[0] for place, kind in entry.picks]

@@ -42,16 +42,23 @@ class Left(BaseException):
 class Foreseen(BaseException):
     """Capture met a surprise before anything ran: at this stop, gradients where the pattern says so; or other hooks.
 
-    ``ran``: a function in C++ did so, inside the graph.
+    ``ran``: a function in C++ did so, inside the graph. ``opaque``: Python code does what capture cannot take into a
+    graph, which may call that code as it is.
     """
 
     def __init__(
-        self, step: int = 0, results: tuple[Any, ...] | None = None, ran: bool = False, why: str = "hooks come or go"
+        self,
+        step: int = 0,
+        results: tuple[Any, ...] | None = None,
+        ran: bool = False,
+        why: str = "hooks come or go",
+        opaque: bool = False,
     ) -> None:
         what = why if results is None else "a node gives other gradients than foretold"
         super().__init__(f"{what} while the pass runs")
         self.step = step
         self.ran = ran
+        self.opaque = opaque
         self.pattern = None if results is None else pattern_of(results)
 
 
@@ -68,6 +75,7 @@ class Departure:
         self.walk = walk
         self.stops = stops
         self.finish = finish  # torch's engine for (roots, gradients) of this pass
+        self.hooks: tuple = ()  # hooks and contexts by slot, for opaque calls
         walk.watch()
 
     @property

@@ -44,7 +44,7 @@ def inline(tracer: Any, call: Any, values: list[Any]) -> Sequence[Any]:
     outputs = results if backward.order is None else [results[place] for place in backward.order]
     check_outputs(tracer, call, outputs)
     if inlining.called_hooks:
-        tracer.emit(runtime.stay_after, (tracer.nodes(outputs), *tracer.stop(call, "applied", values)))
+        tracer.stay_after(call, values, outputs)
     return outputs
 
 
@@ -157,17 +157,8 @@ class Inlining:
         self, function: Callable[..., Any], number: int, values: Sequence[Any], *more: Any
     ) -> Sequence[Any]:
         """Hooks on several gradients: what they give is there and not there where what they were given was."""
-        tracer = self.tracer
         slots = self.slots(number)
-        given = tracer.nodes(values)
-        for slot in slots:
-            given = tracer.emit(function, (tracer.hook(slot), given, *more))
-        if not slots:
-            return values
-        return [
-            None if value is None else tracer.like(value, tracer.emit(operator.getitem, (given, place)))
-            for place, value in enumerate(values)
-        ]
+        return self.tracer.call_hooks(function, slots, values, *more) if slots else values
 
 
 def has_tensors(value: Any) -> bool:

@@ -15,33 +15,40 @@ from torch import Tensor
 
 from .. import _native
 from ..aot import random
-from ..capture.marks import foreseen, leaf
+from ..capture.marks import caller, foreseen, leaf
 from .departure import Foreseen
 from .hooks import InnerHook
 
 Gradients = tuple[Tensor | None, ...]
 
+# Calls code of the program's: where that needs real tensors, the graph of a pass may call it as it is.
+calls_user = caller(lambda reason: Foreseen(why=reason, opaque=True))
+
 # -- hooks ----------------------------------------------------------------------------------------------------------
 
 
+@calls_user
 def call_tensor_hook(hook: Callable[..., Any], gradient: Tensor | None) -> Tensor | None:
     """A hook on a tensor, before its node: gives the gradient that goes on."""
     result = hook(gradient)
     return gradient if result is None else replacement(hook, result, gradient)
 
 
+@calls_user
 def call_pre_hook(hook: Callable[..., Any], gradients: Gradients) -> Gradients:
     """A hook on a node, before it."""
     result = hook(gradients)
     return gradients if result is None else replacements(hook, result, gradients)
 
 
+@calls_user
 def call_post_hook(hook: Callable[..., Any], grad_inputs: Gradients, grad_outputs: Gradients) -> Gradients:
     """A hook on a node, after it: what the node gave, and what it was given."""
     result = hook(grad_inputs, grad_outputs)
     return grad_inputs if result is None else replacements(hook, result, grad_inputs)
 
 
+@calls_user
 def call_accumulate_hooks(variable: Tensor, *hooks: Callable[..., Any]) -> None:
     """The hooks of a leaf whose gradient is there. All run before what one of them returned is an error."""
     seen = variable
@@ -197,6 +204,7 @@ def follows(results: Gradients, pattern: tuple[bool | None, ...]) -> bool:
 # -- functions in Python --------------------------------------------------------------------------------------------
 
 
+@calls_user
 def call_backward(context: Any, *gradients: Tensor | None) -> Gradients:
     """The backward of an `autograd.Function`: a gradient, or None, for each tensor that its forward was given."""
     filled, tensors, is_boxed, _, is_packed = _native.function_facts(context)

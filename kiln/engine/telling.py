@@ -87,6 +87,14 @@ def handed_over(reason: str) -> None:
         _tell("handed over", f"a backward pass is left to torch's engine: {reason}")
 
 
+def opaque(reason: str) -> None:
+    """Hooks and backwards of a pass are called by its graph as they are. Counted each time, said once a reason."""
+    events.count("engine opaque", reason)
+    if reason not in _said and _is_wanted("cache"):
+        _said.add(reason)
+        _tell("cache", f"the Python code of a backward pass is called by its graph as it is: {reason}")
+
+
 def graph(module: Any) -> None:
     """The graph of a backward pass, as Python, with a comment for each node of autograd's."""
     if _is_wanted("graph"):

@@ -17,7 +17,7 @@ import torch.fx
 
 from ..capture.fakes import make_mode, without_peer
 from ..config import config
-from . import predictions, runtime
+from . import addresses, opaque, predictions, runtime
 from .departure import Stop
 from .kiln_nodes import inline
 from .recorder import Recorder
@@ -75,7 +75,7 @@ class Tracer:
                 self.step(call)
             self.recorder.label = ""
             graph = self.recorder.finish([self.results.get(position) for position in range(outputs)])
-        set_stealing(graph, self.calls)
+        set_stealing(graph, self.walk)
         comment(graph)
         module = torch.fx.GraphModule(torch.nn.Module(), graph, "CompiledAutograd")
         set_locals_to_steal(module, ["inputs"])
@@ -102,8 +102,7 @@ class Tracer:
             self.stay(call, "tensor hooks", values, place)
         for place, slot in call.retains:
             # A copy: it is retained as it is now, whatever hooks do to it before captured code comes to retain it.
-            retained = None if values[place] is None else values[place].clone()
-            self.emit(runtime.retain_grad, (self.hook(slot), self.node(retained)))
+            self.retain(slot, None if values[place] is None else values[place].clone())
         if not call.needed:
             self.capture(call, values)
             return
@@ -129,7 +128,7 @@ class Tracer:
 
     def apply(self, call: Any, values: Values) -> Values:
         """What the node itself gives."""
-        return list(KINDS[call.kind](self, call, values))
+        return list(getattr(self, KINDS[call.kind])(call, values))
 
     def apply_root(self, call: Any, values: Values) -> Values:
         return [self.fake(slot) for slot in call.saved]
@@ -151,6 +150,10 @@ class Tracer:
             self.edge_fake(edge) if edge is not None and there else None
             for edge, there in zip(call.edges, pattern, strict=True)
         ]
+        return self.call_as_it_is(call, values, fakes)
+
+    def call_as_it_is(self, call: Any, values: Values, fakes: Values) -> Sequence[Any]:
+        """A node whose insides are unknown: ``fakes`` are what it gives."""
         told = tuple(None if fake is None else self.told(fake) for fake in fakes)
         wanted = tuple(edge is not None for edge in call.edges)
         function = runtime.call_node if self.walk.has_saved_tensor_hooks else runtime.call_function
@@ -168,16 +171,13 @@ class Tracer:
         self.emit(runtime.accumulate_grad_, (variable, self.node(values[0]), False))
         if call.accumulate_hooks:
             self.emit(runtime.call_accumulate_hooks, (variable, *[self.hook(slot) for slot in call.accumulate_hooks]))
-            self.emit(runtime.stay_after, ((), *self.stop(call, "applied", values)))
+            self.stay_after(call, values, ())
         return []
 
     def apply_python(self, call: Any, values: Values) -> Values:
         """A backward written in Python: one gradient an edge, of the shape that the next node takes."""
-        kind = type(call.node)
-        context = self.hook(call.object)
-        results = self.emit(runtime.call_backward, (context, *self.nodes(values)))
-        predicted = predictions.predict(kind, len(call.edges))
-        pattern = tuple(None if edge is None else there for edge, there in zip(call.edges, predicted, strict=True))
+        results = self.emit(runtime.call_backward, (self.hook(call.object), *self.nodes(values)))
+        pattern = self.pattern_of_backward(call)
         self.emit(runtime.checked, (results, pattern, *self.stop(call, "applied", values)))
         given: Values = []
         for place, edge in enumerate(call.edges):
@@ -188,6 +188,11 @@ class Tracer:
             else:
                 given.append(None)
         return given
+
+    def pattern_of_backward(self, call: Any) -> tuple[bool | None, ...]:
+        """Where a backward written in Python gives gradients; None: nobody takes it."""
+        predicted = predictions.predict(type(call.node), len(call.edges))
+        return tuple(None if edge is None else there for edge, there in zip(call.edges, predicted, strict=True))
 
     def expect(self, call: Any, results: torch.fx.Node, place: int, edge: tuple[int, int]) -> torch.Tensor:
         """A gradient that Python gives, as the node at the end of the edge takes it."""
@@ -219,20 +224,42 @@ class Tracer:
 
     def call_user_tuple(self, call: Any, phase: str, values: Values, *more: Values) -> Values:
         """The hooks before or after a node, on all its gradients at once."""
-        function, slots = TUPLE_HOOKS[phase], call.pre_hooks if phase == "before" else call.post_hooks
-        rest = tuple(self.nodes(values) for values in more)
-        given: Any = self.nodes(values)
-        for slot in slots:
-            given = self.emit(function, (self.hook(slot), given, *rest))
-        functions, there = self.walk.hooks(), tuple(value is not None for value in values)
-        outside = tuple(value is not None for value in more[0]) if more else None
-        left = predictions.predict_hooks([functions[slot] for slot in slots], there, outside)
-        pattern = tuple(None if isinstance(v, Unseen) else kept for v, kept in zip(values, left, strict=True))
+        function, slots = self.tuple_hooks(call, phase)
+        given = self.call_in_turn(function, slots, self.nodes(values), *[self.nodes(values) for values in more])
+        pattern = self.pattern_left(call, phase, values, *more)
         self.emit(runtime.checked, (given, pattern, *self.stop(call, phase, ())))
         return [
             self.like(value, self.emit(operator.getitem, (given, place))) if pattern[place] else None
             for place, value in enumerate(values)
         ]
+
+    def call_in_turn(self, function: Callable[..., Any], slots: Sequence[int], given: Any, *more: Any) -> Any:
+        """Hooks on several gradients, each given what the one before it gave."""
+        for slot in slots:
+            given = self.emit(function, (self.hook(slot), given, *more))
+        return given
+
+    def call_hooks(
+        self, function: Callable[..., Any], slots: Sequence[int], values: Sequence[Any], *more: Any
+    ) -> Sequence[Any]:
+        """Hooks on several gradients, where what they give is there and not there where what they were given was."""
+        given = self.call_in_turn(function, slots, self.nodes(values), *more)
+        return [
+            None if value is None else self.like(value, self.emit(operator.getitem, (given, place)))
+            for place, value in enumerate(values)
+        ]
+
+    def tuple_hooks(self, call: Any, phase: str) -> tuple[Callable[..., Any], Sequence[int]]:
+        """The hooks before or after a node, and the function that calls one."""
+        return TUPLE_HOOKS[phase], call.pre_hooks if phase == "before" else call.post_hooks
+
+    def pattern_left(self, call: Any, phase: str, values: Values, *more: Values) -> tuple[bool | None, ...]:
+        """Where these hooks are expected to leave gradients; None: nobody takes it."""
+        functions, there = self.walk.hooks(), tuple(value is not None for value in values)
+        outside = tuple(value is not None for value in more[0]) if more else None
+        _, slots = self.tuple_hooks(call, phase)
+        left = predictions.predict_hooks([functions[slot] for slot in slots], there, outside)
+        return tuple(None if isinstance(v, Unseen) else kept for v, kept in zip(values, left, strict=True))
 
     def like(self, value: torch.Tensor, node: torch.fx.Node) -> torch.Tensor:
         """A new gradient that looks like another, held by the node."""
@@ -249,6 +276,14 @@ class Tracer:
     def stay(self, call: Any, phase: str, values: Sequence[Any], place: int = 0) -> None:
         """After user code: here the rest of the pass may turn out to be torch's."""
         self.emit(runtime.stay, self.stop(call, phase, values, place))
+
+    def stay_after(self, call: Any, values: Sequence[Any], outputs: Sequence[Any]) -> None:
+        """The same after user code inside a node, which gave these gradients."""
+        self.emit(runtime.stay_after, (self.nodes(outputs), *self.stop(call, "applied", values)))
+
+    def retain(self, slot: int, value: torch.Tensor | None) -> None:
+        """Set a gradient that somebody asked to be retained."""
+        self.emit(runtime.retain_grad, (self.hook(slot), self.node(value)))
 
     def stop(self, call: Any, phase: str, values: Sequence[Any], place: int = 0) -> tuple:
         """The departure, the number of the stop, the gradients at hand and those that wait for other nodes."""
@@ -316,13 +351,13 @@ class Tracer:
         return strides
 
 
-KINDS: dict[str, Callable[[Tracer, Any, Values], Sequence[Any]]] = {
-    "root": Tracer.apply_root,
-    "builtin": Tracer.apply_builtin,
-    "custom": Tracer.apply_custom,
-    "accumulate": Tracer.apply_accumulate,
-    "python": Tracer.apply_python,
-    "kiln": Tracer.apply_kiln,
+KINDS = {  # the method for each kind of call
+    "root": "apply_root",
+    "builtin": "apply_builtin",
+    "custom": "apply_custom",
+    "accumulate": "apply_accumulate",
+    "python": "apply_python",
+    "kiln": "apply_kiln",
 }
 
 # Nodes that, given complex numbers, raise for some values; on fake tensors they do not look.
@@ -341,22 +376,23 @@ def grouped(hooks: Sequence[tuple[int, int]]) -> list[tuple[int, list[int]]]:
     return groups
 
 
-def set_stealing(graph: torch.fx.Graph, calls: Sequence[Any]) -> None:
+def set_stealing(graph: torch.fx.Graph, walk: Any) -> None:
     """Say of each accumulation whether the gradient's memory is its own from then on.
 
     It is not where the memory is an input's or was seen by Python, which may keep it, or where something uses it later.
     Hooks after the accumulation see it as well, and for those it is the same memory as ``.grad``: so it is in eager.
     """
-    accumulations = {node.meta["call"] for node in graph.nodes if node.target is runtime.accumulate_grad_}
+    calls = walk.calls
+    accumulations = {node.meta["call"] for node in graph.nodes if node.target in GRADIENT_PLACES}
     watched: set[int] = set()  # calls of leaves with hooks after the accumulation
     foreign: set[int] = set()
     of_inputs: set[int] = set()
     last_use: dict[int, torch.fx.Node] = {}
     for node in graph.nodes:
-        if node.target in AFTER and node.meta["call"] in accumulations:
+        if is_after(node) and node.meta["call"] in accumulations:
             watched.add(node.meta["call"])
             continue
-        memories = {memory for one in node.all_input_nodes if (memory := memory_of(one)) is not None}
+        memories = {memory for one in used_by(node) if (memory := memory_of(one)) is not None}
         if node.target not in STAYING:
             last_use.update(dict.fromkeys(memories, node))
         if is_foreign(node):
@@ -365,13 +401,33 @@ def set_stealing(graph: torch.fx.Graph, calls: Sequence[Any]) -> None:
         if node.target is operator.getitem and node.args[0].op == "placeholder":
             of_inputs.add(memory_of(node))
     for node in graph.nodes:
-        if node.target is runtime.accumulate_grad_ and isinstance(node.args[1], torch.fx.Node):
-            memory = memory_of(node.args[1])
+        place = GRADIENT_PLACES.get(node.target, 0)
+        if place and isinstance(node.args[place], torch.fx.Node):
+            memory = memory_of(node.args[place])
             is_last = memory is not None and last_use[memory] is node
             number = node.meta["call"]
-            if number in watched and is_last and memory in foreign - of_inputs and not calls[number].has_grad:
-                raise Refused("hooks after the accumulation of a gradient that Python code may have kept")
-            node.args = (*node.args[:2], is_last and memory not in foreign)
+            if is_last and memory in foreign - of_inputs and not calls[number].has_grad:
+                if number in watched:
+                    raise Refused("hooks after the accumulation of a gradient that Python code may have kept")
+                if addresses.are_noted(walk.hooks()):
+                    raise Refused("Python code notes addresses, and the gradient of a leaf may be at one of them")
+            node.update_arg(place + 1, is_last and memory not in foreign)
+
+
+def used_by(node: torch.fx.Node) -> Sequence[torch.fx.Node]:
+    """The nodes whose values a call does something with: gradients that wait meanwhile are not among them."""
+    if node.target not in opaque.ALL:
+        return node.all_input_nodes
+    used: list[torch.fx.Node] = []
+    torch.fx.node.map_arg([*node.args[: opaque.PENDING], *node.args[opaque.PENDING + 1 :]], used.append)
+    return used
+
+
+def is_after(node: torch.fx.Node) -> bool:
+    """Whether it calls hooks that are on a node, after it."""
+    if node.target is opaque.hooks:
+        return "call_post_hook" in node.args
+    return node.target is runtime.call_post_hook
 
 
 def is_foreign(node: torch.fx.Node) -> bool:
@@ -398,9 +454,9 @@ SEPARATE = {  # known to give memory of its own for each result
     torch.ops.aten.native_batch_norm_backward.default,
     torch.ops.aten.native_group_norm_backward.default,
 }
-STAYING = {runtime.stay, runtime.stay_after, runtime.checked}
-AFTER = {runtime.call_post_hook}
-KEEPS_NOTHING = {runtime.accumulate_grad_, *STAYING}
+GRADIENT_PLACES = {runtime.accumulate_grad_: 1, opaque.accumulate: 4}  # accumulations: which argument is accumulated
+STAYING = {runtime.stay, runtime.stay_after, runtime.checked, opaque.stay, opaque.stay_after}
+KEEPS_NOTHING = {*GRADIENT_PLACES, *STAYING}
 
 
 def memory_of(node: torch.fx.Node) -> int | None:
@@ -413,10 +469,10 @@ def number_positions(tensors: Sequence[Any]) -> dict[int, type]:
     return {one.position: type(one.constant) for one in tensors if one.position is not None}
 
 
-def trace(walk: Any, dynamic: frozenset[int], outputs: int) -> Traced:
+def trace(walk: Any, dynamic: frozenset[int], outputs: int, kind: type[Tracer]) -> Traced:
     """The graph of a walk, with symbols for the sizes at these positions. Raises `Refused`."""
     try:
-        return Tracer(walk, Sizes(walk.sizes, dynamic, number_positions(walk.tensors))).run(outputs)
+        return kind(walk, Sizes(walk.sizes, dynamic, number_positions(walk.tensors))).run(outputs)
     except Refused:
         raise
     except Exception as error:

@@ -333,7 +333,7 @@ def tensors_allowed_to_be_changed():
 # -- checkpoints ------------------------------------------------------------------------------------------------------
 
 
-@topic(breaks="a backward in a backward")
+@topic
 def checkpoint_counts():
     log = []
 

@@ -26,14 +26,14 @@ class Reenter(Function):
         return ctx.x.grad * gradient
 
 
-@topic(breaks="a backward through what forward computed")
+@topic
 def simple():
     x = torch.rand(2, 2, requires_grad=True)
     Reenter.apply(x).sum().backward()
     return x.grad
 
 
-@topic(breaks="a backward through what forward computed")
+@topic
 def nested_in_itself():
     x = leaf(1.0, 2.0)
     y = Reenter.apply(Reenter.apply(x) * 2)
@@ -101,7 +101,7 @@ def priorities():
     return log
 
 
-@topic(breaks="a backward to a leaf that has hooks")
+@topic
 def with_a_hook_on_a_leaf():
     handle, log = None, []
     x = leaf(2.0)
@@ -178,12 +178,12 @@ def callbacks_at_depth_0():
     return _callbacks([0])
 
 
-@topic(breaks="a backward with effects in a backward")
+@topic
 def callbacks_at_depth_1():
     return _callbacks([1])
 
 
-@topic(breaks="a backward with effects in a backward")
+@topic
 def callbacks_at_both_depths():
     return _callbacks([0, 1])
 
@@ -267,7 +267,7 @@ def grad_inside_a_backward():
     return x.grad
 
 
-@topic(breaks="a backward in a backward")
+@topic
 def checkpoints_reentrant():
     x = leaf(1.0, 2.0)
     log = []

@@ -141,7 +141,7 @@ def backward_asks_whether_the_graph_is_kept():
     return x.grad, log
 
 
-@topic(breaks="a question about torch's engine")
+@topic
 def backward_has_it_asked_whether_the_graph_is_kept():
     return asking(keeps_graph)
 
