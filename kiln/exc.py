@@ -83,11 +83,14 @@ def innermost(stack: Sequence[Location]) -> int:
 
 
 def is_library(path: str) -> bool:
-    """Whether a file belongs to an installed package or to the standard library."""
+    """Whether a file belongs to an installed package, to the standard library or to Kiln."""
     import sysconfig
 
     roots = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
-    return path.startswith((*roots, "<frozen ")) or f"{os.sep}site-packages{os.sep}" in path
+    return (
+        path.startswith((*roots, os.path.dirname(__file__) + os.sep, "<frozen "))
+        or f"{os.sep}site-packages{os.sep}" in path
+    )
 
 
 def render_stack(stack: Sequence[Location]) -> str:

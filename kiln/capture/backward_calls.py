@@ -53,13 +53,23 @@ def inside(trace: Trace, *args: Any) -> object:
 def captured(
     trace: Trace, function: object, tensors: Any, weights: Any, retain_graph: Any, create_graph: Any, inputs: Any
 ) -> object:
-    if not trace.options.fullgraph or concrete(trace, create_graph) or force(trace, inputs) is not None:
+    if not trace.options.fullgraph:
         raise needs_value(trace, function)
+    if concrete(trace, create_graph):
+        raise trace.fail(
+            "backward(create_graph=True): gradients of leaves would have a history that the graph does not know",
+            "use torch.autograd.grad with create_graph=True, or drop fullgraph=True",
+        )
     outputs = sequence(trace, tensors)
     way = way_from(trace, outputs)
     if way.origins:
         raise trace.fail("a backward pass through what an input of the graph was computed from")
-    leaves = tuple(dict.fromkeys(leaf for leaf in way.leaves if leaf.requires_grad))
+    if force(trace, inputs) is None:
+        leaves = tuple(dict.fromkeys(leaf for leaf in way.leaves if leaf.requires_grad))
+    else:
+        leaves = tuple(dict.fromkeys(sequence(trace, inputs)))
+        if not all(leaf.requires_grad and leaf.is_leaf for leaf in leaves):
+            raise trace.fail("backward(inputs=…) to tensors that are no leaves", "use torch.autograd.grad")
     infos = [trace.tensors[id(leaf)] for leaf in leaves if id(leaf) in trace.tensors]
     if not leaves or len(infos) < len(leaves):
         raise needs_value(trace, function)

@@ -100,7 +100,7 @@ def backward(
     results = runtime.call_backward(departure.hooks[call.object], *gradients)
     runtime.checked(results, patterns[0], departure, steps[0], gradients, pending)
     given = tuple(
-        result if look is None else runtime.expected(result, *look, call.name, place)  # type: ignore[arg-type]
+        result if look is None else runtime.expected(result, *look, call.name, place)  # type: ignore[arg-type,call-arg]
         for place, (result, look) in enumerate(zip(results, expected, strict=True))
     )
     if not call.post_hooks:

@@ -16,7 +16,9 @@ from .trace import Tracer, Values
 class OpaqueTracer(Tracer):
     """A trace that has opaque calls for hooks, Python backwards and accumulation."""
 
-    def call_opaque(self, function: Callable[..., Any], looks: Sequence[Any], pending: tuple, *rest: Any) -> Values:
+    def call_opaque(
+        self, function: Callable[..., Any], looks: Sequence[Any], pending: tuple[Any, ...], *rest: Any
+    ) -> Values:
         """An opaque call: fakes for its results, one for each of the tensors that they look like (None: no result)."""
         told = tuple(None if look is None else self.told(look) for look in looks)
         results = self.emit(function, (self.hook(0), told, pending, *rest))
@@ -58,7 +60,8 @@ class OpaqueTracer(Tracer):
         self.call_opaque(opaque.retain_grad, (), (), slot, self.node(value))
 
     def apply_accumulate(self, call: Any, values: Values) -> Values:
-        step, pending = 0, ()
+        step: int = 0
+        pending: tuple[Any, ...] = ()
         if call.accumulate_hooks:
             _, step, _, pending = self.stop(call, "applied", values)
         self.call_opaque(opaque.accumulate, (), pending, call.index, self.node(values[0]), False, step)
@@ -74,7 +77,9 @@ class OpaqueTracer(Tracer):
         fakes = [self.edge_fake(edge) if there else None for edge, there in zip(call.edges, pattern, strict=True)]
         expected = tuple(None if fake is None else self.told(fake) for fake in fakes)
         _, step, given, pending = self.stop(call, "applied", values)
-        patterns, steps, looks = (pattern,), (step,), fakes
+        patterns: tuple[Any, ...] = (pattern,)
+        steps: tuple[int, ...] = (step,)
+        looks = fakes
         if call.post_hooks:
             left = self.pattern_left(call, "after", fakes, values)
             after = tuple(None if there is None else now for there, now in zip(pattern, left, strict=True))

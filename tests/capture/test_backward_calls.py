@@ -76,7 +76,28 @@ def leaf_made_inside(x, y):
     return z.grad
 
 
+def to_one_of_two(x, y):
+    (x * y).sum().backward(inputs=[x])
+    return y.grad
+
+
+def to_one_alone(x, y):
+    torch.autograd.backward((x * y).sum(), inputs=y)
+    return x.grad, y.grad
+
+
+def to_one_twice(x, y):
+    (x * y).sum().backward(inputs=[x, x])
+    return x.grad
+
+
+def to_one_that_is_not_reached(x, y):
+    (x * 3).sum().backward(inputs=(x, y))
+    return x.grad, y.grad
+
+
 PROGRAMS = [
+    to_one_of_two, to_one_alone, to_one_twice, to_one_that_is_not_reached,
     plain, read_afterwards, twice, weighted, several, one_gradient_for_two, only_one_used, cleared_between, stepped,
     leaf_made_inside,
 ]  # fmt: skip
@@ -145,8 +166,10 @@ def with_a_graph(x):
     (x * x).sum().backward(create_graph=True)
 
 
-def to_some(x):
-    (x * x).sum().backward(inputs=[x])
+def to_what_is_no_leaf(x):
+    y = x * 2
+    (y * y).sum().backward(inputs=[y])
+    return x.grad
 
 
 def retained(x):
@@ -163,10 +186,11 @@ def hooked(x):
     return x.grad
 
 
-@pytest.mark.parametrize("program", [through_a_history, with_a_graph, to_some, retained, hooked])
+@pytest.mark.parametrize("program", [through_a_history, with_a_graph, to_what_is_no_leaf, retained, hooked])
 def test_what_one_graph_cannot_hold(program):
     make = {through_a_history: lambda: (leaf(1.0, 2.0) * 2).sum()}.get(program, lambda: leaf(1.0, 2.0))
-    refused(program, make())
+    message = refused(program, make())
+    assert "test_backward_calls.py" in message.splitlines()[0], "the user's own line comes first"
     x = make()
     check(program, make_args=lambda: (make(),), versions=False, compare_warnings=False)
     assert x is not None
