@@ -18,7 +18,7 @@ import torch
 from .._native import function_facts, function_zeros
 from .._native import is_instance as isinstance
 from .attributes import NATIVE_OWNERS, NATIVE_STORES
-from .marks import defer
+from .marks import defer, needs_real
 from .natives import rule
 from .source import Attribute, Computed, Source, source
 from .symbols import concrete
@@ -66,7 +66,7 @@ def load_native(trace: Trace, context: object, name: str) -> object:
     """An attribute of a context that is native code's, without asking the shadow."""
     record, loader = trace.record_of(context), LOADERS.get(name)
     if record is None or loader is None:
-        raise trace.fail(f"attribute {name!r} of the context of an autograd function")
+        raise needs_real(trace, trace.fail(f"attribute {name!r} of the context of an autograd function"))
     found = trace.contexts[record.source]
     if name not in found:
         found[name] = loader(trace, record)

@@ -24,6 +24,7 @@ from .._native import is_instance as isinstance
 from .graphs import exact_constant
 from .guards import HEAP_TYPE, TensorGuard
 from .input_state import input_state
+from .marks import needs_real
 from .shape_rules import shape_rule
 from .source import Attribute, Source
 from .symbolic import symbolic_kernels
@@ -76,7 +77,8 @@ def wrap_tensor(trace: Trace, real: torch.Tensor, source: Source) -> object:
     if torch.nn.parameter.is_lazy(real):
         raise trace.fail("a parameter that is not initialised yet")
     if is_unusual(real):
-        raise trace.fail("a sparse, quantized or nested tensor", "call the code that uses it outside kiln.compile")
+        reason = trace.fail("a sparse, quantized or nested tensor", "call the code that uses it outside kiln.compile")
+        raise needs_real(trace, reason)
     check_apart(trace, real)
     trace.overriding |= is_overriding(type(real))
     dynamic = dynamic_dimensions(trace, real, source)
@@ -154,7 +156,7 @@ def record(
     if not needs_node(trace, function, result, leaves):
         return result
     if any(is_unusual(leaf) for leaf in tensor_leaves(result)):
-        raise trace.fail(f"{function_name(function)} makes a sparse, quantized or nested tensor")
+        raise needs_real(trace, trace.fail(f"{function_name(function)} makes a sparse, quantized or nested tensor"))
     changed = [leaf for leaf, before in zip(leaves, versions, strict=True) if version(leaf) != before]
     note_effects(trace, function, args, kwargs, leaves, changed)
     if trace.examples is not None:

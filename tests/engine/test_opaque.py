@@ -1,6 +1,8 @@
 """Passes that are one graph though their Python code needs real tensors: the graph calls that code as it is."""
 
 import functools
+import gc
+import weakref
 
 import pytest
 import torch
@@ -8,6 +10,7 @@ from engine_counts import CountingCompiler, beside_eager, captures
 from observing import as_traced, compare, engine, inner_graph, observe, whole, with_breaks
 from topics import error_of, leaf
 from torch.autograd import Function, Variable, forward_ad, grad
+from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
 
 import kiln
@@ -456,6 +459,84 @@ def test_values_still_raise():
         y.sum().backward()
     assert caught.value.location.file == __file__
     assert "a branch on a tensor's value" in str(caught.value)
+
+
+@pytest.mark.parametrize("make", [lambda gradient: gradient.to_sparse(), lambda gradient: gradient * 2])
+def test_sparse_gradients(make):
+    """A backward that gives a sparse gradient is called, and torch's engine takes it from there."""
+
+    class Saved(Function):
+        @staticmethod
+        def forward(ctx, x, gradient):
+            ctx.save_for_backward(gradient)
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            (saved,) = ctx.saved_tensors
+            return make(saved.to_dense()), None
+
+    def program():
+        found = torch.sparse_coo_tensor([[0, 2]], [1.0, 2.0], (3,))
+        x, y = torch.ones(3, requires_grad=True), torch.ones(3, requires_grad=True)
+        (Saved.apply(x, found) + Saved.apply(x * y, found)).sum().backward()
+        return x.grad.to_dense(), y.grad.to_dense(), x.grad.is_sparse
+
+    check(program)
+
+
+def test_deprecated_names_warn():
+    class Old(Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, gradient):
+            (x,) = ctx.saved_variables
+            return gradient * x
+
+    def program():
+        x = leaf(1.0, 2.0)
+        Old.apply(x * 1).sum().backward()
+        return x.grad
+
+    check(program)
+
+
+@pytest.mark.parametrize("compiler", [as_traced, whole])
+def test_nothing_is_kept_alive(compiler):
+    """Hooks and nodes die with the program's references, without the cycle collector."""
+
+    def program():
+        def hook(gradient):
+            assert other.grad is None
+            cube.backward()
+            return gradient * other.grad
+
+        other = leaf(3.0)
+        cube = other**3
+        x = leaf(1.0, 2.0)
+        with saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor):
+            y = x.exp()
+        z = ThroughForward.apply(x * 2) + y
+        z.register_hook(hook)
+        z.sum().backward()
+        return [weakref.ref(one) for one in (hook, x, z, cube, x.grad)]
+
+    def count_alive():
+        program()  # whatever is made once
+        gc.collect()
+        gc.disable()
+        try:
+            return [reference() is not None for reference in program()]
+        finally:
+            gc.enable()
+
+    assert not any(count_alive())
+    with engine(compiler):
+        assert not any(count_alive())
 
 
 # -- addresses that are noted ---------------------------------------------------------------------------------------
