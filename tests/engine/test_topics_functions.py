@@ -289,7 +289,7 @@ def saved_outputs_and_inputs():
     return first, x.grad
 
 
-@topic(breaks="a native warning")
+@topic
 def saved_variables_is_deprecated():
     class Old(Function):
         @staticmethod
