@@ -31,14 +31,18 @@ def compares_ids(trace: Trace) -> bool:
     """Whether the code that asks for an ``id`` only uses it to know objects again, in a copy that began here."""
     frame = trace.frames[-1]
     asks = frame.globals is copy.__dict__ or frame.code.co_name == "__deepcopy__"
-    return asks and any(outer.code is copy.deepcopy.__code__ for outer in trace.frames[1:])
+    return asks and is_copying(trace)
+
+
+def is_copying(trace: Trace) -> bool:
+    return any(outer.code is copy.deepcopy.__code__ for outer in trace.frames[1:])
 
 
 @rule(copy.deepcopy)
 def rule_deepcopy(trace, args, kwargs):
     memo = force(trace, args[1]) if len(args) > 1 else force(trace, kwargs.get("memo"))
-    if memo is not None and trace.record_of(memo) is not None:
-        raise trace.fail("copy.deepcopy with a memo from outside")
+    if memo is not None and (trace.record_of(memo) is not None or not is_copying(trace)):
+        raise trace.fail("copy.deepcopy with a memo of the program's own")  # which has ids of real objects in it
     return call_function(trace, copy.deepcopy, args, kwargs)
 
 

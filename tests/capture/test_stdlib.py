@@ -718,3 +718,13 @@ def test_patterns_that_warn_or_print_do_so():
         return result, [str(each.message) for each in caught]
 
     assert seen(kiln.compile(program, backend="eager")) == seen(program)
+
+
+def test_the_memo_of_a_copy_has_ids_of_real_objects():
+    def program(x):
+        memo, items = {}, [1, [2]]
+        made = copy.deepcopy(items, memo)
+        kept = memo[id(memo)]
+        return x + 1, memo[id(items)] is made, kept[0] is items[1], len(memo), made
+
+    check(program, X)
