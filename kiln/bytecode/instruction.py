@@ -1,5 +1,6 @@
 """The editable form of a code object: instructions with resolved arguments, exception ranges, and the rest."""
 
+import types
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -154,3 +155,11 @@ class Bytecode:
 
     def __getitem__(self, index: int) -> Instruction:
         return self.instructions[index]
+
+
+def codes_in(code: types.CodeType) -> Iterator[types.CodeType]:
+    """A code object and those of all functions and classes that it makes."""
+    yield code
+    for part in code.co_consts:
+        if isinstance(part, types.CodeType):
+            yield from codes_in(part)

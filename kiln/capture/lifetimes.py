@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import types
 import weakref
-from collections.abc import Iterator
 
-from .._native import is_instance as isinstance
+from ..bytecode.instruction import codes_in
 from .values import words
 
 ASKING = words("weakref _weakref WeakSet WeakMethod WeakKeyDictionary WeakValueDictionary __weakref__ __del__")
 ASKING |= words("getrefcount getsizeof get_referrers get_referents get_objects __subclasses__")
 """Names that stand for such a question wherever they occur: modules, attributes, methods that a class body defines."""
 
-WEAK_OBJECTS = {id(value) for name, value in vars(weakref).items() if not name.startswith("__")}
+WEAK_OBJECTS = {id(getattr(weakref, name)) for name in weakref.__all__}
 
 
 def asks_about_lifetimes(function: types.FunctionType, code: types.CodeType) -> bool:
@@ -26,10 +25,3 @@ def asks_about_lifetimes(function: types.FunctionType, code: types.CodeType) -> 
     names = {name for part in codes_in(code) for name in part.co_names}
     table = function.__globals__
     return not ASKING.isdisjoint(names) or any(id(table.get(name)) in WEAK_OBJECTS for name in names)
-
-
-def codes_in(code: types.CodeType) -> Iterator[types.CodeType]:
-    yield code
-    for part in code.co_consts:
-        if isinstance(part, types.CodeType):
-            yield from codes_in(part)

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from ..bytecode.instruction import codes_in
 from .hooks import InnerHook
 from .predictions import backward_of
 
@@ -63,12 +64,6 @@ def function_of(value: Any) -> types.FunctionType | None:
     while hasattr(value, "__wrapped__"):
         value = value.__wrapped__
     return value if isinstance(value, types.FunctionType) else None
-
-
-def codes_in(code: types.CodeType) -> list[types.CodeType]:
-    """The code of a function and of those inside of it."""
-    inner = [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
-    return [code, *[found for one in inner for found in codes_in(one)]]
 
 
 def is_of_torch(function: types.FunctionType) -> bool:

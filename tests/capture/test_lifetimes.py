@@ -172,3 +172,19 @@ def test_a_question_that_is_not_asked_breaks_nothing():
     assert torch.equal(kiln.compile(program, fullgraph=True, backend="eager")(X), X + 1)
     with pytest.raises(exc.Unsupported, match="weakref"):
         kiln.compile(program, fullgraph=True, backend="eager")(X, True)
+
+
+def test_functions_that_ask_nothing_are_split():
+    captured = []
+
+    def backend(graph, inputs):
+        captured.append(graph)
+        return graph.forward
+
+    def program(x):
+        y = torch.relu(x) + sys.maxsize % 2
+        print(end="")
+        return y * 2
+
+    assert torch.equal(kiln.compile(program, backend=backend)(X), (X + 1) * 2)
+    assert len(captured) == 2
