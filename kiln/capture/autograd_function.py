@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 import torch
 import torch.fx
+from torch.utils.checkpoint import CheckpointFunction
 
 from .._native import is_instance as isinstance
 from .function_backward import FunctionCall, fake_backward, mark_traceable
@@ -36,6 +37,11 @@ def call_apply(trace: Trace, cls: type, args: tuple, kwargs: dict) -> object:
         raise trace.fail(f"{name}.apply with keyword arguments")
     if torch._C._are_functorch_transforms_active():
         raise trace.fail(f"{name}.apply under a functorch transform")
+    if issubclass(cls, CheckpointFunction):
+        raise trace.fail(
+            "checkpoint(use_reentrant=True): its backward runs the function again, and a backward pass of its own",
+            "use checkpoint(..., use_reentrant=False), which is captured",
+        )
     args = tuple([force(trace, arg) for arg in args])
     if trace.modes or overloaded(trace, args):
         raise trace.fail(f"{name}.apply under a torch-function mode or on tensors with __torch_function__")

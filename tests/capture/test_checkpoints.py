@@ -264,3 +264,15 @@ def test_state_that_the_function_changes():
 
     calls = [(torch.randn(3, 4, requires_grad=True),) for _ in range(3)]
     check(program, calls=calls, fullgraph=True, graphs=1)
+
+
+def test_reentrant_ones_are_refused_in_one_graph():
+    """With the line, the reason and the way out."""
+
+    def program(x):
+        return checkpoint(torch.sin, x, use_reentrant=True) * 2
+
+    with pytest.raises(kiln.exc.Unsupported, match="use_reentrant=False") as caught:
+        kiln.compile(program, fullgraph=True)(torch.ones(2, requires_grad=True))
+    assert caught.value.location.file == __file__
+    check(program, torch.ones(2, requires_grad=True))
