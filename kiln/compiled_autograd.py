@@ -19,6 +19,7 @@ import torch
 
 from . import _native, exc
 from .engine import telling
+from .engine.turns import turns
 from .forking import new_lock
 from .report import events
 
@@ -58,7 +59,8 @@ class Engine:
         entered = _blocks.entered
         block = entered[-1] if entered else None
         if block is None or block.compiler is None or events.is_compiling():
-            return self.behind.run_backward(*args, **kwargs)
+            with turns.torch_pass():
+                return self.behind.run_backward(*args, **kwargs)
         from .engine.call import run_backward
 
         before = telling.listening(block.listeners)

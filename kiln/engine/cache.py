@@ -17,7 +17,7 @@ from ..forking import new_lock
 from . import telling
 from .departure import Stop
 from .opaque_trace import OpaqueTracer
-from .refusal import Refused
+from .refusal import Busy, Refused
 from .running import consuming
 from .trace import Traced, Tracer, trace
 
@@ -145,10 +145,14 @@ class Cache:
         if family.dynamic and family.can_vary:
             try:
                 return trace(walk, family.dynamic, outputs, kind)
+            except Busy:
+                raise
             except Refused:
                 family.can_vary = False
         try:
             return trace(walk, frozenset(), outputs, kind)
+        except Busy:
+            raise
         except Refused as refusal:
             family.refusal = str(refusal)
             raise

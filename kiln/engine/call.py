@@ -20,6 +20,7 @@ from . import predictions, telling
 from .cache import Cache, Compiler, Entry
 from .departure import Departure, Foreseen, Left
 from .refusal import Refused
+from .turns import turns
 
 MOST_COMPILERS = 16  # a cache each
 _caches: collections.OrderedDict[int, Cache] = collections.OrderedDict()
@@ -49,22 +50,24 @@ def run_backward(
 
     def by_torch(reason: str) -> tuple:
         telling.handed_over(reason)
-        return engine.run_backward(
-            tensors,
-            gradients,
-            keep_graph,
-            create_graph,
-            inputs,
-            allow_unreachable=allow_unreachable,
-            accumulate_grad=accumulate_grad,
-        )
+        with turns.torch_pass():
+            return engine.run_backward(
+                tensors,
+                gradients,
+                keep_graph,
+                create_graph,
+                inputs,
+                allow_unreachable=allow_unreachable,
+                accumulate_grad=accumulate_grad,
+            )
 
     outputs = 0 if accumulate_grad else len(inputs)
     try:
         check_state(create_graph)
         if not inputs and not accumulate_grad:
             raise Refused("no input to give a gradient for")
-        walk = _native.walk(tuple(tensors), tuple(gradients), tuple(inputs), keep_graph, accumulate_grad)
+        with turns.lock:
+            walk = _native.walk(tuple(tensors), tuple(gradients), tuple(inputs), keep_graph, accumulate_grad)
         if walk.refusal is not None:
             raise Refused(walk.refusal)
         cache = cache_of(compiler)

@@ -12,6 +12,7 @@ from typing import Any
 
 from ..capture.marks import fact, foreseen
 from . import predictions, telling
+from .turns import turns
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +93,12 @@ class Departure:
     @foreseen(lambda self, step, *rest: Foreseen(step))
     def leave(self, step: int, values: tuple, pending: tuple, outputs: tuple | None = None) -> None:
         """Finish the pass without the graph; ``outputs`` are what the node at hand gave, if it ran."""
-        stop = self.stops[step]
-        telling.handed_over(f"the rest of a pass, left at {self.walk.calls[stop.index].name}")
+        telling.handed_over(f"the rest of a pass, left at {self.walk.calls[self.stops[step].index].name}")
+        with turns.torch_pass():
+            raise Left(self.finish_pass(self.stops[step], values, pending, outputs))
+
+    def finish_pass(self, stop: Stop, values: tuple, pending: tuple, outputs: tuple | None) -> list[Any]:
+        """The rest of the node at hand, and then torch's engine: the results of the pass."""
         self.walk.restore(stop.next_call)
         waiting = dict(zip(stop.waiting, pending, strict=False))
         results = dict(zip(stop.captured, pending[len(waiting) :], strict=False))
@@ -102,7 +107,7 @@ class Departure:
             if edge is not None and (value is not None or edge not in waiting):
                 before = waiting.get(edge)
                 waiting[edge] = value if before is None else before + value
-        raise Left(self.finish(waiting, results))
+        return self.finish(waiting, results)
 
     def finish_node(
         self, stop: Stop, values: list[Any], outputs: list[Any] | None, results: dict[int, Any]

@@ -3,3 +3,7 @@
 
 class Refused(Exception):
     """Kiln cannot take this pass over faithfully; the text says why."""
+
+
+class Busy(Refused):
+    """It cannot at this moment: another time it may."""

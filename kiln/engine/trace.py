@@ -25,6 +25,7 @@ from .refusal import Refused
 from .sizes import Sizes
 from .stealing import set_locals_to_steal
 from .text import comment
+from .turns import turns
 
 Values = list[Any]  # gradients: fake tensors, or None
 
@@ -66,7 +67,7 @@ class Tracer:
         self.calls = self.walk.calls
         self.tensors = self.walk.tensors
         mode = make_mode(shape_env=self.sizes.environment)
-        with without_peer(), torch.no_grad(), mode, self.recorder:
+        with turns.tracing(), without_peer(), torch.no_grad(), mode, self.recorder:
             for place, number in enumerate(self.sizes.symbols()):
                 self.recorder.numbers.add_input(number, self.recorder.item("sizes", place, number))
             for call in self.calls:
