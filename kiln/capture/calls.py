@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import enum
 import functools
 import operator
 import reprlib
@@ -33,7 +34,7 @@ from .caches import call_lru_cache
 from .guards import cell_is_empty
 from .raising import from_native
 from .source import Attribute, Item, Referent, lookup
-from .telling import module_of
+from .telling import module_of, short_name
 from .trace import Trace
 from .values import Lazy, Raised, SpecialMethod, Trampoline
 from .wrap import HEAP_TYPE, class_attribute, force, has_finalizer, wrap
@@ -332,6 +333,8 @@ EMPTY_MAKERS = frozenset(lookup(kind, "__new__") for kind in (list, dict, set, c
 def new_object(trace: Trace, cls: type) -> object:
     if has_finalizer(cls):
         raise made_with_finalizer(trace, cls)
+    if isinstance(cls, enum.EnumMeta):  # members count as constants
+        raise trace.fail(f"making a member of the enumeration {short_name(cls)}")
     try:
         instance = object.__new__(cls)
     except TypeError as error:

@@ -677,6 +677,15 @@ FIXED += (types.GetSetDescriptorType, types.MemberDescriptorType, types.GenericA
 FIXED += (torch._ops.OpOverload, torch._ops.OpOverloadPacket, re.Pattern, torch.finfo)
 
 
+def is_member(value: enum.Enum) -> bool:
+    """Whether an instance of an enumeration is one of its members, and not made inside and still to become one."""
+    known = type(value)._member_map_.values()
+    if any(member is value for member in known):
+        return True
+    number = value.__dict__.get("_value_")  # combinations of flags are members without a name
+    return isinstance(value, enum.Flag) and type(number) is int and type(value)._value2member_map_.get(number) is value
+
+
 def builder_for(shadow: object) -> Callable | None:
     builder = BUILDERS.get(type(shadow))
     if builder is not None:
@@ -684,7 +693,7 @@ def builder_for(shadow: object) -> Callable | None:
     if isinstance(shadow, natives.Proxy):
         return build_proxy
     if isinstance(shadow, FIXED):
-        return build_bound
+        return build_bound if not isinstance(shadow, enum.Enum) or is_member(shadow) else None
     if isinstance(shadow, BaseException):
         return build_exception
     for base, container_builder in CONTAINER_BUILDERS:

@@ -49,7 +49,8 @@ def told(value: object, depth: int = 0) -> str:
     if isinstance(value, type):
         return type.__repr__(value)
     if isinstance(value, enum.Enum):
-        return f"{short_name(kind)}.{object.__getattribute__(value, '_name_')}"
+        name = getattr(value, "_name_", None)
+        return f"{short_name(kind)}.{name if type(name) is str else '?'}"
     return f"<{type.__repr__(kind)[8:-2]} object at {id(value):#x}>"
 
 

@@ -168,3 +168,38 @@ def test_hash_of_an_object_that_nobody_may_look_into(look):
         return x, (1, day) in pairs
 
     check(program, calls=[(X, datetime.date(2021, 12, 25)), (X, datetime.date(2020, 3, 15))])
+
+
+class Permission(enum.Flag):
+    READ = 1
+    WRITE = 2
+
+
+class Level(enum.IntEnum):
+    LOW = 1
+
+
+def plain_member_made_inside(x):
+    made = object.__new__(Permission)
+    made._name_, made._value_ = "BOTH", x.shape[0]
+    print(end="")
+    return x + 1, made._name_, made._value_, type(made).__name__
+
+
+def number_member_made_inside(x):
+    made = int.__new__(Level, 7)
+    made._name_, made._value_ = "HIGH", x.shape[0]
+    print(end="")
+    return x + 1, made._name_, made._value_, int(made), type(made).__name__
+
+
+def members_over_a_break(x):
+    both = Permission.READ | Permission.WRITE
+    found = Level(1)
+    print(end="")
+    return x + 1, both is Permission(3), found is Level.LOW, [member.name for member in Level]
+
+
+@pytest.mark.parametrize("program", [plain_member_made_inside, number_member_made_inside, members_over_a_break])
+def test_members_of_enumerations(program):
+    check(program, torch.ones(2))
