@@ -82,8 +82,10 @@ def shape_conditions(trace: Trace) -> list[ShapeCondition]:
     conditions = []
     for guard in shapes.guards:
         conditions += condition(trace, guard.expr)
+    limits = {str(symbol): limits for symbol, limits in shapes.var_to_range.items()}
     for name, source in trace.symbols.items():
-        conditions += range_conditions(shapes, name, source)
+        if name in limits:
+            conditions += range_conditions(limits[name], name, source)
     return list(dict.fromkeys(conditions))
 
 
@@ -123,7 +125,7 @@ def is_float_symbol(trace: Trace, name: str) -> bool:
 
 
 def symbol_input(trace: Trace, name: str) -> SymbolInput:
-    return next(i for i in trace.inputs if isinstance(i, SymbolInput) and i.symbol == name)
+    return trace.numbers[name]
 
 
 def pin(trace: Trace, name: str) -> None:
@@ -132,12 +134,8 @@ def pin(trace: Trace, name: str) -> None:
     trace.guards.add(known.source, "constant", known.real)
 
 
-def range_conditions(shapes: Any, name: str, source: Source) -> list[ShapeCondition]:
+def range_conditions(limits: Any, name: str, source: Source) -> list[ShapeCondition]:
     """Bounds that torch assumes of a symbol (a dynamic size is at least 2: 0 and 1 are special)."""
-    symbol = next((s for s in shapes.var_to_range if str(s) == name), None)
-    if symbol is None:
-        return []
-    limits = shapes.var_to_range[symbol]
     found = []
     for bound, sign in ((limits.lower, ">="), (limits.upper, "<=")):
         if getattr(bound, "is_Integer", False) and abs(int(bound)) < 2**60:

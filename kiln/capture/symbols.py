@@ -321,7 +321,8 @@ def _name_symbol(trace: Trace, value: Any, source: Source, real: int | float) ->
         trace.symbols[name] = source
         node = add_placeholder(trace, source)
         node.meta["example_value"] = value
-        trace.inputs.append(SymbolInput(name, source, node, value, real))
+        trace.numbers[name] = trace.numbers[source] = known = SymbolInput(name, source, node, value, real)
+        trace.inputs.append(known)
     elif trace.symbols[name] != source:
         trace.guards.shapes.append(equal(source, trace.symbols[name]))
 
@@ -336,7 +337,7 @@ def wrap_number(trace: Trace, real: int | float, source: Source) -> object:
     if not may_vary(trace, real, source):
         trace.guards.add(source, "constant", real)
         return real
-    known = next((i for i in trace.inputs if isinstance(i, SymbolInput) and i.source == source), None)
+    known = trace.numbers.get(source)
     if known is not None:
         return known.value
     trace.guards.add(source, "type", type(real))
@@ -459,7 +460,7 @@ def computed(trace: Trace, function: Any, operands: tuple) -> object:
     if type(real) is bool or real in (0, 1) or not abs(real) <= LARGEST:
         trace.guards.add(source, "constant", real)
         return real
-    known = next((i for i in trace.inputs if isinstance(i, SymbolInput) and i.source == source), None)
+    known = trace.numbers.get(source)
     if known is not None:
         return known.value
     trace.guards.add(source, "type", type(real))

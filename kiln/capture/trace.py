@@ -74,6 +74,7 @@ class Trace:
         self.graph = Graph()
         self.tensors: dict[int, TensorInfo] = {}
         self.inputs: list[TensorInfo | SymbolInput | ObjectInput] = []
+        self.numbers: dict[str | Source, SymbolInput] = {}  # of these, the symbols, by their names and by their sources
         self.memory: dict[int, list[TensorInfo]] = {}  # inputs by the memory of their fakes, the first so many of them
         self.placed = 0
         self.numbered: dict[tuple[str, int], int] = {}  # tensors and memory from outside (input_state.py)
