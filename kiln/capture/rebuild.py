@@ -45,7 +45,7 @@ from .source import (
 )
 from .symbols import OffsetOf, SizeOf, StrideOf, concrete, is_symbolic, operand_source
 from .trace import Trace
-from .values import CONSTANT_TYPES, Lazy, Opaque, Trampoline, mapping_items, plain_value
+from .values import CONSTANT_TYPES, Lazy, Opaque, Trampoline, is_struct, mapping_items, plain_value
 from .wrap import HEAP_TYPE, getattr_static_dict, is_constant, layout_of
 
 BUILTIN_NAMES = {f"_k_{name}": getattr(builtins, name) for name in dir(builtins) if not name.startswith("_")}
@@ -291,6 +291,8 @@ def build_tuple(r: Rebuilder, shadow: tuple, name: str, place: int) -> None:
         r.lines.append(f"{name} = ({items})")
     elif type(shadow) is torch.Size or type(shadow).__module__ == "torch.return_types":
         r.lines.append(f"{name} = {r.class_of(shadow)}(({items}))")
+    elif is_struct(type(shadow)):
+        raise CannotRebuild(shadow, f"a {type(shadow).__qualname__} that outlives the graph")
     else:
         r.lines.append(f"{name} = _k_tuple.__new__({r.class_of(shadow)}, ({items}))")
         add_attributes(r, shadow, name)

@@ -192,6 +192,11 @@ def new_tuple(kind: type, items: list) -> tuple:
     return kind(items) if native else tuple.__new__(kind, items)
 
 
+def is_struct(kind: type) -> bool:
+    """Whether a class of tuples is a native one that may have more fields than elements (``time.struct_time``)."""
+    return "n_sequence_fields" in kind.__dict__ and kind.__module__ != "torch.return_types"
+
+
 def mapping_items(mapping: dict) -> list[tuple[object, object]]:
     """Keys and values in the order of iteration, past any method in Python. (``dict`` ignores ``move_to_end``.)"""
     ordered = isinstance(mapping, collections.OrderedDict)

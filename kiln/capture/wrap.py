@@ -49,7 +49,18 @@ from .source import (
     native_length,
 )
 from .trace import Trace
-from .values import CONSTANT_TYPES, DELETED, Kind, Lazy, Record, Trampoline, mapping_items, new_tuple, plain_value
+from .values import (
+    CONSTANT_TYPES,
+    DELETED,
+    Kind,
+    Lazy,
+    Record,
+    Trampoline,
+    is_struct,
+    mapping_items,
+    new_tuple,
+    plain_value,
+)
 
 HEAP_TYPE = 1 << 9
 
@@ -235,6 +246,10 @@ def _container(real: object, base: type) -> type | None:
 
 def wrap_tuple(trace: Trace, real: tuple, source: Source) -> object:
     """Tuples are immutable and native code looks into them, so their elements are looked at at once."""
+    if is_struct(type(real)):
+        if type(real).__module__ == "sys":  # there is one object of each such class
+            return wrap_identity(trace, real, source)
+        raise trace.fail(f"a {type(real).__module__}.{type(real).__qualname__} from outside")
     guard_type(trace, real, source)
     guard_length(trace, real, source)
     items = [wrap(trace, item, Item(source, index, tuple)) for index, item in enumerate(native_iterator(real))]
