@@ -110,7 +110,7 @@ class CodeCheck:
     def __init__(self, functions: Sequence[tuple[Any, Any]]) -> None: ...
     def __call__(self) -> bool: ...
 
-def call_watched(watcher: Any, function: Any, args: tuple, kwargs: dict, /) -> Any:
+def call_watched(watcher: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], /) -> Any:
     """`function(*args, **kwargs)`; the watcher is called with the frame of each Python function that is entered, as a
     profile function is (`sys.getprofile()` gives it), and that function raises what the watcher raises."""
 
