@@ -40,6 +40,8 @@ def branch(frame: Frame, instruction: Instruction, value: object) -> bool:
     """The truth of a value that a conditional jump is about to look at."""
     if not isinstance(value, torch.Tensor) or value.numel() != 1 or known_truth(frame.trace, value) is not None:
         return truth(frame.trace, value)
+    if value.device.type == "meta":  # it has no value: torch raises
+        return truth(frame.trace, value)
     wanted = raising_side(frame.bytecode, instruction)
     if wanted is None:
         return truth(frame.trace, value)
@@ -52,7 +54,7 @@ def item_in_check(trace, args, kwargs):
     """``t.item()`` whose number only decides whether an error is raised: the tensor does as well."""
     value = force(trace, args[0])
     frame = trace.frames[-1]
-    if len(args) == 1 and not kwargs and value.dtype in EXACT and value.numel() == 1:
+    if len(args) == 1 and not kwargs and value.dtype in EXACT and value.numel() == 1 and value.device.type != "meta":
         ahead = frame.bytecode.instructions[frame.index + 1 : frame.index + 4]
         if is_number(frame, ahead[0]) and value.dtype is not torch.bool and ahead[1].op == "COMPARE_OP":
             del ahead[:2]

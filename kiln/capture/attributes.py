@@ -403,7 +403,7 @@ def check_plain_module(trace: Trace, module: types.ModuleType, name: str, doing:
 
 def load_from_class(trace: Trace, cls: type, name: str) -> object:
 
-    if isinstance(cls, enum.EnumMeta) and name in cls.__members__:
+    if isinstance(cls, enum.EnumMeta) and name in cls.__members__ and lookup(cls, "__get__") is None:
         value = cls.__members__[name]
         trace.pinned(value)
         return value

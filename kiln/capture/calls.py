@@ -448,8 +448,15 @@ def call_script(trace: Trace, script: object, args: tuple, kwargs: dict) -> obje
     function = getattr(script, "_torchdynamo_inline", None)
     if not isinstance(function, types.FunctionType):
         raise trace.fail("a call to a TorchScript function whose Python code is not known")
+    if any(is_replaced(lookup(torch.Tensor, name)) for name in function.__code__.co_names):
+        raise trace.fail("a call to a TorchScript function, which knows nothing of a method of tensors replaced since")
     source = Attribute(trace.pinned(script), "_torchdynamo_inline")
     return call(trace, wrap(trace, function, source), args, kwargs)
+
+
+def is_replaced(method: object) -> bool:
+    """Whether a method of tensors is the program's, not torch's."""
+    return isinstance(method, types.FunctionType) and not module_of(method).startswith("torch")
 
 
 def call_ufunc(trace: Trace, ufunc: object, args: tuple, kwargs: dict) -> object:

@@ -18,7 +18,7 @@ from .calls import call, call_function
 from .natives import rule
 from .raising import from_native
 from .rebuild import slot_descriptors
-from .source import Computed, lookup
+from .source import Computed, is_direct, lookup
 from .symbols import concrete
 from .tensor_effects import storage_key
 from .tensors import record
@@ -101,7 +101,7 @@ def slots_of(trace: Trace, value: object) -> dict[str, object]:
     record = trace.record_of(value)
     slots = slot_descriptors(type(value))
     named = type(value).__dict__.get("__slotnames__")  # what copyreg found before, or somebody else said
-    hooked = lookup(type(value), "__getattr__") is not None
+    hooked = lookup(type(value), "__getattr__") is not None or not is_direct(type(value))
     if (named is not None and set(named) != {slot.__name__ for slot in slots}) or (slots and hooked):  # type: ignore[attr-defined]
         raise trace.fail(f"the state of a {type(value).__qualname__}, whose slots are not what they seem")
     for slot in slots:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from .._native import MISSING
 from .._native import is_instance as isinstance
 from .attributes import load_attribute, load_or
-from .calls import call
+from .calls import call, native_name
 from .frame import Frame
 from .opcode_table import opcode
-from .rules import is_instance, type_of
+from .rules import is_instance
 from .symbols import concrete
 from .wrap import force, is_constant
 
@@ -69,7 +69,7 @@ def match_class(frame, instruction):
             values.append(subject)
             continue
         if not isinstance(name, str):
-            told = type_of(frame.trace, name).__name__
+            told = native_name(frame.trace, name)
             frame.raise_error(TypeError(f"__match_args__ elements must be strings (got {told})"))
         if name in seen:
             frame.raise_error(TypeError(f"{cls.__name__}() got multiple sub-patterns for attribute {name!r}"))
@@ -93,7 +93,7 @@ def positional_names(frame: Frame, cls: type, count: int) -> list[object]:
     if names is MISSING:
         names = (SELF,) if cls.__flags__ & MATCH_SELF else ()
     elif type(names) is not tuple:
-        told = type_of(frame.trace, names).__name__
+        told = native_name(frame.trace, names)
         frame.raise_error(TypeError(f"{cls.__name__}.__match_args__ must be a tuple (got {told})"))
     if count > len(names):
         plural = "" if len(names) == 1 else "s"

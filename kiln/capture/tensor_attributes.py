@@ -17,6 +17,7 @@ from .._native import is_instance as isinstance
 from .quiet import quiet
 from .source import Attribute, Computed, Source, source
 from .symbols import concrete, may_override
+from .tensor_effects import version
 from .tensors import record
 from .trace import Trace
 from .values import Lazy, Raised, TensorInfo, words
@@ -198,6 +199,7 @@ def set_data(trace: Trace, info: TensorInfo, value: object) -> None:
 
     value = force(trace, value)
     plain = isinstance(value, torch.Tensor) and value.device == info.fake.device  # type: ignore[attr-defined]
+    plain = plain and not value.is_inference() and version(info.fake) >= 0  # type: ignore[attr-defined, arg-type]
     if not plain or trace.protected or info.kind not in (torch.Tensor, torch.nn.Parameter):
         raise trace.fail("assigning to .data of a tensor here", "do it outside the compiled function")
     trace.memory.clear()  # the fake gets other memory now

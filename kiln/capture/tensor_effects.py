@@ -33,7 +33,10 @@ CHANGES_UNMARKED = re.compile(r"batch_norm|instance_norm|_fq_helper|fake_quant")
 
 def version(tensor: torch.Tensor) -> int:
     """How often a tensor was changed in place; inference tensors do not count."""
-    return -1 if tensor.is_inference() else tensor._version
+    try:
+        return -1 if tensor.is_inference() else tensor._version
+    except RuntimeError:  # its memory is that of an inference tensor
+        return -1
 
 
 def note_effects(
@@ -201,7 +204,17 @@ def may_raise(function: object, name: str, leaves: list[torch.Tensor]) -> bool:
         return len(leaves) > 1
     if DIVIDES.search(name):
         return not any(leaf.dtype.is_floating_point or leaf.dtype.is_complex for leaf in leaves)
-    return RAISES.search(name) is not None
+    return RAISES.search(name) is not None or (len(leaves) > 1 and refuses_dtypes(name, leaves))
+
+
+# Products and the like take operands of one dtype; fakes are content with several.
+ONE_DTYPE = re.compile(r"linear|matmul|mm$|bmm|addm|addb|addr|dot|mv$|outer|ger$|conv|einsum|tensordot|chain")
+
+
+def refuses_dtypes(name: str, leaves: list[torch.Tensor]) -> bool:
+    """Whether torch may refuse an operation because its operands have several dtypes."""
+    dtypes = {leaf.dtype for leaf in leaves}
+    return len(dtypes) > 1 and ONE_DTYPE.search(name) is not None and not torch._C._is_any_autocast_enabled()
 
 
 def may_overlap(changed: torch.Tensor, leaves: list[torch.Tensor]) -> bool:

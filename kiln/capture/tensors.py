@@ -302,8 +302,27 @@ def check_exact(trace: Trace, value: object) -> None:
 GRAPH_CONSTANTS = (type, types.BuiltinFunctionType, torch._ops.OpOverload, types.MethodDescriptorType)
 
 
+READ_LISTS: frozenset[object] = frozenset(
+    {torch.tensor, torch.as_tensor, torch.asarray, torch.Tensor.new_tensor, torch.Tensor.new}
+    | {torch.Tensor.__setitem__, torch.Tensor.__getitem__, operator.setitem, operator.getitem}
+)
+"""Functions that read the numbers of tensors in lists. Of fakes they cannot; of conjugated ones they try, and crash."""
+
+
+def refuse_unresolved(trace: Trace, args: tuple) -> None:
+    pending = [arg for arg in args if isinstance(arg, list | tuple)]
+    while pending:
+        for item in pending.pop():
+            if isinstance(item, list | tuple):
+                pending.append(item)
+            elif isinstance(item, torch.Tensor) and (item.is_neg() or item.is_conj()):
+                raise trace.fail("the value of a conjugated or negated tensor in a list")
+
+
 def run_fake(trace: Trace, function: object, args: tuple, kwargs: dict) -> object:
     """Run on fakes. What goes wrong here is left to the real operation: it raises eager's own error, or works."""
+    if function in READ_LISTS:
+        refuse_unresolved(trace, (*args, *kwargs.values()))
     rule = shape_rule(function, args, kwargs)
     trace.approximate |= rule is not None
     try:

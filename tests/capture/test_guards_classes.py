@@ -8,6 +8,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
+import enum
 import inspect
 import typing
 
@@ -95,6 +96,18 @@ def test_name_in_an_annotation_means_another_class():
     changes(lambda x: typing.get_type_hints(hinted)["b"], (X,), replaced())
 
 
+class Color(enum.Enum):
+    RED = 1
+
+
+def test_members_of_an_enum_become_descriptors():
+    changes(lambda x: x + Color.RED.value, (X,), attribute(Color, "__get__", lambda self, owner, cls: Other))
+
+
+class Other:
+    value = 5
+
+
 class Problem(ValueError):
     pass
 
@@ -144,3 +157,21 @@ def test_checkpoint_under_a_mode():
         return x.grad
 
     torch.testing.assert_close(gradients(kiln.compile(program, backend="eager")), gradients(program))
+
+
+class Matched:
+    __match_args__ = ["first"]
+    first = 1
+
+
+@pytest.mark.parametrize("value", [collections.deque(["first"]), (collections.deque(),), None, ("first",), ()])
+def test_match_args_replaced(value):
+    def program(x, given):
+        try:
+            match given:
+                case Matched(found):
+                    return found
+        except TypeError as error:
+            return str(error)
+
+    changes(program, (X, Matched()), attribute(Matched, "__match_args__", value))

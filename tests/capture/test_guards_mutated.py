@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import copy
 import dataclasses
 import math
 import operator
@@ -599,3 +600,105 @@ def test_warning_of_the_gradient_of_a_tensor_that_is_no_leaf():
     expected = warned(program)
     assert [len(each) for each in expected] == [0, 1, 0, 0]
     assert warned(kiln.compile(program, backend="eager", fullgraph=True)) == expected
+
+
+@pytest.mark.parametrize("view", [torch._neg_view, lambda x: x.to(torch.complex64).conj()])
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x: torch.tensor([x[0], x[1]]),
+        lambda x: torch.as_tensor([x[0], 2.0]),
+        lambda x: x.new_tensor([[x[0]], [x[1]]]),
+        lambda x: torch.tensor((x[0],)) + x,
+    ],
+)
+def test_list_of_tensors_with_a_negative_or_conjugate_bit(program, view):
+    """Torch reads the memory of such a fake tensor, which has none."""
+    check(program, make_args=lambda: (view(torch.arange(3.0)),), compare_warnings=False)
+
+
+def test_effect_before_a_product_of_two_dtypes_happens_once():
+    """Fakes do not notice that the product is going to raise; then eager runs the frame again, from its start."""
+
+    def program(x, weight, total):
+        total.mul_(2).add_(1)
+        drawn = torch.rand(2)
+        return torch.nn.functional.linear(x, weight) + drawn.sum()
+
+    def run(function, x):
+        torch.manual_seed(0)
+        total = torch.ones(3)
+        function(torch.ones(2, 3), torch.ones(4, 3), total)
+        with pytest.raises(RuntimeError):
+            function(x, torch.ones(4, 3), total)
+        return total, total._version, torch.rand(2)
+
+    for dtype in (torch.float64, torch.complex64, torch.int64):
+        x = torch.ones(2, 3, dtype=dtype)
+        expected, seen = run(program, x), run(kiln.compile(program, backend="eager"), x)
+        assert torch.equal(expected[0], seen[0]) and expected[1] == seen[1] and torch.equal(expected[2], seen[2])
+
+
+def test_check_of_a_tensor_without_values():
+    def program(x):
+        if x.sum() > 8:
+            raise ValueError("too much")
+        return x + 1
+
+    check(program, torch.ones(3))
+    compiled = kiln.compile(program, backend="eager")
+    compiled(torch.ones(3))
+    with pytest.raises(RuntimeError, match="meta"):
+        compiled(torch.ones(3, device="meta"))
+
+
+def test_data_assigned_in_inference_mode():
+    def program(x):
+        x.data = x.data * 2
+        return x * 3
+
+    def run(function):
+        x = torch.ones(3, requires_grad=True)
+        function(x)
+        with torch.inference_mode():
+            function(x)
+        return function(x), x.detach()
+
+    for expected, seen in zip(run(program), run(kiln.compile(program, backend="eager")), strict=True):
+        torch.testing.assert_close(seen, expected)
+
+
+def test_copy_of_an_object_with_slots_and_getattribute():
+    class Slotted:
+        __slots__ = ("value",)
+
+        def __init__(self):
+            self.value = 2
+
+    def other(self, name):
+        found = object.__getattribute__(self, name)
+        return found + 1 if name == "value" else found
+
+    def program(x, box):
+        return copy.copy(box).value
+
+    compiled = kiln.compile(program, backend="eager")
+    box = Slotted()
+    assert compiled(X, box) == program(X, box) == 2
+    Slotted.__getattribute__ = other
+    assert compiled(X, box) == program(X, box) == 4
+
+
+def scripted_part(x):
+    return x.sin() + 1
+
+
+def test_method_of_tensors_replaced_that_a_scripted_function_calls():
+    """TorchScript has looked it up when it compiled the function."""
+    script = torch.jit.script(scripted_part)
+    original = torch.Tensor.sin
+    compiled = kiln.compile(lambda x: script(x) * 2, backend="eager")
+    expected = script(X) * 2
+    torch.testing.assert_close(compiled(X), expected)
+    with attribute(torch.Tensor, "sin", lambda self: original(self) + 1):
+        torch.testing.assert_close(compiled(X), expected)

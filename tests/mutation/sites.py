@@ -10,7 +10,9 @@ from __future__ import annotations
 import builtins
 import collections
 import copy
+import enum
 import functools
+import sys
 import types
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -240,7 +242,9 @@ class _Walk:
             )
             self.value(f"{path}.__kwdefaults__", value.__kwdefaults__, depth)
         for name, cell in zip(code.co_freevars, value.__closure__ or (), strict=True):
-            if name != "__class__":  # of super(): the class statement fills it, and nothing else ever writes to it
+            # `__class__` is of super(): the class statement fills it, and nothing else ever writes to it. The other one
+            # is private to dataclasses and reprlib.
+            if name not in ("__class__", "repr_running"):
                 self.value(f"{path}<{name}>", cell, depth)
         for name in code_names(code):
             self.name(f"{path}:{name}", value.__globals__, name, depth)
@@ -302,7 +306,9 @@ class _Walk:
         if isinstance(namespace, dict):
             for name in list(namespace)[:24]:
                 if isinstance(value, torch.nn.Module) and name.endswith("hooks") and not namespace[name]:
-                    continue
+                    continue  # hooks are registered below, in the way that torch has for it
+                if name.startswith("_") and cls.__module__ in sys.stdlib_module_names:
+                    continue  # private to the standard library, which alone writes to it
                 self.place(f"{path}.{name}", item_place(namespace, name, delete=True), depth)
             for name in self.names:
                 if name not in namespace and isinstance(raw_attribute(cls, name), types.FunctionType):
@@ -391,7 +397,7 @@ class _Walk:
                     )
                 continue
             place = class_place(value, name)
-            self.class_attribute(f"{path}.{name}", raw, place, depth)
+            self.class_attribute(f"{path}.{name}", raw, place, depth, library)
         if library:
             return
         for name in self.names:
@@ -403,6 +409,8 @@ class _Walk:
                     lambda name=name, raw=raw: class_changed(value, name, other_raw(raw)),
                 )
         for name, method in SPECIAL.items():
+            if name in ("__hash__", "__eq__") and isinstance(value, enum.EnumMeta):
+                continue  # its members have been keys of tables since it was made
             if name not in vars(value):
                 self.add(
                     f"{path}.{name}",
@@ -423,14 +431,15 @@ class _Walk:
         if hasattr(type(value), "register"):
             self.add(path, "int registered as a subclass", lambda: registered(value))
 
-    def class_attribute(self, path: str, raw: Any, place: Place, depth: int) -> None:
+    def class_attribute(self, path: str, raw: Any, place: Place, depth: int, library: bool) -> None:
         if isinstance(raw, (types.FunctionType, property, staticmethod, classmethod)):
             self.add(path, "method or descriptor replaced", lambda: place.put(lambda: other_raw(raw)))
             if isinstance(raw, types.FunctionType):
                 self.add(path, "method becomes a staticmethod", lambda: place.put(lambda: staticmethod(raw)))
             if isinstance(raw, property):
                 self.add(path, "property becomes a value", lambda: place.put(lambda: 3))
-            self.add(path, "class attribute removed", place.remove)
+            if not library:  # Kiln, torch and the tests run on those
+                self.add(path, "class attribute removed", place.remove)
             self.value(path, raw, depth)
         else:
             self.place(path, place, depth)
@@ -502,9 +511,10 @@ _TENSOR_METHODS = frozenset(
 )
 # Of a class: the descriptors that Python makes for every class; `__new__`, which object does not take back in full (a
 # class that had one in Python keeps a slot that refuses arguments); what `dataclasses` notes when a class is made and
-# never looks at again; and the tables of `enum`, which are private and say one thing in three places.
+# alone reads; and the tables of `enum`, which are private and say one thing in three places.
 _NO_SITES = frozenset(
-    "__dict__ __weakref__ __new__ __dataclass_params__ _member_map_ _member_names_ _value2member_map_".split()
+    "__dict__ __weakref__ __new__ __dataclass_params__ __dataclass_fields__ "
+    "_member_map_ _member_names_ _value2member_map_".split()
 )
 
 
