@@ -361,7 +361,7 @@ def special_attributes(cls: type) -> dict[str, object]:
 
 NOT_SPECIAL = words(
     "__doc__ __module__ __dict__ __weakref__ __annotations__ __annotate__ __annotations_cache__ __annotate_func__ "
-    "__abstractmethods__ __slotnames__ __qualname__ __name__ __orig_bases__ __parameters__ __slots__ "
+    "__slotnames__ __qualname__ __name__ __orig_bases__ __parameters__ __slots__ "
     "__firstlineno__ __static_attributes__ __dataclass_params__ __dataclass_fields__"
 )
 

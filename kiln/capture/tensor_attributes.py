@@ -183,6 +183,9 @@ def set_tensor_attribute(trace: Trace, tensor: torch.Tensor, name: str, value: o
     if trace.subclassed:
         check_store(trace, info, name)
     if name == "requires_grad":
+        guard_flag(trace, info, "is_leaf")
+        if not tensor.is_leaf or (info.source is not None and not info.real.is_leaf):  # type: ignore[attr-defined]
+            raise trace.fail("assigning to .requires_grad of a tensor that is no leaf: torch raises")
         record(trace, torch.Tensor.requires_grad_, (tensor, concrete(trace, value)), {}, method="requires_grad_")
     elif name == "data":
         set_data(trace, info, value)

@@ -702,3 +702,33 @@ def test_method_of_tensors_replaced_that_a_scripted_function_calls():
     torch.testing.assert_close(compiled(X), expected)
     with attribute(torch.Tensor, "sin", lambda self: original(self) + 1):
         torch.testing.assert_close(compiled(X), expected)
+
+
+def test_requires_grad_assigned_to_a_tensor_that_is_no_leaf():
+    """The method does nothing where the assignment raises."""
+
+    def program(x):
+        y = x * 2
+        y.requires_grad = True
+        return y * 3
+
+    def assigned(x):
+        x.requires_grad = True
+        return x * 3
+
+    leaf = torch.ones(3, requires_grad=True)
+    for function in (program, assigned):
+        compiled = kiln.compile(function, backend="eager")
+        assert compiled(torch.ones(3)).requires_grad
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="leaf variables"):
+                compiled(leaf * 1)
+    assert kiln.compile(assigned, backend="eager", fullgraph=True)(leaf).requires_grad
+
+
+def test_class_becomes_abstract():
+    class Box:
+        def size(self):
+            return 3
+
+    changes(lambda x: x + Box().size(), (X,), attribute(Box, "__abstractmethods__", frozenset({"other"})))

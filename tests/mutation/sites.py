@@ -279,6 +279,8 @@ class _Walk:
                 continue
             if value is builtins or found is torch.Tensor:  # Kiln, torch and the tests run on them
                 continue
+            if value is torch and name.startswith(_QUESTIONS):
+                continue  # torch itself asks for its state by these names, on fake tensors too
             if value.__name__.split(".")[0] in LIBRARIES and isinstance(found, types.ModuleType):
                 if depth < 3:
                     self.value(f"{path}.{name}", found, depth)
@@ -505,6 +507,7 @@ _WALKS: list[tuple[Any, Callable[..., None]]] = [
     (object, _Walk.instance),
 ]
 
+_QUESTIONS = ("is_", "are_", "get_")
 # Methods of tensors that a program may replace: those that compute. Kiln and torch themselves call the others.
 _TENSOR_METHODS = frozenset(
     "abs add cos exp log matmul mean mul neg norm pow relu round sigmoid sin softmax split sqrt sub sum tanh".split()
