@@ -250,6 +250,8 @@ def bind_class_attribute(
     if isinstance(getter, types.FunctionType):
         descriptor = wrap(trace, raw, class_attribute_source(trace, cls, name))
         return calls.call(trace, getter, (descriptor, owner, own_class or cls), {})
+    if isinstance(getter, staticmethod | classmethod):
+        raise trace.fail(f"a descriptor whose __get__ is a {type(getter).__name__}")
     if kind is functools.partialmethod or getter is not None:
         return native_get(trace, raw, owner, own_class or cls)
     return Lazy(raw, class_attribute_source(trace, cls, name))
@@ -404,9 +406,10 @@ def check_plain_module(trace: Trace, module: types.ModuleType, name: str, doing:
 def load_from_class(trace: Trace, cls: type, name: str) -> object:
 
     if isinstance(cls, enum.EnumMeta) and name in cls.__members__ and lookup(cls, "__get__") is None:
-        value = cls.__members__[name]
-        trace.pinned(value)
-        return value
+        value, raw = cls.__members__[name], class_attribute(trace, cls, name)
+        if raw is value or isinstance(raw, types.DynamicClassAttribute):
+            trace.pinned(value)
+            return value
     getattribute = lookup(type(cls), "__getattribute__")
     if isinstance(getattribute, types.FunctionType):
         watch_method(trace, type(cls), "__getattribute__", getattribute)
@@ -433,6 +436,8 @@ def unbound_class_attribute(trace: Trace, cls: type, name: str, raw: object, own
         return calls.call(trace, getter, (descriptor, None, own_class), {})
     if getter is None:
         return Lazy(raw, class_attribute_source(trace, cls, name))
+    if isinstance(getter, staticmethod | classmethod):
+        raise trace.fail(f"a descriptor whose __get__ is a {type(getter).__name__}")
     try:
         value = getattr(cls, name) if cls is own_class else getter(raw, None, own_class)  # type: ignore[operator]
     except Exception as error:
@@ -649,6 +654,8 @@ def generic_store(trace: Trace, owner: object, name: str, value: object) -> None
         calls.call(trace, property_part(trace, cls, name, raw, "fset"), (owner, value), {})
         return
     setter = class_function(trace, type(raw), "__set__") if raw is not None else None
+    if setter is None and isinstance(lookup(type(raw), "__set__"), staticmethod | classmethod):
+        raise trace.fail("a descriptor whose __set__ is no plain method")
     if setter is not None:
         calls.call(trace, setter, (wrap(trace, raw, class_attribute_source(trace, cls, name)), owner, value), {})
         return
@@ -703,6 +710,8 @@ def generic_delete(trace: Trace, owner: object, name: str) -> None:
         calls.call(trace, property_part(trace, cls, name, raw, "fdel"), (owner,), {})
         return
     deleter = class_function(trace, type(raw), "__delete__") if raw is not None else None
+    if deleter is None and isinstance(lookup(type(raw), "__delete__"), staticmethod | classmethod):
+        raise trace.fail("a descriptor whose __delete__ is no plain method")
     if deleter is not None:
         calls.call(trace, deleter, (wrap(trace, raw, class_attribute_source(trace, cls, name)), owner), {})
         return

@@ -50,7 +50,8 @@ class Region:
 
 def checkpointed(module: torch.fx.GraphModule, passed: tuple, closed: tuple, **options: object) -> object:
     """In graphs: torch's ``checkpoint``, which keeps watch over what is passed and not over what is closed over."""
-    return CHECKPOINT(lambda *given: module(*given, *closed), *passed, **options)
+    run = module.forward  # calling the module would call hooks of all modules: in eager there is no such module
+    return CHECKPOINT(lambda *given: run(*given, *closed), *passed, **options)
 
 
 @rule(torch.utils.checkpoint.checkpoint)

@@ -100,6 +100,8 @@ def tensor_attribute(trace: Trace, tensor: torch.Tensor, name: str) -> object:
 
 
 def plain_attribute(tensor: torch.Tensor, name: str) -> object:
+    if name == "nbytes" and tensor.layout is torch.strided:
+        return tensor.numel() * tensor.itemsize  # torch's own cannot do it where sizes are symbols
     try:
         return getattr(tensor, name)
     except AttributeError:

@@ -103,6 +103,7 @@ class Trace:
         self.rehearsed = False
         self.ordered: list[Record] = []  # dictionaries of hooks that are guarded by order (module_hooks.py)
         self.glanced: dict[int, Lazy] = {}  # what the program reached, by id
+        self.instance_dictionaries: set[int] = set()  # ids of those of objects that have shadows
         self.keep: list[object] = []  # ids above stay valid while these live
         self.root: RootFrame
         self.frames: list[Frame] = []

@@ -271,6 +271,8 @@ def wrap_dict(trace: Trace, real: dict, source: Source) -> object:
         raise trace.fail("global variables as a dictionary", "read and write them by name")
     if module_hooks.are_assumed(source):
         return module_hooks.assume(trace, real, source)  # type: ignore[arg-type]
+    if id(real) in trace.instance_dictionaries:
+        raise trace.fail("an object and its dictionary, which the program reaches on its own")
     guard_type(trace, real, source)
     shadow = _empty_like(real, dict) if not isinstance(real, collections.OrderedDict) else _empty_ordered(real)
     base = collections.OrderedDict if isinstance(real, collections.OrderedDict) else dict
@@ -498,6 +500,11 @@ def wrap_instance(trace: Trace, real: object, source: Source) -> object:
     guard_type(trace, real, source)
     record = Record(shadow, real, source, Kind.OBJECT, loaded=True)
     add_attributes(record)
+    if record.attributes is not None:
+        namespace = getattr_static_dict(real)
+        if id(namespace) in trace.by_real:
+            raise trace.fail("an object and its dictionary, which the program reaches on its own")
+        trace.instance_dictionaries.add(id(namespace))
     return trace.remember(record)
 
 

@@ -16,10 +16,12 @@ import pytest
 import torch
 from program_table import X
 from test_guards_mutated import attribute, changes, renamed
+from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
 import kiln
+from kiln.testing import check
 
 
 @typing.runtime_checkable
@@ -175,3 +177,98 @@ def test_match_args_replaced(value):
             return str(error)
 
     changes(program, (X, Matched()), attribute(Matched, "__match_args__", value))
+
+
+def test_member_of_an_enum_replaced():
+    @contextlib.contextmanager
+    def replaced():
+        before = Color.RED
+        type.__setattr__(Color, "RED", 5)
+        try:
+            yield
+        finally:
+            type.__setattr__(Color, "RED", before)
+
+    changes(lambda x: isinstance(Color.RED, int), (X,), replaced())
+
+
+class Described:
+    """A descriptor."""
+
+    def __get__(self, owner, cls=None):
+        return 2
+
+    def __set__(self, owner, value):
+        owner.kept = value
+
+
+class Owner:
+    field = Described()
+    kept = 0
+
+
+@pytest.mark.parametrize("name", ["__get__", "__set__"])
+def test_method_of_a_descriptor_becomes_a_static_one(name):
+    """It is called with one argument less: the descriptor is not passed."""
+
+    def program(x, owner):
+        owner.field = 3
+        return x + owner.field, owner.kept
+
+    def other(*args):
+        if name == "__set__":
+            args[0].kept = len(args)
+        return len(args)
+
+    compiled = kiln.compile(program, backend="eager")
+    owners = Owner(), Owner()
+    for _ in range(2):
+        assert str(compiled(X, owners[0])) == str(program(X, owners[1]))
+        setattr(Described, name, staticmethod(other))
+
+
+def test_dictionary_of_an_object_reached_on_its_own():
+    class Box:
+        def __getattr__(self, name):
+            return 9
+
+    def program(box, table, x):
+        table["b"] = x
+        return box.b
+
+    box = Box()
+    box.__dict__ = table = {"a": 1}
+    assert torch.equal(kiln.compile(program, backend="eager")(box, table, X), X)
+
+    def other_order(box, table, x):
+        first = box.a
+        table["a"] = x
+        return first, box.a
+
+    expected = 1, X
+    table["a"] = 1
+    seen = kiln.compile(other_order, backend="eager")(box, table, X)
+    assert seen[0] == expected[0] and torch.equal(seen[1], expected[1])
+
+
+def test_hooks_of_all_modules_do_not_see_a_checkpointed_graph():
+    layers = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.GELU())
+
+    def program(x):
+        return checkpoint(layers, x, use_reentrant=False)
+
+    def gradients(function):
+        x = torch.ones(2, requires_grad=True)
+        result = function(x)
+        result.sum().backward()
+        return result, x.grad
+
+    handle = register_module_forward_pre_hook(lambda module, args: tuple(arg * 2 for arg in args))
+    try:
+        torch.testing.assert_close(gradients(kiln.compile(program, backend="eager")), gradients(program))
+    finally:
+        handle.remove()
+
+
+def test_bytes_of_a_tensor_of_varying_size():
+    check(lambda x: (x.nbytes, x + 1), torch.ones(4, 3), dynamic=True)

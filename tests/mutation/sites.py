@@ -436,7 +436,7 @@ class _Walk:
     def class_attribute(self, path: str, raw: Any, place: Place, depth: int, library: bool) -> None:
         if isinstance(raw, (types.FunctionType, property, staticmethod, classmethod)):
             self.add(path, "method or descriptor replaced", lambda: place.put(lambda: other_raw(raw)))
-            if isinstance(raw, types.FunctionType):
+            if isinstance(raw, types.FunctionType) and not library:
                 self.add(path, "method becomes a staticmethod", lambda: place.put(lambda: staticmethod(raw)))
             if isinstance(raw, property):
                 self.add(path, "property becomes a value", lambda: place.put(lambda: 3))
