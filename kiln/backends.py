@@ -100,7 +100,15 @@ def call_backend(
         current.fullgraph = before
     if not callable(compiled):
         raise exc.InvalidBackend(options.backend_name, compiled)
+    if isinstance(compiled, torch.fx.GraphModule) and not has_hooks(compiled):
+        return compiled.forward  # hooks of all modules are not for it: in eager there is no such module
     return compiled
+
+
+def has_hooks(module: torch.nn.Module) -> bool:
+    """Whether somebody has registered a hook on this very module."""
+    names = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    return any(getattr(module, name) for name in names)
 
 
 def eager(graph_module: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:

@@ -46,6 +46,8 @@ def note_effects(
     name = getattr(function, "__name__", None) or str(function)
     marked = changed
     followed = [leaf for leaf in changed if leaf.requires_grad] if is_grad_enabled() else []
+    if "attention" in name:
+        assume_attention_kernels(trace)
     if CHANGES_UNMARKED.search(name):
         changed = leaves
     elif is_named_in_place(name):  # where nothing is counted, the name must do
@@ -70,6 +72,25 @@ def note_effects(
     trace.changed |= touched
     trace.protected |= protected
     trace.sheltered |= any(map(is_sheltered, trace.frames))
+
+
+def attention_kernels() -> tuple[bool, ...]:
+    """Which kernels of attention are allowed: their results have different strides."""
+    return tuple([allowed() for allowed in ATTENTION_SWITCHES])
+
+
+ATTENTION_SWITCHES = [
+    getattr(torch._C, f"_get_{name}_sdp_enabled")
+    for name in words("flash mem_efficient math cudnn overrideable")
+    if hasattr(torch._C, f"_get_{name}_sdp_enabled")
+]
+ATTENTION_WORDS = "the kernels of attention that are allowed"
+
+
+def assume_attention_kernels(trace: Trace) -> None:
+    if not any(words == ATTENTION_WORDS for words, _ in trace.guards.extras):
+        now = attention_kernels()
+        trace.guards.extras.append((ATTENTION_WORDS, lambda: attention_kernels() == now))
 
 
 def is_sheltered(frame: Frame) -> bool:

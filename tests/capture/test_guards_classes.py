@@ -272,3 +272,19 @@ def test_hooks_of_all_modules_do_not_see_a_checkpointed_graph():
 
 def test_bytes_of_a_tensor_of_varying_size():
     check(lambda x: (x.nbytes, x + 1), torch.ones(4, 3), dynamic=True)
+
+
+def test_hooks_of_all_modules_do_not_see_a_graph_that_a_backend_gives_back():
+    handle = register_module_forward_pre_hook(lambda module, args: tuple(arg * 2 for arg in args))
+    try:
+        assert torch.equal(kiln.compile(lambda x: x + 1, backend=lambda module, inputs: module)(X), X + 1)
+    finally:
+        handle.remove()
+
+
+def test_hook_that_a_backend_registers_on_the_graph_is_called():
+    def backend(module, inputs):
+        module.register_forward_hook(lambda module, args, result: tuple(each * 2 for each in result))
+        return module
+
+    assert torch.equal(kiln.compile(lambda x: x + 1, backend=backend)(X), (X + 1) * 2)

@@ -16,6 +16,7 @@ import warnings
 import pytest
 import torch
 from program_table import X
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
 import kiln
@@ -732,3 +733,20 @@ def test_class_becomes_abstract():
             return 3
 
     changes(lambda x: x + Box().size(), (X,), attribute(Box, "__abstractmethods__", frozenset({"other"})))
+
+
+def test_kernels_of_attention_that_are_allowed():
+    """Their results have different strides."""
+
+    def program(x):
+        made = torch.nn.functional.scaled_dot_product_attention(x, x, x)
+        return made, made.stride(), made.transpose(1, 2).contiguous().view(2, 4, -1)
+
+    x = torch.arange(2 * 4 * 3 * 8.0).reshape(2, 4, 3, 8).transpose(1, 2)
+    compiled = kiln.compile(program, backend="eager", fullgraph=True)
+    for kernels in (SDPBackend.FLASH_ATTENTION, SDPBackend.MATH, SDPBackend.FLASH_ATTENTION):
+        with sdpa_kernel(kernels), warnings.catch_warnings():
+            warnings.simplefilter("error")
+            expected, seen = program(x), compiled(x)
+        assert seen[1] == expected[1] and seen[0].stride() == expected[0].stride()
+        assert torch.equal(seen[2], expected[2])
