@@ -309,6 +309,10 @@ class _Walk:
             for name in list(namespace)[:24]:
                 if isinstance(value, torch.nn.Module) and name.endswith("hooks") and not namespace[name]:
                     continue  # hooks are registered below, in the way that torch has for it
+                if isinstance(value, torch.nn.RNNBase) and name in _RNN_FLAGS:
+                    continue  # torch reads as many weights as they say, and aborts in eager where there are fewer
+                if name == "_torchdynamo_inline":
+                    continue  # what a TorchScript function was made from: private to torch, and compiled long ago
                 if name.startswith("_") and cls.__module__ in sys.stdlib_module_names:
                     continue  # private to the standard library, which alone writes to it
                 self.place(f"{path}.{name}", item_place(namespace, name, delete=True), depth)
@@ -416,7 +420,7 @@ class _Walk:
             if name not in vars(value):
                 self.add(
                     f"{path}.{name}",
-                    f"{name} added to a class",
+                    "special method added to a class",
                     lambda name=name, method=method: class_changed(value, name, method),
                 )
         for name in ("__name__", "__qualname__"):
@@ -507,6 +511,7 @@ _WALKS: list[tuple[Any, Callable[..., None]]] = [
     (object, _Walk.instance),
 ]
 
+_RNN_FLAGS = ("bias", "bidirectional", "num_layers", "proj_size", "mode")
 _QUESTIONS = ("is_", "are_", "get_")
 # Methods of tensors that a program may replace: those that compute. Kiln and torch themselves call the others.
 _TENSOR_METHODS = frozenset(
