@@ -172,7 +172,9 @@ def try_sites(program: Program, labels: list[str]) -> tuple[list[str], int, dict
     try:
         with time_limit(SECONDS_FOR_EAGER):
             eager = run(program, settings, labels, compiled=False)
-    except (Exception, TooSlow) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # also what no handler of the program's catches any more: asyncio.CancelledError
         raise Unlike("eager itself fails outside of the program's calls") from error
     with time_limit(SECONDS_FOR_ONE):
         seen = run(program, settings, labels, compiled=True)
