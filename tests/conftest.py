@@ -28,3 +28,11 @@ def cache_of_the_session(tmp_path_factory):
         del os.environ["KILN_CACHE_DIR"]
     else:
         os.environ["KILN_CACHE_DIR"] = before
+
+
+def pytest_collection_modifyitems(items):
+    """Tests that collect all garbage many times come first, while there is little to look through."""
+    items.sort(key=lambda item: not item.nodeid.startswith(COLLECTING))
+
+
+COLLECTING = ("tests/test_leaks.py", "tests/engine/test_engine_memory.py", "tests/capture/test_module_guards.py")

@@ -98,6 +98,7 @@ def install():
     importlib.import_module("torch.overrides").TorchFunctionMode = mode
     native = importlib.import_module("kiln._native")
     native.type_version, native.is_instance = lambda cls: 0, isinstance
+    native.call_watched = lambda watcher, function, args, kwargs: function(*args, **kwargs)
     native.set_disabled = lambda value: False
     torch.arange = torch.ones = torch.tensor = lambda *args: 2.0
     pytest = importlib.import_module("pytest")

@@ -26,7 +26,7 @@ def backward(x):
     [
         (lambda x: two(x), "capture a generator that outlives the graph; it is made by Python instead."),
         (lambda x: kept_out(x), "What to do: call it outside the compiled function, or take kiln.disable away."),
-        (backward, "capture torch.autograd.backward: it needs "),
+        (backward, "capture backward(create_graph=True): gradients of leaves would have a history"),
     ],
     ids=["generator", "disabled", "backward"],
 )
