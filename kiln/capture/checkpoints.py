@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import operator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -48,9 +49,10 @@ class Region:
             self.nodes = [*self.nodes[:place], *new, *(node for node in self.nodes[place:] if node not in gone)]
 
 
-def checkpointed(module: torch.fx.GraphModule, passed: tuple, closed: tuple, **options: object) -> object:
+def checkpointed(module: Callable, passed: tuple, closed: tuple, **options: object) -> object:
     """In graphs: torch's ``checkpoint``, which keeps watch over what is passed and not over what is closed over."""
-    run = module.forward  # calling the module would call hooks of all modules: in eager there is no such module
+    # Calling a module would call hooks of all modules: in eager there is no such module. (kiln.aot gives functions.)
+    run = module.forward if isinstance(module, torch.fx.GraphModule) else module
     return CHECKPOINT(lambda *given: run(*given, *closed), *passed, **options)
 
 
