@@ -100,9 +100,17 @@ def call_backend(
         current.fullgraph = before
     if not callable(compiled):
         raise exc.InvalidBackend(options.backend_name, compiled)
-    if isinstance(compiled, torch.fx.GraphModule) and not has_hooks(compiled):
-        return compiled.forward  # hooks of all modules are not for it: in eager there is no such module
-    return compiled
+    return without_global_hooks(compiled) if isinstance(compiled, torch.fx.GraphModule) else compiled
+
+
+def without_global_hooks(module: torch.fx.GraphModule) -> Callable[..., Any]:
+    """Calls a graph that a backend gives back. Hooks of all modules are not for it: in eager there is no such module.
+    Those that somebody registers on it, at any time, are."""
+
+    def run(*args: Any) -> Any:
+        return module(*args) if has_hooks(module) else module.forward(*args)
+
+    return run
 
 
 def has_hooks(module: torch.nn.Module) -> bool:

@@ -595,3 +595,29 @@ def test_config_as_decorator_and_context():
         return kiln.config.recompile_limit
 
     assert inside() == 1 and kiln.config.recompile_limit == 8
+
+
+def test_hooks_on_a_graph_that_a_backend_gives_back():
+    """Those on the graph itself run, also when they are registered late; those of all modules do not: in eager there
+    is no such module."""
+    given, seen = [], []
+
+    def backend(graph, inputs):
+        given.append(graph)
+        return graph
+
+    compiled = kiln.compile(lambda x: x + 1, backend=backend)
+    x = torch.ones(2)
+    everywhere = torch.nn.modules.module.register_module_forward_hook(lambda *args: seen.append("everywhere"))
+    try:
+        assert torch.equal(compiled(x), x + 1)
+        assert seen == []
+        late = given[0].register_forward_hook(lambda module, args, result: seen.append("late"))
+        assert torch.equal(compiled(x), x + 1)
+        assert "late" in seen
+        late.remove()
+        seen.clear()
+        assert torch.equal(compiled(x), x + 1)
+        assert seen == []
+    finally:
+        everywhere.remove()

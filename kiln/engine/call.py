@@ -95,9 +95,8 @@ def run_backward(
         if left.learned:
             cache.forget(entry)
     except Foreseen as surprise:  # nothing has run, or nothing but functions in C++
-        surprise.__traceback__ = surprise.__context__ = (
-            None  # capture's frames, which hold it, hold what the pass holds
-        )
+        # Both hold frames of capture, which hold the surprise and what the pass holds.
+        surprise.__traceback__ = surprise.__context__ = None
         if surprise.opaque and not entry.opaque:
             telling.opaque(str(surprise))
             cache.make_opaque(entry)
