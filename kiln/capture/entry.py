@@ -28,11 +28,12 @@ from .checkpoints import outline
 from .conditions import NAMES, shape_conditions, substitute
 from .effects import write_effects
 from .frame import NULL, Broken, Finished
+from .generated_text import Text
 from .graphs import fix_targets
 from .guard_program import GuardProgram
 from .guards import HEAP_TYPE, KINDS, Guard, ShapeCondition, is_global_lookup, plain
 from .overrides import modes_changed
-from .rebuild import CannotRebuild, Rebuilder, Text
+from .rebuild import CannotRebuild, Rebuilder
 from .registrations import undo_lines, write_registrations
 from .rewind import Snapshot, Switches, is_final
 from .source import GlobalsOf, Local, Source, bases_of, native_length, parameter_name

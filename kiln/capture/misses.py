@@ -20,9 +20,9 @@ from .callers import FILE as CALLERS_FILE
 from .callers import parameter_names
 from .conditions import NAMES
 from .entry import Entry, signature
+from .generated_text import Text
 from .guards import KINDS, Guard, GuardSet, ShapeCondition, plain
 from .hints import NEEDED, Hints, is_operand
-from .rebuild import Text
 from .source import (
     ClosureCell,
     Computed,

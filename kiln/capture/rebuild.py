@@ -7,7 +7,6 @@ the entry function keeps apart: *reads* (before the graph runs), *lines* (buildi
 
 from __future__ import annotations
 
-import builtins
 import collections
 import enum
 import functools
@@ -26,16 +25,11 @@ from . import natives
 from .appending import ListMethod
 from .bound_builtins import bind_method, is_found_by_name, native_descriptor
 from .frame import NULL
+from .generated_text import Text
 from .sets import make_set, recipe
 from .source import (
-    ClosureCell,
-    Computed,
-    GlobalsOf,
     Item,
-    Literal,
     Local,
-    Made,
-    Pinned,
     Source,
     is_direct,
     lookup,
@@ -48,8 +42,6 @@ from .trace import Trace
 from .values import CONSTANT_TYPES, Lazy, Opaque, Trampoline, is_struct, mapping_items, plain_value
 from .wrap import HEAP_TYPE, getattr_static_dict, is_constant, layout_of
 
-BUILTIN_NAMES = {f"_k_{name}": getattr(builtins, name) for name in dir(builtins) if not name.startswith("_")}
-
 
 class CannotRebuild(Exception):
     """A live value that no code can make again."""
@@ -58,45 +50,6 @@ class CannotRebuild(Exception):
         super().__init__(reason)
         self.value = value
         self.reason = reason
-
-
-class Text:
-    """Source text under construction: bound objects, and sources read once each."""
-
-    def __init__(self) -> None:
-        self.namespace: dict[str, object] = dict(BUILTIN_NAMES)
-        self.bound: dict[int, str] = {}
-        self.read_names: dict[Source, str] = {}
-        self.reads: list[str] = []
-        self.counter = 0
-
-    def fresh(self, hint: str) -> str:
-        self.counter += 1
-        return f"_k_{re.sub(r'[^a-zA-Z0-9]+', '_', hint)[:30].strip('_')}_{self.counter}"
-
-    def bind(self, value: object, hint: str = "object") -> str:
-        """A name for an object that the text refers to."""
-        name = self.bound.get(id(value))
-        if name is None:
-            name = self.bound[id(value)] = self.fresh(hint)
-            self.namespace[name] = value
-        return name
-
-    def read(self, source: Source) -> str:
-        """An expression for a source; reading it is emitted once."""
-        if isinstance(source, Local):
-            return parameter_name(source.name)
-        if isinstance(source, GlobalsOf | ClosureCell | Pinned | Literal | Made):
-            return source.render("", self.bind)
-        name = self.read_names.get(source)
-        if name is None:
-            if isinstance(source, Computed):
-                expression = source.render_call([self.read(operand) for operand in source.operands], self.bind)
-            else:
-                expression = source.render(self.read(source.base), self.bind)  # type: ignore[attr-defined]
-            name = self.read_names[source] = self.fresh("v")
-            self.reads.append(f"{name} = {expression}")
-        return name
 
 
 SINGLE_NUMBERS = range(-5, 257)  # of which CPython makes one object each
