@@ -67,9 +67,9 @@ def _compile(target: Any, options: Any) -> Any:
         return enclosed(make_compiled(target, options), options)
     if is_apply(target):
         return enclosed(make_compiled(object_caller(target), options), options)
-    if isinstance(target, types.MethodType) and isinstance(target.__func__, types.FunctionType | _native.Dispatcher):
+    if isinstance(target, types.MethodType) and isinstance(target.__func__, (types.FunctionType, _native.Dispatcher)):
         return types.MethodType(_compile(target.__func__, options), target.__self__)
-    if isinstance(target, staticmethod | classmethod):
+    if isinstance(target, (staticmethod, classmethod)):
         return type(target)(_compile(target.__func__, options))
     if not callable(target):
         raise exc.NotCallable(target)
@@ -142,7 +142,7 @@ def _disabled(function: Any) -> Any:
     if isinstance(function, torch.nn.Module):
         function.forward = _disabled(function.forward)
         return function
-    if isinstance(function, staticmethod | classmethod):
+    if isinstance(function, (staticmethod, classmethod)):
         return type(function)(_disabled(function.__func__))
     function = function.__wrapped__ if is_enclosed(function) else function
     if is_disabled(function):
@@ -176,7 +176,7 @@ def allow_in_graph(function: Callable[..., Any]) -> Callable[..., Any]:
     """Put calls of a function into graphs as they are, without looking into it."""
     from .capture.torch_calls import ALLOWED
 
-    for item in function if isinstance(function, list | tuple) else (function,):
+    for item in function if isinstance(function, (list, tuple)) else (function,):
         if not callable(item):
             raise exc.NotCallable(item)
         ALLOWED.add(item)
@@ -187,7 +187,7 @@ def disallow_in_graph(function: Callable[..., Any]) -> Callable[..., Any]:
     """Keep calls of a function, torch's own ones included, out of graphs: the graph ends before such a call."""
     from .capture.kiln_calls import leave_to_python
 
-    for item in function if isinstance(function, list | tuple) else (function,):
+    for item in function if isinstance(function, (list, tuple)) else (function,):
         if not callable(item):
             raise exc.NotCallable(item, "kiln.disallow_in_graph")
         leave_to_python(item, getattr(item, "__name__", repr(item)), "kiln.disallow_in_graph keeps it out of graphs")

@@ -77,7 +77,7 @@ def constant_key(value: Any) -> Any:
         return float, value.hex()
     if isinstance(value, complex):
         return complex, value.real.hex(), value.imag.hex()
-    if value is None or isinstance(value, int | str | bytes | torch.dtype | torch.device | torch.memory_format):
+    if value is None or isinstance(value, (int, str, bytes, torch.dtype, torch.device, torch.memory_format)):
         return type(value), value
     return type(value), Same(value)
 

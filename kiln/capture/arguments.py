@@ -148,7 +148,7 @@ def runs_python(kind: type) -> bool:
     methods = python_methods(kind)
     if not methods or issubclass(kind, PLAIN_OBJECTS):
         return False
-    if issubclass(kind, enum.Enum | type):  # those of the enum module, and texts of constants, may run natively
+    if issubclass(kind, (enum.Enum, type)):  # those of the enum module, and texts of constants, may run natively
         others = (lookup(kind, name) for name in methods if name not in ("__str__", "__repr__", "__format__"))
         return any(getattr(method, "__module__", None) != "enum" for method in others)
     return True
@@ -183,7 +183,7 @@ class Survey:
             return value
         if isinstance(value, tuple):
             return self.visit_tuple(value)
-        if isinstance(value, list | dict | collections.deque | set | frozenset):
+        if isinstance(value, (list, dict, collections.deque, set, frozenset)):
             return self.visit_container(value)
         if isinstance(value, types.SimpleNamespace):
             load_namespace_keys(self.trace, value)
@@ -221,7 +221,7 @@ class Survey:
                 settled = self.visit(item)
                 if settled is not item:
                     dict.__setitem__(value, key, settled)
-        elif isinstance(value, list | collections.deque):
+        elif isinstance(value, (list, collections.deque)):
             base: type = list if isinstance(value, list) else collections.deque
             for index, item in enumerate(list(base.__iter__(value))):  # type: ignore[attr-defined]
                 settled = self.visit(item)
@@ -251,7 +251,7 @@ class Survey:
     def note(self, value: object, kind: type) -> None:
         if id(value) in self.trace.foreign:
             self.unknown = value
-        elif kind not in KNOWN_KINDS and (not isinstance(value, KNOWN_TYPES) or isinstance(value, enum.Enum | type)):
+        elif kind not in KNOWN_KINDS and (not isinstance(value, KNOWN_TYPES) or isinstance(value, (enum.Enum, type))):
             self.note_class(kind)
             self.objects = self.objects or is_object(value)
 
@@ -591,7 +591,7 @@ def proxied(trace: Trace, value: object, known: dict[int, object]) -> object:
     if is_object(value):
         from .generators import InterpretedGenerator
 
-        if not isinstance(value, InterpretedGenerator | Proxy):
+        if not isinstance(value, (InterpretedGenerator, Proxy)):
             made = known[id(value)] = proxy(trace, value)
             trace.keep.append(value)
             return made
@@ -633,9 +633,9 @@ def unproxy(value: object, within: tuple[int, ...] = ()) -> object:
         return value.iterator
     if id(value) in within:
         return value
-    if kind is list and any(type(item) in (list, tuple) or isinstance(item, Proxy | Trampoline) for item in value):
+    if kind is list and any(type(item) in (list, tuple) or isinstance(item, (Proxy, Trampoline)) for item in value):
         value[:] = [unproxy(item, (*within, id(value))) for item in value]
-    elif kind is tuple and any(type(item) in (list, tuple) or isinstance(item, Proxy | Trampoline) for item in value):
+    elif kind is tuple and any(type(item) in (list, tuple) or isinstance(item, (Proxy, Trampoline)) for item in value):
         items = [unproxy(item, within) for item in value]
         return value if all(a is b for a, b in zip(items, value, strict=True)) else tuple(items)
     elif kind in (set, frozenset) and any(isinstance(item, Proxy) for item in value):

@@ -87,7 +87,7 @@ def is_number(frame: Frame, instruction: Instruction) -> bool:
 def rule_check(trace, args, kwargs):
     """``torch._check`` on a plain or symbolic truth; what fails is eager's to raise."""
     condition = force(trace, args[1])
-    if isinstance(condition, bool | torch.SymBool) and truth(trace, condition):
+    if isinstance(condition, (bool, torch.SymBool)) and truth(trace, condition):
         return None
     raise trace.fail("torch._check of a condition that does not hold")
 

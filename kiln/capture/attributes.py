@@ -19,9 +19,11 @@ from .._native import MISSING
 from .._native import is_instance as isinstance
 from . import marks
 from .appending import list_method
+from .overrides import attribute_override
 from .raising import context_of, from_native, traceback_of
 from .source import Attribute, Identity, InstanceAttribute, Item, Source, is_direct, lookup
-from .tensor_subclasses import TensorSuper, load_from_tensor_super
+from .tensor_attributes import set_tensor_attribute, tensor_attribute
+from .tensor_subclasses import TensorSuper, load_from_tensor_super, load_own
 from .trace import Trace
 from .values import CONSTANT_TYPES, DELETED, Lazy, Raised, SpecialMethod, Trampoline, unwrap, words
 from .wrap import (
@@ -117,7 +119,7 @@ def attribute_hook(trace: Trace, cls: type, name: str) -> object:
         return raw
     if natives.is_special(raw):
         return SpecialMethod(name)
-    native = isinstance(raw, types.WrapperDescriptorType | types.MethodDescriptorType)
+    native = isinstance(raw, (types.WrapperDescriptorType, types.MethodDescriptorType))
     return raw if native and raw.__name__ != name else None  # a method of another name, put in its place
 
 
@@ -180,7 +182,11 @@ def load_foreign_method(trace: Trace, owner: object, name: str) -> object:
     if isinstance(raw, types.MethodDescriptorType) and natives.rule_for(raw) is not None:
         return raw.__get__(owner, cls)
     namespace = getattr_static_dict(owner)
-    if not isinstance(raw, types.FunctionType | functools._lru_cache_wrapper) or namespace is None or name in namespace:
+    if (
+        not isinstance(raw, (types.FunctionType, functools._lru_cache_wrapper))
+        or namespace is None
+        or name in namespace
+    ):
         reason = trace.fail(f"attribute {name!r} of a {cls.__module__}.{cls.__qualname__} object")
         raise marks.needs_real(trace, reason) if cls.__module__.startswith("torch.") else reason
     trace.guards.add(trace.pinned(owner), "no_attribute", name)
@@ -250,7 +256,7 @@ def bind_class_attribute(
     if isinstance(getter, types.FunctionType):
         descriptor = wrap(trace, raw, class_attribute_source(trace, cls, name))
         return calls.call(trace, getter, (descriptor, owner, own_class or cls), {})
-    if isinstance(getter, staticmethod | classmethod):
+    if isinstance(getter, (staticmethod, classmethod)):
         raise trace.fail(f"a descriptor whose __get__ is a {type(getter).__name__}")
     if kind is functools.partialmethod or getter is not None:
         return native_get(trace, raw, owner, own_class or cls)
@@ -344,10 +350,6 @@ def class_function(trace: Trace, cls: type, name: str) -> types.FunctionType | N
 
 
 def load_from_tensor(trace: Trace, tensor: torch.Tensor, name: str) -> object:
-    from .overrides import attribute_override
-    from .tensor_attributes import tensor_attribute
-    from .tensor_subclasses import load_own
-
     info = trace.tensor_info(tensor)
     if trace.subclassed and (own := load_own(trace, info, name)) is not None:
         return own[0]
@@ -436,7 +438,7 @@ def unbound_class_attribute(trace: Trace, cls: type, name: str, raw: object, own
         return calls.call(trace, getter, (descriptor, None, own_class), {})
     if getter is None:
         return Lazy(raw, class_attribute_source(trace, cls, name))
-    if isinstance(getter, staticmethod | classmethod):
+    if isinstance(getter, (staticmethod, classmethod)):
         raise trace.fail(f"a descriptor whose __get__ is a {type(getter).__name__}")
     try:
         value = getattr(cls, name) if cls is own_class else getter(raw, None, own_class)  # type: ignore[operator]
@@ -518,7 +520,7 @@ def function_namespace(trace: Trace, function: types.FunctionType, source: Sourc
 
 def load_function_part(trace: Trace, function: types.FunctionType, name: str, source: object) -> object:
     value = getattr(function, name)
-    if isinstance(value, types.MethodWrapperType | types.BuiltinFunctionType) or source is None:
+    if isinstance(value, (types.MethodWrapperType, types.BuiltinFunctionType)) or source is None:
         return value
     return Lazy(value, Attribute(source, name))  # type: ignore[arg-type]
 
@@ -623,8 +625,6 @@ LOADERS = {
 
 def store_attribute(trace: Trace, owner: object, name: str, value: object) -> None:
     """``owner.name = value``."""
-    from .tensor_attributes import set_tensor_attribute
-
     owner = force(trace, owner)
     if trace.rehearsing:
         raise trace.fail("an effect inside a __hash__ or __eq__ that a dictionary or set is going to call")
@@ -654,7 +654,7 @@ def generic_store(trace: Trace, owner: object, name: str, value: object) -> None
         calls.call(trace, property_part(trace, cls, name, raw, "fset"), (owner, value), {})
         return
     setter = class_function(trace, type(raw), "__set__") if raw is not None else None
-    if setter is None and isinstance(lookup(type(raw), "__set__"), staticmethod | classmethod):
+    if setter is None and isinstance(lookup(type(raw), "__set__"), (staticmethod, classmethod)):
         raise trace.fail("a descriptor whose __set__ is no plain method")
     if setter is not None:
         calls.call(trace, setter, (wrap(trace, raw, class_attribute_source(trace, cls, name)), owner, value), {})
@@ -692,7 +692,7 @@ def delete_attribute(trace: Trace, owner: object, name: str) -> None:
         load_attribute(trace, owner, name)
         trace.written_globals(owner.__dict__)[name] = DELETED
         return
-    if isinstance(owner, torch.Tensor | type):
+    if isinstance(owner, (torch.Tensor, type)):
         raise trace.fail(f"deleting attribute {name!r} of a {type(owner).__qualname__}")
     deleter = attribute_hook(trace, type(owner), "__delattr__")
     if deleter is not None:
@@ -710,7 +710,7 @@ def generic_delete(trace: Trace, owner: object, name: str) -> None:
         calls.call(trace, property_part(trace, cls, name, raw, "fdel"), (owner,), {})
         return
     deleter = class_function(trace, type(raw), "__delete__") if raw is not None else None
-    if deleter is None and isinstance(lookup(type(raw), "__delete__"), staticmethod | classmethod):
+    if deleter is None and isinstance(lookup(type(raw), "__delete__"), (staticmethod, classmethod)):
         raise trace.fail("a descriptor whose __delete__ is no plain method")
     if deleter is not None:
         calls.call(trace, deleter, (wrap(trace, raw, class_attribute_source(trace, cls, name)), owner), {})

@@ -212,7 +212,7 @@ class OutsideState:
     """What the program has done so far to objects that ``forward`` could reach, to see whether it adds to that."""
 
     def __init__(self, trace: Trace, args: tuple):
-        self.arguments = [(value, elements(value)) for value in args if isinstance(value, list | dict | set)]
+        self.arguments = [(value, elements(value)) for value in args if isinstance(value, (list, dict, set))]
         self.pending = pending_writes(trace)
         self.hooks = hooks_so_far(trace)
 

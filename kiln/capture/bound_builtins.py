@@ -61,7 +61,7 @@ def wrap_bound_builtin(trace: Trace, real: types.BuiltinFunctionType, source: So
     from .wrap import known_as, wrap, wrap_identity
 
     owner = real.__self__
-    if owner is None or isinstance(owner, types.ModuleType | type) or is_native_owner(owner):
+    if owner is None or isinstance(owner, (types.ModuleType, type)) or is_native_owner(owner):
         return wrap_identity(trace, real, source)
     trace.guards.add(source, "type", type(real))
     trace.guards.add(Attribute(source, "__name__"), "constant", real.__name__)

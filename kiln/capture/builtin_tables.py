@@ -145,7 +145,7 @@ SHALLOW_OWNERS = (*CONTAINERS, torch.Size)  # sizes stay symbolic
 
 def is_shallow(function: object) -> bool:
     """Whether a builtin passes elements on without looking at them."""
-    if not isinstance(function, types.MethodDescriptorType | types.WrapperDescriptorType):
+    if not isinstance(function, (types.MethodDescriptorType, types.WrapperDescriptorType)):
         return function in SHALLOW_FUNCTIONS
     owner, name = function.__objclass__, function.__name__
     if name == "__contains__":
@@ -157,7 +157,7 @@ def is_shallow(function: object) -> bool:
 
 def consumes(function: object, position: int) -> bool:
     """Whether a builtin that passes elements on looks into its argument number ``position`` itself."""
-    if isinstance(function, types.MethodDescriptorType | types.WrapperDescriptorType):
+    if isinstance(function, (types.MethodDescriptorType, types.WrapperDescriptorType)):
         return position == 0 or function.__name__ in CONSUMING_NAMES
     return function not in STORING_FUNCTIONS
 
@@ -200,10 +200,10 @@ def is_mutating(function: object) -> bool:
 
 def is_hashing(function: object, args: tuple) -> bool:
     """Whether a builtin hashes its arguments, or elements of them, and keeps or compares them."""
-    if isinstance(function, types.MethodDescriptorType | types.WrapperDescriptorType):
+    if isinstance(function, (types.MethodDescriptorType, types.WrapperDescriptorType)):
         return function.__objclass__ in HASHING_TYPES or function.__name__ == "__hash__"
     if function in (operator.eq, operator.ne, operator.le, operator.lt, operator.ge, operator.gt):
-        return any(isinstance(arg, set | frozenset) for arg in args)
+        return any(isinstance(arg, (set, frozenset)) for arg in args)
     return function in HASHING_FUNCTIONS
 
 
@@ -223,7 +223,7 @@ def runs_overrides(function: object, args: tuple) -> str | None:
         names = ITEM_METHODS if issubclass(function, collections.OrderedDict) else ()
         return next((name for name in names if isinstance(lookup(function, name), types.FunctionType)), None)
     owner = getattr(function, "__self__", None)
-    method = isinstance(function, types.MethodDescriptorType | types.WrapperDescriptorType)
+    method = isinstance(function, (types.MethodDescriptorType, types.WrapperDescriptorType))
     cls = owner if isinstance(owner, type) else type(args[0]) if method and args else None
     if cls is None or not cls.__flags__ & (1 << 9):
         return None
@@ -234,4 +234,4 @@ def runs_overrides(function: object, args: tuple) -> str | None:
     if name in CLASS_CALLERS and base in (collections.OrderedDict, collections.deque, collections.defaultdict, dict):
         called += ("__init__", "__new__") if name != "copy" or base is not dict else ()
         called += ("__setitem__",) if name == "fromkeys" else ()
-    return next((n for n in called if isinstance(lookup(cls, n), types.FunctionType | staticmethod)), None)
+    return next((n for n in called if isinstance(lookup(cls, n), (types.FunctionType, staticmethod))), None)

@@ -106,7 +106,7 @@ def interpret(trace: Trace, wrapper: object, args: tuple, kwargs: dict) -> objec
 
 def is_same_outside(trace: Trace, value: object) -> bool:
     """Whether a value is itself in the real program, not a shadow, and hashed natively."""
-    if isinstance(value, types.FunctionType | type | types.ModuleType):
+    if isinstance(value, (types.FunctionType, type, types.ModuleType)):
         return trace.source_of(value) is not None
     if id(value) in trace.foreign:
         return not any(isinstance(lookup(type(value), name), types.FunctionType) for name in ("__hash__", "__eq__"))

@@ -48,7 +48,7 @@ def parameter_names(caller: types.FunctionType, args: tuple) -> list[str]:
     """What the callee of one of these functions calls its positional arguments."""
     target = caller.__closure__[0].cell_contents if caller.__closure__ else args[0]
     bound = 0
-    if not isinstance(target, types.FunctionType | types.MethodType):  # found as Python finds it, but no code is run
+    if not isinstance(target, (types.FunctionType, types.MethodType)):  # found as Python finds it, but no code is run
         method = "forward" if isinstance(target, torch.nn.Module) else "__call__"
         own = (getattr_static_dict(target) or {}).get(method) if method == "forward" else None
         target, bound = (own, 0) if own is not None else (lookup(type(target), method), 1)

@@ -31,6 +31,7 @@ from .appending import ListMethod, call_list_method
 from .attributes import bind_class_attribute, class_attribute_source, name_class_value
 from .bound_builtins import appending_method
 from .caches import call_lru_cache
+from .frame import run_function
 from .guards import cell_is_empty
 from .raising import from_native
 from .source import Attribute, Item, Referent, lookup
@@ -93,8 +94,6 @@ SKIPPED_MODULES += ("kiln.capture", "warnings")  # warnings: its filters are oth
 
 def call_function(trace: Trace, function: types.FunctionType, args: tuple, kwargs: dict) -> object:
     """Interpret a Python function in place."""
-    from .frame import run_function
-
     if marks.is_deferred(function):
         return marks.defer(trace, function, args, kwargs)
     if marks.is_foreseen(function):

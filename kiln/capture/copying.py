@@ -123,7 +123,7 @@ def rule_getstate(trace, args, kwargs):
 
 
 def contents_of(trace: Trace, value: object) -> tuple[object, object]:
-    if isinstance(value, list | dict) and {"__iter__", "items"}.intersection(natives.python_methods(type(value))):
+    if isinstance(value, (list, dict)) and {"__iter__", "items"}.intersection(natives.python_methods(type(value))):
         raise trace.fail(f"a copy of a {type(value).__qualname__}, which iterates in Python")
     items = iter(list.copy(value)) if isinstance(value, list) else None
     pairs = iter(natives.call_native(trace, dict.items, (value,), {})) if isinstance(value, dict) else None  # type: ignore[call-overload]

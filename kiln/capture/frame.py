@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import types
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..bytecode import Bytecode, Instruction, decode
@@ -17,7 +18,7 @@ from ..bytecode.plan import OWN_PREFIX
 from ..config import config
 from .callers import FILE as CALLERS_FILE
 from .raising import note_raised
-from .source import Attribute, Item
+from .source import Attribute, ClosureCell, Item
 from .telling import told_error
 from .trace import Trace
 from .values import GraphBreak, Lazy, Raised, Restart
@@ -25,6 +26,8 @@ from .wrap import force, wrap
 
 NULL = type("NULL", (), {"__repr__": lambda self: "NULL"})()  # the empty half of a call's operands
 RETURNED, YIELDED = object(), object()  # why a frame's loop stopped
+
+HANDLERS: dict[str, Callable[[Frame, Instruction], object]] = {}  # by opcode; the ``opcodes*.py`` files fill it
 
 COROUTINE_FLAGS = 0x80 | 0x100 | 0x200
 GENERATOR_FLAG = 0x20
@@ -153,8 +156,6 @@ class Frame:
 
     def run(self) -> object:
         """Interpret until the frame returns or yields; an exception leaves as :class:`Raised`."""
-        from .opcodes import HANDLERS
-
         trace, instructions = self.trace, self.bytecode.instructions
         trace.frames.append(self)
         try:
@@ -258,8 +259,6 @@ class RootFrame(Frame):
                     del self.locals[name]
 
     def closure(self) -> dict[str, types.CellType]:
-        from .source import ClosureCell
-
         return {
             name: wrap(self.trace, cell, ClosureCell(index, name))  # type: ignore[misc]
             for index, (name, cell) in enumerate(
@@ -269,7 +268,7 @@ class RootFrame(Frame):
 
     def run_root(self, forced: BreakPoint | None) -> Finished | Broken:
         """Interpret to the end or to a break. ``forced`` is where an earlier attempt had to stop."""
-        from .opcodes import HANDLERS
+        from . import opcodes  # noqa: F401  (fills the table of handlers)
 
         trace, instructions = self.trace, self.bytecode.instructions
         first_line = None

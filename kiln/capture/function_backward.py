@@ -198,7 +198,7 @@ def is_settled(trace: Trace, value: object) -> bool:
     value = force(trace, value)
     if trace.record_of(value) is not None or id(value) in trace.foreign:
         return False
-    if isinstance(value, list | tuple | set | frozenset):
+    if isinstance(value, (list, tuple, set, frozenset)):
         return all(is_settled(trace, item) for item in value)
     if isinstance(value, dict):
         return all(is_settled(trace, item) for pair in value.items() for item in pair)

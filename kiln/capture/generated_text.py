@@ -37,7 +37,7 @@ class Text:
         """An expression for a source; reading it is emitted once."""
         if isinstance(source, Local):
             return parameter_name(source.name)
-        if isinstance(source, GlobalsOf | ClosureCell | Pinned | Literal | Made):
+        if isinstance(source, (GlobalsOf, ClosureCell, Pinned, Literal, Made)):
             return source.render("", self.bind)
         name = self.read_names.get(source)
         if name is None:

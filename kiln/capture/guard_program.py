@@ -49,7 +49,7 @@ class GuardProgram:
             self.registers[source] = ("root", len(self.roots))
             self.roots[source] = len(self.roots)
             return True
-        if isinstance(source, Pinned | GlobalsOf):
+        if isinstance(source, (Pinned, GlobalsOf)):
             self.registers[source] = ("constant", len(self.constants))
             self.constants[source] = len(self.constants)
             return True
@@ -71,7 +71,7 @@ class GuardProgram:
         if issubclass(kind, dict) and type(source.key) in KEYS:
             self.know(source.base, False, ("read", source.key, source))
             return True
-        if issubclass(kind, list | tuple) and type(source.key) is int and source.key >= 0:
+        if issubclass(kind, (list, tuple)) and type(source.key) is int and source.key >= 0:
             self.steps.append(("element", source.base, source.key, source))
             return True
         return False

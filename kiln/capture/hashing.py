@@ -56,7 +56,7 @@ def may_hash_object(value: object) -> bool:
 def hashed_in_python(value: object) -> bool:
     """Whether hashing or comparing a key would run Python code of the program."""
     kind = type(value)
-    if kind in CONSTANT_TYPES or isinstance(value, enum.Enum | type | torch.Tensor):
+    if kind in CONSTANT_TYPES or isinstance(value, (enum.Enum, type, torch.Tensor)):
         return False
     if kind is tuple or kind is frozenset:
         return any(hashed_in_python(item) for item in value)  # type: ignore[attr-defined]
@@ -69,9 +69,9 @@ def keys_in(trace: Trace, value: object) -> list[object]:
     value = force(trace, value)
     if isinstance(value, dict):
         return list(dict.keys(value))
-    if isinstance(value, set | list | collections.deque):
+    if isinstance(value, (set, list, collections.deque)):
         return [force(trace, item) for item in native_iterator(value)]
-    if isinstance(value, tuple | frozenset):
+    if isinstance(value, (tuple, frozenset)):
         return [value, *(force(trace, item) for item in native_iterator(value))]
     return [value]
 
@@ -79,7 +79,7 @@ def keys_in(trace: Trace, value: object) -> list[object]:
 def rehearse_all(trace: Trace, keys: list[object]) -> None:
     by_hash: dict[int, list[object]] = {}
     for key in keys:
-        if isinstance(key, list | dict | set):
+        if isinstance(key, (list, dict, set)):
             continue  # not hashable: native code says so
         others = by_hash.setdefault(rehearse_hash(trace, key), [])
         for other in others:
@@ -152,7 +152,7 @@ def count_operations(trace: Trace) -> int:
 
 def settle(trace: Trace, value: object, seen: set[int]) -> None:
     """Replace lazies that were looked at, and symbols, by their values, in everything reachable."""
-    if id(value) in seen or type(value) in CONSTANT_TYPES or isinstance(value, torch.Tensor | type):
+    if id(value) in seen or type(value) in CONSTANT_TYPES or isinstance(value, (torch.Tensor, type)):
         return
     seen.add(id(value))
     for holder in (getattr_static_dict(value), value):

@@ -134,7 +134,7 @@ def random_state() -> list[torch.Tensor]:
 def check_no_fakes(module: torch.nn.Module) -> None:
     """A module that keeps something computed from its input needs the input's values."""
     for part in module.modules():
-        members = [value for value in vars(part).values() if isinstance(value, dict | list | tuple)]
+        members = [value for value in vars(part).values() if isinstance(value, (dict, list, tuple))]
         for value in (*vars(part).values(), *(item for member in members for item in flat(member))):
             if isinstance(value, torch._subclasses.FakeTensor):
                 raise Early("it keeps something that depends on its input's values")

@@ -21,7 +21,7 @@ CLASSES: dict[object, torch.dtype] = {
 
 def plain_numbers(value: object, integral: bool) -> bool:
     """Whether this is nested lists of numbers that the class takes as they are."""
-    if isinstance(value, list | tuple):
+    if isinstance(value, (list, tuple)):
         return all(plain_numbers(item, integral) for item in value)
     return type(value) in ((int, bool) if integral else (int, bool, float))
 
@@ -57,7 +57,7 @@ def make(trace: Trace, cls: type, dtype: torch.dtype, args: tuple, kwargs: dict)
         if is_size(values):
             return record(trace, torch.empty, tuple(values), {"dtype": dtype})
         integral = not dtype.is_floating_point
-        if len(values) == 1 and isinstance(values[0], list | tuple) and plain_numbers(values[0], integral):
+        if len(values) == 1 and isinstance(values[0], (list, tuple)) and plain_numbers(values[0], integral):
             return record(trace, torch.tensor, (values[0],), {"dtype": dtype})
     raise trace.fail(f"torch.{cls.__name__} called with these arguments", "use torch.tensor or torch.empty")
 

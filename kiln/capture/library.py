@@ -123,7 +123,7 @@ def run_plainly(trace: Trace, function: object, args: tuple, kwargs: dict) -> ob
         raise Raised(from_native(trace, error)) from None
     if is_constant(result):
         return result
-    if isinstance(result, list | tuple | dict):  # made for us
+    if isinstance(result, (list, tuple, dict)):  # made for us
         return result
     source = trace.pinned(result)
     return result if isinstance(result, PLAIN_RESULTS) else wrap(trace, result, source)
@@ -151,7 +151,7 @@ def call_dispatch(trace: Trace, function: types.FunctionType, args: tuple, kwarg
 @rule(inspect.signature)
 def rule_signature(trace, args, kwargs):
     function = force(trace, args[0])
-    if len(args) > 1 or kwargs or not isinstance(function, types.FunctionType | types.MethodType | type):
+    if len(args) > 1 or kwargs or not isinstance(function, (types.FunctionType, types.MethodType, type)):
         raise trace.fail("inspect.signature of this value")
     plain = function.__func__ if isinstance(function, types.MethodType) else function
     source = trace.source_of(plain)
@@ -185,7 +185,7 @@ def assume_contents(trace: Trace, mapping: dict, source: Source) -> list[object]
 def rule_type_hints(trace, args, kwargs):
     """Annotations, and what the names in those that are text stand for."""
     owner = force(trace, args[0])
-    if len(args) > 1 or kwargs or not isinstance(owner, types.FunctionType | type):
+    if len(args) > 1 or kwargs or not isinstance(owner, (types.FunctionType, type)):
         raise trace.fail("typing.get_type_hints of this value")
     owners = [base for base in owner.__mro__ if "__annotations__" in vars(base)] if isinstance(owner, type) else [owner]
     if isinstance(owner, type):

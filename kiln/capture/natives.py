@@ -66,6 +66,7 @@ from .polyfills import POLYFILLS
 from .raising import from_native, is_of_program
 from .source import lookup
 from .symbols import NUMBER_FUNCTIONS, SYMBOLIC, arithmetic, is_arithmetic
+from .tensors import RecordMode
 from .trace import Trace
 from .values import CONSTANT_TYPES, GraphBreak, Lazy, Raised, words
 from .watching import call_watched
@@ -152,7 +153,7 @@ UNSIGNED |= {sys.exit: (0, 1), sys.exc_info: (0, 0), sys.exception: (0, 0), obje
 
 def wrong_arguments(trace: Trace, function: object, args: tuple, kwargs: dict) -> Raised | GraphBreak:
     """The error for too many or too few arguments: they are counted before anybody looks at them."""
-    if not isinstance(function, types.MethodDescriptorType | types.WrapperDescriptorType):
+    if not isinstance(function, (types.MethodDescriptorType, types.WrapperDescriptorType)):
         try:
             function(*[None] * len(args), **dict.fromkeys(kwargs))  # type: ignore[operator]
         except TypeError as error:
@@ -280,7 +281,7 @@ def iterable_argument(trace: Trace, function: object, position: int, value: obje
         function in HASHING_FUNCTIONS or getattr(function, "__objclass__", None) in HASHING_TYPES
     ):
         return value  # a dictionary asks another one for its keys
-    if position == 0 and isinstance(function, types.MethodDescriptorType | types.WrapperDescriptorType):
+    if position == 0 and isinstance(function, (types.MethodDescriptorType, types.WrapperDescriptorType)):
         return value
     return proxy(trace, value)
 
@@ -332,17 +333,17 @@ def hashed_argument(trace: Trace, function: object, position: int, value: object
     if position == 1 and (is_keyed(function) or getattr(function, "__objclass__", None) in (set, frozenset)):
         iterates = function.__name__ not in KEY_NAMES  # type: ignore[attr-defined]
         value = Survey(trace, keep_symbols=False, shallow=False, iterates=iterates).visit(value)
-    method = isinstance(function, types.MethodDescriptorType | types.WrapperDescriptorType)
+    method = isinstance(function, (types.MethodDescriptorType, types.WrapperDescriptorType))
     consumed = consumes(function, position) or (method and function.__name__ in SET_CONSUMING_NAMES)
-    if (position == 0 and method) or not consumed or isinstance(value, dict | str | range):
+    if (position == 0 and method) or not consumed or isinstance(value, (dict, str, range)):
         return value
     survey = Survey(trace, keep_symbols=False, shallow=False)
     of_sets = function in (set, frozenset) or getattr(function, "__objclass__", None) in (set, frozenset)
     of_sets = of_sets or function in COMPARISONS
-    past = of_sets and isinstance(value, set | frozenset)  # sets take the elements of sets past any __iter__
+    past = of_sets and isinstance(value, (set, frozenset))  # sets take the elements of sets past any __iter__
     if "__iter__" in python_methods(type(value)) and isinstance(value, CONTAINERS) and not past:
         return [survey.visit(item) for item in elements_in_python(trace, function, value)]
-    if isinstance(value, list | tuple | set | frozenset | collections.deque) or type(value) in VIEW_TYPES:
+    if isinstance(value, (list, tuple, set, frozenset, collections.deque)) or type(value) in VIEW_TYPES:
         return survey.visit(value)
     if type(value) is Settled:
         value = value.iterator
@@ -413,7 +414,7 @@ def call_native_default(trace: Trace, function: object, args: tuple, kwargs: dic
 def is_value(value: object, deep: bool = False) -> bool:
     """Whether a value is known by its contents alone: text and hash of it do not depend on identity."""
     kind = type(value)
-    if kind in CONSTANT_TYPES or isinstance(value, enum.Enum | torch.dtype | torch.device | type | types.ModuleType):
+    if kind in CONSTANT_TYPES or isinstance(value, (enum.Enum, torch.dtype, torch.device, type, types.ModuleType)):
         return True
     if kind in (tuple, frozenset, torch.Size, slice):
         parts = (value.start, value.stop, value.step) if kind is slice else value  # type: ignore[attr-defined]
@@ -423,13 +424,11 @@ def is_value(value: object, deep: bool = False) -> bool:
     if deep and kind in (dict, collections.OrderedDict, collections.defaultdict, collections.Counter):
         parts = [*dict.keys(value), *(v.real if type(v) is Lazy else v for v in dict.values(value))]  # type: ignore[arg-type]
         return all(is_value(item, deep) for item in parts)
-    return isinstance(value, types.BuiltinFunctionType | torch.layout | torch.memory_format) or kind in SYMBOLIC
+    return isinstance(value, (types.BuiltinFunctionType, torch.layout, torch.memory_format)) or kind in SYMBOLIC
 
 
 def run_natively(trace: Trace, function: object, args: tuple, kwargs: dict) -> object:
     """The call itself; operations on tensors inside it are recorded, exceptions are the program's."""
-    from .tensors import RecordMode
-
     trace.entered += 1
     try:
         with RecordMode(trace):
@@ -460,7 +459,7 @@ def unbind(function: object, args: tuple) -> tuple[object, tuple]:
     owner = getattr(function, "__self__", None)
     if owner is None or isinstance(owner, types.ModuleType):
         return function, args
-    if isinstance(function, types.BuiltinFunctionType | types.MethodWrapperType):
+    if isinstance(function, (types.BuiltinFunctionType, types.MethodWrapperType)):
         descriptor = native_descriptor(function)
         # A class has methods of its metaclass, and class methods of its own, which may have the same names.
         if descriptor is not None and (not isinstance(owner, type) or descriptor.__get__(owner) == function):  # type: ignore[attr-defined]

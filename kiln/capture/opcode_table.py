@@ -1,4 +1,4 @@
-"""The table of opcode handlers, which the ``opcodes*.py`` files fill."""
+"""How the ``opcodes*.py`` files fill the table of opcode handlers."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import sys
 from collections.abc import Callable
 
 from ..bytecode import Instruction
-from .frame import NULL, Frame
+from .frame import HANDLERS, NULL, Frame
 
 Handler = Callable[[Frame, Instruction], object]
-HANDLERS: dict[str, Handler] = {}
 
 CALLABLE_FIRST = sys.version_info >= (3, 13)  # the order of NULL and callable on the stack
 

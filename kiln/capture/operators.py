@@ -19,6 +19,7 @@ from .._native import is_instance as isinstance
 from ..bytecode.split import UNBOUND
 from . import calls, natives
 from .attributes import load_or, name_class_value
+from .overrides import operator_override
 from .raising import from_native
 from .rules import get_iterator, index_by, next_item, special_method, truth, type_of
 from .source import mapping_of, native_iterator
@@ -71,7 +72,7 @@ def has_python_method(value: object) -> bool:
     kind = type(value)
     if not kind.__flags__ & HEAP_TYPE or kind in natives.SAFE_OWNERS:
         return False
-    return not isinstance(value, torch.Tensor | Trampoline) and not is_symbolic(value)
+    return not isinstance(value, (torch.Tensor, Trampoline)) and not is_symbolic(value)
 
 
 def binary(trace: Trace, sign: str, left: object, right: object) -> object:
@@ -131,14 +132,12 @@ def tensor_binary(trace: Trace, sign: str, left: object, right: object) -> objec
 
 
 def record_operator(trace: Trace, function: object, *operands: object) -> object:
-    from .overrides import operator_override
-
     if trace.subclassed:
         check_operator(trace, function, operands)
     custom = operator_override(trace, function, operands)
     if custom is not None:
         return custom[0]
-    if function is operator.pow and isinstance(operands[0], int | float) and operands[0] < 0:
+    if function is operator.pow and isinstance(operands[0], (int, float)) and operands[0] < 0:
         function = torch.pow  # torch.fx writes -2 ** x, which Python reads as -(2 ** x)
     return record(trace, function, operands, {})
 
@@ -162,7 +161,7 @@ def inplace(trace: Trace, sign: str, left: object, right: object) -> object:
 
 def operand_iterable(trace: Trace, value: object) -> object:
     """Something native code may iterate: tensors included. Objects go through proxies: their length is asked, too."""
-    if isinstance(value, list | tuple | str | dict | set | frozenset | range):
+    if isinstance(value, (list, tuple, str, dict, set, frozenset, range)):
         return value
     iterates = natives.is_object(value) and {"__iter__", "__getitem__"}.intersection(
         natives.python_methods(type(value))
@@ -255,7 +254,7 @@ def native_attempt(trace: Trace, owner: object, other: object, name: str) -> obj
     if not natives.is_allowed(method):
         raise trace.fail(f"an operator on a {type(owner).__qualname__} object")
     if isinstance(owner, natives.CONTAINERS) and isinstance(other, natives.CONTAINERS):
-        if name in COMPARING and isinstance(owner, list | tuple):
+        if name in COMPARING and isinstance(owner, (list, tuple)):
             owner, other = plain_sequence(owner), plain_sequence(other)
             return natives.call_native_default(trace, COMPARING[name], (owner, other), {})
         return natives.call_native(trace, method, (owner, other), {})
@@ -309,9 +308,9 @@ def asked_to_compare(trace: Trace, owner: object, other: object, name: str) -> o
 
 def compare_tensor(trace: Trace, sign: str, function: object, left: object, right: object) -> object:
     other = right if isinstance(left, torch.Tensor) else left
-    if other is None or isinstance(other, str | type | dict):
+    if other is None or isinstance(other, (str, type, dict)):
         if sign in ("==", "!="):
-            return (sign == "!=") if other is None or isinstance(other, str | type | dict) else None
+            return (sign == "!=") if other is None or isinstance(other, (str, type, dict)) else None
     if type(other).__flags__ & HEAP_TYPE:
         check_attributes(trace, other)
     taken = other is right and isinstance(other, NUMBERS)
@@ -387,7 +386,7 @@ def is_same(trace: Trace, left: object, right: object) -> bool:
 
 def is_value(real: object) -> bool:
     """Whether an object is guarded by what it is, and not by which one it is: equal ones need not be the same."""
-    return isinstance(real, int | float | str | bytes | complex | tuple | frozenset | slice)
+    return isinstance(real, (int, float, str, bytes, complex, tuple, frozenset, slice))
 
 
 def guard_identity(trace: Trace, value: object) -> None:
@@ -423,14 +422,14 @@ def contains(trace: Trace, container: object, value: object) -> bool:
         return contains_in_view(trace, container, value)
     if type(container) is types.MappingProxyType:
         return contains(trace, mapping_of(container), value)
-    if isinstance(container, dict | set | frozenset):
+    if isinstance(container, (dict, set, frozenset)):
         return contains_hashed(trace, container, value)
-    if isinstance(container, str | bytes | range):
+    if isinstance(container, (str, bytes, range)):
         return natives.call_native_default(trace, operator.contains, (container, concrete(trace, value)), {})  # type: ignore[return-value]
     if isinstance(container, natives.CONTAINERS):  # it looks past an __iter__ in Python
         return search(trace, native_iterator(container), value)
     if isinstance(
-        natives.lookup(type(container), "__contains__"), types.WrapperDescriptorType | types.MethodDescriptorType
+        natives.lookup(type(container), "__contains__"), (types.WrapperDescriptorType, types.MethodDescriptorType)
     ):
         return natives.call_native(trace, operator.contains, (container, concrete(trace, value)), {})  # type: ignore[return-value]
     try:
@@ -524,7 +523,7 @@ def subscript(trace: Trace, name: str, container: object, *operands: object) -> 
     if name == "__getitem__" and isinstance(container, dict):
         if special_method(trace, container, "__missing__") is not None:
             return missing_item(trace, container, key)
-    if isinstance(descriptor, types.WrapperDescriptorType | types.MethodDescriptorType):
+    if isinstance(descriptor, (types.WrapperDescriptorType, types.MethodDescriptorType)):
         return natives.call_native(trace, descriptor, (container, key, *operands[1:]), {})
     function = {"__getitem__": operator.getitem, "__setitem__": operator.setitem, "__delitem__": operator.delitem}[name]
     if descriptor is not None and not natives.is_allowed(descriptor):

@@ -53,14 +53,14 @@ def is_overriding(kind: type) -> bool:
 
 def override(trace: Trace, function: object, args: tuple, kwargs: dict) -> tuple[object] | None:
     """What an override makes of a call, in a tuple; None where there is none and the operation itself is meant."""
-    from .calls import call
-
     level = trace.function_level
     if level == ALL_OFF or not (trace.modes or trace.overriding or has_like(args) or has_like(kwargs.values())):
         return None
     owners = overloaded(trace, (args, kwargs)) if level == ENABLED else []
     if not owners and not trace.modes:
         return None
+    from .calls import call
+
     guard_level(trace)
     kinds = tuple(kind_of(trace, owner) for owner in owners)
     if trace.modes:
@@ -120,7 +120,7 @@ def overriding_values(trace: Trace, value: object) -> Iterator[object]:
     if isinstance(value, torch.Tensor):
         if is_overriding(trace.tensor_info(value).kind):
             yield value
-    elif isinstance(value, tuple | list):
+    elif isinstance(value, (tuple, list)):
         for item in value:
             yield from overriding_values(trace, item)
     elif isinstance(value, dict):
@@ -178,7 +178,7 @@ def level(trace: Trace, value: int) -> Iterator[None]:
 def convert(trace: Trace, result: object, cls: type) -> object:
     if isinstance(result, torch.Tensor):
         return result if issubclass(trace.tensor_info(result).kind, cls) else as_subclass(trace, result, cls)
-    if isinstance(result, tuple | list):
+    if isinstance(result, (tuple, list)):
         return type(result)(convert(trace, force(trace, item), cls) for item in result)
     return result
 

@@ -77,7 +77,7 @@ class Rebuilder(Text):
             self.kept.add(source.name)
         elif stolen and isinstance(source, Item) and isinstance(source.base, Local) and source.base.name in stolen:
             return self.read_stolen(source, source.base.name)
-        elif stolen and isinstance(source, SizeOf | StrideOf | OffsetOf) and source not in self.read_names:
+        elif stolen and isinstance(source, (SizeOf, StrideOf, OffsetOf)) and source not in self.read_names:
             return self.read_number(source)
         return super().read(source)
 
@@ -307,7 +307,7 @@ def build_method(r: Rebuilder, shadow: types.MethodType, name: str, place: int) 
 
 def build_builtin(r: Rebuilder, shadow: types.BuiltinFunctionType, name: str, place: int) -> None:
     owner = getattr(shadow, "__self__", None)
-    if owner is None or isinstance(owner, types.ModuleType | type):
+    if owner is None or isinstance(owner, (types.ModuleType, type)):
         r.lines.append(f"{name} = {r.bind(shadow, shadow.__name__)}")
         return
     descriptor = native_descriptor(shadow)
@@ -406,7 +406,7 @@ def build_dict_iterator(r: Rebuilder, shadow: object, name: str, place: int) -> 
 
 def build_set_iterator(r: Rebuilder, shadow: object, name: str, place: int) -> None:
     """A new iterator over the same set, moved on as far: it must notice changes of the set's size."""
-    owner = next((value for value in gc.get_referents(shadow) if isinstance(value, set | frozenset)), None)
+    owner = next((value for value in gc.get_referents(shadow) if isinstance(value, (set, frozenset))), None)
     if owner is None:  # exhausted
         r.lines.append(f"{name} = _k_iter(())")
         return
@@ -654,7 +654,7 @@ def builder_for(shadow: object) -> Callable | None:
     for base, container_builder in CONTAINER_BUILDERS:
         if isinstance(shadow, base):
             return container_builder
-    if isinstance(shadow, int | float | str | bytes | complex):
+    if isinstance(shadow, (int, float, str, bytes, complex)):
         return build_value_subclass if type(shadow).__flags__ & HEAP_TYPE else build_bound  # numpy.float64
     cls = type(shadow)
     if getattr(cls, "unbuildable", False) or shadow is NULL:

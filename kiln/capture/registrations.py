@@ -249,7 +249,7 @@ def rule_multi_grad_hook(trace, args, kwargs):
     given = {**dict(zip(("tensors", "fn"), args, strict=False)), **kwargs}
     mode = concrete(trace, given.pop("mode", "all"))
     tensors = prepare(trace, given.get("tensors"))
-    plain = isinstance(tensors, list | tuple) and all(isinstance(each, torch.Tensor) for each in tensors)
+    plain = isinstance(tensors, (list, tuple)) and all(isinstance(each, torch.Tensor) for each in tensors)
     if not plain or len(args) > 2 or given.keys() != {"tensors", "fn"} or mode not in ("all", "any"):
         raise trace.fail("register_multi_grad_hook with these arguments")
     if mode == "any":

@@ -34,6 +34,7 @@ from .attributes import (
     store_attribute,
 )
 from .calls import call, construct, new_object
+from .copying import compares_ids
 from .hashing import as_hash
 from .natives import rule
 from .raising import from_native, guard_caller, traceback_of
@@ -229,7 +230,7 @@ def rule_vars(trace, args, kwargs):
 @rule(object.__getattribute__)
 def rule_object_getattribute(trace, args, kwargs):
     owner = force(trace, args[0])
-    if isinstance(owner, torch.Tensor | types.ModuleType | type | types.FunctionType):
+    if isinstance(owner, (torch.Tensor, types.ModuleType, type, types.FunctionType)):
         return load_attribute(trace, owner, force(trace, args[1]))
     return generic_load(trace, owner, force(trace, args[1]))
 
@@ -237,7 +238,7 @@ def rule_object_getattribute(trace, args, kwargs):
 @rule(object.__setattr__)
 def rule_object_setattr(trace, args, kwargs):
     owner = force(trace, args[0])
-    if isinstance(owner, torch.Tensor | types.ModuleType | type):
+    if isinstance(owner, (torch.Tensor, types.ModuleType, type)):
         store_attribute(trace, owner, force(trace, args[1]), args[2])
     else:
         generic_store(trace, owner, force(trace, args[1]), args[2])
@@ -312,7 +313,7 @@ def rule_dir(trace, args, kwargs):
         return sorted(rule_locals(trace, args, kwargs))
     value = force(trace, args[0])
     cls = value if isinstance(value, type) else type(value)
-    if isinstance(value, torch.Tensor | types.ModuleType) or lookup(type(value), "__dir__") not in (
+    if isinstance(value, (torch.Tensor, types.ModuleType)) or lookup(type(value), "__dir__") not in (
         object.__dir__,
         type.__dir__,
     ):
@@ -330,8 +331,6 @@ def rule_dir(trace, args, kwargs):
 @rule(id)
 def rule_id(trace, args, kwargs):
     """The number itself where the object exists already; what is made inside has none yet."""
-    from .copying import compares_ids
-
     value = force(trace, args[0])
     if compares_ids(trace):
         return id(value)
@@ -339,7 +338,7 @@ def rule_id(trace, args, kwargs):
     if known is not None and known.source is not None:
         trace.guards.add(known.source, "id", id(known.real))
         return id(known.real)
-    if value is None or isinstance(value, bool | type | types.ModuleType | types.BuiltinFunctionType | enum.Enum):
+    if value is None or isinstance(value, (bool, type, types.ModuleType, types.BuiltinFunctionType, enum.Enum)):
         return id(value)
     raise trace.fail("id() of an object that is made inside", "compare with `is`, or take the id outside")
 
@@ -439,7 +438,7 @@ def rule_len(trace, args, kwargs):
 def special_method(trace: Trace, value: object, name: str) -> types.FunctionType | SpecialMethod | None:
     """A special method that is not native code, if the value's class has one: to be called with the value first."""
     kind = type(value)
-    if not kind.__flags__ & HEAP_TYPE or isinstance(value, torch.Tensor | Trampoline) or is_symbolic(value):
+    if not kind.__flags__ & HEAP_TYPE or isinstance(value, (torch.Tensor, Trampoline)) or is_symbolic(value):
         return None
     if hasattr(kind, "gi_interpreted"):
         return None
@@ -482,7 +481,7 @@ def number_rule(kind: type, name: str, symbolic: tuple):
             converted = converted_in_python(trace, value, kind, name)
             if converted is not None:
                 return converted
-            if isinstance(value, int | float | str | bytes):  # subclasses too: native code looks at their value
+            if isinstance(value, (int, float, str, bytes)):  # subclasses too: native code looks at their value
                 return natives.run_natively(trace, kind, values, kwargs)
         return natives.call_native_default(trace, kind, values, kwargs)
 

@@ -33,9 +33,9 @@ def rule_selective(trace, args, kwargs):
     """The policy is not asked: torch asks it, operation by operation, when the graph runs."""
     policy = force(trace, args[0]) if len(args) == 1 and not kwargs else None
     operators = isinstance(policy, list) and all(
-        isinstance(force(trace, item), torch._ops.OpOverload | torch._ops.HigherOrderOperator) for item in policy
+        isinstance(force(trace, item), (torch._ops.OpOverload, torch._ops.HigherOrderOperator)) for item in policy
     )
-    if not operators and not isinstance(policy, types.FunctionType | functools.partial):
+    if not operators and not isinstance(policy, (types.FunctionType, functools.partial)):
         raise trace.fail("contexts for selective checkpointing made of something else than a function or operators")
     contexts = (SelectiveContext(), SelectiveContext())
     for context in contexts:

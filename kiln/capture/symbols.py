@@ -36,7 +36,7 @@ from .fakes import is_ordinary, like_in_history, static_fake
 from .hints import NEEDED
 from .source import Attribute, Computed, InstanceAttribute, Item, Literal, Source
 from .trace import SymbolInput, Trace
-from .values import Raised
+from .values import Lazy, Raised
 
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 NUMBERS = (int, float, torch.SymInt, torch.SymFloat, torch.SymBool)
@@ -48,10 +48,11 @@ def is_symbolic(value: object) -> bool:
 
 def concrete(trace: Trace, value: object) -> object:
     """A symbolic number as the plain one it is in this call; guarded by torch's own bookkeeping."""
-    from .wrap import force
+    if type(value) is Lazy:
+        from .wrap import force
 
-    value = force(trace, value)
-    if isinstance(value, torch.SymInt | torch.SymFloat):
+        value = force(trace, value)
+    if isinstance(value, (torch.SymInt, torch.SymFloat)):
         note_needed(trace, value)
     if isinstance(value, torch.SymInt):
         return concrete_int(trace, value)
@@ -309,7 +310,7 @@ def _source_class() -> type:
 
 def _name_symbol(trace: Trace, value: Any, source: Source, real: int | float) -> None:
     """Remember where a symbol can be read; a second place for the same symbol is a condition of equality."""
-    if not isinstance(value, torch.SymInt | torch.SymFloat):
+    if not isinstance(value, (torch.SymInt, torch.SymFloat)):
         return
     expression = value.node.expr
     if not expression.is_symbol:
@@ -366,7 +367,7 @@ def is_argument(trace: Trace, source: Source) -> bool:
     """
     while isinstance(source, Item):
         source = source.base
-    return not isinstance(source, InstanceAttribute | Attribute) or source.base in trace.contexts
+    return not isinstance(source, (InstanceAttribute, Attribute)) or source.base in trace.contexts
 
 
 def new_symbol(trace: Trace, real: int | float, source: Source) -> object:
@@ -408,7 +409,7 @@ def arithmetic(trace: Trace, function: Any, operands: tuple) -> object:
     if not any(is_symbolic(operand) for operand in operands):
         return plain_call(function, list(operands))
     operands = tuple([int(operand) if type(operand) is bool else operand for operand in operands])
-    if all(isinstance(operand, int | torch.SymInt) for operand in operands) and is_exact(function, operands):
+    if all(isinstance(operand, (int, torch.SymInt)) for operand in operands) and is_exact(function, operands):
         try:
             result = SYMBOLIC_FORMS.get(function, function)(*operands)
         except IndexError:  # torch 2.13: adding to the maximum of two sizes

@@ -18,6 +18,7 @@ from .quiet import quiet
 from .source import Attribute, Computed, Source, source
 from .symbols import concrete, may_override
 from .tensor_effects import version
+from .tensor_subclasses import defines
 from .tensors import record
 from .trace import Trace
 from .values import Lazy, Raised, TensorInfo, words
@@ -64,8 +65,6 @@ def past_overrides(name: str) -> Callable[[torch.Tensor], object]:
 
 def tensor_attribute(trace: Trace, tensor: torch.Tensor, name: str) -> object:
     """``tensor.name`` for what is not a method."""
-    from .tensor_subclasses import defines
-
     info = trace.tensor_info(tensor)
     if name in info.attributes:
         return info.attributes[name]

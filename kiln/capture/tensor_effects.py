@@ -216,7 +216,7 @@ DIVIDES = re.compile(r"div|remainder|mod")
 def may_raise(function: object, name: str, leaves: list[torch.Tensor]) -> bool:
     """Whether an operation that works on fakes may raise on real tensors."""
     module = getattr(function, "__module__", None) or ""
-    if isinstance(function, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
+    if isinstance(function, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
         module = "torch" if str(function).startswith(("aten", "prims")) else ""
     own = module.startswith("torch") or module in ("_operator", "builtins") or hasattr(function, "__objclass__")
     if not own:

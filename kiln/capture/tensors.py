@@ -45,6 +45,7 @@ from .values import (
     new_tuple,
     plain_value,
 )
+from .wrap import force, getattr_static_dict
 
 TORCH_CONSTANTS = (torch.dtype, torch.device, torch.layout, torch.memory_format)
 
@@ -196,7 +197,7 @@ def graph_target(function: object) -> object:
 def has_symbolic_float(value: object) -> bool:
     if isinstance(value, dict):
         value = list(value.values())
-    if isinstance(value, list | tuple):
+    if isinstance(value, (list, tuple)):
         return any(has_symbolic_float(item) for item in value)
     return isinstance(value, torch.SymFloat)
 
@@ -231,15 +232,13 @@ def prepare(trace: Trace, value: object, exact: bool = False) -> object:
 
     The program's own functions see more than torch does: for them (``exact``) values keep their classes.
     """
-    from .wrap import force
-
     value = force(trace, value)
     kind = type(value)
     if kind in CONSTANT_TYPES or isinstance(value, (torch.Tensor, *TORCH_CONSTANTS)):
         return value
     if exact and kind not in PLAIN_CLASSES and isinstance(value, SUBCLASSED):
         check_exact(trace, value)
-    if isinstance(value, list | tuple | set | frozenset) and kind.__flags__ & HEAP_TYPE:
+    if isinstance(value, (list, tuple, set, frozenset)) and kind.__flags__ & HEAP_TYPE:
         check_sequence(trace, kind)
     if isinstance(value, tuple):
         if kind is torch.Size:
@@ -262,11 +261,11 @@ def prepare(trace: Trace, value: object, exact: bool = False) -> object:
         return value
     if kind is HandleNumber:
         raise trace.fail("a torch function called with the number of a hook that is not registered yet")
-    if isinstance(value, int | float | complex | str):
+    if isinstance(value, (int, float, complex, str)):
         return value if exact else plain_value(value)
     if isinstance(value, Trampoline):
         return value.function
-    if isinstance(value, set | frozenset):
+    if isinstance(value, (set, frozenset)):
         return kind(prepare(trace, item, exact) for item in value)
     raise trace.fail(
         f"a torch function called with a {type(value).__module__}.{type(value).__qualname__} object",
@@ -290,10 +289,8 @@ PLAIN_CLASSES = frozenset({*SUBCLASSED, bool, torch.Size})
 
 def check_exact(trace: Trace, value: object) -> None:
     """Break unless a graph can make this instance of a subclass again, with its class and all that it holds."""
-    from .wrap import getattr_static_dict
-
     attributes = getattr_static_dict(value)
-    if isinstance(value, enum.Enum) or (isinstance(value, int | float | complex | str | tuple) and not attributes):
+    if isinstance(value, enum.Enum) or (isinstance(value, (int, float, complex, str, tuple)) and not attributes):
         return
     name = type(value).__qualname__
     raise trace.fail(f"a function in the graph called with a {name}, which the graph cannot make again")
@@ -310,10 +307,10 @@ READ_LISTS: frozenset[object] = frozenset(
 
 
 def refuse_unresolved(trace: Trace, args: tuple) -> None:
-    pending = [arg for arg in args if isinstance(arg, list | tuple)]
+    pending = [arg for arg in args if isinstance(arg, (list, tuple))]
     while pending:
         for item in pending.pop():
-            if isinstance(item, list | tuple):
+            if isinstance(item, (list, tuple)):
                 pending.append(item)
             elif isinstance(item, torch.Tensor) and (item.is_neg() or item.is_conj()):
                 raise trace.fail("the value of a conjugated or negated tensor in a list")
@@ -374,7 +371,7 @@ def function_name(function: object) -> str:
 def tensor_leaves(value: object) -> list[torch.Tensor]:
     if isinstance(value, torch.Tensor):
         return [value]
-    if isinstance(value, list | tuple | set | frozenset):
+    if isinstance(value, (list, tuple, set, frozenset)):
         return [leaf for item in value for leaf in tensor_leaves(item)]
     if isinstance(value, dict):
         return [leaf for item in value.values() for leaf in tensor_leaves(item)]
@@ -400,7 +397,7 @@ def needs_node(trace: Trace, function: object, result: object, leaves: list[torc
 
 def is_of_user(function: object) -> bool:
     """Whether a leaf of the graph is code that torch does not have: it may do anything."""
-    if isinstance(function, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
+    if isinstance(function, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
         return not str(function).startswith(("aten", "prim"))
     return isinstance(function, types.FunctionType) and not module_of(function).startswith("torch")
 
@@ -488,7 +485,7 @@ def adopt(trace: Trace, result: object, node: torch.fx.Node) -> object:
         result.node = node
         trace.keep.append(result)
         return result
-    if isinstance(result, list | tuple):
+    if isinstance(result, (list, tuple)):
         for index, item in enumerate(result):
             if tensor_leaves(item) and not (isinstance(item, torch.Tensor) and id(item) in trace.tensors):
                 part = trace.graph.call_function(operator.getitem, (node, index))

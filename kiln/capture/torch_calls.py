@@ -73,7 +73,7 @@ def is_operation(trace: Trace, function: object, args: tuple, kwargs: dict) -> b
         return isinstance(function.__self__, torch.Tensor) or is_property_getter(function)
     if kind is types.MethodType:
         return isinstance(function.__self__, torch.Tensor) and is_operation(trace, function.__func__, args, kwargs)
-    return isinstance(function, torch._ops.OpOverload | torch._ops.OpOverloadPacket) or function is torch.nn.Parameter
+    return isinstance(function, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)) or function is torch.nn.Parameter
 
 
 def is_property_getter(function: types.MethodWrapperType) -> bool:
@@ -89,11 +89,9 @@ def is_public(function: types.FunctionType) -> bool:
 
 def call_torch(trace: Trace, function: object, args: tuple, kwargs: dict) -> object:
     """Record a torch call, or do what it means for the trace."""
-    from .calls import call_function
-
     if isinstance(function, types.MethodType):
         args, function = (function.__self__, *args), function.__func__
-    if isinstance(function, types.BuiltinFunctionType | types.MethodWrapperType) and isinstance(
+    if isinstance(function, (types.BuiltinFunctionType, types.MethodWrapperType)) and isinstance(
         function.__self__, torch.Tensor
     ):
         args = (function.__self__, *args)
@@ -112,6 +110,8 @@ def call_torch(trace: Trace, function: object, args: tuple, kwargs: dict) -> obj
     if UNTRUE_ON_FAKES.search(name):
         raise trace.fail(f"{tensors.function_name(function)}: quantized tensors stay outside graphs")
     if type(function) is types.FunctionType and function not in ALLOWED and not are_plain(trace, args, kwargs):
+        from .calls import call_function
+
         return call_function(trace, function, args, kwargs)  # it was given functions or objects to call
     method = method_name(function, args)
     if method is not None and trace.subclassed and defines(trace, args[0], method):

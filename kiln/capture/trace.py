@@ -271,7 +271,7 @@ class Trace:
                 continue
             if isinstance(source, InstanceAttribute):
                 self.guards.add(source.base, "has_attribute", source.name)
-            elif isinstance(source, Item) and not issubclass(types.get(source.base, dict), list | tuple):
+            elif isinstance(source, Item) and not issubclass(types.get(source.base, dict), (list, tuple)):
                 self.guards.add(source.base, "has_key", source.key)
             elif isinstance(source, Attribute) and source.name == "cell_contents":
                 self.guards.add(source.base, "full_cell")

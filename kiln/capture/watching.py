@@ -75,7 +75,7 @@ def may_run(frame: types.FrameType) -> bool:
     if code.co_name == "__del__":
         return True
     given = [frame.f_locals.get(name) for name in code.co_varnames[: code.co_argcount]]
-    if given and isinstance(given[0], weakref.ReferenceType | type):
+    if given and isinstance(given[0], (weakref.ReferenceType, type)):
         return True  # a callback of a weak reference; a method of a metaclass, which is asked about a real class
     signal = len(given) == 2 and isinstance(given[1], types.FrameType)
     return signal or (len(given) == 2 and type(given[0]) is str and given[0] in ("start", "stop"))  # of the collector

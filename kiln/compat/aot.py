@@ -57,7 +57,7 @@ def create_functional_call(
     def functional_call(*args: Any, **kwargs: Any) -> Any:
         state = tree_unflatten(list(args[:params_len]), params_spec)
         result = torch.func.functional_call(mod, state, args[params_len:], kwargs)
-        if strict_out_tuple and not isinstance(result, tuple | list):
+        if strict_out_tuple and not isinstance(result, (tuple, list)):
             raise RuntimeError(f"Graph output must be a (). The module returns a {type(result).__name__}.")
         return result
 

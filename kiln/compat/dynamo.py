@@ -457,7 +457,7 @@ def export(f: Any, *extra_args: Any, **accepted: Any) -> Any:
 def innermost_fn(fn: Any) -> Any:
     """``torch._dynamo.eval_frame.innermost_fn``: the function that was compiled."""
     fn = fn.__wrapped__ if api.is_enclosed(fn) else fn
-    while isinstance(fn, _native.Dispatcher | OptimizedModule):
+    while isinstance(fn, (_native.Dispatcher, OptimizedModule)):
         fn = fn.function if isinstance(fn, _native.Dispatcher) else fn._orig_mod
     return fn
 

@@ -159,7 +159,7 @@ def _top_level(body: list[ast.stmt]) -> Iterator[ast.stmt]:
 def _note(found: Outline, statement: ast.stmt, package: str) -> None:
     if isinstance(statement, ast.ClassDef):
         found.classes[statement.name] = statement
-    elif isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
+    elif isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
         found.functions.add(statement.name)
     elif isinstance(statement, ast.Assign):
         for target in statement.targets:

@@ -52,7 +52,7 @@ def same(
 
 def collect_results(model: torch.nn.Module, prediction: Any, loss: Any, example_inputs: Any) -> list[Any]:
     """Outputs, loss, and the gradients of parameters and inputs, for a comparison."""
-    inputs = example_inputs if isinstance(example_inputs, list | tuple) else list(example_inputs.values())
+    inputs = example_inputs if isinstance(example_inputs, (list, tuple)) else list(example_inputs.values())
     model = dynamo.innermost_fn(model)
     gradients = {name: _clone(parameter.grad) for name, parameter in model.named_parameters()}
     buffers = {name: _clone(buffer) for name, buffer in model.named_buffers()}
