@@ -25,7 +25,15 @@ from .._native import MISSING
 from .._native import is_instance as isinstance
 from ..config import config
 from . import module_hooks
-from .builtin_tables import CONTAINERS, ITERATOR_TYPES, KEYED_NAMES, LAZY_ITERATORS, VIEW_TYPES, describe
+from .builtin_tables import (
+    CONTAINERS,
+    ITERATOR_TYPES,
+    KEYED_NAMES,
+    LAZY_ITERATORS,
+    NATIVE_METHODS,
+    VIEW_TYPES,
+    describe,
+)
 from .source import lookup, mapping_of, native_iterator, native_length
 from .symbols import SYMBOLIC, concrete
 from .trace import Trace
@@ -116,8 +124,7 @@ def special_methods(cls: type) -> tuple[int, tuple[str, ...], tuple[str, ...], t
 
 
 def is_of_native_base(method: object) -> bool:
-    kinds = types.WrapperDescriptorType | types.MethodDescriptorType
-    return isinstance(method, kinds) and method.__objclass__ is not object
+    return isinstance(method, NATIVE_METHODS) and method.__objclass__ is not object
 
 
 def is_python(method: object) -> bool:

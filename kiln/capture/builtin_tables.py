@@ -22,6 +22,8 @@ from .._native import is_instance as isinstance
 from .source import lookup
 from .values import words
 
+NATIVE_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType)  # ``list.append``, ``list.__len__``
+
 _ITERATORS = [
     type(iter(empty))
     for empty in ([], (), {}, set(), "", b"", range(0), range(1 << 70, 1 << 71), {}.items(), {}.values(), bytearray())
@@ -145,7 +147,7 @@ SHALLOW_OWNERS = (*CONTAINERS, torch.Size)  # sizes stay symbolic
 
 def is_shallow(function: object) -> bool:
     """Whether a builtin passes elements on without looking at them."""
-    if not isinstance(function, (types.MethodDescriptorType, types.WrapperDescriptorType)):
+    if not isinstance(function, NATIVE_METHODS):
         return function in SHALLOW_FUNCTIONS
     owner, name = function.__objclass__, function.__name__
     if name == "__contains__":
@@ -157,7 +159,7 @@ def is_shallow(function: object) -> bool:
 
 def consumes(function: object, position: int) -> bool:
     """Whether a builtin that passes elements on looks into its argument number ``position`` itself."""
-    if isinstance(function, (types.MethodDescriptorType, types.WrapperDescriptorType)):
+    if isinstance(function, NATIVE_METHODS):
         return position == 0 or function.__name__ in CONSUMING_NAMES
     return function not in STORING_FUNCTIONS
 
@@ -194,13 +196,12 @@ HASHING_FUNCTIONS |= {operator.isub, operator.ixor}
 
 def is_mutating(function: object) -> bool:
     """Whether a builtin changes its first argument."""
-    kinds = types.MethodDescriptorType | types.WrapperDescriptorType
-    return isinstance(function, kinds) and function.__name__ in MUTATING_NAMES
+    return isinstance(function, NATIVE_METHODS) and function.__name__ in MUTATING_NAMES
 
 
 def is_hashing(function: object, args: tuple) -> bool:
     """Whether a builtin hashes its arguments, or elements of them, and keeps or compares them."""
-    if isinstance(function, (types.MethodDescriptorType, types.WrapperDescriptorType)):
+    if isinstance(function, NATIVE_METHODS):
         return function.__objclass__ in HASHING_TYPES or function.__name__ == "__hash__"
     if function in (operator.eq, operator.ne, operator.le, operator.lt, operator.ge, operator.gt):
         return any(isinstance(arg, (set, frozenset)) for arg in args)
@@ -223,7 +224,7 @@ def runs_overrides(function: object, args: tuple) -> str | None:
         names = ITEM_METHODS if issubclass(function, collections.OrderedDict) else ()
         return next((name for name in names if isinstance(lookup(function, name), types.FunctionType)), None)
     owner = getattr(function, "__self__", None)
-    method = isinstance(function, (types.MethodDescriptorType, types.WrapperDescriptorType))
+    method = isinstance(function, NATIVE_METHODS)
     cls = owner if isinstance(owner, type) else type(args[0]) if method and args else None
     if cls is None or not cls.__flags__ & (1 << 9):
         return None

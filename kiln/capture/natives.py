@@ -46,6 +46,7 @@ from .builtin_tables import (
     ITERATOR_TYPES,
     KEYED_NAMES,
     LAZY_ITERATORS,
+    NATIVE_METHODS,
     SAFE_OWNERS,
     SET_CONSUMING_NAMES,
     SYMBOLIC_FUNCTIONS,
@@ -153,7 +154,7 @@ UNSIGNED |= {sys.exit: (0, 1), sys.exc_info: (0, 0), sys.exception: (0, 0), obje
 
 def wrong_arguments(trace: Trace, function: object, args: tuple, kwargs: dict) -> Raised | GraphBreak:
     """The error for too many or too few arguments: they are counted before anybody looks at them."""
-    if not isinstance(function, (types.MethodDescriptorType, types.WrapperDescriptorType)):
+    if not isinstance(function, NATIVE_METHODS):
         try:
             function(*[None] * len(args), **dict.fromkeys(kwargs))  # type: ignore[operator]
         except TypeError as error:
@@ -180,22 +181,46 @@ def call_native(trace: Trace, function: object, args: tuple, kwargs: dict) -> ob
     return run(trace, function, args, kwargs)
 
 
+class Traits:
+    """What the tables say of a builtin, whatever its arguments are."""
+
+    __slots__ = ("iterates", "mutating", "name", "shallow", "symbolic", "text")
+
+    def __init__(self, function: object):
+        self.name: str = getattr(function, "__name__", "")
+        self.shallow = is_shallow(function)  # it passes elements on without looking at them
+        self.text = function in TEXT_FUNCTIONS or (self.name in TEXT_NAMES and not isinstance(function, type))
+        self.symbolic = self.shallow or function in SYMBOLIC_FUNCTIONS
+        self.iterates = function not in COMPARISONS and self.name not in KEY_NAMES
+        self.mutating = is_mutating(function)
+
+
+TRAITS: dict[object, Traits] = {}
+
+
+def traits_of(function: object) -> Traits:
+    """The traits of a builtin; those of methods, and of functions of modules, are worked out once."""
+    found = TRAITS.get(function)
+    if found is None:
+        found = Traits(function)
+        owner = getattr(function, "__self__", None)
+        if isinstance(function, NATIVE_METHODS) or isinstance(owner, types.ModuleType):
+            TRAITS[function] = found
+    return found
+
+
 def run(trace: Trace, function: object, args: tuple, kwargs: dict) -> object:
     """Prepare the arguments and run natively."""
     if function in NUMBER_FUNCTIONS and not kwargs:
         args = tuple([force(trace, arg) for arg in args])
         if is_arithmetic(args):
             return arithmetic(trace, function, args)
-    shallow = is_shallow(function)
-    name = getattr(function, "__name__", "")
-    text = function in TEXT_FUNCTIONS or (name in TEXT_NAMES and not isinstance(function, type))
-    symbolic = shallow or function in SYMBOLIC_FUNCTIONS
-    survey = Survey(
-        trace, keep_symbols=symbolic, shallow=shallow, iterates=function not in COMPARISONS and name not in KEY_NAMES
-    )
+    traits = traits_of(function)
+    shallow, text, name = traits.shallow, traits.text, traits.name
+    survey = Survey(trace, keep_symbols=traits.symbolic, shallow=shallow, iterates=traits.iterates)
     args = tuple([survey.visit(arg) for arg in args])
     kwargs = {key: survey.visit(value) for key, value in kwargs.items()}
-    if trace.iterated and is_mutating(function) and any(owner is args[0] for _, owner in trace.iterated.values()):
+    if trace.iterated and traits.mutating and any(owner is args[0] for _, owner in trace.iterated.values()):
         raise trace.fail("changing a set from outside over which there is an iterator")
     if trace.disordered and name not in ORDERLESS:
         args = tuple([ordered_elements(trace, function, arg) for arg in args])
@@ -205,8 +230,8 @@ def run(trace: Trace, function: object, args: tuple, kwargs: dict) -> object:
         args = tuple([concrete_survey.visit(arg) for arg in args])
         kwargs = {key: concrete_survey.visit(value) for key, value in kwargs.items()}
     if shallow:
-        looked_at = (arg for position, arg in enumerate(args) if consumes(function, position))
-        unknown = next((arg for arg in looked_at if id(arg) in trace.foreign), None)
+        foreign = [at for at, arg in enumerate(args) if id(arg) in trace.foreign] if trace.foreign else ()
+        unknown = next((args[at] for at in foreign if consumes(function, at)), None)
     if unknown is not None:
         kind = type(unknown)
         raise trace.fail(f"{describe(function)} on a {kind.__module__}.{kind.__qualname__} object from outside")
@@ -219,7 +244,7 @@ def run(trace: Trace, function: object, args: tuple, kwargs: dict) -> object:
         raise trace.fail(f"{describe(function)}, which calls a {override} that is Python code")
     if name == "__class_getitem__" and any(type(arg) is Settled for arg in args):
         raise trace.fail(f"{describe(function)} of an iterator")
-    if trace.rehearsing and is_mutating(function):
+    if trace.rehearsing and traits.mutating:
         raise trace.fail("an effect inside a __hash__ or __eq__ that a dictionary or set is going to call")
     if function in ONE_BY_ONE and is_one_by_one(args):
         return update_one_by_one(trace, function, args, kwargs)
@@ -269,6 +294,8 @@ def run_on_proxies(trace: Trace, function: object, args: tuple, kwargs: dict) ->
 
 def iterable_argument(trace: Trace, function: object, position: int, value: object) -> object:
     """An argument that native code iterates over: one that iterates in Python becomes a proxy."""
+    if type(value) in CONSTANT_TYPES:
+        return value
     if isinstance(value, type):
         return proxy(trace, value) if consumes(function, position) and iterates_in_python(value) else value
     if not consumes(function, position) or not is_object(value) or hasattr(type(value), "gi_interpreted"):
@@ -281,7 +308,7 @@ def iterable_argument(trace: Trace, function: object, position: int, value: obje
         function in HASHING_FUNCTIONS or getattr(function, "__objclass__", None) in HASHING_TYPES
     ):
         return value  # a dictionary asks another one for its keys
-    if position == 0 and isinstance(function, (types.MethodDescriptorType, types.WrapperDescriptorType)):
+    if position == 0 and isinstance(function, NATIVE_METHODS):
         return value
     return proxy(trace, value)
 
@@ -330,10 +357,12 @@ def iterates_in_python(cls: type) -> bool:
 
 def hashed_argument(trace: Trace, function: object, position: int, value: object) -> object:
     """An argument whose elements are going to be hashed: looked at, and listed if it comes out of an iterator."""
+    if type(value) in CONSTANT_TYPES:
+        return value
     if position == 1 and (is_keyed(function) or getattr(function, "__objclass__", None) in (set, frozenset)):
         iterates = function.__name__ not in KEY_NAMES  # type: ignore[attr-defined]
         value = Survey(trace, keep_symbols=False, shallow=False, iterates=iterates).visit(value)
-    method = isinstance(function, (types.MethodDescriptorType, types.WrapperDescriptorType))
+    method = isinstance(function, NATIVE_METHODS)
     consumed = consumes(function, position) or (method and function.__name__ in SET_CONSUMING_NAMES)
     if (position == 0 and method) or not consumed or isinstance(value, (dict, str, range)):
         return value

@@ -20,7 +20,6 @@ def quiet() -> Iterator[None]:
     """No warnings and no log lines from operations on fake tensors in the block."""
     always = torch.is_warn_always_enabled()
     log = logging.getLogger("torch._subclasses.fake_tensor")
-    level = log.level
     with warnings.catch_warnings():
         outer = list(warnings.filters)
         SILENCED.append((outer, always))
@@ -28,13 +27,18 @@ def quiet() -> Iterator[None]:
         for category in (DeprecationWarning, RuntimeWarning):  # what builtins warn of, natives.py leaves to Python
             warnings.filterwarnings("error", category=category, module=r"kiln\.capture\.natives")
         torch.set_warn_always(True)  # a warning that comes once is then not used up
-        log.setLevel(logging.CRITICAL + 1)
+        log.addFilter(refuse)  # setLevel would have all loggers of the process forget what they know
         try:
             yield
         finally:
             SILENCED.pop()
-            log.setLevel(level)
+            log.removeFilter(refuse)
             torch.set_warn_always(always)
+
+
+def refuse(record: logging.LogRecord) -> bool:
+    """A filter of log lines that lets none through."""
+    return False
 
 
 @contextlib.contextmanager

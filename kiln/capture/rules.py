@@ -581,12 +581,23 @@ def rule_next(trace, args, kwargs):
 def next_item(trace: Trace, iterator: object) -> object:
     """``next(iterator)``; raises ``Raised(StopIteration)`` at the end."""
     iterator = force(trace, iterator)
+    if type(iterator) in CONTAINER_ITERATORS and id(iterator) not in trace.foreign:
+        trace.entered += 1
+        try:
+            return next(iterator)  # type: ignore[call-overload]  # no code of the program can run in it
+        except (StopIteration, RuntimeError) as error:
+            raise Raised(from_native(trace, error)) from None
     if hasattr(type(iterator), "gi_interpreted"):
         return iterator.resume(None)  # type: ignore[attr-defined]
     method = special_method(trace, iterator, "__next__")
     if method is not None:
         return call(trace, method, (iterator,), {})
     return natives.call_native_default(trace, next, (iterator,), {})
+
+
+CONTAINER_ITERATORS: frozenset[type] = frozenset(
+    type(iter(empty)) for empty in ([], (), {}, {}.values(), {}.items(), range(0), "")
+)
 
 
 # -- the interpreter itself -----------------------------------------------------------------------------------------
