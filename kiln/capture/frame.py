@@ -287,7 +287,7 @@ class RootFrame(Frame):
                     return Broken(index, self, trace.fail("config.break_every"))
             before = list(self.stack)
             keywords = self.keyword_names
-            marks = trace.entered, len(trace.graph.nodes)
+            marks = trace.entered, trace.graph.created
             try:
                 try:
                     handler = HANDLERS.get(instruction.op)
@@ -309,7 +309,7 @@ class RootFrame(Frame):
                 # Both hold the interpreter's frames, and these the program's objects.
                 reason.__traceback__ = reason.__context__ = None
                 del trace.frames[1:]
-                if marks != (trace.entered, len(trace.graph.nodes)):
+                if marks != (trace.entered, trace.graph.created):
                     raise Restart(BreakPoint(index, visit, reason)) from None
                 self.stack, self.keyword_names, self.next = before, keywords, index
                 return Broken(index, self, reason)

@@ -17,6 +17,7 @@ class Graph(torch.fx.Graph):
     """
 
     has_complex = False
+    created = 0  # how many nodes were made, also those that are erased by now
 
     def create_node(
         self,
@@ -28,6 +29,7 @@ class Graph(torch.fx.Graph):
         type_expr: Any = None,
     ) -> torch.fx.Node:
         node = super().create_node(op, target, (), {}, name, type_expr)
+        self.created += 1
         if args:
             assign(node, "args", args)
             self.has_complex = self.has_complex or complex in map(type, args)

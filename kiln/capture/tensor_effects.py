@@ -5,6 +5,7 @@ Capture needs to know when running a frame again in eager would not be the same,
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 import types
@@ -48,13 +49,14 @@ def note_effects(
     followed = [leaf for leaf in changed if leaf.requires_grad] if is_grad_enabled() else []
     if "attention" in name:
         assume_attention_kernels(trace)
-    if CHANGES_UNMARKED.search(name):
+    clues = clues_in(name)
+    if clues.unmarked:
         changed = leaves
-    elif is_named_in_place(name):  # where nothing is counted, the name must do
+    elif clues.in_place:  # where nothing is counted, the name must do
         changed = changed + [leaf for leaf in leaves[:1] if leaf.is_inference()]
     touched = changed_inputs(trace, changed) if changed else {}
     reasons = [f"{name} changes a tensor from outside"] if touched else []
-    if RANDOM.search(name) and not is_certain(function, name, args, kwargs):
+    if clues.random and not is_certain(function, name, args, kwargs):
         reasons.append(f"{name} draws random numbers")
     inside = any(frame.protected() for frame in trace.frames)
     raises = may_raise(function, name, leaves) or any(may_overlap(one, leaves) for one in marked)
@@ -71,7 +73,7 @@ def note_effects(
     trace.effects += reasons
     trace.changed |= touched
     trace.protected |= protected
-    trace.sheltered |= any(map(is_sheltered, trace.frames))
+    trace.sheltered = trace.sheltered or any(map(is_sheltered, trace.frames))
 
 
 def attention_kernels() -> tuple[bool, ...]:
@@ -213,6 +215,22 @@ RAISES = re.compile(
 DIVIDES = re.compile(r"div|remainder|mod")
 
 
+class Clues:
+    """What the name of an operation says about it."""
+
+    __slots__ = ("divides", "in_place", "raises", "random", "unmarked")
+
+    def __init__(self, name: str):
+        self.divides = DIVIDES.search(name) is not None
+        self.in_place = is_named_in_place(name)
+        self.raises = RAISES.search(name) is not None
+        self.random = RANDOM.search(name) is not None
+        self.unmarked = CHANGES_UNMARKED.search(name) is not None
+
+
+clues_in = functools.lru_cache(maxsize=1000)(Clues)
+
+
 def may_raise(function: object, name: str, leaves: list[torch.Tensor]) -> bool:
     """Whether an operation that works on fakes may raise on real tensors."""
     module = getattr(function, "__module__", None) or ""
@@ -223,9 +241,10 @@ def may_raise(function: object, name: str, leaves: list[torch.Tensor]) -> bool:
         return True  # code of the user's behind an operator
     if name.strip("_") in ("getitem", "setitem"):
         return len(leaves) > 1
-    if DIVIDES.search(name):
+    clues = clues_in(name)
+    if clues.divides:
         return not any(leaf.dtype.is_floating_point or leaf.dtype.is_complex for leaf in leaves)
-    return RAISES.search(name) is not None or (len(leaves) > 1 and refuses_dtypes(name, leaves))
+    return clues.raises or (len(leaves) > 1 and refuses_dtypes(name, leaves))
 
 
 # Products and the like take operands of one dtype; fakes are content with several.
@@ -234,8 +253,9 @@ ONE_DTYPE = re.compile(r"linear|matmul|mm$|bmm|addm|addb|addr|dot|mv$|outer|ger$
 
 def refuses_dtypes(name: str, leaves: list[torch.Tensor]) -> bool:
     """Whether torch may refuse an operation because its operands have several dtypes."""
-    dtypes = {leaf.dtype for leaf in leaves}
-    return len(dtypes) > 1 and ONE_DTYPE.search(name) is not None and not torch._C._is_any_autocast_enabled()
+    first = leaves[0].dtype
+    several = any([leaf.dtype is not first for leaf in leaves])
+    return several and ONE_DTYPE.search(name) is not None and not torch._C._is_any_autocast_enabled()
 
 
 def may_overlap(changed: torch.Tensor, leaves: list[torch.Tensor]) -> bool:

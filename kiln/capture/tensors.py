@@ -48,6 +48,7 @@ from .values import (
 from .wrap import force, getattr_static_dict
 
 TORCH_CONSTANTS = (torch.dtype, torch.device, torch.layout, torch.memory_format)
+TORCH_VALUES = (torch.Tensor, *TORCH_CONSTANTS)
 
 
 def is_tensor(value: object) -> bool:
@@ -234,7 +235,7 @@ def prepare(trace: Trace, value: object, exact: bool = False) -> object:
     """
     value = force(trace, value)
     kind = type(value)
-    if kind in CONSTANT_TYPES or isinstance(value, (torch.Tensor, *TORCH_CONSTANTS)):
+    if kind in CONSTANT_TYPES or isinstance(value, TORCH_VALUES):
         return value
     if exact and kind not in PLAIN_CLASSES and isinstance(value, SUBCLASSED):
         check_exact(trace, value)
@@ -372,7 +373,7 @@ def tensor_leaves(value: object) -> list[torch.Tensor]:
     if isinstance(value, torch.Tensor):
         return [value]
     if isinstance(value, (list, tuple, set, frozenset)):
-        return [leaf for item in value for leaf in tensor_leaves(item)]
+        return [leaf for item in value if type(item) not in CONSTANT_TYPES for leaf in tensor_leaves(item)]
     if isinstance(value, dict):
         return [leaf for item in value.values() for leaf in tensor_leaves(item)]
     if isinstance(value, slice):

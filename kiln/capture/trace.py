@@ -66,6 +66,7 @@ class Trace:
         self.options = options
         self.hints = hints  # what varied between calls
         self.stolen, self.examples = consumed(function)  # lists that the graph consumes, and what is told of items
+        self.lines_shown: dict[tuple[str, int, str], str] = {}  # lines of the program as stack traces show them
         self.tampered: dict[int, int] = {}  # memory that hooks changed, and how many facts were known (tampering.py)
         self.facts: list[tuple[object, object, tuple[int, int]]] = []  # getter, object, root instruction
         self.deferred: list[tuple[object, tuple, dict]] = []  # calls to be made after the graph (deferring.py)
@@ -173,10 +174,13 @@ class Trace:
     def stack_trace(self) -> str:
         import linecache
 
-        return "".join(
-            f'  File "{file}", line {line}, in {name}\n    {linecache.getline(file, line).strip()}\n'
-            for file, line, name in self.location()
-        )
+        text, known = "", self.lines_shown
+        for place in self.location():
+            if place not in known:
+                file, line, name = place
+                known[place] = f'  File "{file}", line {line}, in {name}\n    {linecache.getline(file, line).strip()}\n'
+            text += known[place]
+        return text
 
     def fail(self, reason: str, hint: str = "", **details: object) -> GraphBreak:
         """The graph break to raise: ``raise trace.fail("…")``."""
