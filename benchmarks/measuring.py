@@ -112,10 +112,13 @@ def in_process(program: str, **values: Any) -> float:
 
 
 def printed(program: str, **values: Any) -> str:
-    """The last line that a Python program prints, run in a process of its own."""
-    done = subprocess.run(
-        [sys.executable, "-c", program.format(root=ROOT, **values)], capture_output=True, text=True, cwd=ROOT
-    )
+    """The last line that a Python program prints, run in a process of its own.
+
+    It writes and reads bytecode whatever the environment says: an installed package has it.
+    """
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+    command = [sys.executable, "-c", program.format(root=ROOT, **values)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment)
     if done.returncode:
         raise RuntimeError(f"the measuring process failed:\n{done.stderr}")
     return done.stdout.splitlines()[-1]

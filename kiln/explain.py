@@ -15,7 +15,7 @@ from . import exc
 from .backends import eager, kiln
 
 
-@dataclass
+@dataclass(eq=False)
 class Explanation:
     """What was captured, where it broke and why, what is guarded, how long it took. ``str()`` tells it in words.
 
@@ -145,7 +145,7 @@ def fresh(backend: Callable[..., Any]) -> Callable[..., Any]:
     return alike
 
 
-@dataclass
+@dataclass(eq=False)
 class Exported:
     """A whole function as one graph, with the assumptions under which it holds."""
 

@@ -62,7 +62,7 @@ class Break:
         return self.hint or "call it outside the compiled function, or accept that it runs in plain Python"
 
 
-@dataclass
+@dataclass(eq=False)
 class Saved:
     """Memory that is kept from the forward pass for the backward pass, without the graph's inputs and with them."""
 
@@ -74,7 +74,7 @@ class Saved:
         return f"{in_bytes(self.bytes)} in {self.tensors} tensor{'' if self.tensors == 1 else 's'}"
 
 
-@dataclass
+@dataclass(eq=False)
 class Differentiated:
     """A graph that was differentiated ahead of time: its forms, and what is kept for backward, here and in eager."""
 
@@ -96,7 +96,7 @@ def in_bytes(count: float) -> str:
     return f"{count / 1e3:.3g} kB" if count < 1e6 else f"{count / 1e6:.3g} MB"
 
 
-@dataclass
+@dataclass(eq=False)
 class Recording:
     """What happened while somebody listened (``kiln.explain``)."""
 
