@@ -10,6 +10,7 @@ import torch.fx
 from torch.fx.graph import CodeGen
 
 from .._native import OperatorProgram
+from ..capture.graphs import fix_names
 from .modules import module_behind
 from .programs import program_of
 
@@ -55,4 +56,4 @@ def boxed_text(module: torch.fx.GraphModule) -> Boxed:
     output = graph.graph_copy(module.graph, {})
     graph.output(output)
     graph.set_codegen(BoxedCodeGen())
-    return torch.fx.GraphModule(module, graph, type(module).__name__).forward
+    return fix_names(torch.fx.GraphModule(module, graph, type(module).__name__)).forward

@@ -291,7 +291,12 @@ def call_class(trace: Trace, cls: type, args: tuple, kwargs: dict) -> object:
             return library.run_plainly(trace, cls, args, kwargs)
         name_class_value(trace, type(cls), "__call__", maker)
         return call(trace, maker, (cls, *args), kwargs)
+    if maker is not TYPE_CALL and natives.is_special(maker):  # a static method, or an object with a __call__
+        return call(trace, bind_class_attribute(trace, cls, type(cls), "__call__", maker), args, kwargs)
     return construct(trace, cls, args, kwargs)
+
+
+TYPE_CALL = type.__call__
 
 
 def construct(trace: Trace, cls: type, args: tuple, kwargs: dict) -> object:
@@ -347,11 +352,15 @@ def initialize(trace: Trace, instance: object, args: tuple, kwargs: dict) -> Non
     init = class_attribute(trace, cls, "__init__")
     if isinstance(init, types.FunctionType):
         name_class_value(trace, cls, "__init__", init)
-        result = call(trace, init, (instance, *args), kwargs)
-        if force(trace, result) is not None:
-            raise Raised(TypeError(f"__init__() should return None, not '{type(result).__name__}'"))
-    elif init is not object.__init__:
-        natives.call_native(trace, init, (instance, *args), kwargs)
+        result = force(trace, call(trace, init, (instance, *args), kwargs))
+    elif init is object.__init__:
+        return
+    elif natives.is_special(init):
+        result = force(trace, call(trace, bind_class_attribute(trace, instance, cls, "__init__", init), args, kwargs))
+    else:
+        result = natives.call_native(trace, init, (instance, *args), kwargs)
+    if result is not None:
+        raise Raised(TypeError(f"__init__() should return None, not '{native_name(trace, result)}'"))
 
 
 # -- other callables ------------------------------------------------------------------------------------------------

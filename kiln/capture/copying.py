@@ -135,7 +135,10 @@ def contents_of(trace: Trace, value: object) -> tuple[object, object]:
 
 @torch_calls.handler(torch.Tensor.__deepcopy__)
 def tensor_deepcopy(trace, args, kwargs):
-    """A tensor that has its memory to itself, and nothing hanging on it, is cloned."""
+    """A tensor that has its memory to itself, and nothing hanging on it, is copied.
+
+    Into new memory rather than by ``clone``: torch's copy of a tensor has been changed once by its version counter.
+    """
     tensor, memo = force(trace, args[0]), force(trace, args[1])
     info = trace.tensor_info(tensor)
     if trace.record_of(memo) is not None:
@@ -146,7 +149,9 @@ def tensor_deepcopy(trace, args, kwargs):
         raise trace.fail("copy.deepcopy of a tensor that is a view or not a leaf, or has a gradient or attributes")
     trace.guards.add(Computed(is_clone, (info.source,)), "constant", True)
     trace.copied[id(tensor)] = info
-    made = record(trace, torch.Tensor.clone, (record(trace, torch.Tensor.detach, (tensor,), {}),), {})
+    detached = record(trace, torch.Tensor.detach, (tensor,), {})
+    made = record(trace, torch.empty_like, (detached,), {})
+    record(trace, torch.Tensor.copy_, (made, detached), {}, method="copy_")
     if tensor.requires_grad:
         record(trace, torch.Tensor.requires_grad_, (made,), {}, method="requires_grad_")
     memo[id(tensor)] = made

@@ -29,7 +29,7 @@ from .conditions import NAMES, shape_conditions, substitute
 from .effects import write_effects
 from .frame import NULL, Broken, Finished
 from .generated_text import Text
-from .graphs import fix_targets
+from .graphs import fix_names
 from .guard_program import GuardProgram
 from .guards import HEAP_TYPE, KINDS, Guard, ShapeCondition, is_global_lookup, plain
 from .overrides import modes_changed
@@ -458,8 +458,11 @@ def make_graph_module(trace: Trace) -> torch.fx.GraphModule:
     module = torch.fx.GraphModule(dict(trace.constants), trace.graph, "KilnGraph")
     file = module.forward.__code__.co_filename
     weakref.finalize(module, forget_text, file).atexit = False
-    fix_targets(module)
-    return module
+    if trace.regions:  # their modules are inside, and torch.fx has just written their texts anew
+        for part in module.modules():
+            if isinstance(part, torch.fx.GraphModule):
+                fix_names(part)
+    return fix_names(module)
 
 
 def forget_text(file: str) -> None:

@@ -88,6 +88,21 @@ class Names:
         return getattr(self._real, name)
 
 
+CONSTANTS = {
+    repr(value).removeprefix("torch."): value
+    for value in vars(torch).values()
+    if type(value) in (torch.dtype, torch.layout, torch.memory_format, torch.qscheme)
+}
+
+
+class TorchNames(Names):
+    """The module ``torch`` as the text of a graph sees it: ``torch.float32`` is the dtype that was captured."""
+
+
+for _name, _value in CONSTANTS.items():
+    setattr(TorchNames, _name, _value)
+
+
 NAMED_TARGETS = (
     types.BuiltinFunctionType,
     types.FunctionType,
@@ -96,16 +111,16 @@ NAMED_TARGETS = (
 )
 
 
-def fix_targets(module: torch.fx.GraphModule) -> None:
-    """Have a graph's text call the very functions that were captured.
+def fix_names(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """Have a graph's text use the very functions and dtypes that were captured.
 
-    The text says ``torch.add``, and looks that up when it runs. A program may have put a function of its own there by
-    then (or already, which calls the one it replaced).
+    The text says ``torch.add`` or ``torch.float32``, and looks that up when it runs. A program may have put something
+    of its own there by then (or already, which calls the one it replaced).
     """
     names = type(module).forward.__globals__  # type: ignore[attr-defined]
     if names.get("torch") is not torch:
-        return
-    root = Names(torch)
+        return module
+    root = TorchNames(torch)
     for target in {node.target for node in module.graph.nodes if isinstance(node.target, NAMED_TARGETS)}:
         try:
             *path, name = _get_qualified_name(target).split(".")
@@ -120,3 +135,4 @@ def fix_targets(module: torch.fx.GraphModule) -> None:
             owner = owner.__dict__[part]
         owner.__dict__[name] = target
     names["torch"] = root
+    return module

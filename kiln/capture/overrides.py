@@ -81,7 +81,8 @@ def override(trace: Trace, function: object, args: tuple, kwargs: dict) -> tuple
 def has_like(values: object) -> bool:
     """Whether something with an override that was not met yet is among the arguments, or in a list among them."""
     for value in values:  # type: ignore[attr-defined]
-        value = value.real if type(value) is Lazy and not value.done else value
+        if type(value) is Lazy:
+            value = value.value if value.done else value.real
         kind = type(value)
         if kind is list or kind is tuple:
             if has_like(value):

@@ -19,6 +19,7 @@ import torch
 import torch.fx
 
 from .examples import Examples
+from .graphs import fix_names
 from .source import Item, Local, Source
 from .values import Lazy, TensorInfo
 
@@ -181,4 +182,4 @@ def spread(module: torch.fx.GraphModule, examples: Sequence[Any]) -> tuple[torch
         if node.op == "placeholder" or node in known or any(each in lists for each in node.all_input_nodes):
             continue
         known[node] = graph.node_copy(node, known.__getitem__)
-    return torch.fx.GraphModule(module, graph, type(module).__name__), inputs, places
+    return fix_names(torch.fx.GraphModule(module, graph, type(module).__name__)), inputs, places

@@ -1,0 +1,184 @@
+"""Parts of torch and of Python that a program replaces (``torch.bfloat16``, ``torch.Tensor.abs``) between two calls."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from test_guards_mutated import attribute
+from torch.utils.checkpoint import checkpoint
+
+import kiln
+from kiln.testing import same
+
+
+def called_thrice(program, args, change):
+    """What a program answers to three calls, the second of which is made with something replaced."""
+    seen = [program(*args())]
+    with change():
+        seen.append(program(*args()))
+    seen.append(program(*args()))
+    return seen
+
+
+def test_dtype_replaced_under_autocast():
+    def program(x):
+        with torch.autocast("cpu"):
+            y = x @ x.t()
+            with torch.autocast("cpu", enabled=False):
+                z = x @ x.t()
+            state = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
+        return y.dtype, z.dtype, state
+
+    def run(function):
+        with pytest.warns(UserWarning, match="target dtype is not supported"):
+            seen = called_thrice(
+                function, lambda: (torch.ones(2, 2),), lambda: attribute(torch, "bfloat16", torch.float64)
+            )
+        return seen, torch.get_autocast_dtype("cpu")
+
+    assert run(kiln.compile(program, backend="eager", fullgraph=True)) == run(program)
+    assert torch.get_autocast_dtype("cpu") is torch.bfloat16
+
+
+@pytest.mark.parametrize(
+    ("name", "other", "program"),
+    [
+        ("float64", torch.float16, lambda x, kept: (x.to(kept), x.to(torch.float64))),
+        ("float64", torch.float16, lambda x, kept: (x + 1, torch.zeros(2, dtype=kept) + 1)),
+        ("channels_last", torch.contiguous_format, lambda x, kept: (x + 1).to(memory_format=kept)),
+        ("strided", torch.sparse_coo, lambda x, kept: (x + 1, torch.zeros(2, layout=kept) + 1)),
+    ],
+)
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_constant_of_torch_replaced(name, other, program, backend):
+    kept = getattr(torch, name)
+    compiled = kiln.compile(program, backend=backend, fullgraph=True)
+    args = (torch.ones(2, 3, 4, 4), kept)
+    for _ in range(2):
+        assert same(program(*args), compiled(*args))
+        with attribute(torch, name, other):
+            expected, seen = program(*args), compiled(*args)
+        assert same(expected, seen)
+
+
+def test_constant_of_torch_replaced_under_a_checkpoint():
+    def program(x, kept):
+        return checkpoint(lambda y: torch.sin(y).to(kept) * 2, x, use_reentrant=False)
+
+    compiled = kiln.compile(program, backend="eager", fullgraph=True)
+    args = (torch.ones(3, requires_grad=True), torch.float64)
+    assert same(program(*args), compiled(*args))
+    with attribute(torch, "float64", torch.float16):
+        expected, seen = program(*args), compiled(*args)
+    assert same(expected, seen)
+
+
+class PlainSubclass(torch.Tensor):
+    """A tensor of another class that behaves like one."""
+
+
+@pytest.mark.parametrize("name", ["weight_ih_l0", "weight_hh_l0", "bias_hh_l0"])
+@pytest.mark.parametrize("network", [torch.nn.RNN, torch.nn.GRU, torch.nn.LSTM])
+def test_parameter_of_a_recurrent_network_becomes_a_subclass(network, name):
+    def run(function):
+        model = network(3, 4)
+        seen = [type(function(model, torch.ones(2, 1, 3)))]
+        model._parameters[name] = model._parameters[name].detach().as_subclass(PlainSubclass)
+        return [*seen, type(function(model, torch.ones(2, 1, 3)))]
+
+    def program(model, x):
+        return model(x)[0]
+
+    assert run(kiln.compile(program, backend="eager")) == run(program) == [torch.Tensor, PlainSubclass]
+
+
+def test_subclass_in_a_list_whose_first_item_was_looked_at():
+    def program(tensors):
+        return tensors[0].dtype, torch.cat(tensors)
+
+    tensors = [torch.ones(2), torch.ones(2).as_subclass(PlainSubclass)]
+    assert same(kiln.compile(program, backend="eager")(tensors), program(tensors))
+    assert type(kiln.compile(program, backend="eager", fullgraph=True)(tensors)[1]) is PlainSubclass
+
+
+class Meta(type):
+    def __call__(cls, *args):
+        made = super().__call__(*args)
+        made.by_meta = True
+        return made
+
+
+class Made(metaclass=Meta):
+    def __init__(self, value=1):
+        self.value = value
+
+
+class Maker:
+    def __call__(self, value):
+        return [value]
+
+
+@pytest.mark.parametrize(
+    "maker",
+    [
+        staticmethod(Meta.__call__),
+        staticmethod(lambda value: (value, 2)),
+        classmethod(lambda cls, value: (cls.__name__, value)),
+        Maker(),
+        type.__call__,
+    ],
+)
+def test_call_of_a_metaclass_replaced(maker):
+    def program(x):
+        made = Made(x)
+        return vars(made) if type(made) is Made else made
+
+    compiled = kiln.compile(program, backend="eager")
+    assert_same_outcome(compiled, program)
+    with attribute(Meta, "__call__", maker):
+        assert_same_outcome(compiled, program)
+    assert_same_outcome(compiled, program)
+
+
+@pytest.mark.parametrize("init", [staticmethod(print), staticmethod(lambda value: value), Maker()])
+def test_init_that_is_no_function(init):
+    def program(x):
+        return vars(Made(x))
+
+    compiled = kiln.compile(program, backend="eager")
+    assert_same_outcome(compiled, program)
+    with attribute(Made, "__init__", init):
+        assert_same_outcome(compiled, program)
+
+
+def assert_same_outcome(compiled, program):
+    outcomes = []
+    for function in (program, compiled):
+        try:
+            outcomes.append(function(torch.arange(3.0)))
+        except Exception as error:
+            outcomes.append((type(error), str(error)))
+    assert same(*outcomes)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.arange(3.0),
+        lambda: torch.arange(3.0, requires_grad=True),
+        lambda: torch.arange(6).view(2, 3).clone().t(),
+        lambda: torch.ones(0, 2),
+        lambda: torch.tensor(2, dtype=torch.complex64),
+    ],
+)
+def test_version_of_a_deep_copy(make, backend):
+    def program(x):
+        return copy.deepcopy(x)
+
+    expected, seen = program(make()), kiln.compile(program, backend=backend, fullgraph=True)(make())
+    assert same(seen, expected)
+    assert seen._version == expected._version == 1
+    assert seen.requires_grad == expected.requires_grad and seen.is_leaf == expected.is_leaf
