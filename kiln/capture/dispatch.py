@@ -69,6 +69,7 @@ from .routing import COUNTS_FRAMES, LOOKS_AT_FRAMES, Router, release_routes
 from .source import ClosureCell, Local
 from .stealing import StolenInput, emptying, tell_examples
 from .telling import module_of_globals
+from .tensor_class import operator_is_replaced
 from .tensor_effects import conflict_with_try
 from .torch_state import inference_modes_left, leaving_on_errors
 from .trace import Options, Trace
@@ -189,7 +190,7 @@ def find_or_compile(dispatcher, function, args: tuple, kwargs: dict, again: bool
     run = known_entry(dispatcher, cache, function, args, kwargs)
     if run is not None:
         return run
-    if _native.is_disabled() or is_intercepted() or not args_fit(function, args, kwargs):
+    if _native.is_disabled() or is_intercepted() or operator_is_replaced() or not args_fit(function, args, kwargs):
         return function  # eager as asked for, or for CPython's own TypeError
     if cache.gave_up:
         return leave_alone(dispatcher, function)

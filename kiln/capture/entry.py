@@ -31,7 +31,7 @@ from .frame import NULL, Broken, Finished
 from .generated_text import Text
 from .graphs import fix_names
 from .guard_program import GuardProgram
-from .guards import HEAP_TYPE, KINDS, Guard, ShapeCondition, is_global_lookup, plain
+from .guards import HEAP_TYPE, KINDS, ClassWatch, Guard, ShapeCondition, is_global_lookup, plain
 from .overrides import modes_changed
 from .rebuild import CannotRebuild, Rebuilder
 from .registrations import undo_lines, write_registrations
@@ -150,8 +150,7 @@ class CheckText(Text):
         if items:
             self.require(f"{self.bind(items_check(self.trace, items), 'items')}()")
         if guards.classes:
-            guards.classes.seal()
-            self.require(f"{self.bind(guards.classes.check, 'classes')}()")
+            self.require(self.class_condition(guards.classes))
         if guards.codes:
             self.require(f"{self.bind(_native.CodeCheck(list(guards.codes.items())), 'codes')}()")
         for guard in left:
@@ -202,6 +201,12 @@ class CheckText(Text):
         if self.tensors_done:
             self.established.update([tensor.source for tensor in tensors])
         return left
+
+    def class_condition(self, classes: ClassWatch) -> str:
+        """Mostly the versions of classes tell, natively; the rest is asked where they moved, or do not tell all."""
+        classes.seal()
+        check = f"{self.bind(classes.check, 'classes')}()"
+        return f"{self.bind(classes.unchanged, 'versions')}() or {check}" if classes.versions_tell else check
 
     def require(self, expression: str) -> None:
         self.lines.append(f"if not ({expression}): return False")
@@ -482,4 +487,6 @@ def make_check(trace: Trace, state: object, inputs: list) -> CheckText:
     trace.assume_presence()
     module_hooks.settle(trace)
     trace.guards.shapes += shape_conditions(trace)
+    if trace.tensors:
+        trace.guards.classes.meet(torch.Tensor)
     return CheckText(trace, state, inputs)

@@ -16,6 +16,8 @@ import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+import torch
+
 from .. import _native
 from .._native import is_instance as isinstance
 from .cached_calls import CachedCalls
@@ -32,6 +34,7 @@ from .source import (
     render_key,
 )
 from .telling import full_name, module_of_globals, names_of, short, short_name
+from .tensor_class import methods_of_tensors
 from .values import plain_value, words
 
 Bind = Callable[[object, str], str]
@@ -298,6 +301,11 @@ class ClassWatch:
         self.unchanged = _native.ClassCheck([(cls, _native.type_version(cls)) for cls in classes])
         self.token = abc.get_cache_token() if self.related else None
 
+    @property
+    def versions_tell(self) -> bool:
+        """Whether all assumptions hold as long as no class has another version; asked when it is sealed."""
+        return not self.names and self.token is None
+
     def check(self) -> bool:
         if self.names and not all(names_of(cls) == names for cls, names in self.names.items()):
             return False
@@ -354,7 +362,9 @@ def special_attributes(cls: type) -> dict[str, object]:
     """
     found: dict[str, object] = {"__mro__": cls.__mro__}
     for base in reversed(cls.__mro__):
-        if base.__flags__ & HEAP_TYPE:
+        if base is torch.Tensor:
+            found |= methods_of_tensors()
+        elif base.__flags__ & HEAP_TYPE:
             found |= [item for item in vars(base).items() if item[0][:2] == "__" and item[0] not in NOT_SPECIAL]
     return found
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import torch
 import torch.fx
 import torch.utils._device
+from torch import is_anomaly_enabled  # the program may put another function in its place
 from torch._C import _get_function_stack_at, _len_torch_function_stack, _pop_torch_function_stack
 from torch._C import _push_on_torch_function_stack as _push
 from torch.autograd import forward_ad
@@ -303,9 +304,11 @@ def saved_tensors_hooks_aside() -> Iterator[None]:
 
 def is_intercepted() -> bool:
     """Whether operations now mean something that fakes cannot tell: dispatch modes, functorch's transforms,
-    forward-mode derivatives (fakes have no tangents), or that ``torch.jit.trace`` writes them down."""
+    forward-mode derivatives (fakes have no tangents), or that they are written down: by ``torch.jit.trace``, or, with
+    the program's own lines, by anomaly mode."""
     transformed = torch._C._functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0
-    return transformed or bool(torch._C._len_torch_dispatch_stack()) or torch._C._get_tracing_state() is not None
+    noted = torch._C._get_tracing_state() is not None or is_anomaly_enabled()
+    return transformed or noted or bool(torch._C._len_torch_dispatch_stack())
 
 
 @dataclass

@@ -100,9 +100,13 @@ class Snapshot:
             torch.cuda.set_rng_state_all(self.devices)
         for tensor, contents, version in zip(self.tensors, self.contents, self.versions, strict=True):
             # A change through `.data` does not count as a version; what holds NaN is written once too often.
-            if version == (-1 if tensor.is_inference() else tensor._version) and torch.equal(tensor, contents):
+            if version == (-1 if tensor.is_inference() else tensor._version) and same_contents(tensor, contents):
                 continue  # the graph did not get as far
             with torch.inference_mode(tensor.is_inference()), torch.no_grad():
                 tensor.copy_(contents)
             if version != -1:
                 torch._C._autograd._unsafe_set_version_counter((tensor,), (version,))
+
+
+def same_contents(tensor: torch.Tensor, contents: torch.Tensor) -> bool:
+    return tensor.is_meta or torch.equal(tensor, contents)  # the former has none

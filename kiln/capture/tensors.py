@@ -31,6 +31,7 @@ from .symbolic import symbolic_kernels
 from .symbols import concrete, dynamic_dimensions, fake_input, guard_strides, is_symbolic, may_override, symbol_node
 from .tampering import note_tampering
 from .telling import module_of
+from .tensor_class import method_meant
 from .tensor_effects import check_apart, note_effects, version
 from .trace import ObjectInput, Trace
 from .values import (
@@ -511,7 +512,7 @@ class RecordMode(TorchFunctionMode):
         from .torch_calls import call_torch
 
         with as_native(self.trace):
-            return call_torch(self.trace, function, tuple(args), kwargs or {})
+            return call_torch(self.trace, method_meant(function), tuple(args), kwargs or {})
 
 
 @contextlib.contextmanager

@@ -20,6 +20,7 @@ from .marks import needs_real
 from .natives import rule
 from .overrides import as_subclass_handler, override
 from .symbols import OffsetOf, concrete, is_symbolic, may_override
+from .tensor_class import METHODS
 from .tensor_subclasses import defines
 from .tensors import record
 from .trace import Trace
@@ -95,7 +96,8 @@ def call_torch(trace: Trace, function: object, args: tuple, kwargs: dict) -> obj
         function.__self__, torch.Tensor
     ):
         args = (function.__self__, *args)
-        function = getattr(torch.Tensor, function.__name__)
+        method = function.__name__
+        function = METHODS.get(method) or getattr(torch.Tensor, method)  # whatever tensors have by that name now
     name = getattr(function, "__name__", "")
     custom = override(trace, function, args, kwargs) if function is not torch.Tensor.as_subclass else None
     if custom is not None:

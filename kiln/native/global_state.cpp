@@ -12,6 +12,7 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/anomaly_mode.h>
 
 #include <array>
 #include <iterator>
@@ -106,6 +107,7 @@ const Setting settings[] = {
      say_torch_function, nullptr},
     {"torch function modes", [] { return Value(at::impl::PythonTorchFunctionTLS::stack_len()); }, say_number, nullptr},
     {"torch dispatch modes", [] { return Value(c10::impl::TorchDispatchModeTLS::stack_len()); }, say_number, nullptr},
+    {"anomaly mode", [] { return Value(torch::autograd::AnomalyMode::is_enabled()); }, say_switch, nullptr},
     {"number of threads", [] { return Value(at::get_num_threads()); }, say_number, nullptr},
     {"float32 precision of cuda matrix products", read_matmul_precision<at::Float32Backend::CUDA>, say_precision,
      nullptr},

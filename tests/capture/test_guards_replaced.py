@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import operator
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from test_guards_mutated import attribute
 from torch.utils.checkpoint import checkpoint
 
 import kiln
-from kiln.testing import same
+from kiln.testing import CompileCounter, same
 
 
 def called_thrice(program, args, change):
@@ -182,3 +183,69 @@ def test_version_of_a_deep_copy(make, backend):
     assert same(seen, expected)
     assert seen._version == expected._version == 1
     assert seen.requires_grad == expected.requires_grad and seen.is_leaf == expected.is_leaf
+
+
+OPERATIONS = {
+    "abs": (abs, "abs __abs__"),
+    "neg": (operator.neg, "neg __neg__"),
+    "pos": (operator.pos, "positive __pos__"),
+    "invert": (lambda x: ~(x > 0), "bitwise_not __invert__"),
+    "add": (lambda x: x + 2, "add __add__ __radd__"),
+    "radd": (lambda x: 2 + x, "add __add__ __radd__"),
+    "sub": (lambda x: 2 - x, "sub __rsub__"),
+    "div": (lambda x: (x / 2, 2 / x), "div true_divide __truediv__ __rtruediv__ reciprocal"),
+    "floordiv": (lambda x: (x // 2, 2 // x), "floor_divide __floordiv__ __rfloordiv__"),
+    "mod": (lambda x: (x % 2, 5 % x), "remainder __mod__ __rmod__"),
+    "pow": (lambda x: (x**2, 2**x), "pow __pow__ __rpow__"),
+    "matmul": (lambda x: x @ x, "matmul __matmul__"),
+    "compare": (lambda x: (x < 1, x == 1, x != 1), "lt __lt__ eq __eq__ __ne__"),
+    "and": (lambda x: (x > 0) & (x < 1), "bitwise_and __and__"),
+    "iadd": (lambda x: operator.iadd(x.clone(), 1), "add_ __iadd__"),
+    "getitem": (lambda x: x[1:], "__getitem__"),
+    "len": (lambda x: x * len(x), "__len__ size dim"),
+    "only len": (len, "__len__"),
+    "iterate": (lambda x: [y * 2 for y in x], "__iter__ unbind"),
+    "reversed": (lambda x: list(reversed(x)), "__reversed__ flip"),
+    "round": (round, "round"),
+    "sum": (sum, "__radd__ __iter__"),
+    "max": (max, "__gt__ gt"),
+    "special method": (lambda x: (x.__neg__(), x.__abs__()), "neg __neg__ abs __abs__"),
+    "function": (lambda x: torch.split(x, 1), "split"),
+}
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize(
+    ("operation", "method"), [(name, method) for name, (_, methods) in OPERATIONS.items() for method in methods.split()]
+)
+def test_method_of_tensors_replaced_under_an_operator(operation, method, backend):
+    program = OPERATIONS[operation][0]
+    original = getattr(torch.Tensor, method)
+
+    def other(*args):
+        result = original(*args)
+        return torch.logical_not(result) if isinstance(result, torch.Tensor) else result[1:]
+
+    def outcome(function):
+        try:
+            return function(torch.tensor([-1.2, 0.5, 2.7]))
+        except Exception as error:
+            return type(error), str(error)
+
+    compiled = kiln.compile(lambda x: program(x), backend=backend)
+    expected, seen = [outcome(program)], [outcome(compiled)]
+    with attribute(torch.Tensor, method, other):
+        expected.append(outcome(program))
+        seen.append(outcome(compiled))
+    expected.append(outcome(program))
+    seen.append(outcome(compiled))
+    assert same(seen, expected)
+
+
+def test_method_of_tensors_added_needs_no_new_graph():
+    counter = CompileCounter()
+    compiled = kiln.compile(lambda x: x.sin() + 1, backend=counter)
+    compiled(torch.ones(3))
+    with attribute(torch.Tensor, "twice", lambda self: self * 2):
+        compiled(torch.ones(3))
+    assert counter.frame_count == 1
