@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import operator
+import warnings
 
 import pytest
 import torch
@@ -249,3 +250,34 @@ def test_method_of_tensors_added_needs_no_new_graph():
     with attribute(torch.Tensor, "twice", lambda self: self * 2):
         compiled(torch.ones(3))
     assert counter.frame_count == 1
+
+
+def test_anomaly_mode_tells_of_the_lines_of_the_program():
+    def program(x):
+        (first,) = torch.autograd.grad((x**3).sum(), x, create_graph=True)
+        return torch.autograd.grad(first.sum(), x)[0]
+
+    def run(function):
+        function(torch.zeros(2, requires_grad=True))
+        with warnings.catch_warnings(record=True) as told, torch.autograd.set_detect_anomaly(True):
+            warnings.simplefilter("always")
+            function(torch.zeros(2, requires_grad=True))
+        return [[line for line in str(each.message).splitlines() if "in program" in line] for each in told]
+
+    expected = run(program)
+    assert any(expected)
+    assert run(kiln.compile(program, backend="eager", fullgraph=True)) == expected
+
+
+def test_change_of_a_tensor_without_values_that_fails():
+    def program(x, y):
+        x[:], y[:] = y.clone(), x.clone()
+        return x - y
+
+    def outcome(function):
+        try:
+            return function(torch.ones(3), torch.ones(3, device="meta"))
+        except NotImplementedError as error:
+            return str(error), error.__context__
+
+    assert outcome(kiln.compile(program, backend="eager")) == outcome(program)
