@@ -266,9 +266,16 @@ def bind_class_attribute(
 def load_cached_property(trace: Trace, owner: object, cls: type, name: str, raw: functools.cached_property) -> object:
     """Computed once and kept in the instance dictionary (where it is found before the descriptor next time)."""
 
-    function = wrap(trace, raw.func, Attribute(class_attribute_source(trace, cls, name), "func"))
+    source = class_attribute_source(trace, cls, name)
+    if "attrname" not in raw.__dict__:
+        trace.guards.add(source, "no_attribute", "attrname")
+    else:
+        trace.guards.add(InstanceAttribute(source, "attrname"), "constant", raw.attrname)
+    if raw.__dict__.get("attrname") != name:
+        raise trace.fail(f"a cached property that is kept by another name than {name}")
+    function = wrap(trace, raw.func, Attribute(source, "func"))
     value = calls.call(trace, function, (owner,), {})
-    owner.__dict__[raw.attrname] = value
+    owner.__dict__[name] = value
     return value
 
 

@@ -75,5 +75,4 @@ def shape_rule(function: object, args: tuple, kwargs: dict) -> Callable | None:
         return pooled
     if function not in RECURRENT or kwargs or len(args) != 9 or type(args[8]) is not bool:  # else: packed sequences
         return None
-    plain = not torch.is_autocast_enabled(args[0].device.type)
-    return recurrent if plain and args[0].dim() == 3 else None
+    return recurrent if args[0].dim() == 3 and not torch._C._is_any_autocast_enabled() else None
