@@ -2,8 +2,11 @@
 
 Loading a method pushes either (method, self) or (NULL, attribute), as the object turns out.  Here it becomes a plain
 attribute load and a NULL.  `super()` without arguments looks into the frame that calls it; here it gets its arguments,
-so that the code may run in another frame.
+so that the code may run in another frame.  (What the program itself has by the name `super` gets none; from 3.12 on,
+where an instruction of its own does all of it, that is not told apart.)
 """
+
+from typing import Any
 
 from .instruction import Bytecode, Instruction
 from .opcodes import NULL_BELOW_CALLABLE, VERSION
@@ -40,10 +43,12 @@ def _replacement(bytecode: Bytecode, instruction: Instruction) -> list[Instructi
         # Bit 1: class and object are given to super() rather than looked up in the frame.
         load = Instruction("LOAD_SUPER_ATTR", 2, instruction.argval, positions=instruction.positions)
         return _with_null(instruction, load) if instruction.flag else [load]
+    if op == "LOAD_GLOBAL" and _is_bare_super(bytecode, instruction):
+        return _call_of_super(instruction)
     if op == ("PRECALL" if VERSION == (3, 11) else "CALL") and _calls_bare_super(bytecode, instruction):
-        return _super_arguments(bytecode, instruction) + [_with_two_arguments(instruction)]
+        return _super_arguments(bytecode, instruction) + [_with_three_arguments(instruction)]
     if op == "CALL" and VERSION == (3, 11) and _calls_bare_super(bytecode, bytecode[instruction.index - 1]):
-        return [_with_two_arguments(instruction)]
+        return [_with_three_arguments(instruction)]
     return [instruction]
 
 
@@ -65,6 +70,26 @@ def _calls_bare_super(bytecode: Bytecode, instruction: Instruction) -> bool:
     return named and "__class__" in bytecode.freevars and bytecode.argcount > 0
 
 
+def _is_bare_super(bytecode: Bytecode, load: Instruction) -> bool:
+    """Whether this LOAD_GLOBAL is that of `super()` in a method."""
+    if load.argval != "super" or load.index + 1 >= len(bytecode.instructions):
+        return False
+    return _calls_bare_super(bytecode, bytecode[load.index + 1])
+
+
+def call_super(function: Any, cls: Any, owner: Any) -> Any:
+    """`super()` in a method, whatever the program has by that name."""
+    return function(cls, owner) if function is super else function()
+
+
+def _call_of_super(original: Instruction) -> list[Instruction]:
+    callee = [Instruction("PUSH_NULL"), Instruction("LOAD_CONST", argval=call_super)]
+    group = [*(callee if NULL_BELOW_CALLABLE else reversed(callee)), Instruction("LOAD_GLOBAL", argval="super")]
+    for instruction in group:
+        instruction.positions, instruction.offset = original.positions, original.offset
+    return group
+
+
 def _super_arguments(bytecode: Bytecode, original: Instruction) -> list[Instruction]:
     first = bytecode.varnames[0]
     load = "LOAD_DEREF" if first in bytecode.cellvars else "LOAD_FAST"
@@ -74,7 +99,7 @@ def _super_arguments(bytecode: Bytecode, original: Instruction) -> list[Instruct
     return group
 
 
-def _with_two_arguments(instruction: Instruction) -> Instruction:
+def _with_three_arguments(instruction: Instruction) -> Instruction:
     copy = instruction.copy()
-    copy.arg = copy.argval = 2
+    copy.arg = copy.argval = 3
     return copy

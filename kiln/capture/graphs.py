@@ -90,7 +90,7 @@ class Names:
 
 CONSTANTS = {
     repr(value).removeprefix("torch."): value
-    for value in vars(torch).values()
+    for value in list(vars(torch).values())
     if type(value) in (torch.dtype, torch.layout, torch.memory_format, torch.qscheme)
 }
 

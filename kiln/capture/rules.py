@@ -18,6 +18,7 @@ import torch
 
 from .._native import MISSING
 from .._native import is_instance as isinstance
+from ..bytecode.normalize import call_super
 from ..bytecode.plan import OWN_PREFIX
 from . import natives
 from .arguments import check_conversion
@@ -628,6 +629,15 @@ def rule_super(trace, args, kwargs):
     if not isinstance(cls, type):
         raise Raised(RuntimeError(f"super(): __class__ is not a type ({type_of(trace, cls).__name__})"))
     return made_super(trace, cls, force(trace, owner))
+
+
+@rule(call_super)
+def rule_call_super(trace, args, kwargs):
+    """``super()`` in a method, as the bytecode was rewritten."""
+    function = force(trace, args[0])
+    if function is not super:
+        return call(trace, function, (), {})
+    return made_super(trace, force(trace, args[1]), force(trace, args[2]))
 
 
 def no_super(trace: Trace, message: str) -> Raised | GraphBreak:

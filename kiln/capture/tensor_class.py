@@ -24,7 +24,7 @@ ASIDE = words(
     "__repr__ __str__ __format__ __dir__ __reduce__ __reduce_ex__ __getstate__ __setstate__ __deepcopy__ __array__ "
     "__array_wrap__ __dlpack__ __dlpack_device__ __cuda_array_interface__ __init__ __new__"
 )
-RELIED_ON = LAYOUT | {name for name in NAMES if name.startswith("__")} - ASIDE
+RELIED_ON = {name for name in NAMES if name in LAYOUT or (name.startswith("__") and name not in ASIDE)}
 
 
 class Known:

@@ -1,8 +1,14 @@
 """What ``super`` finds, and what it binds it to: the object or class it was made for, not the class it was found on."""
 
+import builtins
 import functools
+import sys
 
+import pytest
 from program_table import ProgramTable, X
+
+import kiln
+from kiln.testing import same
 
 TABLE = program = ProgramTable()
 
@@ -337,3 +343,31 @@ def properties(x):
 @TABLE.rows
 def test_super(program, args, expect):
     TABLE.run(program, args, expect)
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="LOAD_SUPER_ATTR gets its arguments whatever `super` is")
+def test_super_that_a_global_shadows(monkeypatch):
+    class Base:
+        def scale(self, x):
+            return x + 1
+
+    class Derived(Base):
+        def scale(self, x):
+            return super().scale(x) * 2
+
+    def program(x):
+        return Derived().scale(x)
+
+    def outcome(function):
+        try:
+            return function(X)
+        except RuntimeError as error:
+            return str(error)
+
+    compiled = kiln.compile(program, backend="eager")
+    assert same(outcome(compiled), outcome(program))
+    for other in (lambda *args: builtins.super(*args), lambda *args: Base() if not args else None):
+        with monkeypatch.context() as patch:
+            patch.setitem(globals(), "super", other)
+            assert same(outcome(compiled), outcome(program))
+        assert same(outcome(compiled), outcome(program))

@@ -262,7 +262,7 @@ class _Walk:
                 return
             self.seen[id(namespace), name] = namespace  # type: ignore[index]
             self.place(path, item_place(namespace, name, delete=True), depth)
-        elif hasattr(builtins, name) and name != "super":  # without arguments it is part of the language
+        elif hasattr(builtins, name):
             found = getattr(builtins, name)
             if isinstance(found, type) and issubclass(found, BaseException):
                 self.add(
