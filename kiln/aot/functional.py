@@ -71,6 +71,7 @@ class Step:
     differentiable: bool  # whether gradients were being recorded
     change: torch._ops.OpOverload | None = None  # the operation did this to the tensor itself (``transpose_``)
     hidden: bool = False  # autograd is not told that the result is a view (``unsafe_split``)
+    detached: torch.Tensor | None = None  # what ``x.detach()`` or ``x.data`` was taken of
     parts: Any = None  # all that an operation with several results gave
 
 
@@ -281,6 +282,8 @@ class FunctionalGraph:
             if id(part) in self.views:
                 continue
             step = Step(function, args[1:], keywords, None, differentiable, hidden=told.hidden)
+            if function is torch.ops.aten.detach.default:
+                step.detached = source
             if several:
                 step.index, step.parts = index, result
             if whole is not None:

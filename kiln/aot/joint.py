@@ -266,6 +266,10 @@ class Tracer:
         for index, value in enumerate(self.inputs):
             if isinstance(value, torch.Tensor):
                 self.note_input(index, value)
+        visible = [value for value in (*self.inputs, *results) if isinstance(value, torch.Tensor)]
+        for value in results:
+            if isinstance(value, torch.Tensor) and self.functional.knows(value):
+                hide_data(self.functional.view_of(value), visible)
         return [self.output(value) for value in results]
 
     def note_input(self, index: int, value: torch.Tensor) -> None:
@@ -480,6 +484,34 @@ def eager_would_raise(recorder: Recorder) -> Iterator[None]:
 
 def version_of(value: Any) -> int:
     return value._version if isinstance(value, torch.Tensor) and not value.is_inference() else 0
+
+
+def hide_data(view: View, visible: list[torch.Tensor]) -> None:
+    """Find ``x.data`` on the way to a view, which is traced as ``x.detach()`` but has a version counter of its own.
+
+    The same is seen of factories, which detach what they make; but there nobody has the tensor before.
+    """
+    path = view.path()
+    for index, part in enumerate(path):
+        detached = part.step.detached if part.step is not None else None
+        if detached is None or not any(share_counter(detached, one) for one in visible):
+            continue
+        if not any(share_counter(base, part.value) for base in (detached, *[before.value for before in path[:index]])):
+            part.step.hidden = True  # type: ignore[union-attr]
+
+
+def share_counter(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether a change of one tensor counts as a change of the other; inference tensors count none."""
+    if one.is_inference() or other.is_inference():
+        return True
+    version = one._version
+    if other._version != version:
+        return False
+    torch.autograd.graph.increment_version(one)
+    try:
+        return other._version != version
+    finally:
+        torch._C._autograd._unsafe_set_version_counter((one,), (version,))
 
 
 def start_of(view: View) -> View:

@@ -585,7 +585,7 @@ def next_item(trace: Trace, iterator: object) -> object:
     if type(iterator) in CONTAINER_ITERATORS and id(iterator) not in trace.foreign:
         trace.entered += 1
         try:
-            return next(iterator)  # type: ignore[call-overload]  # no code of the program can run in it
+            return natives.unproxy(next(iterator))  # type: ignore[call-overload]  # no code of the program runs
         except (StopIteration, RuntimeError) as error:
             raise Raised(from_native(trace, error)) from None
     if hasattr(type(iterator), "gi_interpreted"):

@@ -272,7 +272,7 @@ def test_other_threads_run_meanwhile():
 def test_interrupts():
     def press(x):
         os.kill(os.getpid(), signal.SIGINT)
-        return x
+        return x.clone()
 
     def write(graph, x):
         for _ in range(200):
