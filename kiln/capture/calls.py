@@ -34,6 +34,7 @@ from .caches import call_lru_cache
 from .frame import run_function
 from .guards import cell_is_empty
 from .raising import from_native
+from .scripts import call_script
 from .source import Attribute, Item, Referent, lookup
 from .telling import module_of, short_name
 from .trace import Trace
@@ -449,22 +450,6 @@ def call_staticmethod(trace: Trace, method: staticmethod, args: tuple, kwargs: d
     source = trace.source_of(method)
     function = method.__func__ if source is None else wrap(trace, method.__func__, Attribute(source, "__func__"))
     return call(trace, function, args, kwargs)
-
-
-def call_script(trace: Trace, script: object, args: tuple, kwargs: dict) -> object:
-    """A function under ``torch.jit.script`` or ``trace``: the Python function that it was made from."""
-    function = getattr(script, "_torchdynamo_inline", None)
-    if not isinstance(function, types.FunctionType):
-        raise trace.fail("a call to a TorchScript function whose Python code is not known")
-    if any(is_replaced(lookup(torch.Tensor, name)) for name in function.__code__.co_names):
-        raise trace.fail("a call to a TorchScript function, which knows nothing of a method of tensors replaced since")
-    source = Attribute(trace.pinned(script), "_torchdynamo_inline")
-    return call(trace, wrap(trace, function, source), args, kwargs)
-
-
-def is_replaced(method: object) -> bool:
-    """Whether a method of tensors is the program's, not torch's."""
-    return isinstance(method, types.FunctionType) and not module_of(method).startswith("torch")
 
 
 def call_ufunc(trace: Trace, ufunc: object, args: tuple, kwargs: dict) -> object:

@@ -71,7 +71,7 @@ from .stealing import StolenInput, emptying, tell_examples
 from .telling import module_of_globals
 from .tensor_class import operator_is_replaced
 from .tensor_effects import conflict_with_try
-from .torch_state import inference_modes_left, leaving_on_errors
+from .torch_state import inference_modes_left, leaving_on_errors, questions_are_replaced
 from .trace import Options, Trace
 from .values import GraphBreak, Lazy, Restart
 
@@ -190,7 +190,7 @@ def find_or_compile(dispatcher, function, args: tuple, kwargs: dict, again: bool
     run = known_entry(dispatcher, cache, function, args, kwargs)
     if run is not None:
         return run
-    if _native.is_disabled() or is_intercepted() or operator_is_replaced() or not args_fit(function, args, kwargs):
+    if _native.is_disabled() or is_intercepted() or is_torch_replaced() or not args_fit(function, args, kwargs):
         return function  # eager as asked for, or for CPython's own TypeError
     if cache.gave_up:
         return leave_alone(dispatcher, function)
@@ -234,6 +234,11 @@ def find_or_compile(dispatcher, function, args: tuple, kwargs: dict, again: bool
         problem = AssertionError(f"the guards do not hold for the very call they were made from ({reason})")
         raise exc.InternalError(f"compiling {function.__qualname__}", problem)
     return function
+
+
+def is_torch_replaced() -> bool:
+    """Whether the program has put something of its own where capture itself, and fake tensors, rely on torch."""
+    return operator_is_replaced() or questions_are_replaced()
 
 
 def raising(function: types.FunctionType, problem: exc.Unsupported) -> Callable:

@@ -6,6 +6,7 @@ A switch is thrown at once, so that what follows is traced in that state, and ag
 from __future__ import annotations
 
 import contextlib
+import operator
 import threading
 from collections.abc import Callable, Iterator
 
@@ -81,6 +82,22 @@ STATE_GETTERS = _present(
     "get_autocast_dtype",
     "is_autocast_cache_enabled",
 )
+
+
+QUESTIONS = {
+    name: value
+    for name, value in list(vars(torch).items())
+    if name.startswith(("is_", "are_", "get_")) and callable(value)
+}
+
+
+def questions_are_replaced() -> bool:
+    """Whether a program has put another function in the place of ``torch.is_grad_enabled`` or the like.
+
+    Fake tensors ask by these names too, and so do torch's context managers, which put back what they were told: calls
+    are left to Python meanwhile.
+    """
+    return not all(map(operator.is_, map(torch.__dict__.get, QUESTIONS), QUESTIONS.values()))
 
 
 def _state_setter(function):

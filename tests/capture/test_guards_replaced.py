@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import operator
@@ -338,3 +339,68 @@ def test_cached_property_of_two_names():
         return x + owner.other, vars(owner)
 
     assert_same_outcome(kiln.compile(program, backend="eager"), program)
+
+
+@pytest.mark.parametrize(
+    ("name", "other", "program"),
+    [
+        ("is_grad_enabled", lambda: False, lambda x: (torch.is_grad_enabled(), x * 2)),
+        ("is_grad_enabled", lambda: True, lambda x: (run_without_gradients(x), x * 2)),
+        ("is_inference_mode_enabled", lambda: True, lambda x: (torch.is_inference_mode_enabled(), x * 2)),
+        ("get_default_dtype", lambda: torch.float64, lambda x: (torch.get_default_dtype(), torch.ones(2), x * 2)),
+        ("is_floating_point", lambda x: False, lambda x: x * 2 if torch.is_floating_point(x) else x),
+        ("is_tensor", lambda x: False, lambda x: x * 2 if torch.is_tensor(x) else x),
+        ("is_autocast_enabled", lambda *args: True, lambda x: (torch.is_autocast_enabled("cpu"), x @ x)),
+        (
+            "are_deterministic_algorithms_enabled",
+            lambda: True,
+            lambda x: x * torch.are_deterministic_algorithms_enabled(),
+        ),
+    ],
+)
+def test_question_of_torch_replaced(name, other, program):
+    is_grad_enabled = torch.is_grad_enabled
+
+    def run(function):
+        seen = []
+        for replaced in (False, True, False):
+            with attribute(torch, name, other) if replaced else contextlib.nullcontext():
+                seen.append(function(torch.arange(3.0, requires_grad=True)))
+            seen.append(is_grad_enabled())
+            torch._C._set_grad_enabled(True)
+        return seen
+
+    assert same(run(kiln.compile(program, backend="eager", fullgraph=True)), run(program))
+
+
+def run_without_gradients(x):
+    with torch.no_grad():
+        return x * 2
+
+
+def scripted_helper(x):
+    return x * 3
+
+
+def scripted_function(x):
+    return scripted_helper(x) + 1
+
+
+@pytest.mark.parametrize("changed", ["code", "helper", "function"])
+def test_function_changed_after_it_was_scripted(changed, monkeypatch):
+    """TorchScript has read it when it compiled it."""
+    script = torch.jit.script(scripted_function)
+    compiled = kiln.compile(lambda x: script(x) * 2, backend="eager")
+    x = torch.arange(3.0)
+    expected = script(x) * 2
+    assert same(compiled(x), expected)
+    if changed == "code":
+        monkeypatch.setattr(scripted_function, "__code__", (lambda x: scripted_helper(x) + 7).__code__)
+    elif changed == "helper":
+        monkeypatch.setitem(globals(), "scripted_helper", lambda x: x * 5)
+    else:
+        monkeypatch.setattr(script, "_torchdynamo_inline", lambda x: x)
+    assert same(script(x) * 2, expected)
+    assert same(compiled(x), expected)
+    monkeypatch.undo()
+    assert same(compiled(x), expected)

@@ -279,8 +279,6 @@ class _Walk:
                 continue
             if value is builtins or found is torch.Tensor:  # Kiln, torch and the tests run on them
                 continue
-            if value is torch and name.startswith(_QUESTIONS):
-                continue  # torch itself asks for its state by these names, on fake tensors too
             if value.__name__.split(".")[0] in LIBRARIES and isinstance(found, types.ModuleType):
                 if depth < 3:
                     self.value(f"{path}.{name}", found, depth)
@@ -311,8 +309,6 @@ class _Walk:
                     continue  # hooks are registered below, in the way that torch has for it
                 if isinstance(value, torch.nn.RNNBase) and name in _RNN_FLAGS:
                     continue  # torch reads as many weights as they say, and aborts in eager where there are fewer
-                if name == "_torchdynamo_inline":
-                    continue  # what a TorchScript function was made from: private to torch, and compiled long ago
                 if name.startswith("_") and cls.__module__ in sys.stdlib_module_names:
                     continue  # private to the standard library, which alone writes to it
                 self.place(f"{path}.{name}", item_place(namespace, name, delete=True), depth)
@@ -512,7 +508,6 @@ _WALKS: list[tuple[Any, Callable[..., None]]] = [
 ]
 
 _RNN_FLAGS = ("bias", "bidirectional", "num_layers", "proj_size", "mode")
-_QUESTIONS = ("is_", "are_", "get_")
 # Methods of tensors that a program may replace: those that compute. Kiln and torch themselves call the others.
 _TENSOR_METHODS = frozenset(
     "abs add cos exp log matmul mean mul neg norm pow relu round sigmoid sin softmax split sqrt sub sum tanh".split()
