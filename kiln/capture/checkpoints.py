@@ -30,7 +30,7 @@ CHECKPOINT = inspect.unwrap(torch.utils.checkpoint.checkpoint)
 OPTIONS = ("use_reentrant", "preserve_rng_state", "determinism_check", "early_stop", "debug")
 
 
-@dataclass
+@dataclass(eq=False)
 class Region:
     """The nodes of one checkpointed call: all after ``before``, up to ``last``."""
 

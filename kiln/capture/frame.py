@@ -217,14 +217,14 @@ def run_function(trace: Trace, function: types.FunctionType, bound: dict[str, ob
     return frame.result
 
 
-@dataclass
+@dataclass(eq=False)
 class Finished:
     """The root frame returned."""
 
     value: object
 
 
-@dataclass
+@dataclass(eq=False)
 class Broken:
     """The root frame stopped before an instruction."""
 
@@ -332,7 +332,7 @@ NEVER_FORCED = frozenset({"RESUME", "MAKE_CELL", "COPY_FREE_VARS", "PUSH_EXC_INF
 NEVER_FORCED |= {"JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT", "POP_EXCEPT", "COPY", "CACHE"}
 
 
-@dataclass
+@dataclass(eq=False)
 class BreakPoint:
     """Where a root frame has to stop: an instruction, the n-th time it is reached."""
 

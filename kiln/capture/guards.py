@@ -41,7 +41,7 @@ Bind = Callable[[object, str], str]
 HEAP_TYPE = 1 << 9  # a class made by a class statement: it can change
 
 
-@dataclass(frozen=True)
+@dataclass(unsafe_hash=True)  # never changed; made by the thousand
 class Guard:
     """One assumption. ``value`` is wrapped in :class:`Identity` so that guards hash whatever it is."""
 
@@ -57,7 +57,7 @@ def plain(value: object) -> object:
     return value.value if isinstance(value, Identity) else value
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class KindOfGuard:
     """A row of the guard table."""
 

@@ -19,7 +19,7 @@ from .trace import Trace
 Number = int | torch.SymInt
 
 
-@dataclass(frozen=True)
+@dataclass(unsafe_hash=True)  # never changed
 class BaseState:
     """The tensor that an input is a view of, as autograd sees it. Numbers are those of the call that was captured."""
 
@@ -32,7 +32,7 @@ class BaseState:
     is_leaf: bool
 
 
-@dataclass(frozen=True)
+@dataclass(unsafe_hash=True)  # never changed
 class InputState:
     """A tensor input at the start.
 

@@ -16,7 +16,7 @@ from .trace import Trace
 from .wrap import force, is_constant
 
 
-@dataclass
+@dataclass(eq=False)
 class LogLine:
     """A line to log when the graph has run."""
 

@@ -24,7 +24,7 @@ from torch.overrides import TorchFunctionMode
 
 from .._native import is_instance as isinstance
 from .natives import rule
-from .source import Identity, Pinned, Source
+from .source import Identity, Pinned, Source, source
 from .tensor_effects import is_named_in_place
 from .trace import Trace
 from .values import Lazy, TensorInfo
@@ -261,7 +261,7 @@ def attribute_override(trace: Trace, tensor: torch.Tensor, raw: object) -> tuple
 # -- modes ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@source
 class ModeAt(Source):
     """A torch-function mode that is active when the compiled function is called."""
 
@@ -311,7 +311,7 @@ def is_intercepted() -> bool:
     return transformed or noted or bool(torch._C._len_torch_dispatch_stack())
 
 
-@dataclass
+@dataclass(eq=False)
 class Outside:
     """Torch-function modes that are active, and how much of ``__torch_function__`` is switched off."""
 

@@ -15,7 +15,6 @@ import math
 import operator
 import types
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -34,7 +33,7 @@ from .conditions import (
 )
 from .fakes import is_ordinary, like_in_history, static_fake
 from .hints import NEEDED
-from .source import Attribute, Computed, InstanceAttribute, Item, Literal, Source
+from .source import Attribute, Computed, InstanceAttribute, Item, Literal, Source, source
 from .trace import SymbolInput, Trace
 from .values import Lazy, Raised
 
@@ -120,7 +119,7 @@ def may_override(real: object) -> bool:
     return type(real) not in (torch.Tensor, torch.nn.Parameter)
 
 
-@dataclass(frozen=True)
+@source
 class SizeOf(Source):
     """A size of a tensor input."""
 
@@ -135,7 +134,7 @@ class SizeOf(Source):
         return f"{self.base.describe()}.size({self.dimension})"
 
 
-@dataclass(frozen=True)
+@source
 class StrideOf(Source):
     """A stride of a tensor input."""
 
@@ -150,7 +149,7 @@ class StrideOf(Source):
         return f"{self.base.describe()}.stride({self.dimension})"
 
 
-@dataclass(frozen=True)
+@source
 class OffsetOf(Source):
     """The storage offset of a tensor input."""
 
