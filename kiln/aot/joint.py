@@ -533,7 +533,11 @@ def has_own_history(view: View) -> bool:
     """Whether a view requires grad and what it is a view of does not: inside a subclass, or once that was detached."""
     parent = view.parent
     assert parent is not None
-    return view.value.requires_grad and not parent.value.requires_grad and parent.edge is None
+    reshaped = (
+        parent.step is not None and parent.step.change is not None
+    )  # the storage's first tensor, in another shape
+    base = view.storage.first if reshaped else parent.value
+    return view.value.requires_grad and not base.requires_grad and parent.edge is None
 
 
 def is_leaf_edge(edge: Edge) -> bool:

@@ -52,6 +52,14 @@ def view_of_what_was_detached(a):
     return out.t(), out, a + 1
 
 
+def reshaped_viewed_and_detached(a):
+    out = a * 3
+    out.t_()
+    view = out[0]
+    out.detach_()
+    return view, out
+
+
 PROGRAMS = [value for value in list(globals().values()) if getattr(value, "__module__", None) == __name__]
 
 
@@ -77,6 +85,52 @@ def test_detached_in_place(program, way):
         assert seen == flags
         assert all(torch.equal(one, other) for one, other in zip(seen_values, values, strict=True))
         assert torch.equal(seen_gradient, gradient)
+
+
+def view_of_a_reshaped_input(a, b):
+    a.t_()
+    return b.view(b.shape), a.view(a.shape)
+
+
+def views_of_an_input_reshaped_twice(a, b):
+    a.unsqueeze_(0)
+    a.transpose_(1, 2)
+    return a[0], a[0, 1], b[0]
+
+
+def view_of_a_reshaped_result(a, b):
+    out = a * b
+    out.t_()
+    return out[0], out
+
+
+@pytest.mark.parametrize("way", ["aot_function", "aot_eager", "kiln"])
+@pytest.mark.parametrize(
+    "program", [view_of_a_reshaped_input, views_of_an_input_reshaped_twice, view_of_a_reshaped_result]
+)
+def test_views_of_what_was_reshaped_can_be_changed(program, way):
+    """Views of a tensor that ``t_`` and the like changed have its history, and changes of them reach it."""
+    compiled = (
+        aot_function(program, fw_compiler=lambda graph, inputs: graph)
+        if way == "aot_function"
+        else kiln.compile(program, backend=way)
+    )
+
+    def story(function):
+        leaves = [torch.full((3, 3), value, requires_grad=True) for value in (2.0, 3.0)]
+        inputs = [leaf * 2 for leaf in leaves]
+        results = function(*inputs)
+        bases = [[result._base is value for value in inputs] for result in results]
+        for result in results:
+            result.mul_(5)
+        sum((tensor * tensor).sum() for tensor in (*inputs, *results)).backward()
+        return bases, [tensor.detach().clone() for tensor in (*inputs, *results)], [leaf.grad for leaf in leaves]
+
+    bases, values, gradients = story(program)
+    seen_bases, seen_values, seen_gradients = story(compiled)
+    assert seen_bases == bases
+    torch.testing.assert_close(seen_values, values)
+    torch.testing.assert_close(seen_gradients, gradients)
 
 
 def two(value):
