@@ -535,7 +535,7 @@ def has_own_history(view: View) -> bool:
     assert parent is not None
     reshaped = (
         parent.step is not None and parent.step.change is not None
-    )  # the storage's first tensor, in another shape
+    )  # its first tensor
     base = view.storage.first if reshaped else parent.value
     return view.value.requires_grad and not base.requires_grad and parent.edge is None
 
