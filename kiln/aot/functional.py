@@ -104,6 +104,7 @@ class FunctionalGraph:
         self.graph = Graph()
         self.annotate = annotate
         self.views: dict[int, View] = {}
+        self.memory: dict[int, int] = {}  # the storage that each tensor had when it was met
         self.kept: list[object] = []  # ids stay true only while their objects live
         self.storages: dict[int, Storage] = {}
         self.attributes: dict[str, object] = {}
@@ -150,6 +151,7 @@ class FunctionalGraph:
 
     def point(self, tensor: torch.Tensor, view: View) -> None:
         self.views[id(tensor)] = view
+        self.memory[id(tensor)] = storage_key(tensor)
         self.kept.append(tensor)
 
     # -- reading ----------------------------------------------------------------------------------------------------
@@ -161,6 +163,8 @@ class FunctionalGraph:
         view = self.views.get(id(tensor))
         if view is None:
             raise Unsupported("a tensor that is neither an input of the graph nor made by it")
+        if storage_key(tensor) != self.memory[id(tensor)]:
+            raise Unsupported("a tensor that was given other memory (by an assignment to .data)")
         return view
 
     def node_of(self, tensor: torch.Tensor) -> torch.fx.Node:
@@ -315,6 +319,8 @@ class FunctionalGraph:
         view = self.view_of(tensor)
         if function is aten.detach_.default:
             return
+        if any(isinstance(arg, torch.Tensor) for arg in (*args[1:], *keywords.values())):
+            raise Unsupported(f"{function}, which gives a tensor the memory of another")
         plain_form = told_plain(function)
         with torch.no_grad():
             value = plain_form(view.value, *args[1:], **keywords)

@@ -533,9 +533,7 @@ def has_own_history(view: View) -> bool:
     """Whether a view requires grad and what it is a view of does not: inside a subclass, or once that was detached."""
     parent = view.parent
     assert parent is not None
-    reshaped = (
-        parent.step is not None and parent.step.change is not None
-    )  # its first tensor
+    reshaped = parent.step is not None and parent.step.change is not None  # its first tensor
     base = view.storage.first if reshaped else parent.value
     return view.value.requires_grad and not base.requires_grad and parent.edge is None
 

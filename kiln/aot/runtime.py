@@ -267,8 +267,10 @@ class RunText:
             self.add(line)
             return
         self.add(f"set_grad({differentiable})")
-        self.add(line)
-        self.add(f"set_grad({self.ambient_grad})")
+        self.add("try:")
+        self.add(f"    {line}")
+        self.add("finally:")  # torch may refuse
+        self.add(f"    set_grad({self.ambient_grad})")
 
     def set_memory_versions(self, reshaped: bool) -> None:
         """Memory that the program made and then changed; that whose shape it changed too counts that by itself."""

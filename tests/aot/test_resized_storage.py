@@ -129,6 +129,32 @@ def intermediate_set(x, y):
     return inner * x[0]
 
 
+def set_to_a_view_of_itself(x, y):
+    with torch.no_grad():
+        x.set_(x[2:6])
+    return x * 2
+
+
+def set_and_set_back(x, y):
+    before = torch.ops.aten.alias.default(x)
+    with torch.no_grad():
+        x.set_(y)
+        x.set_(before)
+    return x + y
+
+
+def data_of_an_intermediate_set(x, y):
+    inner = x * 2
+    inner.data = y
+    return inner * x[0] + 1
+
+
+def data_of_a_returned_intermediate_set(x, y):
+    inner = x * 2
+    inner.data = y
+    return inner
+
+
 STARTS_WITHOUT_MEMORY = [up, up_by_operator, up_and_down]
 ENDS_WITHOUT_MEMORY = [up_and_down, down, down_by_operator]
 PROGRAMS = [
@@ -147,6 +173,10 @@ PROGRAMS = [
     resized_tensor_up,
     intermediate,
     intermediate_set,
+    set_to_a_view_of_itself,
+    set_and_set_back,
+    data_of_an_intermediate_set,
+    data_of_a_returned_intermediate_set,
 ]
 WAYS = {
     "aot_function": lambda program: aot_function(program, fw_compiler=lambda graph, inputs: graph),
