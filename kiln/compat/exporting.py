@@ -15,7 +15,7 @@ import torch.utils._pytree as pytree
 from .. import api, exc
 from ..aot.calling import constant_key
 from ..report import events
-from ..report.claims import refusal, refuse_others
+from ..report.claims import InputClaim, check_kind, claim, refusal, refuse_others
 
 
 class ExportResult(NamedTuple):
@@ -63,7 +63,7 @@ class ExportedGraph(torch.nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         leaves = self._arguments.leaves(args, kwargs)
-        self._arguments.check_constants(leaves)
+        self._arguments.check(leaves)
         inputs = [getattr(self, place) if isinstance(place, str) else leaves[place] for place in self._places]
         outputs = self.graph_module(*inputs)
         found, spec = self._result
@@ -85,6 +85,9 @@ class Arguments:
         self.defaults: dict[str, Any] = {}
         self.required: list[str] = []
         self.constants: dict[int, Any] = {}  # leaves that are no tensors, by place: they are written into the graph
+        self.others: dict[
+            int, InputClaim
+        ] = {}  # tensors that the graph does not take; it may hold their sizes
         for name, parameter in _parameters(function).items():
             if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
                 self.names.append(name)
@@ -109,7 +112,20 @@ class Arguments:
                 raise TypeError(f"the exported graph misses the argument {name!r}")
         return {name: found[name] for name in sorted(found)}
 
-    def check_constants(self, leaves: list[Any]) -> None:
+    def claims(self, leaves: list[Any]) -> dict[int, InputClaim]:
+        """What is to hold of each tensor, by place."""
+        named = pytree.tree_unflatten(range(len(leaves)), self.spec)
+        names = {place: pytree.keystr(path) for path, place in pytree.tree_flatten_with_path(named)[0]}
+        found = {place: claim(names[place], leaf) for place, leaf in enumerate(leaves)}
+        return {place: each for place, each in found.items() if each is not None and each.dtype is not None}
+
+    def check(self, leaves: list[Any]) -> None:
+        """Refuse what the graph was not made for. (What it takes as inputs it checks itself.)"""
+        for place, wanted in self.others.items():
+            check_kind(wanted, leaves[place])
+            if tuple(leaves[place].shape) != wanted.numbers:
+                sizes = f"{list(wanted.numbers)} in it, and {list(leaves[place].shape)} here"
+                raise refusal(f"the sizes of the argument {wanted.name} are {sizes}")
         for place, value in self.constants.items():
             if leaves[place] is not value and constant_key(leaves[place]) != constant_key(value):
                 raise refusal(f"{value!r} is written into it, and {leaves[place]!r} is given here")
@@ -183,6 +199,7 @@ def export(f: Any, *extra_args: Any, **accepted: Any) -> Any:
         given = arguments.leaves(args, kwargs)
         leaves = {id(leaf): place for place, leaf in enumerate(given) if isinstance(leaf, torch.Tensor)}
         arguments.constants = {place: leaf for place, leaf in enumerate(given) if not isinstance(leaf, torch.Tensor)}
+        claims = arguments.claims(given)
         with events.listen() as heard:
             result = api.compile(f, backend=watching, fullgraph=True)(*args, **kwargs)
         if watching.graph is None:
@@ -192,6 +209,7 @@ def export(f: Any, *extra_args: Any, **accepted: Any) -> Any:
             _place(value, node, leaves, attributes)
             for value, node in zip(watching.inputs, _inputs(watching.graph), strict=True)
         ]
+        arguments.others = {place: each for place, each in claims.items() if place not in places}
         values, spec = pytree.tree_flatten(result)
         outputs = {id(value): place for place, value in enumerate(watching.outputs)}
         found = [

@@ -322,6 +322,23 @@ def test_an_exported_call_refuses_what_it_was_not_made_for(installed):
             graph(*args)
 
 
+def test_an_exported_call_refuses_other_sizes_of_what_it_only_measures(installed):
+    def program(x, more):
+        return torch.ones(5 * x.shape[0]) + more["scale"]
+
+    x, more = torch.ones(4, 3), {"scale": torch.ones(1)}
+    graph = torch._dynamo.export(program)(x, more).graph_module
+    assert same(graph(x, more), program(x, more))
+    for other, reason in [
+        (torch.ones(6, 3), r"argument \['x'\] are \[4, 3\] in it, and \[6, 3\] here"),
+        (torch.ones(4), "number of dimensions"),
+        (torch.ones(4, 3, dtype=torch.float64), "dtype"),
+        (4, "of type int here"),
+    ]:
+        with pytest.raises(kiln.exc.UserError, match=reason):
+            graph(other, more)
+
+
 def test_counters_follow_what_kiln_does(installed):
     from torch._dynamo.utils import counters
 
