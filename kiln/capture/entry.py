@@ -31,7 +31,7 @@ from .frame import NULL, Broken, Finished
 from .generated_text import Text
 from .graphs import fix_names
 from .guard_program import GuardProgram
-from .guards import HEAP_TYPE, KINDS, ClassWatch, Guard, ShapeCondition, is_global_lookup, plain
+from .guards import HEAP_TYPE, KINDS, ClassWatch, Guard, ShapeCondition, is_empty_tuple, is_global_lookup, plain
 from .overrides import modes_changed
 from .rebuild import CannotRebuild, Rebuilder
 from .registrations import undo_lines, write_registrations
@@ -234,7 +234,7 @@ class CheckText(Text):
         value = plain(guard.value)
         if isinstance(value, Source):
             value = self.read(value)
-        if (guard.kind == "truth" or value == ()) and not is_builtin(self.types.get(guard.source)):
+        if (guard.kind == "truth" or is_empty_tuple(value)) and not is_builtin(self.types.get(guard.source)):
             expression = f"{self.bind(native_length, 'native_length')}({expression})"  # it may have a __len__ in Python
         return kind.render(expression, value, self.bind)
 

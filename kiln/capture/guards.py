@@ -53,6 +53,11 @@ class Guard:
         return f"{self.source.describe()} {KINDS[self.kind].words(plain(self.value))}"
 
 
+def is_empty_tuple(value: object) -> bool:
+    """Whether a guard asks for no elements. (Comparing values would run the ``__eq__`` of their classes.)"""
+    return type(value) is tuple and not value
+
+
 def plain(value: object) -> object:
     return value.value if isinstance(value, Identity) else value
 

@@ -21,7 +21,7 @@ from .callers import parameter_names
 from .conditions import NAMES
 from .entry import Entry, signature
 from .generated_text import Text
-from .guards import KINDS, Guard, GuardSet, ShapeCondition, plain
+from .guards import KINDS, Guard, GuardSet, ShapeCondition, is_empty_tuple, plain
 from .hints import NEEDED, Hints, is_operand
 from .source import (
     ClosureCell,
@@ -215,7 +215,9 @@ class SourceReader:
         if guard.kind == "truth":
             return bool(native_length(seen)) is value
         text = Text()
-        expression = KINDS[guard.kind].render("seen", value, text.bind) if value != () else "not native_length(seen)"
+        expression = "not native_length(seen)"
+        if not is_empty_tuple(value):
+            expression = KINDS[guard.kind].render("seen", value, text.bind)
         try:
             return bool(eval(expression, {**text.namespace, "seen": seen, "native_length": native_length}))
         except Exception:

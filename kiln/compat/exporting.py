@@ -85,9 +85,7 @@ class Arguments:
         self.defaults: dict[str, Any] = {}
         self.required: list[str] = []
         self.constants: dict[int, Any] = {}  # leaves that are no tensors, by place: they are written into the graph
-        self.others: dict[
-            int, InputClaim
-        ] = {}  # tensors that the graph does not take; it may hold their sizes
+        self.others: dict[int, InputClaim] = {}  # tensors that the graph does not take; it may hold their sizes
         for name, parameter in _parameters(function).items():
             if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
                 self.names.append(name)

@@ -430,3 +430,32 @@ def test_a_value_is_described_without_its_code():
         assert isinstance(short(value), str)
         assert isinstance(short([value]), str)
     assert SEEN == []
+
+
+def test_objects_that_entries_stand_for_are_not_compared():
+    """A check is written, and a miss explained, without comparing the objects that it asks for."""
+    one, other = Plain(), Plain()
+
+    def program(x, given):
+        return x + 1 if given is one else x - 1
+
+    compiled = kiln.compile(program)
+    SEEN.clear()
+    for given in (one, other, one, None):
+        assert torch.equal(compiled(torch.ones(2), given), program(torch.ones(2), given))
+    assert SEEN == []
+
+
+def test_arrays_between_graphs_are_not_compared():
+    numpy = pytest.importorskip("numpy", reason="numpy is not installed")
+
+    def program(x):
+        array = numpy.arange(5)
+        out = numpy.empty((5, 5))
+        result = numpy.sin(array, out=out)
+        return x + len(result), result is out
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        seen, expected = kiln.compile(program)(torch.ones(2)), program(torch.ones(2))
+    assert torch.equal(seen[0], expected[0]) and seen[1] is expected[1]
