@@ -6,6 +6,7 @@ so that the code may run in another frame.  (What the program itself has by the 
 where an instruction of its own does all of it, that is not told apart.)
 """
 
+import types
 from typing import Any
 
 from .instruction import Bytecode, Instruction
@@ -78,8 +79,18 @@ def _is_bare_super(bytecode: Bytecode, load: Instruction) -> bool:
 
 
 def call_super(function: Any, cls: Any, owner: Any) -> Any:
-    """`super()` in a method, whatever the program has by that name."""
-    return function(cls, owner) if function is super else function()
+    """`super()` in a method, whatever the program has by that name.  The class may be in its cell."""
+    if function is not _SUPER:
+        return function()
+    if type(cls) is types.CellType:
+        if cls == _EMPTY:
+            raise RuntimeError("super(): empty __class__ cell")
+        cls = cls.cell_contents
+    return function(cls, owner)
+
+
+_SUPER = super
+_EMPTY = types.CellType()  # equal only to one that is empty too
 
 
 def _call_of_super(original: Instruction) -> list[Instruction]:
@@ -93,7 +104,8 @@ def _call_of_super(original: Instruction) -> list[Instruction]:
 def _super_arguments(bytecode: Bytecode, original: Instruction) -> list[Instruction]:
     first = bytecode.varnames[0]
     load = "LOAD_DEREF" if first in bytecode.cellvars else "LOAD_FAST"
-    group = [Instruction("LOAD_DEREF", argval="__class__"), Instruction(load, argval=first)]
+    load_class = "LOAD_CLOSURE" if VERSION < (3, 13) else "LOAD_DEREF"  # the former is no instruction any more
+    group = [Instruction(load_class, argval="__class__"), Instruction(load, argval=first)]
     for instruction in group:
         instruction.positions, instruction.offset = original.positions, original.offset
     return group

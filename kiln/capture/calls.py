@@ -150,6 +150,10 @@ def wrapped_function(trace: Trace, wrapper: types.FunctionType) -> object:
     closure = Attribute(trace.pinned(wrapper), "__closure__")
     for index, (name, cell) in enumerate(zip(names, wrapper.__closure__, strict=True)):  # type: ignore[arg-type]
         trace.guards.add(Item(closure, index), "full_cell")
+        if name == "repr_running":
+            trace.guards.add(Attribute(Item(closure, index), "cell_contents"), "type", type(cell.cell_contents))
+            if type(cell.cell_contents) is not set:
+                raise trace.fail(f"{wrapper.__qualname__}, whose closure has been changed")
         if name == "user_function":
             found = wrap(trace, cell.cell_contents, Attribute(Item(closure, index), "cell_contents"))
     return found

@@ -622,9 +622,13 @@ def rule_super(trace, args, kwargs):
     cell = frame.cells.get("__class__")
     if cell is None:
         raise no_super(trace, "super(): __class__ cell not found")
-    cls = cell_value(cell)
+    return class_of_super(trace, cell_value(cell), owner)
+
+
+def class_of_super(trace: Trace, cls: object, owner: object) -> super | TensorSuper:
+    """``super()``, given what is in the cell of the class, if anything."""
     if cls is MISSING:
-        raise no_super(trace, "super(): empty __class__ cell")
+        raise Raised(RuntimeError("super(): empty __class__ cell"))
     cls = force(trace, cls)
     if not isinstance(cls, type):
         raise Raised(RuntimeError(f"super(): __class__ is not a type ({type_of(trace, cls).__name__})"))
@@ -637,7 +641,8 @@ def rule_call_super(trace, args, kwargs):
     function = force(trace, args[0])
     if function is not super:
         return call(trace, function, (), {})
-    return made_super(trace, force(trace, args[1]), force(trace, args[2]))
+    cls = cell_value(args[1]) if type(args[1]) is types.CellType else args[1]
+    return class_of_super(trace, cls, args[2])
 
 
 def no_super(trace: Trace, message: str) -> Raised | GraphBreak:

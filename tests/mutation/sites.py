@@ -12,7 +12,6 @@ import collections
 import copy
 import enum
 import functools
-import sys
 import types
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -242,10 +241,7 @@ class _Walk:
             )
             self.value(f"{path}.__kwdefaults__", value.__kwdefaults__, depth)
         for name, cell in zip(code.co_freevars, value.__closure__ or (), strict=True):
-            # `__class__` is of super(): the class statement fills it, and nothing else ever writes to it. The other one
-            # is private to dataclasses and reprlib.
-            if name not in ("__class__", "repr_running"):
-                self.value(f"{path}<{name}>", cell, depth)
+            self.value(f"{path}<{name}>", cell, depth)
         for name in code_names(code):
             self.name(f"{path}:{name}", value.__globals__, name, depth)
         for name in ("__name__", "__qualname__", "__doc__", "__module__", "__annotations__"):
@@ -309,8 +305,6 @@ class _Walk:
                     continue  # hooks are registered below, in the way that torch has for it
                 if isinstance(value, torch.nn.RNNBase) and name in _RNN_FLAGS:
                     continue  # torch reads as many weights as they say, and aborts in eager where there are fewer
-                if name.startswith("_") and cls.__module__ in sys.stdlib_module_names:
-                    continue  # private to the standard library, which alone writes to it
                 self.place(f"{path}.{name}", item_place(namespace, name, delete=True), depth)
             for name in self.names:
                 if name not in namespace and isinstance(raw_attribute(cls, name), types.FunctionType):
@@ -411,8 +405,8 @@ class _Walk:
                     lambda name=name, raw=raw: class_changed(value, name, other_raw(raw)),
                 )
         for name, method in SPECIAL.items():
-            if name in ("__hash__", "__eq__") and isinstance(value, enum.EnumMeta):
-                continue  # its members have been keys of tables since it was made
+            if name == "__hash__" and isinstance(value, enum.EnumMeta):
+                continue  # results with members as keys cannot be compared any more once the change is undone
             if name not in vars(value):
                 self.add(
                     f"{path}.{name}",
