@@ -15,12 +15,15 @@ from .opcodes import NULL_BELOW_CALLABLE, VERSION
 Replaced = dict[Instruction, tuple[Instruction, Instruction]]
 
 
-def normalize(bytecode: Bytecode) -> Replaced:
-    """Rewrite in place.  Returns, for every instruction that was there, the first and last of those in its place."""
+def normalize(bytecode: Bytecode, *, own_frame: bool = False) -> Replaced:
+    """Rewrite in place.  Returns, for every instruction that was there, the first and last of those in its place.
+
+    In code that runs in a frame like the original's (`own_frame`), `super()` can stay what it is.
+    """
     replaced: Replaced = {}
     result: list[Instruction] = []
     for instruction in bytecode.instructions:
-        group = _replacement(bytecode, instruction)
+        group = _replacement(bytecode, instruction, own_frame)
         replaced[instruction] = group[0], group[-1]
         result += group
     for instruction in result:
@@ -34,7 +37,7 @@ def normalize(bytecode: Bytecode) -> Replaced:
     return replaced
 
 
-def _replacement(bytecode: Bytecode, instruction: Instruction) -> list[Instruction]:
+def _replacement(bytecode: Bytecode, instruction: Instruction, own_frame: bool) -> list[Instruction]:
     op = instruction.op
     if op == "LOAD_METHOD":
         return _with_null(instruction, Instruction("LOAD_ATTR", argval=instruction.argval))
@@ -42,8 +45,11 @@ def _replacement(bytecode: Bytecode, instruction: Instruction) -> list[Instructi
         return _with_null(instruction, Instruction("LOAD_ATTR", argval=instruction.argval))
     if op == "LOAD_SUPER_ATTR":
         # Bit 1: class and object are given to super() rather than looked up in the frame.
-        load = Instruction("LOAD_SUPER_ATTR", 2, instruction.argval, positions=instruction.positions)
+        given = (instruction.arg or 0) & 2 if own_frame else 2
+        load = Instruction("LOAD_SUPER_ATTR", given, instruction.argval, positions=instruction.positions)
         return _with_null(instruction, load) if instruction.flag else [load]
+    if own_frame:
+        return [instruction]
     if op == "LOAD_GLOBAL" and _is_bare_super(bytecode, instruction):
         return _call_of_super(instruction)
     if op == ("PRECALL" if VERSION == (3, 11) else "CALL") and _calls_bare_super(bytecode, instruction):

@@ -20,7 +20,7 @@ from .writing import Writer
 def route_calls(code: types.CodeType, route: Callable[[object], object]) -> types.CodeType:
     """The code with every call going to what `route` (a constant of the code) gives for its callable."""
     bytecode = decode(code)
-    normalize(bytecode)
+    normalize(bytecode, own_frame=True)
     _insert(bytecode, _routes(bytecode, stack_kinds(bytecode), route))
     return assemble(bytecode)
 

@@ -371,3 +371,40 @@ def test_super_that_a_global_shadows(monkeypatch):
             patch.setitem(globals(), "super", other)
             assert same(outcome(compiled), outcome(program))
         assert same(outcome(compiled), outcome(program))
+
+
+def test_deleted_argument_in_a_function_that_runs_in_eager():
+    def outcome(function):
+        try:
+            return function([1])
+        except TypeError as error:
+            return str(error)
+
+    assert outcome(kiln.compile(deleted_argument, backend="eager")) == outcome(deleted_argument)
+
+
+def test_cell_of_the_class_emptied():
+    class Base:
+        def scale(self, x):
+            return x + 1
+
+    class Derived(Base):
+        def scale(self, x):
+            return super().scale(x) * 2
+
+    def program(x):
+        return Derived().scale(x)
+
+    def outcome(function):
+        try:
+            return function(X)
+        except RuntimeError as error:
+            return str(error), error.__context__
+
+    cell = Derived.scale.__closure__[0]
+    compiled = kiln.compile(program, backend="eager")
+    assert same(outcome(compiled), outcome(program))
+    del cell.cell_contents
+    assert outcome(compiled) == outcome(program) == ("super(): empty __class__ cell", None)
+    cell.cell_contents = Derived
+    assert same(outcome(compiled), outcome(program))

@@ -301,8 +301,6 @@ class _Walk:
         namespace = getattr(value, "__dict__", None)
         if isinstance(namespace, dict):
             for name in list(namespace)[:24]:
-                if isinstance(value, torch.nn.Module) and name.endswith("hooks") and not namespace[name]:
-                    continue  # hooks are registered below, in the way that torch has for it
                 if isinstance(value, torch.nn.RNNBase) and name in _RNN_FLAGS:
                     continue  # torch reads as many weights as they say, and aborts in eager where there are fewer
                 self.place(f"{path}.{name}", item_place(namespace, name, delete=True), depth)
@@ -465,7 +463,7 @@ class _Walk:
             self.place(f"{path}.{name}", item_place(value.__dict__, name, delete=True), depth)
         if type(value) is not torch.Tensor:
             self.value(f"type({path})", type(value), depth)
-        names = [name for name in self.names if name in _TENSOR_METHODS]
+        names = [*_TENSOR_OPERATORS, *(name for name in self.names if name in _TENSOR_METHODS)]
         if id(torch.Tensor) not in self.seen:
             self.seen[id(torch.Tensor)] = torch.Tensor
             for name in names:
@@ -502,17 +500,15 @@ _WALKS: list[tuple[Any, Callable[..., None]]] = [
 ]
 
 _RNN_FLAGS = ("bias", "bidirectional", "num_layers", "proj_size", "mode")
-# Methods of tensors that a program may replace: those that compute. Kiln and torch themselves call the others.
+# Methods of tensors that a program may replace: those that compute, where it names them, and operators. The tests and
+# torch itself call the others (and `+`, which tells a replaced method's results from the ones before).
+_TENSOR_OPERATORS = "__abs__ __neg__ __mul__ __rsub__ __truediv__ __getitem__ __len__ __iter__".split()
 _TENSOR_METHODS = frozenset(
     "abs add cos exp log matmul mean mul neg norm pow relu round sigmoid sin softmax split sqrt sub sum tanh".split()
 )
-# Of a class: the descriptors that Python makes for every class; `__new__`, which object does not take back in full (a
-# class that had one in Python keeps a slot that refuses arguments); what `dataclasses` notes when a class is made and
-# alone reads; and the tables of `enum`, which are private and say one thing in three places.
-_NO_SITES = frozenset(
-    "__dict__ __weakref__ __new__ __dataclass_params__ __dataclass_fields__ "
-    "_member_map_ _member_names_ _value2member_map_".split()
-)
+# Of a class: the descriptors that Python makes for every class; and `__new__`, which object does not take back in full
+# (a class that had one in Python keeps a slot that refuses arguments).
+_NO_SITES = frozenset("__dict__ __weakref__ __new__".split())
 
 
 def names_in(world: World) -> list[str]:
