@@ -515,7 +515,7 @@ def load_module_of_made(trace: Trace, function: types.FunctionType) -> object:
     namespace, module = function.__globals__, function.__module__
     if module is namespace.get("__name__"):
         if "__name__" in namespace:
-            return Lazy(module, Item(trace.globals_source(namespace), "__name__"))
+            return trace.glance(Lazy(module, Item(trace.globals_source(namespace), "__name__")))
         trace.guards.add(trace.globals_source(namespace), "lacks_key", "__name__")
     return module
 

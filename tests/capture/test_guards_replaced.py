@@ -404,3 +404,13 @@ def test_function_changed_after_it_was_scripted(changed, monkeypatch):
     assert same(compiled(x), expected)
     monkeypatch.undo()
     assert same(compiled(x), expected)
+
+
+def test_name_of_the_module_removed_that_a_function_made_inside_shows(monkeypatch):
+    namespace = {"__name__": "somewhere"}
+    exec("def program(x):\n    def inner(): pass\n    return x + 1, inner.__module__", namespace)
+    program = namespace["program"]
+    compiled = kiln.compile(program, backend="eager", fullgraph=True)
+    assert_same_outcome(compiled, program)
+    monkeypatch.delitem(namespace, "__name__")
+    assert_same_outcome(compiled, program)
