@@ -13,7 +13,7 @@ import torch
 
 from .._native import is_instance as isinstance
 from . import natives, torch_calls
-from .attributes import load_attribute, load_namespace, load_or
+from .attributes import class_attribute_source, load_attribute, load_namespace, load_or
 from .calls import call, call_function
 from .natives import rule
 from .raising import from_native
@@ -24,7 +24,7 @@ from .tensor_effects import storage_key
 from .tensors import record
 from .trace import Trace
 from .values import Raised, TensorInfo
-from .wrap import HEAP_TYPE, class_attribute, force, getattr_static_dict, load_slot
+from .wrap import HEAP_TYPE, class_attribute, force, getattr_static_dict, load_slot, wrap
 
 
 def compares_ids(trace: Trace) -> bool:
@@ -96,13 +96,25 @@ def default_state(trace: Trace, value: object) -> object:
     return (namespace, slots) if slots else namespace
 
 
+def names_known(trace: Trace, cls: type, names: set[str]) -> bool:
+    """Whether the class has the names of its slots noted as they are, or not at all. (copyreg notes them.)"""
+    noted = class_attribute(trace, cls, "__slotnames__")
+    if noted is None:
+        return True
+    if type(noted) is not list or "__slotnames__" not in cls.__dict__:
+        return False
+    shadow = wrap(trace, noted, class_attribute_source(trace, cls, "__slotnames__"))
+    found = [force(trace, name) for name in shadow]  # type: ignore[attr-defined]
+    return all(type(name) is str for name in found) and set(found) == names
+
+
 def slots_of(trace: Trace, value: object) -> dict[str, object]:
     found: dict[str, object] = {}
     record = trace.record_of(value)
     slots = slot_descriptors(type(value))
-    named = type(value).__dict__.get("__slotnames__")  # what copyreg found before, or somebody else said
+    names = {slot.__name__ for slot in slots}  # type: ignore[attr-defined]
     hooked = lookup(type(value), "__getattr__") is not None or not is_direct(type(value))
-    if (named is not None and set(named) != {slot.__name__ for slot in slots}) or (slots and hooked):  # type: ignore[attr-defined]
+    if not names_known(trace, type(value), names) or (slots and hooked):
         raise trace.fail(f"the state of a {type(value).__qualname__}, whose slots are not what they seem")
     for slot in slots:
         if record is not None:

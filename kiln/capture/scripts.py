@@ -30,6 +30,8 @@ def call_script(trace: Trace, script: object, args: tuple, kwargs: dict) -> obje
     source = Attribute(trace.pinned(script), "_torchdynamo_inline")
     if not isinstance(function, types.FunctionType):
         raise trace.fail("a call to a TorchScript function whose Python code is not known")
+    if trace.modes or trace.overriding:
+        raise trace.fail("a call to a TorchScript function, whose operations no __torch_function__ sees")
     if any(is_replaced(lookup(torch.Tensor, name)) for name in function.__code__.co_names):
         raise trace.fail("a call to a TorchScript function, which knows nothing of a method of tensors replaced since")
     found = read_by(function, [])

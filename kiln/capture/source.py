@@ -389,7 +389,7 @@ def getattr_static_dict(value: object) -> dict | None:
 
 def is_direct(cls: type) -> bool:
     """Whether reading ``__dict__`` of an instance runs no code of the program."""
-    return not isinstance(lookup(cls, "__getattribute__"), types.FunctionType)
+    return isinstance(lookup(cls, "__getattribute__"), types.WrapperDescriptorType)
 
 
 def values_of(mapping: dict) -> list:

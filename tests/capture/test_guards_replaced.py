@@ -6,11 +6,13 @@ import contextlib
 import copy
 import functools
 import operator
+import types
 import warnings
 
 import pytest
 import torch
 from test_guards_mutated import attribute
+from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
 import kiln
@@ -414,3 +416,81 @@ def test_name_of_the_module_removed_that_a_function_made_inside_shows(monkeypatc
     assert_same_outcome(compiled, program)
     monkeypatch.delitem(namespace, "__name__")
     assert_same_outcome(compiled, program)
+
+
+class Copied:
+    def __init__(self):
+        self.number = 3
+
+
+@pytest.mark.parametrize("noted", [(), ["number"], ["missing"]])
+def test_names_of_slots_that_the_program_notes(noted):
+    """``copy`` takes the names of slots from the class, where they are noted."""
+
+    def program(x, given):
+        return x + copy.copy(given).number
+
+    compiled = kiln.compile(program)
+    assert torch.equal(compiled(torch.ones(2), Copied()), program(torch.ones(2), Copied()))
+    before = Copied.__dict__.get("__slotnames__", [])
+    Copied.__slotnames__ = noted
+    try:
+        outcomes = []
+        for function in (program, compiled):
+            try:
+                outcomes.append(function(torch.ones(2), Copied()).tolist())
+            except Exception as error:
+                outcomes.append(f"{type(error).__name__}: {error}")
+        assert outcomes[1] == outcomes[0]
+    finally:
+        Copied.__slotnames__ = before
+
+
+def test_scripts_under_a_function_mode():
+    """A mode does not see the operations inside a TorchScript function."""
+
+    class Doubling(TorchFunctionMode):
+        def __torch_function__(self, function, types, args=(), kwargs=None):
+            result = function(*args, **(kwargs or {}))
+            return result * 2 if function is torch.Tensor.mul else result
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        script = torch.jit.script(times_three)
+
+    def program(x):
+        return script(x) + 1
+
+    compiled = kiln.compile(program)
+    assert torch.equal(compiled(torch.ones(2)), program(torch.ones(2)))
+    with Doubling():
+        assert torch.equal(compiled(torch.ones(2)), program(torch.ones(2)))
+
+
+def times_three(x: torch.Tensor) -> torch.Tensor:
+    return x.mul(3.0)
+
+
+class Answering(types.ModuleType):
+    def __getattribute__(self, name):
+        return 5 if name == "computed" else super().__getattribute__(name)
+
+
+def test_a_module_whose_getattribute_becomes_a_static_method():
+    def program(x):
+        module = types.ModuleType("made")
+        module.__class__ = Answering
+        return x + module.computed
+
+    compiled = kiln.compile(program)
+    assert torch.equal(compiled(torch.ones(2)), program(torch.ones(2)))
+    before = Answering.__dict__["__getattribute__"]
+    Answering.__getattribute__ = staticmethod(before)
+    try:
+        with pytest.raises(TypeError) as expected:
+            program(torch.ones(2))
+        with pytest.raises(TypeError) as seen:
+            compiled(torch.ones(2))
+        assert str(seen.value) == str(expected.value)
+    finally:
+        Answering.__getattribute__ = before
