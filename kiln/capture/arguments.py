@@ -34,6 +34,7 @@ from .builtin_tables import (
     VIEW_TYPES,
     describe,
 )
+from .enums import watch_members
 from .source import lookup, mapping_of, native_iterator, native_length
 from .symbols import SYMBOLIC, concrete
 from .trace import Trace
@@ -261,6 +262,8 @@ class Survey:
         elif kind not in KNOWN_KINDS and (not isinstance(value, KNOWN_TYPES) or isinstance(value, (enum.Enum, type))):
             self.note_class(kind)
             self.objects = self.objects or is_object(value)
+            if isinstance(value, enum.EnumMeta):
+                watch_members(self.trace, value)
 
     def note_class(self, kind: type) -> None:
         if not kind.__flags__ & HEAP_TYPE:

@@ -23,6 +23,7 @@ from torch.fx import GraphModule
 
 from .._native import is_instance as isinstance
 from . import natives
+from .enums import watch_members
 from .natives import rule
 from .raising import from_native
 from .scans import call_scan, is_scan
@@ -103,6 +104,7 @@ def runs_plainly(trace: Trace, cls: type, args: tuple, kwargs: dict) -> bool:
     """An enum class called with a value looks a member up; what it does where there is none may be the program's."""
     if not isinstance(cls, enum.EnumMeta) or kwargs or not all(is_constant(force(trace, arg)) for arg in args):
         return False
+    watch_members(trace, cls)
     missing = lookup(cls, "_missing_")
     return getattr(missing, "__module__", "enum") == "enum" or force(trace, args[0]) in cls._value2member_map_
 

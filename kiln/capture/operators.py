@@ -19,6 +19,7 @@ from .._native import is_instance as isinstance
 from ..bytecode.split import UNBOUND
 from . import calls, natives
 from .attributes import load_or, name_class_value
+from .enums import watch_members
 from .overrides import operator_override
 from .raising import from_native
 from .rules import get_iterator, index_by, next_item, special_method, truth, type_of
@@ -560,6 +561,7 @@ def class_item(trace: Trace, cls: type, key: object) -> object:
     method = natives.lookup(type(cls), "__getitem__")
     if isinstance(method, types.FunctionType) and type(cls).__module__ != "typing":
         if isinstance(cls, natives.enum.EnumMeta):
+            watch_members(trace, cls)
             return plain(trace, operator.getitem, cls, concrete(trace, key))
         name_class_value(trace, type(cls), "__getitem__", method)
         return calls.call(trace, method, (cls, key), {})

@@ -288,3 +288,38 @@ def test_hook_that_a_backend_registers_on_the_graph_is_called():
         return module
 
     assert torch.equal(kiln.compile(lambda x: x + 1, backend=backend)(X), (X + 1) * 2)
+
+
+class Tabled(enum.Enum):
+    ONE = 1
+    TWO = 2
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x: x + len(list(Tabled)),
+        lambda x: x + Tabled["TWO"].value,
+        lambda x: x + Tabled(2).value,
+        lambda x: x + max(member.value for member in Tabled),
+    ],
+)
+@pytest.mark.parametrize("table", ["_member_names_", "_member_map_", "_value2member_map_"])
+def test_tables_of_an_enumeration(program, table):
+    """The tables are private, and read by native code: what is taken out of them is noticed."""
+    compiled, content = kiln.compile(program), getattr(Tabled, table)
+    assert torch.equal(compiled(torch.ones(2)), program(torch.ones(2)))
+    before = content.copy()
+    content.pop("TWO" if table == "_member_map_" else 2 if table == "_value2member_map_" else -1)
+    try:
+        outcomes = []
+        for function in (program, compiled):
+            try:
+                outcomes.append(function(torch.ones(2)).tolist())
+            except Exception as error:
+                outcomes.append(f"{type(error).__name__}: {error}")
+        assert outcomes[1] == outcomes[0]
+    finally:
+        content.clear()
+        content.extend(before) if isinstance(content, list) else content.update(before)
+    assert torch.equal(compiled(torch.ones(2)), program(torch.ones(2)))

@@ -1,0 +1,51 @@
+"""Enumerations keep tables of their members in private attributes; what native code reads of them is guarded whole."""
+
+from __future__ import annotations
+
+import enum
+
+from .source import Computed
+from .trace import Trace
+
+TABLES = ("_member_names_", "_member_map_", "_value2member_map_")
+
+
+def watch_members(trace: Trace, cls: enum.EnumMeta) -> None:
+    """Native code is going to look up members of a class, or to iterate over them."""
+    trace.guards.add(Computed(SameMembers(cls), (trace.pinned(cls),)), "constant", True)
+
+
+class SameMembers:
+    """Whether the tables of a class are what they were; one for each class and state."""
+
+    __name__ = "same_members"
+
+    def __init__(self, cls: enum.EnumMeta):
+        self.tables = tables_of(cls)
+        self.state = state_of(self.tables)
+        self.cls = cls
+
+    def __call__(self, cls: enum.EnumMeta) -> bool:
+        return state_of(tables_of(cls)) == self.state
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SameMembers) and other.cls is self.cls and other.state == self.state
+
+    def __hash__(self) -> int:
+        return id(self.cls)
+
+
+def tables_of(cls: enum.EnumMeta) -> list[object]:
+    """Copies of the tables; anything else that stands in their place, itself."""
+    found = [type.__getattribute__(cls, "__dict__").get(name) for name in TABLES]
+    return [table.copy() if type(table) in (list, dict) else table for table in found]  # type: ignore[union-attr]
+
+
+def state_of(tables: list[object]) -> list[tuple[int, ...]]:
+    """What tells tables apart: their keys and members, by identity (none of them is compared, or hashed)."""
+    found = []
+    for table in tables:
+        parts = [table] if type(table) not in (list, dict) else list(table)  # type: ignore[call-overload]
+        parts += table.values() if type(table) is dict else []
+        found.append((id(type(table)), *map(id, parts)))
+    return found
