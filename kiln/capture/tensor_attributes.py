@@ -67,6 +67,9 @@ def tensor_attribute(trace: Trace, tensor: torch.Tensor, name: str) -> object:
     """``tensor.name`` for what is not a method."""
     info = trace.tensor_info(tensor)
     if name in info.attributes:
+        if name == "grad" and info.attributes[name] is None and info.source is not None:
+            if info.real.requires_grad and not may_override(info.real):  # type: ignore[attr-defined]
+                warn_of_missing_gradient(trace, info)
         return info.attributes[name]
     if name == "grad":
         return tensor_grad(trace, info)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 
 import pytest
 import torch
@@ -316,6 +317,18 @@ def gradient_dropped(p):
 @mutations.rows
 def test_mutations(program, args, expect):
     mutations.run(program, args, expect)
+
+
+def test_each_look_at_the_gradient_of_a_result_warns():
+    """Also once the program has set it to None."""
+    seen = []
+    for function in (gradient_dropped, kiln.compile(gradient_dropped)):
+        result = leaf() * 2
+        with warnings.catch_warnings(record=True) as heard:
+            warnings.simplefilter("always")
+            assert function(result) == (False, None)
+        seen.append([str(warning.message) for warning in heard])
+    assert seen[1] == seen[0] and len(seen[0]) == 2
 
 
 # -- classes and copies ---------------------------------------------------------------------------------------------
