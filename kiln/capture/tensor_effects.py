@@ -248,7 +248,7 @@ def may_raise(function: object, name: str, leaves: list[torch.Tensor]) -> bool:
 
 
 # Products and the like take operands of one dtype; fakes are content with several.
-ONE_DTYPE = re.compile(r"linear|matmul|mm$|bmm|addm|addb|addr|dot|mv$|outer|ger$|conv|einsum|tensordot|chain")
+ONE_DTYPE = re.compile(r"linear|norm|matmul|mm$|bmm|addm|addb|addr|dot|mv$|outer|ger$|conv|einsum|tensordot|chain")
 
 
 def refuses_dtypes(name: str, leaves: list[torch.Tensor]) -> bool:

@@ -581,3 +581,17 @@ def test_data_assigned(program):
         return program, [(module, X), (module, X + 1)], module
 
     check(setup=setup, fullgraph=program in (*DATA, converted), breaks_every=(None, "line"))
+
+
+def test_a_normalization_that_torch_refuses_counts_its_batches_once():
+    """The graph counts a batch and then raises; eager, which takes over, must not count it again."""
+    counts = []
+    for compile in (lambda module: module, kiln.compile):
+        module = nn.BatchNorm1d(3)
+        call = compile(module)
+        call(torch.ones(2, 3))
+        module.weight = nn.Parameter(torch.ones(3, dtype=torch.float64))
+        with pytest.raises(RuntimeError):
+            call(torch.ones(2, 3))
+        counts.append(module.num_batches_tracked.item())
+    assert counts[1] == counts[0]
