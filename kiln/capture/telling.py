@@ -54,11 +54,18 @@ def told(value: object, depth: int = 0) -> str:
     return f"<{type.__repr__(kind)[8:-2]} object at {id(value):#x}>"
 
 
-_module = type.__dict__["__module__"].__get__  # type: ignore[attr-defined]
+_told_module = type.__dict__["__module__"].__get__  # type: ignore[attr-defined]
 _qualified = type.__dict__["__qualname__"].__get__  # type: ignore[attr-defined]
 
 
 _simple = type.__dict__["__name__"].__get__  # type: ignore[attr-defined]
+
+
+def _module(cls: type) -> object:
+    try:
+        return _told_module(cls)
+    except AttributeError:  # the program has removed it
+        return None
 
 
 def names_of(cls: type) -> tuple[str, str, object]:

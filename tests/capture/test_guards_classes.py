@@ -5,6 +5,7 @@ A program is called, one thing that it can reach is changed, and it is called ag
 
 from __future__ import annotations
 
+import abc
 import collections
 import contextlib
 import dataclasses
@@ -323,3 +324,22 @@ def test_tables_of_an_enumeration(program, table):
         content.clear()
         content.extend(before) if isinstance(content, list) else content.update(before)
     assert torch.equal(compiled(torch.ones(2)), program(torch.ones(2)))
+
+
+class Named(abc.ABC):  # noqa: B024  (only such a class lets its module be removed)
+    def __init__(self):
+        self.number = 2
+
+
+def test_a_class_that_loses_its_module():
+    def program(x, given):
+        return x + given.number, isinstance(given, Named), repr(type(given))
+
+    compiled = kiln.compile(program)
+    compiled(torch.ones(2), Named())
+    module = Named.__module__
+    del Named.__module__
+    try:
+        assert compiled(torch.ones(2), Named())[0].tolist() == program(torch.ones(2), Named())[0].tolist()
+    finally:
+        Named.__module__ = module

@@ -84,6 +84,8 @@ class _Walk:
         self.program = world.program
         self.sites: list[Site] = []
         self.seen: dict[int, Any] = {}
+        layers = [each for each in networks_in(world) if isinstance(each, torch.nn.RNNBase)]
+        self.recurrent = {id(weight) for layer in layers for weight in layer.parameters()}
         self.names = names_in(world)
         self.pending: collections.deque[tuple[Callable[..., None], tuple]] = collections.deque()
 
@@ -145,6 +147,8 @@ class _Walk:
         except Exception:
             return
         for kind, make in variants(value):
+            if kind.startswith("tensor size") and id(value) in self.recurrent:
+                continue  # torch reads as many numbers as the layer says, and crashes in eager where there are fewer
             self.add(path, kind, lambda make=make: place.put(make))
         if place.delete is not None:
             self.add(path, "removed", place.remove)
@@ -509,6 +513,12 @@ _TENSOR_METHODS = frozenset(
 # Of a class: the descriptors that Python makes for every class; and `__new__`, which object does not take back in full
 # (a class that had one in Python keeps a slot that refuses arguments).
 _NO_SITES = frozenset("__dict__ __weakref__ __new__".split())
+
+
+def networks_in(world: World) -> list[torch.nn.Module]:
+    """The modules among the arguments, and the program, with all that is inside them."""
+    roots = [value for value in (world.program, *world.calls[0].args) if isinstance(value, torch.nn.Module)]
+    return [module for root in roots for module in root.modules()]
 
 
 def names_in(world: World) -> list[str]:
