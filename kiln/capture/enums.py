@@ -16,17 +16,24 @@ def watch_members(trace: Trace, cls: enum.EnumMeta) -> None:
 
 
 class SameMembers:
-    """Whether the tables of a class are what they were; one for each class and state."""
+    """Whether the tables of a class hold what they held; one for each class and state.
+
+    A flag gets members for combinations of others when these are first asked for: more members are no change of it.
+    """
 
     __name__ = "same_members"
 
     def __init__(self, cls: enum.EnumMeta):
+        self.cls = cls
         self.tables = tables_of(cls)
         self.state = state_of(self.tables)
-        self.cls = cls
+        self.grows = issubclass(cls, enum.Flag)
 
     def __call__(self, cls: enum.EnumMeta) -> bool:
-        return state_of(tables_of(cls)) == self.state
+        found = state_of(tables_of(cls))
+        if self.grows:
+            found = [now[: len(before)] for now, before in zip(found, self.state, strict=True)]
+        return found == self.state
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, SameMembers) and other.cls is self.cls and other.state == self.state
@@ -45,7 +52,10 @@ def state_of(tables: list[object]) -> list[tuple[int, ...]]:
     """What tells tables apart: their keys and members, by identity (none of them is compared, or hashed)."""
     found = []
     for table in tables:
-        parts = [table] if type(table) not in (list, dict) else list(table)  # type: ignore[call-overload]
-        parts += table.values() if type(table) is dict else []
+        parts = [table]
+        if type(table) is dict:
+            parts = [part for item in table.items() for part in item]
+        elif type(table) is list:
+            parts = table
         found.append((id(type(table)), *map(id, parts)))
     return found

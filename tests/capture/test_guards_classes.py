@@ -22,7 +22,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
 import kiln
-from kiln.testing import check
+from kiln.testing import CompileCounter, check
 
 
 @typing.runtime_checkable
@@ -343,3 +343,24 @@ def test_a_class_that_loses_its_module():
         assert compiled(torch.ones(2), Named())[0].tolist() == program(torch.ones(2), Named())[0].tolist()
     finally:
         Named.__module__ = module
+
+
+class Combined(enum.Flag):
+    A = 1
+    B = 2
+    C = 4
+
+
+def test_combinations_of_flags_are_no_change():
+    """Python makes a member for a combination when it is first asked for."""
+
+    def program(x):
+        return x + Combined(3).value + len(list(Combined))
+
+    counter = CompileCounter()
+    compiled = kiln.compile(program, backend=counter)
+    for _ in range(3):
+        assert torch.equal(compiled(torch.ones(2)), program(torch.ones(2)))
+    assert Combined(6).value == 6
+    assert torch.equal(compiled(torch.ones(2)), program(torch.ones(2)))
+    assert counter.frame_count == 1
