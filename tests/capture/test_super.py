@@ -345,8 +345,9 @@ def test_super(program, args, expect):
     TABLE.run(program, args, expect)
 
 
-@pytest.mark.skipif(sys.version_info >= (3, 12), reason="LOAD_SUPER_ATTR gets its arguments whatever `super` is")
-def test_super_that_a_global_shadows(monkeypatch):
+def inherited():
+    """Two classes, one of which calls the other by ``super()``, and a program that calls that."""
+
     class Base:
         def scale(self, x):
             return x + 1
@@ -358,12 +359,20 @@ def test_super_that_a_global_shadows(monkeypatch):
     def program(x):
         return Derived().scale(x)
 
-    def outcome(function):
-        try:
-            return function(X)
-        except RuntimeError as error:
-            return str(error)
+    return Base, Derived, program
 
+
+def outcome(function):
+    """What a function gives; what it raises, and what was being handled then."""
+    try:
+        return function(X)
+    except RuntimeError as error:
+        return str(error), error.__context__
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="LOAD_SUPER_ATTR gets its arguments whatever `super` is")
+def test_super_that_a_global_shadows(monkeypatch):
+    Base, _, program = inherited()
     compiled = kiln.compile(program, backend="eager")
     assert same(outcome(compiled), outcome(program))
     for other in (lambda *args: builtins.super(*args), lambda *args: Base() if not args else None):
@@ -384,23 +393,7 @@ def test_deleted_argument_in_a_function_that_runs_in_eager():
 
 
 def test_cell_of_the_class_emptied():
-    class Base:
-        def scale(self, x):
-            return x + 1
-
-    class Derived(Base):
-        def scale(self, x):
-            return super().scale(x) * 2
-
-    def program(x):
-        return Derived().scale(x)
-
-    def outcome(function):
-        try:
-            return function(X)
-        except RuntimeError as error:
-            return str(error), error.__context__
-
+    _, Derived, program = inherited()
     cell = Derived.scale.__closure__[0]
     compiled = kiln.compile(program, backend="eager")
     assert same(outcome(compiled), outcome(program))
