@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.nn import Module
 
 from .. import exc
 from .._native import GlobalState, TensorCheck
@@ -72,16 +73,16 @@ def aot_function(
     return compiled
 
 
-def aot_module(mod: torch.nn.Module, *args: Any, **kwargs: Any) -> torch.nn.Module:
+def aot_module(mod: Module, *args: Any, **kwargs: Any) -> Module:
     """A module like ``mod``, its calls compiled as by `aot_function`; parameters and buffers are the graphs' inputs."""
     check_module("aot_module", mod)
     return AheadOfTimeModule(mod, aot_function(StatefulCall(mod), *args, **kwargs))
 
 
-class AheadOfTimeModule(torch.nn.Module):
+class AheadOfTimeModule(Module):
     """What `aot_module` gives: the original, called through its compiled versions."""
 
-    def __init__(self, original: torch.nn.Module, compiled: Callable[..., Any]):
+    def __init__(self, original: Module, compiled: Callable[..., Any]):
         super().__init__()
         self.orig_module = original
         self._compiled = compiled
@@ -91,7 +92,7 @@ class AheadOfTimeModule(torch.nn.Module):
 
 
 def aot_module_simplified(
-    mod: torch.nn.Module,
+    mod: Module,
     args: Sequence[Any],
     fw_compiler: Compiler,
     bw_compiler: Compiler | None = None,
@@ -132,7 +133,7 @@ def aot_module_simplified(
 class StatefulCall:
     """A call of a module with its state as the first arguments."""
 
-    def __init__(self, module: torch.nn.Module):
+    def __init__(self, module: Module):
         self.module = module
         self.__name__ = type(module).__name__
 
@@ -143,13 +144,13 @@ class StatefulCall:
         return result, changed
 
 
-def state_arguments(module: torch.nn.Module) -> tuple[list[torch.Tensor], bytes]:
+def state_arguments(module: Module) -> tuple[list[torch.Tensor], bytes]:
     """A module's tensors, and as a constant which of its modules are in training mode."""
     return ModuleState(module).tensors, bytes(each.training for each in module.modules())
 
 
 def check_module(function: str, module: Any) -> None:
-    if not isinstance(module, torch.nn.Module):
+    if not isinstance(module, Module):
         raise exc.UserError(f"kiln.aot.{function} takes a module, not {type(module).__name__}")
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.fx
 from torch._guards import detect_fake_mode
+from torch.nn import Module
 from torch.utils._pytree import TreeSpec, tree_flatten
 
 from .. import exc
@@ -221,7 +222,7 @@ def set_form(graph: torch.fx.Graph, names: list[str], inputs: Any, outputs: Any)
 
 
 def aot_export_module(
-    mod: torch.nn.Module,
+    mod: Module,
     args: Sequence[Any],
     *,
     trace_joint: bool,

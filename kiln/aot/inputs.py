@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 import torch.fx
+from torch.nn import Parameter
 
 from ..capture.fakes import History, is_view_of_leaf
 from .schemas import Unsupported
@@ -91,7 +92,7 @@ def spec_of(value: torch.Tensor, placeholder: torch.fx.Node | None) -> InputSpec
         value.requires_grad,
         value.is_leaf,
         is_view_of_leaf(value),
-        isinstance(value, torch.nn.Parameter),
+        isinstance(value, Parameter),
         value.untyped_storage()._cdata,
         value.storage_offset(),
         value.is_inference(),

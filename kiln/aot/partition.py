@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.fx
+from torch.nn import Parameter
 
 from .cleaning import clean_up
 from .flow import SINK, SOURCE, UNBOUNDED, FlowGraph
@@ -277,7 +278,7 @@ def free_inputs(joint: JointGraph, joint_inputs: Sequence[Any], read: set[Node])
     free = set()
     for index, node in enumerate(joint.primals):
         values = [node.meta.get("val"), given[index] if index < len(given) else None]
-        is_parameter = any(isinstance(value, torch.nn.Parameter) for value in values)
+        is_parameter = any(isinstance(value, Parameter) for value in values)
         if node.name not in joint.mutated and (is_parameter or node in read):
             free.add(node)
     return free

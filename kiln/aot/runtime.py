@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
+from torch.nn import Parameter
 
 from .. import _native
 from ..capture import registrations
@@ -328,7 +329,7 @@ class RunText:
     def finish_leaf(self, name: str, fake: torch.Tensor) -> None:
         """Parameters and other leaves that the program made, in memory of its own or of others."""
         if getattr(fake, "_is_param", False) and not name.startswith("i"):
-            self.namespace["Parameter"] = torch.nn.Parameter
+            self.namespace["Parameter"] = Parameter
             self.add(f"{name} = Parameter({name}, {fake.requires_grad})")
         elif fake.is_leaf and fake.requires_grad:
             self.add(f"{name}.requires_grad_()")

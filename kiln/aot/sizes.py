@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.nn import Parameter
 
 from ..capture.conditions import compile_expression, expression_text, symbol_names
 from ..capture.fakes import make_mode
@@ -16,7 +17,7 @@ Check = Callable[[Sequence[torch.Tensor]], bool]
 
 def varying(tensor: torch.Tensor) -> list[bool]:
     """Which sizes may vary: those of parameters do not, and 0 and 1 are special."""
-    free = not isinstance(tensor, torch.nn.Parameter)
+    free = not isinstance(tensor, Parameter)
     return [free and size > 1 for size in tensor.shape]
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.nn import Module
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class Place:
 class ModuleState:
     """The tensors of a module, parameters first, each once, and all places they are at."""
 
-    module: torch.nn.Module
+    module: Module
     names: list[str] = field(default_factory=list)
     tensors: list[torch.Tensor] = field(default_factory=list)
     parameter_count: int = 0

@@ -14,6 +14,7 @@ import weakref
 from collections.abc import Callable
 
 import torch
+from torch.nn import Module, Parameter
 
 from .._native import MISSING
 from .._native import is_instance as isinstance
@@ -106,7 +107,7 @@ def load_from_instance(trace: Trace, owner: object, name: str) -> object:
         fallback = attribute_hook(trace, cls, "__getattr__")
         if fallback is None:
             raise
-        if fallback is torch.nn.Module.__getattr__:
+        if fallback is Module.__getattr__:
             return load_module_member(trace, owner, name)
         return calls.call(trace, fallback, (owner, name), {})
 
@@ -367,7 +368,7 @@ def load_from_tensor(trace: Trace, tensor: torch.Tensor, name: str) -> object:
             return custom[0]
         if isinstance(raw, NATIVE_DESCRIPTORS):
             return raw.__get__(tensor)  # type: ignore[attr-defined]
-        if type(raw) is types.FunctionType and info.kind in (torch.Tensor, torch.nn.Parameter):
+        if type(raw) is types.FunctionType and info.kind in (torch.Tensor, Parameter):
             name_class_value(trace, info.kind, name, raw)
             return types.MethodType(raw, tensor)
     return tensor_attribute(trace, tensor, name)

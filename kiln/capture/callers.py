@@ -11,7 +11,7 @@ import types
 import weakref
 from typing import Any
 
-import torch
+from torch.nn import Module
 
 from .source import getattr_static_dict, lookup
 
@@ -49,7 +49,7 @@ def parameter_names(caller: types.FunctionType, args: tuple) -> list[str]:
     target = caller.__closure__[0].cell_contents if caller.__closure__ else args[0]
     bound = 0
     if not isinstance(target, (types.FunctionType, types.MethodType)):  # found as Python finds it, but no code is run
-        method = "forward" if isinstance(target, torch.nn.Module) else "__call__"
+        method = "forward" if isinstance(target, Module) else "__call__"
         own = (getattr_static_dict(target) or {}).get(method) if method == "forward" else None
         target, bound = (own, 0) if own is not None else (lookup(type(target), method), 1)
     if isinstance(target, types.MethodType):

@@ -6,6 +6,7 @@ functions (interpreted), methods, classes, builtins (``natives.py``), callable o
 
 from __future__ import annotations
 
+import _thread
 import collections
 import dataclasses
 import enum
@@ -14,6 +15,7 @@ import operator
 import reprlib
 import types
 import weakref
+from _thread import get_ident
 
 import torch
 
@@ -147,6 +149,7 @@ def wrapped_function(trace: Trace, wrapper: types.FunctionType) -> object:
         return load_attribute(trace, wrapper, "__wrapped__")
     if any(map(cell_is_empty, wrapper.__closure__)):  # type: ignore[arg-type]
         raise trace.fail(f"{wrapper.__qualname__}, whose closure has been emptied")
+    key_parts(trace, wrapper)
     closure = Attribute(trace.pinned(wrapper), "__closure__")
     for index, (name, cell) in enumerate(zip(names, wrapper.__closure__, strict=True)):  # type: ignore[arg-type]
         trace.guards.add(Item(closure, index), "full_cell")
@@ -157,6 +160,21 @@ def wrapped_function(trace: Trace, wrapper: types.FunctionType) -> object:
         if name == "user_function":
             found = wrap(trace, cell.cell_contents, Attribute(Item(closure, index), "cell_contents"))
     return found
+
+
+def key_parts(trace: Trace, wrapper: types.FunctionType) -> None:
+    """Look up what ``reprlib.recursive_repr`` and its copy in dataclasses call: they may have been replaced."""
+    from .attributes import load_attribute
+
+    known = {"id": id, "_thread": _thread, "get_ident": get_ident}
+    for name in wrapper.__code__.co_names:
+        if name in known:
+            found = force(trace, trace.load_global(wrapper.__globals__, name))
+            replaced = found is not known[name]
+            if found is _thread:
+                replaced = load_attribute(trace, found, "get_ident") is not get_ident
+            if replaced:
+                raise trace.fail(f"{wrapper.__qualname__}, which calls another {name}")
 
 
 TRANSPARENT = {reprlib.recursive_repr()(lambda self: "").__code__, torch._disable_dynamo(lambda: None).__code__}

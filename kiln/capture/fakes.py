@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch.nn import Parameter
 
 from .._native import is_instance as isinstance
 from .guards import cell_is_empty
@@ -184,7 +185,7 @@ def refuses_change(tensor: torch.Tensor) -> bool:
     return not usual or is_view_of_leaf(tensor)
 
 
-PLAIN_KINDS = (torch.Tensor, torch.nn.Parameter)
+PLAIN_KINDS = (torch.Tensor, Parameter)
 
 
 def static_fake(mode: Any, real: torch.Tensor, storages: dict[int, Any]) -> torch.Tensor | None:
@@ -223,6 +224,6 @@ def like_in_history(mode: Any, real: torch.Tensor, elem: torch.Tensor) -> torch.
     if not real.is_leaf:
         with torch.enable_grad(), mode:
             fake = fake.view_as(fake)
-    elif isinstance(real, torch.nn.Parameter):
+    elif isinstance(real, Parameter):
         fake._is_param = True
     return fake

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from torch.nn import Parameter
 
 from .._native import is_instance as isinstance
 from .fakes import is_view_of_leaf
@@ -71,7 +72,7 @@ def input_state(trace: Trace, real: torch.Tensor, fake: torch.Tensor) -> InputSt
             device=real.device,
             requires_grad=real.requires_grad,
             is_leaf=real.is_leaf,
-            is_parameter=isinstance(real, torch.nn.Parameter),
+            is_parameter=isinstance(real, Parameter),
             is_inference=real.is_inference(),
             is_view_of_leaf=is_view_of_leaf(real),
             version=version(real),

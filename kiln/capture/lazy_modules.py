@@ -13,6 +13,7 @@ import contextlib
 from collections.abc import Iterator
 
 import torch
+from torch.nn import Module
 from torch.nn.modules.lazy import LazyModuleMixin
 
 from .._native import is_instance as isinstance
@@ -95,7 +96,7 @@ def without_symbols(trace: Trace, fake: torch.Tensor) -> torch.Tensor:
 # -- that nobody can tell -------------------------------------------------------------------------------------------
 
 
-def check_order(trace: Trace, module: torch.nn.Module) -> None:
+def check_order(trace: Trace, module: Module) -> None:
     """Torch's own modules look at shapes alone; the user's may read anything that this frame has changed so far."""
     if trace.modes or trace.outer_modes:
         raise Early("a torch-function mode is active")
@@ -131,7 +132,7 @@ def random_state() -> list[torch.Tensor]:
     return [torch.get_rng_state(), *(torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else ())]
 
 
-def check_no_fakes(module: torch.nn.Module) -> None:
+def check_no_fakes(module: Module) -> None:
     """A module that keeps something computed from its input needs the input's values."""
     for part in module.modules():
         members = [value for value in vars(part).values() if isinstance(value, (dict, list, tuple))]
@@ -145,7 +146,7 @@ def flat(container: dict | list | tuple) -> list:
 
 
 @contextlib.contextmanager
-def undoing(module: torch.nn.Module) -> Iterator[None]:
+def undoing(module: Module) -> Iterator[None]:
     """Put the module and its parts back as they were, should the block fail."""
     parts = [(part, type(part), dict(vars(part)), copied_tables(part)) for part in module.modules()]
     tensors = [(tensor, type(tensor), tensor.data) for tensor in uninitialised(module)]
@@ -166,11 +167,11 @@ def undoing(module: torch.nn.Module) -> Iterator[None]:
         raise
 
 
-def copied_tables(module: torch.nn.Module) -> list[tuple[dict, dict]]:
+def copied_tables(module: Module) -> list[tuple[dict, dict]]:
     return [(value, dict(value)) for value in vars(module).values() if isinstance(value, dict)]
 
 
-def uninitialised(module: torch.nn.Module) -> list[torch.Tensor]:
+def uninitialised(module: Module) -> list[torch.Tensor]:
     tables = [table for part in module.modules() for table in (part._parameters, part._buffers)]
     return [value for table in tables for value in table.values() if torch.nn.parameter.is_lazy(value)]
 

@@ -16,6 +16,7 @@ import types
 
 import torch
 import torch.fx
+from torch.nn import Module
 
 from .._native import is_instance as isinstance
 from ..config import config
@@ -23,7 +24,7 @@ from .source import Computed, GlobalsOf, Identity, InstanceAttribute, Item, Pinn
 from .trace import Trace
 from .values import Kind, Record, mapping_items, words
 
-_CALLS = (torch.nn.Module._wrapped_call_impl.__code__, torch.nn.Module._call_impl.__code__)
+_CALLS = (Module._wrapped_call_impl.__code__, Module._call_impl.__code__)
 _MAKING = getattr(torch.fx.GraphModule.recompile, "__code__", None)
 
 
@@ -38,7 +39,7 @@ OF_GRAPHS = frozenset(code for code in _OF_GRAPHS if isinstance(code, types.Code
 PASSING_ON = OF_GRAPHS.union(_CALLS, _parts(*_CALLS))
 """How modules are called, with hooks or without: nothing but calls of what is the user's."""
 
-_COLLECTING = (torch.nn.Module._get_backward_hooks.__code__, torch.nn.Module._get_backward_pre_hooks.__code__)
+_COLLECTING = (Module._get_backward_hooks.__code__, Module._get_backward_pre_hooks.__code__)
 
 OF_A_MODULE = words("_forward_hooks _forward_pre_hooks _backward_hooks _backward_pre_hooks")
 OF_A_MODULE |= words("_forward_hooks_with_kwargs _forward_hooks_always_called _forward_pre_hooks_with_kwargs")

@@ -15,6 +15,7 @@ import types
 import typing
 
 import torch
+from torch.nn import Parameter
 
 from .._native import MISSING
 from .._native import is_instance as isinstance
@@ -132,13 +133,13 @@ def natively_checked(trace: Trace, value: object, cls: object) -> bool:
     """Whether a metaclass's ``__instancecheck__`` says nothing else than the class of the value does."""
     if type(cls).__module__ == "torch.nn.parameter":  # it may be an attribute of the tensor that decides
         return not isinstance(value, torch.Tensor) or (
-            cls is torch.nn.Parameter and trace.tensor_info(value).kind in (torch.Tensor, torch.nn.Parameter)
+            cls is Parameter and trace.tensor_info(value).kind in (torch.Tensor, Parameter)
         )
     return type(cls).__module__ in ("abc", "typing", "torch", "enum", "torch._tensor")
 
 
 def tensor_is_instance(value: torch.Tensor, kind: type, classes: object) -> bool:
-    if classes is torch.nn.Parameter:
+    if classes is Parameter:
         return isinstance(value, classes)  # type: ignore[arg-type]
     if isinstance(classes, type) and type(classes).__module__ == "torch":  # torch.FloatTensor and friends
         return isinstance(value, classes)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.fx
+from torch.nn import Module
 
 from .examples import Examples
 from .graphs import fix_names
@@ -42,7 +43,7 @@ def get_locals_to_steal(module: object) -> list[str]:
     return list(module.meta.get(META, ())) if isinstance(module, torch.fx.GraphModule) else []
 
 
-def stealing_forward(module: torch.nn.Module) -> types.FunctionType | None:
+def stealing_forward(module: Module) -> types.FunctionType | None:
     """The function to compile for a graph module that consumes lists: its own, with nothing around it."""
     names = get_locals_to_steal(module)
     function = vars(type(module)).get("forward")

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 import torch.fx
+from torch.nn import Parameter
 
 from .._native import is_instance as isinstance
 from .annotations import marked_dimensions
@@ -116,7 +117,7 @@ def without_override(tensor: torch.Tensor, name: str, *args: int) -> object:
 
 def may_override(real: object) -> bool:
     """Whether asking a tensor for anything may run a ``__torch_function__``."""
-    return type(real) not in (torch.Tensor, torch.nn.Parameter)
+    return type(real) not in (torch.Tensor, Parameter)
 
 
 @source
@@ -172,7 +173,7 @@ def dynamic_dimensions(trace: Trace, real: torch.Tensor, source: Source) -> tupl
     if told is not None:
         return told if any(told) else None
     marked, static = marked_dimensions(real)
-    free = not isinstance(real, torch.nn.Parameter)
+    free = not isinstance(real, Parameter)
     hint = trace.hints.get(source.describe()) if free and trace.options.dynamic is not False else None
     seen = hint if isinstance(hint, frozenset) else frozenset()  # a continuation may use the name for something else
     everything = free and trace.options.dynamic is True

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable
 
 import torch
+from torch.nn import Parameter
 
 from .._native import MISSING
 from .._native import is_instance as isinstance
@@ -207,7 +208,7 @@ def set_data(trace: Trace, info: TensorInfo, value: object) -> None:
     value = force(trace, value)
     plain = isinstance(value, torch.Tensor) and value.device == info.fake.device  # type: ignore[attr-defined]
     plain = plain and not value.is_inference() and version(info.fake) >= 0  # type: ignore[attr-defined, arg-type]
-    if not plain or trace.protected or info.kind not in (torch.Tensor, torch.nn.Parameter):
+    if not plain or trace.protected or info.kind not in (torch.Tensor, Parameter):
         raise trace.fail("assigning to .data of a tensor here", "do it outside the compiled function")
     trace.memory.clear()  # the fake gets other memory now
     trace.placed = 0

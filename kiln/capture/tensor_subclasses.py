@@ -11,6 +11,7 @@ import types
 from dataclasses import dataclass
 
 import torch
+from torch.nn import Parameter
 
 from .._native import MISSING
 from .._native import is_instance as isinstance
@@ -29,7 +30,7 @@ READ_BY_KILN = words(
 def own_definition(kind: type, name: str) -> object:
     """What a subclass defines for a name, if it is not torch's; MISSING otherwise."""
     for klass in kind.__mro__:
-        if klass is torch.Tensor or klass is torch.nn.Parameter:
+        if klass is torch.Tensor or klass is Parameter:
             return MISSING
         if name in klass.__dict__:
             return klass.__dict__[name]

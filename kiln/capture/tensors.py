@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 import torch
 import torch.fx
 from torch import is_grad_enabled  # the program may put another function in its place
+from torch.nn import Parameter
 from torch.overrides import TorchFunctionMode, _get_current_function_mode, _pop_mode_temporarily
 
 from .._native import is_instance as isinstance
@@ -69,13 +70,13 @@ def wrap_tensor(trace: Trace, real: torch.Tensor, source: Source) -> object:
         if known.source != source:
             trace.guards.add(source, "same", known.source)
         return known.shadow
-    if type(real) not in (torch.Tensor, torch.nn.Parameter) and not plain_subclass(type(real)):
+    if type(real) not in (torch.Tensor, Parameter) and not plain_subclass(type(real)):
         trace.name_source(real, source)
         raise trace.fail(
             f"a tensor of class {type(real).__qualname__}, which defines __torch_dispatch__ or is not a plain tensor",
             "keep such tensors out of compiled code",
         )
-    if type(real) not in (torch.Tensor, torch.nn.Parameter):
+    if type(real) not in (torch.Tensor, Parameter):
         check_input(trace, type(real))
     if torch.nn.parameter.is_lazy(real):
         raise trace.fail("a parameter that is not initialised yet")
@@ -481,7 +482,7 @@ def adopt(trace: Trace, result: object, node: torch.fx.Node) -> object:
     if isinstance(result, torch.Tensor):
         if id(result) in trace.tensors:  # an in-place operation or out=: still the same tensor
             return result
-        kind = torch.nn.Parameter if isinstance(result, torch.nn.Parameter) else torch.Tensor
+        kind = Parameter if isinstance(result, Parameter) else torch.Tensor
         return trace.add_tensor(TensorInfo(result, node, kind))
     if isinstance(result, Opaque):
         result.node = node

@@ -12,6 +12,7 @@ import re
 import types
 
 import torch
+from torch.nn import Parameter
 
 from .._native import is_instance as isinstance
 from . import tensors
@@ -74,7 +75,7 @@ def is_operation(trace: Trace, function: object, args: tuple, kwargs: dict) -> b
         return isinstance(function.__self__, torch.Tensor) or is_property_getter(function)
     if kind is types.MethodType:
         return isinstance(function.__self__, torch.Tensor) and is_operation(trace, function.__func__, args, kwargs)
-    return isinstance(function, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)) or function is torch.nn.Parameter
+    return isinstance(function, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)) or function is Parameter
 
 
 def is_property_getter(function: types.MethodWrapperType) -> bool:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.fx
+from torch.nn import Parameter
 
 from .._native import is_instance as isinstance
 from ..config import config
@@ -314,7 +315,7 @@ class Trace:
     def add_tensor(self, info: TensorInfo) -> object:
         self.tensors[id(info.fake)] = info
         self.keep.append(info)
-        if info.kind is not torch.Tensor and info.kind is not torch.nn.Parameter:
+        if info.kind is not torch.Tensor and info.kind is not Parameter:
             self.subclassed = True
         return info.fake
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+from torch.nn import Parameter
 
 from .trace import Trace
 from .values import words
@@ -47,7 +48,7 @@ def is_unknown(value: object) -> bool:
 
 def unknown_text(trace: Trace, value: object, before: list[object]) -> UnknownText | None:
     """The text of a value in an f-string of which ``before`` is made already, where it cannot be known."""
-    plain = isinstance(value, torch.Tensor) and trace.tensor_info(value).kind in (torch.Tensor, torch.nn.Parameter)
+    plain = isinstance(value, torch.Tensor) and trace.tensor_info(value).kind in (torch.Tensor, Parameter)
     varying = isinstance(value, torch.SymInt) and any(
         is_unknown(part) for part in before
     )  # would be pinned for nothing

@@ -52,6 +52,7 @@ from .trace import Trace
 from .values import (
     CONSTANT_TYPES,
     DELETED,
+    GraphBreak,
     Kind,
     Lazy,
     Record,
@@ -277,12 +278,17 @@ def wrap_dict(trace: Trace, real: dict, source: Source) -> object:
     shadow = _empty_like(real, dict) if not isinstance(real, collections.OrderedDict) else _empty_ordered(real)
     base = collections.OrderedDict if isinstance(real, collections.OrderedDict) else dict
     container = collections.defaultdict if hasattr(type(real), "__missing__") else _container(real, dict)
-    for index, (key, value) in enumerate(mapping_items(real)):
+    try:
+        items = mapping_items(real)
+    except KeyError:  # of an OrderedDict, which looks its keys up
+        raise outdated_hash(trace, real) from None
+    for index, (key, value) in enumerate(items):
         shadow_key = wrap_key(trace, key, source, index)
         prepare_key(trace, shadow_key)
         known = is_constant(key) and not module_hooks.are_hooks(source)
         place = Item(source, key, container) if known else Item(Values(source), index)
         base.__setitem__(shadow, shadow_key, Lazy(value, place))
+    refuse_outdated_hashes(trace, real)
     if isinstance(real, collections.defaultdict):
         factory = wrap(trace, real.default_factory, Attribute(source, "default_factory"))
         native = factory is None or (isinstance(factory, type) and not factory.__flags__ & HEAP_TYPE)
@@ -343,6 +349,22 @@ def refuse_equal_hashes(trace: Trace, keys: list) -> None:
         raise trace.fail("a set from outside of objects with equal hashes, which compare in Python")
 
 
+def refuse_outdated_hashes(trace: Trace, real: dict | set) -> None:
+    """A container keeps the hashes that its keys had when they came in: by another hash it does not find them."""
+    if all(map(is_constant, native_iterator(real))):
+        return
+    from .hashing import hashed_in_python
+
+    base = dict if isinstance(real, dict) else set if isinstance(real, set) else frozenset
+    for key in list(native_iterator(real)):
+        if hashed_in_python(key) and not base.__contains__(real, key):  # type: ignore[operator]
+            raise outdated_hash(trace, real)
+
+
+def outdated_hash(trace: Trace, real: dict | set) -> GraphBreak:
+    return trace.fail(f"a {type(real).__name__} with a key whose hash has changed since it was put in")
+
+
 def is_constant(value: object) -> bool:
     """Whether a value is immutable all the way down and compares by value."""
     kind = type(value)
@@ -366,6 +388,7 @@ def wrap_set(trace: Trace, real: set, source: Source) -> object:
     for item in items:
         prepare_key(trace, item)
     refuse_equal_hashes(trace, items)
+    refuse_outdated_hashes(trace, real)
     if isinstance(real, frozenset):
         unchanged = all(a is b for a, b in zip(items, native_iterator(real), strict=True))
         shadow = real if unchanged and type(real) is frozenset else frozenset.__new__(type(real), items)

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 import torch.fx
+from torch.nn import Parameter
 
 from ..exc import CheckFailed
 from ..target.cpu.calling import call_kernel
@@ -34,7 +35,7 @@ from .views import Tensor
 RELATIVE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 OF_GREATEST = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
 MORE = 4.0  # times as far from the exact result as eager's is still right
-PLAIN = (torch.Tensor, torch.nn.Parameter)
+PLAIN = (torch.Tensor, Parameter)
 
 Part = tuple[torch.fx.Node, int | None, View]  # a node, which of its results, and where that lies
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import _thread
+import collections
 import contextlib
 import copy
+import dataclasses
 import functools
 import operator
+import re
+import reprlib
 import types
 import warnings
 
@@ -494,3 +499,104 @@ def test_a_module_whose_getattribute_becomes_a_static_method():
         assert str(seen.value) == str(expected.value)
     finally:
         Answering.__getattribute__ = before
+
+
+def outcome(function, *args):
+    try:
+        return function(*args)
+    except Exception as error:
+        return type(error), re.sub("0x[0-9a-f]+", "0x", str(error))
+
+
+@dataclasses.dataclass
+class Shown:
+    number: int
+
+
+class WithRepr:
+    @reprlib.recursive_repr()
+    def __repr__(self):
+        return "<WithRepr>"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda patch: patch.delattr(dataclasses, "_thread"),
+        lambda patch: patch.setattr(dataclasses, "_thread", types.SimpleNamespace(get_ident=lambda: "no number")),
+        lambda patch: patch.delattr(_thread, "get_ident"),
+        lambda patch: patch.setattr(dataclasses, "id", lambda value: [], raising=False),
+        lambda patch: patch.delattr(reprlib, "get_ident"),
+        lambda patch: patch.setattr(reprlib, "id", lambda value: [], raising=False),
+    ],
+)
+@pytest.mark.parametrize("make", [lambda: Shown(3), WithRepr])
+def test_what_a_repr_calls_that_guards_against_recursion(make, change):
+    shown = make()
+
+    def program(x):
+        return x + len(repr(shown))
+
+    def run(function):
+        answers = [outcome(function, torch.ones(2))]
+        with pytest.MonkeyPatch.context() as patch:
+            change(patch)
+            answers.append(outcome(function, torch.ones(2)))
+        return [*answers, outcome(function, torch.ones(2))]
+
+    assert same(run(program), run(kiln.compile(program)))
+
+
+class Keyed:
+    def __init__(self, number):
+        self.number = number
+
+    def __hash__(self):
+        return hash(self.number)
+
+    def __eq__(self, other):
+        return self.number == other.number
+
+
+@pytest.mark.parametrize("make", [dict.fromkeys, set, frozenset, collections.OrderedDict.fromkeys])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda patch, key: patch.setitem(globals(), "hash", lambda value: value + 7),
+        lambda patch, key: patch.setattr(key, "number", 5),
+    ],
+)
+@pytest.mark.parametrize("wanted", [1, 5])
+def test_keys_that_came_in_under_another_hash(make, change, wanted):
+    def program(x, held):
+        return x + (Keyed(wanted) in held), len(held), [key in held for key in held]
+
+    def run(function):
+        key = Keyed(1)
+        held = make([key, Keyed(2)])
+        answers = [outcome(function, torch.ones(2), held)]
+        with pytest.MonkeyPatch.context() as patch:
+            change(patch, key)
+            answers.append(outcome(function, torch.ones(2), held))
+        return [*answers, outcome(function, torch.ones(2), held)]
+
+    assert same(run(program), run(kiln.compile(program)))
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_parameter_replaced_by_a_subclass(backend, monkeypatch):
+    class Named(torch.nn.Parameter):
+        pass
+
+    def program(x):
+        made = torch.nn.Parameter(torch.ones(3))
+        return x * made, isinstance(made, torch.nn.Parameter), type(made).__name__, made.requires_grad
+
+    def run(function):
+        answers = [function(torch.ones(3))]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(torch.nn, "Parameter", Named)
+            answers.append(function(torch.ones(3)))
+        return [*answers, function(torch.ones(3))]
+
+    assert same(run(program), run(kiln.compile(program, backend=backend)))

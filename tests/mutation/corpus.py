@@ -7,8 +7,8 @@ import os
 import random
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kiln.testing.differential import Call
@@ -25,6 +25,7 @@ class Program:
     name: str
     world: Callable[[], Any]
     expect: dict[str, Any] = field(default_factory=dict)
+    in_eager: Callable[[], Any] = nullcontext  # a context of the runs in eager
 
 
 def table_programs() -> Iterator[Program]:
@@ -83,7 +84,23 @@ def model_programs() -> Iterator[Program]:
     except ImportError:  # transformers is not there
         return
     for name, build in tiny_models.BUILDERS.items():
-        yield _model(f"tiny.{name}", build)
+        yield replace(_model(f"tiny.{name}", build), in_eager=transformers_as_if_compiled)
+
+
+@contextmanager
+def transformers_as_if_compiled() -> Iterator[None]:
+    """Transformers asks torch whether it is being compiled and then makes attention masks that it does not make
+    otherwise. Both runs are to take the same way through its code."""
+    import torch
+
+    def is_compiling() -> bool:
+        return sys._getframe(1).f_globals["__name__"].startswith("transformers")
+
+    before, torch.compiler.is_compiling = torch.compiler.is_compiling, is_compiling
+    try:
+        yield
+    finally:
+        torch.compiler.is_compiling = before
 
 
 def _model(name: str, build: Callable[[], Any]) -> Program:

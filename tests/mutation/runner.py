@@ -221,7 +221,8 @@ def run(program: Program, settings: _Settings, labels: list[str], *, compiled: b
     done = Run()
     with clean_process(), numbered_from(settings.first_hook), kiln.config.patch(recompile_limit=100):
         seed_everything(0)
-        with program.world() as (world, final_globals):
+        way = contextlib.nullcontext() if compiled else program.in_eager()
+        with way, program.world() as (world, final_globals):
             seed_everything(0)
             function = settings.compile_program(world.program, "eager", False) if compiled else world.program
             calls = done.outcome.calls
