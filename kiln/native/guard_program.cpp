@@ -71,7 +71,8 @@ struct State {
   std::vector<Seen> seen;
   std::vector<int> changed;  // registers that hold another object than the last time
   bool all_distinct = false;  // the registers that must differ did so at the last run
-  // How far this run has come: the registers that earlier steps and facts fill are this run's.
+  // How far this run has come, noted before a step that may run Python: the registers that earlier steps and facts fill
+  // are this run's.
   size_t step = 0;
   size_t fact = 0;
   // What is held, and how far that goes.
@@ -182,6 +183,10 @@ void hold_all(const GuardProgram* self, State& state) {
   state.held_facts = state.fact;
 }
 
+void note_step(const GuardProgram* self, State& state, const Step& step) {
+  state.step = static_cast<size_t>(&step - self->steps.data());
+}
+
 bool same_float(PyObject* a, PyObject* b) {
   double x = PyFloat_AS_DOUBLE(a), y = PyFloat_AS_DOUBLE(b);
   return std::memcmp(&x, &y, sizeof x) == 0 || (x != x && y != y);
@@ -250,6 +255,7 @@ int table_holds(const GuardProgram* self, State& state, const Step& step) {
   if (dictionary && dictionary == seen.dictionary && version_of(dictionary) == seen.version) return 1;
   seen.dictionary = nullptr;
   uint64_t version = dictionary ? version_of(dictionary) : 0;
+  note_step(self, state, step);
   for (state.fact = 0; state.fact < table.facts.size(); ++state.fact) {
     int answer = fact_holds(self, state, table.facts[state.fact], dictionary);
     if (answer <= 0) return answer;
@@ -293,7 +299,7 @@ int step_holds(const GuardProgram* self, State& state, const Step& step) {
     case Op::cell: return read_cell(state, step);
     case Op::is: return base == expected;
     case Op::is_not: return base != expected;
-    case Op::equals: return same_constant(self, state, base, expected);
+    case Op::equals: note_step(self, state, step); return same_constant(self, state, base, expected);
     case Op::code: return PyFunction_Check(base) && PyFunction_GET_CODE(base) == expected;
     case Op::same: return base == state.registers[step.target];
     case Op::not_same: return base != state.registers[step.target];
@@ -362,7 +368,6 @@ int holds(const GuardProgram* self, State& state, PyObject* const* roots, Owned&
   state.held_steps = state.held_facts = 0;
   for (int i = 0; i < self->roots; ++i) put(state, i, roots[i]);
   for (const Step& step : self->steps) {
-    state.step = static_cast<size_t>(&step - self->steps.data());
     int answer = step_holds(self, state, step);
     if (answer <= 0) return answer;
   }

@@ -180,11 +180,19 @@ def try_sites(program: Program, labels: list[str]) -> tuple[list[str], int, dict
         seen = run(program, settings, labels, compiled=True)
     if eager.made != seen.made:
         raise Unlike("a change could be made in only one of the worlds")
-    differences = (text for text in compare_outcomes(eager.outcome, seen.outcome, settings) if not ADDRESS.search(text))
-    found = list(itertools.islice(differences, 4))
+    found = differences(eager, seen, settings)
+    if found and program.otherwise is not None:
+        with program.otherwise():
+            found = differences(run(program, settings, labels, compiled=False), seen, settings)
     if found and len(labels) == 1:
         found = without_chance(found, eager, run(program, settings, labels, compiled=False), settings)
     return found, eager.shown, eager.made
+
+
+def differences(eager: Run, seen: Run, settings: _Settings) -> list[str]:
+    """The first few things in which two runs differ."""
+    texts = (text for text in compare_outcomes(eager.outcome, seen.outcome, settings) if not ADDRESS.search(text))
+    return list(itertools.islice(texts, 4))
 
 
 def without_chance(found: list[str], eager: Run, again: Run, settings: _Settings) -> list[str]:
@@ -221,8 +229,7 @@ def run(program: Program, settings: _Settings, labels: list[str], *, compiled: b
     done = Run()
     with clean_process(), numbered_from(settings.first_hook), kiln.config.patch(recompile_limit=100):
         seed_everything(0)
-        way = contextlib.nullcontext() if compiled else program.in_eager()
-        with way, program.world() as (world, final_globals):
+        with program.world() as (world, final_globals):
             seed_everything(0)
             function = settings.compile_program(world.program, "eager", False) if compiled else world.program
             calls = done.outcome.calls
