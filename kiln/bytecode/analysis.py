@@ -297,7 +297,7 @@ def stack_size(bytecode: Bytecode) -> int:
     return deepest
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True)  # never changed
 class Loop:
     """A natural loop: control enters at `header` and comes back to it from within `body` (which includes it)."""
 

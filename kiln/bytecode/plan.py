@@ -24,7 +24,7 @@ class CannotSplit(ValueError):
     """The code has no such break, or is of a kind that cannot be split."""
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)  # never changed
 class Region:
     """The code of one segment: what is reached from `start` without passing a cut point."""
 

@@ -53,7 +53,7 @@ is it whatever lies in its place: the variable's value, or UNBOUND.
 """
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)  # never changed
 class Segment:
     """Code from an instruction to the end of the function, or (if `exits`) to the next cut points."""
 

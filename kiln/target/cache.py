@@ -52,7 +52,7 @@ SUPPORTED = hasattr(os, "geteuid") and os.open in os.supports_dir_fd  # elsewher
 Parts = dict[str, bytes]
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)  # never changed
 class Entry:
     """A file of the cache."""
 
