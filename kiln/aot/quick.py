@@ -43,7 +43,7 @@ class Heard(threading.local):
 heard = Heard()
 
 
-@dataclass(eq=False, slots=True)  # never changed
+@dataclass(slots=True)  # never changed
 class Made:
     """One tensor of an answer."""
 
@@ -67,7 +67,7 @@ class Made:
         return FakeTensor(mode, elem, self.device)
 
 
-@dataclass(eq=False, slots=True)  # never changed
+@dataclass(slots=True)  # never changed
 class Answer:
     """What an operator gives, in a container or alone.
 
