@@ -474,7 +474,7 @@ class GuardSet:
         return lines
 
 
-@dataclass(eq=False)  # never changed
+@dataclass(unsafe_hash=True)  # never changed
 class ShapeCondition:
     """A condition on symbolic sizes: text in terms of ``symbols``, words for people."""
 
