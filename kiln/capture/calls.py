@@ -172,7 +172,7 @@ def key_parts(trace: Trace, wrapper: types.FunctionType) -> None:
             found = force(trace, trace.load_global(wrapper.__globals__, name))
             replaced = found is not known[name]
             if found is _thread:
-                replaced = load_attribute(trace, found, "get_ident") is not get_ident
+                replaced = force(trace, load_attribute(trace, found, "get_ident")) is not get_ident
             if replaced:
                 raise trace.fail(f"{wrapper.__qualname__}, which calls another {name}")
 
