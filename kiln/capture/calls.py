@@ -166,15 +166,23 @@ def key_parts(trace: Trace, wrapper: types.FunctionType) -> None:
     """Look up what ``reprlib.recursive_repr`` and its copy in dataclasses call: they may have been replaced."""
     from .attributes import load_attribute
 
+    names, namespace = wrapper.__code__.co_names, wrapper.__globals__
+    found = {name: trace.load_global(namespace, name) for name in ("id", "_thread", "get_ident") if name in names[:2]}
+    if "_thread" in found and is_still(trace, found["_thread"], _thread):
+        found["get_ident"] = load_attribute(trace, _thread, "get_ident")
     known = {"id": id, "_thread": _thread, "get_ident": get_ident}
-    for name in wrapper.__code__.co_names:
-        if name in known:
-            found = force(trace, trace.load_global(wrapper.__globals__, name))
-            replaced = found is not known[name]
-            if found is _thread:
-                replaced = force(trace, load_attribute(trace, found, "get_ident")) is not get_ident
-            if replaced:
-                raise trace.fail(f"{wrapper.__qualname__}, which calls another {name}")
+    for name, value in found.items():
+        if not is_still(trace, value, known[name]):
+            raise trace.fail(f"{wrapper.__qualname__}, which calls another {name}")
+
+
+def is_still(trace: Trace, value: object, known: object) -> bool:
+    """Whether something from outside is this object, which nobody looks into."""
+    if type(value) is not Lazy:
+        return value is known
+    if value.real is known:
+        trace.guards.add(value.source, "identity", known)
+    return value.real is known
 
 
 TRANSPARENT = {reprlib.recursive_repr()(lambda self: "").__code__, torch._disable_dynamo(lambda: None).__code__}
