@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from kiln.target.cache import Entry
+    from kiln.target.disk_cache import Entry
 
 DESCRIPTION = "Kiln: a compiler for PyTorch programs."
 
@@ -71,11 +71,11 @@ def main(arguments: list[str] | None = None) -> int:
 
 def show_cache() -> int:
     from kiln.config import config
-    from kiln.target import cache
+    from kiln.target import disk_cache
 
-    print(f"place:   {cache.place()}")
+    print(f"place:   {disk_cache.place()}")
     try:
-        found = cache.entries()
+        found = disk_cache.entries()
     except OSError as error:
         print(f"not used: {error}")
         return 1
@@ -87,14 +87,14 @@ def show_cache() -> int:
 
 
 def clear_cache() -> int:
-    from kiln.target import cache
+    from kiln.target import disk_cache
 
     try:
-        gone = cache.clear()
+        gone = disk_cache.clear()
     except OSError as error:
-        print(f"{cache.place()} cannot be cleared: {error}")
+        print(f"{disk_cache.place()} cannot be cleared: {error}")
         return 1
-    print(f"{len(gone)} entries removed ({megabytes(gone)}) from {cache.place()}")
+    print(f"{len(gone)} entries removed ({megabytes(gone)}) from {disk_cache.place()}")
     return 0
 
 

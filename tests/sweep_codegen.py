@@ -200,13 +200,13 @@ def observed(function: Callable[..., Any], tensors: list[torch.Tensor]) -> dict[
 
 def compiler(level: str) -> Callable[..., Any]:
     """The backend's compiler of graphs, or lowering alone, evaluated with torch."""
-    from kiln.lower.backend import compile_graph
+    from kiln.codegen.backend import compile_graph
     from kiln.lower.lowering import Lowering
 
     if level == "code":
         return compile_graph
-    from kiln.lower import reference
-    from kiln.lower.schedule import schedule
+    from kiln.loops import reference
+    from kiln.lower.schedule.scheduling import schedule
 
     def compile_for_reference(module: torch.fx.GraphModule, examples: Any = ()) -> Callable[..., Any]:
         lowered = Lowering(module).run()

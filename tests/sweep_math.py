@@ -16,8 +16,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent / "codegen"))
 from test_codegen_math import ERRORS
 from vector_functions import compiled, loop, reference, vector_function
 
-from kiln.target.cpu.lines import Lines
-from kiln.target.cpu.math_vector import Vector
+from kiln.target.cpu.llvm_text import Lines
+from kiln.target.cpu.math.vector import Vector
 
 CHUNK = 1 << 20
 

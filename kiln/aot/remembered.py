@@ -17,7 +17,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from ..config import config
-from ..target import cache
+from ..target import disk_cache
 from . import quick
 from .quick import Answer, Made
 
@@ -35,8 +35,8 @@ class Shapes:
     """The answers that are known for a function, and those that its compilation in this thread asks for."""
 
     def __init__(self, code: types.CodeType) -> None:
-        self.key = cache.key_of(FORMAT, code.co_filename, code.co_qualname, code.co_code, repr(code.co_names))
-        self.known = load(cache.read(self.key))
+        self.key = disk_cache.key_of(FORMAT, code.co_filename, code.co_qualname, code.co_code, repr(code.co_names))
+        self.known = load(disk_cache.read(self.key))
         self.asked: dict[tuple[Any, ...], None] = {}
         quick.heard.keys = self.asked
 
@@ -48,7 +48,7 @@ class Shapes:
         answers = {question: quick.known(question) for question in self.asked}
         if len(self.known) + len(fresh) <= MOST:
             answers = {**self.known, **answers}
-        cache.write(self.key, {"answers": dump(answers)})
+        disk_cache.write(self.key, {"answers": dump(answers)})
 
     def close(self) -> None:
         quick.heard.keys = None

@@ -1,1 +1,1 @@
-"""Lowering: functional graphs of ATen operators to kernels over loops, calls of ATen, and a plan of memory."""
+"""Lowering: functional graphs of ATen operators become loop IR (ops/), and loop IR becomes a schedule (schedule/)."""

@@ -9,32 +9,21 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
-import sympy
 import torch
 import torch.fx
 import torch.utils._pytree as pytree
 
-from . import ir, views
-from .calls import Call, Opaque, View
-from .checks import Checks
-from .ir import Access, Buffer, Expr, Size, Write
-from .layouts import (
-    contiguous,
-    has_only_holes,
-    has_unbacked,
-    is_dense,
-    is_plain,
-    lies_like,
-    size_of,
-    sizes_of,
-    whole,
-)
-from .nodes import is_held, is_random, is_view_node, is_view_operator, is_wanted_in_memory, storage_of
+from ..loops import ir, views
+from ..loops.ir import Access, Buffer, Expr, Write
+from ..loops.layouts import has_only_holes, has_unbacked, is_dense, is_plain, lies_like, size_of, sizes_of, whole
+from ..loops.sizes import Size, contiguous, is_empty, is_one, same
+from ..loops.steps import Call, Lowered, Opaque, View
+from ..loops.views import Number, Tensor
+from .index_checks import Checks
+from .node_facts import is_held, is_random, is_view_node, is_view_operator, is_wanted_in_memory, storage_of
 from .registry import LOWERINGS, TAKES_NUMBERS, NotLowered
-from .views import Number, Tensor, is_one, same
 
 Node = torch.fx.Node
 
@@ -44,16 +33,6 @@ DEAR = frozenset(ir.OPERATIONS) & frozenset(
 )
 CHEAP_OPERATIONS, CHEAP_LOADS = 6, 2  # of what is computed again rather than kept for a second reader
 MOST_OPERATIONS, MOST_LOADS = 160, 20  # of what one expression grows to before it is put into memory
-
-
-@dataclass
-class Lowered:
-    """A graph as a list of writes and calls. ``outputs``: `View`s, `Opaque`s, sizes and constants."""
-
-    inputs: list[Buffer | Opaque | sympy.Expr | int | None]  # None: an input that nobody reads
-    items: list[Write | Call]
-    outputs: list[Any]
-    called: dict[str, str] = field(default_factory=dict)  # nodes that were not lowered, and why
 
 
 class CannotLower(Exception):
@@ -363,7 +342,7 @@ class Lowering:
 
     def reshape(self, tensor: Tensor, shape: Sequence[Size]) -> Tensor:
         """As `views.reshape`, through memory where it must be."""
-        if any(isinstance(size, int) and size == 0 for size in tensor.shape):
+        if is_empty(tensor.shape):
             return Tensor(tuple(shape), ir.constant(0, tensor.dtype))
         found = views.reshape(tensor, shape)
         if found is None:

@@ -108,7 +108,7 @@ class Recording:
     code: list[tuple[str, str, str]] = field(default_factory=list)
     times: list[tuple[str, float]] = field(default_factory=list)
     differentiated: list[Differentiated] = field(default_factory=list)
-    programs: list[Any] = field(default_factory=list)  # kiln.lower.inside.Generated
+    programs: list[Any] = field(default_factory=list)  # kiln.codegen.inspection.Generated
     not_lowered: list[str] = field(default_factory=list)
 
 
@@ -204,7 +204,7 @@ def is_asked_about_code() -> bool:
 
 
 def generated(program: Any) -> None:
-    """A graph became a program (`kiln.lower.inside.Generated`)."""
+    """A graph became a program (`kiln.codegen.inspection.Generated`)."""
     for recording in recordings():
         recording.programs.append(program)
     for artefact in CODE_ARTEFACTS:

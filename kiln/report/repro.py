@@ -150,7 +150,7 @@ def traced(module: torch.nn.Module, inputs: Sequence[Any]) -> torch.fx.GraphModu
 
 def run(module: torch.nn.Module, inputs: Sequence[Any]) -> float:
     """Compile a graph, compare it with eager, say how far they are apart; gives the greatest difference."""
-    from ..lower.backend import compile_graph
+    from ..codegen.backend import compile_graph
 
     graph = traced(module, inputs)
     program = compile_graph(graph, inputs)

@@ -1,1 +1,1 @@
-"""Targets: machine code for kernels, and where it is kept."""
+"""Targets: machine code from kernels, the native program that runs it, and the disk cache."""

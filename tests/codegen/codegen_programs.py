@@ -8,10 +8,11 @@ from typing import Any
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from kiln.lower import ops, reference  # noqa: F401  (the table of lowerings is filled by import)
-from kiln.lower.calls import Call
-from kiln.lower.lowering import Lowered, Lowering
-from kiln.lower.schedule import Launch, Scheduled, schedule
+from kiln.loops import reference
+from kiln.loops.steps import Call, Launch, Lowered, Scheduled
+from kiln.lower import ops  # noqa: F401  (fills the table of lowerings)
+from kiln.lower.lowering import Lowering
+from kiln.lower.schedule.scheduling import schedule
 
 
 def graph_of(function: Callable[..., Any], inputs: Sequence[Any], mode: str = "fake") -> torch.fx.GraphModule:

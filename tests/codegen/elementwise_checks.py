@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from codegen_programs import graph_of
 
-from kiln.lower import backend
+from kiln.codegen import backend
 from kiln.lower.lowering import Lowering
 
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)

@@ -8,13 +8,14 @@ from typing import Any
 import sympy
 import torch
 
-from kiln.lower import ir
-from kiln.lower.ir import Access, Buffer, Expr
-from kiln.lower.kernel import Kernel
-from kiln.lower.reference import Reference
-from kiln.lower.schedule import Launch, Scheduled
-from kiln.target.cpu import emit, jit
-from kiln.target.cpu.calling import call_kernel
+from kiln.loops import ir
+from kiln.loops.ir import Access, Buffer, Expr
+from kiln.loops.kernel import Kernel
+from kiln.loops.reference import Reference
+from kiln.loops.steps import Launch, Scheduled
+from kiln.target.cpu import jit
+from kiln.target.cpu.emit import llvm_module
+from kiln.target.cpu.kernel_call import call_kernel
 
 
 class Memory:
@@ -68,6 +69,6 @@ def copied(tensor: torch.Tensor) -> torch.Tensor:
 def run_kernel(
     kernel: Kernel, tensors: dict[Buffer, torch.Tensor], sizes: dict[sympy.Symbol, int], threads: int
 ) -> None:
-    module = jit.compile_module(emit.emit(kernel, "kernel"))
+    module = jit.compile_module(llvm_module.emit(kernel, "kernel"))
     numbers = [int(size.subs(sizes)) for size in kernel.sizes]
     call_kernel(kernel, module.address("kernel"), [tensors[b].data_ptr() for b in kernel.buffers], numbers, threads)

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 import kiln
-from kiln.lower.lowering import Lowered, Lowering
+from kiln.loops.steps import Lowered
+from kiln.lower.lowering import Lowering
 
 LAYOUTS = ("contiguous", "transposed", "sliced", "expanded", "channels_last")
 

@@ -9,8 +9,9 @@ import sympy
 import torch
 from kernel_runs import Memory
 
-from kiln.lower.ir import Access, Expr, Size, constant, iota, load, op, reduced, rewrite, running
-from kiln.lower.kernel import Kernel, Loop, Output, Reduction
+from kiln.loops.ir import Access, Expr, constant, iota, load, op, reduced, rewrite, running
+from kiln.loops.kernel import Kernel, Loop, Output, Reduction
+from kiln.loops.sizes import Size
 
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)

@@ -16,7 +16,7 @@ import pytest
 
 import kiln
 from kiln.__main__ import main
-from kiln.target import cache
+from kiln.target import disk_cache
 
 PARTS = {"program": b'{"steps": []}', "code": bytes(range(256)) * 8, "empty": b""}
 
@@ -25,17 +25,17 @@ PARTS = {"program": b'{"steps": []}', "code": bytes(range(256)) * 8, "empty": b"
 def place(tmp_path, monkeypatch):
     folder = tmp_path / "cache"
     monkeypatch.setenv("KILN_CACHE_DIR", str(folder))
-    cache.warn_once.cache_clear()
+    disk_cache.warn_once.cache_clear()
     return folder
 
 
 @pytest.fixture
 def key():
-    return cache.key_of("graph", "a graph")
+    return disk_cache.key_of("graph", "a graph")
 
 
 def entry_of(place, key):
-    return place / (key + cache.SUFFIX)
+    return place / (key + disk_cache.SUFFIX)
 
 
 def mode_of(path):
@@ -43,16 +43,16 @@ def mode_of(path):
 
 
 def test_what_is_written_is_read(place, key):
-    assert cache.read(key) is None
-    assert cache.write(key, PARTS)
-    assert cache.read(key) == PARTS
-    assert cache.read(cache.key_of("graph", "another")) is None
+    assert disk_cache.read(key) is None
+    assert disk_cache.write(key, PARTS)
+    assert disk_cache.read(key) == PARTS
+    assert disk_cache.read(disk_cache.key_of("graph", "another")) is None
 
 
 def test_the_directory_and_its_files_are_the_users_alone(place, key):
     before = os.umask(0)
     try:
-        assert cache.write(key, PARTS)
+        assert disk_cache.write(key, PARTS)
     finally:
         os.umask(before)
     assert mode_of(place) == 0o700
@@ -60,25 +60,25 @@ def test_the_directory_and_its_files_are_the_users_alone(place, key):
 
 
 def test_keys_tell_apart_what_is_joined_differently():
-    assert cache.key_of("ab", "c") != cache.key_of("a", "bc") != cache.key_of("abc")
-    assert cache.key_of("ab") == cache.key_of(b"ab")
+    assert disk_cache.key_of("ab", "c") != disk_cache.key_of("a", "bc") != disk_cache.key_of("abc")
+    assert disk_cache.key_of("ab") == disk_cache.key_of(b"ab")
 
 
 def test_keys_go_by_versions_and_cpu(monkeypatch):
     """All of it is in the environment's hash."""
-    now = cache.environment.__wrapped__()
-    assert now == cache.environment()
+    now = disk_cache.environment.__wrapped__()
+    assert now == disk_cache.environment()
     changes = [
         (kiln, "__version__", "0.0.0"),
-        (cache.torch, "__version__", "9.9.9"),
-        (cache, "FORMAT", 77),
-        (cache.host, "identity", lambda: "another CPU"),
-        (cache, "own_files", lambda: iter(["kiln/lower/ir.py:1:2"])),
+        (disk_cache.torch, "__version__", "9.9.9"),
+        (disk_cache, "FORMAT", 77),
+        (disk_cache.host, "identity", lambda: "another CPU"),
+        (disk_cache, "own_files", lambda: iter(["kiln/loops/ir.py:1:2"])),
     ]
     for owner, name, value in changes:
         with monkeypatch.context() as patch:
             patch.setattr(owner, name, value)
-            assert cache.environment.__wrapped__() != now, name
+            assert disk_cache.environment.__wrapped__() != now, name
 
 
 def test_kiln_that_is_not_in_files(monkeypatch):
@@ -87,8 +87,8 @@ def test_kiln_that_is_not_in_files(monkeypatch):
     def fail():
         raise NotADirectoryError
 
-    monkeypatch.setattr(cache, "own_files", fail)
-    assert cache.environment.__wrapped__() != cache.environment.__wrapped__()
+    monkeypatch.setattr(disk_cache, "own_files", fail)
+    assert disk_cache.environment.__wrapped__() != disk_cache.environment.__wrapped__()
 
 
 # ---- damage ----------------------------------------------------------------------------------------------------------
@@ -137,7 +137,7 @@ MUTATIONS = [flipped, cut, grown, garbage, swapped, zeroed, foreign, fewer]
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda function: function.__name__)
 def test_damaged_entries_are_ignored_and_made_again(place, key, mutation):
     generator = random.Random(mutation.__name__)
-    data = cache.pack(key, PARTS)
+    data = disk_cache.pack(key, PARTS)
     for _ in range(25):
         place.mkdir(mode=0o700, exist_ok=True)
         damaged = mutation(data, generator)
@@ -146,74 +146,76 @@ def test_damaged_entries_are_ignored_and_made_again(place, key, mutation):
         path.chmod(0o600)
         if damaged == data:
             continue
-        assert cache.read(key) is None
+        assert disk_cache.read(key) is None
         assert not path.exists()
-        assert cache.write(key, PARTS) and cache.read(key) == PARTS
+        assert disk_cache.write(key, PARTS) and disk_cache.read(key) == PARTS
 
 
 def test_an_entry_of_another_key_is_not_taken(place, key):
-    other = cache.key_of("another")
-    cache.write(other, PARTS)
+    other = disk_cache.key_of("another")
+    disk_cache.write(other, PARTS)
     entry_of(place, other).rename(entry_of(place, key))
-    assert cache.read(key) is None
+    assert disk_cache.read(key) is None
 
 
 def test_a_checksum_that_fits_does_not_make_parts_of_nonsense(key):
     """Lengths are checked on their own."""
-    for body in (b"", b"\1", cache.PART.pack(500, 1) + b"x", cache.PART.pack(1, 1 << 60) + b"xy"):
+    for body in (b"", b"\1", disk_cache.PART.pack(500, 1) + b"x", disk_cache.PART.pack(1, 1 << 60) + b"xy"):
         its_key = bytes.fromhex(key)
-        blank = bytes(cache.HEAD.size) + body
-        head = cache.HEAD.pack(cache.MAGIC, cache.FORMAT, 1, its_key, cache.checksum_of(its_key, 1, blank))
-        assert cache.unpack(key, head + body) is None
+        blank = bytes(disk_cache.HEAD.size) + body
+        head = disk_cache.HEAD.pack(
+            disk_cache.MAGIC, disk_cache.FORMAT, 1, its_key, disk_cache.checksum_of(its_key, 1, blank)
+        )
+        assert disk_cache.unpack(key, head + body) is None
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o660, 0o606, 0o666, 0o777, 0o604])
 def test_files_that_others_can_read_or_write_are_not_taken(place, key, mode):
-    cache.write(key, PARTS)
+    disk_cache.write(key, PARTS)
     entry_of(place, key).chmod(mode)
-    assert cache.read(key) is None
-    assert cache.write(key, PARTS) and cache.read(key) == PARTS
+    assert disk_cache.read(key) is None
+    assert disk_cache.write(key, PARTS) and disk_cache.read(key) == PARTS
     assert mode_of(entry_of(place, key)) == 0o600
 
 
 @pytest.mark.parametrize("mode", [0o770, 0o777, 0o707, 0o722])
 def test_directories_that_others_can_write_are_not_used(place, key, mode):
-    cache.write(key, PARTS)
+    disk_cache.write(key, PARTS)
     place.chmod(mode)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        assert cache.read(key) is None
-        assert not cache.write(key, PARTS)
-        assert cache.read(key) is None
+        assert disk_cache.read(key) is None
+        assert not disk_cache.write(key, PARTS)
+        assert disk_cache.read(key) is None
     assert len(said) == 1 and "others can write" in str(said[0].message)
     place.chmod(0o700)
-    assert cache.read(key) == PARTS
+    assert disk_cache.read(key) == PARTS
 
 
 def test_what_belongs_to_another_user_is_not_used(place, key, monkeypatch):
-    cache.write(key, PARTS)
+    disk_cache.write(key, PARTS)
     monkeypatch.setattr(os, "geteuid", lambda: 54321)
     with pytest.warns(UserWarning, match="belongs to another user"):
-        assert cache.read(key) is None
-    assert not cache.write(key, PARTS)
+        assert disk_cache.read(key) is None
+    assert not disk_cache.write(key, PARTS)
 
 
 def test_links_and_directories_and_pipes_in_place_of_an_entry(place, key, tmp_path):
     elsewhere = tmp_path / "elsewhere"
-    elsewhere.write_bytes(cache.pack(key, PARTS))
+    elsewhere.write_bytes(disk_cache.pack(key, PARTS))
     elsewhere.chmod(0o600)
     place.mkdir(mode=0o700)
     path = entry_of(place, key)
     path.symlink_to(elsewhere)
-    assert cache.read(key) is None
+    assert disk_cache.read(key) is None
     path.unlink(missing_ok=True)
     path.mkdir()
-    assert cache.read(key) is None
-    assert not cache.write(key, PARTS)
+    assert disk_cache.read(key) is None
+    assert not disk_cache.write(key, PARTS)
     path.rmdir()
     os.mkfifo(path, 0o600)
-    assert cache.read(key) is None
-    assert cache.write(key, PARTS) and cache.read(key) == PARTS
+    assert disk_cache.read(key) is None
+    assert disk_cache.write(key, PARTS) and disk_cache.read(key) == PARTS
     assert elsewhere.exists()
 
 
@@ -246,13 +248,13 @@ def test_no_trouble_with_the_disk_is_an_error(place, key, monkeypatch, call, num
 
     with monkeypatch.context() as patch:
         if call == "write":
-            patch.setattr(cache, "open", lambda *a: FullDisk(open(*a), 100, number), raising=False)
+            patch.setattr(disk_cache, "open", lambda *a: FullDisk(open(*a), 100, number), raising=False)
         else:
             patch.setattr(os, call, fail)
-        assert not cache.write(key, PARTS)
-        cache.read(key)
-    assert not list(place.glob(cache.UNFINISHED + "*"))
-    assert cache.write(key, PARTS) and cache.read(key) == PARTS
+        assert not disk_cache.write(key, PARTS)
+        disk_cache.read(key)
+    assert not list(place.glob(disk_cache.UNFINISHED + "*"))
+    assert disk_cache.write(key, PARTS) and disk_cache.read(key) == PARTS
 
 
 @pytest.fixture
@@ -268,16 +270,16 @@ def small_disk(tmp_path, monkeypatch):
 
 
 def test_a_full_disk(small_disk, key):
-    assert not cache.write(key, {"code": bytes(200_000)})
+    assert not disk_cache.write(key, {"code": bytes(200_000)})
     assert os.listdir(small_disk) == []
-    assert cache.write(key, PARTS) and cache.read(key) == PARTS
+    assert disk_cache.write(key, PARTS) and disk_cache.read(key) == PARTS
 
 
 def test_a_disk_that_cannot_be_written(small_disk, key):
-    cache.write(key, PARTS)
+    disk_cache.write(key, PARTS)
     subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
-    assert not cache.write(cache.key_of("other"), PARTS)
-    assert cache.read(key) == PARTS
+    assert not disk_cache.write(disk_cache.key_of("other"), PARTS)
+    assert disk_cache.read(key) == PARTS
 
 
 def test_a_directory_that_cannot_be(tmp_path, key, monkeypatch):
@@ -285,8 +287,8 @@ def test_a_directory_that_cannot_be(tmp_path, key, monkeypatch):
     file.write_text("")
     for name in (file, file / "below", "/proc/nowhere"):
         monkeypatch.setenv("KILN_CACHE_DIR", str(name))
-        assert cache.read(key) is None
-        assert not cache.write(key, PARTS)
+        assert disk_cache.read(key) is None
+        assert not disk_cache.write(key, PARTS)
 
 
 def test_out_of_memory_while_writing_leaves_nothing_behind(place, key, monkeypatch):
@@ -296,7 +298,7 @@ def test_out_of_memory_while_writing_leaves_nothing_behind(place, key, monkeypat
     with monkeypatch.context() as patch:
         patch.setattr(os, "rename", fail)
         with pytest.raises(MemoryError):
-            cache.write(key, PARTS)
+            disk_cache.write(key, PARTS)
     assert list(place.iterdir()) == []
 
 
@@ -304,7 +306,7 @@ def test_out_of_memory_while_writing_leaves_nothing_behind(place, key, monkeypat
 
 RACE = """
 import sys
-from kiln.target import cache
+from kiln.target import disk_cache as cache
 who = int(sys.argv[1])
 keys = [cache.key_of("race", str(number)) for number in range(20)]
 for turn in range(15):
@@ -327,12 +329,12 @@ def test_cleared_while_written(place, key, monkeypatch):
 
     def clear_first(*args, **kwargs):
         if not cleared:
-            cleared.append(cache.clear())
+            cleared.append(disk_cache.clear())
         return rename(*args, **kwargs)
 
     monkeypatch.setattr(os, "rename", clear_first)
-    assert cache.write(key, PARTS)
-    assert len(cleared[0]) == 1 and cache.read(key) == PARTS
+    assert disk_cache.write(key, PARTS)
+    assert len(cleared[0]) == 1 and disk_cache.read(key) == PARTS
 
 
 def test_processes_that_race(place):
@@ -345,7 +347,7 @@ def test_processes_that_race(place):
     for process in started:
         out, said = process.communicate(timeout=120)
         assert out.strip() == "done", said
-    assert not list(place.glob(cache.UNFINISHED + "*"))
+    assert not list(place.glob(disk_cache.UNFINISHED + "*"))
 
 
 # ---- size ------------------------------------------------------------------------------------------------------------
@@ -353,48 +355,48 @@ def test_processes_that_race(place):
 
 def test_the_least_recently_used_go_first(place):
     with kiln.config.patch(cache_limit=1):
-        keys = [cache.key_of("entry", str(number)) for number in range(30)]
+        keys = [disk_cache.key_of("entry", str(number)) for number in range(30)]
         now = time.time()
         for number, key in enumerate(keys):
-            assert cache.write(key, {"code": bytes(100_000)})
+            assert disk_cache.write(key, {"code": bytes(100_000)})
             for older, name in enumerate(keys[: number + 1]):
                 if entry_of(place, name).exists() and older != 0:
                     os.utime(entry_of(place, name), (now - 1000 + older, now - 1000 + older))
-            cache.read(keys[0])  # used all the time
+            disk_cache.read(keys[0])  # used all the time
         left = [number for number, key in enumerate(keys) if entry_of(place, key).exists()]
-    assert sum(entry.size for entry in cache.entries()) <= 1_000_000
+    assert sum(entry.size for entry in disk_cache.entries()) <= 1_000_000
     assert left[0] == 0 and left[-1] == 29 and len(left) >= 5
     assert left[1:] == list(range(left[1], 30))
 
 
 def test_files_that_a_process_died_over_go(place, key):
     place.mkdir(mode=0o700)
-    old, new = place / (cache.UNFINISHED + "1-a"), place / (cache.UNFINISHED + "2-b")
+    old, new = place / (disk_cache.UNFINISHED + "1-a"), place / (disk_cache.UNFINISHED + "2-b")
     for path in (old, new):
         path.write_bytes(b"")
     os.utime(old, (1, 1))
-    cache._room.sizes.clear()
-    assert cache.write(key, PARTS)
+    disk_cache._room.sizes.clear()
+    assert disk_cache.write(key, PARTS)
     assert not old.exists() and new.exists()
 
 
 def test_without_a_cache(place, key):
     with kiln.config.patch(cache=False):
-        assert not cache.write(key, PARTS)
-        assert cache.read(key) is None
+        assert not disk_cache.write(key, PARTS)
+        assert disk_cache.read(key) is None
     assert not place.exists()
 
 
 def test_where_it_is(monkeypatch, tmp_path):
     monkeypatch.delenv("KILN_CACHE_DIR")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert cache.place() == str(tmp_path / "kiln")
+    assert disk_cache.place() == str(tmp_path / "kiln")
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", "/somewhere")
-    assert cache.place() == "/somewhere/.cache/kiln"
+    assert disk_cache.place() == "/somewhere/.cache/kiln"
     # A user without a name or a home, as in containers: not a folder called ~ where we happen to be.
     monkeypatch.setattr(os.path, "expanduser", lambda path: path)
-    assert cache.place() == os.path.join(tempfile.gettempdir(), f"kiln-{os.geteuid()}")
+    assert disk_cache.place() == os.path.join(tempfile.gettempdir(), f"kiln-{os.geteuid()}")
 
 
 # ---- the command -----------------------------------------------------------------------------------------------------
@@ -403,18 +405,18 @@ def test_where_it_is(monkeypatch, tmp_path):
 def test_the_command_shows_and_clears(place, key, capsys):
     assert main(["cache"]) == 0
     assert "entries: 0" in capsys.readouterr().out
-    cache.write(key, {"code": bytes(1_500_000)})
+    disk_cache.write(key, {"code": bytes(1_500_000)})
     assert main(["cache", "show"]) == 0
     shown = capsys.readouterr().out
     assert str(place) in shown and "entries: 1" in shown and "1.5 MB of at most 1000 MB" in shown
     assert main(["cache", "clear"]) == 0
     assert "1 entries removed (1.5 MB)" in capsys.readouterr().out
-    assert cache.entries() == []
+    assert disk_cache.entries() == []
     assert main(["cache", "clear"]) == 0
 
 
 def test_the_command_on_a_directory_that_is_not_used(place, key, capsys):
-    cache.write(key, PARTS)
+    disk_cache.write(key, PARTS)
     place.chmod(0o777)
     assert main(["cache"]) == 1
     assert "others can write" in capsys.readouterr().out

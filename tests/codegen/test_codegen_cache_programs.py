@@ -13,16 +13,17 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import kiln
 from kiln.aot import quick, remembered
-from kiln.lower import backend, compiling, stored
-from kiln.target import cache
-from kiln.target.cpu import elf, emit, jit
+from kiln.codegen import backend, pipeline, program_cache
+from kiln.target import disk_cache
+from kiln.target.cpu import elf, jit
+from kiln.target.cpu.emit import llvm_module
 
 
 @pytest.fixture(autouse=True)
 def place(tmp_path, monkeypatch):
     folder = tmp_path / "cache"
     monkeypatch.setenv("KILN_CACHE_DIR", str(folder))
-    cache.warn_once.cache_clear()
+    disk_cache.warn_once.cache_clear()
     yield folder
     kiln.reset()
 
@@ -58,7 +59,7 @@ def not_compiled(monkeypatch):
         def fail(*args, **kwargs):
             raise AssertionError("compiled again")
 
-        monkeypatch.setattr(compiling, "compile_lowered", fail)
+        monkeypatch.setattr(pipeline, "compile_lowered", fail)
 
     return forbid
 
@@ -75,7 +76,7 @@ def test_the_second_time_nothing_is_compiled(not_compiled, place):
 def test_a_training_step_in_another_process_needs_neither_lowering_nor_llvm(place):
     program = """
 import sys, torch, kiln
-from kiln.target import cache
+from kiln.target import disk_cache as cache
 cache.own_files = lambda: iter(())  # somebody may work on Kiln meanwhile
 torch.manual_seed(0)
 layers = [torch.nn.Linear, torch.nn.LayerNorm, torch.nn.Linear]
@@ -140,7 +141,7 @@ def test_constants_are_those_of_the_graph_at_hand(not_compiled):
 
 
 def key(program, *given):
-    return stored.key_of(traced(program, given))
+    return program_cache.key_of(traced(program, given))
 
 
 def test_what_is_different_has_another_key():
@@ -170,9 +171,10 @@ def test_what_is_different_has_another_key():
 
 
 def test_what_lowering_looks_at_is_in_the_key():
-    """Who adds to these has to add to `stored.text_of` or `stored.key_of`."""
-    root = Path(stored.__file__).parent
-    text = "\n".join(path.read_text() for path in sorted(root.rglob("*.py")) if path.name != "stored.py")
+    """Who adds to these has to add to `program_cache.text_of` or `program_cache.key_of`."""
+    root = Path(kiln.__file__).parent
+    files = [path for part in ("loops", "lower", "codegen") for path in sorted((root / part).rglob("*.py"))]
+    text = "\n".join(path.read_text() for path in files if path.name != "program_cache.py")
     assert set(re.findall(r"""\bmeta(?:\[|\.get\()["'](\w+)""", text)) == {"val", "changed_inputs"}
     assert set(re.findall(r"\bconfig\.(\w+)", text)) <= {"raise_internal_errors", "cache"}
     assert not re.search(r"environ|is_grad_enabled|is_autocast|deterministic_algorithms|\.backends\.", text)
@@ -180,32 +182,32 @@ def test_what_lowering_looks_at_is_in_the_key():
 
 def test_the_default_type_is_in_the_key():
     module = traced()
-    before = stored.key_of(module)
+    before = program_cache.key_of(module)
     torch.set_default_dtype(torch.float64)
     try:
-        assert stored.key_of(module) != before
+        assert program_cache.key_of(module) != before
     finally:
         torch.set_default_dtype(torch.float32)
-    assert stored.key_of(module) == before
+    assert program_cache.key_of(module) == before
 
 
 def test_what_text_does_not_tell_is_not_stored(place):
     module = traced()
     node = next(node for node in module.graph.nodes if node.op == "call_function")
     node.kwargs = {**node.kwargs, "strange": lambda: 1}
-    assert stored.key_of(module) is None
+    assert program_cache.key_of(module) is None
     with kiln.config.patch(cache=False):
-        assert stored.key_of(traced()) is None
+        assert program_cache.key_of(traced()) is None
         check(run(traced()), function(*inputs()))
     assert not place.exists()
 
 
 def test_that_a_graph_cannot_be_lowered_is_known_the_next_time(monkeypatch, not_compiled, place):
     def refuse(self):
-        raise compiling.CannotLower("no reason")
+        raise pipeline.CannotLower("no reason")
 
     with monkeypatch.context() as patch:
-        patch.setattr(compiling.Lowering, "run", refuse)
+        patch.setattr(pipeline.Lowering, "run", refuse)
         check(run(traced()), function(*inputs()))
     assert len(list(place.iterdir())) == 1
     not_compiled()
@@ -251,12 +253,12 @@ def test_an_entry_that_says_something_else_is_an_error_of_kiln_only_in_tests(pla
     """A checksum that fits, and nonsense within: not damage, but a bug."""
     module = traced()
     for parts in ({}, {"program": b"{}"}, {"program": b"[1, 2"}, {"program": b'{"objects": 1, "kernels": []}'}):
-        cache.write(stored.key_of(module), parts)
+        disk_cache.write(program_cache.key_of(module), parts)
         with pytest.raises((KeyError, ValueError)):
             run(module)
         with kiln.config.patch(raise_internal_errors=False):
             check(run(module), function(*inputs()))
-        assert stored.load(stored.key_of(module), module, backend.Otherwise(module)) is not None
+        assert program_cache.load(program_cache.key_of(module), module, backend.Otherwise(module)) is not None
 
 
 @pytest.mark.parametrize("trouble", ["full", "writable by all", "no directory", "read only"])
@@ -265,7 +267,7 @@ def test_trouble_with_the_disk(place, trouble, monkeypatch, tmp_path):
         raise OSError(28, "No space left on device")
 
     if trouble == "full":
-        monkeypatch.setattr(cache, "write_file", fail)
+        monkeypatch.setattr(disk_cache, "write_file", fail)
     elif trouble == "writable by all":
         place.mkdir()
         place.chmod(0o777)
@@ -275,7 +277,7 @@ def test_trouble_with_the_disk(place, trouble, monkeypatch, tmp_path):
     else:
         monkeypatch.setenv("KILN_CACHE_DIR", "/proc/1/kiln")
     for _ in range(2):
-        if trouble == "writable by all" and not cache.warn_once.cache_info().currsize:
+        if trouble == "writable by all" and not disk_cache.warn_once.cache_info().currsize:
             with pytest.warns(UserWarning, match="others can write"):
                 check(run(traced()), function(*inputs()))
         else:
@@ -302,20 +304,20 @@ print("done")
     for process in started:
         out, said = process.communicate(timeout=240)
         assert out.strip() == "done", said
-    assert not list(place.glob(cache.UNFINISHED + "*"))
+    assert not list(place.glob(disk_cache.UNFINISHED + "*"))
 
 
 # ---- memory ----------------------------------------------------------------------------------------------------------
 
 STAGES = {
-    "lowering": (compiling.Lowering, "run"),
-    "scheduling": (compiling, "schedule"),
-    "emitting": (compiling, "emit_module"),
+    "lowering": (pipeline.Lowering, "run"),
+    "scheduling": (pipeline, "schedule"),
+    "emitting": (pipeline, "emit_module"),
     "compiling": (jit.Compiler, "compile"),
     "loading": (elf, "load"),
-    "planning": (compiling, "plan_memory"),
-    "assembling": (compiling, "assemble"),
-    "packing": (cache, "pack"),
+    "planning": (pipeline, "plan_memory"),
+    "assembling": (pipeline, "assemble"),
+    "packing": (disk_cache, "pack"),
 }
 
 
@@ -335,7 +337,7 @@ def test_out_of_memory_while_compiling_leaves_eager_usable(stage, monkeypatch, p
     check(function(*given), expected)
     kiln.reset()
     check(kiln.compile(function, backend="kiln")(*given), expected)
-    assert emit.emit_module is compiling.emit_module
+    assert llvm_module.emit_module is pipeline.emit_module
 
 
 # ---- shapes by heart -------------------------------------------------------------------------------------------------

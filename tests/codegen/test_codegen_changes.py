@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import kiln
 from kiln._native import OperatorProgram
-from kiln.lower import backend
+from kiln.codegen import backend
 from kiln.testing import check as check_against_eager
 
 

@@ -25,7 +25,7 @@ from elementwise_checks import (
     values,
 )
 
-from kiln.lower import backend
+from kiln.codegen import backend
 from kiln.lower.lowering import Lowering
 
 F = torch.nn.functional

@@ -11,11 +11,12 @@ import torch
 from kernel_runs import Memory
 from random_kernels import RandomKernel, with_symbols
 
-from kiln.lower.ir import OPERATIONS, Access, constant, iota, op, reduced, size_value
-from kiln.lower.kernel import Kernel, Loop, Output, Reduction
-from kiln.lower.reference import FUNCTIONS
-from kiln.target.cpu import emit, host, jit, work
-from kiln.target.cpu.calling import call_kernel
+from kiln.loops.ir import OPERATIONS, Access, constant, iota, op, reduced, size_value
+from kiln.loops.kernel import Kernel, Loop, Output, Reduction
+from kiln.loops.reference import FUNCTIONS
+from kiln.target.cpu import cpu_info, jit, workload
+from kiln.target.cpu.emit import llvm_module
+from kiln.target.cpu.kernel_call import call_kernel
 
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
@@ -65,7 +66,7 @@ def test_random_scans(varies: bool) -> None:
 
 
 def test_random_kernels_on_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(work, "PAYS", 1)
+    monkeypatch.setattr(workload, "PAYS", 1)
     for seed in range(500, 540):
         check_random(seed, 2 + seed % 2)
 
@@ -88,9 +89,11 @@ MACHINES = {
 def machine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Code as for another CPU, where this one runs it as well."""
     flags = frozenset(MACHINES[request.param].split())
-    if not flags <= host.flags():
-        pytest.skip(f"code for {request.param} does not run on this CPU, which lacks {sorted(flags - host.flags())}")
-    monkeypatch.setattr(host, "flags", lambda: flags)
+    if not flags <= cpu_info.flags():
+        pytest.skip(
+            f"code for {request.param} does not run on this CPU, which lacks {sorted(flags - cpu_info.flags())}"
+        )
+    monkeypatch.setattr(cpu_info, "flags", lambda: flags)
     monkeypatch.setattr(jit, "host_target", lambda: (request.param, ""))
     monkeypatch.setattr(jit, "_idle", collections.deque())
     return request.param
@@ -99,7 +102,7 @@ def machine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 def test_random_kernels_of_other_machines(machine: str) -> None:
     for seed in range(700, 720):
         check_random(seed, 1)
-    text = jit.assembly(emit.emit(rows("sum", torch.randn(4, 50), 1, 1)[1], "sum"))
+    text = jit.assembly(llvm_module.emit(rows("sum", torch.randn(4, 50), 1, 1)[1], "sum"))
     assert ("%zmm" in text, "%ymm" in text) == (machine == "skylake-avx512", machine in ("haswell", "skylake-avx512"))
 
 
@@ -352,7 +355,7 @@ def test_sizes_that_vary(vector: int) -> None:
 def test_several_kernels_in_one_module() -> None:
     memory, kernel = rows("sum", torch.randn(4, 50), 1, 1)
     other, kernel_too = rows("max", torch.randn(4, 50), 1, 1)
-    module = jit.compile_module(emit.emit_module({"one": kernel, "two": kernel_too}))
+    module = jit.compile_module(llvm_module.emit_module({"one": kernel, "two": kernel_too}))
     assert {"one", "two"} <= set(module.names)
     for name, made, where in (("one", kernel, memory), ("two", kernel_too, other)):
         tensors = {buffer: tensor.clone() for buffer, tensor in where.tensors.items()}
@@ -388,7 +391,7 @@ def test_tiles_of_two_heights_in_one_module() -> None:
         total = values[0] if len(values) == 1 else op("add", *values)
         output = Output(Access(target, (40, 1), 0), op("neg", total), False)
         kernels[name] = Kernel(name, (Loop(30), Loop(40)), (), (output,), 1)
-    assert {*kernels} <= {*jit.compile_module(emit.emit_module(kernels)).names}
+    assert {*kernels} <= {*jit.compile_module(llvm_module.emit_module(kernels)).names}
 
 
 def test_transposed_reads_of_sizes_that_vary() -> None:

@@ -7,7 +7,7 @@ import torch
 
 import kiln
 from kiln.report.repro import distance
-from kiln.target.cpu import math as vector_math
+from kiln.target.cpu.math import functions as vector_math
 from kiln.testing import same
 
 X = torch.linspace(-2, 2, 64 * 48).reshape(64, 48)
@@ -44,12 +44,12 @@ def test_what_was_stored_is_still_explained():
 
 
 def test_a_graph_that_is_not_lowered_is_told(monkeypatch):
-    from kiln.lower import compiling
+    from kiln.codegen import pipeline
 
     def refuse(self):
-        raise compiling.CannotLower("no reason")
+        raise pipeline.CannotLower("no reason")
 
-    monkeypatch.setattr(compiling.Lowering, "run", refuse)
+    monkeypatch.setattr(pipeline.Lowering, "run", refuse)
     with kiln.config.patch(cache=False):
         found = kiln.explain(program)(X, W)
     assert found.not_lowered == ["no reason"] and "operator by operator: no reason" in str(found)

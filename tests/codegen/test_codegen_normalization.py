@@ -12,9 +12,9 @@ from compiled_programs import check, check_accuracy, check_distance, compiled, w
 
 import kiln
 from kiln.aot import aot_function
-from kiln.lower import backend
+from kiln.codegen import backend
 from kiln.lower.lowering import Lowering
-from kiln.lower.schedule import schedule
+from kiln.lower.schedule.scheduling import schedule
 
 inf = float("inf")
 TYPES = (torch.float32, torch.float64, torch.bfloat16)

@@ -10,8 +10,8 @@ import torch
 from torch import optim
 
 import kiln
-from kiln.lower import compiling
-from kiln.lower.schedule import Launch
+from kiln.codegen import pipeline
+from kiln.loops.steps import Launch
 
 SHAPES = ((37, 16), (37,), (8, 37), (8,), ())
 OPTIMIZERS: dict[str, Callable[..., optim.Optimizer]] = {
@@ -110,13 +110,13 @@ def test_a_scheduler_compiles_nothing_again(name):
 @pytest.mark.parametrize("name", ["adam", "adam lists", "adamw lists", "adamw fused", "sgd lists"])
 def test_a_kernel_for_each_tensor(name, monkeypatch):
     seen: list[Any] = []
-    schedule = compiling.schedule
+    schedule = pipeline.schedule
 
     def noted(lowered: Any) -> Any:
         seen.append(schedule(lowered))
         return seen[-1]
 
-    monkeypatch.setattr(compiling, "schedule", noted)
+    monkeypatch.setattr(pipeline, "schedule", noted)
     pair = Pair(OPTIMIZERS[name])
     with kiln.config.patch(cache=False):
         for _ in range(3):

@@ -10,12 +10,13 @@ import torch.nn.functional as F
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import kiln
+from kiln.codegen.backend import compile_graph
+from kiln.loops.steps import Launch, uses_of
 from kiln.lower import ops  # noqa: F401  (fills the table of lowerings)
-from kiln.lower.backend import compile_graph
 from kiln.lower.lowering import Lowering
-from kiln.lower.order import as_late_as_useful, uses_of
-from kiln.lower.plan import LARGEST_SMALL, bytes_of, lives_of, plan_memory
-from kiln.lower.schedule import Launch, schedule
+from kiln.lower.schedule.memory_plan import LARGEST_SMALL, bytes_of, lives_of, plan_memory
+from kiln.lower.schedule.scheduling import schedule
+from kiln.lower.schedule.step_order import as_late_as_useful
 
 
 def scheduled(function, *inputs):

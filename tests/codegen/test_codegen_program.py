@@ -8,17 +8,19 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from kiln.lower import ir, ops  # noqa: F401  (fills the table of lowerings)
-from kiln.lower.assembling import assemble, constant_in
+from kiln.codegen.program_description import Describer
+from kiln.codegen.size_instructions import Numbers
+from kiln.loops import ir
+from kiln.loops.steps import Scheduled
+from kiln.lower import ops  # noqa: F401  (fills the table of lowerings)
 from kiln.lower.lowering import CannotLower, Lowering
-from kiln.lower.numbers import Numbers
-from kiln.lower.plan import plan_memory
-from kiln.lower.program import Describer, build
-from kiln.lower.program_text import names_of, program_text
-from kiln.lower.schedule import Scheduled, schedule
+from kiln.lower.schedule.memory_plan import plan_memory
+from kiln.lower.schedule.scheduling import schedule
 from kiln.target.cpu import jit
-from kiln.target.cpu.calling import call_kernel
-from kiln.target.cpu.emit import emit_module
+from kiln.target.cpu.emit.llvm_module import emit_module
+from kiln.target.cpu.kernel_call import call_kernel
+from kiln.target.native_program import assemble, constant_in
+from kiln.target.program_text import names_of, program_text
 
 
 def never(arguments):
@@ -32,12 +34,13 @@ class Compiled:
         self.module = make_fx(function, tracing_mode=tracing)(*inputs)
         self.scheduled: Scheduled = schedule(Lowering(self.module).run())
         names = {f"kernel{number}": kernel for number, kernel in enumerate(self.scheduled.kernels)}
-        self.scheduled.code = jit.compile_module(emit_module(names)) if names else None
-        self.addresses = [self.scheduled.code.address(name) for name in names]
+        self.code = jit.compile_module(emit_module(names)) if names else None
+        self.addresses = [self.code.address(name) for name in names]
         self.plan = plan_memory(self.scheduled)
 
     def program(self, otherwise=never):
-        return build(self.scheduled, dict(zip(self.scheduled.kernels, self.addresses, strict=True)), otherwise)
+        described = Describer(self.scheduled, self.plan)
+        return assemble(described.run(), self.addresses, described.constants, otherwise, self.code)
 
     def data(self):
         return Describer(self.scheduled, self.plan).run()
@@ -118,7 +121,7 @@ def test_data_is_plain_and_makes_the_same_program(function, inputs):
     again = json.loads(json.dumps(data))
     assert again == data
     found = [constant_in(compiled.module, kind, name) for kind, name in again["constants"]]
-    program = assemble(again, compiled.addresses, found, never, compiled.scheduled.code)
+    program = assemble(again, compiled.addresses, found, never, compiled.code)
     same(program(list(inputs)), function(*inputs))
 
 

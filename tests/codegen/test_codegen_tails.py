@@ -6,9 +6,9 @@ import pytest
 import torch
 from kernel_runs import run_kernel
 
-from kiln.lower import ir
-from kiln.lower.ir import Access, Buffer
-from kiln.lower.kernel import Kernel, Loop, Output
+from kiln.loops import ir
+from kiln.loops.ir import Access, Buffer
+from kiln.loops.kernel import Kernel, Loop, Output
 
 TYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int8, torch.bool)
 BORDER, MARK = 64, 1

@@ -4,8 +4,8 @@ import pytest
 import torch
 from codegen_programs import launches, scheduled_of
 
-from kiln.lower import reference, scalars
-from kiln.lower.calls import View
+from kiln.loops import kernel_text, reference
+from kiln.loops.steps import View
 
 X = torch.arange(-6.0, 6.0).reshape(3, 4) / 3
 PROGRAMS = {
@@ -30,7 +30,7 @@ class Texts(reference.Reference):
         kernel = launch.kernel
         symbols = sorted({str(symbol) for size in kernel.sizes for symbol in size.free_symbols})
         values = {str(size): self.number(actual) for size, actual in zip(kernel.sizes, launch.sizes, strict=True)}
-        scalars.run(
+        kernel_text.run(
             kernel.text, kernel.name, list(map(self.elements, launch.buffers)), [values[name] for name in symbols]
         )
 

@@ -7,12 +7,13 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import kiln
-from kiln.lower import ir, ops, together  # noqa: F401  (fills the table of lowerings)
-from kiln.lower.calls import Call
+from kiln.loops import ir
+from kiln.loops.steps import Call, uses_of
+from kiln.lower import ops  # noqa: F401  (fills the table of lowerings)
 from kiln.lower.lowering import Lowering
-from kiln.lower.order import uses_of
-from kiln.lower.plan import bytes_of, plan_memory
-from kiln.lower.schedule import schedule
+from kiln.lower.schedule import concurrency
+from kiln.lower.schedule.memory_plan import bytes_of, plan_memory
+from kiln.lower.schedule.scheduling import schedule
 
 OPTIMIZERS = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}
 
@@ -92,7 +93,7 @@ def test_large_launches_stay_where_they_are_read():
 
 def test_no_more_memory_is_held(monkeypatch):
     """Large results are not made earlier than others need the memory."""
-    monkeypatch.setattr(together, "SMALL", 1 << 40)
+    monkeypatch.setattr(concurrency, "SMALL", 1 << 40)
     x = torch.randn(600, 600)
 
     def function(x):
@@ -103,8 +104,8 @@ def test_no_more_memory_is_held(monkeypatch):
         return (found, x.flip(0).sin().flip(1))
 
     runs = planned(function, x).runs
-    monkeypatch.setattr(together, "FAR", 0)
-    assert held_by(runs) <= max(held_by(planned(function, x).runs), together.LITTLE)
+    monkeypatch.setattr(concurrency, "FAR", 0)
+    assert held_by(runs) <= max(held_by(planned(function, x).runs), concurrency.LITTLE)
 
 
 def held_by(runs):
@@ -114,7 +115,7 @@ def held_by(runs):
     alive, most = set(), 0
     for place, buffers in enumerate(used):
         alive |= {buffer for buffer in buffers if buffer.kind != "input"}
-        most = max(most, sum(map(together.span_of, alive)))
+        most = max(most, sum(map(concurrency.span_of, alive)))
         alive = {buffer for buffer in alive if last[buffer] > place}
     return most
 
@@ -130,7 +131,7 @@ def busy(x, y, z):
 
 @pytest.mark.parametrize("small", [0, 1 << 40])
 def test_results_and_memory_of_a_busy_program(monkeypatch, threads, small):
-    monkeypatch.setattr(together, "SMALL", small)
+    monkeypatch.setattr(concurrency, "SMALL", small)
     monkeypatch.setattr(kiln.config, "cache", False)
     inputs = torch.randn(70, 50), torch.randn(300, 40), torch.randn(40, 60)
     check_memory(planned(busy, *inputs))

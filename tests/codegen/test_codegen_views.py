@@ -1,4 +1,4 @@
-"""Views of expressions (kiln/lower/views.py) are what torch's views of the same values are."""
+"""Views of expressions (kiln/loops/views.py) are what torch's views of the same values are."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import pytest
 import sympy
 import torch
 
-from kiln.lower import ir, views
-from kiln.lower.build import pointwise, positions
-from kiln.lower.ir import Access, Buffer
-from kiln.lower.layouts import whole
-from kiln.lower.lowering import Lowered
-from kiln.lower.reference import Reference
-from kiln.lower.views import Tensor
+from kiln.loops import ir, views
+from kiln.loops.ir import Access, Buffer
+from kiln.loops.layouts import whole
+from kiln.loops.reference import Reference
+from kiln.loops.steps import Lowered
+from kiln.loops.views import Tensor
+from kiln.lower.builders import pointwise, positions
 
 Pair = tuple[Tensor, torch.Tensor]
 

@@ -1,27 +1,31 @@
 """The lowerings of ATen operators, by family; importing this fills the table of registry.py."""
 
-from . import (  # noqa: F401
+from .movement import (  # noqa: F401
+    concatenation,
+    embedding_bag,
+    gather,
+    padding,
+    scatter,
+    shapes,
+    upsampling,
+)
+from .pointwise import (  # noqa: F401
     activations,
-    attention,
-    bags,
-    batch_norm,
     copies,
     creation,
     elementwise,
-    indexing,
-    joining,
-    losses,
-    mathematics,
-    normalization,
     optimizers,
-    padding,
     pointwise_losses,
+    special_functions,
+)
+from .reductions import (  # noqa: F401
+    attention,
+    basic,
+    batch_norm,
+    nll_loss,
+    normalization,
     pooling,
-    reductions,
-    resampling,
     scans,
-    scatter,
-    shapes,
     softmax,
     statistics,
 )

@@ -1,1 +1,1 @@
-"""The CPU: LLVM code with explicit vectors, compiled in this process through llvmlite."""
+"""The CPU target: LLVM IR text from kernels, compiled by LLVM and linked into this process."""

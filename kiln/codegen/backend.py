@@ -1,0 +1,80 @@
+"""The backend ``kiln``: graphs to machine code. What cannot be lowered as a whole runs operator by operator."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.fx
+
+from ..aot.boxing import Boxed, boxed_graph
+from ..aot.compiling import Compilers
+from ..aot.lists import compile_captured
+from ..aot.recipes import BY_FORMULA
+from ..capture.quiet import without_collections
+from ..config import config
+from ..report import events
+from ..report.events import raised_text
+from . import program_cache
+
+
+def compile_captured_graph(
+    module: torch.fx.GraphModule, examples: Sequence[Any], *, check: bool = False
+) -> Callable[..., Any]:
+    """A captured graph, differentiated ahead of time, both halves compiled. ``check``: each kernel runs beside eager,
+    and `kiln.exc.CheckFailed` names the first that differs."""
+    compiler = functools.partial(compile_graph, check=True) if check else compile_graph
+    prepare = drop_unread if check else prepare_joint  # operators that run beside kernels have formulas of their own
+    with without_collections():
+        return compile_captured(module, examples, Compilers(compiler, compiler, compiler, prepare=prepare))
+
+
+def compile_graph(module: torch.fx.GraphModule, examples: Sequence[Any] = (), check: bool = False) -> Boxed:
+    """A functional graph as a program: a function of a list that it empties."""
+    otherwise = Otherwise(module)
+    key = None if check else program_cache.key_of(module)
+    found = None if events.is_asked_about_code() else program_cache.load(key, module, otherwise)
+    if isinstance(found, program_cache.Eager):
+        events.not_lowered(found.reason)
+    elif found is not None:
+        return found
+    else:
+        from .pipeline import CannotLower, compile_lowered  # which a program that is stored does without
+
+        try:
+            return compile_lowered(module, otherwise, key, check)
+        except CannotLower as reason:
+            events.not_lowered(str(reason))
+        except Exception as error:
+            if config.raise_internal_errors:
+                raise
+            events.not_lowered(raised_text(error))
+    return boxed_graph(module)
+
+
+def prepare_joint(module: torch.fx.GraphModule) -> None:
+    module.meta[BY_FORMULA] = True
+    drop_unread(module)
+
+
+def drop_unread(module: torch.fx.GraphModule) -> None:
+    """What operators take but do not read need not be kept for them."""
+    batch_norm = torch.ops.aten.native_batch_norm_backward.default
+    for node in module.graph.find_nodes(op="call_function", target=batch_norm):
+        gradient, given, weight, _, _, mean, deviation, is_training, *rest = node.args
+        if is_training is True:  # then it goes by the batch's statistics, not by the running ones
+            node.args = (gradient, given, weight, None, None, mean, deviation, is_training, *rest)
+
+
+class Otherwise:
+    """The graph run operator by operator, for inputs of classes of their own; made when it is needed."""
+
+    def __init__(self, module: torch.fx.GraphModule) -> None:
+        self.module, self.run = module, None
+
+    def __call__(self, arguments: list[Any]) -> Any:
+        if self.run is None:
+            self.run = boxed_graph(self.module)
+        return self.run(arguments)

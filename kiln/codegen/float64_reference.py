@@ -1,0 +1,74 @@
+"""Graphs and kernels in float64, to tell a wrong result from one that rounding alone has moved.
+
+Where sums cancel, two right orders of adding give results far apart; then the one in float64 says how far is far. The
+graph is run operator by operator, each result widened (random numbers, and what an operator does not do in float64, are
+eager's own); a kernel as its loops mean it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.fx
+
+from ..loops.ir import LOW, Buffer, Expr
+from ..loops.reference import FUNCTIONS, Reference
+from ..loops.steps import Launch
+from ..lower.node_facts import is_random
+from ..lower.ops.pointwise.creation import UNWRITTEN
+
+NARROW = (*LOW, torch.float32)
+
+
+def widened(value: Any) -> Any:
+    if isinstance(value, torch.Tensor) and value.dtype in NARROW:
+        return value.double()
+    return type(value)(map(widened, value)) if type(value) in (list, tuple) else value
+
+
+class WideGraph(torch.fx.Interpreter):
+    """The values of a graph's nodes in float64, given those of eager."""
+
+    def __init__(self, module: torch.fx.GraphModule, eager: dict[torch.fx.Node, Any]) -> None:
+        super().__init__(module, garbage_collect_values=False)
+        self.eager = eager
+
+    def run_node(self, n: torch.fx.Node) -> Any:
+        given = isinstance(n.target, torch._ops.OpOverload) and (is_random(n.target) or n.target in UNWRITTEN)
+        if n.op == "call_function" and not given:
+            try:
+                return widened(super().run_node(n))
+            except Exception:  # an operator that does not take float64, or other types than these
+                pass
+        return widened(self.eager[n])
+
+
+def wide_values(module: torch.fx.GraphModule, eager: dict[torch.fx.Node, Any]) -> dict[torch.fx.Node, Any]:
+    interpreter = WideGraph(module, eager)
+    for node in module.graph.nodes:
+        interpreter.env[node] = interpreter.run_node(node) if node.op != "output" else None
+    return interpreter.env
+
+
+class WideReference(Reference):
+    """A kernel in float64, on the memory of another run."""
+
+    def __init__(self, other: Reference) -> None:
+        self.lowered, self.names, self.kernel_sizes = other.lowered, {}, {}
+        self.symbols, self.memory = other.symbols, dict(other.memory)
+
+    def written(self, launch: Launch, before: dict[Buffer, torch.Tensor]) -> dict[Buffer, torch.Tensor]:
+        """What a launch writes: the elements of each buffer, whose contents before it are given."""
+        for buffer, elements in before.items():
+            self.memory[buffer] = widened(elements).clone()
+        self.launch(launch)
+        return {buffer: self.memory[buffer] for buffer in before}
+
+    def evaluate_one(self, expr: Expr, shape: list[int], values: dict[Expr, torch.Tensor]) -> torch.Tensor:
+        dtype = torch.float64 if expr.dtype in NARROW else expr.dtype
+        if expr.kind in FUNCTIONS:
+            return FUNCTIONS[expr.kind](*(values[arg] for arg in expr.args)).to(dtype)
+        if expr.kind == "cast":
+            return values[expr.args[0]].to(dtype)
+        return widened(super().evaluate_one(expr, shape, values))

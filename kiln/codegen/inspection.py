@@ -1,0 +1,204 @@
+"""What was made of a graph, for people: kernels with what they read and write, calls of ATen, LLVM, assembly, times.
+
+A `Generated` is only made when somebody asks: ``KILN_LOG=ir,kernels,code`` or ``kiln.explain``. LLVM and assembly are
+written anew for it, a kernel at a time, when they are looked at.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import sympy
+import torch
+import torch.fx
+
+from ..loops.ir import Access, Buffer
+from ..loops.kernel import Kernel
+from ..loops.sizes import Size
+from ..loops.steps import Call, Launch, Lowered, Scheduled
+from ..report.events import in_bytes
+
+
+class Stopwatch:
+    """How long the stages of a compilation took."""
+
+    def __init__(self) -> None:
+        self.times: dict[str, float] = {}
+        self.last = time.perf_counter()
+
+    def lap(self, stage: str) -> None:
+        now = time.perf_counter()
+        self.times[stage] = self.times.get(stage, 0.0) + now - self.last
+        self.last = now
+
+
+@dataclass
+class GeneratedKernel:
+    """A kernel, where it is launched and what each launch reads and writes."""
+
+    kernel: Kernel
+    launches: list[Launch]
+    reads: list[dict[str, int]]  # bytes by buffer, of each launch
+    writes: list[dict[str, int]]
+
+    @property
+    def name(self) -> str:
+        return self.kernel.name
+
+    @property
+    def text(self) -> str:
+        """The loops, as Python."""
+        return self.kernel.text
+
+    @cached_property
+    def llvm(self) -> str:
+        from ..target.cpu.emit.llvm_module import emit_module
+
+        return emit_module({self.name: self.kernel})
+
+    @cached_property
+    def assembly(self) -> str:
+        from ..target.cpu import jit
+
+        return jit.assembly(self.llvm)
+
+    @property
+    def bytes_read(self) -> int:
+        return sum(sum(one.values()) for one in self.reads)
+
+    @property
+    def bytes_written(self) -> int:
+        return sum(sum(one.values()) for one in self.writes)
+
+    def lines(self) -> list[str]:
+        """Which nodes were fused, and how much memory each launch goes through."""
+        found = []
+        for launch, reads, writes in zip(self.launches, self.reads, self.writes, strict=True):
+            nodes = ", ".join(str(node) for node in launch.nodes)
+            found.append(f"{self.name}: {nodes}")
+            found.append(f"  reads {told(reads)}")
+            found.append(f"  writes {told(writes)}")
+        return found
+
+
+def many(number: int, noun: str, plural: str = "s") -> str:
+    return f"{number} {noun}" + ("" if number == 1 else plural)
+
+
+def told(parts: dict[str, int]) -> str:
+    whole = in_bytes(sum(parts.values()))
+    if len(parts) < 2:
+        return f"{whole} ({''.join(parts) or 'nothing'})"
+    return f"{whole}: {', '.join(f'{name} {in_bytes(count)}' for name, count in parts.items())}"
+
+
+@dataclass
+class Generated:
+    """What one functional graph became. ``called`` are the nodes that ATen runs, with the reason; ``program`` drives it
+    all, as Python."""
+
+    module: torch.fx.GraphModule
+    writes: list[str]
+    kernels: list[GeneratedKernel]
+    called: dict[str, str]
+    times: dict[str, float]
+    program: str
+
+    @classmethod
+    def of(
+        cls, module: torch.fx.GraphModule, lowered: Lowered, scheduled: Scheduled, watch: Stopwatch, program: str
+    ) -> Generated:
+        hints = hints_of(module)
+        kernels = {kernel: GeneratedKernel(kernel, [], [], []) for kernel in scheduled.kernels}
+        for step in scheduled.steps:
+            if isinstance(step, Launch):
+                known = kernels[step.kernel]
+                reads, writes = traffic(step, hints)
+                known.launches.append(step)
+                known.reads.append(reads)
+                known.writes.append(writes)
+        items = [f"call {item.target}" if isinstance(item, Call) else repr(item) for item in lowered.items]
+        return cls(module, items, list(kernels.values()), dict(scheduled.called), dict(watch.times), program)
+
+    @property
+    def summary(self) -> str:
+        launches = sum(len(kernel.launches) for kernel in self.kernels)
+        read = in_bytes(sum(kernel.bytes_read for kernel in self.kernels))
+        written = in_bytes(sum(kernel.bytes_written for kernel in self.kernels))
+        kernels = f"{many(len(self.kernels), 'kernel')} ({many(launches, 'launch', 'es')})"
+        return f"{kernels}: {read} read, {written} written; {many(len(self.called), 'call')} of ATen"
+
+    def lines(self) -> list[str]:
+        """Kernels, calls and times."""
+        found = [line for kernel in self.kernels for line in kernel.lines()]
+        found += [f"ATen runs {name}: {reason}" for name, reason in self.called.items()]
+        return found + [f"{seconds * 1e3:8.1f} ms  {stage}" for stage, seconds in self.times.items()]
+
+    def artefact(self, name: str) -> str:
+        """What a log shows, by its name in ``KILN_LOG``."""
+        if name == "kernels":
+            return "\n".join([self.summary, *self.lines()])
+        if name == "ir":
+            return "\n".join([*self.writes, "", *(kernel.text for kernel in self.kernels)])
+        return "\n".join([self.program, *(f"{kernel.llvm}\n{kernel.assembly}" for kernel in self.kernels)])
+
+
+# ---- memory traffic --------------------------------------------------------------------------------------------------
+
+
+def hints_of(module: torch.fx.GraphModule) -> dict[sympy.Symbol, int]:
+    """The values that the symbols of sizes had when the graph was made."""
+    found: dict[sympy.Symbol, int] = {}
+    for node in module.graph.nodes:
+        if node.op != "placeholder":
+            break
+        value = node.meta.get("val")
+        numbers = [*value.shape, *value.stride()] if isinstance(value, torch.Tensor) else [value]
+        for number in numbers:
+            if isinstance(number, torch.SymInt) and number.node.expr.is_Symbol:
+                found[number.node.expr] = int(number.node.hint)
+    return found
+
+
+def traffic(launch: Launch, hints: dict[sympy.Symbol, int]) -> tuple[dict[str, int], dict[str, int]]:
+    """The bytes that a launch reads and writes, by buffer: each place once, and all of what is looked up."""
+    kernel = launch.kernel
+    actual = dict(zip(kernel.buffers, launch.buffers, strict=True))
+    sizes = dict(zip(kernel.sizes, launch.sizes, strict=True))
+    number = Numbers(sizes, hints)
+    loops = [number.of(loop.size) for loop in kernel.loops]
+    written = [output.target for output in kernel.outputs]
+    read = [access for access in kernel.accesses() if all(access is not one for one in written)]
+    read += [output.target for output in kernel.outputs if output.accumulate]
+    return counted(read, actual, loops, number), counted(written, actual, loops, number)
+
+
+class Numbers:
+    """Sizes of a kernel as numbers."""
+
+    def __init__(self, sizes: dict[Any, Size], hints: dict[sympy.Symbol, int]) -> None:
+        self.sizes, self.hints = sizes, hints
+
+    def of(self, size: Size) -> int:
+        size = self.sizes.get(size, size)
+        if isinstance(size, int):
+            return size
+        known = size.subs(self.hints)
+        return int(known) if known.is_Integer else 64
+
+
+def counted(accesses: list[Access], actual: dict[Buffer, Buffer], loops: list[int], number: Numbers) -> dict[str, int]:
+    found: dict[Buffer, int] = {}
+    spans: dict[Buffer, float] = {}
+    for access in accesses:
+        buffer = actual[access.buffer]
+        moved = [size for size, stride in zip(loops, access.strides, strict=True) if stride != 0 or access.indirect]
+        count = math.prod(moved) * buffer.dtype.itemsize
+        found[buffer] = found.get(buffer, 0) + count
+        span = number.of(buffer.span) * buffer.dtype.itemsize
+        spans[buffer] = math.inf if access.indirect else max(spans.get(buffer, 0), span)
+    return {buffer.name: int(min(count, spans[buffer])) for buffer, count in found.items()}

@@ -1,0 +1,75 @@
+"""A graph that is not in the cache: lowered, scheduled, its kernels written as LLVM text and compiled, and kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+import torch.fx
+
+from ..loops import ir
+from ..loops.kernel import Kernel
+from ..loops.steps import Scheduled
+from ..lower import ops  # noqa: F401  (the table of lowerings is filled by import)
+from ..lower.lowering import CannotLower, Lowering
+from ..lower.schedule.memory_plan import plan_memory
+from ..lower.schedule.scheduling import schedule
+from ..report import events
+from ..target.cpu import jit
+from ..target.cpu.emit.llvm_module import emit_module
+from ..target.native_program import Boxed, assemble
+from ..target.program_text import program_text
+from . import program_cache
+from .inspection import Generated, Stopwatch
+from .program_description import Describer
+
+KERNELS_OF_A_MODULE = 4  # few, so that two threads have their share; fewer repeat more of what kernels share
+
+
+def compile_lowered(
+    module: torch.fx.GraphModule, otherwise: Boxed, key: str | None = None, check: bool = False
+) -> Boxed:
+    """The program of a graph; stored under a key. Raises `CannotLower` for what only ATen can run. ``check``: one that
+    compares its kernels with eager as it runs."""
+    watch = Stopwatch()
+    try:
+        lowering = Lowering(module)
+        lowered = lowering.run()
+        watch.lap("lowering")
+        scheduled = schedule(lowered)
+        watch.lap("fusion and loops")
+        objects = jit.compile_objects(texts_of(scheduled))
+        watch.lap("LLVM")
+        described = Describer(scheduled, plan_memory(scheduled, module.meta.get("changed_inputs")))
+        data = described.run()
+        code = [jit.load_object(one) for one in objects]
+        names = [(number // KERNELS_OF_A_MODULE, name_of(number)) for number in range(len(scheduled.kernels))]
+        addresses = [code[place].address(name) for place, name in names]
+        program = assemble(data, addresses, described.constants, otherwise, code)
+        watch.lap("memory plan and program")
+        program_cache.store(key, data, names, objects)
+        watch.lap("disk cache")
+        if events.is_asked_about_code():
+            events.generated(Generated.of(module, lowered, scheduled, watch, program_text(data)))
+        if check:
+            from .checked_program import Checked
+
+            places = dict(zip(scheduled.kernels, addresses, strict=True))
+            return Checked(module, lowering, scheduled, places, code, otherwise)
+        return program
+    except CannotLower as reason:
+        program_cache.store_eager(key, str(reason))
+        raise
+    finally:
+        ir.forget()
+
+
+def name_of(number: int) -> str:
+    return f"kernel{number}"
+
+
+def texts_of(scheduled: Scheduled) -> Iterator[str]:
+    """The kernels as LLVM modules, one after another: each is compiled while the next is written."""
+    kernels: list[tuple[str, Kernel]] = [(name_of(number), kernel) for number, kernel in enumerate(scheduled.kernels)]
+    for start in range(0, len(kernels), KERNELS_OF_A_MODULE):
+        yield emit_module(dict(kernels[start : start + KERNELS_OF_A_MODULE]))

@@ -1,0 +1,170 @@
+"""Programs of graphs in the disk cache: a graph that was compiled before is neither lowered nor compiled again.
+
+The key is the graph as text, with all that lowering looks at: operators, arguments, the form of every value, the hints
+of sizes that vary. An entry holds the program's description, the kernels' object code, or why the graph is not lowered.
+Nothing here imports lowering or LLVM, and neither does a program that is found.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.fx
+from torch.fx import Node
+
+from ..config import config
+from ..target import disk_cache
+from ..target.cpu import jit
+from ..target.native_program import Boxed, Data, assemble, constant_in
+
+FORMAT = "program 2"
+NAMED = (torch.dtype, torch.device, torch.layout, torch.memory_format)
+SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
+class NotStored(Exception):
+    """A graph with something in it that text does not tell."""
+
+
+@dataclass(frozen=True)
+class Eager:
+    """What is stored of a graph that cannot be lowered."""
+
+    reason: str
+
+
+def key_of(module: torch.fx.GraphModule, *more: str) -> str | None:
+    """The name of the graph's entry; None where it has none."""
+    if not disk_cache.is_on():
+        return None
+    try:
+        return disk_cache.key_of(FORMAT, str(torch.get_default_dtype()), *more, text_of(module))
+    except NotStored:
+        return None
+
+
+def load(key: str | None, module: torch.fx.GraphModule, otherwise: Boxed) -> Boxed | Eager | None:
+    """The program of a graph, as it was stored."""
+    parts = disk_cache.read(key) if key is not None else None
+    if parts is None:
+        return None
+    try:
+        if "eager" in parts:
+            return Eager(parts["eager"].decode())
+        data = json.loads(parts["program"])
+        code = [jit.load_object(parts[f"code {number}"]) for number in range(data["objects"])]
+        addresses = [code[place].address(name) for place, name in data["kernels"]]
+        constants = [constant_in(module, kind, name) for kind, name in data["constants"]]
+        return assemble(data, addresses, constants, otherwise, code)
+    except Exception:
+        if config.raise_internal_errors:
+            raise
+        return None  # compiled anew
+
+
+def store(key: str | None, data: Data, kernels: Sequence[tuple[int, str]], objects: Sequence[bytes]) -> None:
+    """Keep a program: its description, where its kernels' functions are, and their object code."""
+    if key is None:
+        return
+    with contextlib.suppress(MemoryError):  # the program is there all the same
+        whole = {**data, "objects": len(objects), "kernels": list(kernels)}
+        parts = {"program": json.dumps(whole, separators=(",", ":")).encode()}
+        disk_cache.write(key, parts | {f"code {number}": code for number, code in enumerate(objects)})
+
+
+def store_eager(key: str | None, reason: str) -> None:
+    if key is not None:
+        disk_cache.write(key, {"eager": reason.encode()})
+
+
+# ---- graphs as text --------------------------------------------------------------------------------------------------
+
+
+def text_of(module: torch.fx.GraphModule) -> str:
+    """A graph with the form of its values. Equal texts, equal programs."""
+    lines = [str(sorted(module.meta.get("changed_inputs", {}).items()))]
+    for node in module.graph.nodes:
+        if node.op == "get_attr" and not isinstance(attribute(module, str(node.target)), torch.Tensor):
+            raise NotStored(node.target)
+        target = node.target if isinstance(node.target, str) else name_of(node.target)
+        told = value(node.meta.get("val"))
+        lines.append(f"{node.name}={node.op} {target}{argument(node.args)}{argument(node.kwargs)}:{told}")
+    return "\n".join(lines)
+
+
+def attribute(module: Any, path: str) -> Any:
+    for part in path.split("."):
+        module = getattr(module, part)
+    return module
+
+
+def name_of(target: Any) -> str:
+    if type(target) is torch._ops.OpOverload:
+        return (
+            str(target) if target.namespace in ("aten", "prims") else f"{target._schema}{sorted(map(str, target.tags))}"
+        )
+    name = getattr(target, "__qualname__", None) or getattr(target, "__name__", None)
+    if name is None or "<" in name:  # a function made inside another has no name of its own
+        raise NotStored(target)
+    return f"{getattr(target, '__module__', '')}:{name}"
+
+
+def argument(given: Any) -> str:
+    """An argument as text."""
+    kind = type(given)
+    if kind is Node:
+        return "%" + given.name
+    if given is None or kind in (int, bool, str):
+        return repr(given)
+    if kind is float:
+        return given.hex()
+    if kind is tuple or isinstance(given, list):  # fx has lists of its own
+        opening, closing = "()" if kind is tuple else "[]"
+        return opening + ",".join([argument(part) for part in given]) + closing
+    if isinstance(given, dict):
+        return "{" + ",".join([f"{name!r}:{argument(part)}" for name, part in given.items()]) + "}"
+    if kind is slice:
+        return f"slice{argument((given.start, given.stop, given.step))}"
+    if kind in SYMBOLIC:
+        return symbolic(given)
+    if isinstance(given, NAMED):
+        return str(given)
+    if kind is torch._ops.OpOverload:
+        return name_of(given)
+    if kind is complex:
+        return f"{given.real.hex()}+{given.imag.hex()}j"
+    raise NotStored(kind)
+
+
+def symbolic(number: Any) -> str:
+    """A number that varies: its expression, and the value it had, which layouts are told by."""
+    node = number.node
+    return f"<{node.expr}={node.hint}>"
+
+
+def value(given: Any) -> str:
+    """The form of a node's value as text."""
+    if isinstance(given, torch.Tensor):
+        return form(given)
+    if isinstance(given, (list, tuple)):
+        return f"{type(given).__name__}({','.join([value(part) for part in given])})"
+    return argument(given)
+
+
+def form(tensor: torch.Tensor) -> str:
+    if tensor.layout is not torch.strided:
+        return f"{type(tensor).__name__}{tensor.layout}{tensor.dtype}{tensor.device}{sizes(tensor.shape)}"
+    flags = f"{'c' if tensor.is_conj() else ''}{'n' if tensor.is_neg() else ''}{'z' if tensor._is_zerotensor() else ''}"
+    where = "" if tensor.device.type == "cpu" else str(tensor.device)
+    offset = tensor.storage_offset()
+    start = "" if type(offset) is int and offset == 0 else f"+{offset}"
+    return f"{tensor.dtype}{where}{flags}{sizes(tensor.shape)}{sizes(tensor.stride())}{start}"
+
+
+def sizes(numbers: Sequence[Any]) -> str:
+    return "[" + ",".join([str(one) if type(one) is int else argument(one) for one in numbers]) + "]"

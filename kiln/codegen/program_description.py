@@ -1,0 +1,254 @@
+"""From a scheduled graph and its memory plan to the native program that runs it.
+
+`describe` says what the program does as plain data (numbers, strings, lists: JSON), so that it can be stored;
+`assemble` (assembling.py) makes the program of that, of the kernels' addresses and of the constants, which are found
+again in the graph by `constant_in`. `build` does both. What registers and steps are is told in kiln/native/program.h.
+
+An argument in the data is the number of a register; or ``["constant", k]``, ``["list", arguments]``, ``["value", v]``,
+``["torch", name]`` (a dtype, layout or memory format), ``["device", name]``, ``["complex", text]``; or None for the
+default. Sizes are ints, or ``[k]`` for the k-th number that is computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import sympy
+import torch
+import torch.utils._pytree as pytree
+
+from ..loops.ir import Buffer
+from ..loops.sizes import Size, Strides
+from ..loops.steps import Call, Launch, Opaque, Scheduled, View
+from ..lower.lowering import CannotLower
+from ..lower.schedule.memory_plan import INTO_GIVEN, Plan
+from ..target.cpu.emit.llvm_module import plan_of
+from ..target.cpu.workload import extent_of
+from ..target.native_program import Data, python_target, varies
+from .size_instructions import Numbers
+
+
+class Describer:
+    """Gives values registers, and describes the steps."""
+
+    def __init__(self, scheduled: Scheduled, plan: Plan) -> None:
+        self.scheduled, self.plan = scheduled, plan
+        self.kernels = scheduled.kernels
+        self.kernel_numbers = {kernel: number for number, kernel in enumerate(self.kernels)}
+        self.numbers = Numbers(scheduled.inputs)
+        self.registers: dict[Any, int] = {}
+        self.count = len(scheduled.inputs)
+        self.constants: list[Any] = []
+        self.constant_names: list[list[str]] = []
+        self.constant_places: dict[int, int] = {}
+        self.exposed: list[list[int]] = []
+        self.checks: list[Any] = []
+        self.steps: list[list[Any]] = []
+        self.scratch: int | None = None
+        self.seen = seen_inside(scheduled)
+
+    def run(self) -> Data:
+        for index, value in enumerate(self.scheduled.inputs):
+            if isinstance(value, (Buffer, Opaque)):
+                self.registers[value] = index
+        for result, changed in self.plan.written.items():
+            self.registers[result] = self.registers[changed]
+        for index, value in enumerate(self.scheduled.inputs):
+            if isinstance(value, (Buffer, Opaque)):
+                self.checks.append([index, self.expected(value)])
+        for index, run in enumerate(self.plan.runs):
+            self.allocate(index)
+            if isinstance(run[0], Call):
+                self.call(run[0])
+            else:
+                self.launch([launch for launch in run if isinstance(launch, Launch)])
+        self.allocate(len(self.plan.runs))
+        outputs = [self.argument(output) for output in self.scheduled.outputs]
+        return {
+            "inputs": len(self.scheduled.inputs),
+            "registers": self.count,
+            "instructions": [list(instruction) for instruction in self.numbers.instructions],
+            "checks": self.checks,
+            "exposed": self.exposed,
+            "steps": self.steps,
+            "outputs": outputs,
+            "constants": self.constant_names,
+            "written": [
+                [place, self.registers[output.buffer]]
+                for place, output in enumerate(self.scheduled.outputs)
+                if isinstance(output, View) and output.buffer in self.plan.written
+            ],
+        }
+
+    def new(self, value: Any = None) -> int:
+        self.count += 1
+        if value is not None:
+            self.registers[value] = self.count - 1
+        return self.count - 1
+
+    # ---- values ------------------------------------------------------------------------------------------------------
+
+    def size(self, size: Size) -> Any:
+        number = self.numbers.number(size)
+        return list(number) if isinstance(number, tuple) else number
+
+    def sizes(self, sizes: Sequence[Size]) -> list[Any]:
+        return [self.size(size) for size in sizes]
+
+    def layout(self, dtype: torch.dtype, shape: Sequence[Size], strides: Strides) -> list[Any]:
+        return [name_of(dtype), self.sizes(shape), self.sizes(strides)]
+
+    def constant(self, value: Any, kind: str, name: str) -> list[Any]:
+        if id(value) not in self.constant_places:
+            self.constant_places[id(value)] = len(self.constants)
+            self.constants.append(value)
+            self.constant_names.append([kind, name])
+        return ["constant", self.constant_places[id(value)]]
+
+    def argument(self, value: Any) -> Any:
+        """How the program is told of a value."""
+        if isinstance(value, View):
+            return self.view(value)
+        if isinstance(value, Opaque):
+            return self.registers[value]
+        if isinstance(value, sympy.Basic):
+            number = self.numbers.number(value)  # type: ignore[arg-type]
+            return ["value", number] if isinstance(number, int) else self.expose(number[0])
+        if isinstance(value, (list, tuple)):
+            parts = [self.argument(part) for part in value]
+            if all(isinstance(part, list) and part[0] == "value" for part in parts):
+                return ["value", [part[1] for part in parts]]
+            return ["list", parts]
+        if value is None or isinstance(value, (bool, int, float, str)):
+            return ["value", value]
+        if isinstance(value, (torch.dtype, torch.layout, torch.memory_format)):
+            return ["torch", name_of(value)]
+        if isinstance(value, (torch.device, complex)):
+            return [type(value).__name__, str(value)]
+        raise CannotLower(f"an argument of the type {type(value).__name__}")
+
+    def expose(self, number: int) -> int:
+        """The register that a computed number is in."""
+        key = ("number", number)
+        if key not in self.registers:
+            self.exposed.append([number, self.new(key)])
+        return self.registers[key]
+
+    def source(self, buffer: Buffer) -> Any:
+        if buffer.kind == "constant":
+            return self.constant(buffer.tensor, "tensor", buffer.name)
+        return self.registers[buffer]
+
+    def view(self, view: View) -> Any:
+        source = self.source(view.buffer)
+        if view.is_whole:
+            return source
+        if view not in self.registers:
+            layout = self.layout(view.buffer.dtype, view.shape, view.strides)
+            self.steps.append(["view", self.new(view), source, layout, self.size(view.offset)])
+        return self.registers[view]
+
+    # ---- memory and kernels ------------------------------------------------------------------------------------------
+
+    def allocate(self, index: int) -> None:
+        for one in self.plan.allocations.get(index, ()):
+            buffer = one.buffer
+            donor = self.registers[one.donor] if one.donor is not None else -1
+            layout = self.layout(buffer.dtype, buffer.shape, buffer.strides)
+            self.steps.append(["allocate", self.new(buffer), layout, donor])
+
+    def launch(self, run: Sequence[Launch]) -> None:
+        described = [self.one_launch(launch) for launch in run]  # may need a step of its own before
+        self.steps.append(["launch", ", ".join(dict.fromkeys(launch.kernel.name for launch in run)), *described])
+
+    def one_launch(self, launch: Launch) -> list[Any]:
+        actual = dict(zip(launch.kernel.sizes, launch.sizes, strict=True))
+        extent = extent_of(plan_of(launch.kernel))
+
+        def size(value: Size) -> Size:
+            return value if isinstance(value, int) else actual[value]
+
+        return [
+            self.kernel_numbers[launch.kernel],
+            [self.pointer(buffer) for buffer in launch.buffers],
+            self.sizes(launch.sizes),
+            self.sizes([extent.units(size), extent.work(size)]),
+            int(extent.is_whole),
+        ]
+
+    def pointer(self, buffer: Buffer) -> list[Any]:
+        place = self.plan.scratch.get(buffer)
+        if place is None:
+            return [self.source(buffer), 0, int(buffer in self.plan.written)]
+        if self.scratch is None:
+            self.scratch = self.new()
+            layout = self.layout(torch.uint8, (self.plan.scratch_bytes,), (1,))
+            self.steps.append(["allocate", self.scratch, layout, -1])
+        return [self.scratch, place, 0]
+
+    # ---- calls -------------------------------------------------------------------------------------------------------
+
+    def call(self, call: Call) -> None:
+        if type(call.target) is torch._ops.OpOverload:
+            self.call_operator(call, call.target)
+            return
+        values = pytree.tree_leaves((list(call.args), dict(call.kwargs)))
+        places = pytree.tree_leaves((list(call.node.args), dict(call.node.kwargs)))
+        arguments = [self.argument(value) for value, place in zip(values, places, strict=True) if varies(place)]
+        target = self.constant(python_target(call.node), "call", call.node.name)
+        is_list = isinstance(call.node.meta.get("val"), (list, tuple))
+        result, items = self.results_of_one(call, is_list)
+        expected = None if is_list or not call.results else self.expected(call.results[0])
+        self.steps.append(["python", target[1], arguments, result, expected])
+        self.steps.extend(items)
+
+    def call_operator(self, call: Call, target: torch._ops.OpOverload) -> None:
+        schema = target._schema
+        given = dict(zip([argument.name for argument in schema.arguments], call.args, strict=False)) | call.kwargs
+        arguments = [self.argument(given[one.name]) if one.name in given else None for one in schema.arguments]
+        if call in self.plan.into_given:
+            out = self.registers[call.results[0]]
+            self.steps.append(["operator", schema.name, INTO_GIVEN[schema.name], [*arguments, out], [-1], []])
+            return
+        if len(schema.returns) == 1:
+            is_list = isinstance(schema.returns[0].type, torch.ListType)
+            result, items = self.results_of_one(call, is_list)
+            layouts = [] if is_list else [self.expected(call.results[0])]
+            self.steps.append(["operator", schema.name, schema.overload_name, arguments, [result], layouts])
+            self.steps.extend(items)
+            return
+        registers = [self.new(result) if result is not None else -1 for result in call.results]
+        layouts = [self.expected(result) for result in call.results]
+        self.steps.append(["operator", schema.name, schema.overload_name, arguments, registers, layouts])
+
+    def results_of_one(self, call: Call, is_list: bool) -> tuple[int, list[list[Any]]]:
+        """Where the one result goes, and the steps that take its items if it is a list."""
+        if not is_list:
+            result = call.results[0] if call.results else None
+            return (self.new(result) if result is not None else -1), []
+        whole = self.new()
+        wanted = [(place, result) for place, result in enumerate(call.results) if result is not None]
+        return whole, [["item", place, whole, self.new(result), self.expected(result)] for place, result in wanted]
+
+    def expected(self, value: Any) -> Any:
+        """The layout that something given must have: where only calls see it, it may be as it is. What torch foretells
+        of a call's results is not always so."""
+        if not isinstance(value, Buffer) or value not in self.seen:
+            return None
+        return self.layout(value.dtype, value.shape, value.strides)
+
+
+def seen_inside(scheduled: Scheduled) -> set[Buffer]:
+    """What kernels read, or views look at."""
+    found = {buffer for step in scheduled.steps if isinstance(step, Launch) for buffer in step.buffers}
+    given = [scheduled.outputs, *((step.args, step.kwargs) for step in scheduled.steps if isinstance(step, Call))]
+    for view in pytree.tree_leaves(given):
+        if isinstance(view, View) and not view.is_whole:
+            found.add(view.buffer)
+    return found
+
+
+def name_of(value: Any) -> str:
+    """Of a dtype, layout or memory format: what it is called in torch."""
+    return str(value).removeprefix("torch.")

@@ -1,0 +1,1 @@
+"""The loop IR: what lowering produces, what scheduling makes kernels of, and what a target generates code from."""

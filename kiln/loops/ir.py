@@ -1,0 +1,359 @@
+"""The loop IR: what an element of a tensor is, as a function of where in a space of loops one stands.
+
+An `Expr` is a scalar expression over a space of some rank. Its leaves say how they depend on the position: a `Load`
+reads ``buffer[offset + sum(stride * position)]``, an `Iota` is such a sum itself. All that views do to an expression is
+change these strides and offsets (views.py), so there is no index arithmetic to simplify, and a load is contiguous,
+constant or strided along a loop by looking at one number.
+
+A `Write` says that a buffer's elements are such an expression, at each point of a space, or reduced along some of its
+axes. Lowering (lowering.py) makes a list of writes and calls of ATen out of a graph; fusion (fusion.py) makes kernels
+out of writes. `show` prints expressions.
+
+Expressions are interned: equal ones are one object, so that sharing is found by looking (``is``) and costs nothing.
+Sizes, strides and offsets are ints, or sympy expressions where shapes vary.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from .sizes import Size, Strides, is_zero, plain_size, span_of
+
+
+@dataclass(eq=False)
+class Buffer:
+    """Memory with a type and a layout. ``span`` is how many elements it covers from its first one.
+
+    ``kind``: "input" (a tensor that the program is given; ``index`` says which), "constant" (a tensor of the graph),
+    "made" (the program makes it, by kernels), "called" (the result of an ATen call) or "scratch" (a kernel's own).
+    """
+
+    name: str
+    dtype: torch.dtype
+    shape: tuple[Size, ...]
+    strides: Strides
+    kind: str
+    index: int = -1
+    tensor: Any = None  # of a constant
+    is_pieced: bool = False  # it is made by several writes that do not overlap
+
+    @property
+    def span(self) -> Size:
+        return span_of(self.shape, self.strides)
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+LOW = (torch.float16, torch.bfloat16)
+
+
+def wide(dtype: torch.dtype) -> torch.dtype:
+    """The type that ATen's kernels compute in where they do not round in between: float32 for the low ones."""
+    return torch.float32 if dtype in LOW else dtype
+
+
+# ---- expressions -----------------------------------------------------------------------------------------------------
+
+# What a scalar operation gives, by name. "same": the type of its arguments (all alike); "bool": a truth value;
+# the others have a type of their own. `where` takes a bool and two values; `cast` any one value. In float16 and
+# bfloat16 each operation computes in float32 and rounds its result, as ATen's kernels do. Integers wrap around.
+# `maximum`/`minimum` propagate NaN. `div` is for floats; `floordiv`/`truncdiv`, `remainder` (the sign of the divisor,
+# Python's) and `fmod` (of the dividend, C's) for both. `round` goes to even.
+OPERATIONS: dict[str, tuple[int, str]] = {
+    **dict.fromkeys("add sub mul div floordiv truncdiv remainder fmod pow maximum minimum".split(), (2, "same")),
+    **dict.fromkeys("atan2 copysign nextafter hypot and or xor shl shr".split(), (2, "same")),
+    **dict.fromkeys("eq ne lt le gt ge".split(), (2, "bool")),
+    **dict.fromkeys("neg abs sign not relu sqrt rsqrt reciprocal square".split(), (1, "same")),
+    **dict.fromkeys("exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan".split(), (1, "same")),
+    **dict.fromkeys("sinh cosh tanh asinh acosh atanh erf erfc erfinv lgamma digamma sigmoid".split(), (1, "same")),
+    **dict.fromkeys("floor ceil trunc round".split(), (1, "same")),
+    **dict.fromkeys("isnan isinf signbit".split(), (1, "bool")),
+    "where": (3, "same"),
+    "fma": (3, "same"),
+    "cast": (1, "other"),
+    "bitcast": (1, "other"),
+    "gelu_erf": (1, "same"),  # v * normal_cdf(v), by a formula of its own
+}
+
+# "argmax" and "argmin" give the position (int64) in the reduced part of the space, counted in its own order, of the
+# first greatest or least value; NaN counts as such. "any"/"all" are for bool.
+REDUCTIONS = ("sum", "prod", "max", "min", "any", "all", "argmax", "argmin")
+
+
+class Expr:
+    """A node of an expression. Make it with `op`, `load`, `iota`, `constant`, `size_value` or `reduced`."""
+
+    __slots__ = ("kind", "args", "dtype", "payload", "__weakref__")
+
+    kind: str  # "load", "iota", "const", "size", "reduced", "running" or the name of an operation
+    args: tuple[Expr, ...]
+    dtype: torch.dtype
+    payload: Any  # Access of a load, (strides, offset) of an iota, the value, the Size, the number of the reduction
+
+    def __init__(self, kind: str, args: tuple[Expr, ...], dtype: torch.dtype, payload: Any) -> None:
+        self.kind, self.args, self.dtype, self.payload = kind, args, dtype, payload
+
+    def __repr__(self) -> str:
+        return show(self)
+
+
+@dataclass(frozen=True)
+class Access:
+    """Where in a buffer a load reads (or a write goes): an affine place, moved by values times strides.
+
+    Where ``mask`` (a bool expression) is false nothing is touched, and a load gives 0. ``indirect`` values must not be
+    negative.
+    """
+
+    buffer: Buffer
+    strides: Strides
+    offset: Size
+    indirect: tuple[tuple[Expr, Size], ...] = ()
+    mask: Expr | None = None
+
+    def __post_init__(self) -> None:
+        if not all([type(stride) is int for stride in self.strides]):
+            object.__setattr__(self, "strides", tuple(map(plain_size, self.strides)))
+        object.__setattr__(self, "offset", plain_size(self.offset))
+
+    @property
+    def parts(self) -> tuple[Expr, ...]:
+        """The expressions that it depends on."""
+        found = tuple(expr for expr, _ in self.indirect)
+        return (*found, self.mask) if self.mask is not None else found
+
+    @property
+    def is_plain(self) -> bool:
+        return not self.indirect and self.mask is None
+
+
+class _Interned(threading.local):
+    table: dict[Any, Expr]
+
+    def __init__(self) -> None:
+        self.table = {}
+
+
+_interned = _Interned()
+
+
+def forget() -> None:
+    """Let the interned expressions go: at the end of a compilation."""
+    _interned.table.clear()
+
+
+def make(kind: str, args: tuple[Expr, ...], dtype: torch.dtype, payload: Any = None) -> Expr:
+    key = (kind, args, dtype, payload, type(payload))
+    if kind == "const" and isinstance(payload, float):
+        key = (kind, args, dtype, payload.hex(), float)  # -0.0 is not 0.0, and NaN is itself
+    found = _interned.table.get(key)
+    if found is None:
+        found = _interned.table[key] = Expr(kind, args, dtype, payload)
+    return found
+
+
+def op(name: str, *args: Expr, dtype: torch.dtype | None = None) -> Expr:
+    """An operation on values of one type (`where`: the condition apart); ``dtype`` for those that give another."""
+    count, gives = OPERATIONS[name]
+    assert len(args) == count, (name, args)
+    if gives == "bool":
+        dtype = torch.bool
+    elif gives == "same":
+        assert args[-1].dtype is args[-2 if count > 1 else -1].dtype, (name, [arg.dtype for arg in args])
+        dtype = args[-1].dtype
+    assert dtype is not None
+    if name == "cast" and (args[0].dtype is dtype or is_small(args[0], dtype)):
+        return args[0] if args[0].dtype is dtype else constant(args[0].payload, dtype)
+    return make(name, args, dtype)
+
+
+def is_small(expr: Expr, dtype: torch.dtype) -> bool:
+    """Whether it is an integer constant that is the same in another type, whichever that is."""
+    return expr.kind == "const" and type(expr.payload) is int and 0 <= expr.payload <= 127 and dtype is not torch.bool
+
+
+def constant(value: bool | int | float, dtype: torch.dtype) -> Expr:
+    if dtype is torch.bool:
+        value = bool(value)
+    elif dtype.is_floating_point:
+        value = float(value)
+    else:
+        value = int(value)
+    return make("const", (), dtype, value)
+
+
+def size_value(size: Size) -> Expr:
+    """A size as a value (int64)."""
+    return constant(size, torch.int64) if isinstance(size, int) else make("size", (), torch.int64, size)
+
+
+def iota(strides: Strides, offset: Size = 0) -> Expr:
+    """The sum of stride times position, plus the offset (int64)."""
+    return make("iota", (), torch.int64, (tuple(map(plain_size, strides)), plain_size(offset)))
+
+
+def load(access: Access) -> Expr:
+    return make("load", (), access.buffer.dtype, access)
+
+
+def reduced(number: int, dtype: torch.dtype) -> Expr:
+    """The result of a kernel's reduction; only inside kernels."""
+    return make("reduced", (), dtype, number)
+
+
+def running(number: int, dtype: torch.dtype) -> Expr:
+    """What a kernel's scan has come to at a point, that one included; only inside kernels."""
+    return make("running", (), dtype, number)
+
+
+def children(expr: Expr) -> tuple[Expr, ...]:
+    """All that an expression is made of, the index expressions of a load included."""
+    return expr.payload.parts if expr.kind == "load" else expr.args
+
+
+def walk(*roots: Expr) -> Iterator[Expr]:
+    """Each expression once, parts before what they are parts of."""
+    seen: set[Expr] = set()
+    for root in roots:
+        stack: list[tuple[Expr, bool]] = [(root, False)]
+        while stack:
+            expr, ready = stack.pop()
+            if ready:
+                yield expr
+            elif expr not in seen:
+                seen.add(expr)
+                stack.append((expr, True))
+                stack.extend((child, False) for child in children(expr) if child not in seen)
+
+
+def rewrite(expr: Expr, leaf: Callable[[Expr], Expr], known: dict[Expr, Expr] | None = None) -> Expr:
+    """The expression with its leaves replaced; ``leaf`` is given loads whose index expressions are already replaced."""
+    known = {} if known is None else known
+    for part in walk(expr):
+        if part in known:
+            continue
+        if part.kind == "load":
+            known[part] = leaf(load(replace_parts(part.payload, known)) if part.payload.parts else part)
+        elif part.args:
+            arguments = tuple(known[arg] for arg in part.args)
+            known[part] = part if arguments == part.args else make(part.kind, arguments, part.dtype, part.payload)
+        else:
+            known[part] = leaf(part)
+    return known[expr]
+
+
+def replace_parts(access: Access, known: dict[Expr, Expr]) -> Access:
+    indirect = tuple((known[expr], stride) for expr, stride in access.indirect)
+    mask = known[access.mask] if access.mask is not None else None
+    return Access(access.buffer, access.strides, access.offset, indirect, mask)
+
+
+def varies_along(root: Expr, axis: int) -> bool:
+    """Whether an expression changes along an axis."""
+    for expr in walk(root):
+        strides = expr.payload.strides if expr.kind == "load" else expr.payload[0] if expr.kind == "iota" else ()
+        if strides and not is_zero(strides[axis]):
+            return True
+    return False
+
+
+def loads_of(*roots: Expr) -> list[Access]:
+    return [expr.payload for expr in walk(*roots) if expr.kind == "load"]
+
+
+# ---- writes ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class Write:
+    """The elements of a buffer: ``target`` gets ``value`` at each point of the space of this shape.
+
+    With ``reduce``, the value is reduced along ``axes``, where the target's strides are 0; with ``is_scan`` too, each
+    point along the one axis gets the reduction of all up to it, in their order. With ``accumulate`` ("add", "mul",
+    "max", "min") the value is combined with what is there, for scatters: points may meet in one place, and count one
+    after another in the order of the space. ``node`` is the graph's, for people.
+    """
+
+    target: Access
+    shape: tuple[Size, ...]
+    value: Expr
+    reduce: str | None = None
+    axes: tuple[int, ...] = ()
+    accumulate: str | None = None
+    node: Any = None
+    is_scan: bool = False
+    reads: tuple[Buffer, ...] = field(default=(), init=False)
+
+    def __post_init__(self) -> None:
+        found = loads_of(self.value, *self.target.parts)
+        self.reads = tuple(dict.fromkeys(access.buffer for access in found))
+
+    @property
+    def buffer(self) -> Buffer:
+        return self.target.buffer
+
+    def __repr__(self) -> str:
+        how = f" {self.accumulate}" if self.accumulate else ""
+        if self.reduce:
+            how = f" {'running ' if self.is_scan else ''}{self.reduce} over {self.axes}"
+        return f"{self.buffer}{list(self.shape)} ={how} {show(self.value)}"
+
+
+# ---- printing --------------------------------------------------------------------------------------------------------
+
+INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">"}
+INFIX |= {"ge": ">=", "and": "&", "or": "|", "xor": "^", "shl": "<<", "shr": ">>"}
+
+
+def short(dtype: torch.dtype) -> str:
+    """A type's name: f32, bf16, i64, bool."""
+    name = str(dtype).removeprefix("torch.")
+    for long, brief in (("bfloat", "bf"), ("float", "f"), ("uint", "u"), ("int", "i")):
+        if name.startswith(long):
+            return brief + name[len(long) :]
+    return name
+
+
+def place(strides: Strides, offset: Size, names: list[str] | None = None) -> str:
+    """An affine place as text: ``128*i0 + i1``."""
+    names = names or [f"i{k}" for k in range(len(strides))]
+    parts = [
+        name if stride == 1 else f"{stride}*{name}" for name, stride in zip(names, strides, strict=True) if stride != 0
+    ]
+    if offset != 0 or not parts:
+        parts.append(str(offset))
+    return " + ".join(parts)
+
+
+def show_access(access: Access, names: list[str] | None = None) -> str:
+    text = place(access.strides, access.offset, names)
+    for expr, stride in access.indirect:
+        text += f" + {'' if stride == 1 else f'{stride}*'}{show(expr, names)}"
+    if access.mask is not None:
+        return f"({access.buffer}[{text}] if {show(access.mask, names)} else 0)"
+    return f"{access.buffer}[{text}]"
+
+
+def show(expr: Expr, names: list[str] | None = None) -> str:
+    """An expression as one line of text."""
+    if expr.kind == "load":
+        return show_access(expr.payload, names)
+    if expr.kind == "iota":
+        return f"({place(*expr.payload, names)})"
+    if expr.kind in ("const", "size"):
+        return str(expr.payload)
+    if expr.kind in ("reduced", "running"):
+        return f"r{expr.payload}"
+    args = [show(arg, names) for arg in expr.args]
+    if expr.kind in INFIX:
+        return f"({args[0]} {INFIX[expr.kind]} {args[1]})"
+    if expr.kind in ("cast", "bitcast"):
+        return f"{short(expr.dtype)}({args[0]})" if expr.kind == "cast" else f"bits_{short(expr.dtype)}({args[0]})"
+    name = "invert" if expr.kind == "not" else expr.kind  # which Python has another meaning for
+    return f"{name}({', '.join(args)})"

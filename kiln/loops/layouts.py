@@ -1,0 +1,95 @@
+"""What is known of (fake) tensors: sizes as numbers or expressions, how they lie, whether kernels can have them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from . import ir
+from .ir import Access, Buffer
+from .sizes import Size, is_empty, is_one, same
+from .views import Tensor
+
+# What a kernel can hold. Everything else (complex numbers, float8, quantized types …) passes through calls only.
+KERNEL_TYPES = frozenset(
+    (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8)
+    + (torch.uint8, torch.bool)
+)
+
+
+def whole(buffer: Buffer) -> Tensor:
+    return Tensor(buffer.shape, ir.load(Access(buffer, buffer.strides, 0)))
+
+
+def size_of(value: Any) -> Size:
+    """A size as an int or a sympy expression."""
+    if isinstance(value, int):
+        return value
+    expr = value.node.expr
+    return int(expr) if expr.is_Integer else expr
+
+
+def sizes_of(values: Sequence[Any]) -> tuple[Size, ...]:
+    return tuple(map(size_of, values))
+
+
+def is_plain(value: torch.Tensor) -> bool:
+    """Whether kernels can read and write such a tensor."""
+    return (
+        value.device.type == "cpu"
+        and value.layout is torch.strided
+        and value.dtype in KERNEL_TYPES
+        and not value.is_conj()
+        and not value.is_neg()
+        and not any(map(has_unbacked, (*value.shape, *value.stride())))
+    )
+
+
+def has_unbacked(value: Any) -> bool:
+    if not isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        return False
+    from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+
+    return bool(free_unbacked_symbols(value))
+
+
+def is_dense(value: torch.Tensor) -> bool:
+    """Whether its elements fill memory without holes and overlap."""
+    sizes, strides = sizes_of(value.shape), sizes_of(value.stride())
+    if is_empty(sizes):
+        return True
+    axes = [dim for dim in range(len(sizes)) if not is_one(sizes[dim])]
+    hints = [hint_of(value.stride()[dim]) for dim in axes]
+    expected: Size = 1
+    for _, dim in sorted(zip(hints, axes, strict=True), key=lambda pair: (pair[0], -pair[1])):
+        if not same(strides[dim], expected):
+            return False
+        expected = expected * sizes[dim]
+    return True
+
+
+def has_only_holes(value: torch.Tensor) -> bool:
+    """Whether its elements are known to lie apart, perhaps with room between them."""
+    sizes, strides = sizes_of(value.shape), sizes_of(value.stride())
+    if not all(isinstance(number, int) for number in (*sizes, *strides)):
+        return False
+    reached = 0
+    for stride, size in sorted((stride, size) for stride, size in zip(strides, sizes, strict=True) if size != 1):
+        if stride <= reached:
+            return False
+        reached += (size - 1) * stride
+    return True
+
+
+def hint_of(value: Any) -> int:
+    return value if isinstance(value, int) else int(value.node.hint)
+
+
+def lies_like(access: Access, shape: Sequence[Size], like: torch.Tensor) -> bool:
+    """Whether memory has the strides that a (fake) tensor has, where they matter."""
+    strides = sizes_of(like.stride())
+    return len(strides) == len(shape) and all(
+        is_one(size) or same(a, b) for size, a, b in zip(shape, access.strides, strides, strict=True)
+    )

@@ -1,0 +1,105 @@
+"""Indices that are data: made safe where they are used, and looked at once, at the end of the program.
+
+An index that is out of range is an error in eager, and reading there would be worse. So lowerings only use what
+`checked` gives: the index, forced into the range. Beside it a reduction finds the worst index that was not in the
+range; all those of a program lie in one small buffer, and one call at its very end, across which nothing has to be
+moved, raises the error that eager raises. The operator is in kiln/native/check_indices.cpp.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..loops import ir
+from ..loops.ir import Access, Buffer, Write
+from ..loops.sizes import Size
+from ..loops.steps import Call, View
+from ..loops.views import Tensor
+from .builders import cast, of_size, pointwise, scalar, where
+
+if TYPE_CHECKING:
+    from .lowering import Lowering
+
+FINE = torch.iinfo(torch.int64).min  # what the greatest of no bad indices is
+
+# What eager says. {index} and {size} are filled in when it is said.
+OUT_OF_BOUNDS = "IndexError: index {index} is out of bounds for dimension %d with size {size}"
+OUT_OF_BOUNDS_OF_GATHER = "RuntimeError: index {index} is out of bounds for dimension %d with size {size}"
+OUT_OF_BOUNDS_OF_COPY = "IndexError: index_copy_(): index {index} is out of bounds for dimension %d with size {size}"
+OUT_OF_ELEMENTS = "IndexError: out of range: tried to access index {index} on a tensor of {size} elements."
+OUT_OF_SELF = "IndexError: index out of range in self"
+OUT_OF_DATA = "RuntimeError: INDICES element is out of DATA bounds, id={index} axis_dim={size}"
+OUT_OF_EMBEDDINGS = "RuntimeError: embedding_bag: Expected idx >= 0 && idx < num_embeddings but found idx to be {index}"
+OUT_OF_CLASSES = "IndexError: Target {index} is out of bounds."
+
+
+class Checks:
+    """The indices of one graph that are looked at."""
+
+    def __init__(self) -> None:
+        self.buffer: Buffer | None = None
+        self.known: dict[tuple[ir.Expr, tuple[Size, ...], Size, bool], None] = {}
+        self.sizes: list[Size] = []
+        self.messages: list[str] = []
+
+    def add(self, lowering: Lowering, index: Tensor, size: Size, message: str, bad: Tensor) -> None:
+        """Note the greatest index where ``bad`` is true."""
+        if self.buffer is None:
+            self.buffer = lowering.new_buffer(torch.int64, (1,))
+            self.buffer.name, self.buffer.is_pieced = lowering.name("bad_indices"), True
+        told = pointwise("maximum", index, scalar(FINE + 1, torch.int64))
+        worst = where(bad, told, scalar(FINE, torch.int64))
+        place = Access(self.buffer, (0,) * index.rank, len(self.sizes))
+        axes = tuple(range(index.rank))
+        lowering.write(Write(place, index.shape, worst.expr, "max" if axes else None, axes))
+        self.sizes.append(size)
+        self.messages.append(message)
+
+    def keep(self, count: int) -> None:
+        """Forget all but the first ones: the writes of the others were taken back."""
+        del self.sizes[count:], self.messages[count:]
+        for key in list(self.known)[count:]:
+            del self.known[key]
+
+    def call(self, node: Any) -> Call | None:
+        """What looks at all of them; None where there are none."""
+        if self.buffer is None or not self.sizes:
+            return None
+        self.buffer.shape = (len(self.sizes),)
+        found = View(self.buffer, self.buffer.shape, (1,), 0)
+        target = torch.ops.kiln.check_indices.default
+        return Call(node, target, (found, self.sizes, self.messages), {}, [], is_sealed=True)
+
+
+def checked(lowering: Lowering, index: Tensor, size: Size, message: str, wraps: bool = False) -> Tensor:
+    """An index (int64) into something of this size that never leads out of it. ``wraps``: negative ones count from the
+    end. Where the size is 0 there is no such index: the caller must not load anything."""
+    index = cast(index, torch.int64)
+    if any(isinstance(length, int) and length == 0 for length in index.shape) or is_within(index, size):
+        return index
+    zero, count = scalar(0, torch.int64), of_size(size)
+    least = pointwise("neg", count) if wraps else zero
+    key = (index.expr, index.shape, size, wraps)
+    if key not in lowering.checks.known:
+        lowering.checks.known[key] = None
+        bad = pointwise("or", pointwise("lt", index, least), pointwise("ge", index, count))
+        lowering.checks.add(lowering, index, size, message, bad)
+    if wraps:
+        index = where(pointwise("lt", index, zero), pointwise("add", index, count), index)
+    return pointwise("maximum", pointwise("minimum", index, of_size(size - 1)), zero)
+
+
+def is_within(index: Tensor, size: Size) -> bool:
+    """Whether an index is nothing but positions, all of which are known to be in the range."""
+    if index.expr.kind == "const":
+        return isinstance(size, int) and 0 <= index.expr.payload < size
+    if index.expr.kind != "iota":
+        return False
+    strides, offset = index.expr.payload
+    numbers = (*strides, offset, size, *index.shape)
+    if not all(isinstance(number, int) for number in numbers) or any(stride < 0 for stride in strides):
+        return False
+    last = offset + sum(stride * (length - 1) for stride, length in zip(strides, index.shape, strict=True))
+    return offset >= 0 and last < size

@@ -1,0 +1,76 @@
+"""What is known of a graph's nodes without lowering them: views, draws of random numbers, numbers out of range."""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import Any
+
+import sympy
+import torch
+import torch.fx
+import torch.utils._pytree as pytree
+
+from ..loops.views import Number
+from .registry import LOWERINGS
+
+Node = torch.fx.Node
+NUMBERS = (int, float, sympy.Expr, Number)
+SCALARS = ("number", "Optional[number]", "List[number]", "Tensor")  # types of arguments that numbers are given for
+
+
+def is_held(node: Node, argument: torch._C.Argument, given: Any) -> bool:
+    """Whether numbers among an operator's arguments are within the range of the type that it computes in; those that
+    vary are, if that holds any size. The other operand of floats need not be: it becomes infinite."""
+    numbers = [one for one in (given if type(given) is list else [given]) if isinstance(one, NUMBERS)]
+    if not numbers or str(argument.type) not in SCALARS:
+        return True
+    tensors = [one for one in pytree.tree_leaves(node.meta["val"]) if isinstance(one, torch.Tensor)]
+    if tensors[0].dtype is torch.bool:
+        tensors = [one.meta["val"] for one in node.all_input_nodes if isinstance(one.meta.get("val"), torch.Tensor)]
+    dtype = tensors[0].dtype if tensors else torch.bool
+    if dtype is torch.bool or (dtype.is_floating_point and argument.name == "other"):
+        return True
+    limits = torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
+
+    def holds(number: Any) -> bool:
+        if isinstance(number, (sympy.Expr, Number)):
+            return bool(limits.max >= torch.iinfo(torch.int64).max)
+        return bool(limits.min <= number <= limits.max) or (dtype.is_floating_point and not math.isfinite(number))
+
+    return all(map(holds, numbers))
+
+
+def is_view_operator(target: torch._ops.OpOverload) -> bool:
+    returned = target._schema.returns
+    return bool(returned) and returned[0].alias_info is not None and not returned[0].alias_info.is_write
+
+
+def is_view_node(node: Node) -> bool:
+    """Whether a node is a view of its first argument, or one of several such views."""
+    if node.target is operator.getitem:
+        node = node.args[0]  # type: ignore[assignment]
+    return type(node.target) is torch._ops.OpOverload and is_view_operator(node.target)
+
+
+def is_wanted_in_memory(node: Node) -> bool:
+    """Whether a node, or a view of it, goes to a call or out of the graph as it is."""
+    for user in node.users:
+        if user.op == "output" or (user.target not in LOWERINGS and not is_view_node(user)):
+            return True
+        if is_view_node(user) and is_wanted_in_memory(user):
+            return True
+    return False
+
+
+def storage_of(node: Node) -> tuple[Node, Any]:
+    """The node whose memory a value is in, and which of its results that is."""
+    while is_view_node(node):
+        node = node.args[0]  # type: ignore[assignment]
+    if node.target is operator.getitem:
+        return node.args[0], node.args[1]  # type: ignore[return-value]
+    return node, None
+
+
+def is_random(target: torch._ops.OpOverload) -> bool:
+    return torch.Tag.nondeterministic_seeded in target.tags

@@ -1,0 +1,1 @@
+"""Lowerings of operators that move elements: views, concatenation, padding, gathers and scatters."""

@@ -1,0 +1,82 @@
+"""Tensors put together, repeated and rolled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from kiln.loops import views
+from kiln.loops.sizes import Size, is_empty, is_one, product
+from kiln.loops.views import Tensor
+
+from ...builders import cast, full, of_size, pointwise, positions, where
+from ...lowering import Lowering
+from ...registry import lowers
+from .helpers import along, axis, joined, lookup, shape_of, within
+
+aten = torch.ops.aten
+Node = torch.fx.Node
+
+
+@lowers(aten.cat.default)
+def cat(lowering: Lowering, node: Node, tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
+    value = node.meta["val"]
+    # An empty vector goes with everything, for what was once allowed.
+    pieces = [cast(piece, value.dtype) for piece in tensors if not is_empty(piece.shape)]
+    if not pieces:
+        return full(shape_of(node), 0, value.dtype)
+    return joined(lowering, value, pieces, axis(dim, value.dim()))
+
+
+@lowers(aten.stack.default)
+def stack(lowering: Lowering, node: Node, tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
+    place = dim % len(shape_of(node))
+    return cat(lowering, node, [views.unsqueeze(tensor, place) for tensor in tensors], place)
+
+
+@lowers(aten.repeat.default)
+def repeat(lowering: Lowering, node: Node, tensor: Tensor, repeats: Sequence[Size]) -> Tensor:
+    shape = shape_of(node)
+    if is_empty(shape):
+        return full(shape, 0, tensor.dtype)
+    sizes = [1] * (len(repeats) - tensor.rank) + list(tensor.shape)
+    single: list[Size] = []
+    many: list[Size] = []
+    for size, count in zip(sizes, repeats, strict=True):
+        if not is_one(size) and not is_one(count):
+            single.append(1)
+            many.append(count)
+        single.append(size)
+        many.append(count if is_one(size) else size)
+    return lowering.reshape(views.expand(lowering.reshape(tensor, single), many), shape)
+
+
+@lowers(aten.roll.default)
+def roll(lowering: Lowering, node: Node, tensor: Tensor, shifts: Sequence[Any], dims: Sequence[int] = ()) -> Tensor:
+    if is_empty(tensor.shape) or not tensor.rank:
+        return tensor
+    if not dims:
+        flat = lowering.reshape(tensor, [product(tensor.shape)])
+        return lowering.reshape(roll_axis(lowering, flat, 0, shifts[0]), tensor.shape)
+    for shift, dim in zip(shifts, dims, strict=True):
+        tensor = roll_axis(lowering, tensor, dim % tensor.rank, shift)
+    return tensor
+
+
+def roll_axis(lowering: Lowering, tensor: Tensor, dim: int, shift: Size) -> Tensor:
+    """Along the innermost axis two pieces change places; along others each row is looked up where it is."""
+    size = tensor.shape[dim]
+    shift = shift % size
+    if isinstance(shift, int) and shift == 0:
+        return tensor
+    if dim == tensor.rank - 1:
+        end, start = views.slice_(tensor, dim, size - shift, shift), views.slice_(tensor, dim, 0, size - shift)
+        return joined(lowering, None, [end, start], dim)
+    wrapped = within(tensor.shape, dim, 0, shift)
+    assert wrapped is not None
+    here = positions(tensor.shape, dim, -shift)
+    rows = along(tensor.rank)
+    rows[dim] = where(wrapped, pointwise("add", here, of_size(size)), here)
+    return lookup(lowering, tensor, tensor.shape, rows)

@@ -1,0 +1,94 @@
+"""What lowerings of shapes and indices share: shapes of results, axes, positions, and writes into part of a buffer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from kiln.loops import views
+from kiln.loops.ir import Access, Write
+from kiln.loops.layouts import is_dense, sizes_of, whole
+from kiln.loops.sizes import Size, same
+from kiln.loops.views import Row, Tensor
+
+from ...builders import of_size, pointwise, positions
+from ...lowering import CHEAP_LOADS, CHEAP_OPERATIONS, Lowering, weight
+
+
+def shape_of(node: torch.fx.Node) -> tuple[Size, ...]:
+    """The shape of what a node gives."""
+    return sizes_of(node.meta["val"].shape)
+
+
+def axis(dim: int, rank: int) -> int:
+    """An axis counted from the front; a number has one."""
+    return dim % max(rank, 1)
+
+
+def along(rank: int) -> list[Any]:
+    """The rows of no change, to be changed (see `views.affine`)."""
+    return [({d: 1}, 0) for d in range(rank)]
+
+
+def within(shape: Sequence[Size], dim: int, start: Size, end: Size) -> Tensor | None:
+    """Where the position along an axis is from start to end; None where that is everywhere."""
+    here = positions(shape, dim)
+    parts = []
+    if not (isinstance(start, int) and start <= 0):
+        parts.append(pointwise("ge", here, of_size(start)))
+    if not same(end, shape[dim]):
+        parts.append(pointwise("lt", here, of_size(end)))
+    return all_of(parts)
+
+
+def all_of(masks: Sequence[Tensor | None]) -> Tensor | None:
+    found: Tensor | None = None
+    for mask in masks:
+        if mask is not None:
+            found = mask if found is None else pointwise("and", found, mask)
+    return found
+
+
+def lookup(lowering: Lowering, source: Tensor, shape: Sequence[Size], rows: Sequence[Row | Tensor]) -> Tensor:
+    """`views.indexed`; what is dear to compute is computed once, into memory, before it is looked up."""
+    operations, loads, dear = weight(source.expr)
+    if dear or operations > CHEAP_OPERATIONS or loads > CHEAP_LOADS:
+        source = lowering.in_memory(source)
+    return views.indexed(source, shape, rows)
+
+
+def joined(lowering: Lowering, like: torch.Tensor | None, pieces: Sequence[Tensor], dim: int) -> Tensor:
+    """Pieces one after another along an axis, each computed where it belongs in memory."""
+    if len(pieces) == 1:
+        return pieces[0]
+    shape = list(pieces[0].shape)
+    for piece in pieces[1:]:
+        shape[dim] = shape[dim] + piece.shape[dim]
+    strides = sizes_of(like.stride()) if like is not None and is_dense(like) else None
+    buffer = lowering.new_buffer(pieces[0].dtype, shape, strides)
+    buffer.is_pieced = True
+    start: Size = 0
+    for piece in pieces:
+        place = Access(buffer, buffer.strides, start * buffer.strides[dim])
+        lowering.write(Write(place, piece.shape, piece.expr))
+        start = start + piece.shape[dim]
+    return whole(buffer)
+
+
+def overwrite(
+    lowering: Lowering,
+    made: Tensor,
+    rows: Sequence[Row | Tensor],
+    value: Tensor,
+    accumulate: str | None = None,
+    mask: Tensor | None = None,
+) -> None:
+    """Write a value over its own space (where the mask is true) into a buffer that was just made, at the places that
+    the rows say."""
+    there = views.indexed(made, value.shape, rows)
+    access: Access = there.expr.payload
+    if mask is not None:
+        access = Access(access.buffer, access.strides, access.offset, access.indirect, mask.expr)
+    lowering.write(Write(access, value.shape, value.expr, accumulate=accumulate))

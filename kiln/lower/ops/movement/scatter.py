@@ -1,0 +1,254 @@
+"""Elements written by indices that are data: index_put, index_add, scatter and the gradient of embedding.
+
+The result begins as a copy of what is written to. Where several elements meet in one place they count in their order,
+as in eager: the last one stays, or they are added one after another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from kiln.loops import views
+from kiln.loops.ir import LOW
+from kiln.loops.sizes import Size, is_empty, is_one, product
+from kiln.loops.views import Tensor
+
+from ... import index_checks
+from ...builders import cast, full, of_size, pointwise, scalar, where
+from ...index_checks import checked
+from ...lowering import Lowering
+from ...registry import NotLowered, lowers
+from ..pointwise.formulas import as_type
+from .gather import INDEX_TYPES, Places, spread
+from .helpers import along, axis, overwrite, shape_of
+
+aten = torch.ops.aten
+Node = torch.fx.Node
+
+
+def scattered(
+    lowering: Lowering, node: Node, base: Tensor, rows: Sequence[Any], value: Tensor, accumulate: str | None = None
+) -> Tensor:
+    """A copy of the base with a value written, over the value's space, where the rows say."""
+    if accumulate is not None and base.dtype is torch.bool:
+        raise NotLowered("truth values that are added")
+    result = lowering.put(base, node.meta["val"])
+    if not is_empty(value.shape) and not is_empty(base.shape):
+        overwrite(lowering, result, rows, value, accumulate)
+    return result
+
+
+# ---- index_put -------------------------------------------------------------------------------------------------------
+
+
+@lowers(aten.index_put.default, aten._unsafe_index_put.default)
+def index_put(
+    lowering: Lowering,
+    node: Node,
+    tensor: Tensor,
+    indices: Sequence[Tensor | None],
+    values: Tensor,
+    accumulate: bool = False,
+) -> Tensor:
+    if is_mask(tensor, indices, values, accumulate):
+        return set_where(lowering, tensor, indices[0], values)
+    places = Places(lowering, tensor.shape, indices)
+    if places.is_empty:
+        return tensor
+    value = views.expand(cast(values, tensor.dtype), places.shape)
+    return scattered(lowering, node, tensor, places.rows, value, "add" if accumulate else None)
+
+
+def is_mask(tensor: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool) -> bool:
+    """Whether this is ``tensor[mask] = number``."""
+    return (
+        len(indices) == 1
+        and indices[0] is not None
+        and indices[0].dtype is torch.bool
+        and all(is_one(size) for size in values.shape)
+        and not accumulate
+    )
+
+
+def set_where(lowering: Lowering, tensor: Tensor, mask: Tensor | None, values: Tensor) -> Tensor:
+    assert mask is not None
+    for _ in range(tensor.rank - mask.rank):
+        mask = views.unsqueeze(mask, mask.rank)
+    value = lowering.reshape(cast(values, tensor.dtype), ())
+    return where(mask, value, tensor)
+
+
+@lowers(aten.put.default)
+def put(
+    lowering: Lowering, node: Node, tensor: Tensor, index: Tensor, source: Tensor, accumulate: bool = False
+) -> Tensor:
+    if is_empty(index.shape) or not tensor.rank:
+        raise NotLowered("nothing, or a number")
+    size = product(tensor.shape)
+    safe = checked(lowering, index, size, index_checks.OUT_OF_ELEMENTS, wraps=True)
+    flat = lowering.put(lowering.reshape(tensor, [size]))
+    overwrite(lowering, flat, [safe], lowering.reshape(source, index.shape), "add" if accumulate else None)
+    return lowering.reshape(flat, tensor.shape)
+
+
+# ---- along one axis, whole slices ------------------------------------------------------------------------------------
+
+
+def slices(
+    lowering: Lowering, node: Node, tensor: Tensor, dim: int, index: Tensor, value: Tensor, message: str, **how: Any
+) -> Tensor:
+    """``tensor[:, index[i]] = value[:, i]``; "wraps" and "accumulate" say how."""
+    if not tensor.rank or index.rank > 1 or index.dtype not in INDEX_TYPES:
+        raise NotLowered("a number, or an index that is none")
+    if not index.rank:
+        index = views.unsqueeze(index, 0)
+    shape = [index.shape[0] if d == dim else size for d, size in enumerate(tensor.shape)]
+    value = views.expand(value if value.rank else views.unsqueeze(value, 0), shape)
+    rows = along(tensor.rank)
+    safe = checked(lowering, index, tensor.shape[dim], message, wraps=how.get("wraps", False))
+    rows[dim] = spread(safe, shape, dim)
+    return scattered(lowering, node, tensor, rows, value, how.get("accumulate"))
+
+
+@lowers(aten.index_add.default)
+def index_add(
+    lowering: Lowering, node: Node, tensor: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Any = 1
+) -> Tensor:
+    if tensor.dtype in LOW:
+        raise NotLowered("sums that eager rounds in its own way")
+    if alpha != 1:
+        source = pointwise("mul", source, as_type(alpha, source.dtype))
+    dim = axis(dim, tensor.rank)
+    message = index_checks.OUT_OF_BOUNDS_OF_GATHER % dim
+    return slices(lowering, node, tensor, dim, index, source, message, accumulate="add")
+
+
+@lowers(aten.index_copy.default)
+def index_copy(lowering: Lowering, node: Node, tensor: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
+    dim = axis(dim, tensor.rank)
+    return slices(lowering, node, tensor, dim, index, source, index_checks.OUT_OF_BOUNDS_OF_COPY % dim)
+
+
+@lowers(aten.index_fill.int_Scalar, aten.index_fill.int_Tensor)
+def index_fill(lowering: Lowering, node: Node, tensor: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
+    dim = axis(dim, tensor.rank)
+    filled = as_type(value, tensor.dtype)
+    return slices(lowering, node, tensor, dim, index, filled, index_checks.OUT_OF_BOUNDS % dim, wraps=True)
+
+
+@lowers(aten.embedding_dense_backward.default)
+def embedding_dense_backward(
+    lowering: Lowering,
+    node: Node,
+    gradient: Tensor,
+    indices: Tensor,
+    rows: Size,
+    padding_index: int,
+    scales_by_frequency: bool,
+) -> Tensor:
+    """Indices that are out of range, and those of the padding, are left out without a word, as eager does."""
+    if scales_by_frequency:
+        raise NotLowered("scaled by how often an index occurs")
+    shape = shape_of(node)
+    count = product(indices.shape)
+    index = cast(lowering.reshape(indices, [count]), torch.int64)
+    value = lowering.reshape(gradient, [count, shape[1]])
+    fine = pointwise("and", pointwise("ge", index, scalar(0, torch.int64)), pointwise("lt", index, of_size(rows)))
+    if not isinstance(padding_index, int) or padding_index >= 0:
+        fine = pointwise("and", fine, pointwise("ne", index, of_size(padding_index)))
+    result = lowering.put(full(shape, 0, gradient.dtype), node.meta["val"])
+    if not is_empty(value.shape) and not is_empty(shape):
+        overwrite(
+            lowering,
+            result,
+            [spread(index, value.shape, 0), ({1: 1}, 0)],
+            value,
+            "add",
+            mask=spread(fine, value.shape, 0),
+        )
+    return result
+
+
+# ---- along one axis, element by element ------------------------------------------------------------------------------
+
+# How eager's names for what happens to elements that meet are called here.
+MEETINGS = {"sum": "add", "add": "add", "prod": "mul", "multiply": "mul", "amax": "max", "amin": "min"}
+
+
+class Scatter:
+    """The places of a scatter, over the index's space."""
+
+    def __init__(self, lowering: Lowering, node: Node, tensor: Tensor, dim: int, index: Tensor) -> None:
+        self.lowering, self.node, self.shape = lowering, node, tensor.shape
+        if not tensor.rank or not index.rank:
+            raise NotLowered("a number")
+        dim = axis(dim, tensor.rank)
+        self.space = index.shape
+        self.rows = along(tensor.rank)
+        if not is_empty(index.shape):
+            self.rows[dim] = checked(lowering, index, tensor.shape[dim], index_checks.OUT_OF_BOUNDS_OF_GATHER % dim)
+
+    def value(self, source: Tensor) -> Tensor:
+        """The part of the source that is written."""
+        return views.affine(source, self.space, along(source.rank))
+
+    def into(self, base: Tensor, value: Tensor, accumulate: str | None = None) -> Tensor:
+        if accumulate is not None and base.dtype in LOW:
+            raise NotLowered("sums that eager rounds in its own way")
+        return scattered(self.lowering, self.node, base, self.rows, views.expand(value, self.space), accumulate)
+
+
+@lowers(aten.scatter.src, aten.scatter.reduce)
+def scatter(
+    lowering: Lowering, node: Node, tensor: Tensor, dim: int, index: Tensor, source: Tensor, *, reduce: str = ""
+) -> Tensor:
+    places = Scatter(lowering, node, tensor, dim, index)
+    return places.into(tensor, places.value(source), MEETINGS[reduce] if reduce else None)
+
+
+@lowers(aten.scatter.value, aten.scatter.value_reduce)
+def scatter_value(
+    lowering: Lowering, node: Node, tensor: Tensor, dim: int, index: Tensor, value: Any, *, reduce: str = ""
+) -> Tensor:
+    places = Scatter(lowering, node, tensor, dim, index)
+    return places.into(tensor, as_type(value, tensor.dtype), MEETINGS[reduce] if reduce else None)
+
+
+@lowers(aten.scatter_add.default)
+def scatter_add(lowering: Lowering, node: Node, tensor: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
+    return scatter(lowering, node, tensor, dim, index, source, reduce="add")
+
+
+@lowers(aten.scatter_reduce.two)
+def scatter_reduce(
+    lowering: Lowering,
+    node: Node,
+    tensor: Tensor,
+    dim: int,
+    index: Tensor,
+    source: Tensor,
+    reduce: str,
+    *,
+    include_self: bool = True,
+) -> Tensor:
+    if reduce not in MEETINGS:
+        raise NotLowered("means")
+    places = Scatter(lowering, node, tensor, dim, index)
+    if not include_self:
+        tensor = places.into(tensor, neutral(MEETINGS[reduce], tensor.dtype))
+    return places.into(tensor, places.value(source), MEETINGS[reduce])
+
+
+def neutral(meeting: str, dtype: torch.dtype) -> Tensor:
+    """What changes nothing when it meets something."""
+    if meeting in ("add", "mul"):
+        return scalar(int(meeting == "mul"), dtype)
+    if dtype.is_floating_point:
+        return scalar(float("-inf" if meeting == "max" else "inf"), dtype)
+    if dtype is torch.bool:
+        return scalar(meeting == "min", dtype)
+    limits = torch.iinfo(dtype)
+    return scalar(limits.min if meeting == "max" else limits.max, dtype)

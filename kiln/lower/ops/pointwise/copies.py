@@ -1,0 +1,47 @@
+"""Copies and changes of type. A copy is the same expression: how it lies in memory is decided where it is put there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from kiln.loops.ir import wide
+from kiln.loops.views import Tensor, expand
+
+from ... import builders
+from ...registry import TAKES_NUMBERS, NotLowered, lowers
+from .formulas import Operand, as_type, fresh
+
+aten = torch.ops.aten
+
+
+@lowers(aten._to_copy.default)
+def to_copy(lowering: Any, node: Any, x: Tensor, **options: Any) -> Tensor:
+    result = node.meta["val"]
+    if result.device.type != "cpu" or result.layout is not torch.strided or options.get("pin_memory"):
+        raise NotLowered("a copy to somewhere else")
+    return builders.cast(x, result.dtype) if x.dtype is not result.dtype else fresh(lowering, node, x)
+
+
+@lowers(aten.clone.default, aten.lift_fresh_copy.default)
+def clone(lowering: Any, node: Any, x: Tensor, **options: Any) -> Tensor:
+    return fresh(lowering, node, x)
+
+
+@lowers(aten.copy.default)
+def copy(lowering: Any, node: Any, x: Tensor, source: Operand, non_blocking: bool = False) -> Tensor:
+    return fresh(lowering, node, expand(as_type(source, x.dtype), x.shape))
+
+
+TAKES_NUMBERS.add(aten.copy.default)  # ``tensor.copy_(2)``
+
+
+@lowers(aten.native_dropout_backward.default)
+def native_dropout_backward(lowering: Any, node: Any, grad: Tensor, mask: Tensor, scale: float) -> Tensor:
+    """Twice multiplied, as ATen does it: by the mask, then by the scale (which is not rounded to the type)."""
+    kept = builders.pointwise("mul", grad, builders.cast(mask, grad.dtype))
+    inside = wide(grad.dtype)
+    return builders.cast(
+        builders.pointwise("mul", builders.cast(kept, inside), builders.scalar(scale, inside)), grad.dtype
+    )

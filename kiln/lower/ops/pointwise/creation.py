@@ -1,0 +1,164 @@
+"""Tensors out of nothing: constants, counts, identity matrices, triangles. Where ATen's own arithmetic cannot be
+repeated exactly (fractional steps), it is called."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sympy
+import torch
+
+from kiln.loops.layouts import sizes_of, whole
+from kiln.loops.steps import Call
+from kiln.loops.views import Tensor, expand
+
+from ... import builders
+from ...node_facts import is_view_operator
+from ...registry import LOWERINGS, TAKES_NUMBERS, NotLowered, lowers
+from .formulas import Operand, as_type
+
+aten = torch.ops.aten
+
+# Places of the value in the arguments of operators that fill; None: a fixed one.
+FILLED: dict[Any, tuple[int | None, int]] = {
+    aten.full.default: (1, 0),
+    aten.full_like.default: (1, 0),
+    aten.new_full.default: (2, 0),
+    aten.fill.Scalar: (1, 0),
+    aten.scalar_tensor.default: (0, 0),
+    aten.zeros.default: (None, 0),
+    aten.zeros_like.default: (None, 0),
+    aten.new_zeros.default: (None, 0),
+    aten.zero.default: (None, 0),
+    aten._efficientzerotensor.default: (None, 0),
+    aten.ones.default: (None, 1),
+    aten.ones_like.default: (None, 1),
+    aten.new_ones.default: (None, 1),
+}
+
+
+def plain(node: Any) -> torch.Tensor:
+    """The (fake) result, of ordinary memory."""
+    result = node.meta["val"]
+    if result.device.type != "cpu" or result.layout is not torch.strided or node.kwargs.get("pin_memory"):
+        raise NotLowered("not in plain memory")
+    return result
+
+
+def filled(lowering: Any, node: Any, value: Operand) -> Tensor:
+    result = plain(node)
+    return expand(as_type(value, result.dtype), sizes_of(result.shape))
+
+
+@lowers(*FILLED)
+def fill(lowering: Any, node: Any, *args: Any, **kwargs: Any) -> Tensor:
+    place, fixed = FILLED[node.target]
+    return filled(lowering, node, fixed if place is None else args[place])
+
+
+TAKES_NUMBERS.update(target for target, (place, _) in FILLED.items() if place is not None)
+
+
+@lowers(aten.fill.Tensor)
+def fill_tensor(lowering: Any, node: Any, x: Tensor, value: Tensor) -> Tensor:
+    return expand(builders.cast(value, x.dtype), x.shape)
+
+
+UNWRITTEN = (
+    aten.empty.memory_format,
+    aten.empty_like.default,
+    aten.empty_strided.default,
+    aten.empty_permuted.default,
+    aten.new_empty.default,
+    aten.new_empty_strided.default,
+)
+
+
+@lowers(*UNWRITTEN)
+def empty(lowering: Any, node: Any, *args: Any, **kwargs: Any) -> Tensor:
+    """Memory that nobody has written to. Who reads it (the random numbers of dropout only ask for its shape) calls
+    ATen: it is allocated for them; in expressions it counts as zeros."""
+    result = plain(node)
+    if any(is_called(user) for user in node.users):
+        buffer = lowering.memory(node.name, result, "called")
+        sizes, strides = sizes_of(result.shape), sizes_of(result.stride())
+        call = Call(node, aten.empty_strided.default, (sizes, strides), {"dtype": result.dtype}, [buffer])
+        lowering.items.append(call)
+        return whole(buffer)
+    return filled(lowering, node, 0)
+
+
+def is_called(user: Any) -> bool:
+    """Whether somebody who is no lowering gets it, or a view of it."""
+    if user.op != "call_function" or type(user.target) is not torch._ops.OpOverload:
+        return False
+    if is_view_operator(user.target):
+        return any(map(is_called, user.users))
+    return user.target not in LOWERINGS
+
+
+# ---- counts ----------------------------------------------------------------------------------------------------------
+
+EXACT = {torch.float32: 2**24, torch.float64: 2**53}  # up to which all integers are floats
+
+
+def count(lowering: Any, node: Any, start: Any, end: Any, step: Any) -> Tensor:
+    result = plain(node)
+    shape = sizes_of(result.shape)
+    if result.dtype.is_floating_point:
+        start, end, step = (whole_number(value) for value in (start, end, step))
+        if max(abs(start), abs(end)) > EXACT.get(result.dtype, -1):
+            raise NotLowered("counts that are rounded")
+    elif not all(isinstance(value, (int, sympy.Expr)) for value in (start, end, step)):
+        raise NotLowered("fractions as integers")
+    return builders.cast(builders.positions(shape, 0, start, step), result.dtype)
+
+
+def whole_number(value: Any) -> int:
+    if not isinstance(value, (int, float)) or value != value or value in (float("inf"), float("-inf")):
+        raise NotLowered("counts that vary")
+    if int(value) != value:
+        raise NotLowered("fractional counts")
+    return int(value)
+
+
+@lowers(aten.arange.default)
+def arange(lowering: Any, node: Any, end: Any, **options: Any) -> Tensor:
+    return count(lowering, node, 0, end, 1)
+
+
+@lowers(aten.arange.start)
+def arange_start(lowering: Any, node: Any, start: Any, end: Any, **options: Any) -> Tensor:
+    return count(lowering, node, start, end, 1)
+
+
+@lowers(aten.arange.start_step)
+def arange_step(lowering: Any, node: Any, start: Any, end: Any, step: Any = 1, **options: Any) -> Tensor:
+    return count(lowering, node, start, end, step)
+
+
+# ---- matrices --------------------------------------------------------------------------------------------------------
+
+
+@lowers(aten.eye.default, aten.eye.m)
+def eye(lowering: Any, node: Any, *sizes: Any, **options: Any) -> Tensor:
+    result = plain(node)
+    shape = sizes_of(result.shape)
+    same = builders.pointwise("eq", builders.positions(shape, 0), builders.positions(shape, 1))
+    return builders.cast(same, result.dtype)
+
+
+def triangle(comparison: str, x: Tensor, diagonal: Any) -> Tensor:
+    rows, columns = builders.positions(x.shape, x.rank - 2), builders.positions(x.shape, x.rank - 1)
+    limit = builders.pointwise("add", rows, as_type(diagonal, torch.int64))
+    return builders.where(builders.pointwise(comparison, columns, limit), x, builders.scalar(0, x.dtype))
+
+
+@lowers(aten.tril.default)
+def tril(lowering: Any, node: Any, x: Tensor, diagonal: Any = 0) -> Tensor:
+    return triangle("le", x, diagonal)
+
+
+@lowers(aten.triu.default)
+def triu(lowering: Any, node: Any, x: Tensor, diagonal: Any = 0) -> Tensor:
+    return triangle("ge", x, diagonal)

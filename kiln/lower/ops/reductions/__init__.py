@@ -1,0 +1,1 @@
+"""Lowerings of operators that reduce along axes: sums, normalizations, losses, pooling, attention."""

@@ -1,0 +1,254 @@
+"""Batch normalization: from the batch's own statistics or from running ones, and its backward.
+
+ATen sums float32 in float64 here, because a channel has many elements; so is it done here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from kiln.loops import views
+from kiln.loops.sizes import Size
+from kiln.loops.views import Tensor
+
+from ...builders import cast, full, of_size, pointwise, scalar
+from ...lowering import Lowering
+from ...registry import NotLowered, lowers
+from .helpers import as_wide, count_of, divide, kept, refuse_empty, total, widest
+from .normalization import check_types, scaled
+
+aten = torch.ops.aten
+Node = torch.fx.Node
+
+
+@dataclass
+class Moments:
+    """A channel's statistics, each of one axis, in the widest type."""
+
+    mean: Tensor
+    squares: Tensor  # the sum of the squares of distances from the mean
+    count: Size
+    inverse: Tensor  # one over the deviation
+
+
+def over_channels(tensor: Tensor | None, like: Tensor, dtype: torch.dtype | None = None) -> Tensor | None:
+    """A value of each channel, broadcast over a tensor with channels at axis 1."""
+    if tensor is None:
+        return None
+    for axis in (0, *range(2, like.rank)):
+        tensor = views.unsqueeze(tensor, axis)
+    return cast(tensor, like.dtype if dtype is None else dtype)
+
+
+def batch_axes(tensor: Tensor) -> tuple[int, ...]:
+    return (0, *range(2, tensor.rank))
+
+
+def moments(lowering: Lowering, tensor: Tensor, eps: float) -> Moments:
+    axes, dtype = batch_axes(tensor), widest(tensor.dtype)
+    value, count = cast(tensor, dtype), count_of(tensor.shape, axes)
+    mean = kept(lowering, divide(total(lowering, value, axes), count))
+    distance = pointwise("sub", value, over_channels(mean, value))
+    squares = total(lowering, pointwise("square", distance), axes)
+    return Moments(mean, squares, count, one_over(lowering, divide(squares, count), eps))
+
+
+def one_over(lowering: Lowering, variance: Tensor, eps: float) -> Tensor:
+    return kept(lowering, pointwise("rsqrt", pointwise("add", variance, scalar(eps, variance.dtype))))
+
+
+def normalize(value: Tensor, mean: Tensor, inverse: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    """The result, in the wide type of ``value``; all others have one axis."""
+    distance = pointwise("sub", value, over_channels(mean, value))
+    rows = pointwise("mul", distance, over_channels(inverse, value))
+    return scaled(rows, over_channels(weight, value), over_channels(bias, value))
+
+
+def moved(running: Tensor, new: Tensor, momentum: float) -> Tensor:
+    """A running statistic, a step towards the new one."""
+    dtype = new.dtype
+    step = pointwise("mul", new, scalar(momentum, dtype))
+    return cast(
+        pointwise("add", step, pointwise("mul", cast(running, dtype), scalar(1 - momentum, dtype))), running.dtype
+    )
+
+
+def training(
+    lowering: Lowering, node: Node, tensor: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
+) -> tuple[list[Tensor], Moments]:
+    """Result, mean and inverse deviation of a batch; and its statistics."""
+    refuse_empty(tensor)
+    check_types(tensor, weight, bias)
+    if tensor.rank < 2:
+        raise NotLowered("no axis of channels")
+    known = moments(lowering, tensor, eps)
+    found = normalize(as_wide(tensor), known.mean, known.inverse, weight, bias)
+    values = node.meta["val"]
+    return [cast(one, values[at].dtype) for at, one in enumerate((found, known.mean, known.inverse))], known
+
+
+def running_statistics(node: Node, known: Moments, mean: Tensor, variance: Tensor, momentum: float) -> list[Tensor]:
+    """The last two results. torch says that they are float32 whatever the running ones are."""
+    dtype = known.mean.dtype
+    unbiased = pointwise("div", known.squares, pointwise("sub", of_size(known.count, dtype), scalar(1, dtype)))
+    found = moved(mean, known.mean, momentum), moved(variance, unbiased, momentum)
+    return [cast(one, value.dtype) for one, value in zip(found, node.meta["val"][-2:], strict=True)]
+
+
+def evaluation(
+    lowering: Lowering, node: Node, tensor: Tensor, weight: Any, bias: Any, mean: Tensor, variance: Tensor, eps: float
+) -> list[Tensor]:
+    """With statistics that are given. What is saved for the backward is empty then, on the CPU."""
+    refuse_empty(tensor)
+    check_types(tensor, weight, bias, mean, variance)
+    value = as_wide(tensor)
+    inverse = one_over(lowering, cast(variance, value.dtype), eps)
+    found = normalize(value, mean, inverse, weight, bias)
+    empty = [full((0,), 0, saved.dtype) for saved in node.meta["val"][1:3]]
+    return [cast(found, tensor.dtype), *empty]
+
+
+@lowers(aten.native_batch_norm.default)
+def batch_norm(
+    lowering: Lowering,
+    node: Node,
+    tensor: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    mean: Tensor | None,
+    variance: Tensor | None,
+    is_training: bool,
+    momentum: float,
+    eps: float,
+) -> Any:
+    if not is_training:
+        if mean is None or variance is None:
+            raise NotLowered("no statistics")
+        return tuple(evaluation(lowering, node, tensor, weight, bias, mean, variance, eps))
+    if mean is not None or variance is not None:
+        raise NotLowered("running statistics that the operator changes")
+    return tuple(training(lowering, node, tensor, weight, bias, eps)[0])
+
+
+@lowers(aten._native_batch_norm_legit.no_stats)
+def batch_norm_no_stats(
+    lowering: Lowering, node: Node, tensor: Tensor, weight: Any, bias: Any, is_training: bool, momentum: Any, eps: float
+) -> Any:
+    return tuple(training(lowering, node, tensor, weight, bias, eps)[0])
+
+
+@lowers(aten._native_batch_norm_legit_no_training.default)
+def batch_norm_no_training(
+    lowering: Lowering, node: Node, tensor: Tensor, weight: Any, bias: Any, mean: Any, variance: Any, _: Any, eps: float
+) -> Any:
+    return tuple(evaluation(lowering, node, tensor, weight, bias, mean, variance, eps))
+
+
+@lowers(aten._native_batch_norm_legit_functional.default)
+def batch_norm_functional(
+    lowering: Lowering,
+    node: Node,
+    tensor: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    mean: Tensor,
+    variance: Tensor,
+    is_training: bool,
+    momentum: float,
+    eps: float,
+) -> Any:
+    if not is_training:
+        kept_as_they_are = (
+            cast(one, value.dtype) for one, value in zip((mean, variance), node.meta["val"][3:], strict=True)
+        )
+        return (*evaluation(lowering, node, tensor, weight, bias, mean, variance, eps), *kept_as_they_are)
+    found, known = training(lowering, node, tensor, weight, bias, eps)
+    return (*found, *running_statistics(node, known, mean, variance, momentum))
+
+
+@lowers(aten._batch_norm_with_update_functional.default)
+def batch_norm_with_update(
+    lowering: Lowering,
+    node: Node,
+    tensor: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    mean: Tensor,
+    variance: Tensor,
+    momentum: float,
+    eps: float,
+) -> Any:
+    found, known = training(lowering, node, tensor, weight, bias, eps)
+    reserved = full((0,), 0, node.meta["val"][3].dtype)
+    return (*found, reserved, *running_statistics(node, known, mean, variance, momentum))
+
+
+# ---- backward --------------------------------------------------------------------------------------------------------
+
+
+@lowers(aten.native_batch_norm_backward.default)
+def batch_norm_backward(
+    lowering: Lowering,
+    node: Node,
+    gradient: Tensor,
+    tensor: Tensor,
+    weight: Tensor | None,
+    running_mean: Tensor | None,
+    running_variance: Tensor | None,
+    mean: Tensor | None,
+    inverse: Tensor | None,
+    is_training: bool,
+    eps: float,
+    mask: Sequence[bool],
+) -> Any:
+    refuse_empty(tensor)
+    dtype = widest(tensor.dtype)
+    if not is_training:
+        if running_mean is None or running_variance is None:
+            raise NotLowered("no statistics")
+        mean, inverse = running_mean, one_over(lowering, cast(running_variance, dtype), eps)
+    if mean is None or inverse is None:
+        raise NotLowered("no statistics")
+    value, axes = as_wide(tensor), batch_axes(tensor)
+    gradient, inverse = cast(gradient, value.dtype), cast(inverse, dtype)
+    distance = pointwise("sub", value, over_channels(mean, value))
+    along = total(lowering, cast(pointwise("mul", gradient, distance), dtype), axes)
+    summed = total(lowering, cast(gradient, dtype), axes)
+    factor = inverse if weight is None else pointwise("mul", inverse, cast(weight, dtype))
+    of_input = gradient
+    if is_training:
+        count = count_of(tensor.shape, axes)
+        slope = kept(lowering, divide(pointwise("mul", pointwise("square", inverse), along), count))
+        rest = pointwise("mul", distance, over_channels(slope, value))
+        of_input = pointwise("sub", gradient, over_channels(kept(lowering, divide(summed, count)), value))
+        of_input = pointwise("sub", of_input, rest)
+    of_input = pointwise("mul", of_input, over_channels(kept(lowering, factor), value))
+    found = (of_input, pointwise("mul", along, inverse), summed)
+    return tuple(
+        cast(result, expected.dtype) if want and expected is not None else None
+        for result, want, expected in zip(found, mask, node.meta["val"], strict=True)
+    )
+
+
+@lowers(aten.batch_norm_backward.default)
+def batch_norm_with_update_backward(
+    lowering: Lowering,
+    node: Node,
+    gradient: Tensor,
+    tensor: Tensor,
+    weight: Tensor,
+    running_mean: Tensor | None,
+    running_variance: Tensor | None,
+    mean: Tensor | None,
+    inverse: Tensor | None,
+    update: bool,
+    eps: float,
+    mask: Sequence[bool],
+    reserved: Tensor,
+) -> Any:
+    statistics = (running_mean, running_variance, mean, inverse)
+    return batch_norm_backward(lowering, node, gradient, tensor, weight, *statistics, update, eps, mask)

@@ -1,0 +1,130 @@
+"""What lowerings of reductions share: which axes, in which type, how many elements, which results anybody reads.
+
+ATen reduces float16 and bfloat16 in float32 and rounds once at the end; so do these. Where ATen's kernels on the CPU
+accumulate float32 in float64 (`widest`), that is done here too, so that results are no further from the truth.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+
+import torch
+import torch.fx
+
+from kiln.loops import ir, views
+from kiln.loops.ir import Expr, varies_along, wide
+from kiln.loops.sizes import Size, is_empty, is_one, product
+from kiln.loops.views import Tensor
+
+from ...builders import cast, of_size, pointwise
+from ...lowering import Lowering
+from ...registry import NotLowered
+
+
+def widest(dtype: torch.dtype) -> torch.dtype:
+    """The type of moments and of sums over whole batches: one wider than the type itself."""
+    return torch.float64 if dtype is torch.float32 else wide(dtype)
+
+
+def axes_of(rank: int, dims: int | Sequence[int] | None) -> tuple[int, ...]:
+    """Axes as numbers from 0 up; none or no list of them means all. A tensor without axes counts as one with one."""
+    rank = max(rank, 1)
+    if dims is None or (not isinstance(dims, int) and not dims):
+        return tuple(range(rank))
+    given = [dims] if isinstance(dims, int) else dims
+    return tuple(sorted({dim % rank for dim in given}))
+
+
+def count_of(shape: Sequence[Size], axes: Sequence[int]) -> Size:
+    """How many elements lie along these axes together."""
+    return product([shape[axis] for axis in axes])
+
+
+def refuse_empty(*tensors: Tensor | None) -> None:
+    """What eager gives for no elements at all is a matter of each operator; it is never slow."""
+    if any(tensor is not None and is_empty(tensor.shape) for tensor in tensors):
+        raise NotLowered("no elements")
+
+
+def refuse_perhaps_nothing(tensor: Tensor, axes: Sequence[int]) -> None:
+    """For what eager refuses where there may be nothing along an axis, which torch's shape rule does not ask."""
+    sizes = [tensor.shape[axis] for axis in axes if tensor.rank]
+    if not all(size > 0 if isinstance(size, int) else size.is_positive for size in sizes):
+        raise NotLowered("perhaps no elements")
+
+
+def reduce(lowering: Lowering, tensor: Tensor, kind: str, axes: Sequence[int], keepdim: bool = False) -> Tensor:
+    """As `Lowering.reduce`, also for a tensor without axes, and without a loop where there is one element to reduce."""
+    if not tensor.rank:
+        tensor, keepdim = views.unsqueeze(tensor, 0), False
+    if all(is_one(tensor.shape[axis]) for axis in axes) and not kind.startswith("arg"):
+        return tensor if keepdim else views.squeeze(tensor, axes)
+    return lowering.reduce(tensor, kind, axes, keepdim)
+
+
+def total(lowering: Lowering, tensor: Tensor, axes: Sequence[int], keepdim: bool = False) -> Tensor:
+    row = sum_of_one(tensor, axes[0]) if len(axes) == 1 and tensor.rank else None
+    if row is not None:
+        return row if keepdim else views.squeeze(row, axes)
+    return reduce(lowering, tensor, "sum", axes, keepdim)
+
+
+def sum_of_one(tensor: Tensor, axis: int) -> Tensor | None:
+    """The sum along an axis of what is zero but in one place there, ``where(position == place and …, value, 0)``: no
+    loop is needed. The gradient of a loss by class is such a thing. None for all else; axes of size 1 stay."""
+    expr = tensor.expr
+    if expr.kind != "where" or expr.args[2].kind != "const" or expr.args[2].payload != 0:
+        return None
+    conditions = conjuncts(expr.args[0])
+    found = [part for part in conditions if is_at_one_place(part, axis)]
+    rest = [part for part in conditions if part not in found]
+    if len(found) != 1 or any(varies_along(part, axis) for part in (*rest, found[0].args[1], expr.args[1])):
+        return None
+    place = found[0].args[1]
+    is_there = ir.op("ge", place, ir.constant(0, place.dtype))
+    for part in (ir.op("lt", place, ir.size_value(tensor.shape[axis])), *rest):
+        is_there = ir.op("and", is_there, part)
+    row = Tensor(tensor.shape, ir.op("where", is_there, expr.args[1], expr.args[2]))
+    return views.slice_(row, axis, 0, 1)
+
+
+def conjuncts(expr: Expr) -> list[Expr]:
+    """The truth values that are all true where an expression is."""
+    return [part for arg in expr.args for part in conjuncts(arg)] if expr.kind == "and" else [expr]
+
+
+def is_at_one_place(expr: Expr, axis: int) -> bool:
+    """Whether it compares the position along an axis with something."""
+    if expr.kind != "eq" or expr.args[0].kind != "iota":
+        return False
+    strides, offset = expr.args[0].payload
+    return offset == 0 and all(stride == (1 if at == axis else 0) for at, stride in enumerate(strides))
+
+
+def average(lowering: Lowering, tensor: Tensor, axes: Sequence[int], keepdim: bool = False) -> Tensor:
+    """The mean, in the tensor's own (wide) type."""
+    count = count_of(tensor.shape, axes) if tensor.rank else 1
+    return divide(total(lowering, tensor, axes, keepdim), count)
+
+
+def divide(tensor: Tensor, count: Size) -> Tensor:
+    return pointwise("div", tensor, of_size(count, tensor.dtype))
+
+
+def kept(lowering: Lowering, tensor: Tensor) -> Tensor:
+    """A value of each row, computed once for it."""
+    return lowering.in_memory(tensor)
+
+
+def as_wide(tensor: Tensor) -> Tensor:
+    return cast(tensor, wide(tensor.dtype))
+
+
+def maybe_wide(tensor: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    return None if tensor is None else cast(tensor, dtype)
+
+
+def wanted(node: torch.fx.Node) -> set[int]:
+    """Which of a node's several results anybody reads."""
+    return {int(user.args[1]) for user in node.users if user.target is operator.getitem}  # type: ignore[arg-type]

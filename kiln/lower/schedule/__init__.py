@@ -1,0 +1,1 @@
+"""Scheduling: fusion, order of loops, order of steps, concurrent launches and the memory plan."""

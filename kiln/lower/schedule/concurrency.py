@@ -1,0 +1,112 @@
+"""Which launches run together: those of which none writes what another reads or writes share the threads as one step.
+
+A launch joins the step before it, or an earlier one that it can be moved up to, if its results may be there so early
+without more memory than is needed anyway. Large ones only join where no step reads their results: alone each of them
+fills the threads, and whoever reads a part of its results finds it near the thread that wrote it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kiln.loops.ir import Buffer
+from kiln.loops.sizes import hint
+from kiln.loops.steps import Call, Step, buffers_in, uses_of
+
+FAR = 16  # steps that a small launch is moved up, at most
+SMALL = 256 * 1024  # bytes that it reads and writes
+LITTLE = 512 * 1024  # bytes held that nobody minds
+
+
+def run_together(steps: Sequence[Step], outputs: Sequence[Any], same: Mapping[Buffer, Buffer]) -> list[list[Step]]:
+    """The steps as runs: launches that go together, or one call. ``same``: results that are to lie in inputs."""
+    return Grouping(steps, outputs, same).run()
+
+
+@dataclass
+class Run:
+    steps: list[Step]
+    reads: set[Any]
+    writes: set[Any]
+    held: int  # bytes that the program holds meanwhile
+
+    def meets(self, other: Run) -> bool:
+        """Whether the order of two matters."""
+        return bool(self.writes & (other.reads | other.writes) or self.reads & other.writes)
+
+
+class Grouping:
+    def __init__(self, steps: Sequence[Step], outputs: Sequence[Any], same: Mapping[Buffer, Buffer]) -> None:
+        self.steps, self.same = steps, same
+        self.uses = [uses_of(step) for step in steps]
+        self.read = {buffer for reads, _ in self.uses for buffer in reads}
+        self.first: dict[Any, int] = {}
+        last: dict[Any, int] = {}
+        for number, (reads, writes) in enumerate(self.uses):
+            for buffer in (*reads, *writes):
+                self.first.setdefault(buffer, number)
+                last[buffer] = number
+        last |= {buffer: len(steps) for output in outputs for buffer in buffers_in(output)}
+        self.held = self.bytes_held(last)
+        self.peak = max(*self.held, LITTLE)
+
+    def bytes_held(self, last: Mapping[Any, int]) -> list[int]:
+        """At each step, by what is alive."""
+        changes = [0] * (len(self.steps) + 2)
+        for buffer, number in self.first.items():
+            changes[number] += bytes_of(buffer)
+            changes[last[buffer] + 1] -= bytes_of(buffer)
+        held, now = [], 0
+        for change in changes[:-1]:
+            now += change
+            held.append(now)
+        return held
+
+    def run(self) -> list[list[Step]]:
+        runs: list[Run] = []
+        for number, step in enumerate(self.steps):
+            reads, writes = self.uses[number]
+            inputs = {self.same[buffer] for buffer in writes if buffer in self.same}
+            one = Run([step], reads, writes | inputs, self.held[number])
+            place = len(runs) if isinstance(step, Call) else self.place(number, one, runs)
+            if place == len(runs):
+                runs.append(one)
+            else:
+                self.join(runs[place], one)
+                for other in runs[place:]:
+                    other.held += self.made(number)
+        return [run.steps for run in runs]
+
+    def place(self, number: int, one: Run, runs: list[Run]) -> int:
+        """The first run that a launch can join; the end where there is none."""
+        is_small = sum(map(span_of, one.reads | one.writes)) <= SMALL
+        if not is_small and self.uses[number][1] & self.read:
+            return len(runs)
+        found = len(runs)
+        for place in range(len(runs) - 1, max(-1, len(runs) - 1 - (FAR if is_small else 1)), -1):
+            other = runs[place]
+            if other.meets(one) or other.held + self.made(number) > self.peak:
+                break
+            if not isinstance(other.steps[0], Call):
+                found = place
+        return found
+
+    def made(self, number: int) -> int:
+        """Bytes of what a step is the first to use."""
+        return sum(bytes_of(buffer) for buffer in self.uses[number][1] if self.first[buffer] == number)
+
+    def join(self, run: Run, one: Run) -> None:
+        run.steps += one.steps
+        run.reads |= one.reads
+        run.writes |= one.writes
+
+
+def span_of(buffer: Any) -> int:
+    return hint(buffer.span) * buffer.dtype.itemsize if isinstance(buffer, Buffer) else 0
+
+
+def bytes_of(buffer: Any) -> int:
+    """Of what the program itself holds."""
+    return span_of(buffer) if isinstance(buffer, Buffer) and buffer.kind in ("made", "called") else 0

@@ -1,0 +1,323 @@
+"""Fusion: which writes share a nest of loops.
+
+Writes are taken in order. Each joins a group that makes what it reads, or that reads what it reads, if both fit one
+space of loops, if what it reads of the group's is read where it was just made, and if no cycle comes of it. A group's
+space is refined when a member sees it in finer axes: (512, 128) and (4, 128, 128) go together as the latter. Members
+may also live on the kept axes alone (what becomes of a row's sum). schedule.py makes kernels of the groups.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from kiln.loops.ir import Access, Buffer, Expr, Write, load, loads_of, walk
+from kiln.loops.sizes import Size, Strides, hint, is_one, same
+from kiln.loops.steps import Call
+from kiln.loops.views import Tensor, flip, matched
+
+MOST_BUFFERS, MOST_OPERATIONS = 40, 700  # of one kernel
+FARTHEST = 400  # how many items apart siblings may be
+
+
+@dataclass(frozen=True)
+class Axis:
+    size: Size
+    is_reduced: bool = False
+
+
+@dataclass(eq=False)
+class Member:
+    """A write in a group, without axes of one element. ``is_inner``: it lives on all axes, else on the kept ones."""
+
+    write: Write
+    axes: tuple[int, ...]  # of the write, those that matter
+    is_inner: bool = True
+
+    @property
+    def sizes(self) -> list[Size]:
+        return [self.write.shape[axis] for axis in self.axes]
+
+
+@dataclass(eq=False)
+class Group:
+    """Writes that share loops, or a single call."""
+
+    number: int
+    space: list[Axis] = field(default_factory=list)
+    members: list[Member] = field(default_factory=list)
+    call: Call | None = None
+    first: int = 0
+    last: int = 0
+    before: int = 0  # the groups that must have run, as a bit mask
+    made: dict[Buffer, Member] = field(default_factory=dict)
+    reads: set[Buffer] = field(default_factory=set)
+    operations: int = 0
+
+    @property
+    def is_reduction(self) -> bool:
+        return any(axis.is_reduced for axis in self.space)
+
+    def axes_for(self, member: Member) -> list[int]:
+        """The axes of the space that a member lives on."""
+        return [number for number, axis in enumerate(self.space) if member.is_inner or not axis.is_reduced]
+
+    def spread(self, member: Member, strides: Strides) -> Strides | None:
+        """Strides of a member's write as strides over the group's space."""
+        axes = self.axes_for(member)
+        runs = matched(member.sizes, [self.space[axis].size for axis in axes])
+        if runs is None:
+            return None
+        found: list[Size] = [0] * len(self.space)
+        for mine, theirs in runs:
+            stride = strides[member.axes[mine[0]]] if mine else 0
+            for place in reversed(theirs):
+                found[axes[place]] = stride
+                stride = stride * self.space[axes[place]].size
+        return tuple(found)
+
+
+def fuse(items: Sequence[Write | Call]) -> list[Group]:
+    """Groups in an order in which they can run."""
+    return Fuser().run(items)
+
+
+class Fuser:
+    def __init__(self) -> None:
+        self.groups: list[Group] = []
+        self.writers: dict[Any, list[Group]] = {}
+        self.readers: dict[Any, list[Group]] = {}
+        self.sealed: Group | None = None
+
+    def run(self, items: Sequence[Write | Call]) -> list[Group]:
+        for index, item in enumerate(items):
+            if isinstance(item, Call):
+                self.add_call(item, index)
+            else:
+                self.add_write(item, index)
+        return in_order(self.groups)
+
+    # ---- adding ------------------------------------------------------------------------------------------------------
+
+    def add_call(self, call: Call, index: int) -> None:
+        group = self.new_group(index)
+        group.call = call
+        needs = [writer for buffer in call.reads for writer in self.writers.get(buffer, ())]
+        if call.is_sealed:
+            if self.sealed is not None:
+                needs.append(self.sealed)
+            self.sealed = group
+        self.must_follow(group, needs)
+        for buffer in call.reads:
+            self.readers.setdefault(buffer, []).append(group)
+        for result in call.results:
+            if result is not None:
+                self.writers.setdefault(result, []).append(group)
+
+    def add_write(self, write: Write, index: int) -> None:
+        write = facing_forward(write)
+        member = Member(write, tuple(axis for axis, size in enumerate(write.shape) if not is_one(size)))
+        needs = self.needs(write)
+        for group in self.candidates(write, index):
+            if self.join(group, member, needs):
+                break
+        else:
+            group = self.new_group(index)
+            group.space = [Axis(write.shape[axis], axis in write.axes) for axis in member.axes]
+            self.accept(group, member, needs)
+        group.last = index
+
+    def new_group(self, index: int) -> Group:
+        group = Group(len(self.groups), first=index, last=index)
+        self.groups.append(group)
+        return group
+
+    def needs(self, write: Write) -> list[Group]:
+        """Who must have run before: writers of what it reads, and all who used what it writes to."""
+        needs = [writer for buffer in write.reads for writer in self.writers.get(buffer, ())]
+        return needs + self.writers.get(write.buffer, []) + self.readers.get(write.buffer, [])
+
+    def candidates(self, write: Write, index: int) -> Iterable[Group]:
+        """Groups that it may join: those that make what it reads, the latest first, then its siblings."""
+        found: dict[Group, None] = {}
+        makers = {writer for buffer in write.reads for writer in self.writers.get(buffer, ())}
+        for group in sorted(makers, key=lambda group: -group.last):
+            found[group] = None
+        readers = {reader for buffer in write.reads for reader in self.readers.get(buffer, ())}
+        if write.buffer.is_pieced:
+            readers.update(self.writers.get(write.buffer, ()))
+        for group in sorted(readers, key=lambda group: -group.last):
+            if index - group.last < FARTHEST:
+                found.setdefault(group)
+        return [group for group in found if group.call is None]
+
+    def accept(self, group: Group, member: Member, needs: Iterable[Group]) -> None:
+        write = member.write
+        group.members.append(member)
+        group.made[write.buffer] = member
+        group.reads.update(write.reads)
+        group.operations += sum(1 for _ in walk(write.value))
+        self.must_follow(group, [needed for needed in needs if needed is not group])
+        for buffer in write.reads:
+            readers = self.readers.setdefault(buffer, [])
+            if group not in readers:
+                readers.append(group)
+        writers = self.writers.setdefault(write.buffer, [])
+        if group not in writers:
+            writers.append(group)
+
+    # ---- order -------------------------------------------------------------------------------------------------------
+
+    def must_follow(self, group: Group, needs: Iterable[Group]) -> None:
+        added = 0
+        for needed in needs:
+            added |= needed.before | (1 << needed.number)
+        if added & ~group.before:
+            group.before |= added
+            bit = 1 << group.number
+            for other in self.groups:
+                if other.before & bit:
+                    other.before |= group.before
+
+    def makes_cycle(self, group: Group, needs: Iterable[Group]) -> bool:
+        bit = 1 << group.number
+        return any(needed is not group and needed.before & bit for needed in needs)
+
+    # ---- joining -----------------------------------------------------------------------------------------------------
+
+    def join(self, group: Group, member: Member, needs: list[Group]) -> bool:
+        write = member.write
+        if is_scatter(write) or any(is_scatter(other.write) for other in group.members):
+            return False  # they have an order of their own
+        if (write.buffer in group.made and not write.buffer.is_pieced) or self.makes_cycle(group, needs):
+            return False
+        if (
+            len(group.reads | set(write.reads)) + len(group.members) > MOST_BUFFERS
+            or group.operations > MOST_OPERATIONS
+        ):
+            return False
+        for is_inner in (True, False):
+            member.is_inner = is_inner
+            space = joint_space(group, member)
+            if space is None:
+                continue
+            before, group.space = group.space, space
+            if self.reads_what_was_made(group, member):
+                self.accept(group, member, needs)
+                return True
+            group.space = before
+        member.is_inner = True
+        return False
+
+    def reads_what_was_made(self, group: Group, member: Member) -> bool:
+        """Whether what it reads of the group's own is read at the very place where it is made."""
+        write = member.write
+        for access in loads_of(write.value, *write.target.parts):
+            maker = group.made.get(access.buffer)
+            if maker is None:
+                continue
+            if len(self.writers[access.buffer]) > 1 or access.buffer.is_pieced:
+                return False
+            if not access.is_plain or not maker.write.target.is_plain:
+                return False
+            if maker.is_inner and (maker.write.is_scan or not maker.write.reduce) and not member.is_inner:
+                return False
+            if not read_in_place(group, member, access, maker):
+                return False
+        return True
+
+
+def facing_forward(write: Write) -> Write:
+    """A write whose points, which have no order, are turned round where it reads what was made before from the end: so
+    that it is read as it is made."""
+    if write.reduce or is_scatter(write):
+        return write
+    made = [access.strides for access in loads_of(write.value) if access.buffer.kind == "made"]
+    turned = [axis for axis in range(len(write.shape)) if made and max(hint(strides[axis]) for strides in made) < 0]
+    if not turned:
+        return write
+
+    def over(expr: Expr) -> Expr:
+        return flip(Tensor(write.shape, expr), turned).expr
+
+    place = over(load(write.target)).payload
+    return replace(write, target=place, value=over(write.value))
+
+
+def is_scatter(write: Write) -> bool:
+    """Whether points of a write may meet in one place."""
+    return bool(write.accumulate or write.target.indirect)
+
+
+def read_in_place(group: Group, member: Member, access: Access, maker: Member) -> bool:
+    written = group.spread(maker, maker.write.target.strides)
+    wanted = group.spread(member, access.strides)
+    if written is None or wanted is None or not same(maker.write.target.offset, access.offset):
+        return False
+    return all(same(a, b) for a, b in zip(written, wanted, strict=True))
+
+
+def joint_space(group: Group, member: Member) -> list[Axis] | None:
+    """The group's space, refined so that the member fits; None where it does not."""
+    write = member.write
+    flags = [axis in write.axes for axis in member.axes]
+    if not member.is_inner and (write.reduce or not group.is_reduction):
+        return None
+    places = [n for n, axis in enumerate(group.space) if member.is_inner or not axis.is_reduced]
+    sizes = [group.space[place].size for place in places]
+    runs = matched(sizes, member.sizes)
+    if runs is None:
+        return None
+    refined: dict[int, list[Axis]] = {}
+    for theirs, mine in runs:
+        if len(theirs) > 1 and len(mine) > 1:
+            return None
+        reduced = fitting_flags(group, [places[t] for t in theirs], [flags[m] for m in mine], write.reduce is not None)
+        if reduced is None:
+            return None
+        if len(theirs) == 1:
+            refined[places[theirs[0]]] = [Axis(member.sizes[m], flag) for m, flag in zip(mine, reduced, strict=True)]
+        else:
+            for place, flag in zip(theirs, reduced, strict=True):
+                refined[places[place]] = [Axis(group.space[places[place]].size, flag)]
+    space = [part for place, axis in enumerate(group.space) for part in refined.get(place, [axis])]
+    is_scanned = write.is_scan or any(other.write.is_scan for other in group.members)
+    return None if is_scanned and sum(axis.is_reduced for axis in space) > 1 else space
+
+
+def fitting_flags(group: Group, theirs: list[int], mine: list[bool], is_reduction: bool) -> list[bool] | None:
+    """Which of the finer axes are reduced after the join: both must agree, unless one of them reduces nothing."""
+    have = [group.space[place].is_reduced for place in theirs]
+    count = max(len(have), len(mine))
+    have = have if len(have) == count else have * count
+    if not is_reduction:
+        return have
+    wanted = mine if len(mine) == count else mine * count
+    return wanted if not group.is_reduction or wanted == have else None
+
+
+def in_order(groups: list[Group]) -> list[Group]:
+    """The groups so that each follows those it needs, else in the order in which they began."""
+    waiting = {group: bin(group.before).count("1") for group in groups}
+    followers: dict[int, list[Group]] = {}
+    for group in groups:
+        mask, number = group.before, 0
+        while mask:
+            low = mask & -mask
+            number = low.bit_length() - 1
+            followers.setdefault(number, []).append(group)
+            mask ^= low
+    ready = [(group.last, group.number) for group in groups if not waiting[group]]
+    heapq.heapify(ready)
+    found: list[Group] = []
+    while ready:
+        _, number = heapq.heappop(ready)
+        found.append(groups[number])
+        for follower in followers.get(number, ()):
+            waiting[follower] -= 1
+            if not waiting[follower]:
+                heapq.heappush(ready, (follower.last, follower.number))
+    assert len(found) == len(groups), "a cycle among kernels"
+    return found

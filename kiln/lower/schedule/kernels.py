@@ -1,0 +1,164 @@
+"""The kernel of a group of writes: expressions over the group's loops, what is stored, which kernels are equal.
+
+A value that only its own kernel reads is not stored. Kernels that differ only in their buffers are one kernel, launched
+with other buffers (`signature`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sympy
+
+from kiln.loops import ir
+from kiln.loops.ir import Access, Buffer, Expr, Write
+from kiln.loops.kernel import Kernel, Loop, Output, Reduction
+from kiln.loops.sizes import Size, contiguous
+from kiln.loops.views import Tensor, affine, matched
+
+from .fusion import Group, Member
+from .loop_order import LoopOrder
+
+
+class KernelMaker:
+    """Makes the kernel of one group."""
+
+    def __init__(self, group: Group, users: dict[Buffer, set[int]]) -> None:
+        self.group, self.users = group, users
+        self.values: dict[Buffer, Expr] = {}  # of what the group makes, over its space
+        self.reductions: list[Reduction] = []
+        self.outputs: list[Output] = []
+
+    def make(self, name: str) -> Kernel:
+        for member in self.group.members:
+            self.add(member)
+        order = LoopOrder(self.group, self.reductions, self.outputs)
+        shape = tuple(axis.size for axis in self.group.space)
+        return order.kernel(name, shape, tuple(dict.fromkeys(m.write.node for m in self.group.members)))
+
+    def add(self, member: Member) -> None:
+        write, group = member.write, self.group
+        value = self.inlined(self.over_space(member, write.value))
+        if write.reduce is not None:
+            position = None
+            if write.reduce.startswith("arg"):
+                within = dict(zip(write.axes, contiguous([write.shape[axis] for axis in write.axes]), strict=True))
+                place = ir.iota(tuple(within.get(axis, 0) for axis in range(len(write.shape))))
+                position = self.over_space(member, place)
+            value = self.reduction(write, value, position)
+        self.values[write.buffer] = value
+        if self.is_stored(write):
+            target = self.target(member)
+            is_inner = member.is_inner and (write.reduce is None or write.is_scan)
+            self.outputs.append(Output(target, value, is_inner and group.is_reduction, write.accumulate))
+
+    def reduction(self, write: Write, value: Expr, position: Expr | None) -> Expr:
+        """The result of a reduction, or what a scan has come to; the same one is done once."""
+        assert write.reduce is not None
+        dtype, result = write.buffer.dtype, ir.running if write.is_scan else ir.reduced
+        for number, other in enumerate(self.reductions):
+            if other == Reduction(number, write.reduce, value, dtype, position, write.is_scan):
+                return result(number, dtype)
+        number = len(self.reductions)
+        self.reductions.append(Reduction(number, write.reduce, value, dtype, position, write.is_scan))
+        return result(number, dtype)
+
+    def is_stored(self, write: Write) -> bool:
+        readers = self.users.get(write.buffer, set())
+        return bool(write.accumulate) or bool(readers - {self.group.number}) or not write.target.is_plain
+
+    def target(self, member: Member) -> Access:
+        target = member.write.target
+        strides = self.group.spread(member, target.strides)
+        assert strides is not None
+        indirect = tuple((self.inlined(self.over_space(member, part)), stride) for part, stride in target.indirect)
+        mask = self.inlined(self.over_space(member, target.mask)) if target.mask is not None else None
+        return Access(target.buffer, strides, target.offset, indirect, mask)
+
+    def over_space(self, member: Member, expr: Expr) -> Expr:
+        """An expression of a member's over the group's space."""
+        group = self.group
+        shape = [axis.size for axis in group.space]
+        axes = group.axes_for(member)
+        runs = matched(member.sizes, [shape[axis] for axis in axes])
+        assert runs is not None
+        rows: list[tuple[dict[int, Size], Size]] = [({}, 0) for _ in member.write.shape]
+        for mine, theirs in runs:
+            factors: dict[int, Size] = {}
+            factor: Size = 1
+            for place in reversed(theirs):
+                factors[axes[place]] = factor
+                factor = factor * shape[axes[place]]
+            if mine:
+                rows[member.axes[mine[0]]] = (factors, 0)
+        return affine(Tensor(member.write.shape, expr), shape, rows).expr
+
+    def inlined(self, expr: Expr) -> Expr:
+        """With what the group itself makes in place of the loads of it."""
+
+        def leaf(part: Expr) -> Expr:
+            if part.kind == "load" and part.payload.buffer in self.values:
+                return self.values[part.payload.buffer]
+            return part
+
+        return ir.rewrite(expr, leaf) if self.values else expr
+
+
+# ---- equal kernels ---------------------------------------------------------------------------------------------------
+
+LENGTH = sympy.Symbol("length", integer=True, positive=True)
+
+
+def for_any_length(kernel: Kernel) -> tuple[Kernel, tuple[Size, ...]]:
+    """A kernel that is one plain loop serves all lengths; and the sizes to launch it with."""
+    if len(kernel.loops) != 1 or kernel.reductions or kernel.sizes or not long_enough(kernel.loops[0].size):
+        return kernel, kernel.sizes
+    found = Kernel(kernel.name, (Loop(LENGTH),), (), kernel.outputs, kernel.vector, kernel.nodes)
+    return found, (kernel.loops[0].size,)
+
+
+def long_enough(size: Size) -> bool:
+    return isinstance(size, int) and size >= 64
+
+
+def signature(kernel: Kernel) -> Any:
+    """What code depends on: all of a kernel but which buffers and symbols it is about."""
+    numbers: dict[Any, int] = {}
+    buffers = {buffer: (n, buffer.dtype) for n, buffer in enumerate(kernel.buffers)}
+    symbols = {size: f"s{n}" for n, size in enumerate(kernel.sizes)}
+
+    def size(value: Size) -> Any:
+        return value if isinstance(value, int) else symbols[value]
+
+    def place(access: Access) -> Any:
+        return (
+            buffers[access.buffer],
+            tuple(map(size, access.strides)),
+            size(access.offset),
+            tuple((numbers[part], size(stride)) for part, stride in access.indirect),
+            numbers[access.mask] if access.mask is not None else None,
+        )
+
+    def payload(expr: Expr) -> Any:
+        if expr.kind == "load":
+            return place(expr.payload)
+        if expr.kind == "iota":
+            return tuple(map(size, expr.payload[0])), size(expr.payload[1])
+        if expr.kind == "size":
+            return size(expr.payload)
+        return repr(expr.payload)
+
+    rows = []
+    for expr in ir.walk(*kernel.roots()):
+        numbers[expr] = len(numbers)
+        rows.append((expr.kind, tuple(numbers[arg] for arg in expr.args), str(expr.dtype), payload(expr)))
+    reductions = tuple(
+        (
+            (r.number, r.kind, r.is_scan, numbers[r.value], str(r.dtype)),
+            numbers[r.position] if r.position is not None else None,
+        )
+        for r in kernel.reductions
+    )
+    outputs = tuple((place(o.target), numbers[o.value], o.is_inner, o.accumulate) for o in kernel.outputs)
+    loops = tuple((size(loop.size), loop.is_reduced) for loop in kernel.loops)
+    return tuple(rows), reductions, outputs, loops, kernel.vector

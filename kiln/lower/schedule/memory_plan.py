@@ -1,0 +1,373 @@
+"""The memory plan of a program: what is allocated when, and whose memory is used again.
+
+Small values that only kernels see lie in one block of scratch memory, at places found here. Every other buffer is
+allocated just before its first use and let go after its last one. It may get a *donor*: a buffer whose memory it takes
+over, either one that dies in the very kernel that writes it (then each point is read before it is written), or one of
+the same size that is dead. Whether nobody else looks at the donor's memory is asked when the program runs, so a donor
+may be an input or the result of a call as well; if somebody does, new memory is taken. Results of the program are their
+own, as large as they need be.
+
+Time is counted in runs of launches (together.py), which happen all at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from kiln.loops import ir
+from kiln.loops.ir import Access, Buffer
+from kiln.loops.kernel import Kernel
+from kiln.loops.sizes import Size, hint, is_one, same
+from kiln.loops.steps import Call, Launch, Scheduled, View, buffers_in, uses_of
+
+from .concurrency import run_together
+
+ALIGNMENT = 64
+LARGEST_SMALL = 256 * 1024  # bytes of what may lie in the scratch block
+LARGEST_SCRATCH = 1024 * 1024  # bytes of that block
+LEAST_KEPT = 64 * 1024  # bytes of a dead buffer that are worth keeping for another
+
+# Operators that compute into memory that they are given, without a copy, as they do into their own.
+INTO_GIVEN = {
+    "aten::mm": "out",
+    "aten::addmm": "out",
+    "aten::bmm": "out",
+    "aten::baddbmm": "out",
+    "aten::addmv": "out",
+    "aten::mv": "out",
+}
+
+
+@dataclass
+class Allocation:
+    buffer: Buffer
+    donor: Buffer | None = None
+
+
+@dataclass
+class Plan:
+    """``allocations[i]`` come before run i; those at the end are for results that no step makes."""
+
+    runs: list[list[Launch | Call]]
+    allocations: dict[int, list[Allocation]] = field(default_factory=dict)
+    scratch: dict[Buffer, int] = field(default_factory=dict)  # places in the block, in bytes
+    scratch_bytes: int = 0
+    into_given: set[Call] = field(default_factory=set)
+    written: dict[Buffer, Buffer] = field(default_factory=dict)  # results that are written into inputs
+    peak: int = 0  # bytes that the program itself holds at once, at most, where that is known
+
+
+@dataclass
+class Life:
+    """The runs that a buffer is used by, and whether that is all that uses it."""
+
+    first: int
+    last: int
+    is_result: bool = False
+    is_called: bool = False  # used by a call, as an argument or a result
+
+
+def plan_memory(scheduled: Scheduled, changed: Mapping[int, int] | None = None) -> Plan:
+    """``changed``: places of results that are new contents of inputs, and of those inputs. Where all who read an input
+    have done so, its new content may be written there."""
+    return Planner(scheduled, changed or {}).run()
+
+
+def bytes_of(buffer: Buffer) -> int | None:
+    """None where it varies."""
+    span = buffer.span
+    return span * buffer.dtype.itemsize if isinstance(span, int) else None
+
+
+class Planner:
+    def __init__(self, scheduled: Scheduled, changed: Mapping[int, int]) -> None:
+        self.scheduled = scheduled
+        self.changed = [(scheduled.outputs[place], scheduled.inputs[index]) for place, index in changed.items()]
+        same = {output.buffer: before for output, before in self.changed if is_new_content(output, before)}
+        self.runs = run_together(scheduled.steps, scheduled.outputs, same)
+        self.end = len(self.runs)
+        self.lives = lives_of(self.runs, scheduled.outputs)
+        self.places: dict[Launch, int] = {}
+        self.writers: dict[Buffer, list[Launch]] = {}
+        for index, run in enumerate(self.runs):
+            for launch in run:
+                if isinstance(launch, Launch):
+                    self.places[launch] = index
+                    for buffer in uses_of(launch)[1]:
+                        self.writers.setdefault(buffer, []).append(launch)
+        self.plan = Plan(self.runs)
+        self.donated: set[Buffer] = set()
+        self.held = self.bytes_by_step()
+        self.plan.peak = max(self.held, default=0)
+
+    def run(self) -> Plan:
+        for output, before in self.changed:
+            self.write_input(output, before)
+        made = [buffer for buffer in self.lives if buffer.kind == "made" and buffer not in self.plan.written]
+        small = [buffer for buffer in made if self.is_small(buffer)]
+        self.place_scratch(small)
+        begins: dict[int, list[Buffer]] = {}
+        for buffer in made:
+            if buffer not in self.plan.scratch:
+                begins.setdefault(self.lives[buffer].first, []).append(buffer)
+        dead: list[Buffer] = []
+        ends = self.ends()
+        for index in range(self.end + 1):
+            for buffer in begins.get(index, ()):
+                donor = self.donor(buffer, dead, index)
+                self.plan.allocations.setdefault(index, []).append(Allocation(buffer, donor))
+            if index < self.end and isinstance(self.runs[index][0], Call):
+                self.give_memory(self.runs[index][0], index, dead)
+            dead += [buffer for buffer in ends.get(index, ()) if buffer not in self.donated]
+        return self.plan
+
+    # ---- lives -------------------------------------------------------------------------------------------------------
+
+    def ends(self) -> dict[int, list[Buffer]]:
+        found: dict[int, list[Buffer]] = {}
+        for buffer, life in self.lives.items():
+            if not life.is_result and buffer.kind != "constant" and buffer not in self.plan.scratch:
+                found.setdefault(life.last, []).append(buffer)
+        return found
+
+    def bytes_by_step(self) -> list[int]:
+        """How much the program holds at each step without using memory again; what varies counts as nothing."""
+        held = [0] * (self.end + 1)
+        for buffer, life in self.lives.items():
+            if buffer.kind in ("made", "called"):
+                for index in range(life.first, min(life.last, self.end) + 1):
+                    held[index] += bytes_of(buffer) or 0
+        return held
+
+    # ---- changed inputs ----------------------------------------------------------------------------------------------
+
+    def write_input(self, output: Any, changed: Any) -> None:
+        """Let a result be written into an input, if that is right."""
+        if not is_new_content(output, changed):
+            return
+        result, before = output.buffer, self.lives.get(changed)
+        if result is changed:  # it has it already
+            self.plan.written[result] = changed
+            self.donated.add(changed)
+            return
+        results = [one.buffer for one in self.scheduled.outputs if isinstance(one, View)]
+        if result.kind != "made" or results.count(result) != 1 or not lies_alike(result, changed):
+            return
+        writers = self.writers.get(result, [])
+        if len(writers) != 1 or self.lives[result].first != self.places[writers[0]]:
+            return
+        if before is not None and not self.is_done_with(changed, before, writers[0], result):
+            return
+        self.plan.written[result] = changed
+        self.donated.add(changed)
+
+    def is_done_with(self, changed: Buffer, life: Life, writer: Launch, result: Buffer) -> bool:
+        """Whether everybody has read an input when its new content is written."""
+        index = self.places[writer]
+        if life.is_result or life.last > index or self.is_used_beside(writer, changed):
+            return False
+        for step in (run[0] for run in self.runs[:index]):
+            if isinstance(step, Call) and changed in step.reads and may_give_views(step):
+                return False
+        return changed not in writer.buffers or may_share(writer, changed, result)
+
+    def is_used_beside(self, launch: Launch, buffer: Buffer) -> bool:
+        """Whether another launch that runs at the same time uses a buffer."""
+        run = self.runs[self.places[launch]]
+        return any(buffer in other.buffers for other in run if isinstance(other, Launch) and other is not launch)
+
+    # ---- scratch -----------------------------------------------------------------------------------------------------
+
+    def is_small(self, buffer: Buffer) -> bool:
+        life, size = self.lives[buffer], bytes_of(buffer)
+        return size is not None and size <= LARGEST_SMALL and not life.is_result and not life.is_called
+
+    def place_scratch(self, small: list[Buffer]) -> None:
+        """Places for small buffers: the lowest that no other has that lives at the same time."""
+        placed: list[tuple[int, int, Life]] = []
+        for buffer in small:
+            size, life = bytes_of(buffer) or 0, self.lives[buffer]
+            place = 0
+            for start, end, other in sorted(placed, key=lambda one: one[0]):
+                if other.last < life.first or life.last < other.first:
+                    continue
+                if place + size <= start:
+                    break
+                place = max(place, end)
+            end = -(-(place + max(size, 1)) // ALIGNMENT) * ALIGNMENT
+            if end > LARGEST_SCRATCH:
+                continue
+            placed.append((place, end, life))
+            self.plan.scratch[buffer] = place
+            self.plan.scratch_bytes = max(self.plan.scratch_bytes, end)
+
+    # ---- donors ------------------------------------------------------------------------------------------------------
+
+    def donor(self, buffer: Buffer, dead: list[Buffer], index: int) -> Buffer | None:
+        found = self.dying_here(buffer, index) or self.dead_one(buffer, dead, index)
+        if found is not None:
+            self.donated.add(found)
+            if found in dead:
+                dead.remove(found)
+        return found
+
+    def dying_here(self, buffer: Buffer, index: int) -> Buffer | None:
+        """What the launch that writes a buffer, and no other, reads for the last time."""
+        launch = next((one for one in self.writers.get(buffer, ()) if self.places[one] == index), None)
+        if launch is None:
+            return None
+        for other in launch.buffers:
+            life = self.lives.get(other)
+            if life is None or other in self.donated or other in self.plan.scratch or other.kind == "constant":
+                continue
+            if life.last != index or life.is_result or not self.fits(buffer, other):
+                continue
+            if may_share(launch, other, buffer) and not self.is_used_beside(launch, other):
+                return other
+        return None
+
+    def fits(self, buffer: Buffer, donor: Buffer) -> bool:
+        return buffer.dtype.itemsize == donor.dtype.itemsize and same(buffer.span, donor.span)
+
+    def dead_one(self, buffer: Buffer, dead: list[Buffer], index: int) -> Buffer | None:
+        size = bytes_of(buffer)
+        if size is None or size < LEAST_KEPT:
+            return None
+        for other in reversed(dead):
+            if bytes_of(other) == size and self.can_wait(other, size, index):
+                return other
+        return None
+
+    def can_wait(self, donor: Buffer, size: int, until: int) -> bool:
+        """Whether a dead buffer can be kept for another without more memory than is needed anyway."""
+        between = range(self.lives[donor].last + 1, until)
+        if donor.kind == "input" and between:
+            return False  # it may well be the only one that holds that memory
+        if any(self.held[index] + size > self.plan.peak for index in between):
+            return False
+        for index in between:
+            self.held[index] += size
+        return True
+
+    def give_memory(self, call: Call, index: int, dead: list[Buffer]) -> None:
+        """Let an operator compute into a dead buffer's memory, if there is one."""
+        if len(call.results) != 1 or not isinstance(call.results[0], Buffer) or not takes_memory(call):
+            return
+        result = call.results[0]
+        if self.lives[result].is_result:
+            return
+        donor = self.dead_one(result, dead, index)
+        if donor is not None:
+            self.donated.add(donor)
+            dead.remove(donor)
+            self.plan.into_given.add(call)
+            self.plan.allocations.setdefault(index, []).append(Allocation(result, donor))
+
+
+def is_new_content(output: Any, before: Any) -> bool:
+    """Whether a result, as it lies in memory, may be what an input is to hold."""
+    return isinstance(output, View) and output.is_whole and isinstance(before, Buffer)
+
+
+def lies_alike(one: Buffer, other: Buffer) -> bool:
+    """Whether two buffers have the same elements in the same places, each one its own."""
+    if one.dtype is not other.dtype or len(one.shape) != len(other.shape):
+        return False
+    if not all(map(same, (*one.shape, *one.strides), (*other.shape, *other.strides))):
+        return False
+    order = sorted(range(len(one.shape)), key=lambda dim: (hint(one.strides[dim]), hint(one.shape[dim])))
+    step: Size = 1
+    for dim in order:
+        if not is_one(one.shape[dim]):
+            if not same(one.strides[dim], step):
+                return False
+            step = step * one.shape[dim]
+    return True
+
+
+def may_give_views(call: Call) -> bool:
+    """Whether what a call gives may lie in the memory of its arguments."""
+    if type(call.target) is not torch._ops.OpOverload:
+        return True
+    if any(one.alias_info is not None for one in call.target._schema.returns):
+        return True
+    # Those that are made of others, such as `contiguous`, may give their argument itself.
+    return torch._C._dispatch_has_kernel_for_dispatch_key(call.target.name(), "CompositeImplicitAutograd")
+
+
+def takes_memory(call: Call) -> bool:
+    schema = getattr(call.target, "_schema", None)
+    return schema is not None and not schema.overload_name and schema.name in INTO_GIVEN
+
+
+def lives_of(runs: Sequence[Sequence[Launch | Call]], outputs: Sequence[Any]) -> dict[Any, Life]:
+    """Of each buffer that is used, in order of first use."""
+    lives: dict[Any, Life] = {}
+
+    def use(buffer: Any, index: int, is_called: bool) -> None:
+        if isinstance(buffer, Buffer):
+            life = lives.setdefault(buffer, Life(index, index))
+            life.last = index
+            life.is_called = life.is_called or is_called
+
+    for index, run in enumerate(runs):
+        for step in run:
+            is_call = isinstance(step, Call)
+            for buffer in (*step.reads, *step.results) if isinstance(step, Call) else step.buffers:
+                use(buffer, index, is_call)
+    for output in outputs:
+        for buffer in buffers_in(output):
+            use(buffer, len(runs), False)
+            if isinstance(buffer, Buffer):
+                lives[buffer].is_result = True
+    return lives
+
+
+# ---- writing where one reads -----------------------------------------------------------------------------------------
+
+
+def may_share(launch: Launch, dying: Buffer, written: Buffer) -> bool:
+    """Whether a kernel may write a buffer into the memory of one that it reads: each point after all reads of it."""
+    if launch.buffers.count(dying) != 1 or launch.buffers.count(written) != 1:
+        return False
+    kernel = launch.kernel
+    read = kernel.buffers[launch.buffers.index(dying)]
+    target = kernel.buffers[launch.buffers.index(written)]
+    outputs = [output for output in kernel.outputs if output.target.buffer in (read, target)]
+    if len(outputs) != 1 or outputs[0].target.buffer is not target or outputs[0].accumulate:
+        return False
+    place = outputs[0].target
+    if not place.is_plain:
+        return False
+    loops = range(len(kernel.loops)) if outputs[0].is_inner else kernel.kept  # those that it is written in
+    if any(same(place.strides[loop], 0) and not same(kernel.loops[loop].size, 1) for loop in loops):
+        return False
+    if not all(is_same_place(access, place) for access in ir.loads_of(*kernel.roots()) if access.buffer is read):
+        return False
+    return not read_after(kernel, read, kernel.phase(outputs[0].value))
+
+
+def is_same_place(access: Access, place: Access) -> bool:
+    return access.is_plain and same(access.offset, place.offset) and all(map(same, access.strides, place.strides))
+
+
+def read_after(kernel: Kernel, buffer: Buffer, phase: int) -> bool:
+    """Whether a run through the loops after this one reads a buffer."""
+
+    def reads(exprs: list[ir.Expr]) -> bool:
+        scanned = [scan.value for scan in kernel.scans_in(exprs)]
+        return any(access.buffer is buffer for access in ir.loads_of(*exprs, *scanned))
+
+    for reduction in kernel.reductions:
+        parts = [part for part in (reduction.value, reduction.position) if part is not None]
+        if reads(parts) and kernel.phase(*parts) > phase:
+            return True
+    for output in kernel.outputs:
+        parts = [output.value, *output.target.parts]
+        if reads(parts) and kernel.phase(*parts) > phase:
+            return True
+    return False

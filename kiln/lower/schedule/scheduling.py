@@ -1,0 +1,87 @@
+"""The schedule of a lowered graph: launches of kernels and calls of ATen, in an order in which they can run.
+
+Writes to no elements and values that nothing reads are dropped first. Then fusion (fusion.py) makes groups of writes,
+kernels.py makes a kernel of each group, and step_order.py moves steps to where they hold the least memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+
+from kiln.loops import ir
+from kiln.loops.ir import Buffer, Write
+from kiln.loops.kernel import Kernel
+from kiln.loops.sizes import is_empty, is_one
+from kiln.loops.steps import Call, Launch, Lowered, Scheduled, View
+
+from .fusion import Group, fuse
+from .kernels import KernelMaker, for_any_length, signature
+from .split_reductions import split_reductions
+from .step_order import as_late_as_useful
+
+
+def schedule(lowered: Lowered) -> Scheduled:
+    """Fuse the writes of a lowered graph, and make kernels of them."""
+    items = [without_reduction(item) for item in lowered.items if not writes_nothing(item)]
+    items = drop_unused(split_reductions(items), lowered.outputs)
+    groups = fuse(items)
+    users = uses(groups, lowered.outputs)
+    known: dict[Any, Kernel] = {}
+    steps: list[Launch | Call] = []
+    for group in groups:
+        if group.call is not None:
+            steps.append(group.call)
+            continue
+        kernel, sizes = for_any_length(KernelMaker(group, users).make(f"kernel{len(known)}"))
+        same_kernel = known.setdefault(signature(kernel), kernel)
+        steps.append(Launch(same_kernel, kernel.buffers, sizes, kernel.nodes))
+    return Scheduled(lowered.inputs, as_late_as_useful(steps, lowered.outputs), lowered.outputs, lowered.called)
+
+
+def writes_nothing(item: Write | Call) -> bool:
+    """Whether it is a write to no elements."""
+    if isinstance(item, Call):
+        return False
+    kept = [size for axis, size in enumerate(item.shape) if item.is_scan or axis not in item.axes]
+    return is_empty(kept)
+
+
+def without_reduction(item: Write | Call) -> Write | Call:
+    """A reduction along axes of one element is none: it must not become one when it shares its loops with another."""
+    if isinstance(item, Call) or item.reduce is None or not all(is_one(item.shape[axis]) for axis in item.axes):
+        return item
+    value = ir.constant(0, torch.int64) if item.reduce.startswith("arg") else item.value
+    return Write(item.target, item.shape, value, node=item.node)
+
+
+def drop_unused(items: Sequence[Write | Call], outputs: Sequence[Any]) -> list[Write | Call]:
+    """Without what nobody reads. Calls stay: they may have effects, and eager makes them too."""
+    wanted = {output.buffer for output in outputs if isinstance(output, View)}
+    kept: list[Write | Call] = []
+    for item in reversed(items):
+        if isinstance(item, Write) and item.buffer not in wanted:
+            continue
+        wanted.update(buffer for buffer in item.reads if isinstance(buffer, Buffer))
+        kept.append(item)
+    return kept[::-1]
+
+
+def uses(groups: Iterable[Group], outputs: Sequence[Any]) -> dict[Buffer, set[int]]:
+    """The groups that read each buffer, or add to it; -1 stands for the outside."""
+    found: dict[Buffer, set[int]] = {}
+    for group in groups:
+        if group.call is not None:
+            for buffer in group.call.reads:
+                found.setdefault(buffer, set()).add(group.number)  # type: ignore[arg-type]
+        for member in group.members:
+            for buffer in member.write.reads:
+                found.setdefault(buffer, set()).add(group.number)
+            if member.write.accumulate:
+                found.setdefault(member.write.buffer, set()).add(-1)
+    for output in outputs:
+        if isinstance(output, View):
+            found.setdefault(output.buffer, set()).add(-1)
+    return found

@@ -1,0 +1,66 @@
+"""The order of steps: kernels run as late as they may where that saves memory.
+
+A value that is computed long before anybody needs it takes up memory in the meantime: what a backward computes again
+of the forward, above all. So each launch moves down to just before the first step that depends on it, unless that would
+keep more memory alive, which it reads, than it saves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from kiln.loops.ir import Buffer
+from kiln.loops.sizes import hint
+from kiln.loops.steps import Call, Step, buffers_in, uses_of
+
+
+def as_late_as_useful(steps: Sequence[Step], outputs: Sequence[Any]) -> list[Step]:
+    """The steps in another order, in which each still finds what it needs."""
+    return Order(steps, outputs).run()
+
+
+class Order:
+    """Goes through the steps from the last one, and puts each into its place before those that follow."""
+
+    def __init__(self, steps: Sequence[Step], outputs: Sequence[Any]) -> None:
+        self.steps = steps
+        self.uses = [uses_of(step) for step in steps]
+        self.bytes: dict[Any, int] = {}
+        self.kept: set[Any] = {buffer for output in outputs for buffer in buffers_in(output)}
+        self.earlier: dict[Any, int] = {}  # the first step, as given, that uses a buffer
+        for number, (reads, writes) in enumerate(self.uses):
+            for buffer in (*reads, *writes):
+                self.earlier.setdefault(buffer, number)
+
+    def run(self) -> list[Step]:
+        placed: list[int] = []  # the numbers of steps, from the last to the first
+        for number in reversed(range(len(self.steps))):
+            placed.insert(self.place(number, placed), number)
+        return [self.steps[number] for number in reversed(placed)]
+
+    def place(self, number: int, placed: list[int]) -> int:
+        """Where among the later steps, which come last first, a step goes: the end is where it was."""
+        if isinstance(self.steps[number], Call):
+            return len(placed)
+        reads, writes = self.uses[number]
+        for place in reversed(range(len(placed))):
+            other_reads, other_writes = self.uses[placed[place]]
+            if writes & (other_reads | other_writes) or reads & other_writes:
+                break
+        else:
+            return len(placed)  # only the caller needs it
+        place += 1
+        if place == len(placed):
+            return place
+        later = set(self.kept)
+        for other in placed[:place]:
+            later |= self.uses[other][0] | self.uses[other][1]
+        saved = sum(self.size(buffer) for buffer in writes if self.earlier[buffer] == number)
+        held = sum(self.size(buffer) for buffer in reads - later)
+        return place if saved > held else len(placed)
+
+    def size(self, buffer: Any) -> int:
+        if buffer not in self.bytes:
+            self.bytes[buffer] = hint(buffer.span) * buffer.dtype.itemsize if isinstance(buffer, Buffer) else 0
+        return self.bytes[buffer]

@@ -1,0 +1,1 @@
+"""Mathematical functions of vectors as LLVM IR text."""

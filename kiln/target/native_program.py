@@ -1,0 +1,158 @@
+"""From a program's description to the native program: what a program from the cache needs, and nothing else.
+
+What descriptions look like is told in program.py. Kernels are given by their addresses, constants as they are in the
+graph (`constant_in`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.fx
+import torch.utils._pytree as pytree
+
+from .._native import OperatorProgram
+from ..report import events
+from .malloc import keep_freed_memory
+
+Boxed = Callable[[list[Any]], Any]
+Data = dict[str, Any]
+HOLE = object()
+
+
+# ---- Python functions in the graph -----------------------------------------------------------------------------------
+
+
+class PythonTarget:
+    """A function of the graph, called with what varies in its arguments."""
+
+    def __init__(self, target: Callable[..., Any], leaves: list[Any], structure: pytree.TreeSpec) -> None:
+        self.target, self.leaves, self.structure = target, leaves, structure
+
+    def __call__(self, *values: Any) -> Any:
+        given = iter(values)
+        leaves = [next(given) if leaf is HOLE else leaf for leaf in self.leaves]
+        args, kwargs = pytree.tree_unflatten(leaves, self.structure)
+        return self.target(*args, **kwargs)
+
+
+def python_target(node: torch.fx.Node) -> PythonTarget:
+    leaves, structure = pytree.tree_flatten((list(node.args), dict(node.kwargs)))
+    return PythonTarget(node.target, [HOLE if varies(leaf) else leaf for leaf in leaves], structure)
+
+
+def varies(leaf: Any) -> bool:
+    return isinstance(leaf, (torch.fx.Node, torch.SymInt))
+
+
+def constant_in(module: torch.fx.GraphModule, kind: str, name: str) -> Any:
+    """A constant of a program, found in the graph that it was made of."""
+    node = next(node for node in module.graph.nodes if node.name == name)
+    if kind == "call":
+        return python_target(node)
+    value: Any = module
+    for part in str(node.target).split("."):
+        value = getattr(value, part)
+    return value
+
+
+# ---- from data to a program ------------------------------------------------------------------------------------------
+
+
+def assemble(
+    data: Data, addresses: Sequence[int], constants: Sequence[Any], otherwise: Boxed, keep: Any = None
+) -> Boxed:
+    """The program that data describes. ``keep`` lives as long as it does: what holds the machine code."""
+    keep_freed_memory()
+    found = Assembler(addresses, constants)
+    program = OperatorProgram(
+        data["inputs"],
+        data["registers"],
+        [found.step(step) for step in data["steps"]],
+        [found.argument(output) for output in data["outputs"]],
+        WritesInputs(otherwise, data["written"]) if data["written"] else otherwise,
+        [tuple(instruction) for instruction in data["instructions"]],
+        [(index, check and layout(check)) for index, check in data["checks"]],
+        [tuple(pair) for pair in data["exposed"]],
+    )
+    program.code = keep
+    for _ in addresses:
+        events.count("kernels")
+    program.written_inputs = frozenset(place for place, _ in data["written"])
+    return program
+
+
+class WritesInputs:
+    """Runs what only gives new contents of inputs, and writes them there."""
+
+    def __init__(self, run: Boxed, written: list[list[int]]) -> None:
+        self.run, self.written = run, written
+
+    def __call__(self, arguments: list[Any]) -> tuple[Any, ...]:
+        changed = [(place, arguments[index]) for place, index in self.written]
+        results = list(self.run(arguments))
+        for place, tensor in changed:
+            tensor.data.copy_(results[place])  # whoever calls this counts the change
+            results[place] = tensor
+        return tuple(results)
+
+
+class Assembler:
+    def __init__(self, addresses: Sequence[int], constants: Sequence[Any]) -> None:
+        self.addresses, self.constants = addresses, constants
+
+    def step(self, step: list[Any]) -> tuple[Any, ...]:
+        return getattr(self, step[0])(*step[1:])
+
+    def operator(self, name: str, overload: str, arguments: list, results: list[int], layouts: list) -> tuple[Any, ...]:
+        expected = tuple(one and layout(one) for one in layouts)
+        return (name, overload), tuple(map(self.argument, arguments)), tuple(results), expected
+
+    def python(self, target: int, arguments: list, result: int, expected: Any) -> tuple[Any, ...]:
+        described = tuple(map(self.argument, arguments))
+        return self.constants[target], described, (result,), (expected and layout(expected),)
+
+    def item(self, place: int, source: int, result: int, expected: Any) -> tuple[Any, ...]:
+        return place, (source,), (result,), (expected and layout(expected),)
+
+    def allocate(self, register: int, described: list, donor: int) -> tuple[Any, ...]:
+        return "allocate", register, layout(described), donor
+
+    def view(self, register: int, source: Any, described: list, offset: Any) -> tuple[Any, ...]:
+        return "view", register, self.argument(source), layout(described), number(offset)
+
+    def launch(self, name: str, *launches: list) -> tuple[Any, ...]:
+        return "launch", name, *(self.one_launch(*one) for one in launches)
+
+    def one_launch(self, kernel: int, pointers: list, sizes: list, extent: list, is_whole: int) -> tuple[Any, ...]:
+        places = tuple((self.argument(source), offset, written) for source, offset, written in pointers)
+        return self.addresses[kernel], places, tuple(map(number, sizes)), tuple(map(number, extent)), is_whole
+
+    def argument(self, described: Any) -> Any:
+        if described is None or isinstance(described, int):
+            return described
+        kind, value = described
+        if kind == "list":
+            return [self.argument(part) for part in value]
+        return (self.value(kind, value),)
+
+    def value(self, kind: str, value: Any) -> Any:
+        if kind == "constant":
+            return self.constants[value]
+        if kind == "torch":
+            return getattr(torch, value)
+        return READ[kind](value) if kind in READ else value
+
+
+READ: dict[str, Callable[[str], Any]] = {"device": torch.device, "complex": complex}
+
+
+def number(described: Any) -> Any:
+    return tuple(described) if isinstance(described, list) else described
+
+
+def layout(described: list[Any]) -> tuple[Any, ...]:
+    dtype, sizes, strides = described
+    return getattr(torch, dtype), tuple(map(number, sizes)), tuple(map(number, strides))
