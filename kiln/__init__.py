@@ -19,8 +19,9 @@ from .backends import list_backends, register_backend
 from .compat import install, uninstall
 from .config import config
 from .explain import explain, export
+from .version import VERSION
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 __all__ = [
     "allow_in_graph",

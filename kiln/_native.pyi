@@ -230,14 +230,15 @@ class OperatorProgram:
     Autocast is off while it runs, as the graph was recorded below it.
 
     Sizes are ints, or in a tuple of one the place of an instruction, ``(operation, first, second)``: see
-    kiln/lower/numbers.py. ``checks`` are pairs of inputs and layouts that they must have; ``exposed`` are pairs of an
-    instruction and a register that its number is put into. Attributes can be set.
+    kiln/codegen/size_instructions.py. ``checks`` are pairs of inputs and layouts that they must have; ``exposed`` are
+    pairs of an instruction and a register that its number is put into. Attributes can be set.
 
     If an input is a tensor of a class of its own or not as it must be, or modes want to see functions of torch,
     ``otherwise(list)`` runs.
     """
 
     _boxed_call: bool
+    code: Any  # where set: what holds the machine code
     written_inputs: frozenset[int]  # where set: results that are inputs, with their new contents
 
     def __init__(

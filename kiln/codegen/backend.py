@@ -33,7 +33,7 @@ def compile_captured_graph(
 
 def compile_graph(module: torch.fx.GraphModule, examples: Sequence[Any] = (), check: bool = False) -> Boxed:
     """A functional graph as a program: a function of a list that it empties."""
-    otherwise = Otherwise(module)
+    otherwise = EagerGraph(module)
     key = None if check else program_cache.key_of(module)
     found = None if events.is_asked_about_code() else program_cache.load(key, module, otherwise)
     if isinstance(found, program_cache.Eager):
@@ -41,7 +41,8 @@ def compile_graph(module: torch.fx.GraphModule, examples: Sequence[Any] = (), ch
     elif found is not None:
         return found
     else:
-        from .pipeline import CannotLower, compile_lowered  # which a program that is stored does without
+        from ..lower.lowering import CannotLower  # not imported where the program is in the cache
+        from .pipeline import compile_lowered
 
         try:
             return compile_lowered(module, otherwise, key, check)
@@ -68,11 +69,12 @@ def drop_unread(module: torch.fx.GraphModule) -> None:
             node.args = (gradient, given, weight, None, None, mean, deviation, is_training, *rest)
 
 
-class Otherwise:
-    """The graph run operator by operator, for inputs of classes of their own; made when it is needed."""
+class EagerGraph:
+    """Runs the graph operator by operator, for inputs that are tensor subclasses; built when it is first needed."""
 
     def __init__(self, module: torch.fx.GraphModule) -> None:
-        self.module, self.run = module, None
+        self.module = module
+        self.run: Boxed | None = None
 
     def __call__(self, arguments: list[Any]) -> Any:
         if self.run is None:

@@ -64,7 +64,7 @@ class Checked:
             if isinstance(step, Launch):
                 self.last.update(dict.fromkeys(written_by(step), step))
 
-    def __call__(self, arguments: list[Any]) -> list[Any]:
+    def __call__(self, arguments: list[Any]) -> Any:
         if any(isinstance(one, torch.Tensor) and type(one) not in PLAIN for one in arguments):
             return self.otherwise(arguments)
         inputs = list(arguments)
@@ -165,7 +165,8 @@ class Run(Reference):
     def exact_value(self, node: torch.fx.Node, index: int | None) -> torch.Tensor:
         if self.wide is None:
             self.wide = wide_values(self.checked.module, self.eager)
-        return self.wide[node] if index is None else self.wide[node][index]
+        found: torch.Tensor = self.wide[node] if index is None else self.wide[node][index]
+        return found
 
     def run_code(self, launch: Launch) -> None:
         pointers = [self.tensor(buffer).data_ptr() for buffer in launch.buffers]

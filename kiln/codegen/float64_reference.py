@@ -71,4 +71,5 @@ class WideReference(Reference):
             return FUNCTIONS[expr.kind](*(values[arg] for arg in expr.args)).to(dtype)
         if expr.kind == "cast":
             return values[expr.args[0]].to(dtype)
-        return widened(super().evaluate_one(expr, shape, values))
+        found: torch.Tensor = widened(super().evaluate_one(expr, shape, values))
+        return found

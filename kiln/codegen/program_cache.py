@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -89,18 +90,12 @@ def text_of(module: torch.fx.GraphModule) -> str:
     """A graph with the form of its values. Equal texts, equal programs."""
     lines = [str(sorted(module.meta.get("changed_inputs", {}).items()))]
     for node in module.graph.nodes:
-        if node.op == "get_attr" and not isinstance(attribute(module, str(node.target)), torch.Tensor):
+        if node.op == "get_attr" and not isinstance(operator.attrgetter(str(node.target))(module), torch.Tensor):
             raise NotStored(node.target)
         target = node.target if isinstance(node.target, str) else name_of(node.target)
         told = value(node.meta.get("val"))
         lines.append(f"{node.name}={node.op} {target}{argument(node.args)}{argument(node.kwargs)}:{told}")
     return "\n".join(lines)
-
-
-def attribute(module: Any, path: str) -> Any:
-    for part in path.split("."):
-        module = getattr(module, part)
-    return module
 
 
 def name_of(target: Any) -> str:
@@ -118,11 +113,11 @@ def argument(given: Any) -> str:
     """An argument as text."""
     kind = type(given)
     if kind is Node:
-        return "%" + given.name
+        return f"%{given.name}"
     if given is None or kind in (int, bool, str):
         return repr(given)
     if kind is float:
-        return given.hex()
+        return float.hex(given)
     if kind is tuple or isinstance(given, list):  # fx has lists of its own
         opening, closing = "()" if kind is tuple else "[]"
         return opening + ",".join([argument(part) for part in given]) + closing

@@ -23,7 +23,7 @@ from ..loops.sizes import Size, Strides
 from ..loops.steps import Call, Launch, Opaque, Scheduled, View
 from ..lower.lowering import CannotLower
 from ..lower.schedule.memory_plan import INTO_GIVEN, Plan
-from ..target.cpu.emit.llvm_module import plan_of
+from ..target.cpu.emit.plan import plan_of
 from ..target.cpu.workload import extent_of
 from ..target.native_program import Data, python_target, varies
 from .size_instructions import Numbers
@@ -113,7 +113,7 @@ class Describer:
         if isinstance(value, Opaque):
             return self.registers[value]
         if isinstance(value, sympy.Basic):
-            number = self.numbers.number(value)  # type: ignore[arg-type]
+            number = self.numbers.number(value)
             return ["value", number] if isinstance(number, int) else self.expose(number[0])
         if isinstance(value, (list, tuple)):
             parts = [self.argument(part) for part in value]

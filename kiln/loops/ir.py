@@ -345,7 +345,8 @@ def show(expr: Expr, names: list[str] | None = None) -> str:
     if expr.kind == "load":
         return show_access(expr.payload, names)
     if expr.kind == "iota":
-        return f"({place(*expr.payload, names)})"
+        strides, offset = expr.payload
+        return f"({place(strides, offset, names)})"
     if expr.kind in ("const", "size"):
         return str(expr.payload)
     if expr.kind in ("reduced", "running"):

@@ -75,12 +75,11 @@ class Reference:
 
     def tensor(self, buffer: Buffer) -> torch.Tensor:
         buffer = self.names.get(buffer, buffer)
-        if buffer.kind == "constant":
-            return buffer.tensor
-        if buffer not in self.memory:
-            made = torch.empty_strided(self.numbers(buffer.shape), self.numbers(buffer.strides), dtype=buffer.dtype)
-            self.memory[buffer] = made
-        return self.memory[buffer]
+        found: torch.Tensor | None = buffer.tensor if buffer.kind == "constant" else self.memory.get(buffer)
+        if found is None:
+            found = torch.empty_strided(self.numbers(buffer.shape), self.numbers(buffer.strides), dtype=buffer.dtype)
+            self.memory[buffer] = found
+        return found
 
     def elements(self, buffer: Buffer) -> torch.Tensor:
         """A buffer's memory as one row, from its first element."""
@@ -121,7 +120,8 @@ class Reference:
         if expr.kind == "size":
             return torch.full(shape, self.number(expr.payload), dtype=expr.dtype)
         if expr.kind == "iota":
-            return self.affine(*expr.payload, shape)
+            strides, offset = expr.payload
+            return self.affine(strides, offset, shape)
         if expr.kind == "load":
             return self.load(expr.payload, shape, values)
         args = [values[arg] for arg in expr.args]
@@ -243,17 +243,13 @@ def reduce(kind: str, value: torch.Tensor, axes: Sequence[int]) -> torch.Tensor:
     kept = [axis for axis in range(value.dim()) if axis not in axes]
     count = math.prod(value.shape[axis] for axis in axes)
     rows = value.permute([*kept, *axes]).reshape([value.shape[axis] for axis in kept] + [count])
-    if kind in ("sum", "prod"):
-        return getattr(torch, kind)(rows, -1, dtype=value.dtype)
-    if kind in ("any", "all"):
-        return getattr(torch, kind)(rows, -1)
-    if kind in ("max", "min"):
-        return getattr(torch, f"a{kind}")(rows, -1)
-    return getattr(torch, kind)(rows, -1)
+    function: Callable[..., torch.Tensor] = getattr(torch, f"a{kind}" if kind in ("max", "min") else kind)
+    return function(rows, -1, dtype=value.dtype) if kind in ("sum", "prod") else function(rows, -1)
 
 
 def scan(kind: str, value: torch.Tensor, axis: int) -> torch.Tensor:
-    return getattr(torch, f"cum{kind}")(value, axis, dtype=value.dtype)
+    function: Callable[..., torch.Tensor] = getattr(torch, f"cum{kind}")
+    return function(value, axis, dtype=value.dtype)
 
 
 FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {

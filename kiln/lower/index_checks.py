@@ -102,4 +102,4 @@ def is_within(index: Tensor, size: Size) -> bool:
     if not all(isinstance(number, int) for number in numbers) or any(stride < 0 for stride in strides):
         return False
     last = offset + sum(stride * (length - 1) for stride, length in zip(strides, index.shape, strict=True))
-    return offset >= 0 and last < size
+    return bool(offset >= 0 and last < size)

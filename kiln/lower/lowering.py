@@ -22,7 +22,15 @@ from ..loops.sizes import Size, contiguous, is_empty, is_one, same
 from ..loops.steps import Call, Lowered, Opaque, View
 from ..loops.views import Number, Tensor
 from .index_checks import Checks
-from .node_facts import is_held, is_random, is_view_node, is_view_operator, is_wanted_in_memory, storage_of
+from .node_facts import (
+    getitem_arguments,
+    is_held,
+    is_random,
+    is_view_node,
+    is_view_operator,
+    is_wanted_in_memory,
+    storage_of,
+)
 from .registry import LOWERINGS, TAKES_NUMBERS, NotLowered
 
 Node = torch.fx.Node
@@ -80,7 +88,7 @@ class Lowering:
     def add_input(self, node: Node, index: int) -> Any:
         value = node.meta.get("val")
         if isinstance(value, torch.Tensor):
-            found = self.memory(node.name, value, "input")
+            found: Any = self.memory(node.name, value, "input")
             found.index = index
             self.values[node] = found if isinstance(found, Opaque) else whole(found)
         elif isinstance(value, (torch.SymInt, int)) and not isinstance(value, bool):
@@ -90,9 +98,7 @@ class Lowering:
         return found if node.users else None
 
     def constant(self, node: Node) -> Any:
-        value: Any = self.module
-        for part in str(node.target).split("."):
-            value = getattr(value, part)
+        value = operator.attrgetter(str(node.target))(self.module)
         if not isinstance(value, torch.Tensor):
             raise CannotLower(f"an attribute that is no tensor: {node.target}")
         found = self.memory(node.name, value, "constant")
@@ -105,7 +111,7 @@ class Lowering:
         """A result that is the new content of an input, and just what that is already: there is nothing to write."""
         found = self.values[value] if isinstance(value, Node) else None
         access = found.access if isinstance(found, Tensor) else None
-        if access is None or access.buffer.kind != "input":
+        if found is None or access is None or access.buffer.kind != "input":
             return None
         view = View(access.buffer, found.shape, access.strides, access.offset)
         is_same = self.module.meta.get("changed_inputs", {}).get(place) == access.buffer.index
@@ -153,7 +159,8 @@ class Lowering:
         target: Any = node.target
         value = node.meta.get("val")
         if target is operator.getitem:
-            return self.values[node.args[0]][node.args[1]]  # type: ignore[index]
+            source, index = getitem_arguments(node)
+            return self.values[source][index]
         if isinstance(value, (torch.SymInt, int, torch.SymFloat, float, torch.SymBool, bool)):
             return self.number(node, value)
         if type(target) is not torch._ops.OpOverload:
@@ -204,7 +211,11 @@ class Lowering:
         if isinstance(value, Node):
             found = self.values[value]
             if isinstance(found, Opaque):
-                if isinstance(value.meta.get("val"), torch.SymFloat) and self.node.target in TAKES_NUMBERS:
+                if (
+                    isinstance(value.meta.get("val"), torch.SymFloat)
+                    and self.node is not None
+                    and self.node.target in TAKES_NUMBERS
+                ):
                     return self.varying(found)
                 raise NotLowered(f"{found} is not in plain memory, or of a type that kernels do not have")
             return found
@@ -357,16 +368,16 @@ class Lowering:
         """Leave a node to whoever implements it, with its arguments in memory."""
         if "as_strided" in str(node.target) and not self.has_own_storage(node.args[0]):
             raise CannotLower("a storage that the graph does not have")
-        value = node.meta.get("val")
-        operator_of_aten = type(node.target) is torch._ops.OpOverload
-        exact = not operator_of_aten or node.target.namespace not in ("aten", "prims")  # type: ignore[union-attr]
+        value: Any = node.meta.get("val")
+        target = node.target if type(node.target) is torch._ops.OpOverload else None
+        exact = target is None or target.namespace not in ("aten", "prims")
         args = tuple(self.for_call(arg, exact) for arg in node.args)
         kwargs = {name: self.for_call(arg, exact) for name, arg in node.kwargs.items()}
-        silent = operator_of_aten and not node.target._schema.returns  # type: ignore[union-attr]
+        silent = target is not None and not target._schema.returns
         many = isinstance(value, (list, tuple)) or silent
         results = [] if silent else [self.result(node, one) for one in (value if many else [value])]
         # What gives nothing is called for what else it does, such as raising an error.
-        sealed = not operator_of_aten or silent or is_random(node.target)
+        sealed = target is None or silent or is_random(target)
         self.items.append(Call(node, node.target, args, kwargs, results, sealed))
         self.called[node.name] = f"{node.target}: {reason}"
         found = tuple(whole(result) if isinstance(result, Buffer) else result for result in results)

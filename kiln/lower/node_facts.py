@@ -41,6 +41,19 @@ def is_held(node: Node, argument: torch._C.Argument, given: Any) -> bool:
     return all(map(holds, numbers))
 
 
+def getitem_arguments(node: Node) -> tuple[Node, Any]:
+    """The node that a getitem node takes an item of, and the item's index."""
+    source, index = node.args
+    assert isinstance(source, Node)
+    return source, index
+
+
+def first_argument(node: Node) -> Node:
+    source = node.args[0]
+    assert isinstance(source, Node)
+    return source
+
+
 def is_view_operator(target: torch._ops.OpOverload) -> bool:
     returned = target._schema.returns
     return bool(returned) and returned[0].alias_info is not None and not returned[0].alias_info.is_write
@@ -49,7 +62,7 @@ def is_view_operator(target: torch._ops.OpOverload) -> bool:
 def is_view_node(node: Node) -> bool:
     """Whether a node is a view of its first argument, or one of several such views."""
     if node.target is operator.getitem:
-        node = node.args[0]  # type: ignore[assignment]
+        node = first_argument(node)
     return type(node.target) is torch._ops.OpOverload and is_view_operator(node.target)
 
 
@@ -66,9 +79,9 @@ def is_wanted_in_memory(node: Node) -> bool:
 def storage_of(node: Node) -> tuple[Node, Any]:
     """The node whose memory a value is in, and which of its results that is."""
     while is_view_node(node):
-        node = node.args[0]  # type: ignore[assignment]
+        node = first_argument(node)
     if node.target is operator.getitem:
-        return node.args[0], node.args[1]  # type: ignore[return-value]
+        return getitem_arguments(node)
     return node, None
 
 

@@ -31,6 +31,7 @@ import torch
 
 from kiln.config import config
 
+from .. import version
 from ..forking import new_lock
 from .cpu import cpu_info
 
@@ -126,9 +127,7 @@ def key_of(*texts: str | bytes) -> str:
 @functools.cache
 def environment() -> bytes:
     """Kiln, its own files, torch, Python, LLVM and the CPU, as a hash."""
-    import kiln
-
-    parts = [str(FORMAT), kiln.__version__, torch.__version__, str(torch.version.git_version), sys.version]
+    parts = [str(FORMAT), version.VERSION, torch.__version__, str(torch.version.git_version), sys.version]
     try:
         parts += [cpu_info.identity(), *own_files()]
     except OSError:  # Kiln is not in files: nothing tells one from another, so entries are for this process alone

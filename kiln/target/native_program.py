@@ -6,6 +6,7 @@ graph (`constant_in`).
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -40,6 +41,7 @@ class PythonTarget:
 
 def python_target(node: torch.fx.Node) -> PythonTarget:
     leaves, structure = pytree.tree_flatten((list(node.args), dict(node.kwargs)))
+    assert callable(node.target)
     return PythonTarget(node.target, [HOLE if varies(leaf) else leaf for leaf in leaves], structure)
 
 
@@ -52,10 +54,7 @@ def constant_in(module: torch.fx.GraphModule, kind: str, name: str) -> Any:
     node = next(node for node in module.graph.nodes if node.name == name)
     if kind == "call":
         return python_target(node)
-    value: Any = module
-    for part in str(node.target).split("."):
-        value = getattr(value, part)
-    return value
+    return operator.attrgetter(str(node.target))(module)
 
 
 # ---- from data to a program ------------------------------------------------------------------------------------------
@@ -104,29 +103,34 @@ class Assembler:
         self.addresses, self.constants = addresses, constants
 
     def step(self, step: list[Any]) -> tuple[Any, ...]:
-        return getattr(self, step[0])(*step[1:])
+        made: tuple[Any, ...] = getattr(self, step[0])(*step[1:])
+        return made
 
-    def operator(self, name: str, overload: str, arguments: list, results: list[int], layouts: list) -> tuple[Any, ...]:
+    def operator(
+        self, name: str, overload: str, arguments: list[Any], results: list[int], layouts: list[Any]
+    ) -> tuple[Any, ...]:
         expected = tuple(one and layout(one) for one in layouts)
         return (name, overload), tuple(map(self.argument, arguments)), tuple(results), expected
 
-    def python(self, target: int, arguments: list, result: int, expected: Any) -> tuple[Any, ...]:
+    def python(self, target: int, arguments: list[Any], result: int, expected: Any) -> tuple[Any, ...]:
         described = tuple(map(self.argument, arguments))
         return self.constants[target], described, (result,), (expected and layout(expected),)
 
     def item(self, place: int, source: int, result: int, expected: Any) -> tuple[Any, ...]:
         return place, (source,), (result,), (expected and layout(expected),)
 
-    def allocate(self, register: int, described: list, donor: int) -> tuple[Any, ...]:
+    def allocate(self, register: int, described: list[Any], donor: int) -> tuple[Any, ...]:
         return "allocate", register, layout(described), donor
 
-    def view(self, register: int, source: Any, described: list, offset: Any) -> tuple[Any, ...]:
+    def view(self, register: int, source: Any, described: list[Any], offset: Any) -> tuple[Any, ...]:
         return "view", register, self.argument(source), layout(described), number(offset)
 
-    def launch(self, name: str, *launches: list) -> tuple[Any, ...]:
+    def launch(self, name: str, *launches: list[Any]) -> tuple[Any, ...]:
         return "launch", name, *(self.one_launch(*one) for one in launches)
 
-    def one_launch(self, kernel: int, pointers: list, sizes: list, extent: list, is_whole: int) -> tuple[Any, ...]:
+    def one_launch(
+        self, kernel: int, pointers: list[Any], sizes: list[Any], extent: list[Any], is_whole: int
+    ) -> tuple[Any, ...]:
         places = tuple((self.argument(source), offset, written) for source, offset, written in pointers)
         return self.addresses[kernel], places, tuple(map(number, sizes)), tuple(map(number, extent)), is_whole
 

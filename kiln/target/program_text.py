@@ -82,31 +82,31 @@ class Text:
         if kind == "constant":
             return f"c{value}"
         if kind == "torch":
-            return value
+            return str(value)
         return f"{kind}({value!r})" if kind in READ else repr(value)
 
     # ---- steps -------------------------------------------------------------------------------------------------------
 
-    def allocate(self, register: int, layout: list, donor: int) -> str:
+    def allocate(self, register: int, layout: list[Any], donor: int) -> str:
         taken = f", {self.register(donor)}" if donor >= 0 else ""
         return f"{self.register(register)} = empty({self.layout(layout)}{taken})"
 
-    def view(self, register: int, source: Any, layout: list, offset: Any) -> str:
+    def view(self, register: int, source: Any, layout: list[Any], offset: Any) -> str:
         whole = self.argument(source)
         place = "" if offset == 0 else f" + {self.size(offset)}"
         sizes, strides = self.sizes(layout[1]), self.sizes(layout[2])
         return f"{self.register(register)} = {whole}.as_strided({sizes}, {strides}, {whole}.storage_offset(){place})"
 
-    def launch(self, name: str, *launches: list) -> str:
+    def launch(self, name: str, *launches: list[Any]) -> str:
         lines = [self.one_launch(*one) for one in launches]
         return lines[0] if len(lines) == 1 else "\n        ".join(["with together:", *lines])
 
-    def one_launch(self, kernel: int, pointers: list, sizes: list, extent: list, is_whole: int) -> str:
+    def one_launch(self, kernel: int, pointers: list[Any], sizes: list[Any], extent: list[Any], is_whole: int) -> str:
         given = [self.argument(source) + (f"[{offset}:]" if offset else "") for source, offset, _ in pointers]
         told = [f"sizes={self.sizes(sizes)}"] if sizes else []
         return f"kernel{kernel}({', '.join(given + told)})"
 
-    def operator(self, name: str, overload: str, arguments: list, results: list[int], layouts: list) -> str:
+    def operator(self, name: str, overload: str, arguments: list[Any], results: list[int], layouts: list[Any]) -> str:
         schema = torch._C._get_schema(name, overload)
         given, by_name = [], False
         for argument, told in zip(schema.arguments, arguments, strict=True):
@@ -116,7 +116,7 @@ class Text:
         call = f"{name.replace('::', '.')}.{overload or 'default'}({', '.join(given)})"
         return f"{self.registers(results)} = {call}" if any(result >= 0 for result in results) else call
 
-    def python(self, target: int, arguments: list, result: int, expected: Any) -> str:
+    def python(self, target: int, arguments: list[Any], result: int, expected: Any) -> str:
         call = f"c{target}({', '.join(map(self.argument, arguments))})"
         return f"{self.register(result)} = {call}" if result >= 0 else call
 

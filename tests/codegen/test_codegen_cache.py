@@ -69,10 +69,10 @@ def test_keys_go_by_versions_and_cpu(monkeypatch):
     now = disk_cache.environment.__wrapped__()
     assert now == disk_cache.environment()
     changes = [
-        (kiln, "__version__", "0.0.0"),
+        (disk_cache.version, "VERSION", "0.0.0"),
         (disk_cache.torch, "__version__", "9.9.9"),
         (disk_cache, "FORMAT", 77),
-        (disk_cache.host, "identity", lambda: "another CPU"),
+        (disk_cache.cpu_info, "identity", lambda: "another CPU"),
         (disk_cache, "own_files", lambda: iter(["kiln/loops/ir.py:1:2"])),
     ]
     for owner, name, value in changes:

@@ -17,7 +17,7 @@ class Import:
     importer: str
     imported: str
     line: int
-    for_types: bool = False  # under `if TYPE_CHECKING:`, so never executed
+    for_types: bool = False  # under `if TYPE_CHECKING:`, so never run
 
     def __str__(self) -> str:
         return f"{self.importer}:{self.line} imports {self.imported}"

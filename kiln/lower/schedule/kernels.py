@@ -23,8 +23,8 @@ from .loop_order import LoopOrder
 class KernelMaker:
     """Makes the kernel of one group."""
 
-    def __init__(self, group: Group, users: dict[Buffer, set[int]]) -> None:
-        self.group, self.users = group, users
+    def __init__(self, group: Group, readers: dict[Any, set[int]]) -> None:
+        self.group, self.readers = group, readers
         self.values: dict[Buffer, Expr] = {}  # of what the group makes, over its space
         self.reductions: list[Reduction] = []
         self.outputs: list[Output] = []
@@ -64,7 +64,7 @@ class KernelMaker:
         return result(number, dtype)
 
     def is_stored(self, write: Write) -> bool:
-        readers = self.users.get(write.buffer, set())
+        readers = self.readers.get(write.buffer, set())
         return bool(write.accumulate) or bool(readers - {self.group.number}) or not write.target.is_plain
 
     def target(self, member: Member) -> Access:

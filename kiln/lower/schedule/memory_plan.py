@@ -120,8 +120,9 @@ class Planner:
             for buffer in begins.get(index, ()):
                 donor = self.donor(buffer, dead, index)
                 self.plan.allocations.setdefault(index, []).append(Allocation(buffer, donor))
-            if index < self.end and isinstance(self.runs[index][0], Call):
-                self.give_memory(self.runs[index][0], index, dead)
+            step = self.runs[index][0] if index < self.end else None
+            if isinstance(step, Call):
+                self.give_memory(step, index, dead)
             dead += [buffer for buffer in ends.get(index, ()) if buffer not in self.donated]
         return self.plan
 
@@ -295,8 +296,9 @@ def may_give_views(call: Call) -> bool:
         return True
     if any(one.alias_info is not None for one in call.target._schema.returns):
         return True
+    name: str = call.target.name()  # type: ignore[no-untyped-call]
     # Those that are made of others, such as `contiguous`, may give their argument itself.
-    return torch._C._dispatch_has_kernel_for_dispatch_key(call.target.name(), "CompositeImplicitAutograd")
+    return torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeImplicitAutograd")
 
 
 def takes_memory(call: Call) -> bool:

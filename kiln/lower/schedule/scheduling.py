@@ -28,14 +28,14 @@ def schedule(lowered: Lowered) -> Scheduled:
     items = [without_reduction(item) for item in lowered.items if not writes_nothing(item)]
     items = drop_unused(split_reductions(items), lowered.outputs)
     groups = fuse(items)
-    users = uses(groups, lowered.outputs)
+    readers = readers_of(groups, lowered.outputs)
     known: dict[Any, Kernel] = {}
     steps: list[Launch | Call] = []
     for group in groups:
         if group.call is not None:
             steps.append(group.call)
             continue
-        kernel, sizes = for_any_length(KernelMaker(group, users).make(f"kernel{len(known)}"))
+        kernel, sizes = for_any_length(KernelMaker(group, readers).make(f"kernel{len(known)}"))
         same_kernel = known.setdefault(signature(kernel), kernel)
         steps.append(Launch(same_kernel, kernel.buffers, sizes, kernel.nodes))
     return Scheduled(lowered.inputs, as_late_as_useful(steps, lowered.outputs), lowered.outputs, lowered.called)
@@ -69,13 +69,13 @@ def drop_unused(items: Sequence[Write | Call], outputs: Sequence[Any]) -> list[W
     return kept[::-1]
 
 
-def uses(groups: Iterable[Group], outputs: Sequence[Any]) -> dict[Buffer, set[int]]:
+def readers_of(groups: Iterable[Group], outputs: Sequence[Any]) -> dict[Any, set[int]]:
     """The groups that read each buffer, or add to it; -1 stands for the outside."""
-    found: dict[Buffer, set[int]] = {}
+    found: dict[Any, set[int]] = {}
     for group in groups:
         if group.call is not None:
             for buffer in group.call.reads:
-                found.setdefault(buffer, set()).add(group.number)  # type: ignore[arg-type]
+                found.setdefault(buffer, set()).add(group.number)
         for member in group.members:
             for buffer in member.write.reads:
                 found.setdefault(buffer, set()).add(group.number)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from kiln.loops.kernel import Kernel
 from kiln.loops.sizes import Size
 
-from .emit.llvm_module import plan_of
+from .emit.plan import plan_of
 from .workload import extent_of
 
 Entry = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)

@@ -93,7 +93,7 @@ def lower_border(forward: Any, backward: Any, replicates: bool) -> None:
         outer = [*shape[:-1], tensor.shape[-1]]
         rows = border_rows(outer, tensor.shape, [0, 0, *pads[2:]], replicates)
         padded = lookup(lowering, tensor, outer, rows)
-        return joined(lowering, node.meta["val"], border_pieces(padded, *pads[:2], replicates), len(shape) - 1)
+        return joined(lowering, node.meta["val"], border_pieces(padded, pads[0], pads[1], replicates), len(shape) - 1)
 
     @lowers(backward)
     def pad_border_backward(

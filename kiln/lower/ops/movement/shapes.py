@@ -18,7 +18,7 @@ from kiln.loops.sizes import Size, is_one, same
 from kiln.loops.views import Tensor
 
 from ...lowering import CannotLower, Lowering
-from ...node_facts import storage_of
+from ...node_facts import first_argument, storage_of
 from ...registry import NotLowered, lowers
 from .helpers import along, axis, shape_of
 
@@ -175,8 +175,9 @@ def as_strided(
     lowering: Lowering, node: Node, tensor: Tensor, size: Any, strides: Sequence[Size], offset: Size | None = None
 ) -> Tensor:
     """Counts from where the storage begins, of which an input may be any part: then it is ATen's."""
-    before = node.args[0].meta["val"]  # type: ignore[union-attr]
-    whole, _ = storage_of(node.args[0])
+    source = first_argument(node)
+    before = source.meta["val"]
+    whole, _ = storage_of(source)
     found = lowering.values[whole]
     if tensor.access is not None and tensor.access.buffer.kind != "made":
         raise NotLowered("places counted from where a storage begins")

@@ -31,10 +31,11 @@ TYPES = (torch.float32, torch.float64)
 LARGEST_WINDOW = 20  # of the elements that a source is a part of, along an axis
 
 
-def numbers(sizes: Sequence[Size]) -> list[int]:
-    if not all(isinstance(size, int) for size in sizes):
+def fixed(before: Size, after: Size) -> tuple[int, int]:
+    """Two sizes that must not be dynamic."""
+    if not isinstance(before, int) or not isinstance(after, int):
         raise NotLowered("sizes that vary")
-    return list(sizes)  # type: ignore[arg-type]
+    return before, after
 
 
 # ---- the nearest -----------------------------------------------------------------------------------------------------
@@ -43,8 +44,9 @@ def numbers(sizes: Sequence[Size]) -> list[int]:
 class Nearest:
     """Along one axis, which source each element has."""
 
-    def __init__(self, dim: int, before: int, after: int, scale: float | None, is_exact: bool) -> None:
-        self.dim, self.before, self.after = dim, before, after
+    def __init__(self, dim: int, sizes: tuple[int, int], scale: float | None, is_exact: bool) -> None:
+        self.dim = dim
+        self.before, self.after = before, after = sizes
         operator: Any = aten._upsample_nearest_exact1d if is_exact else aten.upsample_nearest1d
         sources = torch.arange(before, dtype=torch.float64).reshape(1, 1, before)
         self.table = operator(sources, [after], scale).long().flatten()
@@ -83,7 +85,7 @@ def lower_nearest(forward: Any, backward: Any, is_exact: bool) -> None:
             raise NotLowered("nothing")
         rows = along(tensor.rank)
         for dim, scale in enumerate(scales, tensor.rank - len(scales)):
-            axis = Nearest(dim, *numbers((tensor.shape[dim], shape[dim])), scale, is_exact)
+            axis = Nearest(dim, fixed(tensor.shape[dim], shape[dim]), scale, is_exact)
             rows[dim] = axis.index(positions(shape, dim))
         return lookup(lowering, tensor, shape, rows)
 
@@ -97,7 +99,7 @@ def lower_nearest(forward: Any, backward: Any, is_exact: bool) -> None:
             raise NotLowered("nothing, or sums that eager rounds in its own way")
         first = len(shape) - len(scales)
         axes = [
-            Nearest(dim, *numbers((shape[dim], gradient.shape[dim])), scale, is_exact)
+            Nearest(dim, fixed(shape[dim], gradient.shape[dim]), scale, is_exact)
             for dim, scale in enumerate(scales, first)
         ]
         if any(axis.after < axis.before for axis in axes):
@@ -190,7 +192,7 @@ def mixtures_of(
         raise NotLowered("nothing, or a type in which ATen rounds in its own way")
     dims = range(len(before) - len(scales), len(before))
     return [
-        Mixture(dim, *numbers((before[dim], after[dim])), scale, align_corners, is_cubic)
+        Mixture(dim, *fixed(before[dim], after[dim]), scale=scale, align_corners=align_corners, is_cubic=is_cubic)
         for dim, scale in zip(dims, scales, strict=True)
     ]
 

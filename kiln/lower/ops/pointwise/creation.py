@@ -39,7 +39,7 @@ FILLED: dict[Any, tuple[int | None, int]] = {
 
 def plain(node: Any) -> torch.Tensor:
     """The (fake) result, of ordinary memory."""
-    result = node.meta["val"]
+    result: torch.Tensor = node.meta["val"]
     if result.device.type != "cpu" or result.layout is not torch.strided or node.kwargs.get("pin_memory"):
         raise NotLowered("not in plain memory")
     return result

@@ -154,10 +154,11 @@ def scaled_sum(x: Value, y: Value, alpha: Any) -> Value:
         if alpha == 1:
             return x + y
         alpha = Value(as_type(alpha, dtype).expr)
+    factor: Value = alpha
     if not dtype.is_floating_point:
-        return x + y * alpha
+        return x + y * factor
     inside = wide(dtype)  # the factor is rounded to the type of the tensors, then used wide
-    return y.cast(inside).fma(alpha.cast(inside), x.cast(inside)).cast(dtype)
+    return y.cast(inside).fma(factor.cast(inside), x.cast(inside)).cast(dtype)
 
 
 @lowers(aten.add.Tensor, aten.add.Scalar)

@@ -119,14 +119,15 @@ def of_float(function: Callable[..., Value], is_narrow: bool, lowering: Any, nod
     return computed(function, [x], dtype if is_narrow else wide(dtype), node.meta["val"])
 
 
-for _name, (_function, _is_narrow) in {
+FLOAT_FUNCTIONS: dict[str, tuple[Callable[[Value], Value], bool]] = {
     "sinc": (sinc, False),
     "special_entr": (entr, True),
     "angle": (angle, False),
     "deg2rad": (lambda x: x * (math.pi / 180), False),
     "rad2deg": (lambda x: x * (180 / math.pi), False),
-}.items():
-    lowers(getattr(aten, _name).default)(functools.partial(of_float, _function, _is_narrow))
+}
+for _operator, (_of_float, _rounds) in FLOAT_FUNCTIONS.items():
+    lowers(getattr(aten, _operator).default)(functools.partial(of_float, _of_float, _rounds))
 
 
 @lowers(aten.frac.default)

@@ -42,14 +42,19 @@ def check(node: Any, query: Tensor, key: Tensor, value: Tensor, dropout: float, 
         raise NotLowered("a mask of another type")
 
 
-def query_of(node: Any) -> torch.Tensor:
+def argument_of(node: Any, place: int) -> torch.Tensor:
+    """An argument of the forward; the backward has the gradient before them."""
     first = 1 if "backward" in str(node.target) else 0
-    return node.args[first].meta["val"]
+    found: torch.Tensor = node.args[first + place].meta["val"]
+    return found
+
+
+def query_of(node: Any) -> torch.Tensor:
+    return argument_of(node, 0)
 
 
 def key_of(node: Any) -> torch.Tensor:
-    first = 1 if "backward" in str(node.target) else 0
-    return node.args[first + 1].meta["val"]
+    return argument_of(node, 1)
 
 
 class Batch:

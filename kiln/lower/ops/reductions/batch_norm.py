@@ -35,10 +35,8 @@ class Moments:
     inverse: Tensor  # one over the deviation
 
 
-def over_channels(tensor: Tensor | None, like: Tensor, dtype: torch.dtype | None = None) -> Tensor | None:
+def over_channels(tensor: Tensor, like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """A value of each channel, broadcast over a tensor with channels at axis 1."""
-    if tensor is None:
-        return None
     for axis in (0, *range(2, like.rank)):
         tensor = views.unsqueeze(tensor, axis)
     return cast(tensor, like.dtype if dtype is None else dtype)
@@ -65,7 +63,8 @@ def normalize(value: Tensor, mean: Tensor, inverse: Tensor, weight: Tensor | Non
     """The result, in the wide type of ``value``; all others have one axis."""
     distance = pointwise("sub", value, over_channels(mean, value))
     rows = pointwise("mul", distance, over_channels(inverse, value))
-    return scaled(rows, over_channels(weight, value), over_channels(bias, value))
+    factors = [None if one is None else over_channels(one, value) for one in (weight, bias)]
+    return scaled(rows, *factors)
 
 
 def moved(running: Tensor, new: Tensor, momentum: float) -> Tensor:

@@ -19,6 +19,7 @@ from kiln.loops.views import Tensor
 
 from ...builders import cast, of_size, pointwise
 from ...lowering import Lowering
+from ...node_facts import getitem_arguments
 from ...registry import NotLowered
 
 
@@ -127,4 +128,4 @@ def maybe_wide(tensor: Tensor | None, dtype: torch.dtype) -> Tensor | None:
 
 def wanted(node: torch.fx.Node) -> set[int]:
     """Which of a node's several results anybody reads."""
-    return {int(user.args[1]) for user in node.users if user.target is operator.getitem}  # type: ignore[arg-type]
+    return {int(getitem_arguments(user)[1]) for user in node.users if user.target is operator.getitem}

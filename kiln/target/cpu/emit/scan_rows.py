@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kiln.loops.ir import Access, Expr, make, rewrite
+from kiln.loops.ir import Access, Expr, load, make, rewrite
 from kiln.loops.kernel import Kernel, Loop
 from kiln.loops.views import Row, Tensor, affine
 
@@ -81,4 +81,5 @@ class RowCopy:
         return part
 
     def access(self, access: Access) -> Access:
-        return self.of(make("load", (), access.buffer.dtype, access)).payload  # type: ignore[no-any-return]
+        moved: Access = self.of(load(access)).payload
+        return moved

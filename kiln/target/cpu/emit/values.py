@@ -32,6 +32,7 @@ STACK = 1 << 15  # bytes of a value that is kept on the stack
 class Level:
     lines: Lines
     values: dict[Any, str] = field(default_factory=dict)
+    offsets: dict[Any, Index] = field(default_factory=dict)  # sums of strides times counters
 
 
 @dataclass(frozen=True)
@@ -191,13 +192,13 @@ class Values:
         if not loops:
             return 0
         level = self.levels[depth]
-        key = ("moved", depth, tuple([strides[loop] for loop in loops]), tuple(loops))
-        total: Index | None = level.values.get(key)
+        key = (depth, tuple([strides[loop] for loop in loops]), tuple(loops))
+        total = level.offsets.get(key)
         if total is None:
             total = 0
             for loop in loops:
                 total = plus(level.lines, total, times(level.lines, self.counters[loop], self.size(strides[loop])))
-            level.values[key] = total  # type: ignore[assignment]
+            level.offsets[key] = total
         return total
 
     def lane_offsets(self, stride: Size) -> str:
@@ -222,7 +223,8 @@ class Values:
         total = self.position(strides, offset, lines)
         if lanes == 1:
             return str(total)
-        stride = strides[self.shape.vector]  # type: ignore[index]
+        assert self.shape.vector is not None
+        stride = strides[self.shape.vector]
         total = plus(lines, total, self.copy_offset(stride, copy))
         return lines.new(f"add <{lanes} x i64> {self.spread(lines, total, 'i64')}, {self.lane_offsets(stride)}")
 
@@ -392,8 +394,9 @@ class Values:
     def combined(self, output: Output, place: Place, value: str, lines: Lines, lanes: int) -> str:
         dtype = output.target.buffer.dtype
         there = from_memory(lines, load_at(lines, place, dtype, lanes, beyond_the_end(dtype)), dtype, lanes)
-        how = {"max": "maximum", "min": "minimum"}.get(output.accumulate, output.accumulate)  # type: ignore[arg-type]
-        return operate(lines, how, [there, value], dtype, dtype, lanes)  # type: ignore[arg-type]
+        assert output.accumulate is not None
+        name = {"max": "maximum", "min": "minimum"}.get(output.accumulate, output.accumulate)
+        return operate(lines, name, [there, value], dtype, dtype, lanes)
 
     def store_if(self, output: Output, place: Place, value: str, level: Level) -> None:
         """Store one value where its mask says so: a branch."""

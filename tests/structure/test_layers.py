@@ -1,0 +1,129 @@
+"""Packages are layers: nothing imports upwards, not even inside a function, and packages form no cycle.
+
+`LAYERS` lists the packages from the bottom to the top. A package may import those of the lines before its own; packages
+on one line do not know each other. What is not listed yet is not checked as an importer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from imports import ROOT, Import, all_imports, cycles
+
+# From the bottom to the top. Packages of one line are independent of each other.
+LAYERS: tuple[tuple[str, ...], ...] = (
+    ("kiln._native", "kiln.config", "kiln.exc", "kiln.forking", "kiln.version"),
+    ("kiln.platform",),
+    ("kiln.bytecode",),
+    ("kiln.report",),
+    ("kiln.program",),
+    ("kiln.loops",),
+    ("kiln.lower", "kiln.target"),
+    ("kiln.aot",),
+    ("kiln.capture",),
+    ("kiln.engine",),
+    ("kiln.codegen",),
+    ("kiln.backends",),
+)
+# Packages whose own imports are in order already: the list grows until it is LAYERS.
+DONE = ("kiln.loops", "kiln.lower", "kiln.target", "kiln.codegen")
+LARGEST_CYCLE = 3  # modules of one package that may import each other
+LARGEST_FOLDER = 20  # Python files
+
+HEIGHTS = {package: height for height, packages in enumerate(LAYERS) for package in packages}
+
+
+def package_of(module: str) -> str:
+    """The first two parts of a module's name: kiln.lower of kiln.lower.ops.pointwise.copies."""
+    return ".".join(module.split(".")[:2])
+
+
+def upward(edges: Iterable[Import], done: Iterable[str] = DONE) -> list[str]:
+    """The imports of finished packages that do not go down. What `LAYERS` does not list is above everything."""
+    found = []
+    for edge in edges:
+        importer, imported = package_of(edge.importer), package_of(edge.imported)
+        if importer in done and importer != imported:
+            if HEIGHTS.get(imported, len(LAYERS)) >= HEIGHTS[importer]:
+                found.append(str(edge))
+    return found
+
+
+def large_cycles(edges: Iterable[Import], done: Iterable[str] = DONE) -> list[list[str]]:
+    """Cycles of too many modules within a finished package."""
+    found = []
+    for package in done:
+        own = [(edge.importer, edge.imported) for edge in edges if package_of(edge.importer) == package]
+        inner = [(start, end) for start, end in own if package_of(end) == package]
+        found += [component for component in cycles(inner) if len(component) > LARGEST_CYCLE]
+    return found
+
+
+@pytest.fixture(scope="module")
+def edges() -> list[Import]:
+    return all_imports()
+
+
+def test_no_package_imports_upwards(edges: list[Import]) -> None:
+    assert not upward(edges)
+
+
+def test_no_large_cycle_of_modules(edges: list[Import]) -> None:
+    assert not large_cycles(edges)
+
+
+@pytest.mark.parametrize("package", DONE)
+def test_no_large_folder(package: str) -> None:
+    top = ROOT / package.replace(".", "/")
+    for folder in [top, *(path for path in top.rglob("*") if path.is_dir())]:
+        assert len(list(folder.glob("*.py"))) <= LARGEST_FOLDER, folder
+
+
+# ---- the test itself -------------------------------------------------------------------------------------------------
+
+
+def planted(tmp_path: Path, files: dict[str, str]) -> list[Import]:
+    """The imports of a package with these files."""
+    for name, text in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        for folder in path.parents:
+            if folder == tmp_path:
+                break
+            (folder / "__init__.py").touch()
+        path.write_text(text)
+    return all_imports(tmp_path)
+
+
+PLANTED = {
+    "at module level": "from ..lower import lowering\n",
+    "inside a function": "def f():\n    from ..lower.lowering import Lowering\n",
+    "with its whole name": "import kiln.lower.lowering\n",
+    "for types alone": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from kiln.lower.lowering import Lowering\n",
+    "from an unknown package": "from ..unknown import thing\n",
+}
+
+
+@pytest.mark.parametrize("text", PLANTED.values(), ids=PLANTED)
+def test_an_upward_import_is_found(tmp_path: Path, text: str) -> None:
+    files = {"kiln/target/cpu.py": text, "kiln/lower/lowering.py": "Lowering = 1\n", "kiln/unknown/thing.py": ""}
+    assert len(upward(planted(tmp_path, files))) == 1
+
+
+def test_a_downward_import_is_not(tmp_path: Path) -> None:
+    files = {"kiln/lower/lowering.py": "from ..loops import ir\nfrom .. import config\n", "kiln/loops/ir.py": ""}
+    assert not upward(planted(tmp_path, files | {"kiln/config.py": ""}))
+
+
+def test_a_large_cycle_is_found(tmp_path: Path) -> None:
+    def files(count: int) -> dict[str, str]:
+        following = {number: (number + 1) % count for number in range(count)}
+        return {
+            f"kiln/loops/m{number}.py": f"def f():\n    from . import m{following[number]}\n" for number in following
+        }
+
+    assert not large_cycles(planted(tmp_path / "three", files(3)))
+    (found,) = large_cycles(planted(tmp_path / "four", files(4)))
+    assert found == [f"kiln.loops.m{number}" for number in range(4)]
