@@ -101,7 +101,7 @@ PLANTED = {
     "at module level": "from ..lower import lowering\n",
     "inside a function": "def f():\n    from ..lower.lowering import Lowering\n",
     "with its whole name": "import kiln.lower.lowering\n",
-    "for types alone": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from kiln.lower.lowering import Lowering\n",
+    "for types alone": "if TYPE_CHECKING:\n    from kiln.lower.lowering import Lowering\n",
     "from an unknown package": "from ..unknown import thing\n",
 }
 
