@@ -258,7 +258,7 @@ def test_an_entry_that_says_something_else_is_an_error_of_kiln_only_in_tests(pla
             run(module)
         with kiln.config.patch(raise_internal_errors=False):
             check(run(module), function(*inputs()))
-        assert program_cache.load(program_cache.key_of(module), module, backend.Otherwise(module)) is not None
+        assert program_cache.load(program_cache.key_of(module), module, backend.EagerGraph(module)) is not None
 
 
 @pytest.mark.parametrize("trouble", ["full", "writable by all", "no directory", "read only"])
