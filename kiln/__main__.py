@@ -73,7 +73,7 @@ def show_cache() -> int:
     from kiln.config import config
     from kiln.target import disk_cache
 
-    print(f"place:   {disk_cache.place()}")
+    print(f"place:   {disk_cache.directory()}")
     try:
         found = disk_cache.entries()
     except OSError as error:
@@ -92,9 +92,9 @@ def clear_cache() -> int:
     try:
         gone = disk_cache.clear()
     except OSError as error:
-        print(f"{disk_cache.place()} cannot be cleared: {error}")
+        print(f"{disk_cache.directory()} cannot be cleared: {error}")
         return 1
-    print(f"{len(gone)} entries removed ({megabytes(gone)}) from {disk_cache.place()}")
+    print(f"{len(gone)} entries removed ({megabytes(gone)}) from {disk_cache.directory()}")
     return 0
 
 

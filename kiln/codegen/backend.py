@@ -36,7 +36,7 @@ def compile_graph(module: torch.fx.GraphModule, examples: Sequence[Any] = (), ch
     otherwise = EagerGraph(module)
     key = None if check else program_cache.key_of(module)
     found = None if events.is_asked_about_code() else program_cache.load(key, module, otherwise)
-    if isinstance(found, program_cache.Eager):
+    if isinstance(found, program_cache.StoredRefusal):
         events.not_lowered(found.reason)
     elif found is not None:
         return found

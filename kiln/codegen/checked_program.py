@@ -28,18 +28,18 @@ from ..lower.lowering import Lowering
 from ..lower.ops.pointwise.creation import UNWRITTEN
 from ..target.cpu.kernel_call import call_kernel
 from ..target.native_program import Boxed
-from .float64_reference import WideReference, wide_values
+from .float64_reference import Float64Reference, float64_values
 
 # How far a kernel may be from eager: relative to the element, and to the greatest one, which sums may have cancelled.
 RELATIVE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 4e-3, torch.bfloat16: 3e-2}
-OF_GREATEST = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
-MORE = 4.0  # times as far from the exact result as eager's is still right
+RELATIVE_TO_LARGEST = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
+TOLERANCE_FACTOR = 4.0  # times as far from the exact result as eager's is still right
 PLAIN = (torch.Tensor, Parameter)
 
 Part = tuple[torch.fx.Node, int | None, View]  # a node, which of its results, and where that lies
 
 
-class Checked:
+class CheckedProgram:
     """A program that checks itself: a function of a list that it empties. Tensors of other classes go ``otherwise``."""
 
     _boxed_call = True
@@ -70,7 +70,7 @@ class Checked:
         inputs = list(arguments)
         arguments.clear()
         with torch.no_grad():
-            return Run(self, inputs).run()
+            return CheckedRun(self, inputs).run()
 
 
 def parts_of(lowering: Lowering) -> Iterator[Part]:
@@ -90,7 +90,7 @@ def written_by(launch: Launch) -> list[Buffer]:
     return list(dict.fromkeys(actual[output.target.buffer] for output in launch.kernel.outputs))
 
 
-class Eager(torch.fx.Interpreter):
+class EagerInterpreter(torch.fx.Interpreter):
     """The graph, operator by operator. Memory that nobody has written to is zeros, as it is in expressions."""
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -100,16 +100,16 @@ class Eager(torch.fx.Interpreter):
         return found
 
 
-class Run(Reference):
+class CheckedRun(Reference):
     """One run of a checked program."""
 
-    def __init__(self, checked: Checked, inputs: list[Any]) -> None:
+    def __init__(self, checked: CheckedProgram, inputs: list[Any]) -> None:
         super().__init__(checked.scheduled, inputs)
         self.checked = checked
         for place in checked.scheduled.inputs:
             if isinstance(place, Buffer):
                 self.memory[place] = self.laid_out(place, self.memory[place])
-        interpreter = Eager(checked.module, garbage_collect_values=False)
+        interpreter = EagerInterpreter(checked.module, garbage_collect_values=False)
         interpreter.run(*inputs, enable_io_processing=False)
         self.eager: dict[torch.fx.Node, Any] = interpreter.env
         self.wide: dict[torch.fx.Node, Any] | None = None  # the same in float64, where it is asked for
@@ -160,11 +160,11 @@ class Run(Reference):
         return found
 
     def exact_elements(self, launch: Launch, before: dict[Buffer, torch.Tensor], buffer: Buffer) -> torch.Tensor:
-        return WideReference(self).written(launch, before)[buffer]
+        return Float64Reference(self).written(launch, before)[buffer]
 
     def exact_value(self, node: torch.fx.Node, index: int | None) -> torch.Tensor:
         if self.wide is None:
-            self.wide = wide_values(self.checked.module, self.eager)
+            self.wide = float64_values(self.checked.module, self.eager)
         found: torch.Tensor = self.wide[node] if index is None else self.wide[node][index]
         return found
 
@@ -195,7 +195,7 @@ class Run(Reference):
         if bool(wrong.any()) and got.dtype.is_floating_point:
             wrong &= is_worse(got, expected, exact(), torch.finfo(got.dtype).eps * self.least_input(launch))
         if bool(wrong.any()):
-            raise CheckFailed(told(launch, name, got, expected, wrong, beside))
+            raise CheckFailed(difference_text(launch, name, got, expected, wrong, beside))
 
     def least_input(self, launch: Launch) -> float:
         """How large what a kernel reads is: the least of the greatest elements. Next to it a result may be nothing."""
@@ -211,7 +211,7 @@ def is_worse(got: torch.Tensor, expected: torch.Tensor, exact: torch.Tensor, sla
     """Where a result is further from the exact one than rounding has brought the expected ones."""
     apart = (expected.double() - exact).abs()
     usual = torch.where(apart.isfinite(), apart, 0.0).max()
-    near = (got.double() - exact).abs() <= MORE * usual + slack
+    near = (got.double() - exact).abs() <= TOLERANCE_FACTOR * usual + slack
     return ~(near & exact.isfinite() & expected.isfinite())
 
 
@@ -222,12 +222,14 @@ def differs(got: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
     a, b = got.double(), expected.double()
     finite = b.isfinite()
     greatest = torch.where(finite, b.abs(), 0.0).max()
-    near = (a - b).abs() <= RELATIVE[got.dtype] * b.abs() + OF_GREATEST[got.dtype] * greatest
+    near = (a - b).abs() <= RELATIVE[got.dtype] * b.abs() + RELATIVE_TO_LARGEST[got.dtype] * greatest
     same = (a == b) | (a.isnan() & b.isnan())
     return ~(same | (near & finite))
 
 
-def told(launch: Launch, name: str, got: torch.Tensor, expected: torch.Tensor, wrong: torch.Tensor, beside: str) -> str:
+def difference_text(
+    launch: Launch, name: str, got: torch.Tensor, expected: torch.Tensor, wrong: torch.Tensor, beside: str
+) -> str:
     """The difference in words."""
     size = torch.where(wrong, (got.double() - expected.double()).abs().nan_to_num(torch.inf), -1.0)
     place = torch.unravel_index(size.reshape(-1).argmax(), size.shape) if size.dim() else ()

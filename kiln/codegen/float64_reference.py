@@ -12,22 +12,22 @@ from typing import Any
 import torch
 import torch.fx
 
-from ..loops.ir import LOW, Buffer, Expr
+from ..loops.ir import HALF_TYPES, Buffer, Expr
 from ..loops.reference import FUNCTIONS, Reference
 from ..loops.steps import Launch
 from ..lower.node_facts import is_random
 from ..lower.ops.pointwise.creation import UNWRITTEN
 
-NARROW = (*LOW, torch.float32)
+NARROW_TYPES = (*HALF_TYPES, torch.float32)
 
 
-def widened(value: Any) -> Any:
-    if isinstance(value, torch.Tensor) and value.dtype in NARROW:
+def to_float64(value: Any) -> Any:
+    if isinstance(value, torch.Tensor) and value.dtype in NARROW_TYPES:
         return value.double()
-    return type(value)(map(widened, value)) if type(value) in (list, tuple) else value
+    return type(value)(map(to_float64, value)) if type(value) in (list, tuple) else value
 
 
-class WideGraph(torch.fx.Interpreter):
+class Float64Graph(torch.fx.Interpreter):
     """The values of a graph's nodes in float64, given those of eager."""
 
     def __init__(self, module: torch.fx.GraphModule, eager: dict[torch.fx.Node, Any]) -> None:
@@ -38,20 +38,20 @@ class WideGraph(torch.fx.Interpreter):
         given = isinstance(n.target, torch._ops.OpOverload) and (is_random(n.target) or n.target in UNWRITTEN)
         if n.op == "call_function" and not given:
             try:
-                return widened(super().run_node(n))
+                return to_float64(super().run_node(n))
             except Exception:  # an operator that does not take float64, or other types than these
                 pass
-        return widened(self.eager[n])
+        return to_float64(self.eager[n])
 
 
-def wide_values(module: torch.fx.GraphModule, eager: dict[torch.fx.Node, Any]) -> dict[torch.fx.Node, Any]:
-    interpreter = WideGraph(module, eager)
+def float64_values(module: torch.fx.GraphModule, eager: dict[torch.fx.Node, Any]) -> dict[torch.fx.Node, Any]:
+    interpreter = Float64Graph(module, eager)
     for node in module.graph.nodes:
         interpreter.env[node] = interpreter.run_node(node) if node.op != "output" else None
     return interpreter.env
 
 
-class WideReference(Reference):
+class Float64Reference(Reference):
     """A kernel in float64, on the memory of another run."""
 
     def __init__(self, other: Reference) -> None:
@@ -61,15 +61,15 @@ class WideReference(Reference):
     def written(self, launch: Launch, before: dict[Buffer, torch.Tensor]) -> dict[Buffer, torch.Tensor]:
         """What a launch writes: the elements of each buffer, whose contents before it are given."""
         for buffer, elements in before.items():
-            self.memory[buffer] = widened(elements).clone()
+            self.memory[buffer] = to_float64(elements).clone()
         self.launch(launch)
         return {buffer: self.memory[buffer] for buffer in before}
 
     def evaluate_one(self, expr: Expr, shape: list[int], values: dict[Expr, torch.Tensor]) -> torch.Tensor:
-        dtype = torch.float64 if expr.dtype in NARROW else expr.dtype
+        dtype = torch.float64 if expr.dtype in NARROW_TYPES else expr.dtype
         if expr.kind in FUNCTIONS:
             return FUNCTIONS[expr.kind](*(values[arg] for arg in expr.args)).to(dtype)
         if expr.kind == "cast":
             return values[expr.args[0]].to(dtype)
-        found: torch.Tensor = widened(super().evaluate_one(expr, shape, values))
+        found: torch.Tensor = to_float64(super().evaluate_one(expr, shape, values))
         return found

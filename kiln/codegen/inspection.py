@@ -80,16 +80,16 @@ class GeneratedKernel:
         for launch, reads, writes in zip(self.launches, self.reads, self.writes, strict=True):
             nodes = ", ".join(str(node) for node in launch.nodes)
             found.append(f"{self.name}: {nodes}")
-            found.append(f"  reads {told(reads)}")
-            found.append(f"  writes {told(writes)}")
+            found.append(f"  reads {bytes_text(reads)}")
+            found.append(f"  writes {bytes_text(writes)}")
         return found
 
 
-def many(number: int, noun: str, plural: str = "s") -> str:
+def counted_noun(number: int, noun: str, plural: str = "s") -> str:
     return f"{number} {noun}" + ("" if number == 1 else plural)
 
 
-def told(parts: dict[str, int]) -> str:
+def bytes_text(parts: dict[str, int]) -> str:
     whole = in_bytes(sum(parts.values()))
     if len(parts) < 2:
         return f"{whole} ({''.join(parts) or 'nothing'})"
@@ -129,8 +129,8 @@ class Generated:
         launches = sum(len(kernel.launches) for kernel in self.kernels)
         read = in_bytes(sum(kernel.bytes_read for kernel in self.kernels))
         written = in_bytes(sum(kernel.bytes_written for kernel in self.kernels))
-        kernels = f"{many(len(self.kernels), 'kernel')} ({many(launches, 'launch', 'es')})"
-        return f"{kernels}: {read} read, {written} written; {many(len(self.called), 'call')} of ATen"
+        kernels = f"{counted_noun(len(self.kernels), 'kernel')} ({counted_noun(launches, 'launch', 'es')})"
+        return f"{kernels}: {read} read, {written} written; {counted_noun(len(self.called), 'call')} of ATen"
 
     def lines(self) -> list[str]:
         """Kernels, calls and times."""
@@ -169,15 +169,15 @@ def traffic(launch: Launch, hints: dict[sympy.Symbol, int]) -> tuple[dict[str, i
     kernel = launch.kernel
     actual = dict(zip(kernel.buffers, launch.buffers, strict=True))
     sizes = dict(zip(kernel.sizes, launch.sizes, strict=True))
-    number = Numbers(sizes, hints)
+    number = SizeValues(sizes, hints)
     loops = [number.of(loop.size) for loop in kernel.loops]
     written = [output.target for output in kernel.outputs]
     read = [access for access in kernel.accesses() if all(access is not one for one in written)]
     read += [output.target for output in kernel.outputs if output.accumulate]
-    return counted(read, actual, loops, number), counted(written, actual, loops, number)
+    return bytes_by_buffer(read, actual, loops, number), bytes_by_buffer(written, actual, loops, number)
 
 
-class Numbers:
+class SizeValues:
     """Sizes of a kernel as numbers."""
 
     def __init__(self, sizes: dict[Any, Size], hints: dict[sympy.Symbol, int]) -> None:
@@ -191,7 +191,9 @@ class Numbers:
         return int(known) if known.is_Integer else 64
 
 
-def counted(accesses: list[Access], actual: dict[Buffer, Buffer], loops: list[int], number: Numbers) -> dict[str, int]:
+def bytes_by_buffer(
+    accesses: list[Access], actual: dict[Buffer, Buffer], loops: list[int], number: SizeValues
+) -> dict[str, int]:
     found: dict[Buffer, int] = {}
     spans: dict[Buffer, float] = {}
     for access in accesses:

@@ -52,16 +52,16 @@ def compile_lowered(
         if events.is_asked_about_code():
             events.generated(Generated.of(module, lowered, scheduled, watch, program_text(data)))
         if check:
-            from .checked_program import Checked
+            from .checked_program import CheckedProgram
 
             places = dict(zip(scheduled.kernels, addresses, strict=True))
-            return Checked(module, lowering, scheduled, places, code, otherwise)
+            return CheckedProgram(module, lowering, scheduled, places, code, otherwise)
         return program
     except CannotLower as reason:
         program_cache.store_eager(key, str(reason))
         raise
     finally:
-        ir.forget()
+        ir.clear_interned()
 
 
 def name_of(number: int) -> str:

@@ -33,7 +33,7 @@ class NotStored(Exception):
 
 
 @dataclass(frozen=True)
-class Eager:
+class StoredRefusal:
     """What is stored of a graph that cannot be lowered."""
 
     reason: str
@@ -49,14 +49,14 @@ def key_of(module: torch.fx.GraphModule, *more: str) -> str | None:
         return None
 
 
-def load(key: str | None, module: torch.fx.GraphModule, otherwise: Boxed) -> Boxed | Eager | None:
+def load(key: str | None, module: torch.fx.GraphModule, otherwise: Boxed) -> Boxed | StoredRefusal | None:
     """The program of a graph, as it was stored."""
     parts = disk_cache.read(key) if key is not None else None
     if parts is None:
         return None
     try:
         if "eager" in parts:
-            return Eager(parts["eager"].decode())
+            return StoredRefusal(parts["eager"].decode())
         data = json.loads(parts["program"])
         code = [jit.load_object(parts[f"code {number}"]) for number in range(data["objects"])]
         addresses = [code[place].address(name) for place, name in data["kernels"]]

@@ -22,11 +22,11 @@ from ..loops.ir import Buffer
 from ..loops.sizes import Size, Strides
 from ..loops.steps import Call, Launch, Opaque, Scheduled, View
 from ..lower.lowering import CannotLower
-from ..lower.schedule.memory_plan import INTO_GIVEN, Plan
+from ..lower.schedule.memory_plan import OUT_VARIANTS, Plan
 from ..target.cpu.emit.plan import plan_of
 from ..target.cpu.workload import extent_of
-from ..target.native_program import Data, python_target, varies
-from .size_instructions import Numbers
+from ..target.native_program import Data, is_dynamic, python_target
+from .size_instructions import SizeInstructions
 
 
 class Describer:
@@ -36,7 +36,7 @@ class Describer:
         self.scheduled, self.plan = scheduled, plan
         self.kernels = scheduled.kernels
         self.kernel_numbers = {kernel: number for number, kernel in enumerate(self.kernels)}
-        self.numbers = Numbers(scheduled.inputs)
+        self.numbers = SizeInstructions(scheduled.inputs)
         self.registers: dict[Any, int] = {}
         self.count = len(scheduled.inputs)
         self.constants: list[Any] = []
@@ -195,7 +195,7 @@ class Describer:
             return
         values = pytree.tree_leaves((list(call.args), dict(call.kwargs)))
         places = pytree.tree_leaves((list(call.node.args), dict(call.node.kwargs)))
-        arguments = [self.argument(value) for value, place in zip(values, places, strict=True) if varies(place)]
+        arguments = [self.argument(value) for value, place in zip(values, places, strict=True) if is_dynamic(place)]
         target = self.constant(python_target(call.node), "call", call.node.name)
         is_list = isinstance(call.node.meta.get("val"), (list, tuple))
         result, items = self.results_of_one(call, is_list)
@@ -207,9 +207,9 @@ class Describer:
         schema = target._schema
         given = dict(zip([argument.name for argument in schema.arguments], call.args, strict=False)) | call.kwargs
         arguments = [self.argument(given[one.name]) if one.name in given else None for one in schema.arguments]
-        if call in self.plan.into_given:
+        if call in self.plan.out_variants:
             out = self.registers[call.results[0]]
-            self.steps.append(["operator", schema.name, INTO_GIVEN[schema.name], [*arguments, out], [-1], []])
+            self.steps.append(["operator", schema.name, OUT_VARIANTS[schema.name], [*arguments, out], [-1], []])
             return
         if len(schema.returns) == 1:
             is_list = isinstance(schema.returns[0].type, torch.ListType)

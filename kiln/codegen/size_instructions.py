@@ -32,7 +32,7 @@ RELATIONS: dict[str, tuple[str, bool]] = {  # and whether the sides are exchange
 }
 
 
-def all_said(inputs: Sequence[Any]) -> Iterator[tuple[Any, Instruction]]:
+def known_sizes(inputs: Sequence[Any]) -> Iterator[tuple[Any, Instruction]]:
     """What is known of the inputs: sizes first, they are asked for most easily."""
     for index, value in enumerate(inputs):
         if isinstance(value, Buffer):
@@ -44,7 +44,7 @@ def all_said(inputs: Sequence[Any]) -> Iterator[tuple[Any, Instruction]]:
             yield from ((stride, ("stride", index, dim)) for dim, stride in enumerate(value.strides))
 
 
-class Numbers:
+class SizeInstructions:
     """Writes the instructions of one program; equal ones are one."""
 
     def __init__(self, inputs: Sequence[Any]) -> None:
@@ -52,7 +52,7 @@ class Numbers:
         self.places: dict[Any, int] = {}
         self.symbols: dict[sympy.Symbol, Instruction] = {}
         self.solved: dict[sympy.Symbol, tuple[Size, Size]] = {}
-        said = list(all_said(inputs))
+        said = list(known_sizes(inputs))
         for value, instruction in said:
             if isinstance(value, sympy.Symbol):
                 self.symbols.setdefault(value, instruction)

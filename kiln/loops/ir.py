@@ -50,12 +50,12 @@ class Buffer:
         return self.name
 
 
-LOW = (torch.float16, torch.bfloat16)
+HALF_TYPES = (torch.float16, torch.bfloat16)
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:
     """The type that ATen's kernels compute in where they do not round in between: float32 for the low ones."""
-    return torch.float32 if dtype in LOW else dtype
+    return torch.float32 if dtype in HALF_TYPES else dtype
 
 
 # ---- expressions -----------------------------------------------------------------------------------------------------
@@ -143,7 +143,7 @@ class _Interned(threading.local):
 _interned = _Interned()
 
 
-def forget() -> None:
+def clear_interned() -> None:
     """Let the interned expressions go: at the end of a compilation."""
     _interned.table.clear()
 
@@ -168,12 +168,12 @@ def op(name: str, *args: Expr, dtype: torch.dtype | None = None) -> Expr:
         assert args[-1].dtype is args[-2 if count > 1 else -1].dtype, (name, [arg.dtype for arg in args])
         dtype = args[-1].dtype
     assert dtype is not None
-    if name == "cast" and (args[0].dtype is dtype or is_small(args[0], dtype)):
+    if name == "cast" and (args[0].dtype is dtype or is_small_constant(args[0], dtype)):
         return args[0] if args[0].dtype is dtype else constant(args[0].payload, dtype)
     return make(name, args, dtype)
 
 
-def is_small(expr: Expr, dtype: torch.dtype) -> bool:
+def is_small_constant(expr: Expr, dtype: torch.dtype) -> bool:
     """Whether it is an integer constant that is the same in another type, whichever that is."""
     return expr.kind == "const" and type(expr.payload) is int and 0 <= expr.payload <= 127 and dtype is not torch.bool
 
@@ -311,7 +311,7 @@ INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "eq": "==", "ne": "!=",
 INFIX |= {"ge": ">=", "and": "&", "or": "|", "xor": "^", "shl": "<<", "shr": ">>"}
 
 
-def short(dtype: torch.dtype) -> str:
+def short_name(dtype: torch.dtype) -> str:
     """A type's name: f32, bf16, i64, bool."""
     name = str(dtype).removeprefix("torch.")
     for long, brief in (("bfloat", "bf"), ("float", "f"), ("uint", "u"), ("int", "i")):
@@ -320,7 +320,7 @@ def short(dtype: torch.dtype) -> str:
     return name
 
 
-def place(strides: Strides, offset: Size, names: list[str] | None = None) -> str:
+def affine_text(strides: Strides, offset: Size, names: list[str] | None = None) -> str:
     """An affine place as text: ``128*i0 + i1``."""
     names = names or [f"i{k}" for k in range(len(strides))]
     parts = [
@@ -332,7 +332,7 @@ def place(strides: Strides, offset: Size, names: list[str] | None = None) -> str
 
 
 def show_access(access: Access, names: list[str] | None = None) -> str:
-    text = place(access.strides, access.offset, names)
+    text = affine_text(access.strides, access.offset, names)
     for expr, stride in access.indirect:
         text += f" + {'' if stride == 1 else f'{stride}*'}{show(expr, names)}"
     if access.mask is not None:
@@ -346,7 +346,7 @@ def show(expr: Expr, names: list[str] | None = None) -> str:
         return show_access(expr.payload, names)
     if expr.kind == "iota":
         strides, offset = expr.payload
-        return f"({place(strides, offset, names)})"
+        return f"({affine_text(strides, offset, names)})"
     if expr.kind in ("const", "size"):
         return str(expr.payload)
     if expr.kind in ("reduced", "running"):
@@ -355,6 +355,10 @@ def show(expr: Expr, names: list[str] | None = None) -> str:
     if expr.kind in INFIX:
         return f"({args[0]} {INFIX[expr.kind]} {args[1]})"
     if expr.kind in ("cast", "bitcast"):
-        return f"{short(expr.dtype)}({args[0]})" if expr.kind == "cast" else f"bits_{short(expr.dtype)}({args[0]})"
+        return (
+            f"{short_name(expr.dtype)}({args[0]})"
+            if expr.kind == "cast"
+            else f"bits_{short_name(expr.dtype)}({args[0]})"
+        )
     name = "invert" if expr.kind == "not" else expr.kind  # which Python has another meaning for
     return f"{name}({', '.join(args)})"

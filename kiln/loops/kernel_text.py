@@ -11,16 +11,16 @@ from typing import Any
 
 import torch
 
-from .ir import LOW, OPERATIONS, short
+from .ir import HALF_TYPES, OPERATIONS, short_name
 from .layouts import KERNEL_TYPES
 from .reference import FUNCTIONS
 
 
-class End:
+class Infinity:
     """Less or greater than everything: where greatest and least values begin."""
 
 
-lowest, highest = End(), End()
+lowest, highest = Infinity(), Infinity()
 
 
 def typed(name: str) -> Callable[..., Any]:
@@ -32,7 +32,7 @@ def typed(name: str) -> Callable[..., Any]:
             return given[1]
         dtype = next((one.dtype for one in reversed(given) if isinstance(one, torch.Tensor)), None)
         values = [one if isinstance(one, torch.Tensor) else constant(one, dtype) for one in given]
-        if dtype in LOW and name != "where":
+        if dtype in HALF_TYPES and name != "where":
             return function(*(value.float() for value in values)).to(dtype)
         return function(*values)
 
@@ -53,16 +53,16 @@ def bits(dtype: torch.dtype) -> Callable[..., torch.Tensor]:
 
 def later_greatest(found: tuple[Any, Any], value: Any, place: Any) -> tuple[Any, Any]:
     """The first of the greatest, or of the NaN."""
-    return better(found, value, place, lambda a, b: a > b)
+    return first_best(found, value, place, lambda a, b: a > b)
 
 
 def later_least(found: tuple[Any, Any], value: Any, place: Any) -> tuple[Any, Any]:
-    return better(found, value, place, lambda a, b: a < b)
+    return first_best(found, value, place, lambda a, b: a < b)
 
 
-def better(found: tuple[Any, Any], value: Any, place: Any, goes_before: Callable[..., Any]) -> tuple[Any, Any]:
+def first_best(found: tuple[Any, Any], value: Any, place: Any, goes_before: Callable[..., Any]) -> tuple[Any, Any]:
     best, where = found
-    if isinstance(best, End):
+    if isinstance(best, Infinity):
         return value, place
     is_nan, was_nan = bool(value != value), bool(best != best)
     if is_nan or was_nan:
@@ -75,8 +75,8 @@ def better(found: tuple[Any, Any], value: Any, place: Any, goes_before: Callable
 NAMES: dict[str, Any] = {
     **{name: typed(name) for name in OPERATIONS if name in FUNCTIONS},
     "invert": typed("not"),
-    **{short(dtype): cast(dtype) for dtype in KERNEL_TYPES},
-    **{f"bits_{short(dtype)}": bits(dtype) for dtype in KERNEL_TYPES},
+    **{short_name(dtype): cast(dtype) for dtype in KERNEL_TYPES},
+    **{f"bits_{short_name(dtype)}": bits(dtype) for dtype in KERNEL_TYPES},
     "bool": cast(torch.bool),
     "lowest": lowest,
     "highest": highest,

@@ -19,7 +19,7 @@ KERNEL_TYPES = frozenset(
 )
 
 
-def whole(buffer: Buffer) -> Tensor:
+def load_whole(buffer: Buffer) -> Tensor:
     return Tensor(buffer.shape, ir.load(Access(buffer, buffer.strides, 0)))
 
 
@@ -35,7 +35,7 @@ def sizes_of(values: Sequence[Any]) -> tuple[Size, ...]:
     return tuple(map(size_of, values))
 
 
-def is_plain(value: torch.Tensor) -> bool:
+def fits_kernels(value: torch.Tensor) -> bool:
     """Whether kernels can read and write such a tensor."""
     return (
         value.device.type == "cpu"
@@ -70,7 +70,7 @@ def is_dense(value: torch.Tensor) -> bool:
     return True
 
 
-def has_only_holes(value: torch.Tensor) -> bool:
+def is_non_overlapping(value: torch.Tensor) -> bool:
     """Whether its elements are known to lie apart, perhaps with room between them."""
     sizes, strides = sizes_of(value.shape), sizes_of(value.stride())
     if not all(isinstance(number, int) for number in (*sizes, *strides)):
@@ -87,7 +87,7 @@ def hint_of(value: Any) -> int:
     return value if isinstance(value, int) else int(value.node.hint)
 
 
-def lies_like(access: Access, shape: Sequence[Size], like: torch.Tensor) -> bool:
+def has_strides_of(access: Access, shape: Sequence[Size], like: torch.Tensor) -> bool:
     """Whether memory has the strides that a (fake) tensor has, where they matter."""
     strides = sizes_of(like.stride())
     return len(strides) == len(shape) and all(

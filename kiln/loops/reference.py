@@ -12,7 +12,7 @@ from typing import Any
 import sympy
 import torch
 
-from .ir import LOW, Access, Buffer, Expr, Write, walk
+from .ir import HALF_TYPES, Access, Buffer, Expr, Write, walk
 from .sizes import Size
 from .steps import Call, Launch, Lowered, Opaque, Scheduled, View
 
@@ -127,7 +127,7 @@ class Reference:
         args = [values[arg] for arg in expr.args]
         if expr.kind in ("cast", "bitcast"):
             return args[0].to(expr.dtype) if expr.kind == "cast" else args[0].view(expr.dtype)
-        if expr.dtype in LOW and expr.kind != "where":
+        if expr.dtype in HALF_TYPES and expr.kind != "where":
             return FUNCTIONS[expr.kind](*(arg.float() for arg in args)).to(expr.dtype)
         return FUNCTIONS[expr.kind](*args).to(expr.dtype)
 

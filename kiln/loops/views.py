@@ -38,14 +38,16 @@ class Tensor:
         return self.expr.payload if self.expr.kind == "load" and self.expr.payload.is_plain else None
 
 
-class Number(Tensor):
+class DynamicFloat(Tensor):
     """A number that varies from call to call (float64), read from memory; of no weight in the promotion of types."""
 
 
-Place = tuple[Strides, Size]
+StridesAndOffset = tuple[Strides, Size]
 
 
-def map_places(expr: Expr, change: Callable[[Strides, Size], Place], known: dict[Expr, Expr] | None = None) -> Expr:
+def map_leaves(
+    expr: Expr, change: Callable[[Strides, Size], StridesAndOffset], known: dict[Expr, Expr] | None = None
+) -> Expr:
     """The expression with the strides and offset of each leaf changed."""
 
     def leaf(part: Expr) -> Expr:
@@ -66,10 +68,12 @@ Row = tuple[dict[int, Size], Size]  # how an old position is made: {new axis: fa
 def affine(tensor: Tensor, shape: Sequence[Size], rows: Sequence[Row]) -> Tensor:
     """The tensor over a new space: ``rows[d]`` is how position d was made: {new axis: factor}, plus an offset."""
     shape = tuple(shape)
-    return Tensor(shape, map_places(tensor.expr, lambda strides, offset: moved(strides, offset, len(shape), rows)))
+    return Tensor(
+        shape, map_leaves(tensor.expr, lambda strides, offset: moved_strides(strides, offset, len(shape), rows))
+    )
 
 
-def moved(strides: Strides, offset: Size, rank: int, rows: Sequence[Row]) -> Place:
+def moved_strides(strides: Strides, offset: Size, rank: int, rows: Sequence[Row]) -> StridesAndOffset:
     """Strides and offset in the space that the rows lead from."""
     new: list[Size] = [0] * rank
     for stride, (factors, start) in zip(strides, rows, strict=True):
@@ -92,7 +96,7 @@ def indexed(tensor: Tensor, shape: Sequence[Size], rows: Sequence[Row | Tensor])
         if part.kind not in ("load", "iota"):
             return part
         strides, offset = part.payload if part.kind == "iota" else (part.payload.strides, part.payload.offset)
-        place = moved(strides, offset, len(shape), known)
+        place = moved_strides(strides, offset, len(shape), known)
         found = tuple((expr, strides[d]) for d, expr in data.items() if strides[d] != 0)
         if part.kind == "load":
             access: Access = part.payload
@@ -181,7 +185,7 @@ def masked(tensor: Tensor, mask: Tensor) -> Tensor:
 # ---- reshape ---------------------------------------------------------------------------------------------------------
 
 
-def matched(old: Sequence[Size], new: Sequence[Size]) -> list[tuple[list[int], list[int]]] | None:
+def matching_axes(old: Sequence[Size], new: Sequence[Size]) -> list[tuple[list[int], list[int]]] | None:
     """Two shapes of one number of elements cut into runs of axes whose products are equal; None where unknown."""
     runs: list[tuple[list[int], list[int]]] = []
     i = j = 0
@@ -224,17 +228,17 @@ def reshape(tensor: Tensor, shape: Sequence[Size]) -> Tensor | None:
     shape = tuple(shape)
     if len(shape) == tensor.rank and all(same(a, b) for a, b in zip(shape, tensor.shape, strict=True)):
         return tensor
-    runs = matched(tensor.shape, shape)
+    runs = matching_axes(tensor.shape, shape)
     if runs is None:
         return None
 
     class Impossible(Exception):
         pass
 
-    def change(strides: Strides, offset: Size) -> Place:
+    def change(strides: Strides, offset: Size) -> StridesAndOffset:
         new: list[Size] = [0] * len(shape)
         for old_axes, new_axes in runs:
-            inner = joined([tensor.shape[d] for d in old_axes], [strides[d] for d in old_axes])
+            inner = joined_stride([tensor.shape[d] for d in old_axes], [strides[d] for d in old_axes])
             if inner is None:
                 inner = split_strides(
                     [tensor.shape[d] for d in old_axes], [strides[d] for d in old_axes], [shape[d] for d in new_axes]
@@ -250,12 +254,12 @@ def reshape(tensor: Tensor, shape: Sequence[Size]) -> Tensor | None:
         return tuple(new), offset
 
     try:
-        return Tensor(shape, map_places(tensor.expr, change))
+        return Tensor(shape, map_leaves(tensor.expr, change))
     except Impossible:
         return None
 
 
-def joined(sizes: Sequence[Size], strides: Sequence[Size]) -> Size | None:
+def joined_stride(sizes: Sequence[Size], strides: Sequence[Size]) -> Size | None:
     """The stride of axes seen as one, None where they cannot be."""
     kept = [(size, stride) for size, stride in zip(sizes, strides, strict=True) if not is_one(size)]
     if not kept:
@@ -273,9 +277,9 @@ def split_strides(sizes: Sequence[Size], strides: Sequence[Size], new: Sequence[
     end = len(sizes)
     while end > 0:
         start = end - 1
-        while start > 0 and joined(sizes[start - 1 : end], strides[start - 1 : end]) is not None:
+        while start > 0 and joined_stride(sizes[start - 1 : end], strides[start - 1 : end]) is not None:
             start -= 1
-        stride = joined(sizes[start:end], strides[start:end])
+        stride = joined_stride(sizes[start:end], strides[start:end])
         total: Size = 1
         for size in sizes[start:end]:
             total = total * size

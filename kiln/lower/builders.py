@@ -51,7 +51,7 @@ def scalar(value: bool | int | float, dtype: torch.dtype) -> Tensor:
     return full((), value, dtype)
 
 
-def of_size(size: Size, dtype: torch.dtype = torch.int64) -> Tensor:
+def size_tensor(size: Size, dtype: torch.dtype = torch.int64) -> Tensor:
     """A size as a number, to be broadcast."""
     return cast(Tensor((), ir.size_value(size)), dtype)
 

@@ -1,7 +1,7 @@
 """Indices that are data: made safe where they are used, and looked at once, at the end of the program.
 
 An index that is out of range is an error in eager, and reading there would be worse. So lowerings only use what
-`checked` gives: the index, forced into the range. Beside it a reduction finds the worst index that was not in the
+`checked_index` gives: the index, forced into the range. Beside it a reduction finds the worst index that was not in the
 range; all those of a program lie in one small buffer, and one call at its very end, across which nothing has to be
 moved, raises the error that eager raises. The operator is in kiln/native/check_indices.cpp.
 """
@@ -17,12 +17,12 @@ from ..loops.ir import Access, Buffer, Write
 from ..loops.sizes import Size
 from ..loops.steps import Call, View
 from ..loops.views import Tensor
-from .builders import cast, of_size, pointwise, scalar, where
+from .builders import cast, pointwise, scalar, size_tensor, where
 
 if TYPE_CHECKING:
     from .lowering import Lowering
 
-FINE = torch.iinfo(torch.int64).min  # what the greatest of no bad indices is
+NO_BAD_INDEX = torch.iinfo(torch.int64).min  # what the greatest of no bad indices is
 
 # What eager says. {index} and {size} are filled in when it is said.
 OUT_OF_BOUNDS = "IndexError: index {index} is out of bounds for dimension %d with size {size}"
@@ -35,7 +35,7 @@ OUT_OF_EMBEDDINGS = "RuntimeError: embedding_bag: Expected idx >= 0 && idx < num
 OUT_OF_CLASSES = "IndexError: Target {index} is out of bounds."
 
 
-class Checks:
+class IndexChecks:
     """The indices of one graph that are looked at."""
 
     def __init__(self) -> None:
@@ -49,8 +49,8 @@ class Checks:
         if self.buffer is None:
             self.buffer = lowering.new_buffer(torch.int64, (1,))
             self.buffer.name, self.buffer.is_pieced = lowering.name("bad_indices"), True
-        told = pointwise("maximum", index, scalar(FINE + 1, torch.int64))
-        worst = where(bad, told, scalar(FINE, torch.int64))
+        told = pointwise("maximum", index, scalar(NO_BAD_INDEX + 1, torch.int64))
+        worst = where(bad, told, scalar(NO_BAD_INDEX, torch.int64))
         place = Access(self.buffer, (0,) * index.rank, len(self.sizes))
         axes = tuple(range(index.rank))
         lowering.write(Write(place, index.shape, worst.expr, "max" if axes else None, axes))
@@ -73,13 +73,13 @@ class Checks:
         return Call(node, target, (found, self.sizes, self.messages), {}, [], is_sealed=True)
 
 
-def checked(lowering: Lowering, index: Tensor, size: Size, message: str, wraps: bool = False) -> Tensor:
+def checked_index(lowering: Lowering, index: Tensor, size: Size, message: str, wraps: bool = False) -> Tensor:
     """An index (int64) into something of this size that never leads out of it. ``wraps``: negative ones count from the
     end. Where the size is 0 there is no such index: the caller must not load anything."""
     index = cast(index, torch.int64)
     if any(isinstance(length, int) and length == 0 for length in index.shape) or is_within(index, size):
         return index
-    zero, count = scalar(0, torch.int64), of_size(size)
+    zero, count = scalar(0, torch.int64), size_tensor(size)
     least = pointwise("neg", count) if wraps else zero
     key = (index.expr, index.shape, size, wraps)
     if key not in lowering.checks.known:
@@ -88,7 +88,7 @@ def checked(lowering: Lowering, index: Tensor, size: Size, message: str, wraps: 
         lowering.checks.add(lowering, index, size, message, bad)
     if wraps:
         index = where(pointwise("lt", index, zero), pointwise("add", index, count), index)
-    return pointwise("maximum", pointwise("minimum", index, of_size(size - 1)), zero)
+    return pointwise("maximum", pointwise("minimum", index, size_tensor(size - 1)), zero)
 
 
 def is_within(index: Tensor, size: Size) -> bool:

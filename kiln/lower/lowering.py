@@ -17,25 +17,34 @@ import torch.utils._pytree as pytree
 
 from ..loops import ir, views
 from ..loops.ir import Access, Buffer, Expr, Write
-from ..loops.layouts import has_only_holes, has_unbacked, is_dense, is_plain, lies_like, size_of, sizes_of, whole
+from ..loops.layouts import (
+    fits_kernels,
+    has_strides_of,
+    has_unbacked,
+    is_dense,
+    is_non_overlapping,
+    load_whole,
+    size_of,
+    sizes_of,
+)
 from ..loops.sizes import Size, contiguous, is_empty, is_one, same
 from ..loops.steps import Call, Lowered, Opaque, View
-from ..loops.views import Number, Tensor
-from .index_checks import Checks
+from ..loops.views import DynamicFloat, Tensor
+from .index_checks import IndexChecks
 from .node_facts import (
+    fits_type,
     getitem_arguments,
-    is_held,
+    is_needed_in_memory,
     is_random,
     is_view_node,
     is_view_operator,
-    is_wanted_in_memory,
     storage_of,
 )
-from .registry import LOWERINGS, TAKES_NUMBERS, NotLowered
+from .registry import LOWERINGS, TAKES_DYNAMIC_FLOATS, NotLowered
 
 Node = torch.fx.Node
 
-DEAR = frozenset(ir.OPERATIONS) & frozenset(
+COSTLY_OPERATIONS = frozenset(ir.OPERATIONS) & frozenset(
     "pow exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan atan2 sinh cosh tanh asinh acosh atanh erf "
     "erfc erfinv lgamma digamma sigmoid gelu_erf div floordiv truncdiv remainder fmod sqrt rsqrt".split()
 )
@@ -56,10 +65,10 @@ class Lowering:
         self.sources: dict[Buffer, Node | None] = {}  # the nodes that inputs, constants and results of calls are of
         self.owners: dict[Buffer, tuple[Node, Any]] = {}  # what of the graph's memory results are
         self.items: list[Write | Call] = []
-        self.checks = Checks()
+        self.checks = IndexChecks()
         self.called: dict[str, str] = {}
         self.names: dict[str, int] = {}
-        self.floats: dict[Opaque, Number] = {}
+        self.floats: dict[Opaque, DynamicFloat] = {}
         self.node: Node | None = None
 
     def run(self) -> Lowered:
@@ -72,10 +81,10 @@ class Lowering:
             elif node.op == "get_attr":
                 self.values[node] = self.constant(node)
             elif node.op == "call_function":
-                self.values[node] = self.keep_if_dear(node, self.lower(node))
+                self.values[node] = self.keep_if_costly(node, self.lower(node))
             elif node.op == "output":
                 outputs = [
-                    self.unchanged(place, value) or self.output(value) for place, value in enumerate(node.args[0])
+                    self.unchanged_input(place, value) or self.output(value) for place, value in enumerate(node.args[0])
                 ]
                 if (check := self.checks.call(node)) is not None:
                     self.items.append(check)
@@ -88,9 +97,9 @@ class Lowering:
     def add_input(self, node: Node, index: int) -> Any:
         value = node.meta.get("val")
         if isinstance(value, torch.Tensor):
-            found: Any = self.memory(node.name, value, "input")
+            found: Any = self.external_buffer(node.name, value, "input")
             found.index = index
-            self.values[node] = found if isinstance(found, Opaque) else whole(found)
+            self.values[node] = found if isinstance(found, Opaque) else load_whole(found)
         elif isinstance(value, (torch.SymInt, int)) and not isinstance(value, bool):
             found = self.values[node] = size_of(value)
         else:
@@ -101,13 +110,13 @@ class Lowering:
         value = operator.attrgetter(str(node.target))(self.module)
         if not isinstance(value, torch.Tensor):
             raise CannotLower(f"an attribute that is no tensor: {node.target}")
-        found = self.memory(node.name, value, "constant")
+        found = self.external_buffer(node.name, value, "constant")
         if isinstance(found, Opaque):
             raise CannotLower("a constant that kernels cannot read")
         found.tensor = value
-        return whole(found)
+        return load_whole(found)
 
-    def unchanged(self, place: int, value: Any) -> View | None:
+    def unchanged_input(self, place: int, value: Any) -> View | None:
         """A result that is the new content of an input, and just what that is already: there is nothing to write."""
         found = self.values[value] if isinstance(value, Node) else None
         access = found.access if isinstance(found, Tensor) else None
@@ -123,9 +132,9 @@ class Lowering:
         found = self.values[value]
         if isinstance(found, Tensor):
             like, owner = value.meta["val"], storage_of(value)
-            if found.access is not None and not self.belongs(found.access.buffer, owner):
-                found = self.put(found, like)  # the graph made it new
-            view = self.view(found, like, exact=is_view_node(value) or has_only_holes(like))
+            if found.access is not None and not self.may_return(found.access.buffer, owner):
+                found = self.materialize(found, like)  # the graph made it new
+            view = self.view(found, like, exact=is_view_node(value) or is_non_overlapping(like))
             self.owners[view.buffer] = owner
             self.values[value] = Tensor(found.shape, ir.load(view.as_access()))  # what is given twice is one tensor
             return view
@@ -133,7 +142,7 @@ class Lowering:
             raise CannotLower("several results as one")
         return found
 
-    def belongs(self, buffer: Buffer, owner: tuple[Node, Any]) -> bool:
+    def may_return(self, buffer: Buffer, owner: tuple[Node, Any]) -> bool:
         """Whether a result may lie in a buffer: if it is the graph's own memory of that result, nobody else's."""
         if buffer in self.owners:
             return self.owners[buffer] == owner
@@ -141,9 +150,9 @@ class Lowering:
             return True
         return owner[0] is self.sources.get(buffer)
 
-    def memory(self, name: str, value: torch.Tensor, kind: str) -> Buffer | Opaque:
+    def external_buffer(self, name: str, value: torch.Tensor, kind: str) -> Buffer | Opaque:
         """A buffer as a (fake) tensor is laid out."""
-        if not is_plain(value):
+        if not fits_kernels(value):
             return Opaque(self.name(name))
         found = Buffer(self.name(name), value.dtype, sizes_of(value.shape), sizes_of(value.stride()), kind)
         self.sources[found] = self.node
@@ -175,7 +184,7 @@ class Lowering:
         rule = LOWERINGS.get(target)
         if rule is None:
             return self.call(node, "no lowering")
-        if not all(is_plain(one) for one in pytree.tree_leaves(value) if isinstance(one, torch.Tensor)):
+        if not all(fits_kernels(one) for one in pytree.tree_leaves(value) if isinstance(one, torch.Tensor)):
             return self.call(node, "results of a type, or in a place, that kernels do not have")
         before, checks = len(self.items), len(self.checks.sizes)
         try:
@@ -198,7 +207,7 @@ class Lowering:
                 given = self.value(node.kwargs[argument.name])
             else:
                 given = argument.default_value
-            if not is_held(node, argument, given):
+            if not fits_type(node, argument, given):
                 raise NotLowered(f"{given} is no number of the type")  # eager refuses it, or wraps it around
             if argument.kwarg_only:
                 kwargs[argument.name] = given
@@ -214,22 +223,22 @@ class Lowering:
                 if (
                     isinstance(value.meta.get("val"), torch.SymFloat)
                     and self.node is not None
-                    and self.node.target in TAKES_NUMBERS
+                    and self.node.target in TAKES_DYNAMIC_FLOATS
                 ):
-                    return self.varying(found)
+                    return self.dynamic_float(found)
                 raise NotLowered(f"{found} is not in plain memory, or of a type that kernels do not have")
             return found
         if isinstance(value, (list, tuple)):
             return [self.value(part) for part in value]
         return size_of(value) if isinstance(value, torch.SymInt) else value
 
-    def varying(self, number: Opaque) -> Number:
+    def dynamic_float(self, number: Opaque) -> DynamicFloat:
         """A float that the program is given, where kernels can read it."""
         if number not in self.floats:
             buffer = Buffer(self.name(number.name), torch.float64, (), (), "called")
             target = torch.ops.aten.scalar_tensor.default
             self.items.append(Call(self.node, target, (number,), {"dtype": torch.float64}, [buffer]))
-            self.floats[number] = Number((), whole(buffer).expr)
+            self.floats[number] = DynamicFloat((), load_whole(buffer).expr)
         return self.floats[number]
 
     def number(self, node: Node, value: Any) -> Any:
@@ -258,10 +267,10 @@ class Lowering:
         if access is None:
             if target in LOWERINGS:
                 return None  # the view of an expression
-            if not isinstance(after, torch.Tensor) or not is_plain(after):
+            if not isinstance(after, torch.Tensor) or not fits_kernels(after):
                 return None
             access = self.view(source, before).as_access()
-        elif not lies_like(access, source.shape, before):
+        elif not has_strides_of(access, source.shape, before):
             return None
         results = [
             self.view_of(access, before, one) for one in (after if isinstance(after, (list, tuple)) else [after])
@@ -271,36 +280,36 @@ class Lowering:
         return tuple(results) if isinstance(after, (list, tuple)) else results[0]
 
     def view_of(self, access: Access, before: torch.Tensor, after: torch.Tensor) -> Tensor | None:
-        if after.dtype is not before.dtype or not is_plain(after):
+        if after.dtype is not before.dtype or not fits_kernels(after):
             return None
         offset = access.offset + size_of(after.storage_offset()) - size_of(before.storage_offset())
         return Tensor(sizes_of(after.shape), ir.load(Access(access.buffer, sizes_of(after.stride()), offset)))
 
     # ---- memory ------------------------------------------------------------------------------------------------------
 
-    def keep_if_dear(self, node: Node, value: Any) -> Any:
+    def keep_if_costly(self, node: Node, value: Any) -> Any:
         """What several read is computed once, unless that is no work; what has grown large is cut here."""
         if not isinstance(value, Tensor) or value.access is not None:  # of several results, each is looked at by itself
             return value
         if value.expr.kind in ("iota", "const", "size"):
             return value  # nothing to compute; and what is known of positions is lost in memory
-        operations, loads, dear = weight(value.expr)
+        operations, loads, dear = cost_of(value.expr)
         several = len(node.users) > 1 and (
-            dear or operations > CHEAP_OPERATIONS or loads > CHEAP_LOADS or is_wanted_in_memory(node)
+            dear or operations > CHEAP_OPERATIONS or loads > CHEAP_LOADS or is_needed_in_memory(node)
         )
         if several or operations > MOST_OPERATIONS or loads > MOST_LOADS:
             like = node.meta.get("val")
-            return self.put(value, like if isinstance(like, torch.Tensor) else None)
+            return self.materialize(value, like if isinstance(like, torch.Tensor) else None)
         return value
 
-    def put(self, tensor: Tensor, like: torch.Tensor | None = None) -> Tensor:
+    def materialize(self, tensor: Tensor, like: torch.Tensor | None = None) -> Tensor:
         """The tensor computed into memory, laid out like a (fake) tensor or contiguously."""
         strides = contiguous(tensor.shape)
         if like is not None and is_dense(like):
             strides = sizes_of(like.stride())
         buffer = self.new_buffer(tensor.dtype, tensor.shape, strides)
         self.write(Write(Access(buffer, strides, 0), tensor.shape, tensor.expr))
-        return whole(buffer)
+        return load_whole(buffer)
 
     def new_buffer(self, dtype: torch.dtype, shape: Sequence[Size], strides: Sequence[Size] | None = None) -> Buffer:
         shape = tuple(shape)
@@ -315,12 +324,12 @@ class Lowering:
 
     def in_memory(self, tensor: Tensor) -> Tensor:
         """The tensor, computed into memory if it is not there: what can be indexed."""
-        return tensor if tensor.access is not None else self.put(tensor)
+        return tensor if tensor.access is not None else self.materialize(tensor)
 
     def view(self, tensor: Tensor, like: torch.Tensor, exact: bool = False) -> View:
         """The tensor for a call or as a result: in memory, laid out as the (fake) tensor is."""
         access = tensor.access
-        if access is None or not lies_like(access, tensor.shape, like):
+        if access is None or not has_strides_of(access, tensor.shape, like):
             if exact and not is_dense(like):  # strides that overlap or have holes
                 strides = sizes_of(like.stride())
                 buffer = self.new_buffer(tensor.dtype, tensor.shape, strides)
@@ -331,9 +340,9 @@ class Lowering:
                         small = views.slice_(small, dim, 0, 1)
                 self.write(Write(Access(buffer, strides, 0), tuple(shape), small.expr))
                 return View(buffer, buffer.shape, strides, 0)
-            access = self.put(tensor, like).access
+            access = self.materialize(tensor, like).access
         assert access is not None
-        strides = sizes_of(like.stride()) if lies_like(access, tensor.shape, like) else access.strides
+        strides = sizes_of(like.stride()) if has_strides_of(access, tensor.shape, like) else access.strides
         return View(access.buffer, tensor.shape, strides, access.offset)
 
     def reduce(self, tensor: Tensor, kind: str, dims: Sequence[int], keepdim: bool = False) -> Tensor:
@@ -346,7 +355,7 @@ class Lowering:
         strides = iter(buffer.strides)
         places = tuple(0 if dim in axes else next(strides) for dim in range(tensor.rank))
         self.write(Write(Access(buffer, places, 0), tensor.shape, tensor.expr, kind, axes))
-        found = whole(buffer)
+        found = load_whole(buffer)
         for dim in axes if keepdim else ():
             found = views.unsqueeze(found, dim)
         return found
@@ -357,7 +366,7 @@ class Lowering:
             return Tensor(tuple(shape), ir.constant(0, tensor.dtype))
         found = views.reshape(tensor, shape)
         if found is None:
-            found = views.reshape(self.put(tensor), shape)
+            found = views.reshape(self.materialize(tensor), shape)
         if found is None:
             raise NotLowered("shapes whose sizes are not known to go together")
         return found
@@ -371,16 +380,16 @@ class Lowering:
         value: Any = node.meta.get("val")
         target = node.target if type(node.target) is torch._ops.OpOverload else None
         exact = target is None or target.namespace not in ("aten", "prims")
-        args = tuple(self.for_call(arg, exact) for arg in node.args)
-        kwargs = {name: self.for_call(arg, exact) for name, arg in node.kwargs.items()}
+        args = tuple(self.call_argument(arg, exact) for arg in node.args)
+        kwargs = {name: self.call_argument(arg, exact) for name, arg in node.kwargs.items()}
         silent = target is not None and not target._schema.returns
         many = isinstance(value, (list, tuple)) or silent
-        results = [] if silent else [self.result(node, one) for one in (value if many else [value])]
+        results = [] if silent else [self.call_result(node, one) for one in (value if many else [value])]
         # What gives nothing is called for what else it does, such as raising an error.
         sealed = target is None or silent or is_random(target)
         self.items.append(Call(node, node.target, args, kwargs, results, sealed))
         self.called[node.name] = f"{node.target}: {reason}"
-        found = tuple(whole(result) if isinstance(result, Buffer) else result for result in results)
+        found = tuple(load_whole(result) if isinstance(result, Buffer) else result for result in results)
         return found if many else found[0]
 
     def has_own_storage(self, node: Any) -> bool:
@@ -393,45 +402,45 @@ class Lowering:
 
     def call_operator(self, target: Any, args: Sequence[Any], dtype: torch.dtype, shape: Sequence[Size]) -> Tensor:
         """Call an operator that gives one contiguous tensor, as a part of another one's lowering."""
-        given = tuple(self.lying(arg) if isinstance(arg, Tensor) else arg for arg in args)
+        given = tuple(self.stored_view(arg) if isinstance(arg, Tensor) else arg for arg in args)
         result = self.new_buffer(dtype, shape)
         result.kind = "called"
         self.sources[result] = self.node
         self.items.append(Call(self.node, target, given, {}, [result]))
-        return whole(result)
+        return load_whole(result)
 
-    def lying(self, tensor: Tensor) -> View:
+    def stored_view(self, tensor: Tensor) -> View:
         """The tensor for a call, in memory as it lies."""
         access = self.in_memory(tensor).access
         assert access is not None
         return View(access.buffer, tensor.shape, access.strides, access.offset)
 
-    def result(self, node: Node, value: Any) -> Buffer | Opaque | None:
+    def call_result(self, node: Node, value: Any) -> Buffer | Opaque | None:
         if isinstance(value, torch.Tensor):
-            return self.memory(node.name, value, "called")
+            return self.external_buffer(node.name, value, "called")
         if has_unbacked(value):
             raise CannotLower("a size that depends on data")
         if isinstance(value, (list, tuple)):
             raise CannotLower("lists of results")
         return None if value is None else Opaque(self.name(node.name))
 
-    def for_call(self, value: Any, exact: bool) -> Any:
+    def call_argument(self, value: Any, exact: bool) -> Any:
         """An argument of a call. The program's own operators may look at strides: ``exact``ly eager's, then."""
         if isinstance(value, Node):
             found = self.values[value]
             return self.view(found, value.meta["val"], exact) if isinstance(found, Tensor) else found
         if isinstance(value, (list, tuple)):
-            parts = [self.for_call(part, exact) for part in value]
+            parts = [self.call_argument(part, exact) for part in value]
             return parts if isinstance(value, list) else tuple(parts)
         if isinstance(value, dict):
-            return {key: self.for_call(part, exact) for key, part in value.items()}
+            return {key: self.call_argument(part, exact) for key, part in value.items()}
         return size_of(value) if isinstance(value, torch.SymInt) else value
 
 
 # ---- expressions and results -----------------------------------------------------------------------------------------
 
 
-def weight(expr: Expr) -> tuple[int, int, bool]:
+def cost_of(expr: Expr) -> tuple[int, int, bool]:
     """How many operations and loads an expression has, and whether any of them is dear."""
     operations = loads = 0
     dear = False
@@ -441,7 +450,7 @@ def weight(expr: Expr) -> tuple[int, int, bool]:
             dear = dear or bool(part.payload.indirect)
         elif part.args:
             operations += 1
-            dear = dear or part.kind in DEAR
+            dear = dear or part.kind in COSTLY_OPERATIONS
     return operations, loads, dear
 
 

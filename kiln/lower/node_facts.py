@@ -11,15 +11,15 @@ import torch
 import torch.fx
 import torch.utils._pytree as pytree
 
-from ..loops.views import Number
+from ..loops.views import DynamicFloat
 from .registry import LOWERINGS
 
 Node = torch.fx.Node
-NUMBERS = (int, float, sympy.Expr, Number)
+NUMBERS = (int, float, sympy.Expr, DynamicFloat)
 SCALARS = ("number", "Optional[number]", "List[number]", "Tensor")  # types of arguments that numbers are given for
 
 
-def is_held(node: Node, argument: torch._C.Argument, given: Any) -> bool:
+def fits_type(node: Node, argument: torch._C.Argument, given: Any) -> bool:
     """Whether numbers among an operator's arguments are within the range of the type that it computes in; those that
     vary are, if that holds any size. The other operand of floats need not be: it becomes infinite."""
     numbers = [one for one in (given if type(given) is list else [given]) if isinstance(one, NUMBERS)]
@@ -34,7 +34,7 @@ def is_held(node: Node, argument: torch._C.Argument, given: Any) -> bool:
     limits = torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
 
     def holds(number: Any) -> bool:
-        if isinstance(number, (sympy.Expr, Number)):
+        if isinstance(number, (sympy.Expr, DynamicFloat)):
             return bool(limits.max >= torch.iinfo(torch.int64).max)
         return bool(limits.min <= number <= limits.max) or (dtype.is_floating_point and not math.isfinite(number))
 
@@ -66,12 +66,12 @@ def is_view_node(node: Node) -> bool:
     return type(node.target) is torch._ops.OpOverload and is_view_operator(node.target)
 
 
-def is_wanted_in_memory(node: Node) -> bool:
+def is_needed_in_memory(node: Node) -> bool:
     """Whether a node, or a view of it, goes to a call or out of the graph as it is."""
     for user in node.users:
         if user.op == "output" or (user.target not in LOWERINGS and not is_view_node(user)):
             return True
-        if is_view_node(user) and is_wanted_in_memory(user):
+        if is_view_node(user) and is_needed_in_memory(user):
             return True
     return False
 

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 LOWERINGS: dict[Any, Callable[..., Any]] = {}
 Lowers = TypeVar("Lowers", bound=Callable[..., Any])
-TAKES_NUMBERS: set[Any] = set()  # operators whose lowerings take `views.Number`s for numbers that vary
+TAKES_DYNAMIC_FLOATS: set[Any] = set()  # operators whose lowerings take `views.DynamicFloat`s for numbers that vary
 
 
 class NotLowered(Exception):

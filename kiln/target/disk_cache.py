@@ -44,7 +44,7 @@ UNFINISHED = "unfinished-"  # how files begin that are being written
 ABANDONED = 3600  # seconds after which such a file is nobody's
 LARGEST = 1 << 30  # bytes of an entry; more is damage
 CLEARED_AT_MOST = 10  # how often a file is written again because another process cleared the cache meanwhile
-KEPT = 0.8  # of the limit, after the oldest entries went
+KEPT_SHARE = 0.8  # of the limit, after the oldest entries went
 OTHERS = stat.S_IRWXG | stat.S_IRWXO
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
@@ -69,7 +69,7 @@ def is_on() -> bool:
 # ---- where -----------------------------------------------------------------------------------------------------------
 
 
-def place() -> str:
+def directory() -> str:
     """The cache's directory, whether it is there or not."""
     named = os.environ.get("KILN_CACHE_DIR")
     if named:
@@ -85,9 +85,9 @@ class Refused(OSError):
 
 
 @contextlib.contextmanager
-def opened(create: bool = False) -> Iterator[int]:
+def open_directory(create: bool = False) -> Iterator[int]:
     """The directory as a file descriptor, checked: what is done through it is done in it, whatever its name becomes."""
-    path = place()
+    path = directory()
     if create:
         os.makedirs(path, mode=0o700, exist_ok=True)
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -105,7 +105,7 @@ def warn_once(message: str) -> None:
     warnings.warn(f"kiln: no cache of compiled programs: {message}", stacklevel=3)
 
 
-def explain_refusal(error: OSError) -> None:
+def warn_if_refused(error: OSError) -> None:
     """A directory that is not trusted is worth a word, once; a disk that is full is not."""
     if isinstance(error, Refused):
         warn_once(str(error))
@@ -156,7 +156,7 @@ def read(key: str) -> Parts | None:
     if not is_on():
         return None
     try:
-        with opened() as folder:
+        with open_directory() as folder:
             data = read_file(folder, key + SUFFIX)
             parts = unpack(key, data) if data is not None else None
             if parts is None:
@@ -166,7 +166,7 @@ def read(key: str) -> Parts | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        explain_refusal(error)
+        warn_if_refused(error)
         return None
 
 
@@ -222,12 +222,12 @@ def write(key: str, parts: Mapping[str, bytes]) -> bool:
         return False
     data = pack(key, parts)
     try:
-        with opened(create=True) as folder:
+        with open_directory(create=True) as folder:
             write_file(folder, key + SUFFIX, data)
             make_room(folder, len(data))
             return True
     except OSError as error:
-        explain_refusal(error)
+        warn_if_refused(error)
         return False
 
 
@@ -263,7 +263,7 @@ def write_file_once(folder: int, name: str, data: bytes) -> None:
 # ---- size ------------------------------------------------------------------------------------------------------------
 
 
-class Room:
+class SizeEstimate:
     """What the cache holds by this process's knowledge, so that not every write has to look at every file."""
 
     def __init__(self) -> None:
@@ -273,17 +273,17 @@ class Room:
     def note(self, added: int) -> bool:
         """Count what was written; whether it is time to look at the files."""
         with self.lock:
-            known = self.sizes.get(place())
+            known = self.sizes.get(directory())
             if known is not None:
-                self.sizes[place()] = known + added
+                self.sizes[directory()] = known + added
             return known is None or known + added > limit()
 
     def set(self, size: int) -> None:
         with self.lock:
-            self.sizes[place()] = size
+            self.sizes[directory()] = size
 
 
-_room = Room()
+_size_estimate = SizeEstimate()
 
 
 def limit() -> int:
@@ -292,19 +292,19 @@ def limit() -> int:
 
 def make_room(folder: int, added: int) -> None:
     """Let the least recently used entries go, where there are too many."""
-    if not _room.note(added):
+    if not _size_estimate.note(added):
         return
     remove_abandoned(folder)
     found = sorted(list_entries(folder), key=lambda entry: entry.used)
     total = sum(entry.size for entry in found)
     if total > limit():
         for entry in found:
-            if total <= limit() * KEPT:
+            if total <= limit() * KEPT_SHARE:
                 break
             with contextlib.suppress(OSError):
                 os.unlink(entry.name, dir_fd=folder)
             total -= entry.size
-    _room.set(total)
+    _size_estimate.set(total)
 
 
 def remove_abandoned(folder: int) -> None:
@@ -331,7 +331,7 @@ def list_entries(folder: int, prefix: str = "", suffix: str = SUFFIX) -> list[En
 def entries() -> list[Entry]:
     """All entries, the last used first. Raises OSError where the directory cannot be used."""
     try:
-        with opened() as folder:
+        with open_directory() as folder:
             return sorted(list_entries(folder), key=lambda entry: -entry.used)
     except FileNotFoundError:
         return []
@@ -341,12 +341,12 @@ def clear() -> list[Entry]:
     """Remove all entries, and give those that are gone. Raises OSError where the directory cannot be used."""
     gone = []
     try:
-        with opened() as folder:
+        with open_directory() as folder:
             for entry in [*list_entries(folder), *list_entries(folder, UNFINISHED, "")]:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(entry.name, dir_fd=folder)
                     gone.append(entry)
     except FileNotFoundError:
         pass
-    _room.set(0)
+    _size_estimate.set(0)
     return gone

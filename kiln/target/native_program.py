@@ -42,10 +42,10 @@ class PythonTarget:
 def python_target(node: torch.fx.Node) -> PythonTarget:
     leaves, structure = pytree.tree_flatten((list(node.args), dict(node.kwargs)))
     assert callable(node.target)
-    return PythonTarget(node.target, [HOLE if varies(leaf) else leaf for leaf in leaves], structure)
+    return PythonTarget(node.target, [HOLE if is_dynamic(leaf) else leaf for leaf in leaves], structure)
 
 
-def varies(leaf: Any) -> bool:
+def is_dynamic(leaf: Any) -> bool:
     return isinstance(leaf, (torch.fx.Node, torch.SymInt))
 
 
@@ -147,10 +147,10 @@ class Assembler:
             return self.constants[value]
         if kind == "torch":
             return getattr(torch, value)
-        return READ[kind](value) if kind in READ else value
+        return CONSTRUCTORS[kind](value) if kind in CONSTRUCTORS else value
 
 
-READ: dict[str, Callable[[str], Any]] = {"device": torch.device, "complex": complex}
+CONSTRUCTORS: dict[str, Callable[[str], Any]] = {"device": torch.device, "complex": complex}
 
 
 def number(described: Any) -> Any:

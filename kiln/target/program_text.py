@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from .native_program import READ, Data
+from .native_program import CONSTRUCTORS, Data
 
 INFIX = {"add": "+", "mul": "*", "floordiv": "//", "mod": "%", "pow": "**", "eq": "==", "ne": "!=", "lt": "<"}
 INFIX |= {"le": "<="}
@@ -83,7 +83,7 @@ class Text:
             return f"c{value}"
         if kind == "torch":
             return str(value)
-        return f"{kind}({value!r})" if kind in READ else repr(value)
+        return f"{kind}({value!r})" if kind in CONSTRUCTORS else repr(value)
 
     # ---- steps -------------------------------------------------------------------------------------------------------
 

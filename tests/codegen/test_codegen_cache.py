@@ -375,7 +375,7 @@ def test_files_that_a_process_died_over_go(place, key):
     for path in (old, new):
         path.write_bytes(b"")
     os.utime(old, (1, 1))
-    disk_cache._room.sizes.clear()
+    disk_cache._size_estimate.sizes.clear()
     assert disk_cache.write(key, PARTS)
     assert not old.exists() and new.exists()
 
@@ -390,13 +390,13 @@ def test_without_a_cache(place, key):
 def test_where_it_is(monkeypatch, tmp_path):
     monkeypatch.delenv("KILN_CACHE_DIR")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert disk_cache.place() == str(tmp_path / "kiln")
+    assert disk_cache.directory() == str(tmp_path / "kiln")
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", "/somewhere")
-    assert disk_cache.place() == "/somewhere/.cache/kiln"
+    assert disk_cache.directory() == "/somewhere/.cache/kiln"
     # A user without a name or a home, as in containers: not a folder called ~ where we happen to be.
     monkeypatch.setattr(os.path, "expanduser", lambda path: path)
-    assert disk_cache.place() == os.path.join(tempfile.gettempdir(), f"kiln-{os.geteuid()}")
+    assert disk_cache.directory() == os.path.join(tempfile.gettempdir(), f"kiln-{os.geteuid()}")
 
 
 # ---- the command -----------------------------------------------------------------------------------------------------

@@ -66,7 +66,7 @@ def test_random_scans(varies: bool) -> None:
 
 
 def test_random_kernels_on_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workload, "PAYS", 1)
+    monkeypatch.setattr(workload, "WORK_PER_THREAD", 1)
     for seed in range(500, 540):
         check_random(seed, 2 + seed % 2)
 

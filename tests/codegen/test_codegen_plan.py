@@ -14,9 +14,9 @@ from kiln.codegen.backend import compile_graph
 from kiln.loops.steps import Launch, uses_of
 from kiln.lower import ops  # noqa: F401  (fills the table of lowerings)
 from kiln.lower.lowering import Lowering
-from kiln.lower.schedule.memory_plan import LARGEST_SMALL, bytes_of, lives_of, plan_memory
+from kiln.lower.schedule.memory_plan import LARGEST_IN_SCRATCH, bytes_of, live_ranges, plan_memory
 from kiln.lower.schedule.scheduling import schedule
-from kiln.lower.schedule.step_order import as_late_as_useful
+from kiln.lower.schedule.step_order import delay_launches
 
 
 def scheduled(function, *inputs):
@@ -59,7 +59,7 @@ def test_memory_of_the_dead_is_used_again():
         return (x + 1,)
 
     plan = plan_memory(scheduled(function, x, w))
-    assert len(plan.into_given) >= 3
+    assert len(plan.out_variants) >= 3
     found = compile_graph(make_fx(function, tracing_mode="fake")(x, w))([x, w])[0]
     torch.testing.assert_close(found, function(x, w)[0])
 
@@ -71,7 +71,7 @@ def test_small_values_lie_in_one_block_without_meeting():
 
     steps = scheduled(function, torch.randn(40, 50))
     plan = plan_memory(steps)
-    lives = lives_of(plan.runs, steps.outputs)
+    lives = live_ranges(plan.runs, steps.outputs)
     assert plan.scratch and plan.scratch_bytes <= sum((bytes_of(one) or 0) + 64 for one in plan.scratch)
     placed = [(place, place + (bytes_of(one) or 0), lives[one]) for one, place in plan.scratch.items()]
     for start, end, life in placed:
@@ -79,7 +79,7 @@ def test_small_values_lie_in_one_block_without_meeting():
         for other_start, other_end, other in placed:
             if other is not life and not (other.last < life.first or life.last < other.first):
                 assert end <= other_start or other_end <= start
-    assert all(not lives[one].is_result and (bytes_of(one) or 0) <= LARGEST_SMALL for one in plan.scratch)
+    assert all(not lives[one].is_result and (bytes_of(one) or 0) <= LARGEST_IN_SCRATCH for one in plan.scratch)
 
 
 def test_results_are_never_memory_of_others():
@@ -111,7 +111,7 @@ def test_an_order_keeps_what_depends():
         return (torch.cat([out.softmax(1), x.cos(), out + 1]).sort(0)[0].sum(1), out.index_add(0, torch.arange(30), x))
 
     found = scheduled(function, x)
-    again = as_late_as_useful(found.steps, found.outputs)
+    again = delay_launches(found.steps, found.outputs)
     seen = {step: place for place, step in enumerate(again)}
     assert set(seen) == set(found.steps)
     for place, step in enumerate(found.steps):

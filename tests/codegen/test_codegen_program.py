@@ -9,7 +9,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from kiln.codegen.program_description import Describer
-from kiln.codegen.size_instructions import Numbers
+from kiln.codegen.size_instructions import SizeInstructions
 from kiln.loops import ir
 from kiln.loops.steps import Scheduled
 from kiln.lower import ops  # noqa: F401  (fills the table of lowerings)
@@ -173,7 +173,7 @@ def test_sizes_are_solved_for():
 
     s, t = sympy.symbols("s t", positive=True, integer=True)
     inputs = [ir.Buffer("x", torch.float32, (2 * s + 1, t), (t, 1), "input"), 3, None]
-    numbers = Numbers(inputs)
+    numbers = SizeInstructions(inputs)
     assert numbers.number(s) == (len(numbers.instructions) - 1,)
     kinds = [operation for operation, _, _ in numbers.instructions]
     assert kinds[-1] == "floordiv" and "size" in kinds

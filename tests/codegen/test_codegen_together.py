@@ -30,7 +30,7 @@ def threads():
 def planned(function, *inputs, changed=None):
     scheduled = schedule(Lowering(make_fx(function, tracing_mode="fake")(*inputs)).run())
     found = plan_memory(scheduled, changed)
-    ir.forget()
+    ir.clear_interned()
     return found
 
 
@@ -93,7 +93,7 @@ def test_large_launches_stay_where_they_are_read():
 
 def test_no_more_memory_is_held(monkeypatch):
     """Large results are not made earlier than others need the memory."""
-    monkeypatch.setattr(concurrency, "SMALL", 1 << 40)
+    monkeypatch.setattr(concurrency, "SMALL_LAUNCH", 1 << 40)
     x = torch.randn(600, 600)
 
     def function(x):
@@ -104,8 +104,8 @@ def test_no_more_memory_is_held(monkeypatch):
         return (found, x.flip(0).sin().flip(1))
 
     runs = planned(function, x).runs
-    monkeypatch.setattr(concurrency, "FAR", 0)
-    assert held_by(runs) <= max(held_by(planned(function, x).runs), concurrency.LITTLE)
+    monkeypatch.setattr(concurrency, "MOST_STEPS_MOVED", 0)
+    assert held_by(runs) <= max(held_by(planned(function, x).runs), concurrency.FREE_BYTES)
 
 
 def held_by(runs):
@@ -131,7 +131,7 @@ def busy(x, y, z):
 
 @pytest.mark.parametrize("small", [0, 1 << 40])
 def test_results_and_memory_of_a_busy_program(monkeypatch, threads, small):
-    monkeypatch.setattr(concurrency, "SMALL", small)
+    monkeypatch.setattr(concurrency, "SMALL_LAUNCH", small)
     monkeypatch.setattr(kiln.config, "cache", False)
     inputs = torch.randn(70, 50), torch.randn(300, 40), torch.randn(40, 60)
     check_memory(planned(busy, *inputs))

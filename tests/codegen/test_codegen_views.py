@@ -12,7 +12,7 @@ import torch
 
 from kiln.loops import ir, views
 from kiln.loops.ir import Access, Buffer
-from kiln.loops.layouts import whole
+from kiln.loops.layouts import load_whole
 from kiln.loops.reference import Reference
 from kiln.loops.steps import Lowered
 from kiln.loops.views import Tensor
@@ -176,26 +176,26 @@ def test_memory_is_reshaped_where_torch_can_view_it(seed: int) -> None:
 
 def test_shapes_are_matched_by_their_products() -> None:
     s, t = sympy.symbols("s t", integer=True, positive=True)
-    assert views.matched((s, 6), (s, 2, 3)) == [([0], [0]), ([1], [1, 2])]
-    assert views.matched((s * t, 4), (s, t, 4)) == [([0], [0, 1]), ([1], [2])]
-    assert views.matched((s, t), (t, s)) is None
+    assert views.matching_axes((s, 6), (s, 2, 3)) == [([0], [0]), ([1], [1, 2])]
+    assert views.matching_axes((s * t, 4), (s, t, 4)) == [([0], [0, 1]), ([1], [2])]
+    assert views.matching_axes((s, t), (t, s)) is None
 
 
 def test_sizes_that_vary_are_joined_and_split() -> None:
     s = sympy.Symbol("s", integer=True, positive=True)
     buffer = Buffer("x", torch.float32, (s, 4, 8), (32, 8, 1), "input")
-    joined = views.reshape(whole(buffer), (s * 4, 8))
+    joined = views.reshape(load_whole(buffer), (s * 4, 8))
     assert joined is not None and joined.access is not None and joined.access.strides == (8, 1)
     split = views.reshape(joined, (s, 2, 2, 8))
     assert split is not None and split.access is not None and split.access.strides == (32, 16, 8, 1)
-    assert views.reshape(views.permute(whole(buffer), (1, 0, 2)), (4 * s, 8)) is None
+    assert views.reshape(views.permute(load_whole(buffer), (1, 0, 2)), (4 * s, 8)) is None
 
 
 def test_masked_loads_are_never_made_outside() -> None:
     values = Values(0)
     buffer = Buffer("x", torch.int64, (3,), (1,), "input")
     values.memory.append((buffer, torch.tensor([5, 6, 7])))
-    there = views.shift(whole(buffer), (7,), (2,))
+    there = views.shift(load_whole(buffer), (7,), (2,))
     position = positions((7,), 0)
     low = pointwise("ge", position, Tensor((), ir.constant(2, torch.int64)))
     high = pointwise("lt", position, Tensor((), ir.constant(5, torch.int64)))

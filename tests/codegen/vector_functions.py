@@ -9,7 +9,7 @@ import llvmlite.binding as llvm
 import numpy as np
 import torch
 
-from kiln.target.cpu.llvm_text import Lines, spelled
+from kiln.target.cpu.llvm_text import Lines, llvm_type
 from kiln.target.cpu.math import functions as vector_math
 
 TYPES = {torch.float32: np.float32, torch.float64: np.float64}
@@ -63,7 +63,7 @@ def loop(kinds: list[str], steps: list[int], body: list[str], declarations, step
 def vector_function(name: str, count: int, dtype: torch.dtype, lanes: int | None = None, **target):
     """The function on arrays, as the emitter would write it."""
     lanes = LANES[dtype] if lanes is None else lanes
-    kind = spelled(ELEMENTS[dtype], lanes)
+    kind = llvm_type(ELEMENTS[dtype], lanes)
     lines = Lines()
     operands = [lines.new(f"load {kind}, ptr %p{k}, align {dtype.itemsize}") for k in range(count)]
     result = vector_math.emit(lines, name, operands, lanes, dtype)

@@ -15,29 +15,29 @@ from kiln.loops.ir import Buffer
 from kiln.loops.sizes import hint
 from kiln.loops.steps import Call, Step, buffers_in, uses_of
 
-FAR = 16  # steps that a small launch is moved up, at most
-SMALL = 256 * 1024  # bytes that it reads and writes
-LITTLE = 512 * 1024  # bytes held that nobody minds
+MOST_STEPS_MOVED = 16  # steps that a small launch is moved up, at most
+SMALL_LAUNCH = 256 * 1024  # bytes that it reads and writes
+FREE_BYTES = 512 * 1024  # bytes held that nobody minds
 
 
-def run_together(steps: Sequence[Step], outputs: Sequence[Any], same: Mapping[Buffer, Buffer]) -> list[list[Step]]:
+def group_concurrent(steps: Sequence[Step], outputs: Sequence[Any], same: Mapping[Buffer, Buffer]) -> list[list[Step]]:
     """The steps as runs: launches that go together, or one call. ``same``: results that are to lie in inputs."""
-    return Grouping(steps, outputs, same).run()
+    return ConcurrencyGrouper(steps, outputs, same).run()
 
 
 @dataclass
-class Run:
+class ConcurrentRun:
     steps: list[Step]
     reads: set[Any]
     writes: set[Any]
     held: int  # bytes that the program holds meanwhile
 
-    def meets(self, other: Run) -> bool:
+    def meets(self, other: ConcurrentRun) -> bool:
         """Whether the order of two matters."""
         return bool(self.writes & (other.reads | other.writes) or self.reads & other.writes)
 
 
-class Grouping:
+class ConcurrencyGrouper:
     def __init__(self, steps: Sequence[Step], outputs: Sequence[Any], same: Mapping[Buffer, Buffer]) -> None:
         self.steps, self.same = steps, same
         self.uses = [uses_of(step) for step in steps]
@@ -50,7 +50,7 @@ class Grouping:
                 last[buffer] = number
         last |= {buffer: len(steps) for output in outputs for buffer in buffers_in(output)}
         self.held = self.bytes_held(last)
-        self.peak = max(*self.held, LITTLE)
+        self.peak = max(*self.held, FREE_BYTES)
 
     def bytes_held(self, last: Mapping[Any, int]) -> list[int]:
         """At each step, by what is alive."""
@@ -65,11 +65,11 @@ class Grouping:
         return held
 
     def run(self) -> list[list[Step]]:
-        runs: list[Run] = []
+        runs: list[ConcurrentRun] = []
         for number, step in enumerate(self.steps):
             reads, writes = self.uses[number]
             inputs = {self.same[buffer] for buffer in writes if buffer in self.same}
-            one = Run([step], reads, writes | inputs, self.held[number])
+            one = ConcurrentRun([step], reads, writes | inputs, self.held[number])
             place = len(runs) if isinstance(step, Call) else self.place(number, one, runs)
             if place == len(runs):
                 runs.append(one)
@@ -79,13 +79,13 @@ class Grouping:
                     other.held += self.made(number)
         return [run.steps for run in runs]
 
-    def place(self, number: int, one: Run, runs: list[Run]) -> int:
+    def place(self, number: int, one: ConcurrentRun, runs: list[ConcurrentRun]) -> int:
         """The first run that a launch can join; the end where there is none."""
-        is_small = sum(map(span_of, one.reads | one.writes)) <= SMALL
+        is_small = sum(map(span_of, one.reads | one.writes)) <= SMALL_LAUNCH
         if not is_small and self.uses[number][1] & self.read:
             return len(runs)
         found = len(runs)
-        for place in range(len(runs) - 1, max(-1, len(runs) - 1 - (FAR if is_small else 1)), -1):
+        for place in range(len(runs) - 1, max(-1, len(runs) - 1 - (MOST_STEPS_MOVED if is_small else 1)), -1):
             other = runs[place]
             if other.meets(one) or other.held + self.made(number) > self.peak:
                 break
@@ -97,7 +97,7 @@ class Grouping:
         """Bytes of what a step is the first to use."""
         return sum(bytes_of(buffer) for buffer in self.uses[number][1] if self.first[buffer] == number)
 
-    def join(self, run: Run, one: Run) -> None:
+    def join(self, run: ConcurrentRun, one: ConcurrentRun) -> None:
         run.steps += one.steps
         run.reads |= one.reads
         run.writes |= one.writes

@@ -16,7 +16,7 @@ from typing import Any
 from kiln.loops.ir import Access, Buffer, Expr, Write, load, loads_of, walk
 from kiln.loops.sizes import Size, Strides, hint, is_one, same
 from kiln.loops.steps import Call
-from kiln.loops.views import Tensor, flip, matched
+from kiln.loops.views import Tensor, flip, matching_axes
 
 MOST_BUFFERS, MOST_OPERATIONS = 40, 700  # of one kernel
 FARTHEST = 400  # how many items apart siblings may be
@@ -67,7 +67,7 @@ class Group:
     def spread(self, member: Member, strides: Strides) -> Strides | None:
         """Strides of a member's write as strides over the group's space."""
         axes = self.axes_for(member)
-        runs = matched(member.sizes, [self.space[axis].size for axis in axes])
+        runs = matching_axes(member.sizes, [self.space[axis].size for axis in axes])
         if runs is None:
             return None
         found: list[Size] = [0] * len(self.space)
@@ -97,7 +97,7 @@ class Fuser:
                 self.add_call(item, index)
             else:
                 self.add_write(item, index)
-        return in_order(self.groups)
+        return topological_order(self.groups)
 
     # ---- adding ------------------------------------------------------------------------------------------------------
 
@@ -117,7 +117,7 @@ class Fuser:
                 self.writers.setdefault(result, []).append(group)
 
     def add_write(self, write: Write, index: int) -> None:
-        write = facing_forward(write)
+        write = flip_reversed_reads(write)
         member = Member(write, tuple(axis for axis, size in enumerate(write.shape) if not is_one(size)))
         needs = self.needs(write)
         for group in self.candidates(write, index):
@@ -204,14 +204,14 @@ class Fuser:
             if space is None:
                 continue
             before, group.space = group.space, space
-            if self.reads_what_was_made(group, member):
+            if self.reads_where_defined(group, member):
                 self.accept(group, member, needs)
                 return True
             group.space = before
         member.is_inner = True
         return False
 
-    def reads_what_was_made(self, group: Group, member: Member) -> bool:
+    def reads_where_defined(self, group: Group, member: Member) -> bool:
         """Whether what it reads of the group's own is read at the very place where it is made."""
         write = member.write
         for access in loads_of(write.value, *write.target.parts):
@@ -229,7 +229,7 @@ class Fuser:
         return True
 
 
-def facing_forward(write: Write) -> Write:
+def flip_reversed_reads(write: Write) -> Write:
     """A write whose points, which have no order, are turned round where it reads what was made before from the end: so
     that it is read as it is made."""
     if write.reduce or is_scatter(write):
@@ -267,14 +267,16 @@ def joint_space(group: Group, member: Member) -> list[Axis] | None:
         return None
     places = [n for n, axis in enumerate(group.space) if member.is_inner or not axis.is_reduced]
     sizes = [group.space[place].size for place in places]
-    runs = matched(sizes, member.sizes)
+    runs = matching_axes(sizes, member.sizes)
     if runs is None:
         return None
     refined: dict[int, list[Axis]] = {}
     for theirs, mine in runs:
         if len(theirs) > 1 and len(mine) > 1:
             return None
-        reduced = fitting_flags(group, [places[t] for t in theirs], [flags[m] for m in mine], write.reduce is not None)
+        reduced = joint_reduced_flags(
+            group, [places[t] for t in theirs], [flags[m] for m in mine], write.reduce is not None
+        )
         if reduced is None:
             return None
         if len(theirs) == 1:
@@ -287,7 +289,7 @@ def joint_space(group: Group, member: Member) -> list[Axis] | None:
     return None if is_scanned and sum(axis.is_reduced for axis in space) > 1 else space
 
 
-def fitting_flags(group: Group, theirs: list[int], mine: list[bool], is_reduction: bool) -> list[bool] | None:
+def joint_reduced_flags(group: Group, theirs: list[int], mine: list[bool], is_reduction: bool) -> list[bool] | None:
     """Which of the finer axes are reduced after the join: both must agree, unless one of them reduces nothing."""
     have = [group.space[place].is_reduced for place in theirs]
     count = max(len(have), len(mine))
@@ -298,7 +300,7 @@ def fitting_flags(group: Group, theirs: list[int], mine: list[bool], is_reductio
     return wanted if not group.is_reduction or wanted == have else None
 
 
-def in_order(groups: list[Group]) -> list[Group]:
+def topological_order(groups: list[Group]) -> list[Group]:
     """The groups so that each follows those it needs, else in the order in which they began."""
     waiting = {group: bin(group.before).count("1") for group in groups}
     followers: dict[int, list[Group]] = {}

@@ -14,7 +14,7 @@ from kiln.loops import ir
 from kiln.loops.ir import Access, Buffer, Expr, Write
 from kiln.loops.kernel import Kernel, Loop, Output, Reduction
 from kiln.loops.sizes import Size, contiguous
-from kiln.loops.views import Tensor, affine, matched
+from kiln.loops.views import Tensor, affine, matching_axes
 
 from .fusion import Group, Member
 from .loop_order import LoopOrder
@@ -80,7 +80,7 @@ class KernelMaker:
         group = self.group
         shape = [axis.size for axis in group.space]
         axes = group.axes_for(member)
-        runs = matched(member.sizes, [shape[axis] for axis in axes])
+        runs = matching_axes(member.sizes, [shape[axis] for axis in axes])
         assert runs is not None
         rows: list[tuple[dict[int, Size], Size]] = [({}, 0) for _ in member.write.shape]
         for mine, theirs in runs:
@@ -109,15 +109,15 @@ class KernelMaker:
 LENGTH = sympy.Symbol("length", integer=True, positive=True)
 
 
-def for_any_length(kernel: Kernel) -> tuple[Kernel, tuple[Size, ...]]:
+def with_length_argument(kernel: Kernel) -> tuple[Kernel, tuple[Size, ...]]:
     """A kernel that is one plain loop serves all lengths; and the sizes to launch it with."""
-    if len(kernel.loops) != 1 or kernel.reductions or kernel.sizes or not long_enough(kernel.loops[0].size):
+    if len(kernel.loops) != 1 or kernel.reductions or kernel.sizes or not is_long_enough(kernel.loops[0].size):
         return kernel, kernel.sizes
     found = Kernel(kernel.name, (Loop(LENGTH),), (), kernel.outputs, kernel.vector, kernel.nodes)
     return found, (kernel.loops[0].size,)
 
 
-def long_enough(size: Size) -> bool:
+def is_long_enough(size: Size) -> bool:
     return isinstance(size, int) and size >= 64
 
 

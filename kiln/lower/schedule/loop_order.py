@@ -31,7 +31,7 @@ class LoopOrder:
         self.stores = [output.target for output in outputs]
 
     def kernel(self, name: str, shape: tuple[Size, ...], nodes: tuple[Any, ...]) -> Kernel:
-        order, vector = self.find()
+        order, vector = self.choose()
         groups = self.join(order, vector)
         loops = tuple(
             Loop(product(self.sizes[axis] for axis in axes), self.group.space[axes[0]].is_reduced) for axes in groups
@@ -64,7 +64,7 @@ class LoopOrder:
 
     # ---- which loop, which order -------------------------------------------------------------------------------------
 
-    def find(self) -> tuple[list[int], int | None]:
+    def choose(self) -> tuple[list[int], int | None]:
         """The axes from outside to inside, kept ones first, and the one that becomes vectors."""
         axes = list(range(len(self.sizes)))
         kept = [axis for axis in axes if not self.group.space[axis].is_reduced]
@@ -82,7 +82,7 @@ class LoopOrder:
         free = [axis for axis in axes if not self.is_ordered(axis)]
         if not free:
             return None
-        return max(free, key=lambda axis: (self.gain(axis), axis))
+        return max(free, key=lambda axis: (self.vector_gain(axis), axis))
 
     def is_ordered(self, axis: int) -> bool:
         """Whether points along an axis may meet in one place, and count in order."""
@@ -93,7 +93,7 @@ class LoopOrder:
                 return True
         return False
 
-    def gain(self, axis: int) -> float:
+    def vector_gain(self, axis: int) -> float:
         """How much going along an axis in vectors brings: contiguous places count, others cost, each by how often it is
         gone to: what a row has once is little beside its elements."""
         total = 0.0
@@ -102,13 +102,13 @@ class LoopOrder:
                 continue
             stride = access.strides[axis]
             if same(stride, 1) or same(stride, -1):
-                total += weight * 2 * self.often(access)
+                total += weight * 2 * self.access_rate(access)
             elif not same(stride, 0):
-                total -= weight * 2 * self.often(access)
+                total -= weight * 2 * self.access_rate(access)
         size = hint(self.sizes[axis])
         return total * (0.2 if size < 4 else 0.6 if size < 8 else 1.0) if total > 0 else total
 
-    def often(self, access: Access) -> float:
+    def access_rate(self, access: Access) -> float:
         """How many of the points of the space have a place of their own."""
         share = 1.0
         for size, stride in zip(self.sizes, access.strides, strict=True):

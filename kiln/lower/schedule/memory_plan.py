@@ -24,15 +24,15 @@ from kiln.loops.kernel import Kernel
 from kiln.loops.sizes import Size, hint, is_one, same
 from kiln.loops.steps import Call, Launch, Scheduled, View, buffers_in, uses_of
 
-from .concurrency import run_together
+from .concurrency import group_concurrent
 
 ALIGNMENT = 64
-LARGEST_SMALL = 256 * 1024  # bytes of what may lie in the scratch block
+LARGEST_IN_SCRATCH = 256 * 1024  # bytes of what may lie in the scratch block
 LARGEST_SCRATCH = 1024 * 1024  # bytes of that block
 LEAST_KEPT = 64 * 1024  # bytes of a dead buffer that are worth keeping for another
 
 # Operators that compute into memory that they are given, without a copy, as they do into their own.
-INTO_GIVEN = {
+OUT_VARIANTS = {
     "aten::mm": "out",
     "aten::addmm": "out",
     "aten::bmm": "out",
@@ -56,13 +56,13 @@ class Plan:
     allocations: dict[int, list[Allocation]] = field(default_factory=dict)
     scratch: dict[Buffer, int] = field(default_factory=dict)  # places in the block, in bytes
     scratch_bytes: int = 0
-    into_given: set[Call] = field(default_factory=set)
+    out_variants: set[Call] = field(default_factory=set)
     written: dict[Buffer, Buffer] = field(default_factory=dict)  # results that are written into inputs
     peak: int = 0  # bytes that the program itself holds at once, at most, where that is known
 
 
 @dataclass
-class Life:
+class LiveRange:
     """The runs that a buffer is used by, and whether that is all that uses it."""
 
     first: int
@@ -88,9 +88,9 @@ class Planner:
         self.scheduled = scheduled
         self.changed = [(scheduled.outputs[place], scheduled.inputs[index]) for place, index in changed.items()]
         same = {output.buffer: before for output, before in self.changed if is_new_content(output, before)}
-        self.runs = run_together(scheduled.steps, scheduled.outputs, same)
+        self.runs = group_concurrent(scheduled.steps, scheduled.outputs, same)
         self.end = len(self.runs)
-        self.lives = lives_of(self.runs, scheduled.outputs)
+        self.ranges = live_ranges(self.runs, scheduled.outputs)
         self.places: dict[Launch, int] = {}
         self.writers: dict[Buffer, list[Launch]] = {}
         for index, run in enumerate(self.runs):
@@ -106,14 +106,14 @@ class Planner:
 
     def run(self) -> Plan:
         for output, before in self.changed:
-            self.write_input(output, before)
-        made = [buffer for buffer in self.lives if buffer.kind == "made" and buffer not in self.plan.written]
+            self.plan_input_write(output, before)
+        made = [buffer for buffer in self.ranges if buffer.kind == "made" and buffer not in self.plan.written]
         small = [buffer for buffer in made if self.is_small(buffer)]
         self.place_scratch(small)
         begins: dict[int, list[Buffer]] = {}
         for buffer in made:
             if buffer not in self.plan.scratch:
-                begins.setdefault(self.lives[buffer].first, []).append(buffer)
+                begins.setdefault(self.ranges[buffer].first, []).append(buffer)
         dead: list[Buffer] = []
         ends = self.ends()
         for index in range(self.end + 1):
@@ -122,7 +122,7 @@ class Planner:
                 self.plan.allocations.setdefault(index, []).append(Allocation(buffer, donor))
             step = self.runs[index][0] if index < self.end else None
             if isinstance(step, Call):
-                self.give_memory(step, index, dead)
+                self.plan_out_variant(step, index, dead)
             dead += [buffer for buffer in ends.get(index, ()) if buffer not in self.donated]
         return self.plan
 
@@ -130,7 +130,7 @@ class Planner:
 
     def ends(self) -> dict[int, list[Buffer]]:
         found: dict[int, list[Buffer]] = {}
-        for buffer, life in self.lives.items():
+        for buffer, life in self.ranges.items():
             if not life.is_result and buffer.kind != "constant" and buffer not in self.plan.scratch:
                 found.setdefault(life.last, []).append(buffer)
         return found
@@ -138,7 +138,7 @@ class Planner:
     def bytes_by_step(self) -> list[int]:
         """How much the program holds at each step without using memory again; what varies counts as nothing."""
         held = [0] * (self.end + 1)
-        for buffer, life in self.lives.items():
+        for buffer, life in self.ranges.items():
             if buffer.kind in ("made", "called"):
                 for index in range(life.first, min(life.last, self.end) + 1):
                     held[index] += bytes_of(buffer) or 0
@@ -146,37 +146,37 @@ class Planner:
 
     # ---- changed inputs ----------------------------------------------------------------------------------------------
 
-    def write_input(self, output: Any, changed: Any) -> None:
+    def plan_input_write(self, output: Any, changed: Any) -> None:
         """Let a result be written into an input, if that is right."""
         if not is_new_content(output, changed):
             return
-        result, before = output.buffer, self.lives.get(changed)
+        result, before = output.buffer, self.ranges.get(changed)
         if result is changed:  # it has it already
             self.plan.written[result] = changed
             self.donated.add(changed)
             return
         results = [one.buffer for one in self.scheduled.outputs if isinstance(one, View)]
-        if result.kind != "made" or results.count(result) != 1 or not lies_alike(result, changed):
+        if result.kind != "made" or results.count(result) != 1 or not has_same_layout(result, changed):
             return
         writers = self.writers.get(result, [])
-        if len(writers) != 1 or self.lives[result].first != self.places[writers[0]]:
+        if len(writers) != 1 or self.ranges[result].first != self.places[writers[0]]:
             return
-        if before is not None and not self.is_done_with(changed, before, writers[0], result):
+        if before is not None and not self.is_fully_read(changed, before, writers[0], result):
             return
         self.plan.written[result] = changed
         self.donated.add(changed)
 
-    def is_done_with(self, changed: Buffer, life: Life, writer: Launch, result: Buffer) -> bool:
+    def is_fully_read(self, changed: Buffer, life: LiveRange, writer: Launch, result: Buffer) -> bool:
         """Whether everybody has read an input when its new content is written."""
         index = self.places[writer]
-        if life.is_result or life.last > index or self.is_used_beside(writer, changed):
+        if life.is_result or life.last > index or self.is_used_concurrently(writer, changed):
             return False
         for step in (run[0] for run in self.runs[:index]):
-            if isinstance(step, Call) and changed in step.reads and may_give_views(step):
+            if isinstance(step, Call) and changed in step.reads and may_return_views(step):
                 return False
-        return changed not in writer.buffers or may_share(writer, changed, result)
+        return changed not in writer.buffers or may_write_in_place(writer, changed, result)
 
-    def is_used_beside(self, launch: Launch, buffer: Buffer) -> bool:
+    def is_used_concurrently(self, launch: Launch, buffer: Buffer) -> bool:
         """Whether another launch that runs at the same time uses a buffer."""
         run = self.runs[self.places[launch]]
         return any(buffer in other.buffers for other in run if isinstance(other, Launch) and other is not launch)
@@ -184,14 +184,14 @@ class Planner:
     # ---- scratch -----------------------------------------------------------------------------------------------------
 
     def is_small(self, buffer: Buffer) -> bool:
-        life, size = self.lives[buffer], bytes_of(buffer)
-        return size is not None and size <= LARGEST_SMALL and not life.is_result and not life.is_called
+        life, size = self.ranges[buffer], bytes_of(buffer)
+        return size is not None and size <= LARGEST_IN_SCRATCH and not life.is_result and not life.is_called
 
     def place_scratch(self, small: list[Buffer]) -> None:
         """Places for small buffers: the lowest that no other has that lives at the same time."""
-        placed: list[tuple[int, int, Life]] = []
+        placed: list[tuple[int, int, LiveRange]] = []
         for buffer in small:
-            size, life = bytes_of(buffer) or 0, self.lives[buffer]
+            size, life = bytes_of(buffer) or 0, self.ranges[buffer]
             place = 0
             for start, end, other in sorted(placed, key=lambda one: one[0]):
                 if other.last < life.first or life.last < other.first:
@@ -209,43 +209,43 @@ class Planner:
     # ---- donors ------------------------------------------------------------------------------------------------------
 
     def donor(self, buffer: Buffer, dead: list[Buffer], index: int) -> Buffer | None:
-        found = self.dying_here(buffer, index) or self.dead_one(buffer, dead, index)
+        found = self.last_read_here(buffer, index) or self.find_dead(buffer, dead, index)
         if found is not None:
             self.donated.add(found)
             if found in dead:
                 dead.remove(found)
         return found
 
-    def dying_here(self, buffer: Buffer, index: int) -> Buffer | None:
+    def last_read_here(self, buffer: Buffer, index: int) -> Buffer | None:
         """What the launch that writes a buffer, and no other, reads for the last time."""
         launch = next((one for one in self.writers.get(buffer, ()) if self.places[one] == index), None)
         if launch is None:
             return None
         for other in launch.buffers:
-            life = self.lives.get(other)
+            life = self.ranges.get(other)
             if life is None or other in self.donated or other in self.plan.scratch or other.kind == "constant":
                 continue
             if life.last != index or life.is_result or not self.fits(buffer, other):
                 continue
-            if may_share(launch, other, buffer) and not self.is_used_beside(launch, other):
+            if may_write_in_place(launch, other, buffer) and not self.is_used_concurrently(launch, other):
                 return other
         return None
 
     def fits(self, buffer: Buffer, donor: Buffer) -> bool:
         return buffer.dtype.itemsize == donor.dtype.itemsize and same(buffer.span, donor.span)
 
-    def dead_one(self, buffer: Buffer, dead: list[Buffer], index: int) -> Buffer | None:
+    def find_dead(self, buffer: Buffer, dead: list[Buffer], index: int) -> Buffer | None:
         size = bytes_of(buffer)
         if size is None or size < LEAST_KEPT:
             return None
         for other in reversed(dead):
-            if bytes_of(other) == size and self.can_wait(other, size, index):
+            if bytes_of(other) == size and self.can_keep_until(other, size, index):
                 return other
         return None
 
-    def can_wait(self, donor: Buffer, size: int, until: int) -> bool:
+    def can_keep_until(self, donor: Buffer, size: int, until: int) -> bool:
         """Whether a dead buffer can be kept for another without more memory than is needed anyway."""
-        between = range(self.lives[donor].last + 1, until)
+        between = range(self.ranges[donor].last + 1, until)
         if donor.kind == "input" and between:
             return False  # it may well be the only one that holds that memory
         if any(self.held[index] + size > self.plan.peak for index in between):
@@ -254,18 +254,18 @@ class Planner:
             self.held[index] += size
         return True
 
-    def give_memory(self, call: Call, index: int, dead: list[Buffer]) -> None:
+    def plan_out_variant(self, call: Call, index: int, dead: list[Buffer]) -> None:
         """Let an operator compute into a dead buffer's memory, if there is one."""
-        if len(call.results) != 1 or not isinstance(call.results[0], Buffer) or not takes_memory(call):
+        if len(call.results) != 1 or not isinstance(call.results[0], Buffer) or not has_out_variant(call):
             return
         result = call.results[0]
-        if self.lives[result].is_result:
+        if self.ranges[result].is_result:
             return
-        donor = self.dead_one(result, dead, index)
+        donor = self.find_dead(result, dead, index)
         if donor is not None:
             self.donated.add(donor)
             dead.remove(donor)
-            self.plan.into_given.add(call)
+            self.plan.out_variants.add(call)
             self.plan.allocations.setdefault(index, []).append(Allocation(result, donor))
 
 
@@ -274,7 +274,7 @@ def is_new_content(output: Any, before: Any) -> bool:
     return isinstance(output, View) and output.is_whole and isinstance(before, Buffer)
 
 
-def lies_alike(one: Buffer, other: Buffer) -> bool:
+def has_same_layout(one: Buffer, other: Buffer) -> bool:
     """Whether two buffers have the same elements in the same places, each one its own."""
     if one.dtype is not other.dtype or len(one.shape) != len(other.shape):
         return False
@@ -290,7 +290,7 @@ def lies_alike(one: Buffer, other: Buffer) -> bool:
     return True
 
 
-def may_give_views(call: Call) -> bool:
+def may_return_views(call: Call) -> bool:
     """Whether what a call gives may lie in the memory of its arguments."""
     if type(call.target) is not torch._ops.OpOverload:
         return True
@@ -301,18 +301,18 @@ def may_give_views(call: Call) -> bool:
     return torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeImplicitAutograd")
 
 
-def takes_memory(call: Call) -> bool:
+def has_out_variant(call: Call) -> bool:
     schema = getattr(call.target, "_schema", None)
-    return schema is not None and not schema.overload_name and schema.name in INTO_GIVEN
+    return schema is not None and not schema.overload_name and schema.name in OUT_VARIANTS
 
 
-def lives_of(runs: Sequence[Sequence[Launch | Call]], outputs: Sequence[Any]) -> dict[Any, Life]:
+def live_ranges(runs: Sequence[Sequence[Launch | Call]], outputs: Sequence[Any]) -> dict[Any, LiveRange]:
     """Of each buffer that is used, in order of first use."""
-    lives: dict[Any, Life] = {}
+    lives: dict[Any, LiveRange] = {}
 
     def use(buffer: Any, index: int, is_called: bool) -> None:
         if isinstance(buffer, Buffer):
-            life = lives.setdefault(buffer, Life(index, index))
+            life = lives.setdefault(buffer, LiveRange(index, index))
             life.last = index
             life.is_called = life.is_called or is_called
 
@@ -332,7 +332,7 @@ def lives_of(runs: Sequence[Sequence[Launch | Call]], outputs: Sequence[Any]) ->
 # ---- writing where one reads -----------------------------------------------------------------------------------------
 
 
-def may_share(launch: Launch, dying: Buffer, written: Buffer) -> bool:
+def may_write_in_place(launch: Launch, dying: Buffer, written: Buffer) -> bool:
     """Whether a kernel may write a buffer into the memory of one that it reads: each point after all reads of it."""
     if launch.buffers.count(dying) != 1 or launch.buffers.count(written) != 1:
         return False
@@ -348,12 +348,12 @@ def may_share(launch: Launch, dying: Buffer, written: Buffer) -> bool:
     loops = range(len(kernel.loops)) if outputs[0].is_inner else kernel.kept  # those that it is written in
     if any(same(place.strides[loop], 0) and not same(kernel.loops[loop].size, 1) for loop in loops):
         return False
-    if not all(is_same_place(access, place) for access in ir.loads_of(*kernel.roots()) if access.buffer is read):
+    if not all(is_same_access(access, place) for access in ir.loads_of(*kernel.roots()) if access.buffer is read):
         return False
     return not read_after(kernel, read, kernel.phase(outputs[0].value))
 
 
-def is_same_place(access: Access, place: Access) -> bool:
+def is_same_access(access: Access, place: Access) -> bool:
     return access.is_plain and same(access.offset, place.offset) and all(map(same, access.strides, place.strides))
 
 

@@ -18,9 +18,9 @@ from kiln.loops.sizes import is_empty, is_one
 from kiln.loops.steps import Call, Launch, Lowered, Scheduled, View
 
 from .fusion import Group, fuse
-from .kernels import KernelMaker, for_any_length, signature
+from .kernels import KernelMaker, signature, with_length_argument
 from .split_reductions import split_reductions
-from .step_order import as_late_as_useful
+from .step_order import delay_launches
 
 
 def schedule(lowered: Lowered) -> Scheduled:
@@ -35,10 +35,10 @@ def schedule(lowered: Lowered) -> Scheduled:
         if group.call is not None:
             steps.append(group.call)
             continue
-        kernel, sizes = for_any_length(KernelMaker(group, readers).make(f"kernel{len(known)}"))
+        kernel, sizes = with_length_argument(KernelMaker(group, readers).make(f"kernel{len(known)}"))
         same_kernel = known.setdefault(signature(kernel), kernel)
         steps.append(Launch(same_kernel, kernel.buffers, sizes, kernel.nodes))
-    return Scheduled(lowered.inputs, as_late_as_useful(steps, lowered.outputs), lowered.outputs, lowered.called)
+    return Scheduled(lowered.inputs, delay_launches(steps, lowered.outputs), lowered.outputs, lowered.called)
 
 
 def writes_nothing(item: Write | Call) -> bool:

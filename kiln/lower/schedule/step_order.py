@@ -15,12 +15,12 @@ from kiln.loops.sizes import hint
 from kiln.loops.steps import Call, Step, buffers_in, uses_of
 
 
-def as_late_as_useful(steps: Sequence[Step], outputs: Sequence[Any]) -> list[Step]:
+def delay_launches(steps: Sequence[Step], outputs: Sequence[Any]) -> list[Step]:
     """The steps in another order, in which each still finds what it needs."""
-    return Order(steps, outputs).run()
+    return StepOrder(steps, outputs).run()
 
 
-class Order:
+class StepOrder:
     """Goes through the steps from the last one, and puts each into its place before those that follow."""
 
     def __init__(self, steps: Sequence[Step], outputs: Sequence[Any]) -> None:
@@ -28,10 +28,10 @@ class Order:
         self.uses = [uses_of(step) for step in steps]
         self.bytes: dict[Any, int] = {}
         self.kept: set[Any] = {buffer for output in outputs for buffer in buffers_in(output)}
-        self.earlier: dict[Any, int] = {}  # the first step, as given, that uses a buffer
+        self.first_use: dict[Any, int] = {}  # the first step, as given, that uses a buffer
         for number, (reads, writes) in enumerate(self.uses):
             for buffer in (*reads, *writes):
-                self.earlier.setdefault(buffer, number)
+                self.first_use.setdefault(buffer, number)
 
     def run(self) -> list[Step]:
         placed: list[int] = []  # the numbers of steps, from the last to the first
@@ -56,7 +56,7 @@ class Order:
         later = set(self.kept)
         for other in placed[:place]:
             later |= self.uses[other][0] | self.uses[other][1]
-        saved = sum(self.size(buffer) for buffer in writes if self.earlier[buffer] == number)
+        saved = sum(self.size(buffer) for buffer in writes if self.first_use[buffer] == number)
         held = sum(self.size(buffer) for buffer in reads - later)
         return place if saved > held else len(placed)
 

@@ -8,7 +8,7 @@ import os
 import platform
 
 # What tells one kind of CPU from another: two that agree in all of it run the same code.
-TELLING = ("vendor_id", "cpu family", "model", "model name", "stepping", "flags", "Features", "CPU part")
+IDENTIFYING_FIELDS = ("vendor_id", "cpu family", "model", "model name", "stepping", "flags", "Features", "CPU part")
 
 
 @functools.cache
@@ -21,7 +21,7 @@ def description() -> dict[str, str]:
                 name, _, value = line.partition(":")
                 if not name.strip():
                     break  # the next CPU
-                if name.strip() in TELLING:
+                if name.strip() in IDENTIFYING_FIELDS:
                     found[name.strip()] = value.strip()
     except OSError:
         found["processor"] = platform.processor()
@@ -42,7 +42,7 @@ def vector_bytes() -> int:
     return 32 if "avx2" in flags() else 16
 
 
-def scales() -> bool:
+def has_scale_instruction() -> bool:
     """Whether the CPU multiplies by powers of two in one instruction; else LLVM would make it a call a lane."""
     return vector_bytes() == 64
 

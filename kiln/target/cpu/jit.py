@@ -24,7 +24,7 @@ from kiln.exc import KilnError
 from ...forking import new_lock
 from . import elf
 
-LEVEL = 1  # of code generation
+OPTIMIZATION_LEVEL = 1  # of code generation
 
 
 class CompileError(KilnError):
@@ -64,7 +64,7 @@ def load_object(object_code: bytes) -> Module:
 
 def compile_object(text: str) -> bytes:
     """Object code of an LLVM module."""
-    with borrowed() as compiler:
+    with borrowed_compiler() as compiler:
         return compiler.compile(text)
 
 
@@ -73,7 +73,7 @@ def compile_objects(texts: Iterable[str]) -> list[bytes]:
 
     LLVM works without Python's lock, so a generator's texts are compiled while it makes the next ones.
     """
-    crew = Crew()
+    crew = CompileQueue()
     helper = threading.Thread(target=crew.work, name="kiln-compile", daemon=True)
     helpers = [helper]
     try:
@@ -97,7 +97,7 @@ def compile_objects(texts: Iterable[str]) -> list[bytes]:
     return [crew.found[number] for number in range(count)]
 
 
-class Crew:
+class CompileQueue:
     """Texts that wait, and what became of them. Each worker takes the next one until it takes None."""
 
     def __init__(self) -> None:
@@ -123,7 +123,7 @@ class Compiler:
         target = self.llvm.Target.from_default_triple()
         name, features = host_target()
         self.machine = target.create_target_machine(
-            cpu=name, features=features, opt=LEVEL, reloc="pic", codemodel="small"
+            cpu=name, features=features, opt=OPTIMIZATION_LEVEL, reloc="pic", codemodel="small"
         )
 
     def compile(self, text: str, assembly: bool = False) -> bytes:
@@ -159,7 +159,7 @@ _setting_up = new_lock()
 
 
 @contextlib.contextmanager
-def borrowed() -> Iterator[Compiler]:
+def borrowed_compiler() -> Iterator[Compiler]:
     """A compiler that nobody else uses meanwhile."""
     try:
         compiler = _idle.pop()
@@ -194,7 +194,7 @@ def host_target() -> tuple[str, str]:
 
 def assembly(text: str) -> str:
     """What becomes of an LLVM module, for people."""
-    with borrowed() as compiler:
+    with borrowed_compiler() as compiler:
         return compiler.compile(text, assembly=True).decode()
 
 

@@ -29,7 +29,7 @@ REGISTERS: dict[torch.dtype, str] = {
 SUFFIXES = {"double": "f64", "float": "f32", "half": "f16"}
 
 
-def spelled(element: str, lanes: int) -> str:
+def llvm_type(element: str, lanes: int) -> str:
     """``float`` or ``<16 x float>``."""
     return element if lanes == 1 else f"<{lanes} x {element}>"
 
@@ -145,13 +145,13 @@ class Lines:
 
     def intrinsic(self, name: str, element: str, lanes: int, *operands: str, flags: str = "") -> str:
         """``llvm.fma`` and others whose operands and result are all of one type: element and lanes."""
-        kind = spelled(element, lanes)
+        kind = llvm_type(element, lanes)
         function = f"llvm.{name}.{suffix_of(element, lanes)}"
         return self.call(function, kind, [(kind, operand) for operand in operands], flags)
 
     def spread(self, value: str, element: str, lanes: int) -> str:
         """One value in all lanes of a vector."""
-        kind = spelled(element, lanes)
+        kind = llvm_type(element, lanes)
         first = self.new(f"insertelement {kind} poison, {element} {value}, i32 0")
         return self.new(f"shufflevector {kind} {first}, {kind} poison, <{lanes} x i32> zeroinitializer")
 

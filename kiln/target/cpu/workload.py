@@ -12,13 +12,15 @@ from torch.utils._sympy.functions import FloorDiv
 
 from kiln.loops.sizes import Size, is_zero, product
 
-from .emit.phases import DEAR_OPERATIONS
+from .emit.phases import COSTLY_OPERATIONS
 from .emit.plan import Plan, is_ordered
 
-ANY = 1 << 48  # positions of a loop that are one unit: all of them, if there are any
+WHOLE_LOOP = 1 << 48  # positions of a loop that are one unit: all of them, if there are any
 # What work costs, in picoseconds for each element (measured roughly: only whether threads pay depends on it).
-CHEAP, DEAR, MEMORY, GATHERED, SCALAR, SCANNED = 15, 250, 60, 600, 8, 1000
-PAYS = 3_000_000  # picoseconds of work for each thread that takes part: a parallel region costs 1.1 microseconds
+CHEAP, COSTLY, MEMORY, GATHERED, SCALAR, SCANNED = 15, 250, 60, 600, 8, 1000
+WORK_PER_THREAD = (
+    3_000_000  # picoseconds of work for each thread that takes part: a parallel region costs 1.1 microseconds
+)
 
 
 @dataclass(frozen=True)
@@ -40,11 +42,11 @@ class Extent:
 def extent_of(plan: Plan) -> Extent:
     kernel = plan.shape.kernel
     points = tuple(loop.size for loop in kernel.loops)
-    loops = [(kernel.loops[loop].size, ANY if plan.is_by_columns else plan.height(loop)) for loop in plan.outer]
+    loops = [(kernel.loops[loop].size, WHOLE_LOOP if plan.is_by_columns else plan.height(loop)) for loop in plan.outer]
     loops += [(kernel.loops[plan.last].size, plan.unit)] if plan.last is not None else []
     loops += [(0, 1)] if any(not loop.is_reduced and is_zero(loop.size) for loop in kernel.loops) else []
     cost = cost_of(plan)
-    is_little = all(isinstance(size, int) for size in points) and product(points) * cost < 2 * PAYS
+    is_little = all(isinstance(size, int) for size in points) and product(points) * cost < 2 * WORK_PER_THREAD
     is_stuck = is_ordered(kernel) and not plan.is_by_columns
     return Extent(tuple(loops), points, cost, plan.last is None or is_stuck or is_little)
 
@@ -56,17 +58,17 @@ def cost_of(plan: Plan) -> int:
     for expr in kernel.phases:
         if expr.kind == "load":
             access = expr.payload
-            near = vector is not None and not access.indirect and is_near(access.strides[vector])
+            near = vector is not None and not access.indirect and is_contiguous_or_constant(access.strides[vector])
             cost += MEMORY if near else GATHERED
         elif expr.args:
-            cost += DEAR if expr.kind in DEAR_OPERATIONS else CHEAP
+            cost += COSTLY if expr.kind in COSTLY_OPERATIONS else CHEAP
     cost += MEMORY * sum(output.is_inner for output in kernel.outputs)
     if vector in kernel.reduced:
         cost += SCANNED * sum(reduction.is_scan for reduction in kernel.reductions)
     return max(1, cost * (SCALAR if vector is None else 1))
 
 
-def is_near(stride: Size) -> bool:
+def is_contiguous_or_constant(stride: Size) -> bool:
     return isinstance(stride, int) and -1 <= stride <= 1
 
 

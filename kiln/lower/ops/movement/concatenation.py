@@ -11,10 +11,10 @@ from kiln.loops import views
 from kiln.loops.sizes import Size, is_empty, is_one, product
 from kiln.loops.views import Tensor
 
-from ...builders import cast, full, of_size, pointwise, positions, where
+from ...builders import cast, full, pointwise, positions, size_tensor, where
 from ...lowering import Lowering
 from ...registry import lowers
-from .helpers import along, axis, joined, lookup, shape_of, within
+from .helpers import concatenated, identity_rows, lookup, positive_axis, range_mask, shape_of
 
 aten = torch.ops.aten
 Node = torch.fx.Node
@@ -27,7 +27,7 @@ def cat(lowering: Lowering, node: Node, tensors: Sequence[Tensor], dim: int = 0)
     pieces = [cast(piece, value.dtype) for piece in tensors if not is_empty(piece.shape)]
     if not pieces:
         return full(shape_of(node), 0, value.dtype)
-    return joined(lowering, value, pieces, axis(dim, value.dim()))
+    return concatenated(lowering, value, pieces, positive_axis(dim, value.dim()))
 
 
 @lowers(aten.stack.default)
@@ -73,10 +73,10 @@ def roll_axis(lowering: Lowering, tensor: Tensor, dim: int, shift: Size) -> Tens
         return tensor
     if dim == tensor.rank - 1:
         end, start = views.slice_(tensor, dim, size - shift, shift), views.slice_(tensor, dim, 0, size - shift)
-        return joined(lowering, None, [end, start], dim)
-    wrapped = within(tensor.shape, dim, 0, shift)
+        return concatenated(lowering, None, [end, start], dim)
+    wrapped = range_mask(tensor.shape, dim, 0, shift)
     assert wrapped is not None
     here = positions(tensor.shape, dim, -shift)
-    rows = along(tensor.rank)
-    rows[dim] = where(wrapped, pointwise("add", here, of_size(size)), here)
+    rows = identity_rows(tensor.rank)
+    rows[dim] = where(wrapped, pointwise("add", here, size_tensor(size)), here)
     return lookup(lowering, tensor, tensor.shape, rows)

@@ -12,12 +12,12 @@ from kiln.loops.sizes import Size, is_empty, same
 from kiln.loops.views import Tensor
 
 from ... import index_checks
-from ...builders import cast, full, of_size, pointwise, positions, scalar
-from ...index_checks import checked
+from ...builders import cast, full, pointwise, positions, scalar, size_tensor
+from ...index_checks import checked_index
 from ...lowering import Lowering
 from ...registry import NotLowered, lowers
-from .gather import spread
-from .helpers import lookup, overwrite, shape_of
+from .gather import broadcast_index
+from .helpers import lookup, shape_of, write_at
 
 aten = torch.ops.aten
 Node = torch.fx.Node
@@ -47,9 +47,9 @@ def embedding_bag(
         raise NotLowered("bags for which ATen saves more, or nothing")
     bags, width = sizes_of(sums.shape)
     message = index_checks.OUT_OF_EMBEDDINGS
-    index = lowering.reshape(checked(lowering, indices, weight.shape[0], message), [bags, size])
+    index = lowering.reshape(checked_index(lowering, indices, weight.shape[0], message), [bags, size])
     shape = (bags, size, width)
-    rows = lookup(lowering, weight, shape, [spread(index, shape, 0), ({2: 1}, 0)])
+    rows = lookup(lowering, weight, shape, [broadcast_index(index, shape, 0), ({2: 1}, 0)])
     zeros = [full(sizes_of(value.shape), 0, value.dtype) for value in saved]
     return (lowering.reduce(rows, "sum", [1]), *zeros)
 
@@ -90,14 +90,14 @@ def embedding_bag_backward(
     begun = positions((length,), 0, 1)  # the offsets that are less than the next position begin a bag before it
     found = lowering.call_operator(aten.bucketize.Tensor, [begun, offsets], torch.int64, (length,))
     bag = pointwise("sub", found, scalar(1, torch.int64))
-    bag = pointwise("minimum", pointwise("maximum", bag, scalar(0, torch.int64)), of_size(gradient.shape[0] - 1))
+    bag = pointwise("minimum", pointwise("maximum", bag, scalar(0, torch.int64)), size_tensor(gradient.shape[0] - 1))
     index = cast(indices, torch.int64)
-    fine = pointwise("and", pointwise("ge", index, scalar(0, torch.int64)), pointwise("lt", index, of_size(count)))
+    fine = pointwise("and", pointwise("ge", index, scalar(0, torch.int64)), pointwise("lt", index, size_tensor(count)))
     if padding_index >= 0:
-        fine = pointwise("and", fine, pointwise("ne", index, of_size(padding_index)))
+        fine = pointwise("and", fine, pointwise("ne", index, size_tensor(padding_index)))
     space = (length, shape[1])
-    value = views.indexed(lowering.in_memory(gradient), space, [spread(bag, space, 0), ({1: 1}, 0)])
-    result = lowering.put(full(shape, 0, gradient.dtype), node.meta["val"])
-    rows: list[Any] = [spread(index, space, 0), ({1: 1}, 0)]
-    overwrite(lowering, result, rows, value, "add", mask=spread(fine, space, 0))
+    value = views.indexed(lowering.in_memory(gradient), space, [broadcast_index(bag, space, 0), ({1: 1}, 0)])
+    result = lowering.materialize(full(shape, 0, gradient.dtype), node.meta["val"])
+    rows: list[Any] = [broadcast_index(index, space, 0), ({1: 1}, 0)]
+    write_at(lowering, result, rows, value, "add", mask=broadcast_index(fine, space, 0))
     return result

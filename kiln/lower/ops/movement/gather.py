@@ -1,6 +1,6 @@
 """Elements looked up by indices that are data: embedding, gather, index_select, take and ``x[i, :, j]``.
 
-All indices go through `checks.checked`: what is out of range is never read, and raises what eager raises.
+All indices go through `index_checks.checked_index`: what is out of range is never read, and raises what eager raises.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from kiln.loops.views import Tensor
 
 from ... import index_checks
 from ...builders import broadcast_shape, full
-from ...index_checks import checked
+from ...index_checks import checked_index
 from ...lowering import Lowering
 from ...registry import NotLowered, lowers
-from .helpers import along, axis, lookup, shape_of
+from .helpers import identity_rows, lookup, positive_axis, shape_of
 
 aten = torch.ops.aten
 Node = torch.fx.Node
@@ -33,7 +33,7 @@ def found(lowering: Lowering, source: Tensor, shape: Sequence[Size], rows: Seque
     return lookup(lowering, source, shape, rows)
 
 
-def spread(index: Tensor, shape: Sequence[Size], first: int) -> Tensor:
+def broadcast_index(index: Tensor, shape: Sequence[Size], first: int) -> Tensor:
     """An index over a greater space, its own axes from ``first`` on."""
     rows = [({} if is_one(size) else {first + d: 1}, 0) for d, size in enumerate(index.shape)]
     return views.affine(index, shape, rows)
@@ -42,7 +42,7 @@ def spread(index: Tensor, shape: Sequence[Size], first: int) -> Tensor:
 @lowers(aten.embedding.default)
 def embedding(lowering: Lowering, node: Node, weight: Tensor, indices: Tensor, *_: Any) -> Tensor:
     shape = shape_of(node)
-    index = spread(checked(lowering, indices, weight.shape[0], index_checks.OUT_OF_SELF), shape, 0)
+    index = broadcast_index(checked_index(lowering, indices, weight.shape[0], index_checks.OUT_OF_SELF), shape, 0)
     return found(lowering, weight, shape, [index, ({len(shape) - 1: 1}, 0)])
 
 
@@ -52,12 +52,12 @@ def index_select(lowering: Lowering, node: Node, tensor: Tensor, dim: int, index
         raise NotLowered("of a number")
     if not index.rank:
         index = views.unsqueeze(index, 0)
-    dim = axis(dim, tensor.rank)
+    dim = positive_axis(dim, tensor.rank)
     shape = shape_of(node)
-    rows = along(tensor.rank)
+    rows = identity_rows(tensor.rank)
     # Eager looks up rows and columns in different ways, each with its own error.
     message = index_checks.OUT_OF_DATA if dim == 1 and tensor.rank == 2 else index_checks.OUT_OF_SELF
-    rows[dim] = spread(checked(lowering, index, tensor.shape[dim], message), shape, dim)
+    rows[dim] = broadcast_index(checked_index(lowering, index, tensor.shape[dim], message), shape, dim)
     return found(lowering, tensor, shape, rows)
 
 
@@ -65,15 +65,15 @@ def index_select(lowering: Lowering, node: Node, tensor: Tensor, dim: int, index
 def gather(
     lowering: Lowering, node: Node, tensor: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False
 ) -> Tensor:
-    dim = axis(dim, tensor.rank)
+    dim = positive_axis(dim, tensor.rank)
     shape = shape_of(node)
     if is_empty(shape):
         return full(shape, 0, tensor.dtype)
     if not tensor.rank:
         tensor = views.unsqueeze(tensor, 0)
     over = views.unsqueeze(index, 0) if not index.rank else index
-    rows = along(tensor.rank)
-    rows[dim] = checked(lowering, over, tensor.shape[dim], index_checks.OUT_OF_BOUNDS_OF_GATHER % dim)
+    rows = identity_rows(tensor.rank)
+    rows[dim] = checked_index(lowering, over, tensor.shape[dim], index_checks.OUT_OF_BOUNDS_OF_GATHER % dim)
     return lowering.reshape(found(lowering, tensor, over.shape, rows), shape)
 
 
@@ -82,14 +82,14 @@ def take(lowering: Lowering, node: Node, tensor: Tensor, index: Tensor) -> Tenso
     size = product(tensor.shape)
     flat = lowering.reshape(tensor, [size])
     return found(
-        lowering, flat, index.shape, [checked(lowering, index, size, index_checks.OUT_OF_ELEMENTS, wraps=True)]
+        lowering, flat, index.shape, [checked_index(lowering, index, size, index_checks.OUT_OF_ELEMENTS, wraps=True)]
     )
 
 
 # ---- several indices -------------------------------------------------------------------------------------------------
 
 
-class Places:
+class AdvancedIndex:
     """Which elements of a tensor ``tensor[indices]`` is: over which shape, and how their positions are made.
 
     The axes of the indices come where the indices stand, or first of all where they do not stand together.
@@ -107,18 +107,18 @@ class Places:
         rest = [d for d in range(len(sizes)) if d not in given]
         kept = [sizes[d] for d in rest]
         self.shape: tuple[Size, ...] = (*kept[: self.first], *common, *kept[self.first :])
-        self.rows: list[Any] = along(len(sizes))
+        self.rows: list[Any] = identity_rows(len(sizes))
         for place, d in enumerate(rest):
             self.rows[d] = ({place + (len(common) if place >= self.first else 0): 1}, 0)
         self.is_empty = is_empty(self.shape)
         if self.is_empty:
             return
         for place, (d, index) in enumerate(given.items()):
-            safe = checked(lowering, index, sizes[d], index_checks.OUT_OF_BOUNDS % place, wraps=True)
-            self.rows[d] = spread(safe, self.shape, self.first + len(common) - index.rank)
+            safe = checked_index(lowering, index, sizes[d], index_checks.OUT_OF_BOUNDS % place, wraps=True)
+            self.rows[d] = broadcast_index(safe, self.shape, self.first + len(common) - index.rank)
 
 
 @lowers(aten.index.Tensor, aten._unsafe_index.Tensor)
 def index(lowering: Lowering, node: Node, tensor: Tensor, indices: Sequence[Tensor | None]) -> Tensor:
-    places = Places(lowering, tensor.shape, indices)
+    places = AdvancedIndex(lowering, tensor.shape, indices)
     return found(lowering, tensor, places.shape, places.rows)

@@ -9,12 +9,12 @@ import torch
 
 from kiln.loops import views
 from kiln.loops.ir import Access, Write
-from kiln.loops.layouts import is_dense, sizes_of, whole
+from kiln.loops.layouts import is_dense, load_whole, sizes_of
 from kiln.loops.sizes import Size, same
 from kiln.loops.views import Row, Tensor
 
-from ...builders import of_size, pointwise, positions
-from ...lowering import CHEAP_LOADS, CHEAP_OPERATIONS, Lowering, weight
+from ...builders import pointwise, positions, size_tensor
+from ...lowering import CHEAP_LOADS, CHEAP_OPERATIONS, Lowering, cost_of
 
 
 def shape_of(node: torch.fx.Node) -> tuple[Size, ...]:
@@ -22,28 +22,28 @@ def shape_of(node: torch.fx.Node) -> tuple[Size, ...]:
     return sizes_of(node.meta["val"].shape)
 
 
-def axis(dim: int, rank: int) -> int:
+def positive_axis(dim: int, rank: int) -> int:
     """An axis counted from the front; a number has one."""
     return dim % max(rank, 1)
 
 
-def along(rank: int) -> list[Any]:
+def identity_rows(rank: int) -> list[Any]:
     """The rows of no change, to be changed (see `views.affine`)."""
     return [({d: 1}, 0) for d in range(rank)]
 
 
-def within(shape: Sequence[Size], dim: int, start: Size, end: Size) -> Tensor | None:
+def range_mask(shape: Sequence[Size], dim: int, start: Size, end: Size) -> Tensor | None:
     """Where the position along an axis is from start to end; None where that is everywhere."""
     here = positions(shape, dim)
     parts = []
     if not (isinstance(start, int) and start <= 0):
-        parts.append(pointwise("ge", here, of_size(start)))
+        parts.append(pointwise("ge", here, size_tensor(start)))
     if not same(end, shape[dim]):
-        parts.append(pointwise("lt", here, of_size(end)))
-    return all_of(parts)
+        parts.append(pointwise("lt", here, size_tensor(end)))
+    return all_masks(parts)
 
 
-def all_of(masks: Sequence[Tensor | None]) -> Tensor | None:
+def all_masks(masks: Sequence[Tensor | None]) -> Tensor | None:
     found: Tensor | None = None
     for mask in masks:
         if mask is not None:
@@ -53,13 +53,13 @@ def all_of(masks: Sequence[Tensor | None]) -> Tensor | None:
 
 def lookup(lowering: Lowering, source: Tensor, shape: Sequence[Size], rows: Sequence[Row | Tensor]) -> Tensor:
     """`views.indexed`; what is dear to compute is computed once, into memory, before it is looked up."""
-    operations, loads, dear = weight(source.expr)
+    operations, loads, dear = cost_of(source.expr)
     if dear or operations > CHEAP_OPERATIONS or loads > CHEAP_LOADS:
         source = lowering.in_memory(source)
     return views.indexed(source, shape, rows)
 
 
-def joined(lowering: Lowering, like: torch.Tensor | None, pieces: Sequence[Tensor], dim: int) -> Tensor:
+def concatenated(lowering: Lowering, like: torch.Tensor | None, pieces: Sequence[Tensor], dim: int) -> Tensor:
     """Pieces one after another along an axis, each computed where it belongs in memory."""
     if len(pieces) == 1:
         return pieces[0]
@@ -74,10 +74,10 @@ def joined(lowering: Lowering, like: torch.Tensor | None, pieces: Sequence[Tenso
         place = Access(buffer, buffer.strides, start * buffer.strides[dim])
         lowering.write(Write(place, piece.shape, piece.expr))
         start = start + piece.shape[dim]
-    return whole(buffer)
+    return load_whole(buffer)
 
 
-def overwrite(
+def write_at(
     lowering: Lowering,
     made: Tensor,
     rows: Sequence[Row | Tensor],

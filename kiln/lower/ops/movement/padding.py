@@ -11,11 +11,11 @@ from kiln.loops import views
 from kiln.loops.sizes import Size, is_empty
 from kiln.loops.views import Tensor
 
-from ...builders import cast, full, of_size, pointwise, positions, scalar, where
+from ...builders import cast, full, pointwise, positions, scalar, size_tensor, where
 from ...lowering import Lowering
 from ...registry import NotLowered, lowers
 from ..pointwise.formulas import as_type
-from .helpers import all_of, along, axis, joined, lookup, overwrite, shape_of, within
+from .helpers import all_masks, concatenated, identity_rows, lookup, positive_axis, range_mask, shape_of, write_at
 from .shapes import diagonal_rows, from_front, slice_start
 
 aten = torch.ops.aten
@@ -27,7 +27,7 @@ def pad(tensor: Tensor, shape: Sequence[Size], starts: Sequence[Size], outside: 
     if is_empty(tensor.shape):
         return views.expand(outside, shape)
     ends = [start + size for start, size in zip(starts, tensor.shape, strict=True)]
-    inside = all_of([within(shape, dim, start, ends[dim]) for dim, start in enumerate(starts)])
+    inside = all_masks([range_mask(shape, dim, start, ends[dim]) for dim, start in enumerate(starts)])
     there = views.shift(tensor, shape, starts)
     if inside is None:
         return there
@@ -46,18 +46,18 @@ def constant_pad_nd(lowering: Lowering, node: Node, tensor: Tensor, pads: Sequen
 
 
 def reflected(position: Tensor, size: Size) -> Tensor:
-    last = of_size(size - 1)
+    last = size_tensor(size - 1)
     return pointwise("sub", last, pointwise("abs", pointwise("sub", last, pointwise("abs", position))))
 
 
 def replicated(position: Tensor, size: Size) -> Tensor:
     least = pointwise("maximum", position, scalar(0, torch.int64))
-    return pointwise("minimum", least, of_size(size - 1))
+    return pointwise("minimum", least, size_tensor(size - 1))
 
 
 def border_rows(shape: Sequence[Size], sizes: Sequence[Size], pads: Sequence[Size], replicates: bool) -> list[Any]:
     """Where in a tensor of these sizes the elements of the padded shape come from."""
-    rows = along(len(shape))
+    rows = identity_rows(len(shape))
     for place in range(len(pads) // 2):
         dim = len(shape) - 1 - place
         if pads[2 * place] != 0 or pads[2 * place + 1] != 0:
@@ -72,7 +72,7 @@ def border_pieces(tensor: Tensor, before: Size, after: Size, replicates: bool) -
     size = tensor.shape[dim]
 
     def border(width: Size, start: Size) -> Tensor:
-        rows = along(tensor.rank)
+        rows = identity_rows(tensor.rank)
         rows[dim] = ({} if replicates else {dim: -1}, start)
         return views.affine(tensor, [*tensor.shape[:-1], width], rows)
 
@@ -93,7 +93,9 @@ def lower_border(forward: Any, backward: Any, replicates: bool) -> None:
         outer = [*shape[:-1], tensor.shape[-1]]
         rows = border_rows(outer, tensor.shape, [0, 0, *pads[2:]], replicates)
         padded = lookup(lowering, tensor, outer, rows)
-        return joined(lowering, node.meta["val"], border_pieces(padded, pads[0], pads[1], replicates), len(shape) - 1)
+        return concatenated(
+            lowering, node.meta["val"], border_pieces(padded, pads[0], pads[1], replicates), len(shape) - 1
+        )
 
     @lowers(backward)
     def pad_border_backward(
@@ -101,9 +103,9 @@ def lower_border(forward: Any, backward: Any, replicates: bool) -> None:
     ) -> Tensor:
         if tensor.dtype in (torch.float16, torch.bfloat16):
             raise NotLowered("sums whose order is the operator's")
-        found = lowering.put(full(tensor.shape, 0, tensor.dtype), node.meta["val"])
+        found = lowering.materialize(full(tensor.shape, 0, tensor.dtype), node.meta["val"])
         rows = border_rows(gradient.shape, tensor.shape, pads, replicates)
-        overwrite(lowering, found, rows, gradient, "add")
+        write_at(lowering, found, rows, gradient, "add")
         return found
 
 
@@ -118,7 +120,7 @@ for _rank in (1, 2, 3):
 
 def at(shape: Sequence[Size], dim: int, index: Size) -> Tensor:
     """Where the position along an axis is this one."""
-    return pointwise("eq", positions(shape, dim), of_size(index))
+    return pointwise("eq", positions(shape, dim), size_tensor(index))
 
 
 def set_selected(base: Tensor, value: Tensor, dim: int, index: Size) -> Tensor:
@@ -134,16 +136,16 @@ def set_slice(lowering: Lowering, node: Node, base: Tensor, value: Tensor, dim: 
         starts: list[Size] = [0] * base.rank
         starts[dim] = start
         return pad(value, base.shape, starts, base)
-    found = lowering.put(base, node.meta["val"])
-    rows = along(base.rank)
+    found = lowering.materialize(base, node.meta["val"])
+    rows = identity_rows(base.rank)
     rows[dim] = ({dim: step}, start)
-    overwrite(lowering, found, rows, value)
+    write_at(lowering, found, rows, value)
     return found
 
 
 @lowers(aten.select_scatter.default)
 def select_scatter(lowering: Lowering, node: Node, base: Tensor, value: Tensor, dim: int, index: Size) -> Tensor:
-    dim = axis(dim, base.rank)
+    dim = positive_axis(dim, base.rank)
     return set_selected(base, cast(value, base.dtype), dim, from_front(index, base.shape[dim]))
 
 
@@ -152,7 +154,7 @@ def select_backward(
     lowering: Lowering, node: Node, gradient: Tensor, sizes: Sequence[Size], dim: int, index: Size
 ) -> Tensor:
     base = full(shape_of(node), 0, gradient.dtype)
-    dim = axis(dim, base.rank)
+    dim = positive_axis(dim, base.rank)
     return set_selected(base, gradient, dim, from_front(index, base.shape[dim]))
 
 
@@ -167,7 +169,7 @@ def slice_scatter(
     end: Size | None = None,
     step: int = 1,
 ) -> Tensor:
-    dim = axis(dim, base.rank)
+    dim = positive_axis(dim, base.rank)
     start = slice_start(node, 0, dim, base.shape[dim], start)
     return set_slice(lowering, node, base, cast(value, base.dtype), dim, start, step)
 
@@ -184,7 +186,7 @@ def slice_backward(
     step: int,
 ) -> Tensor:
     base = full(shape_of(node), 0, gradient.dtype)
-    dim = axis(dim, base.rank)
+    dim = positive_axis(dim, base.rank)
     size = base.shape[dim]
     if isinstance(start, int) and isinstance(size, int):
         start = min(max(start + size if start < 0 else start, 0), size)
@@ -195,8 +197,8 @@ def slice_backward(
 def diagonal_scatter(
     lowering: Lowering, node: Node, base: Tensor, value: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1
 ) -> Tensor:
-    found = lowering.put(base, node.meta["val"])
-    overwrite(lowering, found, diagonal_rows(base.rank, offset, dim1, dim2), cast(value, base.dtype))
+    found = lowering.materialize(base, node.meta["val"])
+    write_at(lowering, found, diagonal_rows(base.rank, offset, dim1, dim2), cast(value, base.dtype))
     return found
 
 

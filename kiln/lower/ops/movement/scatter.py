@@ -12,18 +12,18 @@ from typing import Any
 import torch
 
 from kiln.loops import views
-from kiln.loops.ir import LOW
+from kiln.loops.ir import HALF_TYPES
 from kiln.loops.sizes import Size, is_empty, is_one, product
 from kiln.loops.views import Tensor
 
 from ... import index_checks
-from ...builders import cast, full, of_size, pointwise, scalar, where
-from ...index_checks import checked
+from ...builders import cast, full, pointwise, scalar, size_tensor, where
+from ...index_checks import checked_index
 from ...lowering import Lowering
 from ...registry import NotLowered, lowers
 from ..pointwise.formulas import as_type
-from .gather import INDEX_TYPES, Places, spread
-from .helpers import along, axis, overwrite, shape_of
+from .gather import INDEX_TYPES, AdvancedIndex, broadcast_index
+from .helpers import identity_rows, positive_axis, shape_of, write_at
 
 aten = torch.ops.aten
 Node = torch.fx.Node
@@ -35,9 +35,9 @@ def scattered(
     """A copy of the base with a value written, over the value's space, where the rows say."""
     if accumulate is not None and base.dtype is torch.bool:
         raise NotLowered("truth values that are added")
-    result = lowering.put(base, node.meta["val"])
+    result = lowering.materialize(base, node.meta["val"])
     if not is_empty(value.shape) and not is_empty(base.shape):
-        overwrite(lowering, result, rows, value, accumulate)
+        write_at(lowering, result, rows, value, accumulate)
     return result
 
 
@@ -55,7 +55,7 @@ def index_put(
 ) -> Tensor:
     if is_mask(tensor, indices, values, accumulate):
         return set_where(lowering, tensor, indices[0], values)
-    places = Places(lowering, tensor.shape, indices)
+    places = AdvancedIndex(lowering, tensor.shape, indices)
     if places.is_empty:
         return tensor
     value = views.expand(cast(values, tensor.dtype), places.shape)
@@ -88,9 +88,9 @@ def put(
     if is_empty(index.shape) or not tensor.rank:
         raise NotLowered("nothing, or a number")
     size = product(tensor.shape)
-    safe = checked(lowering, index, size, index_checks.OUT_OF_ELEMENTS, wraps=True)
-    flat = lowering.put(lowering.reshape(tensor, [size]))
-    overwrite(lowering, flat, [safe], lowering.reshape(source, index.shape), "add" if accumulate else None)
+    safe = checked_index(lowering, index, size, index_checks.OUT_OF_ELEMENTS, wraps=True)
+    flat = lowering.materialize(lowering.reshape(tensor, [size]))
+    write_at(lowering, flat, [safe], lowering.reshape(source, index.shape), "add" if accumulate else None)
     return lowering.reshape(flat, tensor.shape)
 
 
@@ -107,9 +107,9 @@ def slices(
         index = views.unsqueeze(index, 0)
     shape = [index.shape[0] if d == dim else size for d, size in enumerate(tensor.shape)]
     value = views.expand(value if value.rank else views.unsqueeze(value, 0), shape)
-    rows = along(tensor.rank)
-    safe = checked(lowering, index, tensor.shape[dim], message, wraps=how.get("wraps", False))
-    rows[dim] = spread(safe, shape, dim)
+    rows = identity_rows(tensor.rank)
+    safe = checked_index(lowering, index, tensor.shape[dim], message, wraps=how.get("wraps", False))
+    rows[dim] = broadcast_index(safe, shape, dim)
     return scattered(lowering, node, tensor, rows, value, how.get("accumulate"))
 
 
@@ -117,24 +117,24 @@ def slices(
 def index_add(
     lowering: Lowering, node: Node, tensor: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Any = 1
 ) -> Tensor:
-    if tensor.dtype in LOW:
+    if tensor.dtype in HALF_TYPES:
         raise NotLowered("sums that eager rounds in its own way")
     if alpha != 1:
         source = pointwise("mul", source, as_type(alpha, source.dtype))
-    dim = axis(dim, tensor.rank)
+    dim = positive_axis(dim, tensor.rank)
     message = index_checks.OUT_OF_BOUNDS_OF_GATHER % dim
     return slices(lowering, node, tensor, dim, index, source, message, accumulate="add")
 
 
 @lowers(aten.index_copy.default)
 def index_copy(lowering: Lowering, node: Node, tensor: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
-    dim = axis(dim, tensor.rank)
+    dim = positive_axis(dim, tensor.rank)
     return slices(lowering, node, tensor, dim, index, source, index_checks.OUT_OF_BOUNDS_OF_COPY % dim)
 
 
 @lowers(aten.index_fill.int_Scalar, aten.index_fill.int_Tensor)
 def index_fill(lowering: Lowering, node: Node, tensor: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
-    dim = axis(dim, tensor.rank)
+    dim = positive_axis(dim, tensor.rank)
     filled = as_type(value, tensor.dtype)
     return slices(lowering, node, tensor, dim, index, filled, index_checks.OUT_OF_BOUNDS % dim, wraps=True)
 
@@ -156,18 +156,18 @@ def embedding_dense_backward(
     count = product(indices.shape)
     index = cast(lowering.reshape(indices, [count]), torch.int64)
     value = lowering.reshape(gradient, [count, shape[1]])
-    fine = pointwise("and", pointwise("ge", index, scalar(0, torch.int64)), pointwise("lt", index, of_size(rows)))
+    fine = pointwise("and", pointwise("ge", index, scalar(0, torch.int64)), pointwise("lt", index, size_tensor(rows)))
     if not isinstance(padding_index, int) or padding_index >= 0:
-        fine = pointwise("and", fine, pointwise("ne", index, of_size(padding_index)))
-    result = lowering.put(full(shape, 0, gradient.dtype), node.meta["val"])
+        fine = pointwise("and", fine, pointwise("ne", index, size_tensor(padding_index)))
+    result = lowering.materialize(full(shape, 0, gradient.dtype), node.meta["val"])
     if not is_empty(value.shape) and not is_empty(shape):
-        overwrite(
+        write_at(
             lowering,
             result,
-            [spread(index, value.shape, 0), ({1: 1}, 0)],
+            [broadcast_index(index, value.shape, 0), ({1: 1}, 0)],
             value,
             "add",
-            mask=spread(fine, value.shape, 0),
+            mask=broadcast_index(fine, value.shape, 0),
         )
     return result
 
@@ -185,18 +185,20 @@ class Scatter:
         self.lowering, self.node, self.shape = lowering, node, tensor.shape
         if not tensor.rank or not index.rank:
             raise NotLowered("a number")
-        dim = axis(dim, tensor.rank)
+        dim = positive_axis(dim, tensor.rank)
         self.space = index.shape
-        self.rows = along(tensor.rank)
+        self.rows = identity_rows(tensor.rank)
         if not is_empty(index.shape):
-            self.rows[dim] = checked(lowering, index, tensor.shape[dim], index_checks.OUT_OF_BOUNDS_OF_GATHER % dim)
+            self.rows[dim] = checked_index(
+                lowering, index, tensor.shape[dim], index_checks.OUT_OF_BOUNDS_OF_GATHER % dim
+            )
 
     def value(self, source: Tensor) -> Tensor:
         """The part of the source that is written."""
-        return views.affine(source, self.space, along(source.rank))
+        return views.affine(source, self.space, identity_rows(source.rank))
 
     def into(self, base: Tensor, value: Tensor, accumulate: str | None = None) -> Tensor:
-        if accumulate is not None and base.dtype in LOW:
+        if accumulate is not None and base.dtype in HALF_TYPES:
             raise NotLowered("sums that eager rounds in its own way")
         return scattered(self.lowering, self.node, base, self.rows, views.expand(value, self.space), accumulate)
 

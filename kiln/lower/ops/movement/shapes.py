@@ -20,7 +20,7 @@ from kiln.loops.views import Tensor
 from ...lowering import CannotLower, Lowering
 from ...node_facts import first_argument, storage_of
 from ...registry import NotLowered, lowers
-from .helpers import along, axis, shape_of
+from .helpers import identity_rows, positive_axis, shape_of
 
 aten = torch.ops.aten
 Node = torch.fx.Node
@@ -80,7 +80,7 @@ def squeeze(lowering: Lowering, node: Node, tensor: Tensor, dims: int | Sequence
 
 @lowers(aten.select.int, aten.select_copy.int)
 def select(lowering: Lowering, node: Node, tensor: Tensor, dim: int, index: Size) -> Tensor:
-    dim = axis(dim, tensor.rank)
+    dim = positive_axis(dim, tensor.rank)
     return views.select(tensor, dim, from_front(index, tensor.shape[dim]))
 
 
@@ -95,7 +95,7 @@ def from_front(index: Size, size: Size) -> Size:
 
 @lowers(aten.narrow_copy.default)
 def narrow_copy(lowering: Lowering, node: Node, tensor: Tensor, dim: int, start: Size, length: Size) -> Tensor:
-    dim = axis(dim, tensor.rank)
+    dim = positive_axis(dim, tensor.rank)
     return views.slice_(tensor, dim, from_front(start, tensor.shape[dim]), length)
 
 
@@ -109,7 +109,7 @@ def slice_(
     end: Size | None = None,
     step: int = 1,
 ) -> Tensor:
-    dim = axis(dim, tensor.rank)
+    dim = positive_axis(dim, tensor.rank)
     length = shape_of(node)[dim]
     return views.slice_(tensor, dim, slice_start(node, 0, dim, tensor.shape[dim], start), length, step)
 
@@ -132,7 +132,7 @@ def slice_start(node: Node, place: int, dim: int, size: Size, start: Size | None
 @lowers(aten.split.Tensor, aten.split_copy.Tensor, aten.split_with_sizes.default, aten.split_with_sizes_copy.default)
 @lowers(aten.chunk.default)
 def split(lowering: Lowering, node: Node, tensor: Tensor, sizes: Any, dim: int = 0) -> tuple[Tensor, ...]:
-    dim = axis(dim, tensor.rank)
+    dim = positive_axis(dim, tensor.rank)
     found = []
     start: Size = 0
     for piece in node.meta["val"]:
@@ -144,7 +144,7 @@ def split(lowering: Lowering, node: Node, tensor: Tensor, sizes: Any, dim: int =
 
 @lowers(aten.unbind.int, aten.unbind_copy.int)
 def unbind(lowering: Lowering, node: Node, tensor: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
-    dim = axis(dim, tensor.rank)
+    dim = positive_axis(dim, tensor.rank)
     return tuple(views.select(tensor, dim, index) for index in range(len(node.meta["val"])))
 
 
@@ -165,7 +165,7 @@ def diagonal_rows(rank: int, offset: int, dim1: int, dim2: int) -> list[Any]:
 def unfold(lowering: Lowering, node: Node, tensor: Tensor, dimension: int, size: int, step: int) -> Tensor:
     if not tensor.rank:
         return views.expand(views.unsqueeze(tensor, 0), shape_of(node))
-    rows = along(tensor.rank)
+    rows = identity_rows(tensor.rank)
     rows[dimension % tensor.rank] = ({dimension % tensor.rank: step, tensor.rank: 1}, 0)
     return views.affine(tensor, shape_of(node), rows)
 

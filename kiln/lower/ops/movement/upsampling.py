@@ -19,10 +19,10 @@ from kiln.loops.sizes import Size, is_empty
 from kiln.loops.steps import Lowered
 from kiln.loops.views import Tensor
 
-from ...builders import cast, of_size, pointwise, positions, scalar, where
+from ...builders import cast, pointwise, positions, scalar, size_tensor, where
 from ...lowering import Lowering
 from ...registry import NotLowered, lowers
-from .helpers import along, lookup, shape_of
+from .helpers import identity_rows, lookup, shape_of
 
 aten = torch.ops.aten
 Node = torch.fx.Node
@@ -70,7 +70,7 @@ class Nearest:
             raise NotLowered("sources that are rounded in another way")
         moved = pointwise("add", cast(here, FLOAT), scalar(self.start, FLOAT))
         source = cast(pointwise("floor", pointwise("mul", moved, scalar(self.ratio, FLOAT))), INT)
-        return pointwise("minimum", source, of_size(self.before - 1))
+        return pointwise("minimum", source, size_tensor(self.before - 1))
 
     def parts(self, position: Tensor, dtype: torch.dtype) -> list[tuple[Tensor, Tensor]]:
         """The one source of the elements at some positions, as a mixture of its own."""
@@ -83,7 +83,7 @@ def lower_nearest(forward: Any, backward: Any, is_exact: bool) -> None:
         shape = shape_of(node)
         if is_empty(shape):
             raise NotLowered("nothing")
-        rows = along(tensor.rank)
+        rows = identity_rows(tensor.rank)
         for dim, scale in enumerate(scales, tensor.rank - len(scales)):
             axis = Nearest(dim, fixed(tensor.shape[dim], shape[dim]), scale, is_exact)
             rows[dim] = axis.index(positions(shape, dim))
@@ -160,7 +160,7 @@ class Mixture:
     def inside(self, source: Tensor) -> Tensor:
         if self.is_cubic:
             source = pointwise("maximum", source, scalar(0, INT))
-        return pointwise("minimum", source, of_size(self.before - 1))
+        return pointwise("minimum", source, size_tensor(self.before - 1))
 
 
 def cubic_shares(fraction: Tensor) -> list[Tensor]:
@@ -202,7 +202,7 @@ def mixed(lowering: Lowering, source: Tensor, mixtures: Sequence[Mixture]) -> Te
     shape = list(source.shape)
     for mixture in mixtures:
         shape[mixture.dim] = mixture.after
-    choices: list[list[Any]] = [along(source.rank)]
+    choices: list[list[Any]] = [identity_rows(source.rank)]
     shares: list[list[Tensor]] = []
     for mixture in mixtures:
         dim, parts = mixture.dim, mixture.parts(positions(shape, mixture.dim), source.dtype)
@@ -225,7 +225,7 @@ def weighted(values: Sequence[Tensor], weights: Sequence[Tensor]) -> Tensor:
 
 def first_of(mixture: Mixture | Nearest, source: Tensor) -> Tensor:
     """About where the elements begin that a source is a part of."""
-    return pointwise("floordiv", pointwise("mul", source, of_size(mixture.after)), of_size(mixture.before))
+    return pointwise("floordiv", pointwise("mul", source, size_tensor(mixture.after)), size_tensor(mixture.before))
 
 
 def window(mixture: Mixture | Nearest) -> range:
@@ -257,12 +257,12 @@ def unmixed(lowering: Lowering, gradient: Tensor, mixture: Mixture | Nearest) ->
     part of. Which these are is computed once, into memory."""
     dim, zero = mixture.dim, scalar(0, gradient.dtype)
     near = window(mixture)
-    elements, shares = (lowering.put(table) for table in nearby(mixture, near, gradient.dtype))
+    elements, shares = (lowering.materialize(table) for table in nearby(mixture, near, gradient.dtype))
     shape = [mixture.before if at == dim else size for at, size in enumerate(gradient.shape)]
     total: Tensor | None = None
     for at in range(len(near)):
         element, share = (views.affine(table, shape, [({}, at), ({dim: 1}, 0)]) for table in (elements, shares))
-        rows: list[Any] = along(gradient.rank)
+        rows: list[Any] = identity_rows(gradient.rank)
         rows[dim] = element
         part = pointwise("mul", views.indexed(gradient, shape, rows), share)
         part = where(pointwise("eq", share, zero), zero, part)
@@ -277,7 +277,7 @@ def nearby(mixture: Mixture | Nearest, near: range, dtype: torch.dtype) -> tuple
     shape = (len(near), mixture.before)
     source, zero = positions(shape, 1), scalar(0, dtype)
     element = pointwise("add", first_of(mixture, source), positions(shape, 0, near.start))
-    inside = pointwise("minimum", pointwise("maximum", element, scalar(0, INT)), of_size(mixture.after - 1))
+    inside = pointwise("minimum", pointwise("maximum", element, scalar(0, INT)), size_tensor(mixture.after - 1))
     total = zero
     for index, share in mixture.parts(element, dtype):
         total = pointwise("add", total, where(pointwise("eq", index, source), share, zero))
@@ -289,7 +289,7 @@ def in_memory(lowering: Lowering, tensor: Tensor, channels_last: bool) -> Tensor
         return lowering.in_memory(tensor)
     last = (0, *range(2, tensor.rank), 1)
     back = (0, tensor.rank - 1, *range(1, tensor.rank - 1))
-    return views.permute(lowering.put(views.permute(tensor, last)), back)
+    return views.permute(lowering.materialize(views.permute(tensor, last)), back)
 
 
 def lower_mixtures(forward: Any, backward: Any, is_cubic: bool) -> None:
@@ -300,7 +300,7 @@ def lower_mixtures(forward: Any, backward: Any, is_cubic: bool) -> None:
         mixtures = mixtures_of(tensor.shape, shape_of(node), tensor.dtype, align_corners, scales, is_cubic)
         source = lowering.in_memory(tensor)
         if node.meta["val"].stride()[-1] == 1:  # rows are mixed once, in memory, and not for each row of the result
-            source = lowering.put(mixed(lowering, source, [mixtures.pop()]))
+            source = lowering.materialize(mixed(lowering, source, [mixtures.pop()]))
         return mixed(lowering, source, mixtures)
 
     @lowers(backward)

@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
-from kiln.loops.ir import LOW, wide
+from kiln.loops.ir import HALF_TYPES, wide
 from kiln.loops.views import Tensor, masked, shift, slice_
 
 from ... import builders
 from ...registry import NotLowered, lowers
-from .formulas import AnyFunction, Value, computed, curried, formula, result_type, where
+from .formulas import AnyFunction, Value, computed, formula, of_tensors, result_type, where
 
 aten = torch.ops.aten
 
@@ -29,7 +29,7 @@ def of_any_type(*overloads: Any) -> Callable[[AnyFunction], AnyFunction]:
             dtype = result_type(node)
             if dtype is torch.bool:
                 raise NotLowered("bools have none of it")
-            return computed(*curried(function, args, {}), wide(dtype), node.meta["val"])
+            return computed(*of_tensors(function, args, {}), wide(dtype), node.meta["val"])
 
         return function
 
@@ -82,12 +82,12 @@ def prelu_backward(grad: Value, x: Value, weight: Value) -> tuple[Value, Value]:
     return where(x > 0, grad, weight * grad), where(x > 0, 0.0, x * grad)
 
 
-@formula(aten.hardshrink.default, narrow=LOW)
+@formula(aten.hardshrink.default, narrow=HALF_TYPES)
 def hardshrink(x: Value, bound: float = 0.5) -> Value:
     return where((x >= -bound) & (x <= bound), 0.0, x)
 
 
-@formula(aten.hardshrink_backward.default, aten.softshrink_backward.default, narrow=LOW)
+@formula(aten.hardshrink_backward.default, aten.softshrink_backward.default, narrow=HALF_TYPES)
 def shrink_backward(grad: Value, x: Value, bound: float) -> Value:
     return where((x < -bound) | (x > bound), grad, 0.0)  # none of NaN
 
@@ -274,7 +274,7 @@ def glu_backward(lowering: Any, node: Any, grad: Tensor, x: Tensor, dim: int) ->
     half = value.shape[dim]
     inside = wide(x.dtype)
     place = builders.positions(x.shape, dim)
-    is_first = builders.pointwise("lt", place, builders.of_size(half))
+    is_first = builders.pointwise("lt", place, builders.size_tensor(half))
 
     def both(tensor: Tensor) -> Tensor:
         """A half as if it was the whole: twice one after the other."""

@@ -10,8 +10,8 @@ from kiln.loops.ir import wide
 from kiln.loops.views import Tensor, expand
 
 from ... import builders
-from ...registry import TAKES_NUMBERS, NotLowered, lowers
-from .formulas import Operand, as_type, fresh
+from ...registry import TAKES_DYNAMIC_FLOATS, NotLowered, lowers
+from .formulas import Operand, as_type, copy_if_visible
 
 aten = torch.ops.aten
 
@@ -21,20 +21,20 @@ def to_copy(lowering: Any, node: Any, x: Tensor, **options: Any) -> Tensor:
     result = node.meta["val"]
     if result.device.type != "cpu" or result.layout is not torch.strided or options.get("pin_memory"):
         raise NotLowered("a copy to somewhere else")
-    return builders.cast(x, result.dtype) if x.dtype is not result.dtype else fresh(lowering, node, x)
+    return builders.cast(x, result.dtype) if x.dtype is not result.dtype else copy_if_visible(lowering, node, x)
 
 
 @lowers(aten.clone.default, aten.lift_fresh_copy.default)
 def clone(lowering: Any, node: Any, x: Tensor, **options: Any) -> Tensor:
-    return fresh(lowering, node, x)
+    return copy_if_visible(lowering, node, x)
 
 
 @lowers(aten.copy.default)
 def copy(lowering: Any, node: Any, x: Tensor, source: Operand, non_blocking: bool = False) -> Tensor:
-    return fresh(lowering, node, expand(as_type(source, x.dtype), x.shape))
+    return copy_if_visible(lowering, node, expand(as_type(source, x.dtype), x.shape))
 
 
-TAKES_NUMBERS.add(aten.copy.default)  # ``tensor.copy_(2)``
+TAKES_DYNAMIC_FLOATS.add(aten.copy.default)  # ``tensor.copy_(2)``
 
 
 @lowers(aten.native_dropout_backward.default)

@@ -8,13 +8,13 @@ from typing import Any
 import sympy
 import torch
 
-from kiln.loops.layouts import sizes_of, whole
+from kiln.loops.layouts import load_whole, sizes_of
 from kiln.loops.steps import Call
 from kiln.loops.views import Tensor, expand
 
 from ... import builders
 from ...node_facts import is_view_operator
-from ...registry import LOWERINGS, TAKES_NUMBERS, NotLowered, lowers
+from ...registry import LOWERINGS, TAKES_DYNAMIC_FLOATS, NotLowered, lowers
 from .formulas import Operand, as_type
 
 aten = torch.ops.aten
@@ -56,7 +56,7 @@ def fill(lowering: Any, node: Any, *args: Any, **kwargs: Any) -> Tensor:
     return filled(lowering, node, fixed if place is None else args[place])
 
 
-TAKES_NUMBERS.update(target for target, (place, _) in FILLED.items() if place is not None)
+TAKES_DYNAMIC_FLOATS.update(target for target, (place, _) in FILLED.items() if place is not None)
 
 
 @lowers(aten.fill.Tensor)
@@ -80,11 +80,11 @@ def empty(lowering: Any, node: Any, *args: Any, **kwargs: Any) -> Tensor:
     ATen: it is allocated for them; in expressions it counts as zeros."""
     result = plain(node)
     if any(is_called(user) for user in node.users):
-        buffer = lowering.memory(node.name, result, "called")
+        buffer = lowering.external_buffer(node.name, result, "called")
         sizes, strides = sizes_of(result.shape), sizes_of(result.stride())
         call = Call(node, aten.empty_strided.default, (sizes, strides), {"dtype": result.dtype}, [buffer])
         lowering.items.append(call)
-        return whole(buffer)
+        return load_whole(buffer)
     return filled(lowering, node, 0)
 
 

@@ -15,8 +15,8 @@ from kiln.loops.ir import wide
 from kiln.loops.views import Tensor
 
 from ... import builders
-from ...registry import TAKES_NUMBERS, NotLowered, lowers
-from .formulas import Operand, Value, as_type, common_type, computed, float_type, fresh, where
+from ...registry import TAKES_DYNAMIC_FLOATS, NotLowered, lowers
+from .formulas import Operand, Value, as_type, common_type, computed, copy_if_visible, float_type, where
 
 aten = torch.ops.aten
 
@@ -39,13 +39,13 @@ def float_function(name: str, lowering: Any, node: Any, x: Tensor) -> Tensor:
 def keeping(name: str, lowering: Any, node: Any, x: Tensor) -> Tensor:
     if x.dtype is torch.bool and name != "not":
         if name == "sign":
-            return fresh(lowering, node, x)
+            return copy_if_visible(lowering, node, x)
         raise NotLowered(f"{name} of bool")
     return builders.pointwise(name, x)
 
 
 def rounding(name: str, lowering: Any, node: Any, x: Tensor) -> Tensor:
-    return builders.pointwise(name, x) if x.dtype.is_floating_point else fresh(lowering, node, x)
+    return builders.pointwise(name, x) if x.dtype.is_floating_point else copy_if_visible(lowering, node, x)
 
 
 for _name in FLOAT_FUNCTIONS:
@@ -392,7 +392,7 @@ def nan_to_num(
     neginf: float | None = None,
 ) -> Tensor:
     if not x.dtype.is_floating_point:
-        return fresh(lowering, node, x)
+        return copy_if_visible(lowering, node, x)
     limits = torch.finfo(x.dtype)
     top = limits.max if posinf is None else posinf
     bottom = limits.min if neginf is None else neginf
@@ -437,7 +437,7 @@ def pow_number(lowering: Any, node: Any, x: Tensor, exponent: Any) -> Tensor:
     if exponent == 0 and dtype is not torch.bool:
         return builders.full(x.shape, 1, dtype)
     if exponent == 1:
-        return fresh(lowering, node, builders.cast(x, dtype))
+        return copy_if_visible(lowering, node, builders.cast(x, dtype))
     if dtype is torch.bool or (not dtype.is_floating_point and (exponent < 0 or not isinstance(exponent, int))):
         raise NotLowered("a power that eager does not have, or gives as a bool")
     if not dtype.is_floating_point:
@@ -459,7 +459,9 @@ def pow_any(lowering: Any, node: Any, x: Operand, exponent: Operand) -> Tensor:
     return computed(lambda v, by: v.pow(by), [x, exponent], dtype, node.meta["val"])
 
 
-TAKES_NUMBERS.update(
+TAKES_DYNAMIC_FLOATS.update(
     target for name in ("add", "sub", "rsub", "mul", "div", "pow", *COMPARISONS) for target in overloads(name)
 )
-TAKES_NUMBERS.update((aten.clamp.default, aten.clamp_min.default, aten.clamp_max.default, aten.masked_fill.Scalar))
+TAKES_DYNAMIC_FLOATS.update(
+    (aten.clamp.default, aten.clamp_min.default, aten.clamp_max.default, aten.masked_fill.Scalar)
+)

@@ -16,8 +16,7 @@ import torch
 from kiln.loops import ir
 from kiln.loops.ir import wide
 from kiln.loops.sizes import Size
-from kiln.loops.views import Number as Varying
-from kiln.loops.views import Tensor
+from kiln.loops.views import DynamicFloat, Tensor
 
 from ... import builders
 from ...registry import NotLowered, lowers
@@ -135,7 +134,7 @@ def common_type(operands: Sequence[Operand]) -> torch.dtype:
     """torch's promotion: tensors decide, then those without axes, then numbers, each only by a higher category."""
     ranks: list[torch.dtype | None] = [None, None, None]
     for operand in operands:
-        if isinstance(operand, Varying):
+        if isinstance(operand, DynamicFloat):
             rank, dtype = 2, torch.get_default_dtype()
         elif isinstance(operand, Tensor):
             rank, dtype = (0 if operand.rank else 1), operand.dtype
@@ -158,20 +157,20 @@ def as_type(operand: Operand, dtype: torch.dtype) -> Tensor:
     if isinstance(operand, (bool, int, float)):
         return builders.scalar(operand, dtype)
     if isinstance(operand, sympy.Expr):
-        return builders.of_size(operand, dtype)
+        return builders.size_tensor(operand, dtype)
     raise NotLowered(f"a number of type {type(operand).__name__}")
 
 
-def fresh(lowering: Any, node: Any, x: Tensor) -> Tensor:
+def copy_if_visible(lowering: Any, node: Any, x: Tensor) -> Tensor:
     """The same elements for an operator that gives new memory: what is in memory already is copied where somebody may
     see whose it is (a result of the graph, views), and is just read otherwise."""
-    if x.access is None or not any(may_be_seen(user) for user in node.users):
+    if x.access is None or not any(shows_memory(user) for user in node.users):
         return x
-    found: Tensor = lowering.put(x, node.meta["val"])
+    found: Tensor = lowering.materialize(x, node.meta["val"])
     return found
 
 
-def may_be_seen(user: Any) -> bool:
+def shows_memory(user: Any) -> bool:
     return type(user.target) is not torch._ops.OpOverload or any(
         returned.alias_info is not None for returned in user.target._schema.returns
     )
@@ -220,7 +219,7 @@ def formula(*overloads: Any, narrow: Sequence[torch.dtype] = ()) -> Callable[[An
             dtype = result_type(node)
             if not dtype.is_floating_point:
                 raise NotLowered(f"{dtype} in a function of floats")
-            of_values, operands = curried(function, args, kwargs)
+            of_values, operands = of_tensors(function, args, kwargs)
             result = node.meta["val"]
             compute = all_computed if isinstance(result, (tuple, list)) else computed
             return compute(of_values, operands, dtype if dtype in narrow else wide(dtype), result)
@@ -230,7 +229,7 @@ def formula(*overloads: Any, narrow: Sequence[torch.dtype] = ()) -> Callable[[An
     return register
 
 
-def curried(
+def of_tensors(
     function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
 ) -> tuple[Callable[..., Any], list[Operand]]:
     """A function of all arguments as a function of the tensors (and the sizes) among them, and those."""

@@ -14,7 +14,7 @@ from kiln.loops.ir import wide
 from kiln.loops.views import Tensor
 
 from ... import builders
-from ...registry import LOWERINGS, TAKES_NUMBERS, NotLowered, lowers
+from ...registry import LOWERINGS, TAKES_DYNAMIC_FLOATS, NotLowered, lowers
 from ..reductions import statistics  # noqa: F401  (norms are looked up)
 from .formulas import Value, where
 from .special_functions import lerp_number
@@ -102,7 +102,7 @@ def register() -> None:
                 table[overload] = functools.partial(of_three_lists, getattr(aten, name).default)
     for overload, function in table.items():
         lowers(overload)(function)
-    TAKES_NUMBERS.update(table)
+    TAKES_DYNAMIC_FLOATS.update(table)
 
 
 register()
@@ -227,4 +227,4 @@ def stepped(
 lowers(aten._fused_adam.default, aten._fused_adam.tensor_lr)(functools.partial(adam, False))
 lowers(aten._fused_adamw.default, aten._fused_adamw.tensor_lr)(functools.partial(adam, True))
 lowers(aten._fused_sgd.default, aten._fused_sgd.tensor_lr)(sgd)
-TAKES_NUMBERS.update((aten._fused_adam.default, aten._fused_adamw.default, aten._fused_sgd.default))
+TAKES_DYNAMIC_FLOATS.update((aten._fused_adam.default, aten._fused_adamw.default, aten._fused_sgd.default))

@@ -12,12 +12,12 @@ from typing import Any
 import sympy
 import torch
 
-from kiln.loops.ir import LOW, wide
+from kiln.loops.ir import HALF_TYPES, wide
 from kiln.loops.views import Tensor
 
 from ... import builders
 from ...registry import NotLowered, lowers
-from ..reductions.helpers import as_wide, average, count_of, total
+from ..reductions.helpers import as_wide, elements_along, mean_along, sum_along
 from .activations import log_sigmoid
 from .formulas import Value, computed, where
 
@@ -35,7 +35,7 @@ def combined(lowering: Any, node: Any, losses: Tensor, reduction: int) -> Tensor
     axes = tuple(range(losses.rank))
     if not axes:
         return builders.cast(losses, result)
-    combine = average if reduction == MEAN else total
+    combine = mean_along if reduction == MEAN else sum_along
     return builders.cast(combine(lowering, as_wide(losses), axes), result)
 
 
@@ -57,7 +57,7 @@ def mse_loss(lowering: Any, node: Any, x: Tensor, target: Tensor, reduction: int
     def square(a: Value, b: Value) -> Value:
         return (a - b) * (a - b)
 
-    return loss(lowering, node, square, [x, target], reduction, LOW)
+    return loss(lowering, node, square, [x, target], reduction, HALF_TYPES)
 
 
 @lowers(aten.smooth_l1_loss.default)
@@ -87,7 +87,7 @@ def huber_loss(
 
 @lowers(aten.soft_margin_loss.default)
 def soft_margin_loss(lowering: Any, node: Any, x: Tensor, target: Tensor, reduction: int = MEAN) -> Tensor:
-    return loss(lowering, node, lambda a, b: (-b * a).exp().log1p(), [x, target], reduction, LOW)
+    return loss(lowering, node, lambda a, b: (-b * a).exp().log1p(), [x, target], reduction, HALF_TYPES)
 
 
 @lowers(aten.binary_cross_entropy_with_logits.default)
@@ -113,7 +113,7 @@ def logistic_loss(
     if len(dtypes) > 1:
         raise NotLowered("tensors of several types")
     tensors = [x, target, *(tensor for tensor in (weight, positive) if tensor is not None)]
-    return loss(lowering, node, logistic, tensors, reduction, LOW)
+    return loss(lowering, node, logistic, tensors, reduction, HALF_TYPES)
 
 
 # ---- backward --------------------------------------------------------------------------------------------------------
@@ -133,7 +133,7 @@ def backward(
     dtype = node.meta["val"].dtype
     inside = dtype if dtype in narrow else wide(dtype)
     operands = builders.broadcast(*(builders.cast(tensor, inside) for tensor in tensors))
-    count = count_of(operands[0].shape, range(operands[0].rank)) if reduction == MEAN else 1
+    count = elements_along(operands[0].shape, range(operands[0].rank)) if reduction == MEAN else 1
     values = [Value(operand.expr) for operand in operands]
     value = function(factor_of(scale, count, wide(inside) if is_wide else inside), *values).cast(dtype)
     return Tensor(operands[0].shape, value.expr)
@@ -141,7 +141,9 @@ def backward(
 
 def factor_of(scale: float, count: Any, dtype: torch.dtype) -> Value:
     if isinstance(count, sympy.Expr):
-        exact = builders.pointwise("div", builders.scalar(scale, torch.float64), builders.of_size(count, torch.float64))
+        exact = builders.pointwise(
+            "div", builders.scalar(scale, torch.float64), builders.size_tensor(count, torch.float64)
+        )
         return Value(builders.cast(exact, dtype).expr)
     return Value(builders.scalar(scale / count if count else scale, dtype).expr)
 
@@ -151,7 +153,7 @@ def mse_backward(lowering: Any, node: Any, grad: Tensor, x: Tensor, target: Tens
     def slope(factor: Value, g: Value, a: Value, b: Value) -> Value:
         return factor * (a - b) * g
 
-    return backward(node, slope, [grad, x, target], reduction, LOW, 2.0)
+    return backward(node, slope, [grad, x, target], reduction, HALF_TYPES, 2.0)
 
 
 @lowers(aten.smooth_l1_loss_backward.default)
@@ -178,7 +180,7 @@ def huber_backward(
         outside = where(distance <= -delta, -factor * g * delta, factor * g * delta)
         return where((distance <= -delta) | (distance >= delta), outside, factor * distance * g)
 
-    return backward(node, slope, [grad, x, target], reduction, LOW)
+    return backward(node, slope, [grad, x, target], reduction, HALF_TYPES)
 
 
 @lowers(aten.soft_margin_loss_backward.default)
@@ -188,7 +190,7 @@ def soft_margin_backward(lowering: Any, node: Any, grad: Tensor, x: Tensor, targ
         scaled = ((b * power).cast(factor.dtype) * -factor).cast(b.dtype)
         return scaled / (1.0 + power) * g
 
-    return backward(node, slope, [grad, x, target], reduction, LOW, is_wide=True)
+    return backward(node, slope, [grad, x, target], reduction, HALF_TYPES, is_wide=True)
 
 
 @lowers(aten.binary_cross_entropy_backward.default)
@@ -210,5 +212,5 @@ def cross_entropy_backward(
     found = computed(slope, tensors, node.meta["val"].dtype, node.meta["val"])
     if reduction != MEAN:
         return found
-    count = builders.of_size(count_of(found.shape, range(found.rank)), wide(found.dtype))
+    count = builders.size_tensor(elements_along(found.shape, range(found.rank)), wide(found.dtype))
     return builders.cast(builders.pointwise("div", as_wide(found), count), found.dtype)

@@ -9,13 +9,13 @@ from typing import Any
 
 import torch
 
-from kiln.loops.ir import LOW, wide
+from kiln.loops.ir import HALF_TYPES, wide
 from kiln.loops.views import Tensor
 
 from ... import builders
-from ...registry import TAKES_NUMBERS, NotLowered, lowers
+from ...registry import TAKES_DYNAMIC_FLOATS, NotLowered, lowers
 from .elementwise import overloads
-from .formulas import Operand, Value, common_type, computed, curried, float_type, formula, fresh, where
+from .formulas import Operand, Value, common_type, computed, copy_if_visible, float_type, formula, of_tensors, where
 
 aten = torch.ops.aten
 INFINITY = float("inf")
@@ -36,7 +36,7 @@ def addcmul(x: Value, a: Value, b: Value, value: Any = 1) -> Value:
 
 @lowers(aten.addcmul.default)
 def lower_addcmul(lowering: Any, node: Any, x: Tensor, a: Tensor, b: Tensor, *, value: Any = 1) -> Tensor:
-    return computed(*curried(addcmul, (x, a, b, value), {}), wide(node.meta["val"].dtype), node.meta["val"])
+    return computed(*of_tensors(addcmul, (x, a, b, value), {}), wide(node.meta["val"].dtype), node.meta["val"])
 
 
 @formula(aten.addcdiv.default)
@@ -59,7 +59,7 @@ def lerp(start: Value, end: Value, weight: Value) -> Value:
     return where(near, weight, weight - 1).fma(end - start, where(near, start, end))
 
 
-TAKES_NUMBERS.update((aten.addcmul.default, aten.addcdiv.default, aten.lerp.Scalar))
+TAKES_DYNAMIC_FLOATS.update((aten.addcmul.default, aten.addcdiv.default, aten.lerp.Scalar))
 
 
 # ---- two numbers -----------------------------------------------------------------------------------------------------
@@ -137,7 +137,7 @@ def frac(lowering: Any, node: Any, x: Tensor) -> Tensor:
 
 @lowers(aten._conj_physical.default, aten.conj_physical.default)
 def conj_physical(lowering: Any, node: Any, x: Tensor) -> Tensor:
-    return fresh(lowering, node, x)
+    return copy_if_visible(lowering, node, x)
 
 
 @lowers(aten.round.decimals)
@@ -163,7 +163,7 @@ def logit(lowering: Any, node: Any, x: Tensor, eps: float | None = None) -> Tens
     return computed(odds, [x], float_type(x.dtype), node.meta["val"])
 
 
-@formula(aten.logit_backward.default, narrow=LOW)
+@formula(aten.logit_backward.default, narrow=HALF_TYPES)
 def logit_backward(grad: Value, x: Value, eps: float | None = None) -> Value:
     inside = grad / (x * (1 - x))
     if eps is None:

@@ -141,7 +141,7 @@ def attention(
         nothing = pointwise("eq", total, scalar(0.0, dtype))
         weights = where(nothing, scalar(0.0, dtype), weights)
         logarithm = where(nothing, scalar(0.0, dtype), logarithm)
-    found = batch.product(lowering.put(weights), batch.joined(value))
+    found = batch.product(lowering.materialize(weights), batch.joined(value))
     return batch.split(found), batch.split(squeeze(logarithm, (2,)))
 
 
@@ -177,8 +177,8 @@ def attention_backward(
     both = pointwise("mul", *broadcast(grad_out, out))
     shares = lowering.reshape(lowering.reduce(both, "sum", (3,)), (batch.count, queries.shape[1]))
     by_score = pointwise("mul", weights, pointwise("sub", by_weight, unsqueeze(shares, 2)))
-    by_score = lowering.put(pointwise("mul", by_score, full((), factor, dtype)))
-    for_value = batch.product(transposed(lowering.put(weights)), gradients)
+    by_score = lowering.materialize(pointwise("mul", by_score, full((), factor, dtype)))
+    for_value = batch.product(transposed(lowering.materialize(weights)), gradients)
     for_query = batch.product(by_score, keys)
     for_key = batch.product(transposed(by_score), queries)
     return batch.split(for_query), batch.split(for_key), batch.split(for_value)

@@ -16,7 +16,7 @@ from ...builders import cast, pointwise, scalar, where
 from ...lowering import Lowering
 from ...registry import NotLowered, lowers
 from ..pointwise.formulas import result_type
-from .helpers import as_wide, average, axes_of, reduce, refuse_empty, refuse_perhaps_nothing, total, wanted
+from .helpers import as_wide, axes_of, mean_along, reduce, refuse_empty, refuse_possibly_empty, sum_along, used_results
 
 aten = torch.ops.aten
 Node = torch.fx.Node
@@ -52,12 +52,12 @@ def mean(
     lowering: Lowering, node: Node, tensor: Tensor, dims: Any = None, keepdim: bool = False, *, dtype: Any
 ) -> Tensor:
     result = result_type(node)
-    return cast(average(lowering, cast(tensor, wide(result)), axes_of(tensor.rank, dims), keepdim), result)
+    return cast(mean_along(lowering, cast(tensor, wide(result)), axes_of(tensor.rank, dims), keepdim), result)
 
 
 @lowers(aten.count_nonzero.default, aten.count_nonzero.dim_IntList)
 def count_nonzero(lowering: Lowering, node: Node, tensor: Tensor, dims: Any) -> Tensor:
-    return total(lowering, cast(is_true(tensor), torch.int64), axes_of(tensor.rank, dims))
+    return sum_along(lowering, cast(is_true(tensor), torch.int64), axes_of(tensor.rank, dims))
 
 
 # ---- truth -----------------------------------------------------------------------------------------------------------
@@ -96,7 +96,7 @@ def place_of_extreme(lowering: Lowering, tensor: Tensor, kind: str, dim: int | N
 
 
 def extreme_of_all(kind: str, lowering: Lowering, node: Node, tensor: Tensor) -> Tensor:
-    refuse_perhaps_nothing(tensor, range(tensor.rank))
+    refuse_possibly_empty(tensor, range(tensor.rank))
     return extreme(lowering, tensor, kind)
 
 
@@ -113,8 +113,8 @@ def place_alone(kind: str, lowering: Lowering, node: Node, tensor: Tensor, dim: 
 
 
 def extreme_and_place(kind: str, lowering: Lowering, node: Node, tensor: Tensor, dim: int, keepdim: bool) -> Any:
-    refuse_perhaps_nothing(tensor, (dim,))
-    used = wanted(node)
+    refuse_possibly_empty(tensor, (dim,))
+    used = used_results(node)
     value = extreme(lowering, tensor, kind, dim, keepdim) if 0 in used else None
     place = place_of_extreme(lowering, tensor, kind, dim, keepdim) if 1 in used else None
     return value, place
@@ -151,7 +151,7 @@ def log_of_summed_exponentials(
     most = extreme(lowering, value, "max", axes, keepdim=True)
     most = where(pointwise("isinf", most), scalar(0, most.dtype), most)
     exponentials = as_wide(pointwise("exp", pointwise("sub", value, most)))
-    summed = cast(total(lowering, exponentials, axes, keepdim), value.dtype)
+    summed = cast(sum_along(lowering, exponentials, axes, keepdim), value.dtype)
     if tensor.rank and not keepdim:
         most = views.squeeze(most, axes)
     return pointwise("add", pointwise("log", summed), most)

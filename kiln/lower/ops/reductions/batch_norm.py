@@ -15,10 +15,10 @@ from kiln.loops import views
 from kiln.loops.sizes import Size
 from kiln.loops.views import Tensor
 
-from ...builders import cast, full, of_size, pointwise, scalar
+from ...builders import cast, full, pointwise, scalar, size_tensor
 from ...lowering import Lowering
 from ...registry import NotLowered, lowers
-from .helpers import as_wide, count_of, divide, kept, refuse_empty, total, widest
+from .helpers import as_wide, divide, elements_along, moment_type, once_per_row, refuse_empty, sum_along
 from .normalization import check_types, scaled
 
 aten = torch.ops.aten
@@ -47,16 +47,16 @@ def batch_axes(tensor: Tensor) -> tuple[int, ...]:
 
 
 def moments(lowering: Lowering, tensor: Tensor, eps: float) -> Moments:
-    axes, dtype = batch_axes(tensor), widest(tensor.dtype)
-    value, count = cast(tensor, dtype), count_of(tensor.shape, axes)
-    mean = kept(lowering, divide(total(lowering, value, axes), count))
+    axes, dtype = batch_axes(tensor), moment_type(tensor.dtype)
+    value, count = cast(tensor, dtype), elements_along(tensor.shape, axes)
+    mean = once_per_row(lowering, divide(sum_along(lowering, value, axes), count))
     distance = pointwise("sub", value, over_channels(mean, value))
-    squares = total(lowering, pointwise("square", distance), axes)
+    squares = sum_along(lowering, pointwise("square", distance), axes)
     return Moments(mean, squares, count, one_over(lowering, divide(squares, count), eps))
 
 
 def one_over(lowering: Lowering, variance: Tensor, eps: float) -> Tensor:
-    return kept(lowering, pointwise("rsqrt", pointwise("add", variance, scalar(eps, variance.dtype))))
+    return once_per_row(lowering, pointwise("rsqrt", pointwise("add", variance, scalar(eps, variance.dtype))))
 
 
 def normalize(value: Tensor, mean: Tensor, inverse: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
@@ -93,7 +93,7 @@ def training(
 def running_statistics(node: Node, known: Moments, mean: Tensor, variance: Tensor, momentum: float) -> list[Tensor]:
     """The last two results. torch says that they are float32 whatever the running ones are."""
     dtype = known.mean.dtype
-    unbiased = pointwise("div", known.squares, pointwise("sub", of_size(known.count, dtype), scalar(1, dtype)))
+    unbiased = pointwise("div", known.squares, pointwise("sub", size_tensor(known.count, dtype), scalar(1, dtype)))
     found = moved(mean, known.mean, momentum), moved(variance, unbiased, momentum)
     return [cast(one, value.dtype) for one, value in zip(found, node.meta["val"][-2:], strict=True)]
 
@@ -205,7 +205,7 @@ def batch_norm_backward(
     mask: Sequence[bool],
 ) -> Any:
     refuse_empty(tensor)
-    dtype = widest(tensor.dtype)
+    dtype = moment_type(tensor.dtype)
     if not is_training:
         if running_mean is None or running_variance is None:
             raise NotLowered("no statistics")
@@ -215,17 +215,17 @@ def batch_norm_backward(
     value, axes = as_wide(tensor), batch_axes(tensor)
     gradient, inverse = cast(gradient, value.dtype), cast(inverse, dtype)
     distance = pointwise("sub", value, over_channels(mean, value))
-    along = total(lowering, cast(pointwise("mul", gradient, distance), dtype), axes)
-    summed = total(lowering, cast(gradient, dtype), axes)
+    along = sum_along(lowering, cast(pointwise("mul", gradient, distance), dtype), axes)
+    summed = sum_along(lowering, cast(gradient, dtype), axes)
     factor = inverse if weight is None else pointwise("mul", inverse, cast(weight, dtype))
     of_input = gradient
     if is_training:
-        count = count_of(tensor.shape, axes)
-        slope = kept(lowering, divide(pointwise("mul", pointwise("square", inverse), along), count))
+        count = elements_along(tensor.shape, axes)
+        slope = once_per_row(lowering, divide(pointwise("mul", pointwise("square", inverse), along), count))
         rest = pointwise("mul", distance, over_channels(slope, value))
-        of_input = pointwise("sub", gradient, over_channels(kept(lowering, divide(summed, count)), value))
+        of_input = pointwise("sub", gradient, over_channels(once_per_row(lowering, divide(summed, count)), value))
         of_input = pointwise("sub", of_input, rest)
-    of_input = pointwise("mul", of_input, over_channels(kept(lowering, factor), value))
+    of_input = pointwise("mul", of_input, over_channels(once_per_row(lowering, factor), value))
     found = (of_input, pointwise("mul", along, inverse), summed)
     return tuple(
         cast(result, expected.dtype) if want and expected is not None else None

@@ -1,7 +1,7 @@
 """What lowerings of reductions share: which axes, in which type, how many elements, which results anybody reads.
 
 ATen reduces float16 and bfloat16 in float32 and rounds once at the end; so do these. Where ATen's kernels on the CPU
-accumulate float32 in float64 (`widest`), that is done here too, so that results are no further from the truth.
+accumulate float32 in float64 (`moment_type`), that is done here too, so that results are no further from the truth.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from kiln.loops.ir import Expr, varies_along, wide
 from kiln.loops.sizes import Size, is_empty, is_one, product
 from kiln.loops.views import Tensor
 
-from ...builders import cast, of_size, pointwise
+from ...builders import cast, pointwise, size_tensor
 from ...lowering import Lowering
 from ...node_facts import getitem_arguments
 from ...registry import NotLowered
 
 
-def widest(dtype: torch.dtype) -> torch.dtype:
+def moment_type(dtype: torch.dtype) -> torch.dtype:
     """The type of moments and of sums over whole batches: one wider than the type itself."""
     return torch.float64 if dtype is torch.float32 else wide(dtype)
 
@@ -37,7 +37,7 @@ def axes_of(rank: int, dims: int | Sequence[int] | None) -> tuple[int, ...]:
     return tuple(sorted({dim % rank for dim in given}))
 
 
-def count_of(shape: Sequence[Size], axes: Sequence[int]) -> Size:
+def elements_along(shape: Sequence[Size], axes: Sequence[int]) -> Size:
     """How many elements lie along these axes together."""
     return product([shape[axis] for axis in axes])
 
@@ -48,7 +48,7 @@ def refuse_empty(*tensors: Tensor | None) -> None:
         raise NotLowered("no elements")
 
 
-def refuse_perhaps_nothing(tensor: Tensor, axes: Sequence[int]) -> None:
+def refuse_possibly_empty(tensor: Tensor, axes: Sequence[int]) -> None:
     """For what eager refuses where there may be nothing along an axis, which torch's shape rule does not ask."""
     sizes = [tensor.shape[axis] for axis in axes if tensor.rank]
     if not all(size > 0 if isinstance(size, int) else size.is_positive for size in sizes):
@@ -64,7 +64,7 @@ def reduce(lowering: Lowering, tensor: Tensor, kind: str, axes: Sequence[int], k
     return lowering.reduce(tensor, kind, axes, keepdim)
 
 
-def total(lowering: Lowering, tensor: Tensor, axes: Sequence[int], keepdim: bool = False) -> Tensor:
+def sum_along(lowering: Lowering, tensor: Tensor, axes: Sequence[int], keepdim: bool = False) -> Tensor:
     row = sum_of_one(tensor, axes[0]) if len(axes) == 1 and tensor.rank else None
     if row is not None:
         return row if keepdim else views.squeeze(row, axes)
@@ -103,17 +103,17 @@ def is_at_one_place(expr: Expr, axis: int) -> bool:
     return offset == 0 and all(stride == (1 if at == axis else 0) for at, stride in enumerate(strides))
 
 
-def average(lowering: Lowering, tensor: Tensor, axes: Sequence[int], keepdim: bool = False) -> Tensor:
+def mean_along(lowering: Lowering, tensor: Tensor, axes: Sequence[int], keepdim: bool = False) -> Tensor:
     """The mean, in the tensor's own (wide) type."""
-    count = count_of(tensor.shape, axes) if tensor.rank else 1
-    return divide(total(lowering, tensor, axes, keepdim), count)
+    count = elements_along(tensor.shape, axes) if tensor.rank else 1
+    return divide(sum_along(lowering, tensor, axes, keepdim), count)
 
 
 def divide(tensor: Tensor, count: Size) -> Tensor:
-    return pointwise("div", tensor, of_size(count, tensor.dtype))
+    return pointwise("div", tensor, size_tensor(count, tensor.dtype))
 
 
-def kept(lowering: Lowering, tensor: Tensor) -> Tensor:
+def once_per_row(lowering: Lowering, tensor: Tensor) -> Tensor:
     """A value of each row, computed once for it."""
     return lowering.in_memory(tensor)
 
@@ -126,6 +126,6 @@ def maybe_wide(tensor: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     return None if tensor is None else cast(tensor, dtype)
 
 
-def wanted(node: torch.fx.Node) -> set[int]:
+def used_results(node: torch.fx.Node) -> set[int]:
     """Which of a node's several results anybody reads."""
     return {int(getitem_arguments(user)[1]) for user in node.users if user.target is operator.getitem}

@@ -13,8 +13,8 @@ from ... import index_checks
 from ...builders import cast, full, pointwise, positions, scalar, where
 from ...lowering import Lowering
 from ...registry import NotLowered, lowers
-from ..movement.helpers import along
-from .helpers import as_wide, refuse_empty, total
+from ..movement.helpers import identity_rows
+from .helpers import as_wide, refuse_empty, sum_along
 
 aten = torch.ops.aten
 Node = torch.fx.Node
@@ -48,10 +48,10 @@ def nll_loss(
     check_ranks(tensor, target)
     counted = is_counted(target, ignored)
     zero = scalar(0, torch.int64)
-    index = index_checks.checked(
+    index = index_checks.checked_index(
         lowering, where(counted, target, zero), tensor.shape[CLASSES], index_checks.OUT_OF_CLASSES
     )
-    rows = along(target.rank)
+    rows = identity_rows(target.rank)
     each = views.indexed(as_wide(tensor), target.shape, [*rows[:CLASSES], index, *rows[CLASSES:]])
     each = pointwise("neg", each)
     share = full(target.shape, 1, each.dtype)
@@ -63,7 +63,7 @@ def nll_loss(
     if reduction == NONE:
         return cast(each, tensor.dtype), full((), 0, tensor.dtype)
     axes = range(target.rank)
-    loss, weights = total(lowering, each, axes), total(lowering, share, axes)
+    loss, weights = sum_along(lowering, each, axes), sum_along(lowering, share, axes)
     if reduction == MEAN:
         loss = pointwise("div", loss, weights)
     return cast(loss, tensor.dtype), cast(weights, tensor.dtype)

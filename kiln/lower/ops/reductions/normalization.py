@@ -20,7 +20,7 @@ from kiln.loops.views import Tensor
 from ...builders import cast, pointwise, scalar
 from ...lowering import Lowering
 from ...registry import NotLowered, lowers
-from .helpers import as_wide, average, kept, maybe_wide, refuse_empty, total, wanted
+from .helpers import as_wide, maybe_wide, mean_along, once_per_row, refuse_empty, sum_along, used_results
 
 aten = torch.ops.aten
 Node = torch.fx.Node
@@ -28,10 +28,10 @@ Node = torch.fx.Node
 
 def normalized(lowering: Lowering, value: Tensor, axes: Sequence[int], eps: float) -> tuple[Tensor, Tensor, Tensor]:
     """The rows normalized, their means and the reciprocals of their deviations (both with axes of size 1)."""
-    mean = kept(lowering, average(lowering, value, axes, keepdim=True))
+    mean = once_per_row(lowering, mean_along(lowering, value, axes, keepdim=True))
     distance = pointwise("sub", value, mean)
-    spread = average(lowering, pointwise("square", distance), axes, keepdim=True)
-    inverse = kept(lowering, pointwise("rsqrt", pointwise("add", spread, scalar(eps, value.dtype))))
+    spread = mean_along(lowering, pointwise("square", distance), axes, keepdim=True)
+    inverse = once_per_row(lowering, pointwise("rsqrt", pointwise("add", spread, scalar(eps, value.dtype))))
     return pointwise("mul", distance, inverse), mean, inverse
 
 
@@ -46,10 +46,10 @@ def gradient_of_input(
     lowering: Lowering, gradient: Tensor, rows: Tensor, inverse: Tensor, axes: Sequence[int], centred: bool = True
 ) -> Tensor:
     """What normalization makes of the gradient of its (unscaled) result; ``rows`` is that result."""
-    along = average(lowering, pointwise("mul", gradient, rows), axes, keepdim=True)
+    along = mean_along(lowering, pointwise("mul", gradient, rows), axes, keepdim=True)
     found = pointwise("sub", gradient, pointwise("mul", rows, along))
     if centred:
-        mean = average(lowering, gradient, axes, keepdim=True)
+        mean = mean_along(lowering, gradient, axes, keepdim=True)
         found = pointwise("sub", pointwise("sub", gradient, mean), pointwise("mul", rows, along))
     return pointwise("mul", found, inverse)
 
@@ -114,7 +114,7 @@ def layer_norm_backward(
     rows = pointwise("mul", pointwise("sub", value, cast(mean, value.dtype)), inverse)
     axes = last_axes(tensor, shape)
     batch = range(tensor.rank - len(shape))
-    asked = [bool(want) and number in wanted(node) for number, want in enumerate(mask)]
+    asked = [bool(want) and number in used_results(node) for number, want in enumerate(mask)]
     of_input = of_weight = of_bias = None
     if asked[0]:
         outer = scaled(gradient, maybe_wide(weight, value.dtype), None)
@@ -127,7 +127,7 @@ def layer_norm_backward(
 
 
 def summed(lowering: Lowering, tensor: Tensor, axes: Sequence[int]) -> Tensor:
-    return total(lowering, tensor, axes) if axes else tensor
+    return sum_along(lowering, tensor, axes) if axes else tensor
 
 
 # ---- root mean square ------------------------------------------------------------------------------------------------
@@ -139,8 +139,8 @@ def rms_norm(
     refuse_empty(tensor)
     value = as_wide(tensor)
     eps = torch.finfo(value.dtype).eps if eps is None else eps
-    squares = average(lowering, pointwise("square", value), last_axes(tensor, shape), keepdim=True)
-    inverse = kept(lowering, pointwise("rsqrt", pointwise("add", squares, scalar(eps, value.dtype))))
+    squares = mean_along(lowering, pointwise("square", value), last_axes(tensor, shape), keepdim=True)
+    inverse = once_per_row(lowering, pointwise("rsqrt", pointwise("add", squares, scalar(eps, value.dtype))))
     return results(node, scaled(pointwise("mul", value, inverse), maybe_wide(weight, value.dtype), None), inverse)
 
 
@@ -246,7 +246,7 @@ def group_norm_backward(
         of_input = lowering.reshape(cast(of_input, tensor.dtype), tensor.shape)
     spread = (0, *range(3, value.rank))
     if mask[1]:
-        of_weight = lowering.reshape(total(lowering, pointwise("mul", gradient, rows), spread), (tensor.shape[1],))
+        of_weight = lowering.reshape(sum_along(lowering, pointwise("mul", gradient, rows), spread), (tensor.shape[1],))
     if mask[2]:
-        of_bias = lowering.reshape(total(lowering, gradient, spread), (tensor.shape[1],))
+        of_bias = lowering.reshape(sum_along(lowering, gradient, spread), (tensor.shape[1],))
     return results(node, of_input, of_weight, of_bias)

@@ -10,15 +10,15 @@ import torch
 
 from kiln.loops import views
 from kiln.loops.ir import Access, Write, iota
-from kiln.loops.layouts import is_dense, sizes_of, whole
+from kiln.loops.layouts import is_dense, load_whole, sizes_of
 from kiln.loops.sizes import Size, is_one
 from kiln.loops.views import Tensor
 
-from ...builders import cast, of_size, pointwise, positions, scalar, where
+from ...builders import cast, pointwise, positions, scalar, size_tensor, where
 from ...lowering import Lowering
 from ...registry import NotLowered, lowers
-from ..movement.helpers import all_of
-from .helpers import as_wide, refuse_empty, wanted
+from ..movement.helpers import all_masks
+from .helpers import as_wide, refuse_empty, used_results
 
 aten = torch.ops.aten
 Node = torch.fx.Node
@@ -47,7 +47,7 @@ class Windows:
         rows: list[Any] = [({axis: 1}, 0) for axis in range(lead)]
         rows += [({lead + at: self.step[at]}, start[at]) for at in range(2)]
         masks = [mask for at in range(2) for mask in self.bounds(tensor.shape[lead + at], lead + at, at, start[at])]
-        inside = all_of(masks)
+        inside = all_masks(masks)
         found = views.affine(tensor, self.shape, rows)
         return (found if inside is None else views.masked(found, inside)), inside
 
@@ -57,7 +57,7 @@ class Windows:
         here = positions(self.shape, axis, start, self.step[at])
         last = (self.shape[axis] - 1) * self.step[at] + start
         found = [pointwise("ge", here, scalar(0, torch.int64))] if start < 0 else []
-        return [*found, pointwise("lt", here, of_size(size))] if last >= size else found
+        return [*found, pointwise("lt", here, size_tensor(size))] if last >= size else found
 
 
 def pair(values: Sequence[int] | int, otherwise: Sequence[int] = ()) -> tuple[int, int]:
@@ -97,7 +97,7 @@ def max_pool(
         if inside is not None:
             better = pointwise("and", better, inside)
         best, place = where(better, value, best), where(better, place_of(windows, tensor, start, width), place)
-    return best, place if 1 in wanted(node) else None
+    return best, place if 1 in used_results(node) else None
 
 
 def place_of(windows: Windows, tensor: Tensor, start: tuple[int, int], width: Size) -> Tensor:
@@ -117,7 +117,7 @@ def first_place(windows: Windows, tensor: Tensor) -> Tensor:
         )
         for at in range(2)
     )
-    return pointwise("add", pointwise("mul", row, of_size(width)), column)
+    return pointwise("add", pointwise("mul", row, size_tensor(width)), column)
 
 
 @lowers(aten.avg_pool2d.default)
@@ -224,4 +224,4 @@ def shared_out(
     rows = [({axis: 1}, 0) for axis in (*range(lead + 1), lead + 2)]
     value = views.affine(cast(share, gradient.dtype), shape, rows)
     lowering.write(Write(Access(buffer, places, 0), shape, value.expr))
-    return whole(buffer)
+    return load_whole(buffer)

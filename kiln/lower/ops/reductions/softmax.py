@@ -13,7 +13,7 @@ from ...builders import cast, pointwise, scalar, where
 from ...lowering import Lowering
 from ...registry import lowers
 from ..pointwise.formulas import result_type
-from .helpers import as_wide, kept, reduce, refuse_empty, total
+from .helpers import as_wide, once_per_row, reduce, refuse_empty, sum_along
 
 aten = torch.ops.aten
 Node = torch.fx.Node
@@ -37,14 +37,14 @@ def exponentials(lowering: Lowering, value: Tensor, axis: int) -> tuple[Tensor, 
     most = reduce(lowering, value, "max", [axis], keepdim=True)
     distance = pointwise("sub", value, most)
     powers = pointwise("exp", distance)
-    return distance, powers, total(lowering, powers, [axis], keepdim=True)
+    return distance, powers, sum_along(lowering, powers, [axis], keepdim=True)
 
 
 @lowers(aten._softmax.default)
 def softmax(lowering: Lowering, node: Node, tensor: Tensor, dim: int, half_to_float: bool) -> Tensor:
     value = with_axis(as_wide(tensor))
     _, powers, summed = exponentials(lowering, value, dim % value.rank)
-    share = kept(lowering, pointwise("reciprocal", summed))  # the sum is at least 1: the greatest has exp(0)
+    share = once_per_row(lowering, pointwise("reciprocal", summed))  # the sum is at least 1: the greatest has exp(0)
     return like(pointwise("mul", powers, share), node)
 
 
@@ -55,7 +55,7 @@ def safe_softmax(lowering: Lowering, node: Node, tensor: Tensor, dim: int, dtype
     _, powers, summed = exponentials(lowering, value, dim % value.rank)
     minus_infinity = scalar(float("-inf"), value.dtype)
     masked = reduce(lowering, pointwise("eq", value, minus_infinity), "all", [dim % value.rank], keepdim=True)
-    share = kept(lowering, pointwise("reciprocal", summed))
+    share = once_per_row(lowering, pointwise("reciprocal", summed))
     return like(where(masked, scalar(0, value.dtype), pointwise("mul", powers, share)), node)
 
 
@@ -63,7 +63,7 @@ def safe_softmax(lowering: Lowering, node: Node, tensor: Tensor, dim: int, dtype
 def log_softmax(lowering: Lowering, node: Node, tensor: Tensor, dim: int, half_to_float: bool) -> Tensor:
     value = with_axis(as_wide(tensor))
     distance, _, summed = exponentials(lowering, value, dim % value.rank)
-    return like(pointwise("sub", distance, kept(lowering, pointwise("log", summed))), node)
+    return like(pointwise("sub", distance, once_per_row(lowering, pointwise("log", summed))), node)
 
 
 @lowers(aten._softmax_backward_data.default)
@@ -71,7 +71,7 @@ def softmax_backward(
     lowering: Lowering, node: Node, gradient: Tensor, output: Tensor, dim: int, input_dtype: torch.dtype
 ) -> Tensor:
     gradient, output = with_axis(as_wide(gradient)), with_axis(as_wide(output))
-    summed = total(lowering, pointwise("mul", gradient, output), [dim % output.rank], keepdim=True)
+    summed = sum_along(lowering, pointwise("mul", gradient, output), [dim % output.rank], keepdim=True)
     return like(pointwise("mul", pointwise("sub", gradient, summed), output), node)
 
 
@@ -80,5 +80,5 @@ def log_softmax_backward(
     lowering: Lowering, node: Node, gradient: Tensor, output: Tensor, dim: int, input_dtype: torch.dtype
 ) -> Tensor:
     gradient, output = with_axis(as_wide(gradient)), with_axis(as_wide(output))
-    summed = total(lowering, gradient, [dim % output.rank], keepdim=True)
+    summed = sum_along(lowering, gradient, [dim % output.rank], keepdim=True)
     return like(pointwise("sub", gradient, pointwise("mul", pointwise("exp", output), summed)), node)

@@ -15,11 +15,22 @@ import torch
 from kiln.loops.sizes import is_one
 from kiln.loops.views import Tensor, squeeze
 
-from ...builders import cast, full, of_size, pointwise, scalar
+from ...builders import cast, full, pointwise, scalar, size_tensor
 from ...lowering import Lowering
 from ...registry import NotLowered, lowers
 from ..pointwise.formulas import Operand, as_type, result_type
-from .helpers import as_wide, average, axes_of, count_of, kept, reduce, refuse_empty, total, wanted, widest
+from .helpers import (
+    as_wide,
+    axes_of,
+    elements_along,
+    mean_along,
+    moment_type,
+    once_per_row,
+    reduce,
+    refuse_empty,
+    sum_along,
+    used_results,
+)
 
 aten = torch.ops.aten
 Node = torch.fx.Node
@@ -36,11 +47,11 @@ def variance(
     if not tensor.dtype.is_floating_point:
         raise NotLowered("the variance of integers")
     axes = axes_of(tensor.rank, dims)
-    value = cast(tensor, widest(tensor.dtype))
-    mean = kept(lowering, average(lowering, value, axes, keepdim=True))
+    value = cast(tensor, moment_type(tensor.dtype))
+    mean = once_per_row(lowering, mean_along(lowering, value, axes, keepdim=True))
     squares = pointwise("square", pointwise("sub", value, mean))
-    summed = total(lowering, squares, axes, keepdim)
-    count = of_size(count_of(tensor.shape, axes) if tensor.rank else 1, value.dtype)
+    summed = sum_along(lowering, squares, axes, keepdim)
+    count = size_tensor(elements_along(tensor.shape, axes) if tensor.rank else 1, value.dtype)
     less = as_type(1 if correction is None else correction, value.dtype)
     divisor = pointwise("maximum", pointwise("sub", count, less), scalar(0, value.dtype))
     if not keepdim and tensor.rank:
@@ -61,13 +72,13 @@ def std(lowering: Lowering, node: Node, tensor: Tensor, dims: Any, *, correction
 @lowers(aten.var_mean.correction)
 def var_mean(lowering: Lowering, node: Node, tensor: Tensor, dims: Any, *, correction: Any, keepdim: bool) -> Any:
     spread, mean = variance(lowering, tensor, dims, correction, keepdim)
-    return cast(spread, tensor.dtype) if 0 in wanted(node) else None, cast(mean, tensor.dtype)
+    return cast(spread, tensor.dtype) if 0 in used_results(node) else None, cast(mean, tensor.dtype)
 
 
 @lowers(aten.std_mean.correction)
 def std_mean(lowering: Lowering, node: Node, tensor: Tensor, dims: Any, *, correction: Any, keepdim: bool) -> Any:
     spread, mean = variance(lowering, tensor, dims, correction, keepdim)
-    return cast(pointwise("sqrt", spread), tensor.dtype) if 0 in wanted(node) else None, cast(mean, tensor.dtype)
+    return cast(pointwise("sqrt", spread), tensor.dtype) if 0 in used_results(node) else None, cast(mean, tensor.dtype)
 
 
 # ---- norms -----------------------------------------------------------------------------------------------------------
@@ -78,18 +89,18 @@ def norm_of(lowering: Lowering, tensor: Tensor, order: float, axes: Sequence[int
     size = pointwise("abs", tensor)
     if order == 0:
         nonzero = pointwise("ne", tensor, scalar(0, tensor.dtype))
-        return total(lowering, cast(nonzero, tensor.dtype), axes, keepdim)
+        return sum_along(lowering, cast(nonzero, tensor.dtype), axes, keepdim)
     if not tensor.rank or all(is_one(tensor.shape[axis]) for axis in axes):
         return reduce(lowering, size, "sum", axes, keepdim)  # nothing that could overflow
     if math.isinf(order):
         refuse_empty(tensor)
         return reduce(lowering, size, "max" if order > 0 else "min", axes, keepdim)
     if order == 1:
-        return total(lowering, size, axes, keepdim)
+        return sum_along(lowering, size, axes, keepdim)
     if order == 2:
-        return pointwise("sqrt", total(lowering, pointwise("square", tensor), axes, keepdim))
+        return pointwise("sqrt", sum_along(lowering, pointwise("square", tensor), axes, keepdim))
     powers = pointwise("pow", size, full((), order, tensor.dtype))
-    return pointwise("pow", total(lowering, powers, axes, keepdim), full((), 1 / order, tensor.dtype))
+    return pointwise("pow", sum_along(lowering, powers, axes, keepdim), full((), 1 / order, tensor.dtype))
 
 
 @lowers(aten.linalg_vector_norm.default, aten.norm.Scalar, aten.norm.ScalarOpt_dim)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import torch
 
-from ..llvm_text import REGISTERS, Lines, constant, spelled
+from ..llvm_text import REGISTERS, Lines, constant, llvm_type
 from .types import BITS
 
 ARITHMETIC = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", "xor": "xor"}
@@ -35,8 +35,8 @@ class Integers:
         self.lines, self.dtype, self.lanes = lines, dtype, lanes
         self.element = REGISTERS[dtype]
         self.bits = BITS[self.element]
-        self.kind = spelled(self.element, lanes)
-        self.truth = spelled("i1", lanes)
+        self.kind = llvm_type(self.element, lanes)
+        self.truth = llvm_type("i1", lanes)
         self.is_signed = dtype.is_signed
 
     def do(self, instruction: str, a: str, b: str) -> str:
@@ -118,7 +118,7 @@ def by_doubles(i: Integers, a: str, divisor: str) -> str:
     """The quotient of integers of at most 32 bits: that of the doubles, which is exact enough, and comes in vectors."""
     if i.lanes == 1:
         return i.do("sdiv", a, divisor)
-    double = spelled("double", i.lanes)
+    double = llvm_type("double", i.lanes)
     wide = [i.lines.new(f"sitofp {i.kind} {value} to {double}") for value in (a, divisor)]
     ratio = i.lines.new(f"fdiv {double} {wide[0]}, {wide[1]}")
     return i.lines.new(f"fptosi {double} {ratio} to {i.kind}")

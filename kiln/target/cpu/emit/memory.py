@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..llvm_text import Lines, spelled, suffix_of
+from ..llvm_text import Lines, llvm_type, suffix_of
 from .types import MEMORY
 
 
@@ -24,7 +24,7 @@ class Place:
 def load_at(lines: Lines, place: Place, dtype: torch.dtype, lanes: int, beyond: str) -> str:
     """What lies there, as memory has it; ``beyond`` in lanes that the mask leaves out."""
     element, size = MEMORY[dtype], dtype.itemsize
-    kind = spelled(element, lanes)
+    kind = llvm_type(element, lanes)
     if lanes == 1:
         pointer = place.pointer
         if place.mask is not None:  # where nothing may be touched, zeros of our own are read
@@ -34,7 +34,7 @@ def load_at(lines: Lines, place: Place, dtype: torch.dtype, lanes: int, beyond: 
     if place.is_contiguous and place.mask is None:
         found = lines.new(f"load {kind}, ptr {place.pointer}, align {size}")
         return backwards(lines, found, kind, lanes) if place.is_reversed else found
-    mask_kind, suffix = spelled("i1", lanes), suffix_of(element, lanes)
+    mask_kind, suffix = llvm_type("i1", lanes), suffix_of(element, lanes)
     if place.is_contiguous and is_first_lane(place.mask):
         one = lines.new(f"load {element}, ptr {place.pointer}, align {size}")
         return lines.new(f"insertelement {kind} {beyond}, {element} {one}, i64 0")
@@ -44,7 +44,7 @@ def load_at(lines: Lines, place: Place, dtype: torch.dtype, lanes: int, beyond: 
             f"call {kind} @llvm.masked.load.{suffix}.p0(ptr align {size} {place.pointer}, "
             f"{mask_kind} {place.mask}, {kind} {beyond})"
         )
-    pointers, wide = lane_pointers(lines, place, element, lanes), spelled("ptr", lanes)
+    pointers, wide = lane_pointers(lines, place, element, lanes), llvm_type("ptr", lanes)
     mask = place.mask or "splat (i1 true)"
     lines.declare(f"declare {kind} @llvm.masked.gather.{suffix}.v{lanes}p0({wide}, {mask_kind}, {kind})")
     return lines.new(
@@ -56,13 +56,13 @@ def load_at(lines: Lines, place: Place, dtype: torch.dtype, lanes: int, beyond: 
 def store_at(lines: Lines, place: Place, value: str, dtype: torch.dtype, lanes: int) -> None:
     """Store a value as memory has it. A single value has no mask here."""
     element, size = MEMORY[dtype], dtype.itemsize
-    kind = spelled(element, lanes)
+    kind = llvm_type(element, lanes)
     if lanes == 1 or (place.is_contiguous and place.mask is None):
         if place.is_reversed:
             value = backwards(lines, value, kind, lanes)
         lines.add(f"store {kind} {value}, ptr {place.pointer}, align {size}")
         return
-    mask_kind, suffix = spelled("i1", lanes), suffix_of(element, lanes)
+    mask_kind, suffix = llvm_type("i1", lanes), suffix_of(element, lanes)
     mask = place.mask or "splat (i1 true)"
     if place.is_contiguous and is_first_lane(mask):
         one = lines.new(f"extractelement {kind} {value}, i64 0")
@@ -75,7 +75,7 @@ def store_at(lines: Lines, place: Place, value: str, dtype: torch.dtype, lanes: 
             f"{mask_kind} {mask})"
         )
         return
-    pointers, wide = lane_pointers(lines, place, element, lanes), spelled("ptr", lanes)
+    pointers, wide = lane_pointers(lines, place, element, lanes), llvm_type("ptr", lanes)
     lines.declare(f"declare void @llvm.masked.scatter.{suffix}.v{lanes}p0({kind}, {wide}, {mask_kind})")
     lines.add(
         f"call void @llvm.masked.scatter.{suffix}.v{lanes}p0({kind} {value}, {wide} align {size} {pointers}, "

@@ -32,7 +32,7 @@ from .loops import (
 )
 from .phases import Phase
 from .plan import Plan
-from .reductions import is_chain
+from .reductions import is_serial_scan
 from .tiles import write_tile
 from .values import Level, Values
 
@@ -64,7 +64,7 @@ class Nest:
         values, plan = self.values, self.plan
         if plan.last is None:
             values.levels += [Level(values.entry), Level(values.entry)]
-            self.point(1)
+            self.write_point(1)
             return
         size = values.size(self.kernel.loops[plan.last].size)
         units = ceil_div(values.entry, size, plan.unit)
@@ -136,7 +136,11 @@ class Nest:
 
             def row_of_tile(lines: Lines, low: Index, high: Index) -> None:
                 self.vector_loop(
-                    lines, low, high, [], lambda inner, at, _, copies, mask: self.inside(loop, at, inner, copies, mask)
+                    lines,
+                    low,
+                    high,
+                    [],
+                    lambda inner, at, _, copies, mask: self.write_inside(loop, at, inner, copies, mask),
                 )
 
             write_loop(level.lines, begin, finish, 1, [], tile, known_nonempty=True)
@@ -144,7 +148,7 @@ class Nest:
         if loop != self.shape.vector:
 
             def body(lines: Lines, counter: Index, carried: list[str]) -> list[str]:
-                return self.inside(loop, counter, lines, 1, None, self.row if plan.has_rows else None)
+                return self.write_inside(loop, counter, lines, 1, None, self.row if plan.has_rows else None)
 
             write_loop(level.lines, begin, finish, 1, [], body, known_nonempty=True)
             return
@@ -156,7 +160,7 @@ class Nest:
             low,
             high,
             [],
-            lambda lines, counter, carried, copies, mask: self.inside(loop, counter, lines, copies, mask),
+            lambda lines, counter, carried, copies, mask: self.write_inside(loop, counter, lines, copies, mask),
         )
 
     def row(self, copies: int) -> None:
@@ -166,11 +170,11 @@ class Nest:
         size = values.size(self.kernel.loops[vector].size)
 
         def body(lines: Lines, counter: Index, carried: list[str], copies: int, mask: str | None) -> list[str]:
-            return self.inside(vector, counter, lines, copies, mask)
+            return self.write_inside(vector, counter, lines, copies, mask)
 
         self.vector_loop(values.levels[-1].lines, 0, size, [], body)
 
-    def inside(
+    def write_inside(
         self,
         loop: int,
         counter: Index,
@@ -184,7 +188,7 @@ class Nest:
         levels, old_mask = values.levels, values.mask
         values.levels = [*levels, Level(lines)]
         values.counters[loop], values.mask = counter, mask
-        (then or self.point)(copies)
+        (then or self.write_point)(copies)
         values.levels, values.mask = levels, old_mask
         return []
 
@@ -217,7 +221,7 @@ class Nest:
 
     # ---- a point of the kept loops -----------------------------------------------------------------------------------
 
-    def point(self, copies: int) -> None:
+    def write_point(self, copies: int) -> None:
         """All phases at a point of the kept loops, then the outputs that each point has one of."""
         for phase in self.plan.phases:
             self.run_through(phase, copies)
@@ -235,7 +239,7 @@ class Nest:
     def is_vector(self, output: Output) -> bool:
         facts = self.values.facts
         parts = (output.value, *output.target.parts)
-        return self.values.reach(output.target.strides)[1] or any(facts[part][1] for part in parts)
+        return self.values.depth_of(output.target.strides)[1] or any(facts[part][1] for part in parts)
 
     def run_through(self, phase: Phase, copies: int) -> None:
         """One run through the reduced loops; its reductions are known afterwards."""
@@ -249,7 +253,7 @@ class Nest:
         for reduction in phase.reductions:
             is_sum = reduction.kind == "sum" and reduction.value.dtype.is_floating_point and not reduction.is_scan
             for _ in range(inner_copies):
-                for pair in reductions.start(reduction, 1 if is_chain(reduction) and is_across else width):
+                for pair in reductions.start(reduction, 1 if is_serial_scan(reduction) and is_across else width):
                     carried.append(pair)
                     self.sums.append(pair if is_sum else None)
         results = self.reduced_loops(phase, 0, carried, copies)
@@ -273,7 +277,7 @@ class Nest:
     ) -> None:
         """Make what a reduction gave known."""
         for copy, carried in enumerate(found):
-            self.values.know(reduction, reductions.finish(level.lines, reduction, carried, width, is_across), copy)
+            self.values.remember(reduction, reductions.finish(level.lines, reduction, carried, width, is_across), copy)
 
     def reduced_loops(self, phase: Phase, number: int, carried: Carried, copies: int) -> list[str]:
         """The reduced loops from one on, inside those before it."""
@@ -293,10 +297,10 @@ class Nest:
                 values.mask = mask
             inner = list(zip(kinds, given, strict=True))
             if is_apart:
-                inner = self.anew(inner)
+                inner = self.restarted(inner)
             results = self.reduced_loops(phase, number + 1, inner, inner_copies)
             values.levels, values.mask = levels, old_mask
-            return self.added(lines, given, results) if is_apart else results
+            return self.add_to_carried(lines, given, results) if is_apart else results
 
         is_apart = number + 1 < len(plan.reduced) and self.rounds_from(number + 1) > MANY
         if loop == self.shape.vector:
@@ -317,11 +321,11 @@ class Nest:
             total *= -(-size // (self.shape.lanes * self.plan.copies)) if loop == self.shape.vector else size
         return total
 
-    def anew(self, carried: Carried) -> Carried:
+    def restarted(self, carried: Carried) -> Carried:
         """What is carried, with sums that begin at 0."""
         return [pair if start is None else start for pair, start in zip(carried, self.sums, strict=True)]
 
-    def added(self, lines: Lines, before: list[str], results: list[str]) -> list[str]:
+    def add_to_carried(self, lines: Lines, before: list[str], results: list[str]) -> list[str]:
         """The sums of some rounds added to those before them."""
         return [
             result if start is None else lines.new(f"fadd {start[0]} {old}, {result}")
@@ -340,9 +344,9 @@ class Nest:
 
             def block(inner: Lines, counter: Index, before: list[str]) -> list[str]:
                 end = smaller(inner, plus(inner, counter, together * step), high)
-                fresh = [value for _, value in self.anew(list(zip(kinds, before, strict=True)))]
+                fresh = [value for _, value in self.restarted(list(zip(kinds, before, strict=True)))]
                 results = run(inner, counter, end, fresh, together // BLOCK, True)
-                return self.added(inner, before, results)
+                return self.add_to_carried(inner, before, results)
 
             return write_loop(lines, low, high, together * step, now, block, is_known)
 
@@ -387,7 +391,7 @@ class Nest:
             value = values.get(reduction.value, copy, width)
             if reduction.is_scan:
                 carried[place], found = reductions.scan(lines, reduction, carried[place], value, mask, width, is_across)
-                values.know(reduction, found, copy)
+                values.remember(reduction, found, copy)
                 place += 1
                 continue
             position = values.get(reduction.position, copy, width) if reduction.position is not None else None

@@ -10,11 +10,11 @@ from collections.abc import Callable
 
 import torch
 
-from ..llvm_text import Lines, spelled
+from ..llvm_text import Lines, llvm_type
 from ..math import functions, miscellaneous
 from ..math.vector import Vector
 from . import integers
-from .types import HALVES, bitcast, cast, compute_type, register_type, rounded
+from .types import HALF_TYPES, bitcast, cast, compute_type, register_type, rounded
 
 # Operations whose result float16 and bfloat16 hold without rounding.
 EXACT = frozenset("neg abs sign relu maximum minimum where copysign floor ceil trunc round fmod".split())
@@ -26,7 +26,7 @@ def operate(lines: Lines, name: str, operands: list[str], dtype: torch.dtype, re
     """``name`` of `ir.OPERATIONS` on operands of ``dtype`` (`where`: the condition apart)."""
     if name == "where":
         kind = register_type(dtype, lanes)
-        return lines.new(f"select {spelled('i1', lanes)} {operands[0]}, {kind} {operands[1]}, {kind} {operands[2]}")
+        return lines.new(f"select {llvm_type('i1', lanes)} {operands[0]}, {kind} {operands[1]}, {kind} {operands[2]}")
     if name == "cast":
         return cast(lines, operands[0], dtype, result, lanes)
     if name == "bitcast":
@@ -34,7 +34,7 @@ def operate(lines: Lines, name: str, operands: list[str], dtype: torch.dtype, re
     if not dtype.is_floating_point:
         return integers.operate(lines, name, operands, dtype, lanes)
     value = float_operation(lines, name, operands, compute_type(dtype), lanes)
-    if dtype in HALVES and result is dtype and name not in EXACT:
+    if dtype in HALF_TYPES and result is dtype and name not in EXACT:
         return rounded(lines, value, dtype, lanes)
     return value
 

@@ -14,11 +14,11 @@ from kiln.loops.ir import Access, Buffer, Expr, children, load, rewrite, walk
 from kiln.loops.kernel import Kernel, Output, Reduction, roots_of
 from kiln.loops.sizes import Size, is_zero
 
-DEAR_OPERATIONS = frozenset(
+COSTLY_OPERATIONS = frozenset(
     "pow exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan atan2 sinh cosh tanh asinh acosh atanh erf "
     "erfc erfinv lgamma digamma sigmoid gelu_erf floordiv truncdiv remainder fmod hypot".split()
 )
-MOST_KEPT = 1 << 20  # elements of a row that is kept
+MOST_SAVED = 1 << 20  # elements of a row that is kept
 
 
 @dataclass
@@ -53,7 +53,7 @@ def phases_of(kernel: Kernel) -> tuple[tuple[Phase, ...], Phase]:
 # ---- values that are kept --------------------------------------------------------------------------------------------
 
 
-def with_kept_values(
+def with_saved_values(
     kernel: Kernel, phases: tuple[Phase, ...], reduced: tuple[int, ...], vector: int | None
 ) -> tuple[Phase, ...]:
     """The phases, with what is dear and needed again kept in memory. ``reduced``: the loops as they are nested."""
@@ -64,11 +64,11 @@ def with_kept_values(
     for loop in reversed(reduced):
         strides[loop] = count
         count = count * kernel.loops[loop].size
-    if isinstance(count, int) and count > MOST_KEPT:
+    if isinstance(count, int) and count > MOST_SAVED:
         return phases
     found = list(phases)
     known: list[set[Expr]] = [set(phase.order) for phase in phases]
-    is_dear = Dearness(reduced, vector)
+    is_dear = CostlyTest(reduced, vector)
     for later in range(1, len(found)):
         before: set[Expr] = set().union(*known[:later])
         for expr in outermost(found[later].roots(), before, is_dear):
@@ -81,7 +81,7 @@ def with_kept_values(
     return tuple(found)
 
 
-class Dearness:
+class CostlyTest:
     """Whether an expression is worth keeping: it changes along the reduced loops, and has a dear part that does."""
 
     def __init__(self, reduced: tuple[int, ...], vector: int | None) -> None:
@@ -105,7 +105,7 @@ class Dearness:
             changes = changes or any(not is_zero(strides[loop]) for loop in self.reduced)
             if expr.kind == "load" and expr.payload.buffer.kind == "scratch":
                 return changes, False
-        if expr.kind in DEAR_OPERATIONS:
+        if expr.kind in COSTLY_OPERATIONS:
             is_dear = is_dear or changes
         elif expr.kind == "load":
             is_dear = is_dear or (changes and self.is_gathered(expr.payload))

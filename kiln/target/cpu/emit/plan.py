@@ -14,10 +14,10 @@ from kiln.loops.sizes import Size, is_one
 from .. import cpu_info
 from ..llvm_text import Lines
 from .loops import Index, ceil_div
-from .phases import DEAR_OPERATIONS, Phase, phases_of, with_kept_values
-from .scan_rows import has_chains, with_rows_together
+from .phases import COSTLY_OPERATIONS, Phase, phases_of, with_saved_values
+from .scan_rows import has_serial_scans, with_interleaved_rows
 from .tile_plan import WIDTH, Tile, tile_of
-from .types import HALVES
+from .types import HALF_TYPES
 from .values import Shape, Values
 
 SHORT, MANY_ROWS = 1024, 64  # rows that threads take as a whole, where there are so many
@@ -58,7 +58,7 @@ def plan_of(kernel: Kernel) -> Plan:
     """How a kernel is run: found once, for its function and for its launches."""
     plan: Plan | None = kernel.plan
     if plan is None:
-        plan = kernel.plan = find_plan(with_rows_together(kernel))
+        plan = kernel.plan = find_plan(with_interleaved_rows(kernel))
     return plan
 
 
@@ -79,7 +79,7 @@ def find_plan(kernel: Kernel) -> Plan:
     if vector is not None:
         (reduced if loops[vector].is_reduced else kept).append(vector)
     phases, closing = phases_of(kernel)
-    phases = with_kept_values(kernel, phases, tuple(reduced), vector)
+    phases = with_saved_values(kernel, phases, tuple(reduced), vector)
     copies = copies_of(kernel, vector, lanes)
     if not phases and not reduced:
         tiled = tile_of(kernel, Shape(kernel, dict.fromkeys(kept, 1), vector, lanes), closing, cpu_info.vector_bytes())
@@ -137,14 +137,14 @@ def can_be_vector(kernel: Kernel) -> bool:
 
 def lanes_of(kernel: Kernel, size: Size) -> int:
     """How many lanes: a vector of the widest type that is computed with (int64 apart, which is mostly for indices)."""
-    widths = {expr.dtype: 4 if expr.dtype in HALVES else expr.dtype.itemsize for expr in kernel.phases}
+    widths = {expr.dtype: 4 if expr.dtype in HALF_TYPES else expr.dtype.itemsize for expr in kernel.phases}
     widths |= {output.target.buffer.dtype: output.target.buffer.dtype.itemsize for output in kernel.outputs}
     whole = widths.pop(torch.int64, None)
     widest = max(widths.values(), default=whole or 8)
     if widest == 1 and whole is not None:
         widest = whole
     lanes = cpu_info.vector_bytes() // max(2, widest)
-    if has_chains(kernel) and not any(expr.kind in DEAR_OPERATIONS for expr in kernel.phases):
+    if has_serial_scans(kernel) and not any(expr.kind in COSTLY_OPERATIONS for expr in kernel.phases):
         lanes = min(lanes, 4)  # there is more to take apart than to compute
     while isinstance(size, int) and lanes >= 2 * max(size, 1):
         lanes //= 2
@@ -159,7 +159,7 @@ def copies_of(kernel: Kernel, vector: int | None, lanes: int) -> int:
     if vector is None or not kernel.reduced:
         return 1
     operations = sum(1 for expr in kernel.phases if expr.args)
-    dear = any(expr.kind in DEAR_OPERATIONS for expr in kernel.phases)
+    dear = any(expr.kind in COSTLY_OPERATIONS for expr in kernel.phases)
     size = kernel.loops[vector].size
     if kernel.loops[vector].is_reduced and any(reduction.is_scan for reduction in kernel.reductions):
         return 1  # one element after another

@@ -10,9 +10,9 @@ import torch
 
 from kiln.loops.kernel import Reduction
 
-from ..llvm_text import REGISTERS, Lines, constant, spelled, suffix_of
+from ..llvm_text import REGISTERS, Lines, constant, llvm_type, suffix_of
 from .operations import operate
-from .types import HALVES, compute_type, register_type, rounded
+from .types import HALF_TYPES, compute_type, register_type, rounded
 
 OPERATIONS = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum", "any": "or", "all": "and"}
 
@@ -23,7 +23,7 @@ def start(reduction: Reduction, lanes: int) -> list[tuple[str, str]]:
     first = constant(first_value(reduction.kind.removeprefix("arg"), dtype), dtype, lanes)
     found = [(register_type(dtype, lanes), first)]
     if reduction.position is not None:
-        found.append((spelled("i64", lanes), constant(0, torch.int64, lanes)))
+        found.append((llvm_type("i64", lanes), constant(0, torch.int64, lanes)))
     return found
 
 
@@ -59,16 +59,16 @@ def step(
         better = is_better if is_in_order else is_better_place
         taken = better(lines, reduction, [value, position], carried, lanes)
         if mask is not None:
-            taken = lines.new(f"and {spelled('i1', lanes)} {taken}, {mask}")
+            taken = lines.new(f"and {llvm_type('i1', lanes)} {taken}, {mask}")
         return chosen(lines, taken, [value, position], carried, dtype, lanes)
     if mask is not None:
         kind = register_type(dtype, lanes)
         neutral = start(reduction, lanes)[0][1]
-        value = lines.new(f"select {spelled('i1', lanes)} {mask}, {kind} {value}, {kind} {neutral}")
+        value = lines.new(f"select {llvm_type('i1', lanes)} {mask}, {kind} {value}, {kind} {neutral}")
     return [combined(lines, reduction.kind, carried[0], value, dtype, lanes)]
 
 
-def is_chain(reduction: Reduction) -> bool:
+def is_serial_scan(reduction: Reduction) -> bool:
     """Whether a scan along a vector's lanes takes one after another, as eager does: the order matters to floats."""
     return reduction.is_scan and reduction.value.dtype.is_floating_point
 
@@ -85,8 +85,8 @@ def scan(
     wide, element = register_type(dtype, lanes), REGISTERS[dtype]
     neutral = start(reduction, lanes)[0][1]
     if mask is not None:
-        value = lines.new(f"select {spelled('i1', lanes)} {mask}, {wide} {value}, {wide} {neutral}")
-    if is_chain(reduction):
+        value = lines.new(f"select {llvm_type('i1', lanes)} {mask}, {wide} {value}, {wide} {neutral}")
+    if is_serial_scan(reduction):
         found = "poison"
         for lane in range(lanes):
             one = lines.new(f"extractelement {wide} {value}, i32 {lane}")
@@ -116,11 +116,11 @@ def is_better(lines: Lines, reduction: Reduction, new: list[str], old: list[str]
     kind = register_type(dtype, lanes)
     better = lines.new(f"fcmp {'ugt' if is_greatest else 'ult'} {kind} {new[0]}, {old[0]}")
     known = lines.new(f"fcmp ord {kind} {old[0]}, {old[0]}")
-    return lines.new(f"and {spelled('i1', lanes)} {better}, {known}")
+    return lines.new(f"and {llvm_type('i1', lanes)} {better}, {known}")
 
 
 def chosen(lines: Lines, taken: str, new: list[str], old: list[str], dtype: torch.dtype, lanes: int) -> list[str]:
-    truth, kinds = spelled("i1", lanes), (register_type(dtype, lanes), spelled("i64", lanes))
+    truth, kinds = llvm_type("i1", lanes), (register_type(dtype, lanes), llvm_type("i64", lanes))
     return [
         lines.new(f"select {truth} {taken}, {kind} {a}, {kind} {b}") for kind, a, b in zip(kinds, new, old, strict=True)
     ]
@@ -145,7 +145,7 @@ def join_two(lines: Lines, reduction: Reduction, a: list[str], b: list[str], lan
 def is_better_place(lines: Lines, reduction: Reduction, new: list[str], old: list[str], lanes: int) -> str:
     """Whether a candidate of argmax (argmin) beats another: greater, or as great and earlier; NaN is the greatest."""
     dtype = reduction.value.dtype
-    kind, truth, whole = register_type(dtype, lanes), spelled("i1", lanes), spelled("i64", lanes)
+    kind, truth, whole = register_type(dtype, lanes), llvm_type("i1", lanes), llvm_type("i64", lanes)
 
     def both(how: str, a: str, b: str) -> str:
         return lines.new(f"{how} {truth} {a}, {b}")
@@ -169,7 +169,7 @@ def finish(lines: Lines, reduction: Reduction, carried: list[str], lanes: int, i
         lanes = 1
     if reduction.position is not None:
         return carried[1]
-    if reduction.dtype in HALVES and reduction.kind in ("sum", "prod"):
+    if reduction.dtype in HALF_TYPES and reduction.kind in ("sum", "prod"):
         return rounded(lines, carried[0], reduction.dtype, lanes)
     return carried[0]
 
@@ -178,7 +178,7 @@ def across(lines: Lines, reduction: Reduction, carried: list[str], lanes: int) -
     """One value (and place) out of a vector's."""
     dtype = reduction.value.dtype
     element = REGISTERS[dtype]
-    kind, suffix = spelled(element, lanes), suffix_of(element, lanes)
+    kind, suffix = llvm_type(element, lanes), suffix_of(element, lanes)
     value = carried[0]
     if reduction.kind in ("sum", "prod"):
         if not dtype.is_floating_point:
@@ -209,7 +209,7 @@ def element_of(index: int, dtype: torch.dtype) -> str:
 
 def halved(lines: Lines, register: str, index: int, element: str, lanes: int, part: int) -> str:
     """The lower or upper half of a vector of twice as many lanes."""
-    kind = spelled(element, 2 * lanes)
+    kind = llvm_type(element, 2 * lanes)
     if lanes == 1:
         return lines.new(f"extractelement {kind} {register}, i32 {part}")
     return lines.shuffled(kind, register, "poison", [part * lanes + lane for lane in range(lanes)])

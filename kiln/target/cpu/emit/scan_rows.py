@@ -11,30 +11,30 @@ from kiln.loops.ir import Access, Expr, load, make, rewrite
 from kiln.loops.kernel import Kernel, Loop
 from kiln.loops.views import Row, Tensor, affine
 
-from .reductions import is_chain
+from .reductions import is_serial_scan
 
 COUNTS = (4, 3, 2)  # rows that are taken at once
 MOST_OPERATIONS = 12  # of a row's elements: there is less to wait for where there is more to do
 
 
-def has_chains(kernel: Kernel) -> bool:
+def has_serial_scans(kernel: Kernel) -> bool:
     """Whether it scans along its vectors, one lane after another."""
-    return kernel.vector in kernel.reduced and any(map(is_chain, kernel.reductions))
+    return kernel.vector in kernel.reduced and any(map(is_serial_scan, kernel.reductions))
 
 
-def with_rows_together(kernel: Kernel) -> Kernel:
+def with_interleaved_rows(kernel: Kernel) -> Kernel:
     """The kernel, with the last kept loop in rounds of several rows where it is a short scan along them."""
     is_long = sum(bool(expr.args) for expr in kernel.phases) > MOST_OPERATIONS
-    if not has_chains(kernel) or is_long or kernel.sizes or not kernel.kept:
+    if not has_serial_scans(kernel) or is_long or kernel.sizes or not kernel.kept:
         return kernel
     loop = kernel.kept[-1]
     size = kernel.loops[loop].size
     assert isinstance(size, int)
     count = next((count for count in COUNTS if size % count == 0), 1)
-    return together(kernel, loop, count) if count > 1 else kernel
+    return interleave_rows(kernel, loop, count) if count > 1 else kernel
 
 
-def together(kernel: Kernel, loop: int, count: int) -> Kernel:
+def interleave_rows(kernel: Kernel, loop: int, count: int) -> Kernel:
     size = kernel.loops[loop].size
     loops = tuple(Loop(size // count) if at == loop else other for at, other in enumerate(kernel.loops))
     rows = [RowCopy(kernel, loop, count, number) for number in range(count)]

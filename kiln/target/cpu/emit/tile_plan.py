@@ -37,18 +37,20 @@ def tile_of(kernel: Kernel, shape: Shape, phase: Phase, vector_bytes: int) -> tu
     vector = shape.vector
     if vector is None or any(output.accumulate or output.target.indirect for output in kernel.outputs):
         return None
-    loads = [expr for expr in phase.order if expr.kind == "load" and is_far(expr.payload, vector)]
-    stores = [output for output in phase.outputs if is_far(output.target, vector)]
+    loads = [expr for expr in phase.order if expr.kind == "load" and is_strided(expr.payload, vector)]
+    stores = [output for output in phase.outputs if is_strided(output.target, vector)]
     best: tuple[int, int] | None = None
     for loop in shape.depths:
-        count = sum(is_one_step(access, loop) for access in (*(e.payload for e in loads), *(o.target for o in stores)))
+        count = sum(
+            is_contiguous_along(access, loop) for access in (*(e.payload for e in loads), *(o.target for o in stores))
+        )
         if loop != vector and count and (best is None or count > best[0]):
             best = count, loop
     if best is None or is_short(kernel.loops[best[1]].size, 4) or is_short(kernel.loops[vector].size, 8):
         return None
     across = best[1]
-    loads = [expr for expr in loads if is_one_step(expr.payload, across)][:MOST_TILES]
-    stores = [output for output in stores if is_one_step(output.target, across)][: MOST_TILES - len(loads)]
+    loads = [expr for expr in loads if is_contiguous_along(expr.payload, across)][:MOST_TILES]
+    stores = [output for output in stores if is_contiguous_along(output.target, across)][: MOST_TILES - len(loads)]
     widest = max(access.buffer.dtype.itemsize for access in (*(e.payload for e in loads), *(o.target for o in stores)))
     height = min(16, vector_bytes // widest)
     return with_tiles(kernel, phase, Tile(across, height, (), ()), loads, stores, vector)
@@ -81,13 +83,13 @@ def with_tiles(
     return tile, Phase(phase.reductions, outputs)
 
 
-def is_far(access: Access, vector: int) -> bool:
+def is_strided(access: Access, vector: int) -> bool:
     """Whether lanes are apart, at places that the loops alone say."""
     stride = access.strides[vector]
     return access.is_plain and not (isinstance(stride, int) and -1 <= stride <= 1)
 
 
-def is_one_step(access: Access, loop: int) -> bool:
+def is_contiguous_along(access: Access, loop: int) -> bool:
     stride = access.strides[loop]
     return isinstance(stride, int) and stride == 1
 

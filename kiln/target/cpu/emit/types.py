@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import torch
 
-from ..llvm_text import REGISTERS, Lines, constant, spelled
+from ..llvm_text import REGISTERS, Lines, constant, llvm_type
 
 MEMORY: dict[torch.dtype, str] = REGISTERS | {torch.float16: "half", torch.bfloat16: "i16", torch.bool: "i8"}
-HALVES = frozenset((torch.float16, torch.bfloat16))
+HALF_TYPES = frozenset((torch.float16, torch.bfloat16))
 BITS = {"i1": 1, "i8": 8, "i16": 16, "i32": 32, "i64": 64}
 
 
 def register_type(dtype: torch.dtype, lanes: int) -> str:
-    return spelled(REGISTERS[dtype], lanes)
+    return llvm_type(REGISTERS[dtype], lanes)
 
 
 def compute_type(dtype: torch.dtype) -> torch.dtype:
     """In which type arithmetic on a type is done."""
-    return torch.float32 if dtype in HALVES else dtype
+    return torch.float32 if dtype in HALF_TYPES else dtype
 
 
 # ---- memory ----------------------------------------------------------------------------------------------------------
@@ -30,38 +30,38 @@ def compute_type(dtype: torch.dtype) -> torch.dtype:
 def from_memory(lines: Lines, value: str, dtype: torch.dtype, lanes: int) -> str:
     """What was loaded, as it is in a register."""
     if dtype is torch.bool:
-        return lines.new(f"icmp ne {spelled('i8', lanes)} {value}, {constant(0, torch.uint8, lanes)}")
+        return lines.new(f"icmp ne {llvm_type('i8', lanes)} {value}, {constant(0, torch.uint8, lanes)}")
     if dtype is torch.float16:
-        return lines.new(f"fpext {spelled('half', lanes)} {value} to {spelled('float', lanes)}")
+        return lines.new(f"fpext {llvm_type('half', lanes)} {value} to {llvm_type('float', lanes)}")
     if dtype is torch.bfloat16:
-        wide = lines.new(f"zext {spelled('i16', lanes)} {value} to {spelled('i32', lanes)}")
-        high = lines.new(f"shl {spelled('i32', lanes)} {wide}, {constant(16, torch.int32, lanes)}")
-        return lines.new(f"bitcast {spelled('i32', lanes)} {high} to {spelled('float', lanes)}")
+        wide = lines.new(f"zext {llvm_type('i16', lanes)} {value} to {llvm_type('i32', lanes)}")
+        high = lines.new(f"shl {llvm_type('i32', lanes)} {wide}, {constant(16, torch.int32, lanes)}")
+        return lines.new(f"bitcast {llvm_type('i32', lanes)} {high} to {llvm_type('float', lanes)}")
     return value
 
 
 def to_memory(lines: Lines, value: str, dtype: torch.dtype, lanes: int) -> str:
     """A register's value as it is stored."""
     if dtype is torch.bool:
-        return lines.new(f"zext {spelled('i1', lanes)} {value} to {spelled('i8', lanes)}")
+        return lines.new(f"zext {llvm_type('i1', lanes)} {value} to {llvm_type('i8', lanes)}")
     if dtype is torch.float16:
-        return lines.new(f"fptrunc {spelled('float', lanes)} {value} to {spelled('half', lanes)}")
+        return lines.new(f"fptrunc {llvm_type('float', lanes)} {value} to {llvm_type('half', lanes)}")
     if dtype is torch.bfloat16:
-        bits = lines.new(f"bitcast {spelled('float', lanes)} {value} to {spelled('i32', lanes)}")
-        high = lines.new(f"lshr {spelled('i32', lanes)} {bits}, {constant(16, torch.int32, lanes)}")
-        return lines.new(f"trunc {spelled('i32', lanes)} {high} to {spelled('i16', lanes)}")
+        bits = lines.new(f"bitcast {llvm_type('float', lanes)} {value} to {llvm_type('i32', lanes)}")
+        high = lines.new(f"lshr {llvm_type('i32', lanes)} {bits}, {constant(16, torch.int32, lanes)}")
+        return lines.new(f"trunc {llvm_type('i32', lanes)} {high} to {llvm_type('i16', lanes)}")
     return value
 
 
 def rounded(lines: Lines, value: str, dtype: torch.dtype, lanes: int) -> str:
     """A float32 rounded to what float16 or bfloat16 holds (to nearest, ties to even), still in a float register."""
-    wide = spelled("float", lanes)
+    wide = llvm_type("float", lanes)
     if dtype is torch.float16:
-        half = spelled("half", lanes)
+        half = llvm_type("half", lanes)
         narrow = lines.new(f"fptrunc {wide} {value} to {half}")
         return lines.new(f"fpext {half} {narrow} to {wide}")
     # bfloat16 in integers: the machine's own instruction takes denormals for zero.
-    whole = spelled("i32", lanes)
+    whole = llvm_type("i32", lanes)
     bits = lines.new(f"bitcast {wide} {value} to {whole}")
     last = lines.new(f"lshr {whole} {bits}, {constant(16, torch.int32, lanes)}")
     odd = lines.new(f"and {whole} {last}, {constant(1, torch.int32, lanes)}")
@@ -71,7 +71,7 @@ def rounded(lines: Lines, value: str, dtype: torch.dtype, lanes: int) -> str:
     back = lines.new(f"bitcast {whole} {cut} to {wide}")
     is_nan = lines.new(f"fcmp uno {wide} {value}, {value}")
     quiet = constant(float("nan"), torch.float32, lanes)
-    return lines.new(f"select {spelled('i1', lanes)} {is_nan}, {wide} {quiet}, {wide} {back}")
+    return lines.new(f"select {llvm_type('i1', lanes)} {is_nan}, {wide} {quiet}, {wide} {back}")
 
 
 # ---- casts -----------------------------------------------------------------------------------------------------------
@@ -98,27 +98,27 @@ def to_bool(lines: Lines, value: str, source: torch.dtype, lanes: int) -> str:
 
 def float_to_float(lines: Lines, value: str, source: torch.dtype, target: torch.dtype, lanes: int) -> str:
     if source is torch.float64:
-        value = lines.new(f"fptrunc {spelled('double', lanes)} {value} to {spelled('float', lanes)}")
+        value = lines.new(f"fptrunc {llvm_type('double', lanes)} {value} to {llvm_type('float', lanes)}")
     if target is torch.float64:
-        return lines.new(f"fpext {spelled('float', lanes)} {value} to {spelled('double', lanes)}")
-    return rounded(lines, value, target, lanes) if target in HALVES else value
+        return lines.new(f"fpext {llvm_type('float', lanes)} {value} to {llvm_type('double', lanes)}")
+    return rounded(lines, value, target, lanes) if target in HALF_TYPES else value
 
 
 def float_to_integer(lines: Lines, value: str, source: torch.dtype, target: torch.dtype, lanes: int) -> str:
     """By the machine's conversion to int32, or to int64 (and for uint8, whose negative numbers wrap), then cut off."""
     through = "i64" if target in (torch.int64, torch.uint8) else "i32"
-    whole = lines.new(f"fptosi {register_type(source, lanes)} {value} to {spelled(through, lanes)}")
+    whole = lines.new(f"fptosi {register_type(source, lanes)} {value} to {llvm_type(through, lanes)}")
     if REGISTERS[target] == through:
         return whole
-    return lines.new(f"trunc {spelled(through, lanes)} {whole} to {register_type(target, lanes)}")
+    return lines.new(f"trunc {llvm_type(through, lanes)} {whole} to {register_type(target, lanes)}")
 
 
 def integer_to_float(lines: Lines, value: str, source: torch.dtype, target: torch.dtype, lanes: int) -> str:
-    wide = spelled("double" if target is torch.float64 else "float", lanes)
+    wide = llvm_type("double" if target is torch.float64 else "float", lanes)
     if REGISTERS[source] in ("i1", "i8", "i16"):
         value, source = resized(lines, value, source, "i32", lanes), torch.int32
     number = lines.new(f"sitofp {register_type(source, lanes)} {value} to {wide}")
-    return rounded(lines, number, target, lanes) if target in HALVES else number
+    return rounded(lines, number, target, lanes) if target in HALF_TYPES else number
 
 
 def resized(lines: Lines, value: str, source: torch.dtype, target: str, lanes: int) -> str:
@@ -130,13 +130,13 @@ def resized(lines: Lines, value: str, source: torch.dtype, target: str, lanes: i
         how = "trunc"
     else:
         how = "sext" if source.is_signed and source is not torch.bool else "zext"
-    return lines.new(f"{how} {spelled(element, lanes)} {value} to {spelled(target, lanes)}")
+    return lines.new(f"{how} {llvm_type(element, lanes)} {value} to {llvm_type(target, lanes)}")
 
 
 def bitcast(lines: Lines, value: str, source: torch.dtype, target: torch.dtype, lanes: int) -> str:
     """The same bits read as another type of the same size."""
     value = to_memory(lines, value, source, lanes)
-    before, after = spelled(MEMORY[source], lanes), spelled(MEMORY[target], lanes)
+    before, after = llvm_type(MEMORY[source], lanes), llvm_type(MEMORY[target], lanes)
     if before != after:
         value = lines.new(f"bitcast {before} {value} to {after}")
     return from_memory(lines, value, target, lanes)

@@ -63,11 +63,11 @@ class Values:
             self.groups.setdefault(depth, []).append(loop)
         self.size_numbers = {size: number for number, size in enumerate(self.kernel.sizes)}
         self.borrowed: list[str] = []  # memory to give back at the end
-        self.note(exprs)
+        self.classify(exprs)
 
     # ---- where expressions belong ------------------------------------------------------------------------------------
 
-    def note(self, exprs: Iterable[Expr]) -> None:
+    def classify(self, exprs: Iterable[Expr]) -> None:
         """Find the level of each expression (parts come first), and whether it is a vector."""
         facts, vector = self.facts, self.shape.vector
         for expr in exprs:
@@ -82,13 +82,13 @@ class Values:
                 continue
             depth, is_vector = 0, False
             if kind == "load" or kind == "iota":
-                depth, is_vector = self.reach(expr.payload.strides if kind == "load" else expr.payload[0])
+                depth, is_vector = self.depth_of(expr.payload.strides if kind == "load" else expr.payload[0])
             for part in expr.payload.parts if kind == "load" else expr.args:
                 deeper, wide = facts[part]
                 depth, is_vector = max(depth, deeper), is_vector or wide
             facts[expr] = (depth, is_vector)
 
-    def reach(self, strides: tuple[Size, ...]) -> tuple[int, bool]:
+    def depth_of(self, strides: tuple[Size, ...]) -> tuple[int, bool]:
         """The level of the innermost loop along which a place moves, and whether it does along the vector's."""
         depth, is_vector = 0, False
         for loop, level in self.shape.depths.items():
@@ -113,7 +113,7 @@ class Values:
                 if key not in level.values:
                     level.values[key] = self.make(expr, copy, level.lines, lanes if is_vector else 1)
 
-    def know(self, reduction: Reduction, value: str, copy: int) -> None:
+    def remember(self, reduction: Reduction, value: str, copy: int) -> None:
         """From here on, what a reduction has given, or a scan has come to, is this."""
         for expr in self.results.get(reduction.number, ()):
             self.levels[-1].values[(expr, copy) if self.facts[expr][1] else expr] = value
@@ -313,7 +313,7 @@ class Values:
         """To the element at the loops' positions (the first lane of the first copy), indirect values apart."""
         element = MEMORY[access.buffer.dtype]
         key = (access.buffer, access.strides, access.offset)
-        deepest = self.reach(access.strides)[0]
+        deepest = self.depth_of(access.strides)[0]
         found = self.levels[deepest].values.get(key)
         if found is not None:
             return found
@@ -380,7 +380,7 @@ class Values:
         """Write a computed value where it goes, at this level."""
         access, dtype = output.target, output.target.buffer.dtype
         parts = (output.value, *access.parts)
-        is_vector = self.reach(access.strides)[1] or any(self.facts[part][1] for part in parts)
+        is_vector = self.depth_of(access.strides)[1] or any(self.facts[part][1] for part in parts)
         lanes, lines = self.shape.lanes if is_vector else 1, level.lines
         value = self.get(output.value, copy, lanes)
         place = self.place(access, copy, lines, lanes)

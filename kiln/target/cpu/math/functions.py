@@ -79,7 +79,7 @@ def emit(lines: Lines, name: str, operands: Sequence[str], lanes: int, dtype: to
         return SHORT[name](vector, *operands)
     if name in SHORT_FLOATS and dtype is torch.float32:
         return LONG[name](vector, *operands)
-    function, texts = function_text(name, len(operands), lanes, dtype, cpu_info.scales())
+    function, texts = function_text(name, len(operands), lanes, dtype, cpu_info.has_scale_instruction())
     for text in texts:
         lines.declare(text)
     given = ", ".join(f"{vector.kind} {operand}" for operand in operands)

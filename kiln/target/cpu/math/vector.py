@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from .. import cpu_info
-from ..llvm_text import Lines, constant, spelled, suffix_of
+from ..llvm_text import Lines, constant, llvm_type, suffix_of
 
 # How rounding to an integer is done by adding: 1.5 times the power of two whose unit in the last place is one.
 MAGIC = {"float": 1.5 * 2.0**23, "double": 1.5 * 2.0**52}
@@ -28,9 +28,9 @@ class Vector:
         self.integer = "i64" if self.is_double else "i32"
         self.fraction_bits = 52 if self.is_double else 23
         self.bias = 1023 if self.is_double else 127
-        self.kind = spelled(self.element, lanes)
-        self.integers = spelled(self.integer, lanes)
-        self.masks = spelled("i1", lanes)
+        self.kind = llvm_type(self.element, lanes)
+        self.integers = llvm_type(self.integer, lanes)
+        self.masks = llvm_type("i1", lanes)
 
     # ---- constants ---------------------------------------------------------------------------------------------------
 
@@ -159,8 +159,8 @@ class Vector:
 
     def scale(self, a: str, power: str) -> str:
         """a·2^power, rounded once; powers between -2 and 2 times the exponents that numbers have."""
-        if cpu_info.scales():
-            words = spelled("i32", self.lanes)
+        if cpu_info.has_scale_instruction():
+            words = llvm_type("i32", self.lanes)
             if self.is_double:
                 power = self.lines.new(f"trunc {self.integers} {power} to {words}")
             name = f"llvm.ldexp.{suffix_of(self.element, self.lanes)}.{suffix_of('i32', self.lanes)}"
@@ -180,11 +180,11 @@ class Vector:
         return Vector(self.lines, torch.float64, self.lanes)
 
     def widen(self, a: str) -> str:
-        return self.lines.new(f"fpext {self.kind} {a} to {spelled('double', self.lanes)}")
+        return self.lines.new(f"fpext {self.kind} {a} to {llvm_type('double', self.lanes)}")
 
     def narrow(self, a: str) -> str:
         """A float64 value as float32."""
-        return self.lines.new(f"fptrunc {spelled('double', self.lanes)} {a} to {self.kind}")
+        return self.lines.new(f"fptrunc {llvm_type('double', self.lanes)} {a} to {self.kind}")
 
     # ---- control -----------------------------------------------------------------------------------------------------
 
