@@ -1,4 +1,4 @@
-"""The backend ``kiln``: graphs to machine code. What cannot be lowered as a whole runs operator by operator."""
+"""The backend ``kiln`` compiles graphs to machine code. A graph that cannot be lowered runs operator by operator."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from . import program_cache
 def compile_captured_graph(
     module: torch.fx.GraphModule, examples: Sequence[Any], *, check: bool = False
 ) -> Callable[..., Any]:
-    """A captured graph, differentiated ahead of time, both halves compiled. ``check``: each kernel runs beside eager,
-    and `kiln.exc.CheckFailed` names the first that differs."""
+    """A captured graph, differentiated ahead of time, with forward and backward compiled. ``check``: each kernel runs
+    beside eager, and `kiln.exc.CheckFailed` names the first that differs."""
     compiler = functools.partial(compile_graph, check=True) if check else compile_graph
-    prepare = drop_unread if check else prepare_joint  # operators that run beside kernels have formulas of their own
+    prepare = drop_unread if check else prepare_joint  # ATen's operators run beside the kernels
     with without_collections():
         return compile_captured(module, examples, Compilers(compiler, compiler, compiler, prepare=prepare))
 
@@ -61,11 +61,11 @@ def prepare_joint(module: torch.fx.GraphModule) -> None:
 
 
 def drop_unread(module: torch.fx.GraphModule) -> None:
-    """What operators take but do not read need not be kept for them."""
+    """Drops arguments that operators take but do not read, so that they are not saved for backward."""
     batch_norm = torch.ops.aten.native_batch_norm_backward.default
     for node in module.graph.find_nodes(op="call_function", target=batch_norm):
         gradient, given, weight, _, _, mean, deviation, is_training, *rest = node.args
-        if is_training is True:  # then it goes by the batch's statistics, not by the running ones
+        if is_training is True:  # the running statistics are not read
             node.args = (gradient, given, weight, None, None, mean, deviation, is_training, *rest)
 
 

@@ -1,11 +1,11 @@
 """``options={"check": True}``: each kernel runs beside eager, and the first that differs is named.
 
 The graph runs operator by operator first, and all its values are kept. Then the program runs step by step. What a
-kernel has written is compared with the values of the graph's nodes that it stands for; what stands for no node (parts
-of an operator, such as the mean inside a normalization) is compared with what the kernel's loops mean, computed by
-torch. Each kernel is given eager's values, so that what differs is its own doing. Results of calls of ATen are eager's,
-which draws random numbers once. What seems too far apart is computed in float64 as well (exactly.py): a kernel differs
-if it is further from that than eager is.
+kernel writes is compared with the values of the graph's nodes it implements. Values that are no node's (such as the
+mean inside a normalization) are compared with the reference interpreter. Each kernel reads eager's values, so
+differences do not add up. Calls of ATen are not repeated: their results in the eager run are taken, so random numbers
+are drawn once. Where results differ by much, they are computed in float64 as well (float64_reference.py): a kernel is
+wrong if it is further from that than eager is.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from .float64_reference import Float64Reference, float64_values
 # How far a kernel may be from eager: relative to the element, and to the greatest one, which sums may have cancelled.
 RELATIVE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 RELATIVE_TO_LARGEST = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
-TOLERANCE_FACTOR = 4.0  # times as far from the exact result as eager's is still right
+TOLERANCE_FACTOR = 4.0  # a kernel may be this many times as far from the exact result as eager is
 PLAIN = (torch.Tensor, Parameter)
 
-Part = tuple[torch.fx.Node, int | None, View]  # a node, which of its results, and where that lies
+Part = tuple[torch.fx.Node, int | None, View]  # a node, the number of its result, and its memory
 
 
 class CheckedProgram:
@@ -74,7 +74,7 @@ class CheckedProgram:
 
 
 def parts_of(lowering: Lowering) -> Iterator[Part]:
-    """The values of nodes that lie in memory which kernels write."""
+    """The values of nodes that are in memory written by kernels."""
     for node, value in lowering.values.items():
         several = isinstance(value, tuple)
         for index, one in enumerate(value if several else (value,)):
@@ -91,7 +91,7 @@ def written_by(launch: Launch) -> list[Buffer]:
 
 
 class EagerInterpreter(torch.fx.Interpreter):
-    """The graph, operator by operator. Memory that nobody has written to is zeros, as it is in expressions."""
+    """Runs the graph operator by operator. Uninitialized memory is zeros, as it is in expressions."""
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         found = super().call_function(target, args, kwargs)

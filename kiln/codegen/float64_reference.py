@@ -1,8 +1,8 @@
-"""Graphs and kernels in float64, to tell a wrong result from one that rounding alone has moved.
+"""Graphs and kernels in float64, to tell a wrong result from a rounding error.
 
-Where sums cancel, two right orders of adding give results far apart; then the one in float64 says how far is far. The
-graph is run operator by operator, each result widened (random numbers, and what an operator does not do in float64, are
-eager's own); a kernel as its loops mean it.
+Where sums cancel, two correct orders of adding give results far apart; the result in float64 shows how large rounding
+errors are. The graph runs operator by operator, with each result widened. Random numbers, and operators that do not
+take float64, keep the values of the eager run. A kernel is run by the reference interpreter.
 """
 
 from __future__ import annotations

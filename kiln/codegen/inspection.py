@@ -1,7 +1,7 @@
-"""What was made of a graph, for people: kernels with what they read and write, calls of ATen, LLVM, assembly, times.
+"""What a graph was compiled to: kernels with the memory they read and write, calls of ATen, LLVM IR, assembly, times.
 
-A `Generated` is only made when somebody asks: ``KILN_LOG=ir,kernels,code`` or ``kiln.explain``. LLVM and assembly are
-written anew for it, a kernel at a time, when they are looked at.
+A `Generated` is only made for ``KILN_LOG=ir,kernels,code`` and ``kiln.explain``. LLVM IR and assembly of a kernel are
+generated again when they are asked for.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""A graph that is not in the cache: lowered, scheduled, its kernels written as LLVM text and compiled, and kept."""
+"""The stages of a compilation, for a graph that is not in the disk cache.
+
+Lowering, scheduling, LLVM IR text, object code, memory plan, native program; then the program is stored.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +26,14 @@ from . import program_cache
 from .inspection import Generated, Stopwatch
 from .program_description import Describer
 
-KERNELS_OF_A_MODULE = 4  # few, so that two threads have their share; fewer repeat more of what kernels share
+KERNELS_OF_A_MODULE = 4  # so that two threads share the modules; fewer repeat more functions that kernels share
 
 
 def compile_lowered(
     module: torch.fx.GraphModule, otherwise: Boxed, key: str | None = None, check: bool = False
 ) -> Boxed:
-    """The program of a graph; stored under a key. Raises `CannotLower` for what only ATen can run. ``check``: one that
-    compares its kernels with eager as it runs."""
+    """The program of a graph; it is stored under the key. Raises `CannotLower` for a graph that only ATen can run.
+    ``check``: the program compares its kernels with eager as it runs."""
     watch = Stopwatch()
     try:
         lowering = Lowering(module)
@@ -69,7 +72,7 @@ def name_of(number: int) -> str:
 
 
 def texts_of(scheduled: Scheduled) -> Iterator[str]:
-    """The kernels as LLVM modules, one after another: each is compiled while the next is written."""
+    """The kernels as LLVM modules. It is a generator: a module is compiled while the text of the next is written."""
     kernels: list[tuple[str, Kernel]] = [(name_of(number), kernel) for number, kernel in enumerate(scheduled.kernels)]
     for start in range(0, len(kernels), KERNELS_OF_A_MODULE):
         yield emit_module(dict(kernels[start : start + KERNELS_OF_A_MODULE]))

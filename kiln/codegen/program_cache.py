@@ -1,8 +1,8 @@
-"""Programs of graphs in the disk cache: a graph that was compiled before is neither lowered nor compiled again.
+"""Compiled programs in the disk cache: a graph that was compiled before is neither lowered nor compiled again.
 
-The key is the graph as text, with all that lowering looks at: operators, arguments, the form of every value, the hints
-of sizes that vary. An entry holds the program's description, the kernels' object code, or why the graph is not lowered.
-Nothing here imports lowering or LLVM, and neither does a program that is found.
+The key is the graph as text, with everything that lowering looks at: operators, arguments, the shape, type and layout
+of every value, the hints of dynamic sizes. An entry holds the program's description and the kernels' object code, or
+the reason why the graph is not lowered. Nothing here imports lowering or LLVM, so a warm start does without them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 class NotStored(Exception):
-    """A graph with something in it that text does not tell."""
+    """A graph with a part that has no textual form."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def store_eager(key: str | None, reason: str) -> None:
 
 
 def text_of(module: torch.fx.GraphModule) -> str:
-    """A graph with the form of its values. Equal texts, equal programs."""
+    """A graph with the shapes, types and layouts of its values. Equal texts have equal programs."""
     lines = [str(sorted(module.meta.get("changed_inputs", {}).items()))]
     for node in module.graph.nodes:
         if node.op == "get_attr" and not isinstance(operator.attrgetter(str(node.target))(module), torch.Tensor):
@@ -104,7 +104,7 @@ def name_of(target: Any) -> str:
             str(target) if target.namespace in ("aten", "prims") else f"{target._schema}{sorted(map(str, target.tags))}"
         )
     name = getattr(target, "__qualname__", None) or getattr(target, "__name__", None)
-    if name is None or "<" in name:  # a function made inside another has no name of its own
+    if name is None or "<" in name:  # a function defined inside another cannot be found by name
         raise NotStored(target)
     return f"{getattr(target, '__module__', '')}:{name}"
 
@@ -118,7 +118,7 @@ def argument(given: Any) -> str:
         return repr(given)
     if kind is float:
         return float.hex(given)
-    if kind is tuple or isinstance(given, list):  # fx has lists of its own
+    if kind is tuple or isinstance(given, list):  # fx has its own class of lists
         opening, closing = "()" if kind is tuple else "[]"
         return opening + ",".join([argument(part) for part in given]) + closing
     if isinstance(given, dict):
@@ -137,7 +137,7 @@ def argument(given: Any) -> str:
 
 
 def symbolic(number: Any) -> str:
-    """A number that varies: its expression, and the value it had, which layouts are told by."""
+    """A dynamic number: its expression, and the hint, by which layouts are chosen."""
     node = number.node
     return f"<{node.expr}={node.hint}>"
 

@@ -1,8 +1,8 @@
-"""From a scheduled graph and its memory plan to the native program that runs it.
+"""The description of the native program for a scheduled graph and its memory plan.
 
-`describe` says what the program does as plain data (numbers, strings, lists: JSON), so that it can be stored;
-`assemble` (assembling.py) makes the program of that, of the kernels' addresses and of the constants, which are found
-again in the graph by `constant_in`. `build` does both. What registers and steps are is told in kiln/native/program.h.
+`Describer` writes the program as plain data (numbers, strings, lists: JSON), so that it can be stored. `assemble`
+(target/native_program.py) makes the program of that data, of the kernels' addresses and of the constants, which
+`constant_in` finds in the graph. kiln/native/program.h explains registers and steps.
 
 An argument in the data is the number of a register; or ``["constant", k]``, ``["list", arguments]``, ``["value", v]``,
 ``["torch", name]`` (a dtype, layout or memory format), ``["device", name]``, ``["complex", text]``; or None for the
@@ -107,7 +107,7 @@ class Describer:
         return ["constant", self.constant_places[id(value)]]
 
     def argument(self, value: Any) -> Any:
-        """How the program is told of a value."""
+        """The description of a value."""
         if isinstance(value, View):
             return self.view(value)
         if isinstance(value, Opaque):
@@ -159,7 +159,7 @@ class Describer:
             self.steps.append(["allocate", self.new(buffer), layout, donor])
 
     def launch(self, run: Sequence[Launch]) -> None:
-        described = [self.one_launch(launch) for launch in run]  # may need a step of its own before
+        described = [self.one_launch(launch) for launch in run]  # first: it may add a step
         self.steps.append(["launch", ", ".join(dict.fromkeys(launch.kernel.name for launch in run)), *described])
 
     def one_launch(self, launch: Launch) -> list[Any]:

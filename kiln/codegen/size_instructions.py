@@ -1,8 +1,8 @@
-"""Sizes that vary, as instructions: numbers that a program computes from its inputs when a call begins.
+"""Dynamic sizes as instructions: numbers that a program computes from its inputs when a call begins.
 
-An instruction is ``(operation, first, second)`` and gives the number of its place: ``("size", input, dim)``,
-``("stride", input, dim)`` and ``("value", input, 0)`` ask an input, ``("constant", value, 0)`` is one, and the others
-(``add mul floordiv mod min max pow eq ne lt le``) take two earlier numbers by their places.
+An instruction is ``(operation, first, second)``. ``("size", input, dim)``, ``("stride", input, dim)`` and
+``("value", input, 0)`` read an input, ``("constant", value, 0)`` is a constant, and the others (``add mul floordiv mod
+min max pow eq ne lt le``) take the results of two earlier instructions, by number.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..loops.sizes import Size
 from ..lower.lowering import CannotLower
 
 Instruction = tuple[str, int, int]
-Number = int | tuple[int]  # a number, or the place of one that varies
+Number = int | tuple[int]  # a number, or the number of the instruction that computes it
 
 # Functions of sizes, by the name of their class: torch has its own of some that sympy has too.
 FUNCTIONS = {"FloorDiv": "floordiv", "CleanDiv": "floordiv", "Mod": "mod", "PythonMod": "mod", "PowByNatural": "pow"}

@@ -1,16 +1,16 @@
-"""The loop IR: what an element of a tensor is, as a function of where in a space of loops one stands.
+"""The loop IR: an element of a tensor as a function of the position in a space of loops.
 
-An `Expr` is a scalar expression over a space of some rank. Its leaves say how they depend on the position: a `Load`
-reads ``buffer[offset + sum(stride * position)]``, an `Iota` is such a sum itself. All that views do to an expression is
-change these strides and offsets (views.py), so there is no index arithmetic to simplify, and a load is contiguous,
-constant or strided along a loop by looking at one number.
+An `Expr` is a scalar expression over a space of some rank. Its leaves are affine in the position: a load reads
+``buffer[offset + sum(stride * position)]``, an iota is such a sum itself. A view of an expression only changes these
+strides and offsets (views.py). So no index arithmetic has to be simplified, and one number tells whether a load is
+contiguous, constant or strided along a loop.
 
-A `Write` says that a buffer's elements are such an expression, at each point of a space, or reduced along some of its
-axes. Lowering (lowering.py) makes a list of writes and calls of ATen out of a graph; fusion (fusion.py) makes kernels
-out of writes. `show` prints expressions.
+A `Write` stores an expression in a buffer at each point of a space, or its reduction along some axes. Lowering
+(lower/lowering.py) turns a graph into a list of writes and calls of ATen; fusion (lower/schedule/fusion.py) makes
+kernels of writes. `show` prints expressions.
 
-Expressions are interned: equal ones are one object, so that sharing is found by looking (``is``) and costs nothing.
-Sizes, strides and offsets are ints, or sympy expressions where shapes vary.
+Expressions are interned: equal expressions are one object, so they are compared with ``is``. Sizes, strides and offsets
+are ints, or sympy expressions where shapes are dynamic.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from .sizes import Size, Strides, is_zero, plain_size, span_of
 
 @dataclass(eq=False)
 class Buffer:
-    """Memory with a type and a layout. ``span`` is how many elements it covers from its first one.
+    """Memory with a type and a layout. ``span`` is the number of elements from its first one to its last one.
 
-    ``kind``: "input" (a tensor that the program is given; ``index`` says which), "constant" (a tensor of the graph),
-    "made" (the program makes it, by kernels), "called" (the result of an ATen call) or "scratch" (a kernel's own).
+    ``kind``: "input" (an input of the program, number ``index``), "constant" (a tensor of the graph), "made" (written
+    by kernels of the program), "called" (the result of an ATen call) or "scratch" (private to a kernel).
     """
 
     name: str
@@ -54,14 +54,14 @@ HALF_TYPES = (torch.float16, torch.bfloat16)
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:
-    """The type that ATen's kernels compute in where they do not round in between: float32 for the low ones."""
+    """The type in which ATen's kernels compute without intermediate rounding: float32 for float16 and bfloat16."""
     return torch.float32 if dtype in HALF_TYPES else dtype
 
 
 # ---- expressions -----------------------------------------------------------------------------------------------------
 
-# What a scalar operation gives, by name. "same": the type of its arguments (all alike); "bool": a truth value;
-# the others have a type of their own. `where` takes a bool and two values; `cast` any one value. In float16 and
+# The result types of scalar operations. "same": the type of the arguments, which all have one type; "bool": a truth
+# value; "other": the type is an argument. `where` takes a bool and two values; `cast` any one value. In float16 and
 # bfloat16 each operation computes in float32 and rounds its result, as ATen's kernels do. Integers wrap around.
 # `maximum`/`minimum` propagate NaN. `div` is for floats; `floordiv`/`truncdiv`, `remainder` (the sign of the divisor,
 # Python's) and `fmod` (of the dividend, C's) for both. `round` goes to even.
@@ -78,7 +78,7 @@ OPERATIONS: dict[str, tuple[int, str]] = {
     "fma": (3, "same"),
     "cast": (1, "other"),
     "bitcast": (1, "other"),
-    "gelu_erf": (1, "same"),  # v * normal_cdf(v), by a formula of its own
+    "gelu_erf": (1, "same"),  # v * normal_cdf(v), as one function
 }
 
 # "argmax" and "argmin" give the position (int64) in the reduced part of the space, counted in its own order, of the
@@ -105,9 +105,9 @@ class Expr:
 
 @dataclass(frozen=True)
 class Access:
-    """Where in a buffer a load reads (or a write goes): an affine place, moved by values times strides.
+    """The element of a buffer that a load reads or a write stores: an affine place, plus values times strides.
 
-    Where ``mask`` (a bool expression) is false nothing is touched, and a load gives 0. ``indirect`` values must not be
+    Where ``mask`` (a bool expression) is false no memory is touched, and a load is 0. ``indirect`` values must not be
     negative.
     """
 
@@ -208,7 +208,7 @@ def reduced(number: int, dtype: torch.dtype) -> Expr:
 
 
 def running(number: int, dtype: torch.dtype) -> Expr:
-    """What a kernel's scan has come to at a point, that one included; only inside kernels."""
+    """The value of a kernel's scan at a point, that point included; only inside kernels."""
     return make("running", (), dtype, number)
 
 
@@ -274,10 +274,10 @@ def loads_of(*roots: Expr) -> list[Access]:
 class Write:
     """The elements of a buffer: ``target`` gets ``value`` at each point of the space of this shape.
 
-    With ``reduce``, the value is reduced along ``axes``, where the target's strides are 0; with ``is_scan`` too, each
-    point along the one axis gets the reduction of all up to it, in their order. With ``accumulate`` ("add", "mul",
-    "max", "min") the value is combined with what is there, for scatters: points may meet in one place, and count one
-    after another in the order of the space. ``node`` is the graph's, for people.
+    With ``reduce``, the value is reduced along ``axes``, where the target's strides are 0. With ``is_scan`` too, each
+    point along the one axis gets the reduction of all points up to it, in order. With ``accumulate`` ("add", "mul",
+    "max", "min") the value is combined with the element that is there, for scatters: several points may write one
+    element, and do so in the order of the space. ``node`` is the graph's node, for messages.
     """
 
     target: Access

@@ -1,13 +1,13 @@
-"""Kernels: what fusion makes of writes and what a target makes code of.
+"""Kernels: scheduling makes them of writes, and a target generates code from them.
 
-A `Kernel` is one nest of loops. The loops come from outside to inside: first those that are *kept*, then those that are
-*reduced* (if there are any). At each point of the kept loops the reduced ones are run through once for each *phase*:
-phase 0 has what depends on no reduction of this kernel, phase 1 what depends on those that ended in phase 0, and so on.
-So softmax is one kernel of three phases: the greatest, the sum, the quotients. What a scan has come to is known at each
-point, in its own phase; later phases that need it run it once more.
+A `Kernel` is one nest of loops. From outside to inside, first come the *kept* loops, then the *reduced* ones (if any).
+At each point of the kept loops the reduced loops run once for each *phase*: phase 0 computes what depends on no
+reduction of this kernel, phase 1 what depends on the reductions of phase 0, and so on. So softmax is one kernel of
+three phases: the maximum, the sum, the quotients. The value of a scan is available at each point of its own phase;
+later phases that need it compute the scan again.
 
-`Kernel.text` is the kernel as Python that runs (with `kiln.loops.kernel_text` for the scalar operations), which is what
-``KILN_LOG=ir`` shows. Which loop becomes vectors is part of the kernel (``vector``), how is the target's business.
+`Kernel.text` is the kernel as Python that runs (kernel_text.py has the scalar operations); ``KILN_LOG=ir`` shows it.
+The kernel says which loop becomes vectors (``vector``); the target decides how.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Loop:
 class Reduction:
     """Reduces ``value`` along all reduced loops; later expressions call the result ``reduced(number)``.
 
-    For "argmax" and "argmin" (whose result is int64) ``position`` is the place of an element, as an expression. With
-    ``is_scan`` there is one reduced loop, and what the reduction has come to at a point of it is ``running(number)``.
+    For "argmax" and "argmin" (whose result is int64) ``position`` is the index of an element, as an expression. With
+    ``is_scan`` there is one reduced loop, and ``running(number)`` is the reduction of all points up to the current one.
     """
 
     number: int
@@ -80,7 +80,7 @@ class Kernel:
     reductions: tuple[Reduction, ...]
     outputs: tuple[Output, ...]
     vector: int | None
-    nodes: tuple[Any, ...] = ()  # of the graph, for people
+    nodes: tuple[Any, ...] = ()  # of the graph, for messages
     buffers: tuple[Buffer, ...] = field(init=False)  # the order of the pointers that a kernel is called with
     sizes: tuple[sympy.Expr, ...] = field(init=False)  # the order of the sizes (only what is no number)
     phases: dict[Expr, int] = field(init=False)

@@ -1,6 +1,6 @@
-"""What `Kernel.text` calls: with these names the text of a kernel runs as Python, on tensors without dimensions.
+"""Runs the text of a kernel (`Kernel.text`) as Python, on tensors without dimensions, for tests and for debugging.
 
-``run(kernel.text, kernel.name, buffers, sizes)`` gives it flat tensors, which it writes into. It is slow.
+``run(kernel.text, kernel.name, buffers, sizes)`` calls it with flat tensors, which it writes into. It is slow.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is known of (fake) tensors: sizes as numbers or expressions, how they lie, whether kernels can have them."""
+"""Facts about (fake) tensors: sizes as numbers or expressions, layouts, whether kernels can read and write them."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def is_dense(value: torch.Tensor) -> bool:
 
 
 def is_non_overlapping(value: torch.Tensor) -> bool:
-    """Whether its elements are known to lie apart, perhaps with room between them."""
+    """Whether no two elements share memory; there may be holes between them. False where that is unknown."""
     sizes, strides = sizes_of(value.shape), sizes_of(value.stride())
     if not all(isinstance(number, int) for number in (*sizes, *strides)):
         return False

@@ -1,6 +1,7 @@
-"""What a lowered graph means, computed with torch: for tests, and to find out whether lowering or code is wrong.
+"""The reference interpreter of the loop IR: computes a lowered or scheduled graph with torch.
 
-Each expression is evaluated over its whole space at once; nothing is fused. It is slow and needs much memory.
+Tests use it, and it tells a wrong lowering from wrong code. Each expression is evaluated over its whole space at once,
+which is slow and needs much memory.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Reference:
             elif isinstance(place, sympy.Expr):
                 sizes.append((place, int(given)))
         self.solve(sizes)
-        self.solve(strides)  # last: an input may lie otherwise than was expected
+        self.solve(strides)  # last: an input may have other strides than expected
 
     def solve(self, known: list[tuple[Any, int]]) -> None:
         """Find the symbols that are sizes, then those that only appear as parts of some."""
@@ -214,7 +215,7 @@ class Reference:
         for place, result in zip(call.results, results, strict=True):
             if isinstance(place, Buffer):
                 sizes, strides = self.numbers(place.shape), self.numbers(place.strides)
-                if list(result.shape) != sizes:  # a fake was wrong: of a workspace, whose size is nobody's business
+                if list(result.shape) != sizes:  # the fake result was wrong: a workspace, whose size does not matter
                     self.memory[place] = result
                     continue
                 kept = torch.empty_strided(sizes, strides, dtype=place.dtype)

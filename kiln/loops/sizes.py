@@ -14,7 +14,7 @@ ASSUMED_SIZE = 64  # of a symbol, where only speed depends on it
 
 
 def plain_size(size: Size) -> Size:
-    """The size as an int where it is a number: sympy's arithmetic gives numbers of its own (``0 * s``)."""
+    """The size as an int where it is a number: sympy's arithmetic gives sympy numbers (``0 * s``)."""
     if type(size) is int:
         return size
     return int(size) if isinstance(size, int) or size.is_Integer else size

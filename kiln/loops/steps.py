@@ -18,7 +18,7 @@ from .sizes import Size, Strides
 
 @dataclass(frozen=True)
 class View:
-    """A tensor for a call: memory of a buffer as it lies, or seen with other sizes and strides."""
+    """A tensor argument of a call: a whole buffer, or a part of it with other sizes and strides."""
 
     buffer: Buffer
     shape: tuple[Size, ...]
@@ -79,7 +79,7 @@ def buffers_in(value: Any) -> list[Buffer | Opaque]:
 class Lowered:
     """A graph as a list of writes and calls. ``outputs``: `View`s, `Opaque`s, sizes and constants."""
 
-    inputs: list[Buffer | Opaque | sympy.Expr | int | None]  # None: an input that nobody reads
+    inputs: list[Buffer | Opaque | sympy.Expr | int | None]  # None: an input that is not read
     items: list[Write | Call]
     outputs: list[Any]
     called: dict[str, str] = field(default_factory=dict)  # nodes that were not lowered, and why

@@ -1,9 +1,8 @@
-"""Views of expressions: a change of the loops' space, done to the strides of the leaves.
+"""Views of expressions: a view changes the space of loops, and with it the strides of the leaves.
 
-A `Tensor` is what lowering computes with: a shape, and the expression of an element. Reading a buffer as it lies is one
-load. All views but one are affine: each old position is a sum of new ones (`affine`). The one is `reshape` where it
-joins loops: that needs leaves whose strides allow it; where they do not, None is given, and lowering puts the value
-into memory first.
+Lowering computes with `Tensor`s: a shape, and the expression of an element. A whole buffer is one load. All views but
+one are affine: each old position is a sum of new positions (`affine`). The exception is a `reshape` that joins loops:
+it needs leaves whose strides allow it. Where they do not, it returns None, and lowering materializes the value first.
 """
 
 from __future__ import annotations
@@ -34,12 +33,12 @@ class Tensor:
 
     @property
     def access(self) -> Access | None:
-        """Where it lies, if it is nothing but memory."""
+        """The access, if the tensor is a plain load."""
         return self.expr.payload if self.expr.kind == "load" and self.expr.payload.is_plain else None
 
 
 class DynamicFloat(Tensor):
-    """A number that varies from call to call (float64), read from memory; of no weight in the promotion of types."""
+    """A float that may differ in each call (float64), read from memory. Type promotion treats it as a Python number."""
 
 
 StridesAndOffset = tuple[Strides, Size]
@@ -87,7 +86,8 @@ def moved_strides(strides: Strides, offset: Size, rank: int, rows: Sequence[Row]
 
 
 def indexed(tensor: Tensor, shape: Sequence[Size], rows: Sequence[Row | Tensor]) -> Tensor:
-    """As `affine`, but a position may also be data: what a tensor (int64, of the new shape, within the range) says."""
+    """As `affine`, but a position may also be data: a tensor (int64, of the new shape, with indices within the
+    range)."""
     shape = tuple(shape)
     known = [row_of_data(row) if isinstance(row, Tensor) else row for row in rows]
     data = {d: row.expr for d, row in enumerate(rows) if isinstance(row, Tensor) and row.expr.kind != "iota"}
@@ -159,8 +159,8 @@ def slice_(tensor: Tensor, dim: int, start: Size, length: Size, step: Size = 1) 
 
 
 def shift(tensor: Tensor, shape: Sequence[Size], offsets: Sequence[Size]) -> Tensor:
-    """Over another space, position p of which is ``p - offset`` of the tensor's. Those may lie outside: the caller
-    guards what is loaded there with `masked`."""
+    """Over another space, whose position p is position ``p - offset`` of the tensor. Positions may be out of range: the
+    caller guards the loads with `masked`."""
     return affine(tensor, shape, [({d: 1}, -offset) for d, offset in enumerate(offsets)])
 
 

@@ -1,9 +1,8 @@
-"""Indices that are data: made safe where they are used, and looked at once, at the end of the program.
+"""Indices that are data: they are clamped where they are used, and checked once, at the end of the program.
 
-An index that is out of range is an error in eager, and reading there would be worse. So lowerings only use what
-`checked_index` gives: the index, forced into the range. Beside it a reduction finds the worst index that was not in the
-range; all those of a program lie in one small buffer, and one call at its very end, across which nothing has to be
-moved, raises the error that eager raises. The operator is in kiln/native/check_indices.cpp.
+An index out of range is an error in eager. So lowerings only use the result of `checked_index`, which is clamped to the
+range. Beside it a reduction finds the greatest index that was out of range. All these maxima are in one small buffer,
+and one call at the end of the program (kiln/native/check_indices.cpp) raises the error that eager raises.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 NO_BAD_INDEX = torch.iinfo(torch.int64).min  # what the greatest of no bad indices is
 
-# What eager says. {index} and {size} are filled in when it is said.
+# The messages of eager. {index} and {size} are filled in when the error is raised.
 OUT_OF_BOUNDS = "IndexError: index {index} is out of bounds for dimension %d with size {size}"
 OUT_OF_BOUNDS_OF_GATHER = "RuntimeError: index {index} is out of bounds for dimension %d with size {size}"
 OUT_OF_BOUNDS_OF_COPY = "IndexError: index_copy_(): index {index} is out of bounds for dimension %d with size {size}"

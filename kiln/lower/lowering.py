@@ -1,8 +1,8 @@
-"""From a functional graph of ATen operators to writes and calls.
+"""Lowers a functional graph of ATen operators to writes and calls.
 
-Each node becomes a `Tensor` (an expression of its elements), or a call of ATen where there is no lowering. Nothing is
-computed into memory until something needs it there: a call, a result of the graph, a reduction, a second reader of
-something that is dear. The list that comes out, in the graph's order, is what fusion starts from.
+Each node becomes a `Tensor` (an expression of its elements), or a call of ATen where there is no lowering. A value is
+materialized (written to memory) only where it is needed there: for a call, a result of the graph, a reduction, or a
+second reader of a costly expression. The writes and calls are in the graph's order; fusion starts from them.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class Lowering:
         return found
 
     def may_return(self, buffer: Buffer, owner: tuple[Node, Any]) -> bool:
-        """Whether a result may lie in a buffer: if it is the graph's own memory of that result, nobody else's."""
+        """Whether a result may be in a buffer: only if the graph has this very result in that memory."""
         if buffer in self.owners:
             return self.owners[buffer] == owner
         if buffer.kind == "made":
@@ -242,7 +242,7 @@ class Lowering:
         return self.floats[number]
 
     def number(self, node: Node, value: Any) -> Any:
-        """A number that is computed from sizes, or from floats that vary (by Python, then)."""
+        """A number that is computed from sizes, or from dynamic floats (then Python computes it)."""
         if isinstance(value, torch.SymInt):
             return size_of(value)
         if isinstance(value, torch.SymFloat):
@@ -289,13 +289,13 @@ class Lowering:
 
     def keep_if_costly(self, node: Node, value: Any) -> Any:
         """What several read is computed once, unless that is no work; what has grown large is cut here."""
-        if not isinstance(value, Tensor) or value.access is not None:  # of several results, each is looked at by itself
+        if not isinstance(value, Tensor) or value.access is not None:  # of several results, each getitem comes here
             return value
         if value.expr.kind in ("iota", "const", "size"):
             return value  # nothing to compute; and what is known of positions is lost in memory
-        operations, loads, dear = cost_of(value.expr)
+        operations, loads, costly = cost_of(value.expr)
         several = len(node.users) > 1 and (
-            dear or operations > CHEAP_OPERATIONS or loads > CHEAP_LOADS or is_needed_in_memory(node)
+            costly or operations > CHEAP_OPERATIONS or loads > CHEAP_LOADS or is_needed_in_memory(node)
         )
         if several or operations > MOST_OPERATIONS or loads > MOST_LOADS:
             like = node.meta.get("val")
@@ -374,7 +374,7 @@ class Lowering:
     # ---- calls -------------------------------------------------------------------------------------------------------
 
     def call(self, node: Node, reason: str) -> Any:
-        """Leave a node to whoever implements it, with its arguments in memory."""
+        """Calls a node's target in the program, with its arguments in memory."""
         if "as_strided" in str(node.target) and not self.has_own_storage(node.args[0]):
             raise CannotLower("a storage that the graph does not have")
         value: Any = node.meta.get("val")
@@ -385,7 +385,7 @@ class Lowering:
         silent = target is not None and not target._schema.returns
         many = isinstance(value, (list, tuple)) or silent
         results = [] if silent else [self.call_result(node, one) for one in (value if many else [value])]
-        # What gives nothing is called for what else it does, such as raising an error.
+        # An operator without results is called for its effect, such as raising an error.
         sealed = target is None or silent or is_random(target)
         self.items.append(Call(node, node.target, args, kwargs, results, sealed))
         self.called[node.name] = f"{node.target}: {reason}"
@@ -401,7 +401,7 @@ class Lowering:
         return access.buffer.kind != "made" or (not is_view_node(node) and same(access.offset, 0))
 
     def call_operator(self, target: Any, args: Sequence[Any], dtype: torch.dtype, shape: Sequence[Size]) -> Tensor:
-        """Call an operator that gives one contiguous tensor, as a part of another one's lowering."""
+        """Calls an operator with one contiguous result, as a part of the lowering of another operator."""
         given = tuple(self.stored_view(arg) if isinstance(arg, Tensor) else arg for arg in args)
         result = self.new_buffer(dtype, shape)
         result.kind = "called"
@@ -410,7 +410,7 @@ class Lowering:
         return load_whole(result)
 
     def stored_view(self, tensor: Tensor) -> View:
-        """The tensor for a call, in memory as it lies."""
+        """The tensor as an argument of a call, in memory with any strides."""
         access = self.in_memory(tensor).access
         assert access is not None
         return View(access.buffer, tensor.shape, access.strides, access.offset)
@@ -425,7 +425,7 @@ class Lowering:
         return None if value is None else Opaque(self.name(node.name))
 
     def call_argument(self, value: Any, exact: bool) -> Any:
-        """An argument of a call. The program's own operators may look at strides: ``exact``ly eager's, then."""
+        """An argument of a call. Operators that are not ATen's may look at strides: ``exact`` gives them eager's."""
         if isinstance(value, Node):
             found = self.values[value]
             return self.view(found, value.meta["val"], exact) if isinstance(found, Tensor) else found
@@ -441,21 +441,21 @@ class Lowering:
 
 
 def cost_of(expr: Expr) -> tuple[int, int, bool]:
-    """How many operations and loads an expression has, and whether any of them is dear."""
+    """The number of operations and of loads of an expression, and whether any of them is costly."""
     operations = loads = 0
-    dear = False
+    costly = False
     for part in ir.walk(expr):
         if part.kind == "load":
             loads += 1
-            dear = dear or bool(part.payload.indirect)
+            costly = costly or bool(part.payload.indirect)
         elif part.args:
             operations += 1
-            dear = dear or part.kind in COSTLY_OPERATIONS
-    return operations, loads, dear
+            costly = costly or part.kind in COSTLY_OPERATIONS
+    return operations, loads, costly
 
 
 def check_results(results: Any, value: Any) -> None:
-    """A lowering that gives something of another shape or type than the operator is a bug; ATen gives what is right."""
+    """A lowering whose result has another shape or type than the operator's is a bug; ATen runs the operator then."""
     pairs = zip(results, value, strict=False) if isinstance(results, tuple) else [(results, value)]
     for result, expected in pairs:
         if result is None:

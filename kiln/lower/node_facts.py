@@ -1,4 +1,4 @@
-"""What is known of a graph's nodes without lowering them: views, draws of random numbers, numbers out of range."""
+"""Facts about a graph's nodes that need no lowering: views, random operators, numbers out of range."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ SCALARS = ("number", "Optional[number]", "List[number]", "Tensor")  # types of a
 
 
 def fits_type(node: Node, argument: torch._C.Argument, given: Any) -> bool:
-    """Whether numbers among an operator's arguments are within the range of the type that it computes in; those that
-    vary are, if that holds any size. The other operand of floats need not be: it becomes infinite."""
+    """Whether numbers among an operator's arguments are within the range of the type that it computes in. Dynamic
+    numbers are, if the type holds every int64. The ``other`` operand of floats need not be: it becomes infinite."""
     numbers = [one for one in (given if type(given) is list else [given]) if isinstance(one, NUMBERS)]
     if not numbers or str(argument.type) not in SCALARS:
         return True
@@ -67,7 +67,7 @@ def is_view_node(node: Node) -> bool:
 
 
 def is_needed_in_memory(node: Node) -> bool:
-    """Whether a node, or a view of it, goes to a call or out of the graph as it is."""
+    """Whether a node, or a view of it, is an argument of a call or a result of the graph."""
     for user in node.users:
         if user.op == "output" or (user.target not in LOWERINGS and not is_view_node(user)):
             return True

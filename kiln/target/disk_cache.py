@@ -1,14 +1,14 @@
-"""Compiled programs on disk: one file an entry, found by a hash of everything that it depends on.
+"""The disk cache: one file an entry, found by a hash of everything that it depends on.
 
-Safe by construction. Entries are bytes under names, never pickled objects. The directory and its files belong to the
-user alone: one that others own or can write is not used at all, for what is in it is run. A file is written beside and
-moved into place whole, so that processes may race; it carries a checksum over all of it, its own key and the version of
-the format, and what is damaged, cut short, foreign or open to others is removed and made again. Nothing that goes wrong
-on disk (full, read-only, gone) is an error: the program was compiled all the same.
+Entries are bytes under names, never pickled objects. The directory and its files belong to the user alone: a directory
+that others own or can write is not used, because what is in it is run. A file is written under another name and
+renamed, so processes may race. It carries a checksum, its key and the version of the format; a file that is damaged,
+truncated, foreign or open to others is removed and made again. No failure of the disk (full, read-only, gone) is an
+error: the program was compiled nevertheless.
 
-The least recently used entries go where all together exceed `kiln.config.cache_limit` megabytes. `python -m kiln cache`
-shows and clears it. ``KILN_CACHE_DIR`` names the directory, else it is ``~/.cache/kiln``; `kiln.config.cache` turns it
-off.
+The least recently used entries are removed where all entries exceed `kiln.config.cache_limit` megabytes. `python -m
+kiln cache` shows and clears it. ``KILN_CACHE_DIR`` names the directory, else it is ``~/.cache/kiln``;
+`kiln.config.cache` turns it off.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ from ..forking import new_lock
 from .cpu import cpu_info
 
 FORMAT = 1
-MAGIC = b"kiln\r\n\x1a\n"  # a copy that changed line ends is told at once
+MAGIC = b"kiln\r\n\x1a\n"  # a copy with changed line ends is recognized at once
 HEAD = struct.Struct("<8sII32s32s")  # magic, version of the format, how many parts, the key, the checksum of the rest
 PART = struct.Struct("<HQ")  # lengths of a name and of its bytes
 SUFFIX = ".entry"
 UNFINISHED = "unfinished-"  # how files begin that are being written
-ABANDONED = 3600  # seconds after which such a file is nobody's
+ABANDONED = 3600  # seconds after which such a file is abandoned
 LARGEST = 1 << 30  # bytes of an entry; more is damage
 CLEARED_AT_MOST = 10  # how often a file is written again because another process cleared the cache meanwhile
 KEPT_SHARE = 0.8  # of the limit, after the oldest entries went
 OTHERS = stat.S_IRWXG | stat.S_IRWXO
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
-SUPPORTED = hasattr(os, "geteuid") and os.open in os.supports_dir_fd  # elsewhere nothing says whose a file is
+SUPPORTED = hasattr(os, "geteuid") and os.open in os.supports_dir_fd  # elsewhere the owner of a file is unknown
 
 Parts = dict[str, bytes]
 
@@ -130,7 +130,7 @@ def environment() -> bytes:
     parts = [str(FORMAT), version.VERSION, torch.__version__, str(torch.version.git_version), sys.version]
     try:
         parts += [cpu_info.identity(), *own_files()]
-    except OSError:  # Kiln is not in files: nothing tells one from another, so entries are for this process alone
+    except OSError:  # Kiln is not in files: its versions cannot be told apart, so entries are for this process alone
         parts.append(secrets.token_hex(16))
     return hashlib.sha256("\0".join(parts).encode()).digest()
 
@@ -325,7 +325,7 @@ def list_entries(folder: int, prefix: str = "", suffix: str = SUFFIX) -> list[En
     return found
 
 
-# ---- for people ------------------------------------------------------------------------------------------------------
+# ---- for `python -m kiln cache` --------------------------------------------------------------------------------------
 
 
 def entries() -> list[Entry]:

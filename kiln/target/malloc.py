@@ -1,10 +1,10 @@
-"""Memory that a step frees stays in the process for the next step.
+"""Keeps memory that a step frees in the process, for the next step.
 
-A training step takes and frees the same megabytes each time. glibc gives what is free at the end of its heap back to
-the system as soon as that is twice the largest block it ever had to map on its own and saw freed; the system hands it
-out again page by page, zeroed. On a small U-Net that was a quarter of the time. That measure grows by itself, up to
-32 MB, whenever a larger block is freed: so one such block, never touched, is taken and freed before the first program
-runs. Whoever sets malloc's thresholds (``MALLOC_TRIM_THRESHOLD_``) has decided otherwise, and this changes nothing.
+A training step allocates and frees the same megabytes each time. glibc returns free memory at the end of its heap to
+the system when it exceeds twice the largest block that was mapped and freed; the system then zeroes it again, page by
+page. That took a quarter of the time of a small U-Net. The threshold grows up to 32 MB when a larger block is freed. So
+one such block, never touched, is allocated and freed before the first program runs. It has no effect where the user
+sets malloc's thresholds (``MALLOC_TRIM_THRESHOLD_``).
 """
 
 from __future__ import annotations

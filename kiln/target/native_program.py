@@ -1,7 +1,7 @@
-"""From a program's description to the native program: what a program from the cache needs, and nothing else.
+"""Makes the native program of a description. A program from the disk cache needs nothing else.
 
-What descriptions look like is told in program.py. Kernels are given by their addresses, constants as they are in the
-graph (`constant_in`).
+codegen/program_description.py explains descriptions. Kernels are given by address; constants are found in the graph
+(`constant_in`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ HOLE = object()
 
 
 class PythonTarget:
-    """A function of the graph, called with what varies in its arguments."""
+    """A function of the graph, called with its dynamic arguments; the others are constants."""
 
     def __init__(self, target: Callable[..., Any], leaves: list[Any], structure: pytree.TreeSpec) -> None:
         self.target, self.leaves, self.structure = target, leaves, structure
@@ -84,7 +84,7 @@ def assemble(
 
 
 class WritesInputs:
-    """Runs what only gives new contents of inputs, and writes them there."""
+    """Runs a graph that returns new contents of inputs, and copies them into the inputs."""
 
     def __init__(self, run: Boxed, written: list[list[int]]) -> None:
         self.run, self.written = run, written
@@ -93,7 +93,7 @@ class WritesInputs:
         changed = [(place, arguments[index]) for place, index in self.written]
         results = list(self.run(arguments))
         for place, tensor in changed:
-            tensor.data.copy_(results[place])  # whoever calls this counts the change
+            tensor.data.copy_(results[place])  # the caller bumps the version counter
             results[place] = tensor
         return tuple(results)
 

@@ -1,11 +1,11 @@
-"""A program's description as short Python, for people; it runs where its names mean something (`names_of`).
+"""A program's description as Python text, for logs. It runs with the names of `names_of`.
 
 def program(i0, i1):
     s0 = i0.size(0)
-    r2 = empty((s0, 128), (128, 1), float32, i0)  # in i0's memory, if nobody else holds it
+    r2 = empty((s0, 128), (128, 1), float32, i0)  # in i0's memory, if nothing else holds it
     kernel0(i0, i1, r2, sizes=(8192,))
     r3 = aten.mm.default(r2, i1)
-    with together:  # none needs another: threads share the work of all of them
+    with together:  # independent launches: threads share their work
         kernel1(i0, r2, sizes=(8192,))
         kernel1(i1, r3, sizes=(512,))
     return r3,

@@ -1,8 +1,8 @@
-"""Which launches run together: those of which none writes what another reads or writes share the threads as one step.
+"""Which launches run concurrently, as one step of the program.
 
-A launch joins the step before it, or an earlier one that it can be moved up to, if its results may be there so early
-without more memory than is needed anyway. Large ones only join where no step reads their results: alone each of them
-fills the threads, and whoever reads a part of its results finds it near the thread that wrote it.
+Launches are independent if none writes what another reads or writes. A launch joins the step before it, or an earlier
+step to which it can be moved, if its results do not raise the peak of memory there. A large launch only joins where no
+step reads its results: alone it occupies all threads, and a reader on the same thread finds its part in the cache.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from kiln.loops.steps import Call, Step, buffers_in, uses_of
 
 MOST_STEPS_MOVED = 16  # steps that a small launch is moved up, at most
 SMALL_LAUNCH = 256 * 1024  # bytes that it reads and writes
-FREE_BYTES = 512 * 1024  # bytes held that nobody minds
+FREE_BYTES = 512 * 1024  # bytes that may always be held
 
 
 def group_concurrent(steps: Sequence[Step], outputs: Sequence[Any], same: Mapping[Buffer, Buffer]) -> list[list[Step]]:
-    """The steps as runs: launches that go together, or one call. ``same``: results that are to lie in inputs."""
+    """The steps as runs: concurrent launches, or one call. ``same`` maps results to inputs that they are written to."""
     return ConcurrencyGrouper(steps, outputs, same).run()
 
 

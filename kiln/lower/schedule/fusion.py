@@ -1,9 +1,10 @@
 """Fusion: which writes share a nest of loops.
 
-Writes are taken in order. Each joins a group that makes what it reads, or that reads what it reads, if both fit one
-space of loops, if what it reads of the group's is read where it was just made, and if no cycle comes of it. A group's
-space is refined when a member sees it in finer axes: (512, 128) and (4, 128, 128) go together as the latter. Members
-may also live on the kept axes alone (what becomes of a row's sum). schedule.py makes kernels of the groups.
+Writes are taken in order. A write may join a group that makes a buffer it reads, or a group that reads the same buffer.
+`Fuser.join` decides: both must fit one space of loops, the write must read what the group makes at the point where it
+is made, and the groups must not form a cycle. A group's space is refined where a member has finer axes: (512, 128) and
+(4, 128, 128) fuse over the latter. Members may also be over the kept axes alone (what is computed from a row's sum).
+kernels.py makes kernels of the groups.
 """
 
 from __future__ import annotations
@@ -135,7 +136,7 @@ class Fuser:
         return group
 
     def needs(self, write: Write) -> list[Group]:
-        """Who must have run before: writers of what it reads, and all who used what it writes to."""
+        """The groups that must run before a write: writers of what it reads, readers and writers of what it writes."""
         needs = [writer for buffer in write.reads for writer in self.writers.get(buffer, ())]
         return needs + self.writers.get(write.buffer, []) + self.readers.get(write.buffer, [])
 
@@ -190,7 +191,7 @@ class Fuser:
     def join(self, group: Group, member: Member, needs: list[Group]) -> bool:
         write = member.write
         if is_scatter(write) or any(is_scatter(other.write) for other in group.members):
-            return False  # they have an order of their own
+            return False  # scatters are ordered
         if (write.buffer in group.made and not write.buffer.is_pieced) or self.makes_cycle(group, needs):
             return False
         if (
@@ -212,7 +213,7 @@ class Fuser:
         return False
 
     def reads_where_defined(self, group: Group, member: Member) -> bool:
-        """Whether what it reads of the group's own is read at the very place where it is made."""
+        """Whether what it reads of the group's buffers is read at the point where it is made."""
         write = member.write
         for access in loads_of(write.value, *write.target.parts):
             maker = group.made.get(access.buffer)
@@ -230,8 +231,8 @@ class Fuser:
 
 
 def flip_reversed_reads(write: Write) -> Write:
-    """A write whose points, which have no order, are turned round where it reads what was made before from the end: so
-    that it is read as it is made."""
+    """Flips the axes along which a write reads made buffers backwards, so that it can fuse with their writers. The
+    points of such a write have no order."""
     if write.reduce or is_scatter(write):
         return write
     made = [access.strides for access in loads_of(write.value) if access.buffer.kind == "made"]
@@ -247,7 +248,7 @@ def flip_reversed_reads(write: Write) -> Write:
 
 
 def is_scatter(write: Write) -> bool:
-    """Whether points of a write may meet in one place."""
+    """Whether several points may write one element."""
     return bool(write.accumulate or write.target.indirect)
 
 

@@ -53,7 +53,7 @@ class KernelMaker:
             self.outputs.append(Output(target, value, is_inner and group.is_reduction, write.accumulate))
 
     def reduction(self, write: Write, value: Expr, position: Expr | None) -> Expr:
-        """The result of a reduction, or what a scan has come to; the same one is done once."""
+        """The result of a reduction or a scan; equal reductions are computed once."""
         assert write.reduce is not None
         dtype, result = write.buffer.dtype, ir.running if write.is_scan else ir.reduced
         for number, other in enumerate(self.reductions):

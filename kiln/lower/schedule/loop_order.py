@@ -85,7 +85,7 @@ class LoopOrder:
         return max(free, key=lambda axis: (self.vector_gain(axis), axis))
 
     def is_ordered(self, axis: int) -> bool:
-        """Whether points along an axis may meet in one place, and count in order."""
+        """Whether several points along an axis may write one element, in order."""
         for output in self.outputs:
             if any(varies_along(part, axis) for part, _ in output.target.indirect):
                 return True
@@ -94,8 +94,8 @@ class LoopOrder:
         return False
 
     def vector_gain(self, axis: int) -> float:
-        """How much going along an axis in vectors brings: contiguous places count, others cost, each by how often it is
-        gone to: what a row has once is little beside its elements."""
+        """How much vectors along an axis bring: contiguous accesses count, strided ones cost, each by how many points
+        make it: an access that a row makes once matters little beside those of its elements."""
         total = 0.0
         for access, weight in [*((load, 1.0) for load in self.loads), *((store, 1.5) for store in self.stores)]:
             if access.indirect and any(varies_along(part, axis) for part, _ in access.indirect):
@@ -109,7 +109,7 @@ class LoopOrder:
         return total * (0.2 if size < 4 else 0.6 if size < 8 else 1.0) if total > 0 else total
 
     def access_rate(self, access: Access) -> float:
-        """How many of the points of the space have a place of their own."""
+        """The share of the points of the space that access an element of their own."""
         share = 1.0
         for size, stride in zip(self.sizes, access.strides, strict=True):
             if same(stride, 0) and not access.indirect:

@@ -1,13 +1,13 @@
 """The memory plan of a program: what is allocated when, and whose memory is used again.
 
-Small values that only kernels see lie in one block of scratch memory, at places found here. Every other buffer is
-allocated just before its first use and let go after its last one. It may get a *donor*: a buffer whose memory it takes
-over, either one that dies in the very kernel that writes it (then each point is read before it is written), or one of
-the same size that is dead. Whether nobody else looks at the donor's memory is asked when the program runs, so a donor
-may be an input or the result of a call as well; if somebody does, new memory is taken. Results of the program are their
-own, as large as they need be.
+Small values that only kernels see are in one block of scratch memory, at offsets chosen here. Every other buffer is
+allocated just before its first use and released after its last one. It may get a *donor*: a buffer whose memory it
+takes over. The donor is either read for the last time by the kernel that writes the buffer (each point is then read
+before it is written), or a dead buffer of the same size. The program checks at run time that nothing else holds the
+donor's memory, so a donor may also be an input or the result of a call; otherwise new memory is allocated. Results of
+the program do not share memory.
 
-Time is counted in runs of launches (together.py), which happen all at once.
+Time is counted in runs of concurrent launches (concurrency.py).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from kiln.loops.steps import Call, Launch, Scheduled, View, buffers_in, uses_of
 from .concurrency import group_concurrent
 
 ALIGNMENT = 64
-LARGEST_IN_SCRATCH = 256 * 1024  # bytes of what may lie in the scratch block
+LARGEST_IN_SCRATCH = 256 * 1024  # bytes of the largest buffer in the scratch block
 LARGEST_SCRATCH = 1024 * 1024  # bytes of that block
 LEAST_KEPT = 64 * 1024  # bytes of a dead buffer that are worth keeping for another
 
@@ -72,13 +72,13 @@ class LiveRange:
 
 
 def plan_memory(scheduled: Scheduled, changed: Mapping[int, int] | None = None) -> Plan:
-    """``changed``: places of results that are new contents of inputs, and of those inputs. Where all who read an input
-    have done so, its new content may be written there."""
+    """``changed`` maps results that are new contents of inputs to these inputs, by number. The new content is written
+    into the input where all readers of the input have run before."""
     return Planner(scheduled, changed or {}).run()
 
 
 def bytes_of(buffer: Buffer) -> int | None:
-    """None where it varies."""
+    """None where the size is dynamic."""
     span = buffer.span
     return span * buffer.dtype.itemsize if isinstance(span, int) else None
 
@@ -136,7 +136,7 @@ class Planner:
         return found
 
     def bytes_by_step(self) -> list[int]:
-        """How much the program holds at each step without using memory again; what varies counts as nothing."""
+        """The bytes that the program holds at each step, without reuse; buffers of dynamic size count as 0."""
         held = [0] * (self.end + 1)
         for buffer, life in self.ranges.items():
             if buffer.kind in ("made", "called"):
@@ -167,7 +167,7 @@ class Planner:
         self.donated.add(changed)
 
     def is_fully_read(self, changed: Buffer, life: LiveRange, writer: Launch, result: Buffer) -> bool:
-        """Whether everybody has read an input when its new content is written."""
+        """Whether all readers of an input have run when its new content is written."""
         index = self.places[writer]
         if life.is_result or life.last > index or self.is_used_concurrently(writer, changed):
             return False
@@ -270,7 +270,7 @@ class Planner:
 
 
 def is_new_content(output: Any, before: Any) -> bool:
-    """Whether a result, as it lies in memory, may be what an input is to hold."""
+    """Whether a result, as it is in memory, may become the content of an input."""
     return isinstance(output, View) and output.is_whole and isinstance(before, Buffer)
 
 
@@ -291,7 +291,7 @@ def has_same_layout(one: Buffer, other: Buffer) -> bool:
 
 
 def may_return_views(call: Call) -> bool:
-    """Whether what a call gives may lie in the memory of its arguments."""
+    """Whether results of a call may share memory with its arguments."""
     if type(call.target) is not torch._ops.OpOverload:
         return True
     if any(one.alias_info is not None for one in call.target._schema.returns):

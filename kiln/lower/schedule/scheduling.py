@@ -58,7 +58,7 @@ def without_reduction(item: Write | Call) -> Write | Call:
 
 
 def drop_unused(items: Sequence[Write | Call], outputs: Sequence[Any]) -> list[Write | Call]:
-    """Without what nobody reads. Calls stay: they may have effects, and eager makes them too."""
+    """Drops writes that nothing reads. Calls stay: they may have effects."""
     wanted = {output.buffer for output in outputs if isinstance(output, View)}
     kept: list[Write | Call] = []
     for item in reversed(items):
@@ -70,7 +70,7 @@ def drop_unused(items: Sequence[Write | Call], outputs: Sequence[Any]) -> list[W
 
 
 def readers_of(groups: Iterable[Group], outputs: Sequence[Any]) -> dict[Any, set[int]]:
-    """The groups that read each buffer, or add to it; -1 stands for the outside."""
+    """The groups that read each buffer, or add to it; -1 is the caller."""
     found: dict[Any, set[int]] = {}
     for group in groups:
         if group.call is not None:

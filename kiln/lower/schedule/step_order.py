@@ -1,8 +1,8 @@
-"""The order of steps: kernels run as late as they may where that saves memory.
+"""The order of steps: launches run as late as saves memory.
 
-A value that is computed long before anybody needs it takes up memory in the meantime: what a backward computes again
-of the forward, above all. So each launch moves down to just before the first step that depends on it, unless that would
-keep more memory alive, which it reads, than it saves.
+A value that is computed long before it is needed takes up memory in the meantime, above all what a backward recomputes
+of the forward. So each launch moves to just before the first step that depends on it, unless that keeps more memory
+alive (what it reads) than it saves.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The machine we are on, told apart from others without LLVM: what code may be made for it, what the cache goes by."""
+"""Facts about this machine's CPU, found without LLVM: its vectors, and its identity for the disk cache."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import importlib.util
 import os
 import platform
 
-# What tells one kind of CPU from another: two that agree in all of it run the same code.
+# Fields of /proc/cpuinfo that identify a kind of CPU: code is shared between CPUs that agree in all of them.
 IDENTIFYING_FIELDS = ("vendor_id", "cpu family", "model", "model name", "stepping", "flags", "Features", "CPU part")
 
 
 @functools.cache
 def description() -> dict[str, str]:
-    """What the system tells about the first CPU; little where it tells nothing."""
+    """The system's description of the first CPU; on some systems there is little."""
     found = {"machine": platform.machine(), "system": platform.system()}
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:

@@ -1,11 +1,10 @@
 """Object code put into memory and linked: a loader of relocatable ELF files for x86-64.
 
-LLVM's own linker would do the same, but needs LLVM in the process: a program whose object code comes from the cache
-starts without it. What is here is the part of ELF that kernels use: sections that are laid out one after another, calls
-to functions elsewhere (through a jump beside the code, since they may be further than such a call reaches), and
-addresses kept in a table. Anything else is refused (`NotLoadable`), and never guessed.
+LLVM's own linker would do the same, but needs LLVM in the process; a program from the disk cache starts without it. The
+loader supports the part of ELF that kernels use: sections, calls to outside functions (through a jump beside the code,
+since they may be out of the range of a call), and addresses in a table. Everything else is refused (`NotLoadable`).
 
-Memory is written first and made executable then, never both. It goes when the `Image` does.
+Memory is written first and made executable then, never both. It is unmapped when the `Image` is deleted.
 """
 
 from __future__ import annotations
@@ -61,19 +60,19 @@ class Section:
     link: int
     info: int
     alignment: int
-    place: int = -1  # where it lies in memory, from the image's first byte
+    place: int = -1  # in memory, from the image's first byte
 
 
 class Image:
     """Code in memory; `addresses` has its functions by name."""
 
     def __init__(self, memory: mmap.mmap, addresses: dict[str, int]) -> None:
-        self.memory = memory  # unmapped when nobody holds it
+        self.memory = memory  # unmapped when it is deleted
         self.addresses = addresses
 
 
 def load(code: bytes, resolve: Callable[[str], int]) -> Image:
-    """Put object code into memory. ``resolve`` gives the addresses of what it does not have itself."""
+    """Loads object code into memory. ``resolve`` finds the addresses of outside functions."""
     try:
         return Loader(code, resolve).load()
     except (struct.error, IndexError, ValueError, OverflowError, OSError) as error:

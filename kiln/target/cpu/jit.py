@@ -1,8 +1,8 @@
-"""LLVM text to code in this process: compiled for the CPU that we are on, linked, and freed when nobody uses it.
+"""Compiles LLVM IR text to machine code in this process, for this CPU.
 
-LLVM is imported when something is compiled for the first time; code that comes from the cache (`load_object`) does
-without. No passes run: kernels are written as they are to be, and LLVM selects instructions and registers. Kernels run
-on torch's own threads: the functions of OpenMP that they call are those of the library that torch has loaded.
+LLVM is imported when something is compiled for the first time; code from the disk cache (`load_object`) does without
+it. No passes run: LLVM only selects instructions and registers. Functions that kernels call are found in the libraries
+that torch has loaded.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ OPTIMIZATION_LEVEL = 1  # of code generation
 
 
 class CompileError(KilnError):
-    """LLVM text that LLVM does not take, or a name that is nowhere: a bug of who wrote it."""
+    """LLVM IR that LLVM refuses, or an unknown function: a bug of the code generator."""
 
 
 class Module:
-    """Functions in memory. The memory goes when the module does, so whoever calls them keeps it."""
+    """Functions in memory. The memory is freed with the module, so the caller of a function keeps the module."""
 
     def __init__(self, object_code: bytes) -> None:
         self.image = elf.load(object_code, address_of)
@@ -111,7 +111,7 @@ class CompileQueue:
                 continue
             try:
                 self.found[item[0]] = compile_object(item[1])
-            except BaseException as error:  # raised by who asked
+            except BaseException as error:  # raised in compile_objects
                 self.errors.append(error)
 
 
@@ -127,7 +127,7 @@ class Compiler:
         )
 
     def compile(self, text: str, assembly: bool = False) -> bytes:
-        """Object code, or assembly for people to read."""
+        """Object code, or assembly text."""
         with self.llvm.create_context() as context:
             try:
                 with self.llvm.parse_assembly(text, context) as module:
@@ -160,7 +160,7 @@ _setting_up = new_lock()
 
 @contextlib.contextmanager
 def borrowed_compiler() -> Iterator[Compiler]:
-    """A compiler that nobody else uses meanwhile."""
+    """A compiler for this thread alone."""
     try:
         compiler = _idle.pop()
     except IndexError:
@@ -193,7 +193,7 @@ def host_target() -> tuple[str, str]:
 
 
 def assembly(text: str) -> str:
-    """What becomes of an LLVM module, for people."""
+    """The assembly text of an LLVM module."""
     with borrowed_compiler() as compiler:
         return compiler.compile(text, assembly=True).decode()
 

@@ -1,8 +1,8 @@
 """Lines of LLVM IR as they are written, and how types and constants are spelled in it.
 
 Values are strings: the name of a register (``%v12``) or a constant (``splat (float 0x3FF0000000000000)``). A `Lines` is
-one stretch of code, such as what comes before a loop or its body; stretches of one function share a `Names`, so that
-each can grow at its end while others do, and are joined at last.
+one piece of code, such as what comes before a loop, or its body. The pieces of one function share a `Names`, grow
+independently, and are joined in the end.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Names:
 
 
 class Lines:
-    """A stretch of code. ``block`` is the label of the basic block that its end is in (for phis of what follows)."""
+    """A piece of code. ``block`` is the label of the basic block that its end is in (for phis of what follows)."""
 
     __slots__ = ("names", "text", "block")
 
@@ -107,7 +107,7 @@ class Lines:
         self.block = block
 
     def new(self, text: str) -> str:
-        """Append an instruction that has a result; gives the result's name."""
+        """Appends an instruction that has a result; returns the result's name."""
         names = self.names
         names.count += 1
         name = f"%v{names.count}"

@@ -1,6 +1,6 @@
-"""How much work a kernel is: the units that threads can share, and roughly how long they take.
+"""The work of a kernel: the units that threads share, and their approximate cost.
 
-A kernel's function computes a run of units; who launches it (kiln/native/program_launches.cpp) shares them out.
+A kernel's function computes a run of units; kiln/native/program_launches.cpp distributes them among threads.
 """
 
 from __future__ import annotations

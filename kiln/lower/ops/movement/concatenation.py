@@ -1,4 +1,4 @@
-"""Tensors put together, repeated and rolled."""
+"""Concatenation, repetition and rolling of tensors."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from ...lowering import CHEAP_LOADS, CHEAP_OPERATIONS, Lowering, cost_of
 
 
 def shape_of(node: torch.fx.Node) -> tuple[Size, ...]:
-    """The shape of what a node gives."""
+    """The shape of a node's result."""
     return sizes_of(node.meta["val"].shape)
 
 
@@ -52,15 +52,15 @@ def all_masks(masks: Sequence[Tensor | None]) -> Tensor | None:
 
 
 def lookup(lowering: Lowering, source: Tensor, shape: Sequence[Size], rows: Sequence[Row | Tensor]) -> Tensor:
-    """`views.indexed`; what is dear to compute is computed once, into memory, before it is looked up."""
-    operations, loads, dear = cost_of(source.expr)
-    if dear or operations > CHEAP_OPERATIONS or loads > CHEAP_LOADS:
+    """`views.indexed`; a costly source is materialized first."""
+    operations, loads, costly = cost_of(source.expr)
+    if costly or operations > CHEAP_OPERATIONS or loads > CHEAP_LOADS:
         source = lowering.in_memory(source)
     return views.indexed(source, shape, rows)
 
 
 def concatenated(lowering: Lowering, like: torch.Tensor | None, pieces: Sequence[Tensor], dim: int) -> Tensor:
-    """Pieces one after another along an axis, each computed where it belongs in memory."""
+    """The concatenation of pieces along an axis; each piece is computed in its place in memory."""
     if len(pieces) == 1:
         return pieces[0]
     shape = list(pieces[0].shape)

@@ -1,7 +1,7 @@
 """Elements written by indices that are data: index_put, index_add, scatter and the gradient of embedding.
 
-The result begins as a copy of what is written to. Where several elements meet in one place they count in their order,
-as in eager: the last one stays, or they are added one after another.
+The result starts as a copy of the tensor that is written to. Where several elements are written to one place, they are
+written in order, as in eager: the last one stays, or they are added in order.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ def embedding_dense_backward(
 
 # ---- along one axis, element by element ------------------------------------------------------------------------------
 
-# How eager's names for what happens to elements that meet are called here.
+# The `accumulate` of `ir.Write`, by the name of the reduction in ATen.
 MEETINGS = {"sum": "add", "add": "add", "prod": "mul", "multiply": "mul", "amax": "max", "amin": "min"}
 
 

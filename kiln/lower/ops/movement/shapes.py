@@ -1,7 +1,7 @@
-"""Views of expressions, and operators that are nothing but another order of the elements.
+"""Views of expressions, and operators that only reorder elements.
 
-Views of memory never come here (`Lowering.lower_view`). What a view gives is known from the graph, so the arguments of
-most are not looked at; and the variants that copy are the same, as nothing here shares memory.
+Views of memory are lowered by `Lowering.lower_view`. The shape of a view is known from the graph, so most lowerings
+ignore their arguments. The variants that copy are lowered in the same way, as expressions share no memory.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def slice_(
 
 
 def slice_start(node: Node, place: int, dim: int, size: Size, start: Size | None) -> Size:
-    """Where a slice begins. Sizes that vary are compared as those of the example: the graph is guarded for that."""
+    """Where a slice begins. Dynamic sizes are compared by their hints: the graph is guarded for that."""
     if start is None:
         return 0
     source: Any = node.args[place]
@@ -174,7 +174,8 @@ def unfold(lowering: Lowering, node: Node, tensor: Tensor, dimension: int, size:
 def as_strided(
     lowering: Lowering, node: Node, tensor: Tensor, size: Any, strides: Sequence[Size], offset: Size | None = None
 ) -> Tensor:
-    """Counts from where the storage begins, of which an input may be any part: then it is ATen's."""
+    """Offsets count from the start of the storage. An input may be any part of its storage: such calls are left to
+    ATen."""
     source = first_argument(node)
     before = source.meta["val"]
     whole, _ = storage_of(source)

@@ -1,7 +1,7 @@
 """Upsampling: each element of the result looks up its nearest source, or mixes its neighbours.
 
-Which source is the nearest is a matter of rounding; where the formula here would not find what ATen finds, for the
-sizes at hand, the operator is ATen's.
+The nearest source depends on rounding. Where the formula here finds another source than ATen does, for the given sizes,
+the operator is left to ATen.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Nearest:
         return pointwise("minimum", source, size_tensor(self.before - 1))
 
     def parts(self, position: Tensor, dtype: torch.dtype) -> list[tuple[Tensor, Tensor]]:
-        """The one source of the elements at some positions, as a mixture of its own."""
+        """The one source of the elements at some positions, as a mixture with one part."""
         return [(self.index(position), scalar(1, dtype))]
 
 

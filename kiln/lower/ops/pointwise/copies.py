@@ -1,4 +1,4 @@
-"""Copies and changes of type. A copy is the same expression: how it lies in memory is decided where it is put there."""
+"""Copies and changes of type. A copy is the same expression; its layout is chosen where it is materialized."""
 
 from __future__ import annotations
 

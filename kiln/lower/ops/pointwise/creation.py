@@ -1,5 +1,5 @@
-"""Tensors out of nothing: constants, counts, identity matrices, triangles. Where ATen's own arithmetic cannot be
-repeated exactly (fractional steps), it is called."""
+"""Creation of tensors: constants, ranges, identity matrices, triangles. Ranges with fractional steps, whose rounding
+cannot be repeated exactly, are left to ATen."""
 
 from __future__ import annotations
 
@@ -76,8 +76,8 @@ UNWRITTEN = (
 
 @lowers(*UNWRITTEN)
 def empty(lowering: Any, node: Any, *args: Any, **kwargs: Any) -> Tensor:
-    """Memory that nobody has written to. Who reads it (the random numbers of dropout only ask for its shape) calls
-    ATen: it is allocated for them; in expressions it counts as zeros."""
+    """Uninitialized memory. It is allocated only where a call of ATen takes it (the random numbers of dropout only take
+    its shape); in expressions it is zeros."""
     result = plain(node)
     if any(is_called(user) for user in node.users):
         buffer = lowering.external_buffer(node.name, result, "called")
@@ -89,7 +89,7 @@ def empty(lowering: Any, node: Any, *args: Any, **kwargs: Any) -> Tensor:
 
 
 def is_called(user: Any) -> bool:
-    """Whether somebody who is no lowering gets it, or a view of it."""
+    """Whether a call of ATen takes it, or a view of it."""
     if user.op != "call_function" or type(user.target) is not torch._ops.OpOverload:
         return False
     if is_view_operator(user.target):

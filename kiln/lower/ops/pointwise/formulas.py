@@ -162,8 +162,8 @@ def as_type(operand: Operand, dtype: torch.dtype) -> Tensor:
 
 
 def copy_if_visible(lowering: Any, node: Any, x: Tensor) -> Tensor:
-    """The same elements for an operator that gives new memory: what is in memory already is copied where somebody may
-    see whose it is (a result of the graph, views), and is just read otherwise."""
+    """The same elements, for an operator whose result is new memory. What is in memory already is copied only where the
+    identity of the memory shows (a result of the graph, views)."""
     if x.access is None or not any(shows_memory(user) for user in node.users):
         return x
     found: Tensor = lowering.materialize(x, node.meta["val"])
@@ -186,7 +186,7 @@ def result_type(node: Any) -> torch.dtype:
 
 
 def computed(function: Callable[..., Value], operands: Sequence[Operand], dtype: torch.dtype, result: Any) -> Tensor:
-    """The tensor that a function of values gives, computed in one type, cast to the type of the (fake) result."""
+    """The tensor computed by a function of values in one type, cast to the type of the (fake) result."""
     shape, values = values_of(operands, dtype)
     return Tensor(shape, function(*values).cast(result.dtype).expr)
 
@@ -194,7 +194,7 @@ def computed(function: Callable[..., Value], operands: Sequence[Operand], dtype:
 def all_computed(
     function: Callable[..., tuple[Value, ...]], operands: Sequence[Operand], dtype: torch.dtype, results: Any
 ) -> tuple[Tensor, ...]:
-    """The same for a function that gives several values."""
+    """The same for a function with several results."""
     shape, values = values_of(operands, dtype)
     pairs = zip(function(*values), results, strict=True)
     return tuple(Tensor(shape, value.cast(one.dtype).expr) for value, one in pairs)

@@ -1,5 +1,5 @@
-"""Operators on lists of tensors (``_foreach_…``), which are those on tensors, one after another, and the optimizers'
-fused steps (``_fused_…``), as formulas."""
+"""Operators on lists of tensors (``_foreach_…``), lowered tensor by tensor, and the fused steps of optimizers
+(``_fused_…``), as formulas."""
 
 from __future__ import annotations
 

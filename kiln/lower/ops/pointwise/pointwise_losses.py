@@ -1,7 +1,7 @@
 """Losses that are a number for each element, and their derivatives: squares, absolute values, logistic ones.
 
-What is rounded where in float16 and bfloat16 is as in ATen's kernels. `binary_cross_entropy` itself is left to ATen:
-it raises for what is no probability.
+float16 and bfloat16 are rounded where ATen's kernels round. `binary_cross_entropy` itself is left to ATen, which raises
+for values that are no probabilities.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Attention of moderate length: batched products with one kernel between them.
 
-ATen's blocks spare memory, which pays for long sequences; below some length two products and a kernel that masks,
-exponentiates and normalises each row in one go are faster (forward about 1.5 times, backward about 1.7 times, measured
-with 128 tokens), while the matrix of scores is not much larger than what goes in and comes out.
+ATen's blocks save memory, which pays for long sequences. For short ones two products, and a kernel that masks,
+exponentiates and normalises each row, are faster (forward about 1.5 times, backward about 1.7 times, measured with 128
+tokens), and the matrix of scores is not much larger than the arguments and the result.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ def extreme(lowering: Lowering, tensor: Tensor, kind: str, dims: Any = None, kee
 
 
 def place_of_extreme(lowering: Lowering, tensor: Tensor, kind: str, dim: int | None, keepdim: bool) -> Tensor:
-    """Where along an axis, or among all elements, the first extreme value lies."""
+    """The index of the first extreme value along an axis, or among all elements."""
     value = cast(tensor, torch.uint8) if tensor.dtype is torch.bool else as_wide(tensor)
     return reduce(lowering, value, f"arg{kind}", axes_of(tensor.rank, dim), keepdim)
 

@@ -1,6 +1,6 @@
 """Batch normalization: from the batch's own statistics or from running ones, and its backward.
 
-ATen sums float32 in float64 here, because a channel has many elements; so is it done here.
+ATen sums float32 in float64 here, because a channel has many elements; these lowerings do the same.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def training(
 
 
 def running_statistics(node: Node, known: Moments, mean: Tensor, variance: Tensor, momentum: float) -> list[Tensor]:
-    """The last two results. torch says that they are float32 whatever the running ones are."""
+    """The last two results. They are float32 for every type of the running statistics."""
     dtype = known.mean.dtype
     unbiased = pointwise("div", known.squares, pointwise("sub", size_tensor(known.count, dtype), scalar(1, dtype)))
     found = moved(mean, known.mean, momentum), moved(variance, unbiased, momentum)

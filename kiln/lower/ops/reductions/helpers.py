@@ -1,7 +1,7 @@
-"""What lowerings of reductions share: which axes, in which type, how many elements, which results anybody reads.
+"""Helpers of lowerings of reductions: axes, types, numbers of elements, results that are used.
 
-ATen reduces float16 and bfloat16 in float32 and rounds once at the end; so do these. Where ATen's kernels on the CPU
-accumulate float32 in float64 (`moment_type`), that is done here too, so that results are no further from the truth.
+ATen reduces float16 and bfloat16 in float32 and rounds once at the end; these lowerings do the same. Where ATen's
+kernels on the CPU accumulate float32 in float64 (`moment_type`), they do so too, so that results are as exact.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ def axes_of(rank: int, dims: int | Sequence[int] | None) -> tuple[int, ...]:
 
 
 def elements_along(shape: Sequence[Size], axes: Sequence[int]) -> Size:
-    """How many elements lie along these axes together."""
+    """The number of elements along these axes."""
     return product([shape[axis] for axis in axes])
 
 
 def refuse_empty(*tensors: Tensor | None) -> None:
-    """What eager gives for no elements at all is a matter of each operator; it is never slow."""
+    """Leaves empty tensors to ATen: each operator treats them in its own way, and none is slow."""
     if any(tensor is not None and is_empty(tensor.shape) for tensor in tensors):
         raise NotLowered("no elements")
 
@@ -127,5 +127,5 @@ def maybe_wide(tensor: Tensor | None, dtype: torch.dtype) -> Tensor | None:
 
 
 def used_results(node: torch.fx.Node) -> set[int]:
-    """Which of a node's several results anybody reads."""
+    """The numbers of those of a node's results that are used."""
     return {int(getitem_arguments(user)[1]) for user in node.users if user.target is operator.getitem}

@@ -27,7 +27,7 @@ LARGEST_WINDOW = 16
 
 @dataclass
 class Windows:
-    """Where windows lie on the last two axes of an input."""
+    """The windows on the last two axes of an input."""
 
     size: tuple[int, ...]
     step: tuple[int, ...]
@@ -81,7 +81,7 @@ def windows_of(node: Node, tensor: Tensor, size: Any, step: Any, padding: Any, d
 def max_pool(
     lowering: Lowering, node: Node, tensor: Tensor, size: Any, step: Any, padding: Any, dilation: Any, ceil_mode: bool
 ) -> Any:
-    """The greatest of each window, and where it lies in its plane: the first, or the last that is NaN."""
+    """The maximum of each window, and its index in the plane: of the first maximum, or of the last NaN."""
     windows = windows_of(node, tensor, size, step, padding, dilation)
     if not tensor.dtype.is_floating_point:
         raise NotLowered("integers")
@@ -101,7 +101,7 @@ def max_pool(
 
 
 def place_of(windows: Windows, tensor: Tensor, start: tuple[int, int], width: Size) -> Tensor:
-    """Where in its plane one place of each window lies, counted along the rows."""
+    """The index in the plane of one element of each window, row by row."""
     strides = (*([0] * (tensor.rank - 2)), windows.step[0] * width, windows.step[1])
     return Tensor(windows.shape, iota(strides, start[0] * width + start[1]))
 

@@ -1,7 +1,7 @@
 """Variances and norms.
 
-Variances take two passes, the mean first: that loses nothing where the mean is large beside the spread. ATen's kernels
-accumulate float32 in float64 here, and so is it done here.
+Variances take two passes, the mean first: no digits cancel where the mean is large beside the spread. ATen's kernels
+accumulate float32 in float64; these lowerings do the same.
 """
 
 from __future__ import annotations

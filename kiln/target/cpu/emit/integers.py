@@ -1,7 +1,7 @@
 """The scalar operations on integers and truth values.
 
-Integers wrap around. A division by 0, which eager refuses, gives a number that means nothing, and does not stop the
-process as the machine's own instruction would; nor does the least number divided by -1, which wraps.
+Integers wrap around. A division by 0, which eager refuses, has an arbitrary result and does not kill the process as the
+CPU's instruction would; neither does the least number divided by -1, which wraps around.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from ..llvm_text import Lines
 
 Index = int | str  # a number of type i64: known now, or in a register
 Carried = list[tuple[str, str]]  # types and values of what a loop hands from one round to the next
-Body = Callable[[Lines, Index, list[str]], list[str]]  # writes a round, gives what the next one gets
+Body = Callable[[Lines, Index, list[str]], list[str]]  # writes a round, returns the values carried to the next
 
 
 def number(text: str) -> Index:
@@ -42,7 +42,8 @@ def write_loop(
     body: Body,
     known_nonempty: bool = False,
 ) -> list[str]:
-    """A loop from low to high. ``body(lines, counter, carried)`` writes a round and gives what the next one gets.
+    """A loop from low to high. ``body(lines, counter, carried)`` writes a round and returns the values
+    carried to the next.
 
     While the body is written, lines may still be added outside: they come before the loop.
     """

@@ -12,7 +12,7 @@ from .types import MEMORY
 
 @dataclass
 class Place:
-    """Where a vector (or one value) lies: at a pointer, and how far each lane is from it."""
+    """The address of a vector (or of one value): a pointer, and the offset of each lane."""
 
     pointer: str
     is_contiguous: bool = True
@@ -22,12 +22,12 @@ class Place:
 
 
 def load_at(lines: Lines, place: Place, dtype: torch.dtype, lanes: int, beyond: str) -> str:
-    """What lies there, as memory has it; ``beyond`` in lanes that the mask leaves out."""
+    """Loads a vector, in the type that it has in memory; masked lanes are ``beyond``."""
     element, size = MEMORY[dtype], dtype.itemsize
     kind = llvm_type(element, lanes)
     if lanes == 1:
         pointer = place.pointer
-        if place.mask is not None:  # where nothing may be touched, zeros of our own are read
+        if place.mask is not None:  # where the mask is false, a constant zero is read instead
             lines.declare("@kiln.zeros = internal constant [8 x i8] zeroinitializer, align 8")
             pointer = lines.new(f"select i1 {place.mask}, ptr {pointer}, ptr @kiln.zeros")
         return lines.new(f"load {kind}, ptr {pointer}, align {size}")

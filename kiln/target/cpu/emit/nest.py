@@ -1,9 +1,9 @@
 """The nest of loops of a kernel, as the body of one function: a run of the kept points, from ``start`` to ``end``.
 
-The kept loops but the last are one loop that counts its positions up (so a run may begin and end anywhere, without
-divisions on the way); the last kept one is a loop of its own. If it is the loop that becomes vectors, it goes in steps
-of several vectors, with a masked one for what is left over; else the vectors are along the innermost reduced loop. At
-each point the reduced loops are run through once for each phase.
+All kept loops but the last are one loop that counts up their positions, so a run may begin and end anywhere, and no
+round divides. The last kept loop is a loop of its own. If it is the vector loop, a round takes several vectors, and a
+masked vector takes the rest; otherwise vectors are along the innermost reduced loop. At each point the reduced loops
+run once for each phase.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from .reductions import is_serial_scan
 from .tiles import write_tile
 from .values import Level, Values
 
-MANY = 64  # more rounds than this add to a sum of their own, so that small terms are not lost in a large one
+MANY = 64  # loops of more rounds add up blocks first, so that small terms are not lost in a large sum
 BLOCK = 64  # the rounds of a long loop that do so; of very long ones, so many blocks do so in turn
 
 
@@ -200,7 +200,7 @@ class Nest:
         carried: Carried,
         body: Callable[[Lines, Index, list[str], int, str | None], list[str]],
     ) -> list[str]:
-        """A loop in vectors: several at a time, then masked ones for the rest. ``body`` gives what is carried on."""
+        """A loop in vectors: several at a time, then masked ones for the rest. ``body`` returns the carried values."""
         lanes, copies = self.shape.lanes, self.plan.copies
         together = lanes * copies
         count = minus(lines, high, low)
@@ -369,7 +369,7 @@ class Nest:
             places.append(place)
             place += all_copies * (1 + (reduction.position is not None))
         pairs = list(zip(phase.reductions, places, strict=True))
-        for reduction, place in pairs:  # what scans come to is read by what follows
+        for reduction, place in pairs:  # first: later expressions read the scans
             if reduction.is_scan:
                 values.compute(list(walk(reduction.value)), copies)
                 self.step(reduction, results, place, copies)

@@ -1,7 +1,7 @@
 """The scalar operations of the loop IR as instructions on registers: one value, or a vector of them.
 
-Functions of floats are math.py's; here is the rest. No flags that let the compiler change results: arithmetic is
-bit for bit eager's.
+Mathematical functions of floats are in target/cpu/math. No instruction has flags that let LLVM change results:
+arithmetic gives eager's bits.
 """
 
 from __future__ import annotations

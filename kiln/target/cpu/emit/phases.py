@@ -1,7 +1,7 @@
-"""The phases of a kernel: what each run through the reduced loops does, and what it keeps for later ones.
+"""The phases of a kernel: what each run of the reduced loops computes, and what it saves for later phases.
 
-What is dear to compute and needed again in a later phase (the exponentials of a softmax) is kept in a small row of
-memory of its own: as a store in the phase that computes it first, and loads after that.
+A costly value that a later phase needs again (the exponentials of a softmax) is saved in a row of scratch memory: the
+phase that computes it first stores it, later phases load it.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def phases_of(kernel: Kernel) -> tuple[tuple[Phase, ...], Phase]:
 def with_saved_values(
     kernel: Kernel, phases: tuple[Phase, ...], reduced: tuple[int, ...], vector: int | None
 ) -> tuple[Phase, ...]:
-    """The phases, with what is dear and needed again kept in memory. ``reduced``: the loops as they are nested."""
+    """The phases, with costly values that are needed again saved. ``reduced``: the reduced loops, from outside."""
     if len(phases) < 2 or (vector is not None and vector not in reduced) or not reduced:
         return phases
     strides: list[Size] = [0] * len(kernel.loops)
@@ -68,10 +68,10 @@ def with_saved_values(
         return phases
     found = list(phases)
     known: list[set[Expr]] = [set(phase.order) for phase in phases]
-    is_dear = CostlyTest(reduced, vector)
+    is_costly = CostlyTest(reduced, vector)
     for later in range(1, len(found)):
         before: set[Expr] = set().union(*known[:later])
-        for expr in outermost(found[later].roots(), before, is_dear):
+        for expr in outermost(found[later].roots(), before, is_costly):
             first = next(number for number in range(later) if expr in known[number])
             buffer = Buffer(f"kept{len(known)}", expr.dtype, (count,), (1,), "scratch")
             access = Access(buffer, tuple(strides), 0)
@@ -82,11 +82,11 @@ def with_saved_values(
 
 
 class CostlyTest:
-    """Whether an expression is worth keeping: it changes along the reduced loops, and has a dear part that does."""
+    """Whether an expression is worth saving: it has a costly part that changes along the reduced loops."""
 
     def __init__(self, reduced: tuple[int, ...], vector: int | None) -> None:
         self.reduced, self.vector = reduced, vector
-        self.known: dict[Expr, tuple[bool, bool]] = {}  # whether it changes, whether it is dear
+        self.known: dict[Expr, tuple[bool, bool]] = {}  # whether it changes, whether it is costly
 
     def __call__(self, root: Expr) -> bool:
         for expr in walk(root):
@@ -99,17 +99,17 @@ class CostlyTest:
             return True, True
         parts = [self.known[part] for part in children(expr)]
         changes = any(part[0] for part in parts)
-        is_dear = any(part[1] for part in parts)
+        is_costly = any(part[1] for part in parts)
         if expr.kind in ("load", "iota"):
             strides = expr.payload.strides if expr.kind == "load" else expr.payload[0]
             changes = changes or any(not is_zero(strides[loop]) for loop in self.reduced)
             if expr.kind == "load" and expr.payload.buffer.kind == "scratch":
                 return changes, False
         if expr.kind in COSTLY_OPERATIONS:
-            is_dear = is_dear or changes
+            is_costly = is_costly or changes
         elif expr.kind == "load":
-            is_dear = is_dear or (changes and self.is_gathered(expr.payload))
-        return changes, is_dear
+            is_costly = is_costly or (changes and self.is_gathered(expr.payload))
+        return changes, is_costly
 
     def is_gathered(self, access: Access) -> bool:
         stride: Size = access.strides[self.vector] if self.vector is not None else 0
@@ -117,7 +117,7 @@ class CostlyTest:
 
 
 def outermost(roots: Iterable[Expr], among: set[Expr], is_wanted: Callable[[Expr], bool]) -> list[Expr]:
-    """The wanted expressions among some that are in no other such one."""
+    """The expressions of ``among`` that are wanted and not part of another such expression."""
     found: dict[Expr, None] = {}
     seen: set[Expr] = set()
     stack = list(roots)

@@ -63,7 +63,7 @@ def plan_of(kernel: Kernel) -> Plan:
 
 
 def is_ordered(kernel: Kernel) -> bool:
-    """Whether points may meet in one place, and count one after another."""
+    """Whether several points may write one element, in order."""
     return any(output.accumulate is not None or output.target.indirect for output in kernel.outputs)
 
 
@@ -122,8 +122,7 @@ def has_short_rows(kernel: Kernel, kept: list[int]) -> bool:
 
 
 def can_be_vector(kernel: Kernel) -> bool:
-    """Whether lanes never meet in one place where that matters: the places of scatters must not vary along the loop
-    but by their stride."""
+    """Whether no two lanes write one element: along the loop, scatters may only move by a stride."""
     loop = kernel.vector
     assert loop is not None
     for output in kernel.outputs:
@@ -159,12 +158,12 @@ def copies_of(kernel: Kernel, vector: int | None, lanes: int) -> int:
     if vector is None or not kernel.reduced:
         return 1
     operations = sum(1 for expr in kernel.phases if expr.args)
-    dear = any(expr.kind in COSTLY_OPERATIONS for expr in kernel.phases)
+    costly = any(expr.kind in COSTLY_OPERATIONS for expr in kernel.phases)
     size = kernel.loops[vector].size
     if kernel.loops[vector].is_reduced and any(reduction.is_scan for reduction in kernel.reductions):
         return 1  # one element after another
-    if kernel.loops[vector].is_reduced or dear or operations > 4:
-        copies = 1 if dear or operations > 40 else 2 if operations > 16 else 4
+    if kernel.loops[vector].is_reduced or costly or operations > 4:
+        copies = 1 if costly or operations > 40 else 2 if operations > 16 else 4
     else:
         copies = 16 if isinstance(size, int) and size >= 64 * lanes else 8
         copies //= max(1, len(kernel.reductions))

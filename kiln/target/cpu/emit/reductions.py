@@ -1,4 +1,4 @@
-"""Reductions and scans in registers: how they start, take a value, and come together at the end.
+"""Reductions and scans in registers: first values, steps, and the final combination.
 
 A reduction is carried through its loops in one or more registers: one for each copy of a vector body, so that additions
 do not wait for one another; argmax and argmin carry the value and its place.
@@ -69,7 +69,7 @@ def step(
 
 
 def is_serial_scan(reduction: Reduction) -> bool:
-    """Whether a scan along a vector's lanes takes one after another, as eager does: the order matters to floats."""
+    """Whether a scan along a vector takes its lanes in order, as eager does: the order matters for floats."""
     return reduction.is_scan and reduction.value.dtype.is_floating_point
 
 

@@ -1,7 +1,7 @@
-"""How values of each type lie in memory and in registers, and how they are cast.
+"""The types of values in memory and in registers, and casts between them.
 
-float16 and bfloat16 are float in registers, always rounded to what their type can hold; bool is i1, a byte in memory.
-Casts are those of ATen on x86: a float that fits in no integer becomes what the machine's instructions make of it.
+float16 and bfloat16 are float in registers, always rounded to their own precision. bool is i1 in registers and a byte
+in memory. Casts are those of ATen on x86: a float out of an integer's range becomes what the CPU's instructions give.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def integer_to_float(lines: Lines, value: str, source: torch.dtype, target: torc
 
 
 def resized(lines: Lines, value: str, source: torch.dtype, target: str, lanes: int) -> str:
-    """An integer of another width: cut off, or extended as its type says."""
+    """An integer of another width: truncated, or extended by its sign."""
     element = REGISTERS[source]
     if element == target:
         return value

@@ -57,7 +57,7 @@ class Values:
         self.counters: dict[int, Index] = {}
         self.mask: str | None = None  # which lanes there are, at the end of the vector loop
         self.facts: dict[Expr, tuple[int, bool]] = {}
-        self.results: dict[int, list[Expr]] = {}  # the expressions that stand for each reduction's result
+        self.results: dict[int, list[Expr]] = {}  # the expressions of each reduction's result
         self.groups: dict[int, list[int]] = {}
         for loop, depth in shape.depths.items():
             self.groups.setdefault(depth, []).append(loop)
@@ -101,7 +101,7 @@ class Values:
     # ---- computing ---------------------------------------------------------------------------------------------------
 
     def compute(self, order: Iterable[Expr], copies: int) -> None:
-        """Have all these (parts first) in registers; vectors ``copies`` times, one after another along the loop."""
+        """Computes all these (parts first) into registers; vectors ``copies`` times, consecutive along the loop."""
         lanes = self.shape.lanes
         for copy in range(copies):
             for expr in order:
@@ -114,7 +114,7 @@ class Values:
                     level.values[key] = self.make(expr, copy, level.lines, lanes if is_vector else 1)
 
     def remember(self, reduction: Reduction, value: str, copy: int) -> None:
-        """From here on, what a reduction has given, or a scan has come to, is this."""
+        """Sets the register of a reduction's result, or of a scan's value."""
         for expr in self.results.get(reduction.number, ()):
             self.levels[-1].values[(expr, copy) if self.facts[expr][1] else expr] = value
 
@@ -177,7 +177,7 @@ class Values:
         return found
 
     def product(self, size: sympy.Expr) -> Index:
-        """A size that the kernel is not given, but its factors are: of memory of our own."""
+        """A size of scratch memory, which is the product of sizes that the kernel is called with."""
         if size.is_Integer:
             return int(size)
         assert size.is_Mul or size.is_Pow, size
@@ -299,7 +299,7 @@ class Values:
         return found
 
     def scratch(self, buffer: Buffer) -> str:
-        """Memory of our own: on the stack if it is small."""
+        """Scratch memory: on the stack if it is small."""
         count = buffer.shape[0]
         if isinstance(count, int) and count * buffer.dtype.itemsize <= STACK:
             return self.entry.new(f"alloca [{count} x {MEMORY[buffer.dtype]}], align 64")
@@ -328,7 +328,7 @@ class Values:
         return pointer
 
     def place(self, access: Access, copy: int, lines: Lines, lanes: int) -> Place:
-        """Where an access goes; as a vector where ``lanes`` says so."""
+        """The address of an access, of ``lanes`` lanes."""
         pointer, element = self.pointer(access), MEMORY[access.buffer.dtype]
         vector = self.shape.vector
         stride: Size = access.strides[vector] if vector is not None else 0
@@ -399,7 +399,7 @@ class Values:
         return operate(lines, name, [there, value], dtype, dtype, lanes)
 
     def store_if(self, output: Output, place: Place, value: str, level: Level) -> None:
-        """Store one value where its mask says so: a branch."""
+        """Stores one value where its mask is true: a branch."""
         lines, dtype = level.lines, output.target.buffer.dtype
         yes, after = lines.fresh("store"), lines.fresh("stored")
         lines.branch_if(str(place.mask), yes, after)

@@ -1,4 +1,4 @@
-"""exp and what is made of it, for vectors of float32 and float64.
+"""exp and functions of it, for vectors of float32 and float64.
 
 Each of the functions works in the type of its `Vector`; where the two differ it is by the coefficients. They are
 those of minimax polynomials (Remez, in 50 digits; those of float32 rounded one after another from the lowest, the rest

@@ -1,9 +1,9 @@
 """Mathematical functions of vectors, as LLVM text.
 
-`emit` writes what computes a function of `lanes` values of float32 or float64; `NAMES` says which there are. Short ones
-are written in place; long ones become a function of the module, so that each is compiled once. Those that hold no table
-for float32 compute in float64 and round at the end. Errors, by function, are what tests/codegen/test_codegen_math.py
-says they are at most.
+`emit` writes the code of a function of `lanes` values of float32 or float64; `NAMES` lists the functions. Short ones
+are written in place; long ones become a function of the module, so that each is compiled once. Functions without
+coefficients for float32 compute in float64 and round at the end. tests/codegen/test_codegen_math.py has the bounds of
+their errors.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ NAMES = frozenset(INTRINSICS) | frozenset(SHORT) | frozenset(LONG) | frozenset(W
 
 
 def emit(lines: Lines, name: str, operands: Sequence[str], lanes: int, dtype: torch.dtype) -> str:
-    """Write a function of vectors (with one lane: scalars); gives the name of the result."""
+    """Write a function of vectors (with one lane: scalars); returns the name of the result."""
     vector = Vector(lines, dtype, lanes)
     if name in INTRINSICS:
         return vector.intrinsic(INTRINSICS[name], *operands)

@@ -1,7 +1,7 @@
-"""sin, cos, tan and their inverses. See math_exponential.py for how coefficients are made.
+"""sin, cos, tan and their inverses. exponential.py says how the coefficients were computed.
 
 Arguments are reduced by multiples of π/2 in float64, also those of float32: with fused multiplication the first step
-is exact, the second leaves an error of some 2^-107 times the multiple. What lies beyond is left to the C library.
+is exact, the second leaves an error of some 2^-107 times the multiple. Larger arguments are left to the C library.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Arithmetic on vectors of floats as LLVM text: what the functions of math_*.py are written in.
+"""Arithmetic on vectors of floats as LLVM text: what the functions of this package are written in.
 
-A `Vector` is a pen, not a value: it writes instructions for one type and number of lanes into `Lines`. Values are the
-strings that Lines gives. Nothing here lets LLVM reorder or contract floating-point operations.
+A `Vector` is no value: it writes instructions for one type and number of lanes into `Lines`. Values are the names of
+registers. Nothing here lets LLVM reorder or contract floating-point operations.
 """
 
 from __future__ import annotations
