@@ -38,7 +38,7 @@ from .enums import watch_members
 from .source import lookup, mapping_of, native_iterator, native_length
 from .symbols import SYMBOLIC, concrete
 from .trace import Trace
-from .values import CONSTANT_TYPES, Opaque, Record, SpecialMethod, Trampoline, new_tuple, words
+from .values import CONSTANT_TYPES, InterpretedIterator, Opaque, Record, SpecialMethod, Trampoline, new_tuple, words
 from .wrap import HEAP_TYPE, IDENTITY_TYPES, class_attribute, force, guard_all_elements, is_constant
 
 # -- keys of outside dictionaries ------------------------------------------------------------------------------------
@@ -196,7 +196,7 @@ class Survey:
         if isinstance(value, types.SimpleNamespace):
             load_namespace_keys(self.trace, value)
             self.visit(value.__dict__)
-        if kind in NATIVE_ITERATORS or hasattr(kind, "gi_interpreted"):
+        if kind in NATIVE_ITERATORS or issubclass(kind, InterpretedIterator):
             return self.visit_iterator(value, kind)
         if kind is types.MappingProxyType:
             if not self.shallow:
@@ -485,7 +485,7 @@ def _native_method(name: str) -> Callable:
 
 def _invoke_method(self: Proxy, name: str, function: object, args: tuple) -> object:
     result = self.trace.invoke(function, (self.target, *(unproxy(arg) for arg in args)), {})  # type: ignore[attr-defined]
-    if name == "__iter__" and (type(result) in NATIVE_ITERATORS or hasattr(type(result), "gi_interpreted")):
+    if name == "__iter__" and (type(result) in NATIVE_ITERATORS or issubclass(type(result), InterpretedIterator)):
         return Settled(self.trace, result)  # type: ignore[attr-defined]  (native code looks at the elements)
     result = concrete(self.trace, result) if name in NUMBER_METHODS else result  # type: ignore[attr-defined]
     if name in CONVERSIONS:

@@ -20,6 +20,9 @@ from .guards import ShapeCondition
 from .source import Source
 from .trace import SymbolInput, Trace
 
+EQUALITY = re.compile(r"Eq\((.*), (.*)\)")
+NAME = re.compile(r"(?<!\.)\b[a-z]\w*\b")
+
 NAMES: dict[str, object] = {
     "math": math,
     "max": max,
@@ -111,13 +114,13 @@ def condition(trace: Trace, expression: Any) -> list[ShapeCondition]:
 def in_words(text: str, pairs: tuple[tuple[str, Source], ...]) -> str:
     """The text with each symbol as the place where a person finds the number."""
     words = substitute(text, {name: source.describe() for name, source in pairs})
-    equality = re.fullmatch(r"Eq\((.*), (.*)\)", words)
+    equality = EQUALITY.fullmatch(words)
     return f"{equality[1]} == {equality[2]}" if equality else words
 
 
 def substitute(text: str, names: dict[str, str]) -> str:
     """An expression with names replaced (not those of attributes)."""
-    return re.sub(r"(?<!\.)\b[a-z]\w*\b", lambda found: names.get(found[0], found[0]), text)
+    return NAME.sub(lambda found: names.get(found[0], found[0]), text)
 
 
 def is_float_symbol(trace: Trace, name: str) -> bool:

@@ -35,7 +35,7 @@ from .guards import HEAP_TYPE, KINDS, ClassWatch, Guard, ShapeCondition, is_empt
 from .overrides import modes_changed
 from .rebuild import CannotRebuild, Rebuilder
 from .registrations import undo_lines, write_registrations
-from .rewind import Snapshot, Switches, is_final
+from .rewind import Snapshot, Switches, is_final, is_restorable
 from .source import GlobalsOf, Local, Source, bases_of, native_length, parameter_name
 from .stealing import StolenInput, lists_to_steal, steal
 from .tensor_effects import guard_memory, share_memory
@@ -406,12 +406,31 @@ class RunText:
             changed = ", ".join(r.read(info.source) for info in self.trace.changed.values())  # type: ignore[arg-type]
             lines.insert(0, f"_k_snapshot = {r.bind(Snapshot, 'Snapshot')}({changed})")
             lines.append("        _k_snapshot.restore()")
+        elif self.trace.effects and not self.trace.written_from:
+            lines = self.rewound_at_first(lines)
         elif self.trace.written_from:  # nothing else raises once an input was changed
             read = ", ".join(r.read(info.source) for info in self.trace.written_from.values())  # type: ignore[arg-type]
             lines.append(f"        if {r.bind(share_memory, 'share_memory')}({read}): raise")
         lines.append(f"        _k_raised = {r.bind(raised_text, 'raised_text')}(_k_error)")
         arguments = call_signature(self.trace.function.__code__)
         return [*lines, f"    return {r.bind(eager, 'eager')}(_k_F, _k_raised{', ' if arguments else ''}{arguments})"]
+
+    def rewound_at_first(self, lines: list[str]) -> list[str]:
+        """What nobody expects to raise does so at the first run, if at all: fake kernels let sizes pass that real ones
+        refuse. Until a run has succeeded there is a snapshot; effects on inputs too large for one are not repeated."""
+        r, changed = self.rebuilder, list(self.trace.changed.values())
+        if not all(map(is_restorable, changed)):
+            return [*lines, "        raise"]
+        read = ", ".join(r.read(info.source) for info in changed)  # type: ignore[arg-type]
+        untried = r.bind([True], "untried")
+        place = lines.index("        break")
+        return [
+            f"_k_snapshot = {r.bind(Snapshot, 'Snapshot')}({read}) if {untried} else None",
+            *lines[:place],
+            f"        {untried}.clear()",
+            *lines[place:],
+            "        if _k_snapshot is not None: _k_snapshot.restore()",
+        ]
 
 
 def handled_exceptions(kinds: tuple[str, ...], stack: list[object], current: object) -> dict[int, object]:

@@ -8,6 +8,8 @@ import re
 from .._native import is_instance as isinstance
 from .source import ClosureCell, Computed, GlobalsOf, Literal, Local, Made, Pinned, Source, parameter_name
 
+NOT_A_LETTER = re.compile(r"[^a-zA-Z0-9]+")
+
 BUILTIN_NAMES = {f"_k_{name}": getattr(builtins, name) for name in dir(builtins) if not name.startswith("_")}
 
 
@@ -23,7 +25,7 @@ class Text:
 
     def fresh(self, hint: str) -> str:
         self.counter += 1
-        return f"_k_{re.sub(r'[^a-zA-Z0-9]+', '_', hint)[:30].strip('_')}_{self.counter}"
+        return f"_k_{NOT_A_LETTER.sub('_', hint)[:30].strip('_')}_{self.counter}"
 
     def bind(self, value: object, hint: str = "object") -> str:
         """A name for an object that the text refers to."""

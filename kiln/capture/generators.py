@@ -18,14 +18,13 @@ from .natives import rule
 from .raising import add_context, as_native, generator_stopped
 from .tensors import back_from_native
 from .trace import Trace
-from .values import Raised, Restart
+from .values import InterpretedIterator, Raised, Restart
 from .wrap import force
 
 
-class InterpretedGenerator:
+class InterpretedGenerator(InterpretedIterator):
     """A generator object of the program."""
 
-    gi_interpreted = True
     unbuildable = True
 
     def __init__(self, frame: Frame):

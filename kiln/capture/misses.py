@@ -39,6 +39,9 @@ from .source import (
 from .telling import PLAIN_IDS, full_name, short_name
 from .values import mapping_items
 
+POSITIONAL = re.compile(r"L\['args'\]\[(\d+)\]")
+KEYWORD = re.compile(r"L\['kwargs'\]\['(\w+)'\]")
+
 
 def reason_for_miss(entry: Entry, function: types.FunctionType, args: tuple, kwargs: dict, hints: Hints) -> str:
     """The first assumption that fails. All sizes and numbers that differ are noted in ``hints``."""
@@ -61,8 +64,8 @@ def in_callee_names(reason: str, function: types.FunctionType, args: tuple) -> s
         index = int(found[1])
         return f"L[{names[index]!r}]" if index < len(names) else found[0]
 
-    reason = re.sub(r"L\['args'\]\[(\d+)\]", positional, reason)
-    return re.sub(r"L\['kwargs'\]\['(\w+)'\]", r"L['\1']", reason).replace("L['target']", "L['self']")
+    reason = POSITIONAL.sub(positional, reason)
+    return KEYWORD.sub(r"L['\1']", reason).replace("L['target']", "L['self']")
 
 
 def same_objects(entry: Entry, reader: SourceReader) -> str | None:

@@ -69,7 +69,7 @@ from .source import lookup
 from .symbols import NUMBER_FUNCTIONS, SYMBOLIC, arithmetic, is_arithmetic
 from .tensors import RecordMode
 from .trace import Trace
-from .values import CONSTANT_TYPES, GraphBreak, Lazy, Raised, words
+from .values import CONSTANT_TYPES, GraphBreak, InterpretedIterator, Lazy, Raised, words
 from .watching import call_watched
 from .wrap import HEAP_TYPE, force, getattr_static_dict
 
@@ -298,7 +298,7 @@ def iterable_argument(trace: Trace, function: object, position: int, value: obje
         return value
     if isinstance(value, type):
         return proxy(trace, value) if consumes(function, position) and iterates_in_python(value) else value
-    if not consumes(function, position) or not is_object(value) or hasattr(type(value), "gi_interpreted"):
+    if not consumes(function, position) or not is_object(value) or issubclass(type(value), InterpretedIterator):
         return value
     if isinstance(value, CONTAINERS) and "__iter__" not in python_methods(type(value)):
         sized = function in LENGTH_TAKERS and "__len__" in python_methods(type(value))
@@ -330,7 +330,7 @@ def is_one_by_one(args: tuple) -> bool:
     if len(args) != 2:
         return False
     kind = type(args[1]) if type(args[1]) is not Settled else type(args[1].iterator)
-    return kind in LAZY_ITERATORS or kind in ITERATOR_TYPES or hasattr(kind, "gi_interpreted")
+    return kind in LAZY_ITERATORS or kind in ITERATOR_TYPES or issubclass(kind, InterpretedIterator)
 
 
 def update_one_by_one(trace: Trace, function: object, args: tuple, kwargs: dict) -> None:
@@ -376,7 +376,7 @@ def hashed_argument(trace: Trace, function: object, position: int, value: object
         return survey.visit(value)
     if type(value) is Settled:
         value = value.iterator
-    if type(value) in ITERATOR_TYPES or type(value) in LAZY_ITERATORS or hasattr(type(value), "gi_interpreted"):
+    if type(value) in ITERATOR_TYPES or type(value) in LAZY_ITERATORS or issubclass(type(value), InterpretedIterator):
         trace.entered += 1  # the iterator moves on: an instruction that breaks after this must be run again
         return [survey.visit(item) for item in elements_in_python(trace, function, value)]
     takes_all = isinstance(function, type) or function == dict.fromkeys or (method and not is_operator(function))

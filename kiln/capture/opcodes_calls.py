@@ -15,7 +15,7 @@ from .opcodes_building import list_to_tuple, name_in_errors
 from .raising import generator_stopped
 from .rules import get_iterator, next_item
 from .source import lookup
-from .values import Raised
+from .values import InterpretedIterator, Raised
 from .wrap import force
 
 # -- calls ----------------------------------------------------------------------------------------------------------
@@ -156,7 +156,7 @@ def yield_value(frame, instruction):
 @opcode("GET_YIELD_FROM_ITER")
 def get_yield_from_iter(frame, instruction):
     value = frame.pop()
-    frame.push(value if hasattr(type(value), "gi_interpreted") else get_iterator(frame.trace, value))
+    frame.push(value if issubclass(type(value), InterpretedIterator) else get_iterator(frame.trace, value))
 
 
 @opcode("SEND")

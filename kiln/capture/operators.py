@@ -29,7 +29,7 @@ from .tensor_subclasses import check_operator
 from .tensors import record
 from .text import percent
 from .trace import Trace
-from .values import CONSTANT_TYPES, Lazy, Opaque, Raised, Trampoline
+from .values import CONSTANT_TYPES, InterpretedIterator, Lazy, Opaque, Raised, Trampoline
 from .wrap import HEAP_TYPE, class_attribute, force
 
 BINARY: dict[str, tuple[object, str, str]] = {
@@ -167,7 +167,7 @@ def operand_iterable(trace: Trace, value: object) -> object:
     iterates = natives.is_object(value) and {"__iter__", "__getitem__"}.intersection(
         natives.python_methods(type(value))
     )
-    return value if iterates and not hasattr(type(value), "gi_interpreted") else get_iterator(trace, value)
+    return value if iterates and not issubclass(type(value), InterpretedIterator) else get_iterator(trace, value)
 
 
 def interpreted(

@@ -46,7 +46,7 @@ from .tensor_subclasses import TensorSuper, check_method, tensor_super
 from .trace import Trace
 from .unknown_text import is_unknown
 from .value_ranges import known_truth
-from .values import GraphBreak, HandleNumber, Raised, SpecialMethod, Trampoline
+from .values import GraphBreak, HandleNumber, InterpretedIterator, Raised, SpecialMethod, Trampoline
 from .wrap import HEAP_TYPE, class_attribute, force
 
 
@@ -442,7 +442,7 @@ def special_method(trace: Trace, value: object, name: str) -> types.FunctionType
     kind = type(value)
     if not kind.__flags__ & HEAP_TYPE or isinstance(value, (torch.Tensor, Trampoline)) or is_symbolic(value):
         return None
-    if hasattr(kind, "gi_interpreted"):
+    if issubclass(kind, InterpretedIterator):
         return None
     method = class_attribute(trace, kind, name, MISSING)
     if isinstance(method, types.FunctionType):
@@ -493,7 +493,7 @@ def number_rule(kind: type, name: str, symbolic: tuple):
 def converted_in_python(trace: Trace, value: object, kind: type, name: str) -> object | None:
     """What a conversion method written in Python gives; None where native code converts."""
     cls = type(value)
-    if not cls.__flags__ & HEAP_TYPE or hasattr(cls, "gi_interpreted"):
+    if not cls.__flags__ & HEAP_TYPE or issubclass(cls, InterpretedIterator):
         return None
     for method_name in (name, "__index__"):
         method = class_attribute(trace, cls, method_name, MISSING)
@@ -589,7 +589,7 @@ def next_item(trace: Trace, iterator: object) -> object:
             return natives.unproxy(next(iterator))  # type: ignore[call-overload]  # no code of the program runs
         except (StopIteration, RuntimeError) as error:
             raise Raised(from_native(trace, error)) from None
-    if hasattr(type(iterator), "gi_interpreted"):
+    if issubclass(type(iterator), InterpretedIterator):
         return iterator.resume(None)  # type: ignore[attr-defined]
     method = special_method(trace, iterator, "__next__")
     if method is not None:

@@ -17,6 +17,8 @@ from typing import TypeVar, dataclass_transform
 
 from .telling import short_name, told
 
+NOT_WORD = re.compile(r"\W")
+
 AnySource = TypeVar("AnySource", bound="Source")
 
 
@@ -348,7 +350,7 @@ def has_text(value: object) -> bool:
 
 def parameter_name(name: str) -> str:
     """A parameter's name as an identifier (comprehensions call theirs ``.0``, pytest names its own ``@py_assert1``)."""
-    return name if name.isidentifier() else "implicit" + re.sub(r"\W", "_", name)
+    return name if name.isidentifier() else "implicit" + NOT_WORD.sub("_", name)
 
 
 def lookup(cls: type, name: str, default: object = None) -> object:

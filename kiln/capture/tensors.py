@@ -49,6 +49,8 @@ from .values import (
 )
 from .wrap import force, getattr_static_dict
 
+NOT_WORD = re.compile(r"\W+")
+
 TORCH_CONSTANTS = (torch.dtype, torch.device, torch.layout, torch.memory_format)
 TORCH_VALUES = (torch.Tensor, *TORCH_CONSTANTS)
 
@@ -131,7 +133,7 @@ def plain_subclass(kind: type) -> bool:
 
 def add_placeholder(trace: Trace, source: Source) -> torch.fx.Node:
     """A new graph input, after those there are."""
-    name = re.sub(r"\W+", "_", source.describe()).strip("_").lower() or "input"
+    name = NOT_WORD.sub("_", source.describe()).strip("_").lower() or "input"
     anchor = trace.inputs[-1].node if trace.inputs else None
     with trace.graph.inserting_before() if anchor is None else trace.graph.inserting_after(anchor):
         node = trace.graph.placeholder(name)

@@ -220,3 +220,7 @@ def plain_value(value: object) -> object:
 def unwrap(value: object) -> object:
     """The program's callable behind a trampoline; anything else as it is."""
     return value.function if type(value) is Trampoline else value
+
+
+class InterpretedIterator:
+    """The base of iterators whose code is interpreted."""

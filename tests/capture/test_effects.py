@@ -9,7 +9,7 @@ import torch
 from program_table import ProgramTable, X, Y
 
 import kiln
-from kiln.testing import check
+from kiln.testing import check, same
 
 TABLE = program = ProgramTable(breaks_every=(None, "line", "instruction"), calls=2)
 
@@ -584,3 +584,30 @@ def test_effects_of_both_branches(first):
         return x, log
 
     check(main, calls=[(X, first, []), (X, not first, ["a"]), (X, first, ["a", "b"])], breaks=0)
+
+
+@pytest.mark.parametrize("backend", ["eager", "kiln"])
+@pytest.mark.parametrize("size", [4, 1 << 18])
+@pytest.mark.parametrize("effect", ["random", "in place", "both"])
+def test_effects_before_an_error_that_fake_tensors_do_not_foresee(effect, size, backend):
+    """A bias of another length passes on fake tensors. What comes before it must not happen twice."""
+
+    def program(x, buffer, bias):
+        if effect != "in place":
+            x = x + torch.rand_like(x)
+        if effect != "random":
+            buffer.add_(1)
+        return torch.nn.functional.linear(x, torch.ones(1, 3), bias)
+
+    def run(function):
+        torch.manual_seed(0)
+        buffer, seen = torch.zeros(size), []
+        for length in (1, 5, 1, 5, 5, 1):
+            try:
+                seen.append(function(torch.ones(2, 3), buffer, torch.ones(length)))
+            except RuntimeError as error:
+                seen.append(str(error))
+            seen.append(buffer.clone())
+        return seen, torch.rand(3)
+
+    assert same(run(program), run(kiln.compile(program, backend=backend)), rtol=1e-6)

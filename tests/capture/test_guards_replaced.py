@@ -7,6 +7,7 @@ import collections
 import contextlib
 import copy
 import dataclasses
+import enum
 import functools
 import operator
 import re
@@ -600,3 +601,36 @@ def test_parameter_replaced_by_a_subclass(backend, monkeypatch):
         return [*answers, function(torch.ones(3))]
 
     assert same(run(program), run(kiln.compile(program, backend=backend)))
+
+
+def test_regular_expressions_replaced(monkeypatch):
+    def program(x, text):
+        return x + len(text)
+
+    compiled = kiln.compile(program, dynamic=True)
+    monkeypatch.setattr(re, "sub", lambda *args: "1 2")
+    monkeypatch.setattr(re, "fullmatch", lambda *args: None)
+    for size in (3, 4, 5):
+        assert same(compiled(torch.ones(size), "abc"), program(torch.ones(size), "abc"))
+
+
+class Recorded(collections.defaultdict):
+    """A table that notes what it was asked for."""
+
+
+def test_table_of_an_enumeration_that_makes_entries(monkeypatch):
+    class Color(enum.Enum):
+        RED = 1
+        GREEN = 2
+
+    def program(x, color):
+        return x + color.value, [name for name in Color.__members__], sorted(each.name for each in Color)
+
+    def run(function):
+        answers = [function(torch.ones(2), Color.RED)]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Color, "_member_map_", Recorded(int, Color._member_map_))
+            answers.append(function(torch.ones(2), Color.RED))
+        return [*answers, function(torch.ones(2), Color.RED)]
+
+    assert same(run(program), run(kiln.compile(program)))
