@@ -35,7 +35,7 @@ from .guards import HEAP_TYPE, KINDS, ClassWatch, Guard, ShapeCondition, is_empt
 from .overrides import modes_changed
 from .rebuild import CannotRebuild, Rebuilder
 from .registrations import undo_lines, write_registrations
-from .rewind import Snapshot, Switches, is_final, is_restorable
+from .rewind import Snapshot, Switches, is_final, is_restorable, versions_of
 from .source import GlobalsOf, Local, Source, bases_of, native_length, parameter_name
 from .stealing import StolenInput, lists_to_steal, steal
 from .tensor_effects import guard_memory, share_memory
@@ -417,18 +417,20 @@ class RunText:
 
     def rewound_at_first(self, lines: list[str]) -> list[str]:
         """What nobody expects to raise does so at the first run, if at all: fake kernels let sizes pass that real ones
-        refuse. Until a run has succeeded there is a snapshot; effects on inputs too large for one are not repeated."""
+        refuse. Until a run has succeeded there is a snapshot. Where an input that is too large for one has changed, the
+        graph's error is raised as it is: eager must not change the input again."""
         r, changed = self.rebuilder, list(self.trace.changed.values())
-        if not all(map(is_restorable, changed)):
-            return [*lines, "        raise"]
-        read = ", ".join(r.read(info.source) for info in changed)  # type: ignore[arg-type]
-        untried = r.bind([True], "untried")
-        place = lines.index("        break")
+        small = [r.read(info.source) for info in changed if is_restorable(info)]  # type: ignore[arg-type]
+        large = [r.read(info.source) for info in changed if not is_restorable(info)]  # type: ignore[arg-type]
+        untried, place = r.bind([True], "untried"), lines.index("        break")
+        versions = f"{r.bind(versions_of, 'versions_of')}({', '.join(large)})"
         return [
-            f"_k_snapshot = {r.bind(Snapshot, 'Snapshot')}({read}) if {untried} else None",
+            f"_k_snapshot = {r.bind(Snapshot, 'Snapshot')}({', '.join(small)}) if {untried} else None",
+            *([f"_k_versions = {versions} if {untried} else ()"] if large else []),
             *lines[:place],
             f"        {untried}.clear()",
             *lines[place:],
+            *([f"        if _k_versions and _k_versions != {versions}: raise"] if large else []),
             "        if _k_snapshot is not None: _k_snapshot.restore()",
         ]
 

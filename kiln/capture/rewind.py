@@ -83,6 +83,11 @@ class Switches:
             torch.clear_autocast_cache()
 
 
+def versions_of(*tensors: torch.Tensor) -> tuple[int, ...]:
+    """How often each tensor has been changed; -1 where that is not counted."""
+    return tuple([-1 if tensor.is_inference() else tensor._version for tensor in tensors])
+
+
 class Snapshot:
     """Random states, and the contents of some tensors."""
 
@@ -90,7 +95,7 @@ class Snapshot:
         self.tensors = tensors
         with torch.no_grad():
             self.contents = [tensor.clone() for tensor in tensors]
-        self.versions = [-1 if tensor.is_inference() else tensor._version for tensor in tensors]
+        self.versions = versions_of(*tensors)
         self.random = torch.get_rng_state()
         self.devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
 
@@ -100,7 +105,7 @@ class Snapshot:
             torch.cuda.set_rng_state_all(self.devices)
         for tensor, contents, version in zip(self.tensors, self.contents, self.versions, strict=True):
             # A change through `.data` does not count as a version; what holds NaN is written once too often.
-            if version == (-1 if tensor.is_inference() else tensor._version) and same_contents(tensor, contents):
+            if (version,) == versions_of(tensor) and same_contents(tensor, contents):
                 continue  # the graph did not get as far
             with torch.inference_mode(tensor.is_inference()), torch.no_grad():
                 tensor.copy_(contents)
