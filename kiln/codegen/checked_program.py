@@ -86,7 +86,7 @@ def parts_of(lowering: Lowering) -> Iterator[Part]:
 
 def written_by(launch: Launch) -> list[Buffer]:
     """The buffers that a launch writes."""
-    actual = dict(zip(launch.kernel.buffers, launch.buffers, strict=True))
+    actual = launch.actual
     return list(dict.fromkeys(actual[output.target.buffer] for output in launch.kernel.outputs))
 
 

@@ -167,7 +167,7 @@ def hints_of(module: torch.fx.GraphModule) -> dict[sympy.Symbol, int]:
 def traffic(launch: Launch, hints: dict[sympy.Symbol, int]) -> tuple[dict[str, int], dict[str, int]]:
     """The bytes that a launch reads and writes, by buffer: each place once, and all of what is looked up."""
     kernel = launch.kernel
-    actual = dict(zip(kernel.buffers, launch.buffers, strict=True))
+    actual = launch.actual
     sizes = dict(zip(kernel.sizes, launch.sizes, strict=True))
     number = SizeValues(sizes, hints)
     loops = [number.of(loop.size) for loop in kernel.loops]

@@ -163,12 +163,7 @@ class Describer:
         self.steps.append(["launch", ", ".join(dict.fromkeys(launch.kernel.name for launch in run)), *described])
 
     def one_launch(self, launch: Launch) -> list[Any]:
-        actual = dict(zip(launch.kernel.sizes, launch.sizes, strict=True))
-        extent = extent_of(plan_of(launch.kernel))
-
-        def size(value: Size) -> Size:
-            return value if isinstance(value, int) else actual[value]
-
+        extent, size = extent_of(plan_of(launch.kernel)), launch.kernel.sizes_of_launch(launch.sizes)
         return [
             self.kernel_numbers[launch.kernel],
             [self.pointer(buffer) for buffer in launch.buffers],

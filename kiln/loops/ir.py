@@ -132,6 +132,12 @@ class Access:
     def is_plain(self) -> bool:
         return not self.indirect and self.mask is None
 
+    def with_parts(self, change: Callable[[Expr], Expr], strides: Strides | None = None) -> Access:
+        """The access with its index expressions and its mask changed, and perhaps with other strides."""
+        indirect = tuple((change(expr), stride) for expr, stride in self.indirect)
+        mask = change(self.mask) if self.mask is not None else None
+        return Access(self.buffer, self.strides if strides is None else strides, self.offset, indirect, mask)
+
 
 class _Interned(threading.local):
     table: dict[Any, Expr]
@@ -239,19 +245,13 @@ def rewrite(expr: Expr, leaf: Callable[[Expr], Expr], known: dict[Expr, Expr] | 
         if part in known:
             continue
         if part.kind == "load":
-            known[part] = leaf(load(replace_parts(part.payload, known)) if part.payload.parts else part)
+            known[part] = leaf(load(part.payload.with_parts(known.__getitem__)) if part.payload.parts else part)
         elif part.args:
             arguments = tuple(known[arg] for arg in part.args)
             known[part] = part if arguments == part.args else make(part.kind, arguments, part.dtype, part.payload)
         else:
             known[part] = leaf(part)
     return known[expr]
-
-
-def replace_parts(access: Access, known: dict[Expr, Expr]) -> Access:
-    indirect = tuple((known[expr], stride) for expr, stride in access.indirect)
-    mask = known[access.mask] if access.mask is not None else None
-    return Access(access.buffer, access.strides, access.offset, indirect, mask)
 
 
 def varies_along(root: Expr, axis: int) -> bool:

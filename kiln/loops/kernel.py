@@ -12,7 +12,7 @@ The kernel says which loop becomes vectors (``vector``); the target decides how.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -118,6 +118,11 @@ class Kernel:
     @property
     def reduced(self) -> tuple[int, ...]:
         return tuple(number for number, loop in enumerate(self.loops) if loop.is_reduced)
+
+    def sizes_of_launch(self, given: Sequence[Size]) -> Callable[[Size], Size]:
+        """A function from sizes of the kernel to the sizes that it is launched with, in the order of ``sizes``."""
+        actual = dict(zip(self.sizes, given, strict=True))
+        return lambda size: size if isinstance(size, int) else actual[size]
 
     def phase(self, *exprs: Expr) -> int:
         return max((self.phases[expr] for expr in exprs), default=0)

@@ -13,7 +13,7 @@ import sympy
 
 from .ir import Access, Buffer, Write, loads_of
 from .kernel import Kernel
-from .sizes import Size, Strides
+from .sizes import Size, Strides, hint
 
 
 @dataclass(frozen=True)
@@ -94,6 +94,11 @@ class Launch:
     sizes: tuple[Size, ...]
     nodes: tuple[Any, ...] = ()
 
+    @property
+    def actual(self) -> dict[Buffer, Buffer]:
+        """The buffers of the launch, by those of the kernel."""
+        return dict(zip(self.kernel.buffers, self.buffers, strict=True))
+
 
 @dataclass
 class Scheduled:
@@ -112,11 +117,16 @@ class Scheduled:
 Step: TypeAlias = Launch | Call
 
 
+def estimated_bytes(buffer: Buffer | Opaque) -> int:
+    """The size of a buffer; a guess where it is dynamic, and 0 for what is not in plain memory."""
+    return hint(buffer.span) * buffer.dtype.itemsize if isinstance(buffer, Buffer) else 0
+
+
 def uses_of(step: Step) -> tuple[set[Any], set[Any]]:
     """What a step reads and what it writes."""
     if isinstance(step, Call):
         return set(step.reads), {result for result in step.results if result is not None}
-    actual = dict(zip(step.kernel.buffers, step.buffers, strict=True))
+    actual = step.actual
     writes = {actual[output.target.buffer] for output in step.kernel.outputs}
     reads = {actual[access.buffer] for access in loads_of(*step.kernel.roots())}
     reads |= {actual[output.target.buffer] for output in step.kernel.outputs if output.accumulate}

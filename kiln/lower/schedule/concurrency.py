@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kiln.loops.ir import Buffer
-from kiln.loops.sizes import hint
-from kiln.loops.steps import Call, Step, buffers_in, uses_of
+from kiln.loops.steps import Call, Step, buffers_in, estimated_bytes, uses_of
 
 MOST_STEPS_MOVED = 16  # steps that a small launch is moved up, at most
 SMALL_LAUNCH = 256 * 1024  # bytes that it reads and writes
@@ -49,15 +48,15 @@ class ConcurrencyGrouper:
                 self.first.setdefault(buffer, number)
                 last[buffer] = number
         last |= {buffer: len(steps) for output in outputs for buffer in buffers_in(output)}
-        self.held = self.bytes_held(last)
+        self.held = self.bytes_by_step(last)
         self.peak = max(*self.held, FREE_BYTES)
 
-    def bytes_held(self, last: Mapping[Any, int]) -> list[int]:
+    def bytes_by_step(self, last: Mapping[Any, int]) -> list[int]:
         """At each step, by what is alive."""
         changes = [0] * (len(self.steps) + 2)
         for buffer, number in self.first.items():
-            changes[number] += bytes_of(buffer)
-            changes[last[buffer] + 1] -= bytes_of(buffer)
+            changes[number] += bytes_held(buffer)
+            changes[last[buffer] + 1] -= bytes_held(buffer)
         held, now = [], 0
         for change in changes[:-1]:
             now += change
@@ -81,7 +80,7 @@ class ConcurrencyGrouper:
 
     def place(self, number: int, one: ConcurrentRun, runs: list[ConcurrentRun]) -> int:
         """The first run that a launch can join; the end where there is none."""
-        is_small = sum(map(span_of, one.reads | one.writes)) <= SMALL_LAUNCH
+        is_small = sum(map(estimated_bytes, one.reads | one.writes)) <= SMALL_LAUNCH
         if not is_small and self.uses[number][1] & self.read:
             return len(runs)
         found = len(runs)
@@ -95,7 +94,7 @@ class ConcurrencyGrouper:
 
     def made(self, number: int) -> int:
         """Bytes of what a step is the first to use."""
-        return sum(bytes_of(buffer) for buffer in self.uses[number][1] if self.first[buffer] == number)
+        return sum(bytes_held(buffer) for buffer in self.uses[number][1] if self.first[buffer] == number)
 
     def join(self, run: ConcurrentRun, one: ConcurrentRun) -> None:
         run.steps += one.steps
@@ -103,10 +102,6 @@ class ConcurrencyGrouper:
         run.writes |= one.writes
 
 
-def span_of(buffer: Any) -> int:
-    return hint(buffer.span) * buffer.dtype.itemsize if isinstance(buffer, Buffer) else 0
-
-
-def bytes_of(buffer: Any) -> int:
-    """Of what the program itself holds."""
-    return span_of(buffer) if isinstance(buffer, Buffer) and buffer.kind in ("made", "called") else 0
+def bytes_held(buffer: Any) -> int:
+    """The bytes of a buffer that the program itself holds."""
+    return estimated_bytes(buffer) if isinstance(buffer, Buffer) and buffer.kind in ("made", "called") else 0

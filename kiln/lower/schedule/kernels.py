@@ -71,9 +71,7 @@ class KernelMaker:
         target = member.write.target
         strides = self.group.spread(member, target.strides)
         assert strides is not None
-        indirect = tuple((self.inlined(self.over_space(member, part)), stride) for part, stride in target.indirect)
-        mask = self.inlined(self.over_space(member, target.mask)) if target.mask is not None else None
-        return Access(target.buffer, strides, target.offset, indirect, mask)
+        return target.with_parts(lambda part: self.inlined(self.over_space(member, part)), strides)
 
     def over_space(self, member: Member, expr: Expr) -> Expr:
         """An expression of a member's over the group's space."""

@@ -52,15 +52,12 @@ class LoopOrder:
             replace(r, value=over(r.value), position=over(r.position) if r.position is not None else None)
             for r in self.reductions
         )
-        outputs = []
-        for output in self.outputs:
-            access = output.target
-            indirect = tuple((over(part), stride) for part, stride in access.indirect)
-            mask = over(access.mask) if access.mask is not None else None
-            target = Access(access.buffer, strides_over(access.strides), access.offset, indirect, mask)
-            outputs.append(Output(target, over(output.value), output.is_inner, output.accumulate))
+        outputs = tuple(
+            replace(o, target=o.target.with_parts(over, strides_over(o.target.strides)), value=over(o.value))
+            for o in self.outputs
+        )
         place = next((n for n, axes in enumerate(groups) if vector in axes), None)
-        return Kernel(name, loops, reductions, tuple(outputs), place, nodes)
+        return Kernel(name, loops, reductions, outputs, place, nodes)
 
     # ---- which loop, which order -------------------------------------------------------------------------------------
 

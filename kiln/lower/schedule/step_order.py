@@ -10,9 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from kiln.loops.ir import Buffer
-from kiln.loops.sizes import hint
-from kiln.loops.steps import Call, Step, buffers_in, uses_of
+from kiln.loops.steps import Call, Step, buffers_in, estimated_bytes, uses_of
 
 
 def delay_launches(steps: Sequence[Step], outputs: Sequence[Any]) -> list[Step]:
@@ -62,5 +60,5 @@ class StepOrder:
 
     def size(self, buffer: Any) -> int:
         if buffer not in self.bytes:
-            self.bytes[buffer] = hint(buffer.span) * buffer.dtype.itemsize if isinstance(buffer, Buffer) else 0
+            self.bytes[buffer] = estimated_bytes(buffer)
         return self.bytes[buffer]

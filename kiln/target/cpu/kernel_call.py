@@ -6,7 +6,6 @@ import ctypes
 from collections.abc import Sequence
 
 from kiln.loops.kernel import Kernel
-from kiln.loops.sizes import Size
 
 from .emit.plan import plan_of
 from .workload import extent_of
@@ -16,13 +15,8 @@ Entry = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64,
 
 def call_kernel(kernel: Kernel, address: int, pointers: Sequence[int], sizes: Sequence[int], shares: int = 1) -> None:
     """Run a kernel's code on memory, as if on so many threads; ``sizes`` are those of ``kernel.sizes``."""
-    actual = dict(zip(kernel.sizes, sizes, strict=True))
-
-    def size(value: Size) -> Size:
-        return value if isinstance(value, int) else actual[value]
-
     extent = extent_of(plan_of(kernel))
-    units = int(extent.units(size))
+    units = int(extent.units(kernel.sizes_of_launch(sizes)))
     shares = 1 if extent.is_whole else min(shares, units)
     given = (ctypes.c_void_p * max(len(pointers), 1))(*pointers), (ctypes.c_int64 * max(len(sizes), 1))(*sizes)
     for share in range(shares if units else 0):

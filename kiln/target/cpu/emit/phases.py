@@ -144,11 +144,8 @@ def replaced(phase: Phase, old: Expr, new: Expr) -> Phase:
         dataclasses.replace(r, value=changed(r.value), position=changed(r.position) if r.position is not None else None)
         for r in phase.reductions
     ]
-    outputs = []
-    for output in phase.outputs:
-        access = output.target
-        indirect = tuple((changed(expr), stride) for expr, stride in access.indirect)
-        mask = changed(access.mask) if access.mask is not None else None
-        target = Access(access.buffer, access.strides, access.offset, indirect, mask)
-        outputs.append(dataclasses.replace(output, target=target, value=changed(output.value)))
+    outputs = [
+        dataclasses.replace(output, target=output.target.with_parts(changed), value=changed(output.value))
+        for output in phase.outputs
+    ]
     return Phase(reductions, outputs)

@@ -1,4 +1,4 @@
-"""The error function and what is made of it. See math_exponential.py for how coefficients are made."""
+"""The error function and functions of it. exponential.py says how the coefficients were computed."""
 
 from __future__ import annotations
 

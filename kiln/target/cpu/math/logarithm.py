@@ -1,6 +1,6 @@
 """log and what is made of it, for vectors of float32 and float64.
 
-See math_exponential.py for how coefficients are made.
+exponential.py says how the coefficients were computed.
 """
 
 from __future__ import annotations

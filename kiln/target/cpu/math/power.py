@@ -1,6 +1,6 @@
 """Powers: of float32 in float64, which has digits to spare; of float64 in numbers that are sums of two.
 
-See math_exponential.py for how coefficients are made.
+exponential.py says how the coefficients were computed.
 """
 
 from __future__ import annotations
