@@ -40,7 +40,7 @@ Part = tuple[torch.fx.Node, int | None, View]  # a node, the number of its resul
 
 
 class CheckedProgram:
-    """A program that checks itself: a function of a list that it empties. Tensors of other classes go ``otherwise``."""
+    """A program that checks itself: a function of a list that it empties. Tensor subclasses run ``otherwise``."""
 
     _boxed_call = True
 
@@ -115,7 +115,7 @@ class CheckedRun(Reference):
         self.wide: dict[torch.fx.Node, Any] | None = None  # the same in float64, where it is asked for
 
     def run(self) -> list[Any]:
-        """The results, as tensors that autograd does not know as views, though they count changes together."""
+        """The results, detached: autograd does not see them as views, but they share version counters."""
         found = super().run()
         known: dict[int, Any] = {}  # what is given twice is one tensor
         for place, output in enumerate(self.checked.scheduled.outputs):
@@ -124,14 +124,14 @@ class CheckedRun(Reference):
         return found
 
     def laid_out(self, place: Buffer, given: torch.Tensor) -> torch.Tensor:
-        """An input as the kernels expect it, which is not always how it comes."""
+        """An input with the strides that kernels expect."""
         strides = self.numbers(place.strides)
         if all(size < 2 or one == other for size, one, other in zip(given.shape, given.stride(), strides, strict=True)):
             return given
         return torch.empty_strided(given.shape, strides, dtype=given.dtype).copy_(given)
 
     def call(self, call: Call) -> None:
-        """Eager has made this call already, unless it is the program's own."""
+        """Takes the results of the eager run, except for calls that only the program makes."""
         if call.node is None or call.node not in self.eager or call.target is not call.node.target:
             super().call(call)
             return
@@ -152,7 +152,7 @@ class CheckedRun(Reference):
                     self.check_part(launch, *part)
 
     def meaning(self, launch: Launch, before: dict[Buffer, torch.Tensor]) -> dict[Buffer, torch.Tensor]:
-        """What a kernel would write if torch ran it: the elements of each buffer."""
+        """What the reference interpreter writes for a kernel: the elements of each buffer."""
         kept, self.memory = self.memory, self.memory | {buffer: one.clone() for buffer, one in before.items()}
         super().launch(launch)
         found = {buffer: self.memory[buffer] for buffer in before}
@@ -198,7 +198,7 @@ class CheckedRun(Reference):
             raise CheckFailed(difference_text(launch, name, got, expected, wrong, beside))
 
     def least_input(self, launch: Launch) -> float:
-        """How large what a kernel reads is: the least of the greatest elements. Next to it a result may be nothing."""
+        """The smallest of the maxima of what a kernel reads: rounding errors are relative to it."""
         outputs = set(written_by(launch))
         read = [self.tensor(buffer) for buffer in launch.buffers if buffer not in outputs]
         sizes = [
@@ -208,7 +208,7 @@ class CheckedRun(Reference):
 
 
 def is_worse(got: torch.Tensor, expected: torch.Tensor, exact: torch.Tensor, slack: float) -> torch.Tensor:
-    """Where a result is further from the exact one than rounding has brought the expected ones."""
+    """Where a result is further from the exact one than the rounding errors of the expected one explain."""
     apart = (expected.double() - exact).abs()
     usual = torch.where(apart.isfinite(), apart, 0.0).max()
     near = (got.double() - exact).abs() <= TOLERANCE_FACTOR * usual + slack

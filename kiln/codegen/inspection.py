@@ -75,7 +75,7 @@ class GeneratedKernel:
         return sum(sum(one.values()) for one in self.writes)
 
     def lines(self) -> list[str]:
-        """Which nodes were fused, and how much memory each launch goes through."""
+        """The fused nodes, and the memory that each launch reads and writes."""
         found = []
         for launch, reads, writes in zip(self.launches, self.reads, self.writes, strict=True):
             nodes = ", ".join(str(node) for node in launch.nodes)
@@ -98,8 +98,8 @@ def bytes_text(parts: dict[str, int]) -> str:
 
 @dataclass
 class Generated:
-    """What one functional graph became. ``called`` are the nodes that ATen runs, with the reason; ``program`` drives it
-    all, as Python."""
+    """What one functional graph was compiled to. ``called``: the nodes that ATen runs, with the reason; ``program``:
+    the program as Python text."""
 
     module: torch.fx.GraphModule
     writes: list[str]
@@ -165,7 +165,7 @@ def hints_of(module: torch.fx.GraphModule) -> dict[sympy.Symbol, int]:
 
 
 def traffic(launch: Launch, hints: dict[sympy.Symbol, int]) -> tuple[dict[str, int], dict[str, int]]:
-    """The bytes that a launch reads and writes, by buffer: each place once, and all of what is looked up."""
+    """The bytes that a launch reads and writes, by buffer: each element once, and all elements of what is indexed."""
     kernel = launch.kernel
     actual = launch.actual
     sizes = dict(zip(kernel.sizes, launch.sizes, strict=True))

@@ -69,7 +69,7 @@ def load(key: str | None, module: torch.fx.GraphModule, otherwise: Boxed) -> Box
 
 
 def store(key: str | None, data: Data, kernels: Sequence[tuple[int, str]], objects: Sequence[bytes]) -> None:
-    """Keep a program: its description, where its kernels' functions are, and their object code."""
+    """Stores a program: its description, the places of its kernels' functions, and their object code."""
     if key is None:
         return
     with contextlib.suppress(MemoryError):  # the program is there all the same
@@ -143,7 +143,7 @@ def symbolic(number: Any) -> str:
 
 
 def value(given: Any) -> str:
-    """The form of a node's value as text."""
+    """The shape, type and layout of a node's value as text."""
     if isinstance(given, torch.Tensor):
         return form(given)
     if isinstance(given, (list, tuple)):

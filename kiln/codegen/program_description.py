@@ -30,7 +30,7 @@ from .size_instructions import SizeInstructions
 
 
 class Describer:
-    """Gives values registers, and describes the steps."""
+    """Assigns registers to values, and describes the steps."""
 
     def __init__(self, scheduled: Scheduled, plan: Plan) -> None:
         self.scheduled, self.plan = scheduled, plan
@@ -218,7 +218,7 @@ class Describer:
         self.steps.append(["operator", schema.name, schema.overload_name, arguments, registers, layouts])
 
     def results_of_one(self, call: Call, is_list: bool) -> tuple[int, list[list[Any]]]:
-        """Where the one result goes, and the steps that take its items if it is a list."""
+        """The register of the one result, and the steps that take its items if it is a list."""
         if not is_list:
             result = call.results[0] if call.results else None
             return (self.new(result) if result is not None else -1), []
@@ -227,15 +227,15 @@ class Describer:
         return whole, [["item", place, whole, self.new(result), self.expected(result)] for place, result in wanted]
 
     def expected(self, value: Any) -> Any:
-        """The layout that something given must have: where only calls see it, it may be as it is. What torch foretells
-        of a call's results is not always so."""
+        """The layout that an input or result must have; None where only calls see it. Fake tensors do not always
+        predict the layout of a call's results."""
         if not isinstance(value, Buffer) or value not in self.seen:
             return None
         return self.layout(value.dtype, value.shape, value.strides)
 
 
 def seen_inside(scheduled: Scheduled) -> set[Buffer]:
-    """What kernels read, or views look at."""
+    """The buffers that kernels or views access."""
     found = {buffer for step in scheduled.steps if isinstance(step, Launch) for buffer in step.buffers}
     given = [scheduled.outputs, *((step.args, step.kwargs) for step in scheduled.steps if isinstance(step, Call))]
     for view in pytree.tree_leaves(given):
@@ -245,5 +245,5 @@ def seen_inside(scheduled: Scheduled) -> set[Buffer]:
 
 
 def name_of(value: Any) -> str:
-    """Of a dtype, layout or memory format: what it is called in torch."""
+    """The name of a dtype, layout or memory format in torch."""
     return str(value).removeprefix("torch.")

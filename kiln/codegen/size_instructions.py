@@ -33,7 +33,7 @@ RELATIONS: dict[str, tuple[str, bool]] = {  # and whether the sides are exchange
 
 
 def known_sizes(inputs: Sequence[Any]) -> Iterator[tuple[Any, Instruction]]:
-    """What is known of the inputs: sizes first, they are asked for most easily."""
+    """Sizes and strides of the inputs, with the instructions that read them; sizes first."""
     for index, value in enumerate(inputs):
         if isinstance(value, Buffer):
             yield from ((size, ("size", index, dim)) for dim, size in enumerate(value.shape))
@@ -60,7 +60,7 @@ class SizeInstructions:
             self.solve(value, instruction)
 
     def solve(self, value: Any, instruction: Instruction) -> None:
-        """A symbol that only appears as part of a sum or product, like ``2*s0 + 1``: what it is, as a quotient."""
+        """Solves for a symbol that only appears inside an expression, like ``2*s0 + 1``: it is a quotient."""
         if not isinstance(value, sympy.Expr) or value.is_Symbol:
             return
         unknown = [s for s in value.free_symbols if s not in self.symbols and s not in self.solved]
@@ -85,7 +85,7 @@ class SizeInstructions:
         return [self.number(size) for size in sizes]
 
     def place(self, size: Any) -> int:
-        """Where a number is computed."""
+        """The number of the instruction that computes a size."""
         if size not in self.places:
             self.places[size] = self.compute(size)
         return self.places[size]

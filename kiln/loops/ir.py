@@ -150,7 +150,7 @@ _interned = _Interned()
 
 
 def clear_interned() -> None:
-    """Let the interned expressions go: at the end of a compilation."""
+    """Clears the table of interned expressions, at the end of a compilation."""
     _interned.table.clear()
 
 
@@ -165,7 +165,7 @@ def make(kind: str, args: tuple[Expr, ...], dtype: torch.dtype, payload: Any = N
 
 
 def op(name: str, *args: Expr, dtype: torch.dtype | None = None) -> Expr:
-    """An operation on values of one type (`where`: the condition apart); ``dtype`` for those that give another."""
+    """An operation on values of one type (`where`: the condition apart); ``dtype`` is the result type of casts."""
     count, gives = OPERATIONS[name]
     assert len(args) == count, (name, args)
     if gives == "bool":
@@ -180,7 +180,7 @@ def op(name: str, *args: Expr, dtype: torch.dtype | None = None) -> Expr:
 
 
 def is_small_constant(expr: Expr, dtype: torch.dtype) -> bool:
-    """Whether it is an integer constant that is the same in another type, whichever that is."""
+    """Whether it is an integer constant that every other type but bool holds."""
     return expr.kind == "const" and type(expr.payload) is int and 0 <= expr.payload <= 127 and dtype is not torch.bool
 
 
@@ -219,12 +219,12 @@ def running(number: int, dtype: torch.dtype) -> Expr:
 
 
 def children(expr: Expr) -> tuple[Expr, ...]:
-    """All that an expression is made of, the index expressions of a load included."""
+    """The direct parts of an expression; of a load, its index expressions and mask."""
     return expr.payload.parts if expr.kind == "load" else expr.args
 
 
 def walk(*roots: Expr) -> Iterator[Expr]:
-    """Each expression once, parts before what they are parts of."""
+    """Each expression once, parts first."""
     seen: set[Expr] = set()
     for root in roots:
         stack: list[tuple[Expr, bool]] = [(root, False)]

@@ -49,9 +49,9 @@ class Reduction:
 class Output:
     """Writes ``value`` to memory: at each point (``is_inner``), or once for each point of the kept loops.
 
-    Places and values are over all loops of the kernel; with ``is_inner`` false nothing depends on the reduced ones.
-    ``accumulate``: "add", "mul", "max", "min" into what is there (see `ir.Write`); then the loops that the place
-    depends on by an indirect value run in their order, on one thread, and are never the vector's.
+    Accesses and values are over all loops of the kernel; with ``is_inner`` false they do not depend on the reduced
+    ones. ``accumulate``: "add", "mul", "max", "min" into the element (see `ir.Write`). The loops that an indirect value
+    depends on then run in order, on one thread, and are never the vector loop.
     """
 
     target: Access
@@ -61,7 +61,7 @@ class Output:
 
 
 def roots_of(reductions: Iterable[Reduction], outputs: Iterable[Output]) -> Iterable[Expr]:
-    """All expressions that reductions and outputs are about."""
+    """All expressions of reductions and outputs."""
     for reduction in reductions:
         yield reduction.value
         if reduction.position is not None:
@@ -149,7 +149,7 @@ class Kernel:
 
 
 def phases_of(kernel: Kernel) -> dict[Expr, int]:
-    """In which run through the reduced loops each expression is first known: after the reductions that it reads."""
+    """The phase in which each expression is first known: after the reductions that it reads."""
     ends: dict[int, int] = {}
     phases: dict[Expr, int] = {}
 

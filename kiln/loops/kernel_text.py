@@ -17,14 +17,14 @@ from .reference import FUNCTIONS
 
 
 class Infinity:
-    """Less or greater than everything: where greatest and least values begin."""
+    """Less or greater than everything: the first value of a maximum or minimum."""
 
 
 lowest, highest = Infinity(), Infinity()
 
 
 def typed(name: str) -> Callable[..., Any]:
-    """An operation on scalars; those of 16 bits compute in float32 and round, numbers of Python's own take part."""
+    """An operation on scalars and Python numbers; 16-bit types compute in float32 and round."""
     function = FUNCTIONS[name]
 
     def call(*given: Any) -> Any:
@@ -52,7 +52,7 @@ def bits(dtype: torch.dtype) -> Callable[..., torch.Tensor]:
 
 
 def later_greatest(found: tuple[Any, Any], value: Any, place: Any) -> tuple[Any, Any]:
-    """The first of the greatest, or of the NaN."""
+    """The first maximum, or the first NaN."""
     return first_best(found, value, place, lambda a, b: a > b)
 
 

@@ -45,7 +45,7 @@ class Reference:
         self.solve(strides)  # last: an input may have other strides than expected
 
     def solve(self, known: list[tuple[Any, int]]) -> None:
-        """Find the symbols that are sizes, then those that only appear as parts of some."""
+        """Finds the symbols that are sizes, then those that only appear inside an expression."""
         for size, actual in known:
             if isinstance(size, sympy.Symbol):
                 self.symbols.setdefault(size, int(actual))
@@ -210,7 +210,7 @@ class Reference:
         self.take(call, call.target(*args, **kwargs))
 
     def take(self, call: Call, found: Any) -> None:
-        """Keep what a call has given, laid out as the program has it."""
+        """Keeps the results of a call, in the layout that the program expects."""
         results = found if isinstance(found, (list, tuple)) else [found][: len(call.results)]
         for place, result in zip(call.results, results, strict=True):
             if isinstance(place, Buffer):

@@ -65,7 +65,7 @@ Row = tuple[dict[int, Size], Size]  # how an old position is made: {new axis: fa
 
 
 def affine(tensor: Tensor, shape: Sequence[Size], rows: Sequence[Row]) -> Tensor:
-    """The tensor over a new space: ``rows[d]`` is how position d was made: {new axis: factor}, plus an offset."""
+    """The tensor over a new space: ``rows[d]`` says how position d is computed: {new axis: factor}, plus an offset."""
     shape = tuple(shape)
     return Tensor(
         shape, map_leaves(tensor.expr, lambda strides, offset: moved_strides(strides, offset, len(shape), rows))
@@ -73,7 +73,7 @@ def affine(tensor: Tensor, shape: Sequence[Size], rows: Sequence[Row]) -> Tensor
 
 
 def moved_strides(strides: Strides, offset: Size, rank: int, rows: Sequence[Row]) -> StridesAndOffset:
-    """Strides and offset in the space that the rows lead from."""
+    """Strides and offset over the new space."""
     new: list[Size] = [0] * rank
     for stride, (factors, start) in zip(strides, rows, strict=True):
         if stride == 0 and isinstance(stride, int):
@@ -110,7 +110,7 @@ def indexed(tensor: Tensor, shape: Sequence[Size], rows: Sequence[Row | Tensor])
 
 
 def row_of_data(tensor: Tensor) -> Row:
-    """What is affine in data: all of it where it is nothing but positions, else nothing."""
+    """The affine part of a position that is data: all of it for an iota, otherwise nothing."""
     if tensor.expr.kind != "iota":
         return {}, 0
     strides, offset = tensor.expr.payload
@@ -140,7 +140,7 @@ def unsqueeze(tensor: Tensor, dim: int) -> Tensor:
 
 
 def select(tensor: Tensor, dim: int, index: Size) -> Tensor:
-    """Without an axis, at a (non-negative) position on it."""
+    """One (non-negative) position of an axis, without the axis."""
     shape = [*tensor.shape[:dim], *tensor.shape[dim + 1 :]]
     rows = [({}, index) if d == dim else ({d - (d > dim): 1}, 0) for d in range(tensor.rank)]
     return affine(tensor, shape, rows)
@@ -170,7 +170,7 @@ def flip(tensor: Tensor, dims: Sequence[int]) -> Tensor:
 
 
 def masked(tensor: Tensor, mask: Tensor) -> Tensor:
-    """With all its loads made only where the mask (of the same shape) is true; elsewhere its value means nothing."""
+    """The tensor, loaded only where the mask (of the same shape) is true; elsewhere its value is undefined."""
 
     def leaf(part: Expr) -> Expr:
         if part.kind != "load":
@@ -186,7 +186,8 @@ def masked(tensor: Tensor, mask: Tensor) -> Tensor:
 
 
 def matching_axes(old: Sequence[Size], new: Sequence[Size]) -> list[tuple[list[int], list[int]]] | None:
-    """Two shapes of one number of elements cut into runs of axes whose products are equal; None where unknown."""
+    """Cuts two shapes of equal numbers of elements into runs of axes with equal products; None where that is
+    unknown."""
     runs: list[tuple[list[int], list[int]]] = []
     i = j = 0
     while i < len(old) or j < len(new):
@@ -260,7 +261,7 @@ def reshape(tensor: Tensor, shape: Sequence[Size]) -> Tensor | None:
 
 
 def joined_stride(sizes: Sequence[Size], strides: Sequence[Size]) -> Size | None:
-    """The stride of axes seen as one, None where they cannot be."""
+    """The stride of several axes as one axis; None where strides do not allow it."""
     kept = [(size, stride) for size, stride in zip(sizes, strides, strict=True) if not is_one(size)]
     if not kept:
         return 0
@@ -271,7 +272,7 @@ def joined_stride(sizes: Sequence[Size], strides: Sequence[Size]) -> Size | None
 
 
 def split_strides(sizes: Sequence[Size], strides: Sequence[Size], new: Sequence[Size]) -> list[Size] | None:
-    """Strides for a run of axes that do not all join, where each new axis lies within axes that do."""
+    """Strides for a run of axes that do not all join, if each new axis is within axes that do."""
     found: list[Size] = [0] * len(new)
     place = len(new) - 1
     end = len(sizes)

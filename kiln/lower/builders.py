@@ -1,6 +1,6 @@
-"""What lowerings are written with: elementwise operations, casts, constants and masks of `Tensor`s.
+"""Builders of `Tensor`s for lowerings: elementwise operations, casts, constants and masks.
 
-Pure functions; what needs memory (reductions, scatters, putting a value into memory) is a method of `Lowering`.
+They are pure functions; what needs memory (reductions, scatters, materializing) is a method of `Lowering`.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def size_tensor(size: Size, dtype: torch.dtype = torch.int64) -> Tensor:
 
 
 def positions(shape: Sequence[Size], dim: int, start: Size = 0, step: Size = 1) -> Tensor:
-    """Where along one axis one stands (int64): ``start + step * i``."""
+    """The position along one axis (int64): ``start + step * i``."""
     return Tensor(tuple(shape), ir.iota(tuple(step if axis == dim else 0 for axis in range(len(shape))), start))
 
 

@@ -35,7 +35,7 @@ OUT_OF_CLASSES = "IndexError: Target {index} is out of bounds."
 
 
 class IndexChecks:
-    """The indices of one graph that are looked at."""
+    """The checked indices of one graph."""
 
     def __init__(self) -> None:
         self.buffer: Buffer | None = None
@@ -57,13 +57,13 @@ class IndexChecks:
         self.messages.append(message)
 
     def keep(self, count: int) -> None:
-        """Forget all but the first ones: the writes of the others were taken back."""
+        """Drops all checks after the first ``count``: their writes were removed."""
         del self.sizes[count:], self.messages[count:]
         for key in list(self.known)[count:]:
             del self.known[key]
 
     def call(self, node: Any) -> Call | None:
-        """What looks at all of them; None where there are none."""
+        """The call that checks all indices; None where there are none."""
         if self.buffer is None or not self.sizes:
             return None
         self.buffer.shape = (len(self.sizes),)
@@ -73,8 +73,8 @@ class IndexChecks:
 
 
 def checked_index(lowering: Lowering, index: Tensor, size: Size, message: str, wraps: bool = False) -> Tensor:
-    """An index (int64) into something of this size that never leads out of it. ``wraps``: negative ones count from the
-    end. Where the size is 0 there is no such index: the caller must not load anything."""
+    """An index (int64), clamped to this size. ``wraps``: negative ones count from the
+    end. The caller must not load anything where the size is 0."""
     index = cast(index, torch.int64)
     if any(isinstance(length, int) and length == 0 for length in index.shape) or is_within(index, size):
         return index
@@ -91,7 +91,7 @@ def checked_index(lowering: Lowering, index: Tensor, size: Size, message: str, w
 
 
 def is_within(index: Tensor, size: Size) -> bool:
-    """Whether an index is nothing but positions, all of which are known to be in the range."""
+    """Whether an index is a constant or an iota that is known to be in the range."""
     if index.expr.kind == "const":
         return isinstance(size, int) and 0 <= index.expr.payload < size
     if index.expr.kind != "iota":

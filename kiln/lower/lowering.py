@@ -117,7 +117,7 @@ class Lowering:
         return load_whole(found)
 
     def unchanged_input(self, place: int, value: Any) -> View | None:
-        """A result that is the new content of an input, and just what that is already: there is nothing to write."""
+        """The input itself, for a result that is its new content and equal to it: nothing has to be written."""
         found = self.values[value] if isinstance(value, Node) else None
         access = found.access if isinstance(found, Tensor) else None
         if found is None or access is None or access.buffer.kind != "input":
@@ -151,7 +151,7 @@ class Lowering:
         return owner[0] is self.sources.get(buffer)
 
     def external_buffer(self, name: str, value: torch.Tensor, kind: str) -> Buffer | Opaque:
-        """A buffer as a (fake) tensor is laid out."""
+        """A buffer with the layout of a (fake) tensor."""
         if not fits_kernels(value):
             return Opaque(self.name(name))
         found = Buffer(self.name(name), value.dtype, sizes_of(value.shape), sizes_of(value.stride()), kind)
@@ -216,7 +216,7 @@ class Lowering:
         return args, kwargs
 
     def value(self, value: Any) -> Any:
-        """An argument: nodes as their values. What kernels cannot read is not lowered."""
+        """An argument with nodes replaced by their values. Raises `NotLowered` for values that kernels cannot read."""
         if isinstance(value, Node):
             found = self.values[value]
             if isinstance(found, Opaque):
@@ -233,7 +233,7 @@ class Lowering:
         return size_of(value) if isinstance(value, torch.SymInt) else value
 
     def dynamic_float(self, number: Opaque) -> DynamicFloat:
-        """A float that the program is given, where kernels can read it."""
+        """A dynamic float, put into memory for kernels."""
         if number not in self.floats:
             buffer = Buffer(self.name(number.name), torch.float64, (), (), "called")
             target = torch.ops.aten.scalar_tensor.default
@@ -254,7 +254,7 @@ class Lowering:
     # ---- views -------------------------------------------------------------------------------------------------------
 
     def lower_view(self, node: Node, target: torch._ops.OpOverload) -> Any:
-        """A view of memory, with the strides that torch itself found; None for what is no view or not in memory."""
+        """A view of memory, with the strides that torch computed; None for other operators and for expressions."""
         if not is_view_operator(target) or not node.args or not isinstance(node.args[0], Node):
             return None
         if target is torch.ops.aten.as_strided.default:
@@ -288,7 +288,7 @@ class Lowering:
     # ---- memory ------------------------------------------------------------------------------------------------------
 
     def keep_if_costly(self, node: Node, value: Any) -> Any:
-        """What several read is computed once, unless that is no work; what has grown large is cut here."""
+        """Materializes a costly value with several readers, and an expression that has grown large."""
         if not isinstance(value, Tensor) or value.access is not None:  # of several results, each getitem comes here
             return value
         if value.expr.kind in ("iota", "const", "size"):
@@ -303,7 +303,7 @@ class Lowering:
         return value
 
     def materialize(self, tensor: Tensor, like: torch.Tensor | None = None) -> Tensor:
-        """The tensor computed into memory, laid out like a (fake) tensor or contiguously."""
+        """Computes the tensor into memory, with the layout of a (fake) tensor or contiguous."""
         strides = contiguous(tensor.shape)
         if like is not None and is_dense(like):
             strides = sizes_of(like.stride())
@@ -323,11 +323,11 @@ class Lowering:
         self.items.append(write)
 
     def in_memory(self, tensor: Tensor) -> Tensor:
-        """The tensor, computed into memory if it is not there: what can be indexed."""
+        """The tensor, materialized if it is an expression."""
         return tensor if tensor.access is not None else self.materialize(tensor)
 
     def view(self, tensor: Tensor, like: torch.Tensor, exact: bool = False) -> View:
-        """The tensor for a call or as a result: in memory, laid out as the (fake) tensor is."""
+        """The tensor as an argument of a call or as a result: in memory, with the layout of the (fake) tensor."""
         access = tensor.access
         if access is None or not has_strides_of(access, tensor.shape, like):
             if exact and not is_dense(like):  # strides that overlap or have holes
@@ -361,7 +361,7 @@ class Lowering:
         return found
 
     def reshape(self, tensor: Tensor, shape: Sequence[Size]) -> Tensor:
-        """As `views.reshape`, through memory where it must be."""
+        """As `views.reshape`; materializes the tensor where its strides do not allow the view."""
         if is_empty(tensor.shape):
             return Tensor(tuple(shape), ir.constant(0, tensor.dtype))
         found = views.reshape(tensor, shape)
@@ -393,7 +393,7 @@ class Lowering:
         return found if many else found[0]
 
     def has_own_storage(self, node: Any) -> bool:
-        """Whether a value's memory is that which it has in the graph: all of it, from where its storage begins."""
+        """Whether a value is in the same storage as in the graph, from its beginning."""
         found = self.values[node]
         access = found.access if isinstance(found, Tensor) else None
         if access is None:

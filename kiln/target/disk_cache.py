@@ -86,7 +86,7 @@ class Refused(OSError):
 
 @contextlib.contextmanager
 def open_directory(create: bool = False) -> Iterator[int]:
-    """The directory as a file descriptor, checked: what is done through it is done in it, whatever its name becomes."""
+    """The directory as a file descriptor, checked: it stays the same directory, even if it is renamed."""
     path = directory()
     if create:
         os.makedirs(path, mode=0o700, exist_ok=True)
@@ -106,7 +106,7 @@ def warn_once(message: str) -> None:
 
 
 def warn_if_refused(error: OSError) -> None:
-    """A directory that is not trusted is worth a word, once; a disk that is full is not."""
+    """Warns once of a directory that is not trusted; a full disk is no reason to warn."""
     if isinstance(error, Refused):
         warn_once(str(error))
 
@@ -136,7 +136,7 @@ def environment() -> bytes:
 
 
 def own_files() -> Iterator[str]:
-    """Kiln as it is on disk: a change of it makes all entries foreign."""
+    """Kiln's files with sizes and times: a change of one invalidates all entries."""
     pending = [os.path.dirname(os.path.dirname(os.path.abspath(__file__)))]
     while pending:
         with os.scandir(pending.pop()) as found:
@@ -239,7 +239,7 @@ def pack(key: str, parts: Mapping[str, bytes]) -> bytes:
 
 
 def write_file(folder: int, name: str, data: bytes) -> None:
-    """A private file, there whole or not at all."""
+    """Writes a private file, whole or not at all."""
     for _ in range(CLEARED_AT_MOST):
         with contextlib.suppress(FileNotFoundError):  # another process cleared the cache before the file had its name
             return write_file_once(folder, name, data)
@@ -264,7 +264,7 @@ def write_file_once(folder: int, name: str, data: bytes) -> None:
 
 
 class SizeEstimate:
-    """What the cache holds by this process's knowledge, so that not every write has to look at every file."""
+    """This process's estimate of the size of the cache, so that not every write has to look at every file."""
 
     def __init__(self) -> None:
         self.lock = new_lock()
@@ -291,7 +291,7 @@ def limit() -> int:
 
 
 def make_room(folder: int, added: int) -> None:
-    """Let the least recently used entries go, where there are too many."""
+    """Removes the least recently used entries where the cache is too large."""
     if not _size_estimate.note(added):
         return
     remove_abandoned(folder)
@@ -308,7 +308,7 @@ def make_room(folder: int, added: int) -> None:
 
 
 def remove_abandoned(folder: int) -> None:
-    """Files that a process began and died over."""
+    """Removes files of processes that died while writing them."""
     for entry in list_entries(folder, UNFINISHED, ""):
         if entry.used < time.time() - ABANDONED:
             with contextlib.suppress(OSError):

@@ -32,7 +32,7 @@ class ConcurrentRun:
     held: int  # bytes that the program holds meanwhile
 
     def meets(self, other: ConcurrentRun) -> bool:
-        """Whether the order of two matters."""
+        """Whether two runs depend on each other."""
         return bool(self.writes & (other.reads | other.writes) or self.reads & other.writes)
 
 
@@ -52,7 +52,7 @@ class ConcurrencyGrouper:
         self.peak = max(*self.held, FREE_BYTES)
 
     def bytes_by_step(self, last: Mapping[Any, int]) -> list[int]:
-        """At each step, by what is alive."""
+        """The bytes that are alive at each step."""
         changes = [0] * (len(self.steps) + 2)
         for buffer, number in self.first.items():
             changes[number] += bytes_held(buffer)
@@ -93,7 +93,7 @@ class ConcurrencyGrouper:
         return found
 
     def made(self, number: int) -> int:
-        """Bytes of what a step is the first to use."""
+        """The bytes of the buffers that a step is the first to use."""
         return sum(bytes_held(buffer) for buffer in self.uses[number][1] if self.first[buffer] == number)
 
     def join(self, run: ConcurrentRun, one: ConcurrentRun) -> None:

@@ -31,7 +31,8 @@ class Axis:
 
 @dataclass(eq=False)
 class Member:
-    """A write in a group, without axes of one element. ``is_inner``: it lives on all axes, else on the kept ones."""
+    """A write in a group, without axes of one element. ``is_inner``: it is over all axes of the group, otherwise over
+    the kept ones."""
 
     write: Write
     axes: tuple[int, ...]  # of the write, those that matter
@@ -62,7 +63,7 @@ class Group:
         return any(axis.is_reduced for axis in self.space)
 
     def axes_for(self, member: Member) -> list[int]:
-        """The axes of the space that a member lives on."""
+        """The axes of the space that a member is over."""
         return [number for number, axis in enumerate(self.space) if member.is_inner or not axis.is_reduced]
 
     def spread(self, member: Member, strides: Strides) -> Strides | None:
@@ -302,7 +303,7 @@ def joint_reduced_flags(group: Group, theirs: list[int], mine: list[bool], is_re
 
 
 def topological_order(groups: list[Group]) -> list[Group]:
-    """The groups so that each follows those it needs, else in the order in which they began."""
+    """The groups, each after those it needs, otherwise by their last item."""
     waiting = {group: bin(group.before).count("1") for group in groups}
     followers: dict[int, list[Group]] = {}
     for group in groups:

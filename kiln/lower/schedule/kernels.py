@@ -74,7 +74,7 @@ class KernelMaker:
         return target.with_parts(lambda part: self.inlined(self.over_space(member, part)), strides)
 
     def over_space(self, member: Member, expr: Expr) -> Expr:
-        """An expression of a member's over the group's space."""
+        """A member's expression over the group's space."""
         group = self.group
         shape = [axis.size for axis in group.space]
         axes = group.axes_for(member)
@@ -92,7 +92,7 @@ class KernelMaker:
         return affine(Tensor(member.write.shape, expr), shape, rows).expr
 
     def inlined(self, expr: Expr) -> Expr:
-        """With what the group itself makes in place of the loads of it."""
+        """The expression, with loads of buffers that the group makes replaced by their values."""
 
         def leaf(part: Expr) -> Expr:
             if part.kind == "load" and part.payload.buffer in self.values:
@@ -108,7 +108,7 @@ LENGTH = sympy.Symbol("length", integer=True, positive=True)
 
 
 def with_length_argument(kernel: Kernel) -> tuple[Kernel, tuple[Size, ...]]:
-    """A kernel that is one plain loop serves all lengths; and the sizes to launch it with."""
+    """A kernel that is one plain loop takes its length as an argument. Returns the kernel and its sizes."""
     if len(kernel.loops) != 1 or kernel.reductions or kernel.sizes or not is_long_enough(kernel.loops[0].size):
         return kernel, kernel.sizes
     found = Kernel(kernel.name, (Loop(LENGTH),), (), kernel.outputs, kernel.vector, kernel.nodes)
@@ -120,7 +120,7 @@ def is_long_enough(size: Size) -> bool:
 
 
 def signature(kernel: Kernel) -> Any:
-    """What code depends on: all of a kernel but which buffers and symbols it is about."""
+    """What the code of a kernel depends on: everything but the identity of its buffers and symbols."""
     numbers: dict[Any, int] = {}
     buffers = {buffer: (n, buffer.dtype) for n, buffer in enumerate(kernel.buffers)}
     symbols = {size: f"s{n}" for n, size in enumerate(kernel.sizes)}

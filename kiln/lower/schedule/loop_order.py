@@ -20,7 +20,7 @@ from .fusion import Group
 
 
 class LoopOrder:
-    """Finds the order of the loops, joins neighbours, and builds the kernel."""
+    """Chooses the order of the loops, joins neighbours, and builds the kernel."""
 
     def __init__(self, group: Group, reductions: list[Reduction], outputs: list[Output]) -> None:
         self.group, self.reductions, self.outputs = group, reductions, outputs
@@ -114,7 +114,7 @@ class LoopOrder:
         return share
 
     def sorted_by_strides(self, axes: list[int]) -> list[int]:
-        """From the longest steps to the shortest, by what moves most memory."""
+        """From the longest strides to the shortest, by the accesses that move most memory."""
         accesses = self.stores + self.loads
         accesses.sort(key=lambda access: -sum(not same(access.strides[axis], 0) for axis in axes))
 
@@ -126,7 +126,7 @@ class LoopOrder:
     # ---- joining neighbours ------------------------------------------------------------------------------------------
 
     def join(self, order: list[int], vector: int | None) -> list[list[int]]:
-        """Neighbouring axes that all places see as one."""
+        """Joins neighbouring axes that are one axis for every access."""
         groups: list[list[int]] = []
         for axis in order:
             if groups and self.can_join(groups[-1][-1], axis, vector):

@@ -63,7 +63,7 @@ class Plan:
 
 @dataclass
 class LiveRange:
-    """The runs that a buffer is used by, and whether that is all that uses it."""
+    """The first and the last run that use a buffer, and whether the caller or a call uses it."""
 
     first: int
     last: int
@@ -147,7 +147,7 @@ class Planner:
     # ---- changed inputs ----------------------------------------------------------------------------------------------
 
     def plan_input_write(self, output: Any, changed: Any) -> None:
-        """Let a result be written into an input, if that is right."""
+        """Writes a result into the input whose new content it is, if that is safe."""
         if not is_new_content(output, changed):
             return
         result, before = output.buffer, self.ranges.get(changed)
@@ -188,7 +188,7 @@ class Planner:
         return size is not None and size <= LARGEST_IN_SCRATCH and not life.is_result and not life.is_called
 
     def place_scratch(self, small: list[Buffer]) -> None:
-        """Places for small buffers: the lowest that no other has that lives at the same time."""
+        """Offsets of small buffers: the lowest that no buffer with an overlapping live range has."""
         placed: list[tuple[int, int, LiveRange]] = []
         for buffer in small:
             size, life = bytes_of(buffer) or 0, self.ranges[buffer]
@@ -217,7 +217,7 @@ class Planner:
         return found
 
     def last_read_here(self, buffer: Buffer, index: int) -> Buffer | None:
-        """What the launch that writes a buffer, and no other, reads for the last time."""
+        """A buffer that is read for the last time by the launch that writes this one."""
         launch = next((one for one in self.writers.get(buffer, ()) if self.places[one] == index), None)
         if launch is None:
             return None
@@ -255,7 +255,7 @@ class Planner:
         return True
 
     def plan_out_variant(self, call: Call, index: int, dead: list[Buffer]) -> None:
-        """Let an operator compute into a dead buffer's memory, if there is one."""
+        """Lets an operator with an out variant compute into the memory of a dead buffer, if there is one."""
         if len(call.results) != 1 or not isinstance(call.results[0], Buffer) or not has_out_variant(call):
             return
         result = call.results[0]
@@ -275,7 +275,7 @@ def is_new_content(output: Any, before: Any) -> bool:
 
 
 def has_same_layout(one: Buffer, other: Buffer) -> bool:
-    """Whether two buffers have the same elements in the same places, each one its own."""
+    """Whether two buffers have the same layout, without overlap and holes."""
     if one.dtype is not other.dtype or len(one.shape) != len(other.shape):
         return False
     if not all(map(same, (*one.shape, *one.strides), (*other.shape, *other.strides))):
@@ -307,7 +307,7 @@ def has_out_variant(call: Call) -> bool:
 
 
 def live_ranges(runs: Sequence[Sequence[Launch | Call]], outputs: Sequence[Any]) -> dict[Any, LiveRange]:
-    """Of each buffer that is used, in order of first use."""
+    """The live range of each buffer that is used, in order of first use."""
     lives: dict[Any, LiveRange] = {}
 
     def use(buffer: Any, index: int, is_called: bool) -> None:
@@ -358,7 +358,7 @@ def is_same_access(access: Access, place: Access) -> bool:
 
 
 def read_after(kernel: Kernel, buffer: Buffer, phase: int) -> bool:
-    """Whether a run through the loops after this one reads a buffer."""
+    """Whether a later phase reads a buffer."""
 
     def reads(exprs: list[ir.Expr]) -> bool:
         scanned = [scan.value for scan in kernel.scans_in(exprs)]

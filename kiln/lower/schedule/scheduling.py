@@ -50,7 +50,7 @@ def writes_nothing(item: Write | Call) -> bool:
 
 
 def without_reduction(item: Write | Call) -> Write | Call:
-    """A reduction along axes of one element is none: it must not become one when it shares its loops with another."""
+    """A reduction along axes of one element becomes a plain write: otherwise fusion would reduce along longer axes."""
     if isinstance(item, Call) or item.reduce is None or not all(is_one(item.shape[axis]) for axis in item.axes):
         return item
     value = ir.constant(0, torch.int64) if item.reduce.startswith("arg") else item.value

@@ -14,12 +14,12 @@ from kiln.loops.steps import Call, Step, buffers_in, estimated_bytes, uses_of
 
 
 def delay_launches(steps: Sequence[Step], outputs: Sequence[Any]) -> list[Step]:
-    """The steps in another order, in which each still finds what it needs."""
+    """The steps with launches moved down; each step still follows those it depends on."""
     return StepOrder(steps, outputs).run()
 
 
 class StepOrder:
-    """Goes through the steps from the last one, and puts each into its place before those that follow."""
+    """Places the steps one by one, from the last to the first."""
 
     def __init__(self, steps: Sequence[Step], outputs: Sequence[Any]) -> None:
         self.steps = steps
@@ -38,7 +38,7 @@ class StepOrder:
         return [self.steps[number] for number in reversed(placed)]
 
     def place(self, number: int, placed: list[int]) -> int:
-        """Where among the later steps, which come last first, a step goes: the end is where it was."""
+        """The place of a step among the later ones, which are in reverse order: the end is where it was."""
         if isinstance(self.steps[number], Call):
             return len(placed)
         reads, writes = self.uses[number]

@@ -30,20 +30,20 @@ def description() -> dict[str, str]:
 
 @functools.cache
 def flags() -> frozenset[str]:
-    """What the CPU can do, by the system's names: avx2, avx512f, fma …"""
+    """The features of the CPU, by the system's names: avx2, avx512f, fma …"""
     found = description()
     return frozenset(found.get("flags", found.get("Features", "")).split())
 
 
 def vector_bytes() -> int:
-    """How wide the CPU's vectors are."""
+    """The width of the CPU's vectors."""
     if {"avx512f", "avx512bw", "avx512dq", "avx512vl"} <= flags():
         return 64
     return 32 if "avx2" in flags() else 16
 
 
 def has_scale_instruction() -> bool:
-    """Whether the CPU multiplies by powers of two in one instruction; else LLVM would make it a call a lane."""
+    """Whether the CPU multiplies by powers of two in one instruction; otherwise LLVM calls a function for each lane."""
     return vector_bytes() == 64
 
 
@@ -55,7 +55,7 @@ def identity() -> str:
 
 
 def llvm_version() -> str:
-    """The version of llvmlite, which has LLVM within, without importing it: its file of versions as it is."""
+    """The version of llvmlite, which contains LLVM, from its version file: without importing it."""
     spec = importlib.util.find_spec("llvmlite")
     if spec is None or spec.origin is None:
         return "none"

@@ -98,7 +98,7 @@ def compile_objects(texts: Iterable[str]) -> list[bytes]:
 
 
 class CompileQueue:
-    """Texts that wait, and what became of them. Each worker takes the next one until it takes None."""
+    """Texts that wait, and their object code. Each worker takes texts until it takes None."""
 
     def __init__(self) -> None:
         self.queue: queue.SimpleQueue[tuple[int, str] | None] = queue.SimpleQueue()
@@ -188,7 +188,7 @@ def _llvm() -> Any:
 
 @functools.cache
 def host_target() -> tuple[str, str]:
-    """This CPU's name and what it can do, in LLVM's words."""
+    """This CPU's name and features, as LLVM names them."""
     return llvm().get_host_cpu_name(), llvm().get_host_cpu_features().flatten()
 
 
@@ -203,7 +203,7 @@ def assembly(text: str) -> str:
 
 @functools.cache
 def torch_library() -> ctypes.CDLL:
-    """torch's library, which is loaded: names are found in what it was linked with, its own OpenMP first of all."""
+    """torch's library. Names are also found in the libraries it was linked with, its own OpenMP first."""
     names: Sequence[str] = ("libtorch_cpu.so", "libtorch_cpu.dylib")
     folder = os.path.join(os.path.dirname(torch.__file__), "lib")
     for name in names:
@@ -215,7 +215,7 @@ def torch_library() -> ctypes.CDLL:
 
 @functools.cache
 def address_of(name: str) -> int:
-    """Where a function of OpenMP, the C library or its mathematics is."""
+    """The address of a function of OpenMP or of the C library."""
     try:
         found = ctypes.cast(getattr(torch_library(), name), ctypes.c_void_p).value
     except AttributeError:

@@ -83,7 +83,7 @@ def constant(value: bool | int | float, dtype: torch.dtype, lanes: int = 1) -> s
 
 
 class Names:
-    """What the stretches of one function share: fresh names and the declarations it needs."""
+    """What the pieces of one function share: fresh names and declarations."""
 
     __slots__ = ("count", "declarations")
 
@@ -156,6 +156,6 @@ class Lines:
         return self.new(f"shufflevector {kind} {first}, {kind} poison, <{lanes} x i32> zeroinitializer")
 
     def shuffled(self, kind: str, a: str, b: str, order: Sequence[int]) -> str:
-        """Lanes of two vectors of one type: those of the second are counted on."""
+        """Lanes of two vectors of one type; the lanes of the second are numbered after those of the first."""
         chosen = ", ".join([f"i32 {lane}" for lane in order])
         return self.new(f"shufflevector {kind} {a}, {kind} {b}, <{len(order)} x i32> <{chosen}>")

@@ -25,7 +25,7 @@ WORK_PER_THREAD = (
 
 @dataclass(frozen=True)
 class Extent:
-    """The units are those of each loop, times one another; a unit is so many positions of it."""
+    """The units of a kernel are the product of the units of its loops; a unit of a loop is some positions of it."""
 
     loops: tuple[tuple[Size, int], ...]
     points: tuple[Size, ...]

@@ -88,7 +88,7 @@ def extreme(how: str) -> Callable[..., str]:
 
 
 def shifted_left(i: Integers, a: str, b: str) -> str:
-    """0 where bits are moved further than there are."""
+    """0 where the shift is wider than the type."""
     inside = i.do("icmp ult", b, i.constant(i.bits))
     return i.select(inside, i.do("shl", a, i.select(inside, b, i.constant(0))), i.constant(0))
 
@@ -115,7 +115,7 @@ def divided(i: Integers, a: str, b: str) -> tuple[str, str]:
 
 
 def by_doubles(i: Integers, a: str, divisor: str) -> str:
-    """The quotient of integers of at most 32 bits: that of the doubles, which is exact enough, and comes in vectors."""
+    """The quotient of integers of at most 32 bits, through doubles: exact, and vectorized."""
     if i.lanes == 1:
         return i.do("sdiv", a, divisor)
     double = llvm_type("double", i.lanes)
@@ -154,7 +154,7 @@ def floored_remainder(i: Integers, a: str, b: str) -> str:
 
 
 def power(i: Integers, a: str, b: str) -> str:
-    """By squaring. To a negative power: what is left of 1 / a**|b| when it is cut to an integer."""
+    """By squaring. A negative power is 1 / a**|b|, truncated to an integer."""
     lines, kind = i.lines, i.kind
     before, head, after = lines.block, lines.fresh("power"), lines.fresh("powered")
     lines.branch(head)

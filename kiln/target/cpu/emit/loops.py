@@ -83,7 +83,7 @@ def write_loop(
 
 
 def lane_mask(lines: Lines, left: Index, lanes: int) -> str:
-    """The first lanes, as many as are left."""
+    """The mask of the first lanes, as many as are left."""
     if isinstance(left, int):
         return "<" + ", ".join([f"i1 {lane < left}".lower() for lane in range(lanes)]) + ">"
     ramp = "<" + ", ".join([f"i64 {lane}" for lane in range(lanes)]) + ">"
@@ -91,7 +91,7 @@ def lane_mask(lines: Lines, left: Index, lanes: int) -> str:
 
 
 def split_position(lines: Lines, position: Index, sizes: list[Index]) -> tuple[list[Index], Index]:
-    """A flat position as those of each loop, the last apart."""
+    """A flat position as the positions of the loops, and that of the last loop."""
     found: list[Index] = []
     for size in reversed(sizes[1:]):
         if position == 0:
@@ -105,7 +105,7 @@ def split_position(lines: Lines, position: Index, sizes: list[Index]) -> tuple[l
 
 
 def counted_up(lines: Lines, names: list[str], sizes: list[Index]) -> list[Index]:
-    """The positions of loops one further on: the last counts, and at its end the one before."""
+    """The next positions of nested loops: the last one counts, with a carry to the one before."""
     found: list[Index] = []
     carry: Index = 1
     for place, (name, size) in enumerate(zip(reversed(names), reversed(sizes), strict=True)):
@@ -134,14 +134,14 @@ def minus(lines: Lines, a: Index, b: Index) -> Index:
 
 
 def round_down(lines: Lines, value: Index, step: int) -> Index:
-    """To a multiple of a power of two."""
+    """Rounds down to a multiple of a power of two."""
     if isinstance(value, int):
         return value - value % step
     return value if step == 1 else lines.new(f"and i64 {value}, {-step}")
 
 
 def ceil_div(lines: Lines, value: Index, step: int) -> Index:
-    """By a power of two."""
+    """Divides by a power of two, rounding up."""
     if isinstance(value, int):
         return -(-value // step)
     if step == 1:

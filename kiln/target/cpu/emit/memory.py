@@ -95,7 +95,7 @@ def beyond_the_end(dtype: torch.dtype) -> str:
 
 
 def backwards(lines: Lines, value: str, kind: str, lanes: int) -> str:
-    """A vector whose lanes are the other way around."""
+    """A vector with its lanes reversed."""
     return lines.shuffled(kind, value, "poison", range(lanes - 1, -1, -1))
 
 

@@ -41,7 +41,7 @@ BLOCK = 64  # the rounds of a long loop that do so; of very long ones, so many b
 
 
 class Nest:
-    """Writes the body."""
+    """Writes the body of a kernel's function."""
 
     def __init__(self, plan: Plan, entry: Lines) -> None:
         self.plan = plan
@@ -183,7 +183,7 @@ class Nest:
         mask: str | None,
         then: Callable[[int], None] | None = None,
     ) -> list[str]:
-        """A point (a vector of points, several times) of the kept loops, and what is done there. It carries nothing."""
+        """Writes what is done at a point (or at ``copies`` vectors of points) of the kept loops. It carries nothing."""
         values = self.values
         levels, old_mask = values.levels, values.mask
         values.levels = [*levels, Level(lines)]
@@ -242,7 +242,7 @@ class Nest:
         return self.values.depth_of(output.target.strides)[1] or any(facts[part][1] for part in parts)
 
     def run_through(self, phase: Phase, copies: int) -> None:
-        """One run through the reduced loops; its reductions are known afterwards."""
+        """One run of the reduced loops; its reductions are available afterwards."""
         values = self.values
         vector, lanes = self.shape.vector, self.shape.lanes
         is_across = vector is not None and vector in self.plan.reduced
@@ -275,7 +275,7 @@ class Nest:
     def keep_result(
         self, reduction: Reduction, found: list[list[str]], width: int, is_across: bool, level: Level
     ) -> None:
-        """Make what a reduction gave known."""
+        """Makes the result of a reduction available."""
         for copy, carried in enumerate(found):
             self.values.remember(reduction, reductions.finish(level.lines, reduction, carried, width, is_across), copy)
 
@@ -322,7 +322,7 @@ class Nest:
         return total
 
     def restarted(self, carried: Carried) -> Carried:
-        """What is carried, with sums that begin at 0."""
+        """The carried values, with sums restarted at 0."""
         return [pair if start is None else start for pair, start in zip(carried, self.sums, strict=True)]
 
     def add_to_carried(self, lines: Lines, before: list[str], results: list[str]) -> list[str]:
@@ -337,7 +337,7 @@ class Nest:
         kinds = [kind for kind, _ in carried]
 
         def run(lines: Lines, low: Index, high: Index, given: list[str], together: int, is_known: bool) -> list[str]:
-            """The rounds from low to high, in blocks of so many."""
+            """The rounds from low to high, in blocks of ``together`` rounds."""
             now = list(zip(kinds, given, strict=True))
             if together == 1:
                 return write_loop(lines, low, high, step, now, body, is_known)
@@ -381,7 +381,7 @@ class Nest:
         return results
 
     def step(self, reduction: Reduction, carried: list[str], place: int, copies: int) -> None:
-        """Take a reduction, which is carried from a place on, one point further."""
+        """One step of a reduction, whose registers are carried from ``place`` on."""
         values, vector = self.values, self.shape.vector
         lines = values.levels[-1].lines
         width = self.shape.lanes if vector is not None else 1

@@ -23,7 +23,7 @@ MOST_SAVED = 1 << 20  # elements of a row that is kept
 
 @dataclass
 class Phase:
-    """What is done in one run through the reduced loops; ``order``: all expressions it needs, parts first."""
+    """What one run of the reduced loops computes; ``order``: all expressions it needs, parts first."""
 
     reductions: list[Reduction]
     outputs: list[Output]

@@ -25,7 +25,7 @@ SHORT, MANY_ROWS = 1024, 64  # rows that threads take as a whole, where there ar
 
 @dataclass(frozen=True)
 class Plan:
-    """How a kernel is run: its shape, the kept loops (the last one apart) and the reduced ones, vectors at once."""
+    """How a kernel is run: nesting of loops, vectors of a round, phases, tiles."""
 
     shape: Shape
     outer: tuple[int, ...]
@@ -55,7 +55,7 @@ class Plan:
 
 
 def plan_of(kernel: Kernel) -> Plan:
-    """How a kernel is run: found once, for its function and for its launches."""
+    """The plan of a kernel, computed once for its function and its launches."""
     plan: Plan | None = kernel.plan
     if plan is None:
         plan = kernel.plan = find_plan(with_interleaved_rows(kernel))

@@ -103,7 +103,7 @@ def scan(
 
 
 def combined(lines: Lines, kind: str, a: str, b: str, dtype: torch.dtype, lanes: int) -> str:
-    """Two values of a reduction as one. The newer is b: where one of two equal ones is taken, it is a."""
+    """Combines two values of a reduction; of two equal ones it keeps a, the older."""
     dtype = compute_type(dtype)
     return operate(lines, OPERATIONS[kind], [b, a] if kind in ("max", "min") else [a, b], dtype, dtype, lanes)
 
@@ -127,7 +127,7 @@ def chosen(lines: Lines, taken: str, new: list[str], old: list[str], dtype: torc
 
 
 def joined(lines: Lines, reduction: Reduction, copies: list[list[str]], lanes: int) -> list[str]:
-    """What several copies carry, as one."""
+    """Combines what several copies carry."""
     while len(copies) > 1:
         pairs = zip(copies[::2], copies[1::2], strict=False)
         left = [copies[-1]] if len(copies) % 2 else []
@@ -163,7 +163,7 @@ def is_better_place(lines: Lines, reduction: Reduction, new: list[str], old: lis
 
 
 def finish(lines: Lines, reduction: Reduction, carried: list[str], lanes: int, is_across: bool) -> str:
-    """The result: of a vector's lanes together (``is_across``) or, where each lane has its own, as it is carried."""
+    """The result: of all lanes of a vector (``is_across``), or one for each lane."""
     if is_across and lanes > 1:
         carried = across(lines, reduction, carried, lanes)
         lanes = 1
@@ -175,7 +175,7 @@ def finish(lines: Lines, reduction: Reduction, carried: list[str], lanes: int, i
 
 
 def across(lines: Lines, reduction: Reduction, carried: list[str], lanes: int) -> list[str]:
-    """One value (and place) out of a vector's."""
+    """Combines the lanes of a vector."""
     dtype = reduction.value.dtype
     element = REGISTERS[dtype]
     kind, suffix = llvm_type(element, lanes), suffix_of(element, lanes)

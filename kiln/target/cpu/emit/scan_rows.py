@@ -18,7 +18,7 @@ MOST_OPERATIONS = 12  # of a row's elements: there is less to wait for where the
 
 
 def has_serial_scans(kernel: Kernel) -> bool:
-    """Whether it scans along its vectors, one lane after another."""
+    """Whether it scans along its vectors, lane by lane."""
     return kernel.vector in kernel.reduced and any(map(is_serial_scan, kernel.reductions))
 
 
@@ -59,7 +59,7 @@ def interleave_rows(kernel: Kernel, loop: int, count: int) -> Kernel:
 
 
 class RowCopy:
-    """What a kernel's expressions are for one of the rows that a round takes."""
+    """A kernel's expressions for one of the rows of a round."""
 
     def __init__(self, kernel: Kernel, loop: int, count: int, number: int) -> None:
         self.shape = tuple(other.size for other in kernel.loops)

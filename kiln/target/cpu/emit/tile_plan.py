@@ -33,7 +33,7 @@ class Tile:
 
 
 def tile_of(kernel: Kernel, shape: Shape, phase: Phase, vector_bytes: int) -> tuple[Tile, Phase] | None:
-    """The tiles of a kernel without reductions, and what it does inside them; None where there is nothing to turn."""
+    """The tiles of a kernel without reductions, and the phase inside them; None where nothing is transposed."""
     vector = shape.vector
     if vector is None or any(output.accumulate or output.target.indirect for output in kernel.outputs):
         return None
@@ -59,7 +59,7 @@ def tile_of(kernel: Kernel, shape: Shape, phase: Phase, vector_bytes: int) -> tu
 def with_tiles(
     kernel: Kernel, phase: Phase, tile: Tile, loads: list[Expr], stores: list[Output], vector: int
 ) -> tuple[Tile, Phase]:
-    """The phase with tiles in place of what is far."""
+    """The phase with tiles in place of strided accesses."""
     strides: list[Size] = [0] * len(kernel.loops)
     strides[tile.across], strides[vector] = WIDTH, 1
 
@@ -84,7 +84,7 @@ def with_tiles(
 
 
 def is_strided(access: Access, vector: int) -> bool:
-    """Whether lanes are apart, at places that the loops alone say."""
+    """Whether lanes access memory with a stride, by an affine access."""
     stride = access.strides[vector]
     return access.is_plain and not (isinstance(stride, int) and -1 <= stride <= 1)
 

@@ -47,7 +47,7 @@ class Shape:
 
 
 class Values:
-    """What is known at a place in the nest, and where what is not known yet gets computed."""
+    """The registers of expressions at a place in the nest; computes what is missing at the right level."""
 
     def __init__(self, shape: Shape, entry: Lines, exprs: Iterable[Expr] = ()) -> None:
         self.shape = shape
@@ -119,7 +119,7 @@ class Values:
             self.levels[-1].values[(expr, copy) if self.facts[expr][1] else expr] = value
 
     def get(self, expr: Expr, copy: int, lanes: int) -> str:
-        """The register (or constant) of what is computed, as one value or spread over a vector."""
+        """The register (or constant) of a computed expression, as one value or as a vector."""
         if expr.kind == "const":
             return constant(expr.payload, expr.dtype, lanes)
         depth, is_vector = self.facts[expr]
@@ -262,7 +262,7 @@ class Values:
         return lines.new(f"icmp {COMPARISONS[expr.kind]} <{self.shape.lanes} x i32> {sides[0]}, {sides[1]}")
 
     def narrow(self, expr: Expr, copy: int, lines: Lines) -> str:
-        """Positions, or a number that they are compared with, in 32 bits. A number beyond is as far away as can be."""
+        """Positions, or a number that they are compared with, in 32 bits. Numbers out of range are clamped."""
         lanes = self.shape.lanes
         depth, is_vector = self.facts[expr]
         level = self.levels[depth]
@@ -377,7 +377,7 @@ class Values:
     # ---- outputs -----------------------------------------------------------------------------------------------------
 
     def store(self, output: Output, copy: int, level: Level) -> None:
-        """Write a computed value where it goes, at this level."""
+        """Stores the value of an output, at this level."""
         access, dtype = output.target, output.target.buffer.dtype
         parts = (output.value, *access.parts)
         is_vector = self.depth_of(access.strides)[1] or any(self.facts[part][1] for part in parts)
