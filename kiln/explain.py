@@ -98,7 +98,7 @@ class Explanation:
 
     def save_repro(self, path: str | os.PathLike[str]) -> None:
         """Write a Python file that compiles and runs the same programs, on random numbers: for reports of bugs."""
-        from .report.repro import text_of
+        from .codegen.repro import text_of
 
         if not self.programs:
             raise exc.UserError("nothing was compiled to kernels in this call, so there is nothing to write")

@@ -21,6 +21,8 @@ from ..loops.kernel import Kernel
 from ..loops.sizes import Size
 from ..loops.steps import Call, Launch, Lowered, Scheduled
 from ..report.events import in_bytes
+from ..target.cpu import jit
+from ..target.cpu.emit.llvm_module import emit_module
 
 
 class Stopwatch:
@@ -56,14 +58,10 @@ class GeneratedKernel:
 
     @cached_property
     def llvm(self) -> str:
-        from ..target.cpu.emit.llvm_module import emit_module
-
         return emit_module({self.name: self.kernel})
 
     @cached_property
     def assembly(self) -> str:
-        from ..target.cpu import jit
-
         return jit.assembly(self.llvm)
 
     @property

@@ -66,7 +66,7 @@ class Group:
         """The axes of the space that a member is over."""
         return [number for number, axis in enumerate(self.space) if member.is_inner or not axis.is_reduced]
 
-    def spread(self, member: Member, strides: Strides) -> Strides | None:
+    def strides_of(self, member: Member, strides: Strides) -> Strides | None:
         """Strides of a member's write as strides over the group's space."""
         axes = self.axes_for(member)
         runs = matching_axes(member.sizes, [self.space[axis].size for axis in axes])
@@ -254,8 +254,8 @@ def is_scatter(write: Write) -> bool:
 
 
 def read_in_place(group: Group, member: Member, access: Access, maker: Member) -> bool:
-    written = group.spread(maker, maker.write.target.strides)
-    wanted = group.spread(member, access.strides)
+    written = group.strides_of(maker, maker.write.target.strides)
+    wanted = group.strides_of(member, access.strides)
     if written is None or wanted is None or not same(maker.write.target.offset, access.offset):
         return False
     return all(same(a, b) for a, b in zip(written, wanted, strict=True))

@@ -69,7 +69,7 @@ class KernelMaker:
 
     def target(self, member: Member) -> Access:
         target = member.write.target
-        strides = self.group.spread(member, target.strides)
+        strides = self.group.strides_of(member, target.strides)
         assert strides is not None
         return target.with_parts(lambda part: self.inlined(self.over_space(member, part)), strides)
 

@@ -149,7 +149,7 @@ class Lines:
         function = f"llvm.{name}.{suffix_of(element, lanes)}"
         return self.call(function, kind, [(kind, operand) for operand in operands], flags)
 
-    def spread(self, value: str, element: str, lanes: int) -> str:
+    def splat(self, value: str, element: str, lanes: int) -> str:
         """One value in all lanes of a vector."""
         kind = llvm_type(element, lanes)
         first = self.new(f"insertelement {kind} poison, {element} {value}, i32 0")

@@ -87,7 +87,7 @@ def lane_mask(lines: Lines, left: Index, lanes: int) -> str:
     if isinstance(left, int):
         return "<" + ", ".join([f"i1 {lane < left}".lower() for lane in range(lanes)]) + ">"
     ramp = "<" + ", ".join([f"i64 {lane}" for lane in range(lanes)]) + ">"
-    return lines.new(f"icmp sgt <{lanes} x i64> {lines.spread(left, 'i64', lanes)}, {ramp}")
+    return lines.new(f"icmp sgt <{lanes} x i64> {lines.splat(left, 'i64', lanes)}, {ramp}")
 
 
 def split_position(lines: Lines, position: Index, sizes: list[Index]) -> tuple[list[Index], Index]:

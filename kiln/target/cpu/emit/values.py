@@ -136,13 +136,13 @@ class Values:
             return value
         spread = values.get((expr, "spread"))
         if spread is None:
-            spread = values[expr, "spread"] = self.spread(self.levels[depth].lines, value, REGISTERS[expr.dtype])
+            spread = values[expr, "spread"] = self.splat(self.levels[depth].lines, value, REGISTERS[expr.dtype])
         return spread
 
-    def spread(self, lines: Lines, value: Index, element: str) -> str:
+    def splat(self, lines: Lines, value: Index, element: str) -> str:
         if isinstance(value, int):
             return f"splat ({element} {value})"
-        return lines.spread(value, element, self.shape.lanes)
+        return lines.splat(value, element, self.shape.lanes)
 
     def make(self, expr: Expr, copy: int, lines: Lines, lanes: int) -> str:
         kind = expr.kind
@@ -211,7 +211,7 @@ class Values:
         found = values.get(("lanes", stride))
         if found is None:
             ramp = "<" + ", ".join([f"i64 {lane}" for lane in range(lanes)]) + ">"
-            wide = self.spread(lines, step, "i64")
+            wide = self.splat(lines, step, "i64")
             found = values["lanes", stride] = lines.new(f"mul <{lanes} x i64> {ramp}, {wide}")
         return found
 
@@ -226,7 +226,7 @@ class Values:
         assert self.shape.vector is not None
         stride = strides[self.shape.vector]
         total = plus(lines, total, self.copy_offset(stride, copy))
-        return lines.new(f"add <{lanes} x i64> {self.spread(lines, total, 'i64')}, {self.lane_offsets(stride)}")
+        return lines.new(f"add <{lanes} x i64> {self.splat(lines, total, 'i64')}, {self.lane_offsets(stride)}")
 
     def position(self, strides: tuple[Size, ...], offset: Size, lines: Lines) -> Index:
         """An affine sum at the first lane of the first copy."""
@@ -277,12 +277,12 @@ class Values:
             total = plus(lines, self.position(strides, offset, lines), self.copy_offset(stride, copy))
             ramp = "<" + ", ".join([f"i32 {lane * stride}" for lane in range(lanes)]) + ">"
             first = total if isinstance(total, int) else lines.new(f"trunc i64 {total} to i32")
-            found = lines.new(f"add <{lanes} x i32> {self.spread(lines, first, 'i32')}, {ramp}")
+            found = lines.new(f"add <{lanes} x i32> {self.splat(lines, first, 'i32')}, {ramp}")
         else:
             value = self.get(expr, copy, 1)
             low = lines.call("llvm.smax.i64", "i64", [("i64", value), ("i64", str(1 - WIDE))])
             both = lines.call("llvm.smin.i64", "i64", [("i64", low), ("i64", str(WIDE - 1))])
-            found = self.spread(lines, lines.new(f"trunc i64 {both} to i32"), "i32")
+            found = self.splat(lines, lines.new(f"trunc i64 {both} to i32"), "i32")
         level.values[key] = found
         return found
 
@@ -341,7 +341,7 @@ class Values:
                 index = self.get(expr, copy, lanes)
                 factor = self.size(step)
                 if factor != 1:
-                    index = lines.new(f"mul <{lanes} x i64> {index}, {self.spread(lines, factor, 'i64')}")
+                    index = lines.new(f"mul <{lanes} x i64> {index}, {self.splat(lines, factor, 'i64')}")
                 wide.append(index)
             else:
                 offset = plus(lines, offset, times(lines, number(self.get(expr, copy, 1)), self.size(step)))

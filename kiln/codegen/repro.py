@@ -1,7 +1,7 @@
-"""A program on its own, for reports of bugs: a Python file with the graphs that were compiled and inputs like theirs.
+"""Files that reproduce a compilation, for bug reports: the compiled graphs, and inputs like those of the program.
 
-`text_of` writes it (``kiln.explain(f)(*args).save_repro(path)``); the file calls `run`, which compiles each graph again
-and compares it with eager, on random numbers of the same shapes, strides and types.
+`text_of` writes such a file (``kiln.explain(f)(*args).save_repro(path)``). The file calls `run`, which compiles each
+graph again and compares it with eager, on random numbers of the same shapes, strides and types.
 """
 
 from __future__ import annotations
@@ -16,12 +16,15 @@ from typing import Any
 import torch
 import torch.fx
 
+from ..version import VERSION
+from .backend import compile_graph
+
 HEAD = '''\
 """What Kiln compiled, to run on its own: ``python {name}``. Numbers are random, shapes, strides and types are not."""
 
 # Kiln {kiln}, torch {torch}
 {imports}
-from kiln.report.repro import run, tensor
+from kiln.codegen.repro import run, tensor
 '''
 CLASS = """
 
@@ -44,8 +47,6 @@ if __name__ == "__main__":
 
 def text_of(modules: Sequence[torch.fx.GraphModule], name: str, notes: Sequence[str] = ()) -> str:
     """The file: a class and a list of inputs for each graph. ``notes`` are for people, one for each graph."""
-    from .. import __version__
-
     imports: dict[str, None] = {"import torch": None}
     classes, calls = [], []
     for number, module in enumerate(modules, 1):
@@ -65,7 +66,7 @@ def text_of(modules: Sequence[torch.fx.GraphModule], name: str, notes: Sequence[
         if number <= len(notes):
             classes.append(commented(f"The kernels that it became:\n{notes[number - 1]}"))
         calls.append(f"    run({label}(), {label.upper()}_INPUTS)")
-    head = HEAD.format(name=name, kiln=__version__, torch=torch.__version__, imports="\n".join(sorted(imports)))
+    head = HEAD.format(name=name, kiln=VERSION, torch=torch.__version__, imports="\n".join(sorted(imports)))
     return head + "".join(classes) + TAIL.format(calls="\n".join(calls))
 
 
@@ -150,8 +151,6 @@ def traced(module: torch.nn.Module, inputs: Sequence[Any]) -> torch.fx.GraphModu
 
 def run(module: torch.nn.Module, inputs: Sequence[Any]) -> float:
     """Compile a graph, compare it with eager, say how far they are apart; gives the greatest difference."""
-    from ..codegen.backend import compile_graph
-
     graph = traced(module, inputs)
     program = compile_graph(graph, inputs)
     with torch.no_grad():

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import kiln
-from kiln.report.repro import distance
+from kiln.codegen.repro import distance
 from kiln.target.cpu.math import functions as vector_math
 from kiln.testing import same
 
