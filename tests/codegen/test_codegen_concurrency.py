@@ -8,7 +8,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import kiln
 from kiln.loops import ir
-from kiln.loops.steps import Call, uses_of
+from kiln.loops.steps import Call, estimated_bytes, uses_of
 from kiln.lower import ops  # noqa: F401  (fills the table of lowerings)
 from kiln.lower.lowering import Lowering
 from kiln.lower.schedule import concurrency
@@ -115,7 +115,7 @@ def held_by(runs):
     alive, most = set(), 0
     for place, buffers in enumerate(used):
         alive |= {buffer for buffer in buffers if buffer.kind != "input"}
-        most = max(most, sum(map(concurrency.span_of, alive)))
+        most = max(most, sum(map(estimated_bytes, alive)))
         alive = {buffer for buffer in alive if last[buffer] > place}
     return most
 
