@@ -28,6 +28,11 @@ def is_one(size: Size) -> bool:
     return isinstance(size, int) and size == 1
 
 
+def is_unit_stride(stride: Size) -> bool:
+    """Whether elements are known to be neighbours, forwards or backwards, or all the same one."""
+    return isinstance(stride, int) and -1 <= stride <= 1
+
+
 def is_empty(shape: Iterable[Size]) -> bool:
     """Whether a tensor of this shape is known to have no elements."""
     return any(isinstance(size, int) and size == 0 for size in shape)

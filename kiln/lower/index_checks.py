@@ -13,7 +13,7 @@ import torch
 
 from ..loops import ir
 from ..loops.ir import Access, Buffer, Write
-from ..loops.sizes import Size
+from ..loops.sizes import Size, is_empty
 from ..loops.steps import Call, View
 from ..loops.views import Tensor
 from .builders import cast, pointwise, scalar, size_tensor, where
@@ -76,7 +76,7 @@ def checked_index(lowering: Lowering, index: Tensor, size: Size, message: str, w
     """An index (int64), clamped to this size. ``wraps``: negative ones count from the
     end. The caller must not load anything where the size is 0."""
     index = cast(index, torch.int64)
-    if any(isinstance(length, int) and length == 0 for length in index.shape) or is_within(index, size):
+    if is_empty(index.shape) or is_within(index, size):
         return index
     zero, count = scalar(0, torch.int64), size_tensor(size)
     least = pointwise("neg", count) if wraps else zero

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from torch.utils._sympy.functions import FloorDiv
 
-from kiln.loops.sizes import Size, is_zero, product
+from kiln.loops.sizes import Size, is_unit_stride, is_zero, product
 
 from .emit.phases import COSTLY_OPERATIONS
 from .emit.plan import Plan, is_ordered
@@ -58,7 +58,7 @@ def cost_of(plan: Plan) -> int:
     for expr in kernel.phases:
         if expr.kind == "load":
             access = expr.payload
-            near = vector is not None and not access.indirect and is_contiguous_or_constant(access.strides[vector])
+            near = vector is not None and not access.indirect and is_unit_stride(access.strides[vector])
             cost += MEMORY if near else GATHERED
         elif expr.args:
             cost += COSTLY if expr.kind in COSTLY_OPERATIONS else CHEAP
@@ -66,10 +66,6 @@ def cost_of(plan: Plan) -> int:
     if vector in kernel.reduced:
         cost += SCANNED * sum(reduction.is_scan for reduction in kernel.reductions)
     return max(1, cost * (SCALAR if vector is None else 1))
-
-
-def is_contiguous_or_constant(stride: Size) -> bool:
-    return isinstance(stride, int) and -1 <= stride <= 1
 
 
 def ceil_div(size: Size, by: int) -> Size:

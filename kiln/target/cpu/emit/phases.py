@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from kiln.loops.ir import Access, Buffer, Expr, children, load, rewrite, walk
 from kiln.loops.kernel import Kernel, Output, Reduction, roots_of
-from kiln.loops.sizes import Size, is_zero
+from kiln.loops.sizes import Size, is_unit_stride, is_zero
 
 COSTLY_OPERATIONS = frozenset(
     "pow exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan atan2 sinh cosh tanh asinh acosh atanh erf "
@@ -113,7 +113,7 @@ class CostlyTest:
 
     def is_gathered(self, access: Access) -> bool:
         stride: Size = access.strides[self.vector] if self.vector is not None else 0
-        return bool(access.indirect) or not (isinstance(stride, int) and -1 <= stride <= 1)
+        return bool(access.indirect) or not is_unit_stride(stride)
 
 
 def outermost(roots: Iterable[Expr], among: set[Expr], is_wanted: Callable[[Expr], bool]) -> list[Expr]:

@@ -9,7 +9,7 @@ import torch
 
 from kiln.loops.ir import varies_along
 from kiln.loops.kernel import Kernel
-from kiln.loops.sizes import Size, is_one
+from kiln.loops.sizes import Size, is_one, is_zero
 
 from .. import cpu_info
 from ..llvm_text import Lines
@@ -127,7 +127,7 @@ def can_be_vector(kernel: Kernel) -> bool:
     assert loop is not None
     for output in kernel.outputs:
         stride = output.target.strides[loop]
-        if output.accumulate is not None and isinstance(stride, int) and stride == 0:
+        if output.accumulate is not None and is_zero(stride):
             return False
         if any(varies_along(expr, loop) for expr, _ in output.target.indirect):
             return False

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from kiln.loops.ir import Access, Buffer, Expr, load
 from kiln.loops.kernel import Kernel, Output
-from kiln.loops.sizes import Size
+from kiln.loops.sizes import Size, is_one, is_unit_stride
 
 from .phases import Phase, replaced
 from .values import Shape
@@ -42,15 +42,15 @@ def tile_of(kernel: Kernel, shape: Shape, phase: Phase, vector_bytes: int) -> tu
     best: tuple[int, int] | None = None
     for loop in shape.depths:
         count = sum(
-            is_contiguous_along(access, loop) for access in (*(e.payload for e in loads), *(o.target for o in stores))
+            is_one(access.strides[loop]) for access in (*(e.payload for e in loads), *(o.target for o in stores))
         )
         if loop != vector and count and (best is None or count > best[0]):
             best = count, loop
     if best is None or is_short(kernel.loops[best[1]].size, 4) or is_short(kernel.loops[vector].size, 8):
         return None
     across = best[1]
-    loads = [expr for expr in loads if is_contiguous_along(expr.payload, across)][:MOST_TILES]
-    stores = [output for output in stores if is_contiguous_along(output.target, across)][: MOST_TILES - len(loads)]
+    loads = [expr for expr in loads if is_one(expr.payload.strides[across])][:MOST_TILES]
+    stores = [output for output in stores if is_one(output.target.strides[across])][: MOST_TILES - len(loads)]
     widest = max(access.buffer.dtype.itemsize for access in (*(e.payload for e in loads), *(o.target for o in stores)))
     height = min(16, vector_bytes // widest)
     return with_tiles(kernel, phase, Tile(across, height, (), ()), loads, stores, vector)
@@ -85,13 +85,7 @@ def with_tiles(
 
 def is_strided(access: Access, vector: int) -> bool:
     """Whether lanes access memory with a stride, by an affine access."""
-    stride = access.strides[vector]
-    return access.is_plain and not (isinstance(stride, int) and -1 <= stride <= 1)
-
-
-def is_contiguous_along(access: Access, loop: int) -> bool:
-    stride = access.strides[loop]
-    return isinstance(stride, int) and stride == 1
+    return access.is_plain and not is_unit_stride(access.strides[vector])
 
 
 def is_short(size: Size, least: int) -> bool:

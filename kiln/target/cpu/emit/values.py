@@ -15,7 +15,7 @@ import sympy
 
 from kiln.loops.ir import Access, Buffer, Expr
 from kiln.loops.kernel import Kernel, Output, Reduction
-from kiln.loops.sizes import Size, is_zero
+from kiln.loops.sizes import Size, is_one, is_zero
 
 from ..llvm_text import REGISTERS, Lines, constant
 from .integers import COMPARISONS
@@ -93,7 +93,7 @@ class Values:
         depth, is_vector = 0, False
         for loop, level in self.shape.depths.items():
             stride = strides[loop]
-            if not (isinstance(stride, int) and stride == 0):
+            if not is_zero(stride):
                 depth = max(depth, level)
                 is_vector = is_vector or loop == self.shape.vector
         return depth, is_vector
@@ -351,7 +351,7 @@ class Values:
             mask = None if access.mask is None else self.get(access.mask, copy, 1)
             return Place(pointer, mask=mask)
         mask = self.both(lines, self.mask, None if access.mask is None else self.get(access.mask, copy, lanes))
-        if not wide and isinstance(stride, int) and stride == 1:
+        if not wide and is_one(stride):
             return Place(pointer, mask=mask)
         if not wide and mask is None and isinstance(stride, int) and stride == -1:
             last = lines.new(f"getelementptr {element}, ptr {pointer}, i64 {1 - lanes}")
