@@ -7,11 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.fx import Node
 
 from kiln.loops.ir import HALF_TYPES, wide
 from kiln.loops.views import Tensor, masked, shift, slice_
 
 from ... import builders
+from ...lowering import Lowering
 from ...registry import NotLowered, lowers
 from .formulas import AnyFunction, Value, computed, formula, of_tensors, result_type, where
 
@@ -25,7 +27,7 @@ def of_any_type(*overloads: Any) -> Callable[[AnyFunction], AnyFunction]:
 
     def register(function: AnyFunction) -> AnyFunction:
         @lowers(*overloads)
-        def lower(lowering: Any, node: Any, *args: Any) -> Tensor:
+        def lower(lowering: Lowering, node: Node, *args: Any) -> Tensor:
             dtype = result_type(node)
             if dtype is torch.bool:
                 raise NotLowered("bools have none of it")
@@ -263,13 +265,13 @@ def halves(x: Tensor, dim: int) -> tuple[Tensor, Tensor, int]:
 
 
 @lowers(aten.glu.default)
-def glu(lowering: Any, node: Any, x: Tensor, dim: int = -1) -> Tensor:
+def glu(lowering: Lowering, node: Node, x: Tensor, dim: int = -1) -> Tensor:
     value, gate, _ = halves(x, dim)
     return computed(lambda a, b: a * sigmoid(b), [value, gate], wide(x.dtype), node.meta["val"])
 
 
 @lowers(aten.glu_backward.default)
-def glu_backward(lowering: Any, node: Any, grad: Tensor, x: Tensor, dim: int) -> Tensor:
+def glu_backward(lowering: Lowering, node: Node, grad: Tensor, x: Tensor, dim: int) -> Tensor:
     value, gate, dim = halves(x, dim)
     half = value.shape[dim]
     inside = wide(x.dtype)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.fx import Node
 
 from kiln.loops.ir import wide
 from kiln.loops.views import Tensor, expand
 
 from ... import builders
+from ...lowering import Lowering
 from ...registry import TAKES_DYNAMIC_FLOATS, NotLowered, lowers
 from .formulas import Operand, as_type, copy_if_visible
 
@@ -17,7 +19,7 @@ aten = torch.ops.aten
 
 
 @lowers(aten._to_copy.default)
-def to_copy(lowering: Any, node: Any, x: Tensor, **options: Any) -> Tensor:
+def to_copy(lowering: Lowering, node: Node, x: Tensor, **options: Any) -> Tensor:
     result = node.meta["val"]
     if result.device.type != "cpu" or result.layout is not torch.strided or options.get("pin_memory"):
         raise NotLowered("a copy to somewhere else")
@@ -25,12 +27,12 @@ def to_copy(lowering: Any, node: Any, x: Tensor, **options: Any) -> Tensor:
 
 
 @lowers(aten.clone.default, aten.lift_fresh_copy.default)
-def clone(lowering: Any, node: Any, x: Tensor, **options: Any) -> Tensor:
+def clone(lowering: Lowering, node: Node, x: Tensor, **options: Any) -> Tensor:
     return copy_if_visible(lowering, node, x)
 
 
 @lowers(aten.copy.default)
-def copy(lowering: Any, node: Any, x: Tensor, source: Operand, non_blocking: bool = False) -> Tensor:
+def copy(lowering: Lowering, node: Node, x: Tensor, source: Operand, non_blocking: bool = False) -> Tensor:
     return copy_if_visible(lowering, node, expand(as_type(source, x.dtype), x.shape))
 
 
@@ -38,7 +40,7 @@ TAKES_DYNAMIC_FLOATS.add(aten.copy.default)  # ``tensor.copy_(2)``
 
 
 @lowers(aten.native_dropout_backward.default)
-def native_dropout_backward(lowering: Any, node: Any, grad: Tensor, mask: Tensor, scale: float) -> Tensor:
+def native_dropout_backward(lowering: Lowering, node: Node, grad: Tensor, mask: Tensor, scale: float) -> Tensor:
     """Twice multiplied, as ATen does it: by the mask, then by the scale (which is not rounded to the type)."""
     kept = builders.pointwise("mul", grad, builders.cast(mask, grad.dtype))
     inside = wide(grad.dtype)

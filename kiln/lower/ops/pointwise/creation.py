@@ -7,12 +7,15 @@ from typing import Any
 
 import sympy
 import torch
+from torch.fx import Node
 
+from kiln.loops.ir import Buffer
 from kiln.loops.layouts import load_whole, sizes_of
 from kiln.loops.steps import Call
 from kiln.loops.views import Tensor, expand
 
 from ... import builders
+from ...lowering import Lowering
 from ...node_facts import is_view_operator
 from ...registry import LOWERINGS, TAKES_DYNAMIC_FLOATS, NotLowered, lowers
 from .formulas import Operand, as_type
@@ -45,13 +48,13 @@ def plain(node: Any) -> torch.Tensor:
     return result
 
 
-def filled(lowering: Any, node: Any, value: Operand) -> Tensor:
+def filled(lowering: Lowering, node: Node, value: Operand) -> Tensor:
     result = plain(node)
     return expand(as_type(value, result.dtype), sizes_of(result.shape))
 
 
 @lowers(*FILLED)
-def fill(lowering: Any, node: Any, *args: Any, **kwargs: Any) -> Tensor:
+def fill(lowering: Lowering, node: Node, *args: Any, **kwargs: Any) -> Tensor:
     place, fixed = FILLED[node.target]
     return filled(lowering, node, fixed if place is None else args[place])
 
@@ -60,7 +63,7 @@ TAKES_DYNAMIC_FLOATS.update(target for target, (place, _) in FILLED.items() if p
 
 
 @lowers(aten.fill.Tensor)
-def fill_tensor(lowering: Any, node: Any, x: Tensor, value: Tensor) -> Tensor:
+def fill_tensor(lowering: Lowering, node: Node, x: Tensor, value: Tensor) -> Tensor:
     return expand(builders.cast(value, x.dtype), x.shape)
 
 
@@ -75,12 +78,13 @@ UNWRITTEN = (
 
 
 @lowers(*UNWRITTEN)
-def empty(lowering: Any, node: Any, *args: Any, **kwargs: Any) -> Tensor:
+def empty(lowering: Lowering, node: Node, *args: Any, **kwargs: Any) -> Tensor:
     """Uninitialized memory. It is allocated only where a call of ATen takes it (the random numbers of dropout only take
     its shape); in expressions it is zeros."""
     result = plain(node)
     if any(is_called(user) for user in node.users):
         buffer = lowering.external_buffer(node.name, result, "called")
+        assert isinstance(buffer, Buffer)
         sizes, strides = sizes_of(result.shape), sizes_of(result.stride())
         call = Call(node, aten.empty_strided.default, (sizes, strides), {"dtype": result.dtype}, [buffer])
         lowering.items.append(call)
@@ -102,7 +106,7 @@ def is_called(user: Any) -> bool:
 EXACT = {torch.float32: 2**24, torch.float64: 2**53}  # up to which all integers are floats
 
 
-def count(lowering: Any, node: Any, start: Any, end: Any, step: Any) -> Tensor:
+def count(lowering: Lowering, node: Node, start: Any, end: Any, step: Any) -> Tensor:
     result = plain(node)
     shape = sizes_of(result.shape)
     if result.dtype.is_floating_point:
@@ -123,17 +127,17 @@ def whole_number(value: Any) -> int:
 
 
 @lowers(aten.arange.default)
-def arange(lowering: Any, node: Any, end: Any, **options: Any) -> Tensor:
+def arange(lowering: Lowering, node: Node, end: Any, **options: Any) -> Tensor:
     return count(lowering, node, 0, end, 1)
 
 
 @lowers(aten.arange.start)
-def arange_start(lowering: Any, node: Any, start: Any, end: Any, **options: Any) -> Tensor:
+def arange_start(lowering: Lowering, node: Node, start: Any, end: Any, **options: Any) -> Tensor:
     return count(lowering, node, start, end, 1)
 
 
 @lowers(aten.arange.start_step)
-def arange_step(lowering: Any, node: Any, start: Any, end: Any, step: Any = 1, **options: Any) -> Tensor:
+def arange_step(lowering: Lowering, node: Node, start: Any, end: Any, step: Any = 1, **options: Any) -> Tensor:
     return count(lowering, node, start, end, step)
 
 
@@ -141,7 +145,7 @@ def arange_step(lowering: Any, node: Any, start: Any, end: Any, step: Any = 1, *
 
 
 @lowers(aten.eye.default, aten.eye.m)
-def eye(lowering: Any, node: Any, *sizes: Any, **options: Any) -> Tensor:
+def eye(lowering: Lowering, node: Node, *sizes: Any, **options: Any) -> Tensor:
     result = plain(node)
     shape = sizes_of(result.shape)
     same = builders.pointwise("eq", builders.positions(shape, 0), builders.positions(shape, 1))
@@ -155,10 +159,10 @@ def triangle(comparison: str, x: Tensor, diagonal: Any) -> Tensor:
 
 
 @lowers(aten.tril.default)
-def tril(lowering: Any, node: Any, x: Tensor, diagonal: Any = 0) -> Tensor:
+def tril(lowering: Lowering, node: Node, x: Tensor, diagonal: Any = 0) -> Tensor:
     return triangle("le", x, diagonal)
 
 
 @lowers(aten.triu.default)
-def triu(lowering: Any, node: Any, x: Tensor, diagonal: Any = 0) -> Tensor:
+def triu(lowering: Lowering, node: Node, x: Tensor, diagonal: Any = 0) -> Tensor:
     return triangle("ge", x, diagonal)

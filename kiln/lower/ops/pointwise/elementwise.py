@@ -10,11 +10,13 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.fx import Node
 
 from kiln.loops.ir import wide
 from kiln.loops.views import Tensor
 
 from ... import builders
+from ...lowering import Lowering
 from ...registry import TAKES_DYNAMIC_FLOATS, NotLowered, lowers
 from .formulas import Operand, Value, as_type, common_type, computed, copy_if_visible, float_type, where
 
@@ -32,11 +34,11 @@ KEEPING = {"neg": "neg", "abs": "abs", "sign": "sign", "sgn": "sign", "bitwise_n
 ROUNDING = ("floor", "ceil", "trunc", "round")
 
 
-def float_function(name: str, lowering: Any, node: Any, x: Tensor) -> Tensor:
+def float_function(name: str, lowering: Lowering, node: Node, x: Tensor) -> Tensor:
     return computed(lambda value: value.apply(name), [x], float_type(x.dtype), node.meta["val"])
 
 
-def keeping(name: str, lowering: Any, node: Any, x: Tensor) -> Tensor:
+def keeping(name: str, lowering: Lowering, node: Node, x: Tensor) -> Tensor:
     if x.dtype is torch.bool and name != "not":
         if name == "sign":
             return copy_if_visible(lowering, node, x)
@@ -44,7 +46,7 @@ def keeping(name: str, lowering: Any, node: Any, x: Tensor) -> Tensor:
     return builders.pointwise(name, x)
 
 
-def rounding(name: str, lowering: Any, node: Any, x: Tensor) -> Tensor:
+def rounding(name: str, lowering: Lowering, node: Node, x: Tensor) -> Tensor:
     return builders.pointwise(name, x) if x.dtype.is_floating_point else copy_if_visible(lowering, node, x)
 
 
@@ -57,11 +59,11 @@ for _name in ROUNDING:
 
 
 @lowers(aten.logical_not.default)
-def logical_not(lowering: Any, node: Any, x: Tensor) -> Tensor:
+def logical_not(lowering: Lowering, node: Node, x: Tensor) -> Tensor:
     return builders.pointwise("not", builders.cast(x, torch.bool))
 
 
-def is_what(test: Callable[[Value], Value], lowering: Any, node: Any, x: Tensor) -> Tensor:
+def is_what(test: Callable[[Value], Value], lowering: Lowering, node: Node, x: Tensor) -> Tensor:
     """A question about floats, whose answer is no for integers."""
     if not x.dtype.is_floating_point:
         return builders.full(x.shape, False, torch.bool)
@@ -79,7 +81,7 @@ for _overload, _test in {
 
 
 @lowers(aten.signbit.default)
-def signbit(lowering: Any, node: Any, x: Tensor) -> Tensor:
+def signbit(lowering: Lowering, node: Node, x: Tensor) -> Tensor:
     if x.dtype is torch.bool:
         return builders.full(x.shape, False, torch.bool)
     return computed(lambda v: v.signbit() if v.dtype.is_floating_point else v < 0, [x], x.dtype, node.meta["val"])
@@ -111,7 +113,7 @@ def takes_tensors(packet: Any, which: str) -> bool:
     return any(str(argument.type) == "Tensor" for argument in getattr(packet, which)._schema.arguments)
 
 
-def in_common_type(names: tuple[str, str | None], lowering: Any, node: Any, a: Operand, b: Operand) -> Tensor:
+def in_common_type(names: tuple[str, str | None], lowering: Lowering, node: Node, a: Operand, b: Operand) -> Tensor:
     dtype = common_type([a, b])
     name, of_bools = names
     if dtype is torch.bool:
@@ -121,14 +123,14 @@ def in_common_type(names: tuple[str, str | None], lowering: Any, node: Any, a: O
     return computed(lambda x, y: x.apply(name, y), [a, b], dtype, node.meta["val"])
 
 
-def float_pair(name: str, lowering: Any, node: Any, a: Operand, b: Operand) -> Tensor:
+def float_pair(name: str, lowering: Lowering, node: Node, a: Operand, b: Operand) -> Tensor:
     dtype = float_type(common_type([a, b]))
     if name == "nextafter" and wide(dtype) is not dtype:
         raise NotLowered("the next number of a low type")
     return computed(lambda x, y: x.apply(name, y), [a, b], dtype, node.meta["val"])
 
 
-def logical(name: str, lowering: Any, node: Any, a: Operand, b: Operand) -> Tensor:
+def logical(name: str, lowering: Lowering, node: Node, a: Operand, b: Operand) -> Tensor:
     return computed(lambda x, y: x.apply(name, y), [a, b], torch.bool, node.meta["val"])
 
 
@@ -162,7 +164,7 @@ def scaled_sum(x: Value, y: Value, alpha: Any) -> Value:
 
 
 @lowers(aten.add.Tensor, aten.add.Scalar)
-def add(lowering: Any, node: Any, a: Operand, b: Operand, alpha: Any = 1) -> Tensor:
+def add(lowering: Lowering, node: Node, a: Operand, b: Operand, alpha: Any = 1) -> Tensor:
     dtype = common_type([a, b])
     if isinstance(alpha, Tensor):
         return computed(scaled_sum, [a, b, alpha], dtype, node.meta["val"])
@@ -172,7 +174,7 @@ def add(lowering: Any, node: Any, a: Operand, b: Operand, alpha: Any = 1) -> Ten
 
 
 @lowers(aten.sub.Tensor, aten.sub.Scalar)
-def sub(lowering: Any, node: Any, a: Operand, b: Operand, alpha: Any = 1) -> Tensor:
+def sub(lowering: Lowering, node: Node, a: Operand, b: Operand, alpha: Any = 1) -> Tensor:
     if any(isinstance(one, bool) or (isinstance(one, Tensor) and one.dtype is torch.bool) for one in (a, b)):
         raise NotLowered("a difference of bools")
     if isinstance(alpha, Tensor):
@@ -183,7 +185,7 @@ def sub(lowering: Any, node: Any, a: Operand, b: Operand, alpha: Any = 1) -> Ten
 
 
 @lowers(aten.rsub.Tensor, aten.rsub.Scalar)
-def rsub(lowering: Any, node: Any, a: Operand, b: Operand, alpha: Any = 1) -> Tensor:
+def rsub(lowering: Lowering, node: Node, a: Operand, b: Operand, alpha: Any = 1) -> Tensor:
     return sub(lowering, node, b, a, alpha)
 
 
@@ -197,7 +199,7 @@ def product_type(a: Operand, b: Operand, dtype: torch.dtype) -> torch.dtype:
 
 
 @lowers(aten.mul.Tensor, aten.mul.Scalar)
-def mul(lowering: Any, node: Any, a: Operand, b: Operand) -> Tensor:
+def mul(lowering: Lowering, node: Node, a: Operand, b: Operand) -> Tensor:
     dtype = common_type([a, b])
     if dtype is torch.bool:
         return computed(lambda x, y: x & y, [a, b], dtype, node.meta["val"])
@@ -205,7 +207,7 @@ def mul(lowering: Any, node: Any, a: Operand, b: Operand) -> Tensor:
 
 
 @lowers(aten.div.Tensor, aten.div.Scalar)
-def div(lowering: Any, node: Any, a: Operand, b: Operand) -> Tensor:
+def div(lowering: Lowering, node: Node, a: Operand, b: Operand) -> Tensor:
     dtype = product_type(a, b, float_type(common_type([a, b])))
     return computed(lambda x, y: x / y, [a, b], dtype, node.meta["val"])
 
@@ -241,18 +243,18 @@ def rounded_quotient(node: Any, a: Operand, b: Operand, function: Callable[..., 
 
 
 @lowers(aten.div.Tensor_mode, aten.div.Scalar_mode)
-def div_mode(lowering: Any, node: Any, a: Operand, b: Operand, rounding_mode: str | None = None) -> Tensor:
+def div_mode(lowering: Lowering, node: Node, a: Operand, b: Operand, rounding_mode: str | None = None) -> Tensor:
     if rounding_mode is None:
         return div(lowering, node, a, b)
     return rounded_quotient(node, a, b, {"floor": downward, "trunc": toward_zero}[rounding_mode])
 
 
 @lowers(aten.floor_divide.default, aten.floor_divide.Scalar)
-def floor_divide(lowering: Any, node: Any, a: Operand, b: Operand) -> Tensor:
+def floor_divide(lowering: Lowering, node: Node, a: Operand, b: Operand) -> Tensor:
     return rounded_quotient(node, a, b, downward)
 
 
-def rest(name: str, lowering: Any, node: Any, a: Operand, b: Operand) -> Tensor:
+def rest(name: str, lowering: Lowering, node: Node, a: Operand, b: Operand) -> Tensor:
     dtype = common_type([a, b])
     whole_divisor(dtype, b)
     if not dtype.is_floating_point and b == -1:
@@ -281,7 +283,7 @@ def shift_right(x: Value, by: Value, bits: int) -> Value:
     return where(fits, x.shr(where(fits, by, 0)), 0)
 
 
-def shift(function: Callable[..., Value], lowering: Any, node: Any, a: Operand, b: Operand) -> Tensor:
+def shift(function: Callable[..., Value], lowering: Lowering, node: Node, a: Operand, b: Operand) -> Tensor:
     dtype = common_type([a, b])
     if dtype.is_floating_point or dtype is torch.bool:
         raise NotLowered(f"a shift of {dtype}")
@@ -300,13 +302,13 @@ for _name, _function in {"left": shift_left, "right": shift_right}.items():
 
 
 @lowers(aten.where.self)
-def where_self(lowering: Any, node: Any, condition: Tensor, a: Tensor, b: Tensor) -> Tensor:
+def where_self(lowering: Lowering, node: Node, condition: Tensor, a: Tensor, b: Tensor) -> Tensor:
     dtype = node.meta["val"].dtype
     return builders.where(builders.cast(condition, torch.bool), builders.cast(a, dtype), builders.cast(b, dtype))
 
 
 @lowers(aten.masked_fill.Scalar, aten.masked_fill.Tensor)
-def masked_fill(lowering: Any, node: Any, x: Tensor, mask: Tensor, value: Operand) -> Tensor:
+def masked_fill(lowering: Lowering, node: Node, x: Tensor, mask: Tensor, value: Operand) -> Tensor:
     return builders.where(builders.cast(mask, torch.bool), as_type(value, x.dtype), x)
 
 
@@ -323,7 +325,7 @@ def at_most(x: Value, bound: Value | float | None) -> Value:
 
 
 @lowers(aten.clamp.default, aten.clamp.Tensor)
-def clamp(lowering: Any, node: Any, x: Tensor, low: Any = None, high: Any = None) -> Tensor:
+def clamp(lowering: Lowering, node: Node, x: Tensor, low: Any = None, high: Any = None) -> Tensor:
     dtype = node.meta["val"].dtype
     if dtype is torch.bool:
         raise NotLowered("bounds of bools")
@@ -344,34 +346,36 @@ def clamp(lowering: Any, node: Any, x: Tensor, low: Any = None, high: Any = None
 
 
 @lowers(aten.clamp_min.default, aten.clamp_min.Tensor)
-def clamp_min(lowering: Any, node: Any, x: Tensor, low: Any) -> Tensor:
+def clamp_min(lowering: Lowering, node: Node, x: Tensor, low: Any) -> Tensor:
     return clamp(lowering, node, x, low, None)
 
 
 @lowers(aten.clamp_max.default, aten.clamp_max.Tensor)
-def clamp_max(lowering: Any, node: Any, x: Tensor, high: Any) -> Tensor:
+def clamp_max(lowering: Lowering, node: Node, x: Tensor, high: Any) -> Tensor:
     return clamp(lowering, node, x, None, high)
 
 
 @lowers(aten.fmax.default)
-def fmax(lowering: Any, node: Any, a: Tensor, b: Tensor) -> Tensor:
-    return ignoring_nan(node, a, b, lambda x, y: where(x >= y, x, y), "maximum")
+def fmax(lowering: Lowering, node: Node, a: Tensor, b: Tensor) -> Tensor:
+    return ignoring_nan(lowering, node, a, b, lambda x, y: where(x >= y, x, y), "maximum")
 
 
 @lowers(aten.fmin.default)
-def fmin(lowering: Any, node: Any, a: Tensor, b: Tensor) -> Tensor:
-    return ignoring_nan(node, a, b, lambda x, y: where(x <= y, x, y), "minimum")
+def fmin(lowering: Lowering, node: Node, a: Tensor, b: Tensor) -> Tensor:
+    return ignoring_nan(lowering, node, a, b, lambda x, y: where(x <= y, x, y), "minimum")
 
 
-def ignoring_nan(node: Any, a: Tensor, b: Tensor, choose: Callable[..., Value], name: str) -> Tensor:
+def ignoring_nan(
+    lowering: Lowering, node: Node, a: Tensor, b: Tensor, choose: Callable[..., Value], name: str
+) -> Tensor:
     dtype = common_type([a, b])
     if not dtype.is_floating_point:
-        return in_common_type(IN_COMMON_TYPE[name], None, node, a, b)
+        return in_common_type(IN_COMMON_TYPE[name], lowering, node, a, b)
     return computed(lambda x, y: where(y.isnan(), x, choose(x, y)), [a, b], dtype, node.meta["val"])
 
 
 @lowers(aten.heaviside.default)
-def heaviside(lowering: Any, node: Any, x: Tensor, values: Tensor) -> Tensor:
+def heaviside(lowering: Lowering, node: Node, x: Tensor, values: Tensor) -> Tensor:
     dtype = node.meta["val"].dtype
     if x.dtype is not values.dtype:
         raise NotLowered("two types")
@@ -384,8 +388,8 @@ def heaviside(lowering: Any, node: Any, x: Tensor, values: Tensor) -> Tensor:
 
 @lowers(aten.nan_to_num.default)
 def nan_to_num(
-    lowering: Any,
-    node: Any,
+    lowering: Lowering,
+    node: Node,
     x: Tensor,
     nan: float | None = None,
     posinf: float | None = None,
@@ -429,7 +433,7 @@ def whole_power(x: Value, exponent: int) -> Value:
 
 
 @lowers(aten.pow.Tensor_Scalar)
-def pow_number(lowering: Any, node: Any, x: Tensor, exponent: Any) -> Tensor:
+def pow_number(lowering: Lowering, node: Node, x: Tensor, exponent: Any) -> Tensor:
     result = node.meta["val"]
     dtype = result.dtype
     if not isinstance(exponent, (int, float)):
@@ -449,7 +453,7 @@ def pow_number(lowering: Any, node: Any, x: Tensor, exponent: Any) -> Tensor:
 
 
 @lowers(aten.pow.Tensor_Tensor, aten.pow.Scalar)
-def pow_any(lowering: Any, node: Any, x: Operand, exponent: Operand) -> Tensor:
+def pow_any(lowering: Lowering, node: Node, x: Operand, exponent: Operand) -> Tensor:
     dtype = node.meta["val"].dtype
     if not dtype.is_floating_point:
         raise NotLowered("a power of integers")

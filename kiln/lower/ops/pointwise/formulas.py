@@ -12,6 +12,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import sympy
 import torch
+from torch.fx import Node
 
 from kiln.loops import ir
 from kiln.loops.ir import wide
@@ -19,6 +20,7 @@ from kiln.loops.sizes import Size
 from kiln.loops.views import DynamicFloat, Tensor
 
 from ... import builders
+from ...lowering import Lowering
 from ...registry import NotLowered, lowers
 
 Number: TypeAlias = bool | int | float
@@ -161,7 +163,7 @@ def as_type(operand: Operand, dtype: torch.dtype) -> Tensor:
     raise NotLowered(f"a number of type {type(operand).__name__}")
 
 
-def copy_if_visible(lowering: Any, node: Any, x: Tensor) -> Tensor:
+def copy_if_visible(lowering: Lowering, node: Node, x: Tensor) -> Tensor:
     """The same elements, for an operator whose result is new memory. What is in memory already is copied only where the
     identity of the memory shows (a result of the graph, views)."""
     if x.access is None or not any(shows_memory(user) for user in node.users):
@@ -215,7 +217,7 @@ def formula(*overloads: Any, narrow: Sequence[torch.dtype] = ()) -> Callable[[An
 
     def register(function: AnyFunction) -> AnyFunction:
         @lowers(*overloads)
-        def lower(lowering: Any, node: Any, *args: Any, **kwargs: Any) -> Any:
+        def lower(lowering: Lowering, node: Node, *args: Any, **kwargs: Any) -> Any:
             dtype = result_type(node)
             if not dtype.is_floating_point:
                 raise NotLowered(f"{dtype} in a function of floats")

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.fx import Node
 
 from kiln.loops.ir import wide
 from kiln.loops.views import Tensor
 
 from ... import builders
+from ...lowering import Lowering
 from ...registry import LOWERINGS, TAKES_DYNAMIC_FLOATS, NotLowered, lowers
 from ..reductions import statistics  # noqa: F401  (norms are looked up)
 from .formulas import Value, where
@@ -60,7 +62,7 @@ ALIASES = {"maximum": "clamp_min", "minimum": "clamp_max"}
 TERNARY = ("addcmul", "addcdiv")  # their last argument is the keyword "value" of the operator on tensors
 
 
-def of_lists(single: Any, lowering: Any, node: Any, *args: Any, **kwargs: Any) -> tuple[Tensor, ...]:
+def of_lists(single: Any, lowering: Lowering, node: Node, *args: Any, **kwargs: Any) -> tuple[Tensor, ...]:
     rule = LOWERINGS[single]
     found = []
     for place, value in enumerate(node.meta["val"]):
@@ -70,7 +72,9 @@ def of_lists(single: Any, lowering: Any, node: Any, *args: Any, **kwargs: Any) -
     return tuple(found)
 
 
-def of_three_lists(single: Any, lowering: Any, node: Any, x: Any, a: Any, b: Any, value: Any) -> tuple[Tensor, ...]:
+def of_three_lists(
+    single: Any, lowering: Lowering, node: Node, x: Any, a: Any, b: Any, value: Any
+) -> tuple[Tensor, ...]:
     rule = LOWERINGS[single]
     found = []
     for place, result in enumerate(node.meta["val"]):
@@ -109,7 +113,9 @@ register()
 
 
 @lowers(aten._foreach_norm.Scalar)
-def norms(lowering: Any, node: Any, tensors: Sequence[Tensor], order: Any = 2, dtype: Any = None) -> tuple[Tensor, ...]:
+def norms(
+    lowering: Lowering, node: Node, tensors: Sequence[Tensor], order: Any = 2, dtype: Any = None
+) -> tuple[Tensor, ...]:
     """The norm of each tensor of a list, as gradients are clipped by."""
     rule = LOWERINGS[aten.linalg_vector_norm.default]
     items = [Item(aten.linalg_vector_norm.default, {"val": value}, node.users, {}) for value in node.meta["val"]]
@@ -157,7 +163,7 @@ def adam_step(
     return (param, average, square, *([greatest] if greatest is not None else []))
 
 
-def adam(is_decoupled: bool, lowering: Any, node: Any, *lists: Any, **options: Any) -> tuple[Any, ...]:
+def adam(is_decoupled: bool, lowering: Lowering, node: Node, *lists: Any, **options: Any) -> tuple[Any, ...]:
     refuse_scaling(options)
     params, grads, averages, squares, greatest, steps = lists
     rate, is_amsgrad = options["lr"], options["amsgrad"]
@@ -180,7 +186,7 @@ def adam(is_decoupled: bool, lowering: Any, node: Any, *lists: Any, **options: A
     return new_params, tuple(grads), new_averages, new_squares, new_greatest if is_amsgrad else tuple(greatest)
 
 
-def sgd(lowering: Any, node: Any, params: Any, grads: Any, buffers: Any, **options: Any) -> tuple[Any, ...]:
+def sgd(lowering: Lowering, node: Node, params: Any, grads: Any, buffers: Any, **options: Any) -> tuple[Any, ...]:
     refuse_scaling(options)
     rate, momentum, decay = options["lr"], options["momentum"], options["weight_decay"]
     has_momentum = momentum != 0

@@ -11,11 +11,13 @@ from typing import Any
 
 import sympy
 import torch
+from torch.fx import Node
 
 from kiln.loops.ir import HALF_TYPES, wide
 from kiln.loops.views import Tensor
 
 from ... import builders
+from ...lowering import Lowering
 from ...registry import NotLowered, lowers
 from ..reductions.helpers import as_wide, elements_along, mean_along, sum_along
 from .activations import log_sigmoid
@@ -27,7 +29,7 @@ MEAN, SUM = 1, 2  # kinds of reduction
 # ---- forward ---------------------------------------------------------------------------------------------------------
 
 
-def combined(lowering: Any, node: Any, losses: Tensor, reduction: int) -> Tensor:
+def combined(lowering: Lowering, node: Node, losses: Tensor, reduction: int) -> Tensor:
     """The losses of all elements (of the type of the tensors) as a result."""
     result = node.meta["val"].dtype
     if reduction not in (MEAN, SUM):
@@ -40,7 +42,7 @@ def combined(lowering: Any, node: Any, losses: Tensor, reduction: int) -> Tensor
 
 
 def loss(
-    lowering: Any, node: Any, function: Callable[..., Value], tensors: list[Tensor], reduction: int, narrow: Any
+    lowering: Lowering, node: Node, function: Callable[..., Value], tensors: list[Tensor], reduction: int, narrow: Any
 ) -> Tensor:
     """A function of the elements, rounded to their type, then added up or averaged."""
     dtype = node.meta["val"].dtype
@@ -53,7 +55,7 @@ def loss(
 
 
 @lowers(aten.mse_loss.default)
-def mse_loss(lowering: Any, node: Any, x: Tensor, target: Tensor, reduction: int = MEAN) -> Tensor:
+def mse_loss(lowering: Lowering, node: Node, x: Tensor, target: Tensor, reduction: int = MEAN) -> Tensor:
     def square(a: Value, b: Value) -> Value:
         return (a - b) * (a - b)
 
@@ -62,7 +64,7 @@ def mse_loss(lowering: Any, node: Any, x: Tensor, target: Tensor, reduction: int
 
 @lowers(aten.smooth_l1_loss.default)
 def smooth_l1_loss(
-    lowering: Any, node: Any, x: Tensor, target: Tensor, reduction: int = MEAN, beta: float = 1.0
+    lowering: Lowering, node: Node, x: Tensor, target: Tensor, reduction: int = MEAN, beta: float = 1.0
 ) -> Tensor:
     def smooth(a: Value, b: Value) -> Value:
         distance = (a - b).abs()
@@ -75,7 +77,7 @@ def smooth_l1_loss(
 
 @lowers(aten.huber_loss.default)
 def huber_loss(
-    lowering: Any, node: Any, x: Tensor, target: Tensor, reduction: int = MEAN, delta: float = 1.0
+    lowering: Lowering, node: Node, x: Tensor, target: Tensor, reduction: int = MEAN, delta: float = 1.0
 ) -> Tensor:
     def huber(a: Value, b: Value) -> Value:
         distance = (a - b).abs()
@@ -86,14 +88,14 @@ def huber_loss(
 
 
 @lowers(aten.soft_margin_loss.default)
-def soft_margin_loss(lowering: Any, node: Any, x: Tensor, target: Tensor, reduction: int = MEAN) -> Tensor:
+def soft_margin_loss(lowering: Lowering, node: Node, x: Tensor, target: Tensor, reduction: int = MEAN) -> Tensor:
     return loss(lowering, node, lambda a, b: (-b * a).exp().log1p(), [x, target], reduction, HALF_TYPES)
 
 
 @lowers(aten.binary_cross_entropy_with_logits.default)
 def logistic_loss(
-    lowering: Any,
-    node: Any,
+    lowering: Lowering,
+    node: Node,
     x: Tensor,
     target: Tensor,
     weight: Tensor | None = None,
@@ -120,7 +122,7 @@ def logistic_loss(
 
 
 def backward(
-    node: Any,
+    node: Node,
     function: Callable[..., Value],
     tensors: list[Tensor],
     reduction: int,
@@ -149,7 +151,7 @@ def factor_of(scale: float, count: Any, dtype: torch.dtype) -> Value:
 
 
 @lowers(aten.mse_loss_backward.default)
-def mse_backward(lowering: Any, node: Any, grad: Tensor, x: Tensor, target: Tensor, reduction: int) -> Tensor:
+def mse_backward(lowering: Lowering, node: Node, grad: Tensor, x: Tensor, target: Tensor, reduction: int) -> Tensor:
     def slope(factor: Value, g: Value, a: Value, b: Value) -> Value:
         return factor * (a - b) * g
 
@@ -158,7 +160,7 @@ def mse_backward(lowering: Any, node: Any, grad: Tensor, x: Tensor, target: Tens
 
 @lowers(aten.smooth_l1_loss_backward.default)
 def smooth_l1_backward(
-    lowering: Any, node: Any, grad: Tensor, x: Tensor, target: Tensor, reduction: int, beta: float
+    lowering: Lowering, node: Node, grad: Tensor, x: Tensor, target: Tensor, reduction: int, beta: float
 ) -> Tensor:
     def slope(factor: Value, g: Value, a: Value, b: Value) -> Value:
         distance = a - b
@@ -173,7 +175,7 @@ def smooth_l1_backward(
 
 @lowers(aten.huber_loss_backward.default)
 def huber_backward(
-    lowering: Any, node: Any, grad: Tensor, x: Tensor, target: Tensor, reduction: int, delta: float
+    lowering: Lowering, node: Node, grad: Tensor, x: Tensor, target: Tensor, reduction: int, delta: float
 ) -> Tensor:
     def slope(factor: Value, g: Value, a: Value, b: Value) -> Value:
         distance = a - b
@@ -184,7 +186,9 @@ def huber_backward(
 
 
 @lowers(aten.soft_margin_loss_backward.default)
-def soft_margin_backward(lowering: Any, node: Any, grad: Tensor, x: Tensor, target: Tensor, reduction: int) -> Tensor:
+def soft_margin_backward(
+    lowering: Lowering, node: Node, grad: Tensor, x: Tensor, target: Tensor, reduction: int
+) -> Tensor:
     def slope(factor: Value, g: Value, a: Value, b: Value) -> Value:
         power = (-b * a).exp()
         scaled = ((b * power).cast(factor.dtype) * -factor).cast(b.dtype)
@@ -195,8 +199,8 @@ def soft_margin_backward(lowering: Any, node: Any, grad: Tensor, x: Tensor, targ
 
 @lowers(aten.binary_cross_entropy_backward.default)
 def cross_entropy_backward(
-    lowering: Any,
-    node: Any,
+    lowering: Lowering,
+    node: Node,
     grad: Tensor,
     x: Tensor,
     target: Tensor,

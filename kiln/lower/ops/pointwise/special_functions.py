@@ -8,11 +8,13 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.fx import Node
 
 from kiln.loops.ir import HALF_TYPES, wide
 from kiln.loops.views import Tensor
 
 from ... import builders
+from ...lowering import Lowering
 from ...registry import TAKES_DYNAMIC_FLOATS, NotLowered, lowers
 from .elementwise import overloads
 from .formulas import Operand, Value, common_type, computed, copy_if_visible, float_type, formula, of_tensors, where
@@ -35,7 +37,7 @@ def addcmul(x: Value, a: Value, b: Value, value: Any = 1) -> Value:
 
 
 @lowers(aten.addcmul.default)
-def lower_addcmul(lowering: Any, node: Any, x: Tensor, a: Tensor, b: Tensor, *, value: Any = 1) -> Tensor:
+def lower_addcmul(lowering: Lowering, node: Node, x: Tensor, a: Tensor, b: Tensor, *, value: Any = 1) -> Tensor:
     return computed(*of_tensors(addcmul, (x, a, b, value), {}), wide(node.meta["val"].dtype), node.meta["val"])
 
 
@@ -83,7 +85,9 @@ def xlog1py(x: Value, y: Value) -> Value:
     return where(y.isnan(), y, where(x.eq(0), 0.0, x * y.log1p()))
 
 
-def pair(function: Callable[..., Value], is_narrow: bool, lowering: Any, node: Any, a: Operand, b: Operand) -> Tensor:
+def pair(
+    function: Callable[..., Value], is_narrow: bool, lowering: Lowering, node: Node, a: Operand, b: Operand
+) -> Tensor:
     dtype = float_type(common_type([a, b]))
     return computed(function, [a, b], dtype if is_narrow else wide(dtype), node.meta["val"])
 
@@ -114,7 +118,7 @@ def angle(x: Value) -> Value:
     return where(x.isnan(), x, where(x < 0, math.pi, Value(x.like(0.0))))
 
 
-def of_float(function: Callable[..., Value], is_narrow: bool, lowering: Any, node: Any, x: Tensor) -> Tensor:
+def of_float(function: Callable[..., Value], is_narrow: bool, lowering: Lowering, node: Node, x: Tensor) -> Tensor:
     dtype = float_type(x.dtype)
     return computed(function, [x], dtype if is_narrow else wide(dtype), node.meta["val"])
 
@@ -131,17 +135,17 @@ for _operator, (_of_float, _rounds) in FLOAT_FUNCTIONS.items():
 
 
 @lowers(aten.frac.default)
-def frac(lowering: Any, node: Any, x: Tensor) -> Tensor:
+def frac(lowering: Lowering, node: Node, x: Tensor) -> Tensor:
     return computed(lambda v: v - v.trunc(), [x], x.dtype, node.meta["val"])
 
 
 @lowers(aten._conj_physical.default, aten.conj_physical.default)
-def conj_physical(lowering: Any, node: Any, x: Tensor) -> Tensor:
+def conj_physical(lowering: Lowering, node: Node, x: Tensor) -> Tensor:
     return copy_if_visible(lowering, node, x)
 
 
 @lowers(aten.round.decimals)
-def round_decimals(lowering: Any, node: Any, x: Tensor, *, decimals: int) -> Tensor:
+def round_decimals(lowering: Lowering, node: Node, x: Tensor, *, decimals: int) -> Tensor:
     """ATen scales by a power of ten, whose type is the tensors'."""
     if not x.dtype.is_floating_point:
         raise NotLowered("decimals of integers")
@@ -154,7 +158,7 @@ def round_decimals(lowering: Any, node: Any, x: Tensor, *, decimals: int) -> Ten
 
 
 @lowers(aten.logit.default)
-def logit(lowering: Any, node: Any, x: Tensor, eps: float | None = None) -> Tensor:
+def logit(lowering: Lowering, node: Node, x: Tensor, eps: float | None = None) -> Tensor:
     def odds(v: Value) -> Value:
         if eps is not None:
             v = where(v < eps, eps, where(v > 1 - eps, 1 - eps, v))
