@@ -140,7 +140,7 @@ def is_special(method: object) -> bool:
     """Whether what a class has for a special method is neither a function nor a native class's own descriptor."""
     if method is MISSING:
         return False
-    return method is None or isinstance(method, UNUSUAL_METHODS) or bool(type(method).__flags__ & HEAP_TYPE)
+    return not callable(method) or isinstance(method, UNUSUAL_METHODS) or bool(type(method).__flags__ & HEAP_TYPE)
 
 
 def is_object(value: object) -> bool:

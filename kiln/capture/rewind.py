@@ -34,6 +34,8 @@ def is_restorable(info: TensorInfo) -> bool:
     real, fake = info.real, info.fake
     if info.data_set or real.layout is not torch.strided or real.numel() > LARGEST:  # type: ignore[attr-defined]
         return False
+    if any(stride == 0 and size > 1 for size, stride in zip(real.shape, real.stride(), strict=True)):  # type: ignore[attr-defined]
+        return False  # torch does not write to elements that share memory
     return real.dim() == fake.dim() and real.untyped_storage().nbytes() == fake.untyped_storage().nbytes()  # type: ignore[attr-defined]
 
 

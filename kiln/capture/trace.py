@@ -268,7 +268,7 @@ class Trace:
         return value
 
     def assume_presence(self) -> None:
-        """Guard what was reached and not looked at, once capture is done. (Of lists the length is guarded.)"""
+        """Guard what was reached and not looked at, once capture is done. (Of sequences the length is guarded.)"""
         types = {guard.source: plain(guard.value) for guard in self.guards if guard.kind == "type"}
         for value in self.glanced.values():
             source = value.source
@@ -276,7 +276,7 @@ class Trace:
                 continue
             if isinstance(source, InstanceAttribute):
                 self.guards.add(source.base, "has_attribute", source.name)
-            elif isinstance(source, Item) and not issubclass(types.get(source.base, dict), (list, tuple)):
+            elif isinstance(source, Item) and issubclass(types.get(source.base, dict), dict):
                 self.guards.add(source.base, "has_key", source.key)
             elif isinstance(source, Attribute) and source.name == "cell_contents":
                 self.guards.add(source.base, "full_cell")

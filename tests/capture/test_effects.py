@@ -611,3 +611,25 @@ def test_effects_before_an_error_that_fake_tensors_do_not_foresee(effect, size, 
         return seen, torch.rand(3)
 
     assert same(run(program), run(kiln.compile(program, backend=backend)), rtol=1e-6)
+
+
+def test_error_of_a_write_to_elements_that_share_memory():
+    """Torch fills such a tensor, and refuses to draw random numbers into it. It cannot be put back as it was."""
+
+    def program(x):
+        x.fill_(2.0)
+        made = torch.rand(2)
+        return x.normal_(), made
+
+    def run(function):
+        torch.manual_seed(0)
+        seen = []
+        for x in (torch.ones(2, 3), torch.ones(1, 3).expand(2, 3), torch.ones(2, 3)):
+            try:
+                seen.append(function(x))
+            except RuntimeError as error:
+                seen.append((str(error), error.__context__))
+            seen.append(x.clone())
+        return seen, torch.rand(3)
+
+    assert same(run(program), run(kiln.compile(program)))

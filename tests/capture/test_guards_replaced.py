@@ -634,3 +634,51 @@ def test_table_of_an_enumeration_that_makes_entries(monkeypatch):
         return [*answers, function(torch.ones(2), Color.RED)]
 
     assert same(run(program), run(kiln.compile(program)))
+
+
+class Holder:
+    pass
+
+
+@pytest.mark.parametrize("make", [collections.deque, list, tuple, dict.fromkeys])
+def test_item_that_is_held_and_never_looked_at(make):
+    def program(x, held):
+        holder = Holder()
+        holder.item = held[4]
+        kept = holder.item
+        return x + 1, kept is held[4]
+
+    values = make(range(3, 9))
+    kiln.testing.check(program, torch.ones(2), values, fullgraph=True)
+
+
+@pytest.mark.parametrize("value", [True, 2.5, "text", 3, None, (), torch.ones(1)])
+@pytest.mark.parametrize("name", ["__setattr__", "__delattr__", "__bool__", "__len__", "__getattr__", "__iter__"])
+def test_special_method_that_cannot_be_called(name, value):
+    class Blocked:
+        pass
+
+    uses = {
+        "__setattr__": lambda each: setattr(each, "name", 1),
+        "__delattr__": lambda each: delattr(each, "name"),
+        "__bool__": bool,
+        "__len__": len,
+        "__getattr__": lambda each: each.missing,
+        "__iter__": list,
+    }
+
+    def program(x, each):
+        try:
+            return x + 1, uses[name](each)
+        except (TypeError, AttributeError) as error:
+            return x, type(error), str(error)
+
+    def run(function):
+        each = Blocked()
+        answers = [function(torch.ones(2), each)]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Blocked, name, value, raising=False)
+            answers.append(function(torch.ones(2), each))
+        return [*answers, function(torch.ones(2), each)]
+
+    assert same(run(program), run(kiln.compile(program)))
