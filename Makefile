@@ -13,7 +13,7 @@ TYPED := $(wildcard kiln/__init__.py kiln/__main__.py kiln/api.py kiln/backends.
 	kiln/aot/__init__.py kiln/aot/api.py kiln/aot/exporting.py \
 	kiln/loops kiln/lower kiln/target kiln/codegen kiln/version.py)
 LINTED := $(wildcard kiln tests benchmarks examples setup.py)
-NATIVE := $(wildcard kiln/native/*.cpp kiln/native/*.h kiln/native/*.py)
+NATIVE := $(wildcard $(foreach ending,cpp h py,kiln/native/*.$(ending) kiln/native/*/*.$(ending)))
 TOOLS := pytest expecttest pytest-xdist pytest-timeout hypothesis numpy transformers ruff mypy setuptools wheel ninja
 PEERS := jax matplotlib
 # Models are built from configurations: nothing is downloaded.

@@ -2,7 +2,6 @@
 
 import os
 import runpy
-from glob import glob
 from pathlib import Path
 
 import torch
@@ -12,9 +11,35 @@ from torch.utils.cpp_extension import BuildExtension, CppExtension
 # Two compilations at a time: one translation unit that includes torch's headers needs about a gigabyte.
 os.environ.setdefault("MAX_JOBS", "2")
 
+NATIVE = Path("kiln/native")
+GENERATED = Path("build/generated")
+
+
+def write(path: Path, text: str) -> str:
+    """Write a generated source, unless it is the same as before: a new date would have it compiled again."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.exists() or path.read_text() != text:
+        path.write_text(text)
+    return str(path)
+
+
+def translation_units() -> list[str]:
+    """The files to compile: each source file of kiln/native itself, and one for all of each folder in it.
+
+    Nearly all the time of a compilation goes into torch's headers, which only files in folders include.
+    """
+    units = sorted(str(path) for path in NATIVE.glob("*.cpp"))
+    for folder in sorted({path.parent.name for path in NATIVE.glob("*/*.cpp")}):
+        names = sorted(path.name for path in (NATIVE / folder).glob("*.cpp"))
+        includes = "".join(f'#include "{folder}/{name}"\n' for name in names)
+        units.append(write(GENERATED / f"{folder}.cpp", includes))
+    return units
+
+
 # The part that depends on torch's generated headers is generated as well.
-generate = runpy.run_path("kiln/native/generate_saved_values.py")["generate"]
-generated = generate(Path(torch.__file__).parent / "include", Path("build/generated/saved_values_of_torch.cpp"))
+saved_values = runpy.run_path(str(NATIVE / "generate_saved_values.py"))["generate"](
+    Path(torch.__file__).parent / "include"
+)
 
 # `make asan` builds a second module, which checks its own memory accesses and arithmetic (tests/sanitized.py).
 # vptr checks need type information that torch's libraries do not export.
@@ -24,9 +49,9 @@ sanitized = os.environ.get("KILN_SANITIZE") == "1"
 
 native = CppExtension(
     name="kiln._native",
-    sources=sorted(glob("kiln/native/*.cpp")) + [generated],
-    depends=sorted(glob("kiln/native/*.h")),
-    include_dirs=[os.path.abspath("kiln/native")],
+    sources=[*translation_units(), write(GENERATED / "saved_values_of_torch.cpp", saved_values)],
+    depends=sorted(str(path) for ending in ("cpp", "h") for path in NATIVE.rglob(f"*.{ending}")),
+    include_dirs=[str(NATIVE.resolve())],
     extra_compile_args=[*(SANITIZE if sanitized else FLAGS), "-fvisibility=hidden", "-Wall", "-Wno-unknown-pragmas"],
     extra_link_args=["-fsanitize=address,undefined"] if sanitized else [],
 )

@@ -104,7 +104,7 @@ def source(structures: list[Structure]) -> str:
         for structure in structures
     )
     return f"""// Written by generate_saved_values.py.
-#include "saved_fields.h"
+#include "autograd/saved_fields.h"
 
 #include <{HEADER}>
 
@@ -126,17 +126,12 @@ const size_t generated_type_count = {len(structures)};
 """
 
 
-def generate(include: Path, path: Path) -> str:
-    """Write the file for the torch whose headers are in `include`, and return its name."""
+def generate(include: Path) -> str:
+    """The file's text, for the torch whose headers are in `include`."""
     structures = parse((include / HEADER).read_text())
     known = [structure for structure in structures if structure.problem is None]
     print(f"saved values: {len(known)} of {len(structures)} node types of {HEADER} are known")
     for structure in structures:
         if structure.problem is not None:
             print(f"saved values: {structure.name} is not known because of: {structure.problem}")
-    text = source(known)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # A new date would have it compiled again.
-    if not path.exists() or path.read_text() != text:
-        path.write_text(text)
-    return str(path)
+    return source(known)

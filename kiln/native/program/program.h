@@ -1,0 +1,207 @@
+// A program: steps over numbered registers, run without Python between them. What its translation units share.
+//
+// Inputs are in the first registers, then come what steps give. A value is let go at its last use. Programs do not change
+// once they are built: all that a call needs of its own is in its Frame, so that calls may nest and run side by side.
+#pragma once
+
+#include "autograd/grad_node.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/ivalue.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/util/SmallVector.h>
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace kiln {
+
+using c10::IValue;
+
+using Registers = std::vector<IValue>;
+
+struct Frame {
+  Registers registers;
+  std::vector<int64_t> numbers;  // sizes that vary, computed from those of the inputs when the call begins
+};
+
+// Integers, some of which are the frame's.
+class Numbers {
+ public:
+  void add(int64_t value) { values_.push_back(value); }
+  void add_moving(uint32_t number) {
+    moving_.emplace_back(static_cast<uint32_t>(values_.size()), number);
+    values_.push_back(0);
+  }
+  size_t size() const { return values_.size(); }
+
+  // Valid as long as `place` and this are.
+  at::IntArrayRef now(const Frame& frame, c10::SmallVector<int64_t, 8>& place) const {
+    if (moving_.empty()) return values_;
+    place.assign(values_.begin(), values_.end());
+    for (const auto& [index, number] : moving_) place[index] = frame.numbers[number];
+    return place;
+  }
+
+ private:
+  std::vector<int64_t> values_;
+  std::vector<std::pair<uint32_t, uint32_t>> moving_;
+};
+
+// How a tensor in this machine's memory lies there.
+struct Layout {
+  at::ScalarType dtype = at::ScalarType::Undefined;
+  Numbers sizes, strides;
+};
+
+enum class Elements : uint8_t { none, integers, doubles, scalars, tensors, optional_tensors };
+
+// Where an argument comes from: a register, or parts of a sequence, or else it is constant.
+struct Argument {
+  int place = -1;
+  bool last = false;  // the register is not read again
+  bool is_sequence = false;
+  Elements elements = Elements::none;
+  bool wants_double = false;
+  bool wants_tensor = false;
+  IValue constant;
+  std::vector<Argument> parts;
+};
+
+// ---- steps; a result of -1 is one that nobody reads ------------------------------------------------------------------
+
+struct OperatorStep {
+  c10::OperatorHandle op;
+  std::vector<Argument> arguments;
+  std::vector<int> results;
+  std::vector<std::optional<Layout>> layouts;  // that results must have; may be empty
+};
+
+struct CallableStep {
+  Owned callable;
+  std::vector<Argument> arguments;
+  int result;
+  std::optional<Layout> layout;
+};
+
+struct ItemStep {
+  Argument source;
+  int64_t item;
+  int result;
+  std::optional<Layout> layout;
+};
+
+// New memory, or that of the donor's tensor if nobody else holds it.
+struct AllocateStep {
+  Layout layout;
+  Argument donor;
+  int result;
+};
+
+struct ViewStep {
+  Argument source;
+  Layout layout;
+  Numbers offset;  // one, in elements from the source's first
+  int result;
+};
+
+// Computes the units of a kernel's work from `start` up to `end`.
+using Entry = void (*)(void* const* pointers, const int64_t* sizes, int64_t start, int64_t end);
+
+struct Pointer {
+  Argument source;
+  int64_t offset;  // in bytes
+  bool is_written;  // an input's memory, which the kernel changes
+};
+
+struct Launch {
+  Entry entry;
+  std::vector<Pointer> pointers;
+  Numbers sizes;
+  Numbers extent;  // units of work, and how long all of them take, roughly, in picoseconds
+  bool is_whole;  // one thread does all of it
+};
+
+// Kernels of which none writes what another reads or writes: threads share the work of all of them at once.
+struct LaunchStep {
+  std::string name;
+  std::vector<Launch> launches;
+};
+
+using Step = std::variant<OperatorStep, CallableStep, ItemStep, AllocateStep, ViewStep, LaunchStep>;
+
+// ---- what is done when a call begins ---------------------------------------------------------------------------------
+
+enum class Operation : uint8_t { value, size, stride, constant, add, mul, floordiv, mod, min, max, pow, eq, ne, lt, le };
+
+// Number k of a frame is what instruction k gives, of an input or of earlier numbers.
+struct Instruction {
+  Operation operation;
+  int64_t first, second;
+};
+
+// How an input must lie; without a layout it may be any tensor, but nothing that is more than its elements.
+struct Check {
+  int input;
+  std::optional<Layout> layout;
+};
+
+struct Program {
+  PyObject_HEAD
+  vectorcallfunc vectorcall;
+  size_t input_count;
+  size_t register_count;
+  bool has_kernels;  // which no mode can see into
+  std::vector<bool> reads_input;
+  std::vector<bool> is_donor;  // inputs whose memory is taken where nobody else holds it
+  std::vector<Instruction> instructions;
+  std::vector<Check> checks;
+  std::vector<std::pair<int, int>> exposed;  // numbers that are in registers too
+  std::vector<Step> steps;
+  std::vector<Argument> outputs;
+  Owned otherwise;
+  PyObject* attributes;
+};
+
+// ---- values.cpp ---------------------------------------------------------------------------------------------------
+
+// A number where an operator takes a tensor, as torch's own bindings pass it.
+IValue number_as_tensor(const IValue& number);
+IValue from_python(PyObject* object);
+Owned to_python(const IValue& value);
+IValue read(const Argument& argument, Registers& registers);
+IValue read_sequence(const Argument& argument, Registers& registers);
+
+bool lies_so(const at::Tensor& tensor, const Layout& layout, const Frame& frame);
+at::Tensor allocated(const Layout& layout, const Frame& frame);
+// A view, which shares the version counter.
+at::Tensor view_of(const at::Tensor& source, const Layout& layout, int64_t offset, const Frame& frame);
+// Another tensor over the same memory, for when nobody needs the first any more.
+at::Tensor again(const at::Tensor& source, const Layout& layout, const Frame& frame);
+bool is_sole_owner(const at::Tensor& tensor);
+// The same, as a tensor that Python does not know.
+at::Tensor unknown_to_python(const at::Tensor& tensor);
+
+// ---- steps.cpp ---------------------------------------------------------------------------------------------------
+
+// Whether the inputs, which are in their registers, are as they must be.
+bool begin(const Program& program, Frame& frame);
+// Without the GIL.
+void run_steps(const Program& program, Frame& frame);
+
+// ---- launches.cpp ---------------------------------------------------------------------------------------------------
+
+void run(const LaunchStep& step, Frame& frame);
+
+// ---- building.cpp ---------------------------------------------------------------------------------------------------
+
+struct Description {
+  PyObject *steps, *outputs, *instructions, *checks, *exposed;
+};
+
+void build_program(Program& program, const Description& description);
+
+}  // namespace kiln

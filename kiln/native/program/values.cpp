@@ -1,0 +1,144 @@
+// The values of a program: between Python and registers, and tensors over memory.
+#include "program/program.h"
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/ScalarOps.h>
+#include <ATen/core/jit_type.h>
+#include <c10/core/CPUAllocator.h>
+
+// The header that declares these brings in parts of torch that Kiln does without.
+namespace torch::jit {
+c10::IValue toIValue(py::handle object, const c10::TypePtr& type, std::optional<int32_t> count);
+py::object toPyObject(c10::IValue value);
+}  // namespace torch::jit
+
+namespace kiln {
+namespace {
+
+using Sizes = c10::SmallVector<int64_t, 8>;
+
+bool is_number(const IValue& value) { return value.isScalar(); }
+
+IValue fitted(const Argument& argument, IValue value) {
+  if (argument.wants_double && value.isInt()) return static_cast<double>(value.toInt());
+  if (argument.wants_tensor && is_number(value)) return number_as_tensor(value);
+  return value;
+}
+
+template <class Element, class Convert>
+IValue list_of(const Argument& argument, Registers& registers, Convert convert) {
+  c10::List<Element> list;
+  list.reserve(argument.parts.size());
+  for (const Argument& part : argument.parts) list.push_back(convert(read(part, registers)));
+  return list;
+}
+
+}  // namespace
+
+IValue number_as_tensor(const IValue& number) {
+  at::Tensor tensor = c10::scalar_to_tensor(number.toScalar());
+  tensor.unsafeGetTensorImpl()->set_wrapped_number(true);
+  return tensor;
+}
+
+IValue from_python(PyObject* object) {
+  if (is_tensor(object)) return THPVariable_Unpack(object);
+  if (object == Py_None) return {};
+  if (PyBool_Check(object)) return object == Py_True;
+  if (PyLong_CheckExact(object)) {
+    int overflow = 0;
+    int64_t number = PyLong_AsLongLongAndOverflow(object, &overflow);
+    if (!overflow) return number;
+  }
+  if (PyFloat_CheckExact(object)) return PyFloat_AS_DOUBLE(object);
+  return torch::jit::toIValue(object, c10::PyObjectType::get(), std::nullopt);
+}
+
+Owned to_python(const IValue& value) {
+  if (value.isTensor()) return Owned(THPVariable_Wrap(value.toTensor()));
+  return Owned(torch::jit::toPyObject(value).release().ptr());
+}
+
+IValue read(const Argument& argument, Registers& registers) {
+  if (argument.place < 0) return argument.constant;
+  IValue& value = registers[argument.place];
+  return fitted(argument, argument.last ? std::move(value) : value);
+}
+
+IValue read_sequence(const Argument& argument, Registers& registers) {
+  if (argument.elements == Elements::integers) {
+    return list_of<int64_t>(argument, registers, [](IValue value) { return value.toInt(); });
+  }
+  if (argument.elements == Elements::doubles) {
+    return list_of<double>(argument, registers, [](IValue value) { return value.toScalar().toDouble(); });
+  }
+  if (argument.elements == Elements::scalars) {
+    c10::impl::GenericList list(c10::NumberType::get());
+    for (const Argument& part : argument.parts) list.push_back(read(part, registers));
+    return list;
+  }
+  if (argument.elements == Elements::tensors) {
+    return list_of<at::Tensor>(argument, registers, [](IValue value) { return std::move(value).toTensor(); });
+  }
+  return list_of<std::optional<at::Tensor>>(argument, registers, [](IValue value) {
+    return value.isNone() ? std::nullopt : std::optional<at::Tensor>(std::move(value).toTensor());
+  });
+}
+
+// ---- memory --------------------------------------------------------------------------------------------------------
+
+bool lies_so(const at::Tensor& tensor, const Layout& layout, const Frame& frame) {
+  Sizes size_place, stride_place;
+  at::IntArrayRef sizes = layout.sizes.now(frame, size_place), strides = layout.strides.now(frame, stride_place);
+  at::IntArrayRef real_sizes = tensor.sizes(), real_strides = tensor.strides();
+  if (real_sizes != sizes) return false;
+  bool is_empty = false, is_alike = true;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    is_empty = is_empty || sizes[i] == 0;
+    is_alike = is_alike && (sizes[i] == 1 || strides[i] == real_strides[i]);
+  }
+  return is_alike || is_empty;
+}
+
+at::Tensor allocated(const Layout& layout, const Frame& frame) {
+  Sizes size_place, stride_place;
+  at::IntArrayRef sizes = layout.sizes.now(frame, size_place), strides = layout.strides.now(frame, stride_place);
+  return at::Tensor(at::detail::empty_strided_cpu(sizes, strides, layout.dtype));
+}
+
+at::Tensor view_of(const at::Tensor& source, const Layout& layout, int64_t offset, const Frame& frame) {
+  Sizes size_place, stride_place;
+  at::IntArrayRef sizes = layout.sizes.now(frame, size_place), strides = layout.strides.now(frame, stride_place);
+  at::Tensor made = at::detail::make_tensor<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(source.storage()),
+                                                             source.key_set(), source.dtype());
+  c10::TensorImpl* impl = made.unsafeGetTensorImpl();
+  impl->set_sizes_and_strides(sizes, strides, source.storage_offset() + offset);
+  if (!source.is_inference()) impl->set_version_counter(source.unsafeGetTensorImpl()->version_counter());
+  return made;
+}
+
+at::Tensor again(const at::Tensor& source, const Layout& layout, const Frame& frame) {
+  Sizes size_place, stride_place;
+  at::IntArrayRef sizes = layout.sizes.now(frame, size_place), strides = layout.strides.now(frame, stride_place);
+  at::Tensor made = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(source.storage()),
+                                                             c10::DispatchKeySet(c10::DispatchKey::CPU),
+                                                             c10::scalarTypeToTypeMeta(layout.dtype));
+  made.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides, 0);
+  return made;
+}
+
+bool is_sole_owner(const at::Tensor& tensor) {
+  // Memory of numpy and its like is not torch's, even if torch alone holds it.
+  return tensor.defined() && tensor.use_count() == 1 && tensor.has_storage() && tensor.storage().use_count() == 1 &&
+         tensor.storage().resizable() && tensor.storage_offset() == 0 &&
+         tensor.storage().data_ptr().get_deleter() == c10::GetCPUAllocator()->raw_deleter();
+}
+
+at::Tensor unknown_to_python(const at::Tensor& tensor) {
+  at::Tensor made = at::detail::make_tensor<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(tensor.storage()),
+                                                             tensor.key_set(), tensor.dtype());
+  made.unsafeGetTensorImpl()->set_sizes_and_strides(tensor.sizes(), tensor.strides(), tensor.storage_offset());
+  return made;
+}
+
+}  // namespace kiln
