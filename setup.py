@@ -37,7 +37,7 @@ def translation_units() -> list[str]:
 
 
 # The part that depends on torch's generated headers is generated as well.
-saved_values = runpy.run_path(str(NATIVE / "generate_saved_values.py"))["generate"](
+saved_values = runpy.run_path(str(NATIVE / "platform" / "generate_saved_values.py"))["generate"](
     Path(torch.__file__).parent / "include"
 )
 

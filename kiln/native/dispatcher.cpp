@@ -1,5 +1,5 @@
 // Dispatcher: what kiln.compile(f) returns. A call finds the first entry whose check holds and runs it.
-#include "native.h"
+#include "platform/python.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -46,16 +46,17 @@ PyFunctionObject* find_definition(PyObject* function) {
 }
 
 bool is_current(const Dispatcher* self) {
-  const PyFunctionObject* now = self->definition;
-  return !now || (now->func_code == self->code && now->func_defaults == self->defaults &&
-                  now->func_kwdefaults == self->keyword_defaults);
+  PyFunctionObject* now = self->definition;
+  return !now || (platform::function_code(now) == self->code && platform::function_defaults(now) == self->defaults &&
+                  platform::function_keyword_defaults(now) == self->keyword_defaults);
 }
 
 void remember_definition(Dispatcher* self) {
-  if (!self->definition) return;
-  Py_XSETREF(self->code, Py_XNewRef(self->definition->func_code));
-  Py_XSETREF(self->defaults, Py_XNewRef(self->definition->func_defaults));
-  Py_XSETREF(self->keyword_defaults, Py_XNewRef(self->definition->func_kwdefaults));
+  PyFunctionObject* now = self->definition;
+  if (!now) return;
+  Py_XSETREF(self->code, Py_XNewRef(platform::function_code(now)));
+  Py_XSETREF(self->defaults, Py_XNewRef(platform::function_defaults(now)));
+  Py_XSETREF(self->keyword_defaults, Py_XNewRef(platform::function_keyword_defaults(now)));
 }
 
 // Drops what was compiled from a definition that is gone; -1 with an error set on failure.

@@ -9,7 +9,7 @@
 // Most of what is read are entries of dictionaries: attributes of modules, their parameters. All that is known of one
 // dictionary is one table. Where CPython numbers the states of dictionaries (up to 3.12) a table that was looked at
 // before is known to hold as long as the number is the same, and the registers it filled are still right.
-#include "native.h"
+#include "platform/python.h"
 
 #include <cstring>
 #include <new>
@@ -104,58 +104,15 @@ GuardProgram* cast(PyObject* object) { return reinterpret_cast<GuardProgram*>(ob
 
 // ---- dictionaries ------------------------------------------------------------------------------------------------
 
-// A number that no other state of any dictionary has; 0 where there is none.
-uint64_t version_of(PyObject* dictionary) {
-#if PY_VERSION_HEX < 0x030D0000
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
-  return reinterpret_cast<PyDictObject*>(dictionary)->ma_version_tag;
-#pragma GCC diagnostic pop
-#else
-  (void)dictionary;
-  return 0;
-#endif
-}
-
-PyObject* attributes_of(PyObject* object) {
-  PyObject** place = _PyObject_GetDictPtr(object);
-  return place ? *place : nullptr;
-}
-
 PyObject* find(PyObject* dictionary, const Fact& fact) {
-  return _PyDict_GetItem_KnownHash(dictionary, fact.key.get(), fact.hash);
+  return platform::find_by_hash(dictionary, fact.key.get(), fact.hash);
 }
 
 // ---- holding -----------------------------------------------------------------------------------------------------
 
-// The beginning of CPython's struct _dictkeysobject, the same from 3.11 to 3.13. Kind 0 is a table of any keys, the others
-// have keys that are exactly str.
-struct KeysHeader {
-  Py_ssize_t references;
-  uint8_t log2_size;
-  uint8_t log2_index_bytes;
-  uint8_t kind;
-};
-
-bool has_str_keys_only(PyObject* dictionary) {
-  auto* keys = reinterpret_cast<PyDictObject*>(dictionary)->ma_keys;
-  return reinterpret_cast<const KeysHeader*>(keys)->kind != 0;
-}
-
-// Whether the layout above is right, found out once on two dictionaries.
-bool knows_kinds_of_keys() {
-  static const bool known = [] {
-    Owned of_str(Py_BuildValue("{s:i}", "a", 1)), of_int(Py_BuildValue("{i:i}", 1, 1));
-    bool found = of_str && of_int && has_str_keys_only(of_str.get()) && !has_str_keys_only(of_int.get());
-    PyErr_Clear();
-    return found;
-  }();
-  return known;
-}
-
 // Whether looking a key up may run Python: comparing two keys of str does not.
 bool may_run_python(PyObject* dictionary, PyObject* key) {
-  return !PyUnicode_CheckExact(key) || !knows_kinds_of_keys() || !has_str_keys_only(dictionary);
+  return !PyUnicode_CheckExact(key) || !platform::knows_dictionary_keys() || !platform::has_str_keys_only(dictionary);
 }
 
 void hold_register(State& state, int index) { state.held.push_back(share(state.registers[index])); }
@@ -250,11 +207,11 @@ int table_holds(const GuardProgram* self, State& state, const Step& step) {
   const Table& table = self->tables[step.target];
   Seen& seen = state.seen[step.target];
   PyObject* base = state.registers[step.base];
-  PyObject* dictionary = table.of_attributes ? attributes_of(base) : base;
+  PyObject* dictionary = table.of_attributes ? platform::attribute_dictionary(base) : base;
   if (!table.of_attributes && !PyDict_Check(base)) return 0;
-  if (dictionary && dictionary == seen.dictionary && version_of(dictionary) == seen.version) return 1;
+  if (dictionary && dictionary == seen.dictionary && platform::dictionary_version(dictionary) == seen.version) return 1;
   seen.dictionary = nullptr;
-  uint64_t version = dictionary ? version_of(dictionary) : 0;
+  uint64_t version = dictionary ? platform::dictionary_version(dictionary) : 0;
   note_step(self, state, step);
   for (state.fact = 0; state.fact < table.facts.size(); ++state.fact) {
     int answer = fact_holds(self, state, table.facts[state.fact], dictionary);

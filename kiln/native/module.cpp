@@ -1,5 +1,5 @@
 // The module kiln._native: its initialisation and the small functions that need no file of their own.
-#include "native.h"
+#include "platform/python.h"
 
 #include <unordered_set>
 
@@ -26,17 +26,9 @@ PyObject* distinct(PyObject*, PyObject* const* objects, Py_ssize_t count) {
   Py_RETURN_TRUE;
 }
 
-unsigned int valid_version(PyTypeObject* type) {
-#if PY_VERSION_HEX < 0x030D0000
-  // Up to 3.12 a stale number may stay behind; the flag says whether it holds.
-  if (!PyType_HasFeature(type, Py_TPFLAGS_VALID_VERSION_TAG)) return 0;
-#endif
-  return type->tp_version_tag;
-}
-
 // Whether a class's metaclass has a method of its own.
 bool has_own(PyObject* kind, PyObject* name) {
-  return _PyType_Lookup(Py_TYPE(kind), name) != _PyType_Lookup(&PyType_Type, name);
+  return platform::class_attribute(Py_TYPE(kind), name) != platform::class_attribute(&PyType_Type, name);
 }
 
 // A class that decides itself: abstract ones about classes, nn.Parameter about instances.
@@ -76,7 +68,7 @@ PyObject* type_version(PyObject*, PyObject* argument) {
   if (!PyType_Check(argument)) {
     return PyErr_Format(PyExc_TypeError, "type_version() needs a class, not %.200s", Py_TYPE(argument)->tp_name);
   }
-  return PyLong_FromUnsignedLong(class_version(reinterpret_cast<PyTypeObject*>(argument)));
+  return PyLong_FromUnsignedLong(platform::class_version(reinterpret_cast<PyTypeObject*>(argument)));
 }
 
 // Runs the watcher where a Python function is entered; calls of C functions and returns cost next to nothing.
@@ -105,13 +97,13 @@ PyObject* call_watched(PyObject*, PyObject* const* arguments, Py_ssize_t count) 
 }
 
 PyMethodDef functions[] = {
-    {"call_watched", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(call_watched)), METH_FASTCALL,
+    {"call_watched", method(call_watched), METH_FASTCALL,
      "call_watched(watcher, function, args, kwargs): call with a watcher that gets the frame of each Python function."},
     {"watch_entered", watch_entered, METH_O,
      "watch_entered(watcher): give a watcher the frame of each Python function that this thread enters."},
-    {"distinct", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(distinct)), METH_FASTCALL,
+    {"distinct", method(distinct), METH_FASTCALL,
      "distinct(*objects) -> bool: no object is given twice."},
-    {"is_instance", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(is_instance)), METH_FASTCALL,
+    {"is_instance", method(is_instance), METH_FASTCALL,
      "is_instance(value, kinds) -> bool: isinstance by type alone, without asking the value for its __class__."},
     {"type_version", type_version, METH_O,
      "type_version(cls) -> int: changes with every change to the class or its bases; 0 when there is no number."},
@@ -123,33 +115,16 @@ PyModuleDef definition = {
 
 }  // namespace
 
-unsigned int class_version(PyTypeObject* type) {
-  if (unsigned int version = valid_version(type)) return version;
-#if PY_VERSION_HEX >= 0x030C0000
-  PyUnstable_Type_AssignVersionTag(type);
-#else
-  // The method cache numbers a type when something is looked up in it. This lookup runs no user code.
-  static PyObject* name = PyUnicode_InternFromString("__init__");
-  if (!name) {
-    PyErr_Clear();
-    return 0;
-  }
-  _PyType_Lookup(type, name);
-#endif
-  return valid_version(type);
-}
-
 }  // namespace kiln
 
 PyMODINIT_FUNC PyInit__native() {
+  if (kiln::platform::check_python() < 0) return nullptr;
   kiln::Owned module(PyModule_Create(&kiln::definition));
-  if (!module || kiln::add_dispatcher(module.get()) < 0 || kiln::add_tensor_check(module.get()) < 0 ||
-      kiln::add_global_state(module.get()) < 0 || kiln::add_object_checks(module.get()) < 0 ||
-      kiln::add_guard_program(module.get()) < 0 || kiln::add_grad_node(module.get()) < 0 ||
-      kiln::add_tape(module.get()) < 0 || kiln::add_operator_program(module.get()) < 0 ||
-      kiln::add_function_facts(module.get()) < 0 || kiln::add_saved_values(module.get()) < 0 ||
-      kiln::add_walk(module.get()) < 0 || kiln::add_engine_call(module.get()) < 0) {
-    return nullptr;
+  if (!module) return nullptr;
+  for (auto add : {kiln::add_tensor_check, kiln::add_dispatcher, kiln::add_global_state, kiln::add_object_checks,
+                   kiln::add_guard_program, kiln::add_grad_node, kiln::add_tape, kiln::add_operator_program,
+                   kiln::add_function_facts, kiln::add_saved_values, kiln::add_walk, kiln::add_engine_call}) {
+    if (add(module.get()) < 0) return nullptr;
   }
   return module.release();
 }

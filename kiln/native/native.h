@@ -16,13 +16,15 @@ using Owned = std::unique_ptr<PyObject, Release>;
 
 inline Owned share(PyObject* object) { return Owned(Py_XNewRef(object)); }
 
+// A function that takes its arguments otherwise than PyCFunction says (METH_FASTCALL), for a PyMethodDef.
+template <class Function>
+PyCFunction method(Function function) {
+  return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function));
+}
+
 // True when the error now set is an ordinary Exception, which callers may swallow; KeyboardInterrupt and its like are
 // the user's and must go through.
 inline bool error_is_ordinary() { return PyErr_ExceptionMatches(PyExc_Exception); }
-
-// A number that changes with every change to the class or its bases, given to it now if it has none; 0 when it can have
-// none. Runs no user code and sets no error.
-unsigned int class_version(PyTypeObject* type);
 
 // Whether each of these objects is like the tensor that a TensorCheck describes at its place: 1 or 0, or -1 with an error
 // set that is not an ordinary one. The caller vouches for the count.

@@ -1,6 +1,6 @@
 // ItemsCheck, ClassCheck and CodeCheck: do these dictionaries still hold these very objects, are these classes still
 // unchanged, have these functions still their code?
-#include "native.h"
+#include "platform/python.h"
 
 #include <climits>
 #include <cstddef>
@@ -62,7 +62,7 @@ int holds(const DictionaryItem& item) {
 }
 
 int holds(const ClassItem& item) {
-  return item.version != 0 && class_version(reinterpret_cast<PyTypeObject*>(item.type.get())) == item.version;
+  return item.version != 0 && platform::class_version(reinterpret_cast<PyTypeObject*>(item.type.get())) == item.version;
 }
 
 int holds(const CodeItem& item) { return PyFunction_GET_CODE(item.function.get()) == item.code.get(); }

@@ -11,7 +11,7 @@ from saved_programs import PROGRAMS
 import kiln
 from kiln import _native
 
-GENERATOR = Path(kiln.__file__).parent / "native" / "generate_saved_values.py"
+GENERATOR = Path(kiln.__file__).parent / "native" / "platform" / "generate_saved_values.py"
 
 # Classes of torch's that Functions.h does not describe: written by hand in C++, here or not visited at all.
 WRITTEN_BY_HAND = {"AccumulateGrad", "CopyBackwards", "CopySlices", "UndefinedGrad", "UndefinedGradBackward"}

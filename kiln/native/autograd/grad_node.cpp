@@ -1,12 +1,10 @@
 // GradNode: a node of torch's autograd graph whose backward is a Python callable that Kiln compiled.
 #include "autograd/grad_node.h"
+#include "platform/python.h"
 
-#include <torch/csrc/autograd/graph_task.h>
 
 namespace kiln {
 namespace {
-
-namespace autograd = torch::autograd;
 
 // An int with bit i set where `is_set(i)`.
 template <class Predicate>
@@ -18,7 +16,7 @@ Owned mask(size_t count, Predicate is_set) {
   }
   std::vector<unsigned char> bytes((count + 7) / 8);
   for (size_t i = 0; i < count; ++i) bytes[i / 8] |= static_cast<unsigned char>(is_set(i) << (i % 8));
-  return Owned(_PyLong_FromByteArray(bytes.data(), bytes.size(), /*little_endian=*/1, /*is_signed=*/0));
+  return Owned(platform::int_from_bytes(bytes.data(), bytes.size()));
 }
 
 // A new list of these tensors, None where undefined; the vector lets go of them.
@@ -26,7 +24,7 @@ Owned list_of(variable_list& tensors) {
   Owned list(PyList_New(static_cast<Py_ssize_t>(tensors.size())));
   if (!list) raise();
   for (size_t i = 0; i < tensors.size(); ++i) {
-    PyObject* tensor = THPVariable_Wrap(std::move(tensors[i]));
+    PyObject* tensor = tensor_object(std::move(tensors[i]));
     if (!tensor) raise();
     PyList_SET_ITEM(list.get(), i, tensor);
   }
@@ -36,7 +34,7 @@ Owned list_of(variable_list& tensors) {
 
 at::Tensor gradient_of(PyObject* value, size_t place, const std::string& name) {
   if (value == Py_None) return {};
-  if (is_tensor(value)) return THPVariable_Unpack(value);
+  if (is_tensor(value)) return tensor_in(value);
   PyErr_Format(PyExc_TypeError, "%s: gradient %zu is a tensor or None, not %.200s", name.c_str(), place,
                Py_TYPE(value)->tp_name);
   raise();
@@ -116,25 +114,25 @@ void GradNode::release_variables() {
 // ---- outputs -------------------------------------------------------------------------------------------------------
 
 uint32_t GradNode::add_output(const at::Tensor& tensor) {
-  TORCH_CHECK(autograd::isDifferentiableType(tensor.scalar_type()), "Autograd not support dtype: ",
+  TORCH_CHECK(platform::isDifferentiableType(tensor.scalar_type()), "Autograd not support dtype: ",
               tensor.scalar_type());
   uint32_t number = add_input_metadata(tensor);
-  autograd::impl::set_gradient_edge(tensor, Edge(getptr(), number));
+  platform::set_gradient_edge(tensor, Edge(getptr(), number));
   return number;
 }
 
 uint32_t GradNode::add_replaced(const at::Tensor& tensor) {
   uint32_t number = add_input_metadata(tensor);
   Edge edge(getptr(), number);
-  if (auto* view = autograd::impl::get_view_autograd_meta(tensor); view && view->has_bw_view()) {
+  if (auto* view = platform::get_view_autograd_meta(tensor); view && view->has_bw_view()) {
     // torch puts a node on a view only if that is the node's one output.
-    Edge base = autograd::impl::gradient_edge(view->get_backward_view().base_);
+    Edge base = platform::gradient_edge(view->get_backward_view().base_);
     NodePointer single = make_node<ReplacedView>(std::move(base), std::move(edge));
     edge = Edge(single, single->add_input_metadata(tensor));
     // Whoever read the view's history since the change has renewed it too early.
     view->set_attr_version(tensor._version() - 1);
   }
-  autograd::impl::rebase_history(tensor, std::move(edge));
+  platform::rebase_history(tensor, std::move(edge));
   return number;
 }
 
@@ -148,12 +146,12 @@ bool GradNode::comes_after(const Node* other) const {
 // As eager saves a tensor, unless that would make a cycle which eager has other ways to avoid: a view of an output, or a
 // tensor changed in place whose history leads here.
 SavedVariable GradNode::kept(const at::Tensor& tensor) {
-  const Node* origin = autograd::impl::grad_fn_unsafe(tensor);
+  const Node* origin = platform::grad_fn_unsafe(tensor);
   if (origin == this) return SavedVariable(tensor, /*is_output=*/true);
-  auto* view = autograd::impl::get_view_autograd_meta(tensor);
+  auto* view = platform::get_view_autograd_meta(tensor);
   bool leads_here = comes_after(origin) ||
                     (view && view->has_bw_view() &&
-                     comes_after(autograd::impl::grad_fn_unsafe(view->get_backward_view().base_)));
+                     comes_after(platform::grad_fn_unsafe(view->get_backward_view().base_)));
   return SavedVariable(leads_here ? without_history(tensor) : tensor, /*is_output=*/false);
 }
 
@@ -167,14 +165,14 @@ void GradNode::save(PyObject* const* values, size_t count) {
       continue;
     }
     TORCH_CHECK_TYPE(is_tensor(values[i]), "save() takes tensors and None, not ", Py_TYPE(values[i])->tp_name);
-    saved->push_back(kept(THPVariable_Unpack(values[i])));
+    saved->push_back(kept(tensor_in(values[i])));
     something = true;
   }
   saved_ = std::move(saved);
   saved_something_ = something;
 }
 
-void GradNode::check_not_freed() const { TORCH_CHECK(context_, autograd::ERR_BACKWARD_TWICE); }
+void GradNode::check_not_freed() const { TORCH_CHECK(context_, platform::ERR_BACKWARD_TWICE); }
 
 Owned GradNode::unpack_saved() {
   check_not_freed();
@@ -183,7 +181,7 @@ Owned GradNode::unpack_saved() {
   Owned list(PyList_New(static_cast<Py_ssize_t>(count)));
   if (!list) raise();
   for (size_t i = 0; i < count; ++i) {
-    PyObject* tensor = THPVariable_Wrap((*saved)[i].unpack(getptr()));
+    PyObject* tensor = tensor_object((*saved)[i].unpack(getptr()));
     if (!tensor) raise();
     PyList_SET_ITEM(list.get(), i, tensor);
   }
@@ -199,7 +197,7 @@ Owned GradNode::rerun_inputs() {
 // ---- backward ------------------------------------------------------------------------------------------------------
 
 Owned GradNode::mask_of_needed() const {
-  const auto* tasks = autograd::get_current_graph_task_exec_info();
+  const auto* tasks = platform::get_current_graph_task_exec_info();
   if (tasks && tasks->empty()) tasks = nullptr;
   return mask(num_outputs(), [&](size_t i) {
     Node* following = next_edges_[i].function.get();
@@ -221,7 +219,7 @@ Owned GradNode::call_backward(PyObject* defined, PyObject* needed, PyObject* gra
   Owned context = share(context_);
   auto held = held_;
   auto recipe = recipe_;
-  if (!autograd::get_current_graph_task_keep_graph()) release_variables();
+  if (!platform::get_current_graph_task_keep_graph()) release_variables();
   Owned result = call(recipe->backward, defined, needed, saved.get(), gradients, context.get());
   if (result.get() != Py_NotImplemented) return result;
   return call_higher(*held, context.get(), defined, needed, gradients);

@@ -1,38 +1,14 @@
 // GradNode: one compiled backward in torch's autograd graph. What its translation units share.
 #pragma once
 
-#include "native.h"
+#include "platform/autograd.h"
 
-#include <torch/csrc/Exceptions.h>
-#include <torch/csrc/autograd/function.h>
-#include <torch/csrc/autograd/python_variable.h>
-#include <torch/csrc/autograd/saved_variable.h>
 
 #include <memory>
 #include <string>
-#include <type_traits>
 #include <vector>
 
 namespace kiln {
-
-using torch::autograd::Edge;
-using torch::autograd::edge_list;
-using torch::autograd::Node;
-using torch::autograd::SavedVariable;
-using torch::autograd::variable_list;
-
-// torch 2.13 holds nodes by c10::intrusive_ptr, releases before it by std::shared_ptr.
-using NodePointer = decltype(Edge::function);
-
-template <class Kind, class... Arguments>
-NodePointer make_node(Arguments&&... arguments) {
-  if constexpr (std::is_same_v<NodePointer, std::shared_ptr<Node>>) {
-    // torch's own deleter takes a long chain of nodes apart without recursion.
-    return std::shared_ptr<Kind>(new Kind(std::forward<Arguments>(arguments)...), [](Kind* node) { deleteNode(node); });
-  } else {
-    return c10::make_intrusive<Kind>(std::forward<Arguments>(arguments)...);
-  }
-}
 
 // Holds the GIL, which costs little where the thread has it already.
 class Gil {
@@ -45,24 +21,6 @@ class Gil {
  private:
   PyGILState_STATE state_;
 };
-
-// The Python error now set, as the C++ exception that torch turns back into it, on whichever thread.
-[[noreturn]] inline void raise() {
-  python_error error;
-  error.persist();
-  throw error;
-}
-
-// What a function called from Python does with an exception.
-inline PyObject* translated() {
-  torch::translate_exception_to_python(std::current_exception());
-  return nullptr;
-}
-
-inline bool is_tensor(PyObject* object) {
-  return THPVariable_CheckExact(object) ||
-         PyType_IsSubtype(Py_TYPE(object), reinterpret_cast<PyTypeObject*>(THPVariableClass));
-}
 
 // The same data and version counter in a tensor of its own, without history.
 at::Tensor without_history(const at::Tensor& tensor);

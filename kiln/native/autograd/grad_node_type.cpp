@@ -9,17 +9,12 @@
 // or backward answers NotImplemented, higher(defined, needed, inputs, gradients, context). kiln/_native.pyi says more.
 #include "autograd/grad_node.h"
 
-#include <torch/csrc/Device.h>
-#include <torch/csrc/Dtype.h>
-#include <torch/csrc/autograd/python_cpp_function.h>
 
 #include <unordered_map>
 
 namespace kiln {
 namespace {
 
-namespace autograd = torch::autograd;
-using autograd::THPCppFunction;
 
 PyTypeObject GradNodeType = {PyVarObject_HEAD_INIT(nullptr, 0)};
 PyTypeObject KilnBackwardType = {PyVarObject_HEAD_INIT(nullptr, 0)};
@@ -36,12 +31,12 @@ GradNode* cast(PyObject* handle) { return static_cast<GradNode*>(pointer_of(hand
 
 // The node of a grad_fn.
 GradNode* cast_function(PyObject* function) {
-  return static_cast<GradNode*>(reinterpret_cast<THPCppFunction*>(function)->cdata.get());
+  return static_cast<GradNode*>(platform::node_in(function).get());
 }
 
 const at::Tensor& tensor_of(PyObject* object) {
   TORCH_CHECK_TYPE(is_tensor(object), "a tensor is needed, not ", Py_TYPE(object)->tp_name);
-  return THPVariable_Unpack(object);
+  return tensor_in(object);
 }
 
 // ---- making --------------------------------------------------------------------------------------------------------
@@ -54,15 +49,15 @@ Edge pair_edge(PyObject* pair) {
   unsigned long number = PyLong_AsUnsignedLong(PyTuple_GET_ITEM(pair, 1));
   if (PyErr_Occurred()) raise();
   if (Py_IS_TYPE(node, &GradNodeType)) return Edge(pointer_of(node), static_cast<uint32_t>(number));
-  TORCH_CHECK_TYPE(autograd::THPCppFunction_Check(node), "a native node is needed, not ", Py_TYPE(node)->tp_name);
-  return Edge(reinterpret_cast<THPCppFunction*>(node)->cdata, static_cast<uint32_t>(number));
+  TORCH_CHECK_TYPE(platform::is_node_object(node), "a native node is needed, not ", Py_TYPE(node)->tp_name);
+  return Edge(platform::node_in(node), static_cast<uint32_t>(number));
 }
 
 Edge edge_to(PyObject* following) {
   if (following == Py_None) return {};
   if (!is_tensor(following)) return pair_edge(following);
-  const at::Tensor& tensor = THPVariable_Unpack(following);
-  return tensor.requires_grad() ? autograd::impl::gradient_edge(tensor) : Edge();
+  const at::Tensor& tensor = tensor_in(following);
+  return tensor.requires_grad() ? platform::gradient_edge(tensor) : Edge();
 }
 
 edge_list edges_to(PyObject* following) {
@@ -146,7 +141,7 @@ PyObject* replaced(PyObject* self, PyObject* tensor) {
 }
 
 uint32_t add_hidden(GradNode* node, PyObject* sizes, PyObject* dtype, PyObject* device) {
-  TORCH_CHECK_TYPE(THPDtype_Check(dtype) && THPDevice_Check(device), "hidden(sizes, dtype, device)");
+  TORCH_CHECK_TYPE(is_dtype(dtype) && is_device(device), "hidden(sizes, dtype, device)");
   Owned sequence(PySequence_Fast(sizes, "sizes are a sequence of ints"));
   if (!sequence) raise();
   std::vector<c10::SymInt> shape;
@@ -154,8 +149,8 @@ uint32_t add_hidden(GradNode* node, PyObject* sizes, PyObject* dtype, PyObject* 
     shape.emplace_back(static_cast<int64_t>(PyLong_AsLongLong(PySequence_Fast_GET_ITEM(sequence.get(), i))));
     if (PyErr_Occurred()) raise();
   }
-  at::ScalarType kind = reinterpret_cast<THPDtype*>(dtype)->scalar_type;
-  auto options = at::TensorOptions().dtype(kind).device(reinterpret_cast<THPDevice*>(device)->device);
+  at::ScalarType kind = dtype_in(dtype);
+  auto options = at::TensorOptions().dtype(kind).device(device_in(device));
   return node->add_input_metadata(options, shape, /*is_tensor_subclass=*/false, /*is_nested=*/false, kind);
 }
 
@@ -181,7 +176,7 @@ PyObject* save(PyObject* self, PyObject* const* tensors, Py_ssize_t count) {
 
 PyObject* grad_fn(PyObject* self, void*) {
   try {
-    return autograd::functionToPyObject(pointer_of(self));
+    return platform::node_object(pointer_of(self));
   } catch (...) {
     return translated();
   }
@@ -209,11 +204,6 @@ PyObject* rerun_inputs(PyObject* self, PyObject*) {
 
 PyObject* apply(PyObject* self, PyObject* gradients) { return PyObject_Call(self, gradients, nullptr); }
 
-template <class Function>
-PyCFunction method(Function function) {
-  return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function));
-}
-
 PyMethodDef node_methods[] = {
     {"output", output, METH_O, "output(tensor) -> int: its history is this node now; the number of its gradient."},
     {"outputs", method(outputs), METH_FASTCALL, "outputs(*tensors): each as by output() or, for None, output_none()."},
@@ -230,20 +220,20 @@ PyGetSetDef node_properties[] = {{"grad_fn", grad_fn, nullptr, "The node as torc
 PyMethodDef function_methods[] = {
     {"rerun_inputs", rerun_inputs, METH_NOARGS, "rerun_inputs() -> list: the inputs as `higher` gets them."},
     {"apply", apply, METH_VARARGS, "apply(*gradients): calls the node."},
-    {"_register_hook_dict", autograd::THPCppFunction_register_hook_dict, METH_O, nullptr},
-    {"register_hook", autograd::THPCppFunction_register_hook, METH_O, nullptr},
-    {"register_prehook", autograd::THPCppFunction_register_prehook, METH_O, nullptr},
-    {"name", autograd::THPCppFunction_name, METH_NOARGS, nullptr},
-    {"_sequence_nr", autograd::THPCppFunction_sequence_nr, METH_NOARGS, nullptr},
+    {"_register_hook_dict", platform::register_hook_dict, METH_O, nullptr},
+    {"register_hook", platform::register_hook, METH_O, nullptr},
+    {"register_prehook", platform::register_prehook, METH_O, nullptr},
+    {"name", platform::node_name, METH_NOARGS, nullptr},
+    {"_sequence_nr", platform::node_sequence_nr, METH_NOARGS, nullptr},
     {nullptr, nullptr, 0, nullptr}};
 
 PyGetSetDef function_properties[] = {
     {"saved_tensors", saved_tensors, nullptr, "What was saved, unpacked.", nullptr},
     {"backward", backward, nullptr, "The callable that the node was made with.", nullptr},
-    {"next_functions", autograd::THPCppFunction_next_functions, nullptr, nullptr, nullptr},
-    {"requires_grad", autograd::THPCppFunction_requires_grad, nullptr, nullptr, nullptr},
-    {"metadata", autograd::THPCppFunction_metadata, nullptr, nullptr, nullptr},
-    {"_input_metadata", autograd::THPCppFunction_input_metadata, nullptr, nullptr, nullptr},
+    {"next_functions", platform::next_functions, nullptr, nullptr, nullptr},
+    {"requires_grad", platform::node_requires_grad, nullptr, nullptr, nullptr},
+    {"metadata", platform::node_metadata, nullptr, nullptr, nullptr},
+    {"_input_metadata", platform::node_input_metadata, nullptr, nullptr, nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr}};
 
 // ---- functions beside it -------------------------------------------------------------------------------------------
@@ -266,8 +256,8 @@ PyObject* with_history_of(PyObject*, PyObject* const* arguments, Py_ssize_t coun
   try {
     at::Tensor result = without_history(tensor_of(arguments[0]));
     Edge edge = edge_to(arguments[1]);
-    if (edge.function) autograd::impl::set_gradient_edge(result, std::move(edge));
-    return THPVariable_Wrap(std::move(result));
+    if (edge.function) platform::set_gradient_edge(result, std::move(edge));
+    return tensor_object(std::move(result));
   } catch (...) {
     return translated();
   }
@@ -276,7 +266,7 @@ PyObject* with_history_of(PyObject*, PyObject* const* arguments, Py_ssize_t coun
 // The storage of a tensor that has one; a subclass without memory of its own has none.
 const void* storage_of(PyObject* object) {
   if (!is_tensor(object)) return nullptr;
-  const c10::TensorImpl* impl = THPVariable_Unpack(object).unsafeGetTensorImpl();
+  const c10::TensorImpl* impl = tensor_in(object).unsafeGetTensorImpl();
   return impl->has_storage() ? impl->unsafe_storage().unsafeGetStorageImpl() : nullptr;
 }
 
@@ -310,9 +300,8 @@ PyMethodDef tensor_functions[] = {
 
 int add_grad_node(PyObject* module) {
   try {
-    autograd::_initFunctionPyTypeObject(KilnBackwardType, "kiln._native.KilnBackward", function_properties,
-                                        function_methods);
-    autograd::registerCppFunction(typeid(GradNode), &KilnBackwardType);
+    platform::add_node_class(typeid(GradNode), KilnBackwardType, "kiln._native.KilnBackward", function_properties,
+                             function_methods);
   } catch (...) {
     translated();
     return -1;
@@ -325,9 +314,8 @@ int add_grad_node(PyObject* module) {
   GradNodeType.tp_methods = node_methods;
   GradNodeType.tp_getset = node_properties;
   GradNodeType.tp_vectorcall = make;
-  if (PyType_Ready(&GradNodeType) < 0) return -1;
   if (PyModule_AddFunctions(module, tensor_functions) < 0) return -1;
-  return PyModule_AddObjectRef(module, "GradNode", reinterpret_cast<PyObject*>(&GradNodeType));
+  return PyModule_AddType(module, &GradNodeType);
 }
 
 }  // namespace kiln

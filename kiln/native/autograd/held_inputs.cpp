@@ -6,20 +6,14 @@
 namespace kiln {
 namespace {
 
-using torch::autograd::AutogradMeta;
-
-const AutogradMeta* history_of(const at::Tensor& tensor) {
-  return static_cast<const AutogradMeta*>(tensor.unsafeGetTensorImpl()->autograd_meta());
-}
-
 // True where an in-place operation could give the tensor a history.
 bool can_require_grad(const at::Tensor& tensor) {
-  return torch::autograd::isDifferentiableType(c10::typeMetaToScalarType(tensor.unsafeGetTensorImpl()->dtype()));
+  return platform::isDifferentiableType(c10::typeMetaToScalarType(tensor.unsafeGetTensorImpl()->dtype()));
 }
 
 at::Tensor with_edge(const at::Tensor& data, Edge edge) {
   at::Tensor result = without_history(data);
-  torch::autograd::impl::set_gradient_edge(result, std::move(edge));
+  platform::set_gradient_edge(result, std::move(edge));
   return result;
 }
 
@@ -73,14 +67,14 @@ void HeldInputs::hold_copy(const at::Tensor& tensor, Edge edge, const edge_list&
 
 HeldInputs::Record HeldInputs::hold(PyObject* value, const edge_list& edges) {
   if (!is_tensor(value)) return {};
-  const at::Tensor& tensor = THPVariable_Unpack(value);
+  const at::Tensor& tensor = tensor_in(value);
   if (tensor.is_inference()) return {};
   uint32_t version = tensor.unsafeGetTensorImpl()->version_counter().current_version();
-  const AutogradMeta* history = history_of(tensor);
+  const auto* history = platform::autograd_meta_of(tensor);
   bool requires_grad = history && history->requires_grad();
   if (requires_grad && !history->grad_fn_ && !history->is_view_) return {version, Kind::leaf};
   if (!can_require_grad(tensor)) return {version, Kind::constant};
-  hold_copy(tensor, requires_grad ? torch::autograd::impl::gradient_edge(tensor) : Edge(), edges);
+  hold_copy(tensor, requires_grad ? platform::gradient_edge(tensor) : Edge(), edges);
   return {version, Kind::copy};
 }
 
@@ -88,15 +82,15 @@ Owned HeldInputs::linked_at(size_t place, const Copy* copy, const edge_list& edg
   const Record& record = records_[place];
   PyObject* value = PyTuple_GET_ITEM(values_, place);
   if (record.kind == Kind::object) return share(value);
-  const at::Tensor& tensor = copy ? copy->data : THPVariable_Unpack(value);
+  const at::Tensor& tensor = copy ? copy->data : tensor_in(value);
   uint32_t version = tensor.unsafeGetTensorImpl()->version_counter().current_version();
   if (version != record.version) raise_modified(tensor, copy ? copy->edge(edges) : Edge(), record.version, version);
   if (record.kind == Kind::constant) return share(value);
-  Edge edge = copy ? copy->edge(edges) : torch::autograd::impl::gradient_edge(tensor);
-  if (copy && !edge.function) return Owned(THPVariable_Wrap(copy->data));
+  Edge edge = copy ? copy->edge(edges) : platform::gradient_edge(tensor);
+  if (copy && !edge.function) return Owned(tensor_object(copy->data));
   NodePointer passage = make_node<Passage>(edge_list{std::move(edge)});
   passage->add_input_metadata(tensor);
-  return Owned(THPVariable_Wrap(with_edge(tensor, Edge(std::move(passage), 0))));
+  return Owned(tensor_object(with_edge(tensor, Edge(std::move(passage), 0))));
 }
 
 Owned HeldInputs::linked(const edge_list& edges) const {

@@ -1,4 +1,4 @@
-// What the nodes of C++ custom functions (torch::autograd::Function<T>) keep, whatever T is.
+// What the nodes of C++ custom functions (Function<T>) keep, whatever T is.
 #include "autograd/saved_fields.h"
 #include "platform/custom_function.h"
 

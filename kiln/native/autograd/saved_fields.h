@@ -15,13 +15,13 @@
 
 namespace kiln {
 
-// A node's type, by its mangled name, and the function that visits such a node.
+// A node's type, by its name, and the function that visits such a node.
 struct KnownType {
-  std::string_view mangled;
+  std::string_view name;
   bool (*visit)(Node& node, SavedVisitor& visitor);
 };
 
-// Written by generate_saved_values.py.
+// Written by generate_saved_values.py: the classes that torch generates.
 extern const KnownType generated_types[];
 extern const size_t generated_type_count;
 
@@ -166,8 +166,8 @@ struct Field<c10::OptionalArray<Value>> {
 };
 
 template <>
-struct Field<torch::autograd::TypeAndSize> {
-  static bool visit(SavedVisitor& visitor, torch::autograd::TypeAndSize& value) {
+struct Field<platform::TypeAndSize> {
+  static bool visit(SavedVisitor& visitor, platform::TypeAndSize& value) {
     return Field<std::vector<c10::SymInt>>::visit(visitor, value.sym_sizes) &&
            Field<at::TensorOptions>::visit(visitor, value.options);
   }

@@ -1,8 +1,6 @@
 // What visit_saved sees, for Python: for tests and to look at.
 #include "autograd/saved_fields.h"
 
-#include <torch/csrc/autograd/python_cpp_function.h>
-#include <torch/csrc/autograd/variable.h>
 
 namespace kiln {
 namespace {
@@ -23,7 +21,7 @@ class Lister : public SavedVisitor {
 
  private:
   void tensor_as(const char* kind, const at::Tensor& tensor) {
-    add(kind, tensor.defined() ? THPVariable_Wrap(tensor) : Py_NewRef(Py_None));
+    add(kind, tensor.defined() ? tensor_object(tensor) : Py_NewRef(Py_None));
   }
 
   // Takes the value's reference over.
@@ -38,9 +36,9 @@ class Lister : public SavedVisitor {
 
 // The node itself, or the one that made the tensor. Null: neither.
 NodePointer node_behind(PyObject* object) {
-  if (is_tensor(object)) return torch::autograd::impl::gradient_edge(THPVariable_Unpack(object)).function;
-  if (torch::autograd::THPCppFunction_Check(object)) {
-    return reinterpret_cast<torch::autograd::THPCppFunction*>(object)->cdata;
+  if (is_tensor(object)) return platform::gradient_edge(tensor_in(object)).function;
+  if (platform::is_node_object(object)) {
+    return platform::node_in(object);
   }
   return nullptr;
 }

@@ -5,7 +5,6 @@
 #include "platform/type_names.h"
 
 #include <c10/util/flat_hash_map.h>
-#include <torch/csrc/autograd/functions/tensor.h>
 
 #include <string_view>
 #include <typeinfo>
@@ -13,8 +12,8 @@
 namespace kiln {
 namespace {
 
-using torch::autograd::CopyBackwards;
-using torch::autograd::CopySlices;
+using platform::CopyBackwards;
+using platform::CopySlices;
 
 using Visit = bool (*)(Node&, SavedVisitor&);
 
@@ -51,18 +50,18 @@ constexpr KnownType known_by_hand[] = {
     {platform::kCopySlices, visit_copy_slices},
 };
 
-Visit find_in(const KnownType* types, size_t count, std::string_view mangled) {
+Visit find_in(const KnownType* types, size_t count, std::string_view name) {
   for (size_t i = 0; i < count; ++i) {
-    if (types[i].mangled == mangled) return types[i].visit;
+    if (types[i].name == name) return types[i].visit;
   }
   return nullptr;
 }
 
 Visit find(Node& node) {
-  std::string_view mangled = typeid(node).name();
-  if (Visit found = find_in(known_by_hand, std::size(known_by_hand), mangled)) return found;
-  if (Visit found = find_in(generated_types, generated_type_count, mangled)) return found;
-  if (platform::is_custom_node(typeid(node))) return visit_custom_function;
+  const std::type_info& type = typeid(node);
+  if (Visit found = find_in(known_by_hand, std::size(known_by_hand), type.name())) return found;
+  if (Visit found = find_in(generated_types, generated_type_count, platform::generated_class(type))) return found;
+  if (platform::is_custom_node(type)) return visit_custom_function;
   return dynamic_cast<KeepsNothing*>(&node) ? visit_nothing : visit_unknown;
 }
 

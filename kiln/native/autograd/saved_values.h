@@ -30,7 +30,7 @@ class SavedVisitor {
 // With the GIL held.
 bool visit_saved(Node& node, SavedVisitor& visitor);
 
-// The node of a C++ torch::autograd::Function<T>. Nothing that can be reached at run time says whether T::is_traceable.
+// The node of a C++ Function<T>. Nothing that can be reached at run time says whether T::is_traceable.
 bool visit_custom_function(Node& node, SavedVisitor& visitor);
 
 }  // namespace kiln

@@ -3,8 +3,6 @@
 // that run again, which are made whole afterwards.
 #include "autograd/grad_node.h"
 
-#include <torch/csrc/autograd/functions/tensor.h>
-#include <torch/csrc/autograd/python_cpp_function.h>
 
 #include <algorithm>
 #include <map>
@@ -19,8 +17,8 @@ namespace {
 // Where a gradient stops. It has nothing to run.
 struct Cut : Node {
   // Takes gradients like those of the output that it stands for.
-  explicit Cut(const torch::autograd::InputMetadata& gradient) { input_metadata_.emplace_back(gradient); }
-  torch::autograd::variable_list apply(torch::autograd::variable_list&&) override { return {}; }
+  explicit Cut(const platform::InputMetadata& gradient) { input_metadata_.emplace_back(gradient); }
+  variable_list apply(variable_list&&) override { return {}; }
   std::string name() const override { return "KilnCut"; }
 };
 
@@ -28,7 +26,7 @@ struct Cut : Node {
 void set_edge(Node& node, size_t index, const Edge& edge) {
   node.next_edges().at(index) = edge;
   // The node of an in-place operation on a view holds that operation's own node, and wants its edges to be the same.
-  auto* slices = dynamic_cast<torch::autograd::CopySlices*>(&node);
+  auto* slices = dynamic_cast<platform::CopySlices*>(&node);
   if (slices && index > 0) slices->fn->next_edges().at(index) = edge;
 }
 
@@ -38,12 +36,12 @@ struct Tape {
 
   void walk(const at::Tensor& root) {
     std::vector<NodePointer> pending;
-    auto edge = torch::autograd::impl::gradient_edge(root);
+    auto edge = platform::gradient_edge(root);
     if (edge.function) pending.push_back(edge.function);
     while (!pending.empty()) {
       NodePointer node = pending.back();
       pending.pop_back();
-      PyObject* object = torch::autograd::functionToPyObject(node);
+      PyObject* object = platform::node_object(node);
       if (!object) raise();
       if (!nodes.emplace(object, node).second) {
         Py_DECREF(object);
@@ -84,14 +82,14 @@ PyObject* mend_edges(PyObject*, PyObject* args) {
       PyObject *node, *tensor;
       long number;
       if (!PyArg_ParseTuple(PyList_GET_ITEM(links, i), "OlO", &node, &number, &tensor)) return nullptr;
-      if (!THPVariable_Check(tensor)) {
+      if (!is_tensor(tensor)) {
         PyErr_SetString(PyExc_TypeError, "mend_edges: a tensor expected");
         return nullptr;
       }
-      instead[{node, number}] = torch::autograd::impl::gradient_edge(THPVariable_Unpack(tensor));
+      instead[{node, number}] = platform::gradient_edge(tensor_in(tensor));
     }
     for (auto& one : cuts->all) {
-      Owned node(torch::autograd::functionToPyObject(one.edge.function));
+      Owned node(platform::node_object(one.edge.function));
       auto found = instead.find({node.get(), static_cast<long>(one.edge.input_nr)});
       set_edge(*one.consumer, one.index, found == instead.end() ? one.edge : found->second);
     }
@@ -109,15 +107,15 @@ PyObject* link_tensor(PyObject*, PyObject* args) {
     PyObject* object;
     unsigned index;
     if (!PyArg_ParseTuple(args, "OI", &object, &index)) return nullptr;
-    auto current = torch::autograd::get_current_node();
-    if (!THPVariable_Check(object) || !current || index >= current->num_outputs()) {
+    auto current = platform::get_current_node();
+    if (!is_tensor(object) || !current || index >= current->num_outputs()) {
       PyErr_SetString(PyExc_ValueError, "link_tensor: a tensor and an edge of the running node expected");
       return nullptr;
     }
-    const at::Tensor& tensor = THPVariable_Unpack(object);
+    const at::Tensor& tensor = tensor_in(object);
     NodePointer passage = make_node<Passage>(edge_list{current->next_edge(index)});
     passage->add_input_metadata(tensor);
-    torch::autograd::impl::set_gradient_edge(tensor, Edge(std::move(passage), 0));
+    platform::set_gradient_edge(tensor, Edge(std::move(passage), 0));
     Py_RETURN_NONE;
   } catch (...) {
     return translated();
@@ -131,7 +129,7 @@ PyObject* lead_to_running(PyObject*, PyObject* args) {
   try {
     PyObject *tensors, *places;
     if (!PyArg_ParseTuple(args, "O!O!", &PyList_Type, &tensors, &PyList_Type, &places)) return nullptr;
-    auto current = torch::autograd::get_current_node();
+    auto current = platform::get_current_node();
     if (!current) Py_RETURN_NONE;
     std::map<std::pair<PyObject*, long>, uint32_t> instead;
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(places); ++i) {
@@ -145,8 +143,8 @@ PyObject* lead_to_running(PyObject*, PyObject* args) {
     std::unordered_set<Node*> seen;
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(tensors); ++i) {
       PyObject* tensor = PyList_GET_ITEM(tensors, i);
-      if (!THPVariable_Check(tensor)) continue;
-      auto edge = torch::autograd::impl::gradient_edge(THPVariable_Unpack(tensor));
+      if (!is_tensor(tensor)) continue;
+      auto edge = platform::gradient_edge(tensor_in(tensor));
       if (edge.function) pending.push_back(edge.function);
     }
     while (!pending.empty()) {
@@ -157,7 +155,7 @@ PyObject* lead_to_running(PyObject*, PyObject* args) {
       for (size_t i = 0; i < node->next_edges().size(); ++i) {
         Edge edge = node->next_edges()[i];
         if (!edge.function) continue;
-        Owned object(torch::autograd::functionToPyObject(edge.function));
+        Owned object(platform::node_object(edge.function));
         auto found = instead.find({object.get(), static_cast<long>(edge.input_nr)});
         if (found == instead.end()) {
           pending.push_back(edge.function);
@@ -183,11 +181,11 @@ PyObject* cut_edges(PyObject*, PyObject* args) {
     if (!roots) return nullptr;
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(roots.get()); ++i) {
       PyObject* tensor = PySequence_Fast_GET_ITEM(roots.get(), i);
-      if (!THPVariable_Check(tensor)) {
+      if (!is_tensor(tensor)) {
         PyErr_SetString(PyExc_TypeError, "cut_edges: tensors expected");
         return nullptr;
       }
-      tape.walk(THPVariable_Unpack(tensor));
+      tape.walk(tensor_in(tensor));
     }
     Owned wanted(PySequence_Fast(edges, "edges"));
     Owned result(PyList_New(0));
@@ -214,7 +212,7 @@ PyObject* cut_edges(PyObject*, PyObject* args) {
       auto place = static_cast<size_t>(index);
       done->all.push_back({from->second, place, from->second->next_edges().at(place)});
       set_edge(*from->second, place, Edge(cut, 0));
-      Owned object(torch::autograd::functionToPyObject(cut));
+      Owned object(platform::node_object(cut));
       if (!object || PyList_Append(result.get(), object.get()) < 0) return nullptr;
     }
     Owned capsule(PyCapsule_New(done.get(), kCuts, delete_cuts));
@@ -229,11 +227,11 @@ PyObject* cut_edges(PyObject*, PyObject* args) {
 // gradient_edge(tensor) -> (node, number), its place in autograd's graph; None without one. Nothing is dispatched: the
 // place of a leaf could be read off a view of it, but a view of a fake tensor makes torch import a second's worth.
 PyObject* gradient_edge(PyObject*, PyObject* tensor) {
-  if (!THPVariable_Check(tensor)) return PyErr_Format(PyExc_TypeError, "gradient_edge: a tensor expected");
+  if (!is_tensor(tensor)) return PyErr_Format(PyExc_TypeError, "gradient_edge: a tensor expected");
   try {
-    Edge edge = torch::autograd::impl::gradient_edge(THPVariable_Unpack(tensor));
+    Edge edge = platform::gradient_edge(tensor_in(tensor));
     if (!edge.function) Py_RETURN_NONE;
-    return Py_BuildValue("(NI)", torch::autograd::functionToPyObject(edge.function), edge.input_nr);
+    return Py_BuildValue("(NI)", platform::node_object(edge.function), edge.input_nr);
   } catch (...) {
     return translated();
   }
@@ -247,8 +245,8 @@ PyObject* shares_memory(PyObject*, PyObject* const* given, Py_ssize_t count) {
   }
   std::vector<const void*> changed;
   auto storage_of = [](PyObject* tensor) -> const void* {
-    if (!THPVariable_Check(tensor)) return nullptr;
-    const at::Tensor& value = THPVariable_Unpack(tensor);
+    if (!is_tensor(tensor)) return nullptr;
+    const at::Tensor& value = tensor_in(tensor);
     return value.has_storage() ? value.storage().unsafeGetStorageImpl() : nullptr;
   };
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(given[0]); ++i) {
@@ -267,7 +265,7 @@ PyObject* shares_memory(PyObject*, PyObject* const* given, Py_ssize_t count) {
 PyMethodDef tape_functions[] = {
     {"gradient_edge", gradient_edge, METH_O,
      "gradient_edge(tensor) -> (node, number) | None: its place in the graph, found without an operation on it."},
-    {"shares_memory", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(shares_memory)), METH_FASTCALL,
+    {"shares_memory", method(shares_memory), METH_FASTCALL,
      "Whether one of the first tensors shares its storage with another."},
     {"mend_edges", mend_edges, METH_VARARGS, "Undo what cut_edges did."},
     {"link_tensor", link_tensor, METH_VARARGS, "Make a tensor's gradients go where those of the running node go."},

@@ -1,18 +1,14 @@
 // GlobalState: a snapshot of the torch-wide and thread-wide settings that change what a program means.
-#include "native.h"
 #include "checks/words.h"
+#include "platform/autograd.h"
+#include "platform/dispatch.h"
 
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
-#include <ATen/PythonTorchFunctionTLS.h>
 #include <ATen/autocast_mode.h>
 #include <c10/core/DefaultDtype.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
-#include <c10/core/impl/TorchDispatchModeTLS.h>
-#include <torch/csrc/Exceptions.h>
-#include <torch/csrc/autograd/anomaly_mode.h>
 
 #include <array>
 #include <iterator>
@@ -42,9 +38,9 @@ std::string say_deterministic(Value value) {
 }
 
 std::string say_torch_function(Value value) {
-  switch (static_cast<at::impl::TorchFunctionDisabledState>(value)) {
-    case at::impl::TorchFunctionDisabledState::ENABLED: return "enabled";
-    case at::impl::TorchFunctionDisabledState::SUBCLASSES_DISABLED: return "disabled for subclasses";
+  switch (static_cast<platform::FunctionDisabled>(value)) {
+    case platform::FunctionDisabled::ENABLED: return "enabled";
+    case platform::FunctionDisabled::SUBCLASSES_DISABLED: return "disabled for subclasses";
     default: return "disabled";
   }
 }
@@ -63,9 +59,9 @@ Value read_matmul_precision() {
 // torch keeps the default type in two places, and only its Python function knows both.
 void write_default_dtype(Value value) {
   Owned torch(PyImport_ImportModule("torch"));
-  auto* dtype = reinterpret_cast<PyObject*>(torch::getTHPDtype(static_cast<at::ScalarType>(value)));
+  auto* dtype = dtype_object(static_cast<at::ScalarType>(value));
   Owned done(torch ? PyObject_CallMethod(torch.get(), "set_default_dtype", "O", dtype) : nullptr);
-  if (!done) throw python_error();
+  if (!done) throw PythonError();
 }
 
 template <at::DeviceType device>
@@ -103,19 +99,19 @@ const Setting settings[] = {
      [](Value value) { at::globalContext().setDeterministicAlgorithms(value != 0, value == 2); }},
     {"default dtype", [] { return static_cast<Value>(c10::get_default_dtype_as_scalartype()); }, say_dtype,
      write_default_dtype},
-    {"torch function", [] { return Value(at::impl::PythonTorchFunctionTLS::get_disabled_state()); },
+    {"torch function", [] { return Value(platform::FunctionModes::get_disabled_state()); },
      say_torch_function, nullptr},
-    {"torch function modes", [] { return Value(at::impl::PythonTorchFunctionTLS::stack_len()); }, say_number, nullptr},
-    {"torch dispatch modes", [] { return Value(c10::impl::TorchDispatchModeTLS::stack_len()); }, say_number, nullptr},
-    {"anomaly mode", [] { return Value(torch::autograd::AnomalyMode::is_enabled()); }, say_switch, nullptr},
+    {"torch function modes", [] { return Value(platform::FunctionModes::stack_len()); }, say_number, nullptr},
+    {"torch dispatch modes", [] { return Value(platform::DispatchModes::stack_len()); }, say_number, nullptr},
+    {"anomaly mode", [] { return Value(platform::AnomalyMode::is_enabled()); }, say_switch, nullptr},
     {"number of threads", [] { return Value(at::get_num_threads()); }, say_number, nullptr},
     {"float32 precision of cuda matrix products", read_matmul_precision<at::Float32Backend::CUDA>, say_precision,
      nullptr},
     {"float32 precision of mkldnn matrix products", read_matmul_precision<at::Float32Backend::MKLDNN>, say_precision,
      nullptr},
-    {"included dispatch keys", [] { return Value(c10::impl::tls_local_dispatch_key_set().included_.raw_repr()); },
+    {"included dispatch keys", [] { return Value(platform::dispatch_state().included_.raw_repr()); },
      say_keys, nullptr},
-    {"excluded dispatch keys", [] { return Value(c10::impl::tls_local_dispatch_key_set().excluded_.raw_repr()); },
+    {"excluded dispatch keys", [] { return Value(platform::dispatch_state().excluded_.raw_repr()); },
      say_keys, nullptr},
 };
 constexpr size_t setting_count = std::size(settings);

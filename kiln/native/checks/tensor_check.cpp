@@ -1,9 +1,6 @@
 // TensorCheck: is each of these tensors, apart from its data, like the one that was compiled for?
-#include "native.h"
 #include "checks/words.h"
 
-#include <torch/csrc/Exceptions.h>
-#include <torch/csrc/autograd/python_variable.h>
 
 #include <algorithm>
 #include <new>
@@ -92,7 +89,7 @@ int first_wrong_stride(const Expectation& expected, c10::SymIntArrayRef sizes, c
 
 bool matches(const Expectation& expected, PyObject* object) {
   if (reinterpret_cast<PyObject*>(Py_TYPE(object)) != expected.type.get() || !expected.has_sizes) return false;
-  const c10::TensorImpl& seen = *THPVariable_Unpack(object).unsafeGetTensorImpl();
+  const c10::TensorImpl& seen = *tensor_in(object).unsafeGetTensorImpl();
   if (!same_kind(expected, seen)) return false;
   c10::SymIntArrayRef sizes = seen.sym_sizes();
   if (!same_sizes(expected, sizes)) return false;
@@ -101,15 +98,7 @@ bool matches(const Expectation& expected, PyObject* object) {
 
 // Tensor subclasses may answer questions in Python and raise. An ordinary error means "no match"; true when it was one.
 bool swallow_error() {
-  try {
-    throw;
-  } catch (python_error& error) {
-    error.restore();
-  } catch (py::error_already_set& error) {
-    error.restore();
-  } catch (const std::exception&) {  // torch's own
-  }
-  if (!PyErr_Occurred()) return true;
+  if (!restore_python_error()) return true;
   if (!error_is_ordinary()) return false;
   PyErr_Clear();
   return true;
@@ -214,13 +203,13 @@ std::string explain(const Expectation& expected, PyObject* object, const std::st
     return mismatch(name + " type", wanted, seen == wanted ? "another class of that name" : seen);
   }
   try {
-    const c10::TensorImpl& seen = *THPVariable_Unpack(object).unsafeGetTensorImpl();
+    const c10::TensorImpl& seen = *tensor_in(object).unsafeGetTensorImpl();
     std::string words = explain_kind(expected, seen, name);
     if (!words.empty()) return words;
     if (!expected.has_sizes) return name + " sizes: they cannot be read, so nothing can be compiled for them";
     return explain_shape(expected, seen, name);
   } catch (...) {
-    if (!swallow_error()) throw python_error();
+    if (!swallow_error()) throw PythonError();
     return name + ": its properties cannot be read";
   }
 }
@@ -248,7 +237,7 @@ PyObject* reason(PyObject* object, PyObject* const* arguments, Py_ssize_t count)
 // Adds (index, dimension) for each size of one tensor that differs, given that all else but the strides agrees.
 bool add_mismatches(const Expectation& expected, PyObject* object, Py_ssize_t index, PyObject* found) {
   if (reinterpret_cast<PyObject*>(Py_TYPE(object)) != expected.type.get() || !expected.has_sizes) return true;
-  const c10::TensorImpl& seen = *THPVariable_Unpack(object).unsafeGetTensorImpl();
+  const c10::TensorImpl& seen = *tensor_in(object).unsafeGetTensorImpl();
   if (!same_kind(expected, seen)) return true;
   c10::SymIntArrayRef sizes = seen.sym_sizes();
   if (sizes.size() != expected.dimensions.size()) return true;
@@ -304,7 +293,7 @@ bool supports(Action action) {
     action();
     return true;
   } catch (...) {
-    if (!swallow_error()) throw python_error();
+    if (!swallow_error()) throw PythonError();
     return false;
   }
 }
@@ -350,7 +339,7 @@ bool apply_dynamic(Expectation& expected, PyObject* dynamic) {
 }
 
 std::optional<Expectation> describe(PyObject* object, PyObject* dynamic, bool check_strides) {
-  const at::Tensor& tensor = THPVariable_Unpack(object);
+  const at::Tensor& tensor = tensor_in(object);
   const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
   Expectation expected;
   expected.type = share(reinterpret_cast<PyObject*>(Py_TYPE(object)));
@@ -378,7 +367,7 @@ bool add_expectation(TensorCheck* self, PyObject* description) {
     return false;
   }
   if (!PyArg_ParseTuple(description, "OOp:TensorCheck", &tensor, &dynamic, &check_strides)) return false;
-  if (!THPVariable_Check(tensor) || !THPVariable_Unpack(tensor).defined()) {
+  if (!is_tensor(tensor) || !tensor_in(tensor).defined()) {
     PyErr_Format(PyExc_TypeError, "a TensorCheck describes tensors, not %.200s", Py_TYPE(tensor)->tp_name);
     return false;
   }
@@ -430,15 +419,10 @@ void deallocate(PyObject* object) {
 
 Py_ssize_t length(PyObject* object) { return static_cast<Py_ssize_t>(cast(object)->expectations.size()); }
 
-template <class Function>
-PyCFunction as_method(Function function) {
-  return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function));
-}
-
 PyMethodDef methods[] = {
-    {"reason", as_method(reason), METH_FASTCALL,
+    {"reason", method(reason), METH_FASTCALL,
      "reason(names, *tensors) -> str | None: the first difference, in words."},
-    {"mismatches", as_method(mismatches), METH_FASTCALL,
+    {"mismatches", method(mismatches), METH_FASTCALL,
      "mismatches(*tensors) -> list[tuple[int, int]]: (tensor, dimension) of each size that alone differs."},
     {nullptr, nullptr, 0, nullptr}};
 
@@ -460,6 +444,7 @@ int tensors_match(PyObject* tensor_check, PyObject* const* objects, size_t count
 }
 
 int add_tensor_check(PyObject* module) {
+  if (platform::check_torch() < 0) return -1;
   PyTypeObject& type = TensorCheckType;
   sequence.sq_length = length;
   type.tp_name = "kiln._native.TensorCheck";

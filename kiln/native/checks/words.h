@@ -1,21 +1,19 @@
 // How values of torch's C++ enumerations are put to a user, shared by everything that explains a mismatch.
 #pragma once
 
-#include <Python.h>
+#include "platform/tensors.h"
 
 #include <c10/core/ScalarType.h>
-#include <torch/csrc/Dtype.h>
-#include <torch/csrc/DynamicTypes.h>
 
 #include <string>
 
 namespace kiln {
 
-// "float32", as a user writes it after `torch.`.
+// "float32", or torch's C++ name of a type without a Python name.
 inline std::string dtype_name(at::ScalarType type) {
   try {
-    return torch::getTHPDtype(type)->name;
-  } catch (const std::exception&) {  // a type without a Python name
+    return dtype_python_name(type);
+  } catch (const std::exception&) {
     return c10::toString(type);
   }
 }

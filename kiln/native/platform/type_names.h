@@ -3,6 +3,7 @@
 // recognised any more, and what has one is left to torch: safe, but slow.
 #pragma once
 
+#include <algorithm>
 #include <string_view>
 #include <typeinfo>
 
@@ -22,6 +23,15 @@ constexpr std::string_view kCopySlices = "N5torch8autograd10CopySlicesE";
 inline bool is_custom_node(const std::type_info& type) {
   constexpr std::string_view prefix = "N5torch8autograd7CppNodeI";
   return std::string_view(type.name()).substr(0, prefix.size()) == prefix;
+}
+
+// The class of a node that torch generates ("AddBackward0"), or nothing for any other type.
+inline std::string_view generated_class(const std::type_info& type) {
+  constexpr std::string_view prefix = "N5torch8autograd9generated", digits = "0123456789";
+  std::string_view name = type.name();
+  if (name.substr(0, prefix.size()) != prefix) return {};
+  name = name.substr(std::min(name.find_first_not_of(digits, prefix.size()), name.size() - 1));
+  return name.substr(0, name.size() - 1);
 }
 
 // ---- hooks of Python's, and what retain_grad() leaves at a node --------------------------------------------------------

@@ -2,13 +2,8 @@
 #include "program/program.h"
 
 #include <ATen/core/jit_type.h>
-#include <torch/csrc/Dtype.h>
 
 #include <unordered_map>
-
-namespace torch::jit {
-c10::IValue toIValue(py::handle object, const c10::TypePtr& type, std::optional<int32_t> count);
-}  // namespace torch::jit
 
 namespace kiln {
 namespace {
@@ -103,9 +98,9 @@ struct Builder {
   Argument constant(PyObject* value, const c10::Argument& wanted, const c10::TypePtr& type) const {
     Argument argument;
     if (type->kind() == c10::TypeKind::TensorType && !is_tensor(value) && value != Py_None) {
-      argument.constant = number_as_tensor(torch::jit::toIValue(value, c10::NumberType::get(), std::nullopt));
+      argument.constant = number_as_tensor(value_in(value, c10::NumberType::get()));
     } else {
-      argument.constant = torch::jit::toIValue(value, wanted.real_type(), wanted.N());
+      argument.constant = value_in(value, wanted.real_type(), wanted.N());
     }
     return argument;
   }
@@ -132,8 +127,8 @@ struct Builder {
   // (dtype, sizes, strides)
   Layout layout(PyObject* description) const {
     auto parts = parts_of(description);
-    TORCH_CHECK_TYPE(parts.size() == 3 && THPDtype_Check(parts[0]), "a layout is a dtype, sizes and strides");
-    Layout found{reinterpret_cast<THPDtype*>(parts[0])->scalar_type, numbers(parts[1]), numbers(parts[2])};
+    TORCH_CHECK_TYPE(parts.size() == 3 && is_dtype(parts[0]), "a layout is a dtype, sizes and strides");
+    Layout found{dtype_in(parts[0]), numbers(parts[1]), numbers(parts[2])};
     TORCH_CHECK_VALUE(found.sizes.size() == found.strides.size(), "not as many strides as sizes");
     return found;
   }

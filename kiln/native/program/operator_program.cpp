@@ -1,7 +1,6 @@
 // OperatorProgram: the type whose instances run a program (program.h), and how they are called.
 #include "program/program.h"
 
-#include <ATen/PythonTorchFunctionTLS.h>
 
 #include <new>
 
@@ -16,8 +15,8 @@ Program* cast(PyObject* object) { return reinterpret_cast<Program*>(object); }
 
 // Whether only the list holds a tensor: when it is emptied, nobody does but the program.
 bool is_given_away(PyObject* value) {
-  if (!THPVariable_CheckExact(value) || Py_REFCNT(value) != 1) return false;
-  const at::Tensor& tensor = THPVariable_Unpack(value);
+  if (!is_exact_tensor(value) || Py_REFCNT(value) != 1) return false;
+  const at::Tensor& tensor = tensor_in(value);
   return tensor.use_count() == 1 && tensor.layout() == at::kStrided && tensor.device().is_cpu() &&
          !tensor.key_set().has(c10::DispatchKey::Python) && !tensor.requires_grad() && tensor.has_storage();
 }
@@ -26,10 +25,10 @@ bool is_given_away(PyObject* value) {
 bool take_inputs(const Program& program, PyObject* list, Registers& registers) {
   for (size_t i = 0; i < program.input_count; ++i) {
     PyObject* value = PyList_GET_ITEM(list, i);
-    if (is_tensor(value) && !THPVariable_CheckExact(value)) return false;
+    if (is_tensor(value) && !is_exact_tensor(value)) return false;
     if (!program.reads_input[i]) continue;
     bool is_given = program.is_donor[i] && is_given_away(value);
-    registers[i] = is_given ? IValue(unknown_to_python(THPVariable_Unpack(value))) : from_python(value);
+    registers[i] = is_given ? IValue(unknown_to_python(tensor_in(value))) : from_python(value);
   }
   return true;
 }
@@ -57,14 +56,14 @@ PyObject* call(PyObject* self, PyObject* const* arguments, size_t flagged, PyObj
   }
   try {
     Frame frame{Registers(program.register_count), {}};
-    if (at::impl::torch_function_mode_enabled() || !take_inputs(program, list, frame.registers) ||
+    if (platform::torch_function_mode_enabled() || !take_inputs(program, list, frame.registers) ||
         !begin(program, frame)) {
       frame.registers.clear();
       return PyObject_CallOneArg(program.otherwise.get(), list);
     }
     if (PyList_SetSlice(list, 0, PyList_GET_SIZE(list), nullptr) < 0) return nullptr;
     {
-      pybind11::gil_scoped_release no_gil;
+      WithoutGil no_gil;
       run_steps(program, frame);
     }
     return give_outputs(program, frame.registers);
@@ -163,8 +162,7 @@ int add_operator_program(PyObject* module) {
   ProgramType.tp_dictoffset = offsetof(Program, attributes);
   ProgramType.tp_getattro = PyObject_GenericGetAttr;
   ProgramType.tp_setattro = PyObject_GenericSetAttr;
-  if (PyType_Ready(&ProgramType) < 0) return -1;
-  return PyModule_AddObjectRef(module, "OperatorProgram", reinterpret_cast<PyObject*>(&ProgramType));
+  return PyModule_AddType(module, &ProgramType);
 }
 
 }  // namespace kiln

@@ -5,10 +5,10 @@
 #pragma once
 
 #include "autograd/grad_node.h"
+#include "platform/dispatch.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/SmallVector.h>
 
 #include <optional>

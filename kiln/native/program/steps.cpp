@@ -1,10 +1,6 @@
 // Running a program: what happens when a call begins, and each kind of step.
 #include "program/program.h"
 
-#include <ATen/EmptyTensor.h>
-#include <ATen/core/stack.h>
-#include <c10/core/impl/TorchDispatchModeTLS.h>
-#include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 
@@ -17,7 +13,7 @@ constexpr size_t steps_between_signals = 64;
 // ---- the beginning -------------------------------------------------------------------------------------------------
 
 bool has_tangent(const at::Tensor& tensor) {
-  auto* meta = torch::autograd::impl::get_autograd_meta(tensor);
+  auto* meta = platform::get_autograd_meta(tensor);
   return meta && meta->fw_grad_;
 }
 
@@ -123,7 +119,7 @@ IValue laid_out(const std::string& who, const Layout& layout, IValue value, cons
   return fit;
 }
 
-void run(const OperatorStep& step, Frame& frame, torch::jit::Stack& stack) {
+void run(const OperatorStep& step, Frame& frame, platform::Stack& stack) {
   for (const Argument& argument : step.arguments) {
     stack.push_back(argument.is_sequence ? read_sequence(argument, frame.registers) : read(argument, frame.registers));
   }
@@ -153,9 +149,9 @@ Owned python_argument(const Argument& argument, Registers& registers) {
 }
 
 // `outside` is the dispatcher's state around the program: hooks of the user run in it.
-void run(const CallableStep& step, Frame& frame, const c10::impl::LocalDispatchKeySet& outside) {
+void run(const CallableStep& step, Frame& frame, const platform::DispatchState& outside) {
   Gil gil;
-  c10::impl::ForceDispatchKeyGuard restored(outside);
+  platform::DispatchStateGuard restored(outside);
   std::vector<Owned> values;
   std::vector<PyObject*> arguments{nullptr};
   for (const Argument& argument : step.arguments) {
@@ -200,7 +196,7 @@ void check_signals() {
 
 size_t bytes_of(const Layout& layout, const Frame& frame) {
   c10::SmallVector<int64_t, 8> size_place, stride_place;
-  return at::detail::computeStorageNbytes(layout.sizes.now(frame, size_place), layout.strides.now(frame, stride_place),
+  return platform::computeStorageNbytes(layout.sizes.now(frame, size_place), layout.strides.now(frame, stride_place),
                                           c10::elementSize(layout.dtype));
 }
 
@@ -229,7 +225,7 @@ void run(const ViewStep& step, Frame& frame) {
 }  // namespace
 
 bool begin(const Program& program, Frame& frame) {
-  if (program.has_kernels && c10::impl::TorchDispatchModeTLS::any_modes_set()) return false;
+  if (program.has_kernels && platform::DispatchModes::any_modes_set()) return false;
   if (!compute_numbers(program, frame)) return false;
   return std::all_of(program.checks.begin(), program.checks.end(),
                      [&](const Check& check) { return is_fine(check, frame); });
@@ -238,9 +234,9 @@ bool begin(const Program& program, Frame& frame) {
 void run_steps(const Program& program, Frame& frame) {
   // What was recorded lies below autocast. It lies below autograd too, which yet keeps books: of views, changes in place
   // and forward-mode gradients.
-  auto outside = c10::impl::tls_local_dispatch_key_set();
-  c10::impl::ExcludeDispatchKeyGuard below(c10::autocast_dispatch_keyset);
-  torch::jit::Stack stack;
+  auto outside = platform::dispatch_state();
+  platform::ExcludeKeysGuard below(c10::autocast_dispatch_keyset);
+  platform::Stack stack;
   size_t since_signals = 0;
   for (const Step& step : program.steps) {
     switch (step.index()) {

@@ -1,16 +1,9 @@
 // The values of a program: between Python and registers, and tensors over memory.
 #include "program/program.h"
 
-#include <ATen/EmptyTensor.h>
 #include <ATen/ScalarOps.h>
 #include <ATen/core/jit_type.h>
 #include <c10/core/CPUAllocator.h>
-
-// The header that declares these brings in parts of torch that Kiln does without.
-namespace torch::jit {
-c10::IValue toIValue(py::handle object, const c10::TypePtr& type, std::optional<int32_t> count);
-py::object toPyObject(c10::IValue value);
-}  // namespace torch::jit
 
 namespace kiln {
 namespace {
@@ -42,7 +35,7 @@ IValue number_as_tensor(const IValue& number) {
 }
 
 IValue from_python(PyObject* object) {
-  if (is_tensor(object)) return THPVariable_Unpack(object);
+  if (is_tensor(object)) return tensor_in(object);
   if (object == Py_None) return {};
   if (PyBool_Check(object)) return object == Py_True;
   if (PyLong_CheckExact(object)) {
@@ -51,12 +44,12 @@ IValue from_python(PyObject* object) {
     if (!overflow) return number;
   }
   if (PyFloat_CheckExact(object)) return PyFloat_AS_DOUBLE(object);
-  return torch::jit::toIValue(object, c10::PyObjectType::get(), std::nullopt);
+  return value_in(object, c10::PyObjectType::get());
 }
 
 Owned to_python(const IValue& value) {
-  if (value.isTensor()) return Owned(THPVariable_Wrap(value.toTensor()));
-  return Owned(torch::jit::toPyObject(value).release().ptr());
+  if (value.isTensor()) return Owned(tensor_object(value.toTensor()));
+  return Owned(value_object(value));
 }
 
 IValue read(const Argument& argument, Registers& registers) {
@@ -73,7 +66,7 @@ IValue read_sequence(const Argument& argument, Registers& registers) {
     return list_of<double>(argument, registers, [](IValue value) { return value.toScalar().toDouble(); });
   }
   if (argument.elements == Elements::scalars) {
-    c10::impl::GenericList list(c10::NumberType::get());
+    platform::GenericList list(c10::NumberType::get());
     for (const Argument& part : argument.parts) list.push_back(read(part, registers));
     return list;
   }
@@ -103,13 +96,13 @@ bool lies_so(const at::Tensor& tensor, const Layout& layout, const Frame& frame)
 at::Tensor allocated(const Layout& layout, const Frame& frame) {
   Sizes size_place, stride_place;
   at::IntArrayRef sizes = layout.sizes.now(frame, size_place), strides = layout.strides.now(frame, stride_place);
-  return at::Tensor(at::detail::empty_strided_cpu(sizes, strides, layout.dtype));
+  return at::Tensor(platform::empty_strided_cpu(sizes, strides, layout.dtype));
 }
 
 at::Tensor view_of(const at::Tensor& source, const Layout& layout, int64_t offset, const Frame& frame) {
   Sizes size_place, stride_place;
   at::IntArrayRef sizes = layout.sizes.now(frame, size_place), strides = layout.strides.now(frame, stride_place);
-  at::Tensor made = at::detail::make_tensor<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(source.storage()),
+  at::Tensor made = platform::make_tensor<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(source.storage()),
                                                              source.key_set(), source.dtype());
   c10::TensorImpl* impl = made.unsafeGetTensorImpl();
   impl->set_sizes_and_strides(sizes, strides, source.storage_offset() + offset);
@@ -120,7 +113,7 @@ at::Tensor view_of(const at::Tensor& source, const Layout& layout, int64_t offse
 at::Tensor again(const at::Tensor& source, const Layout& layout, const Frame& frame) {
   Sizes size_place, stride_place;
   at::IntArrayRef sizes = layout.sizes.now(frame, size_place), strides = layout.strides.now(frame, stride_place);
-  at::Tensor made = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(source.storage()),
+  at::Tensor made = platform::make_tensor<c10::TensorImpl>(c10::Storage(source.storage()),
                                                              c10::DispatchKeySet(c10::DispatchKey::CPU),
                                                              c10::scalarTypeToTypeMeta(layout.dtype));
   made.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides, 0);
@@ -135,7 +128,7 @@ bool is_sole_owner(const at::Tensor& tensor) {
 }
 
 at::Tensor unknown_to_python(const at::Tensor& tensor) {
-  at::Tensor made = at::detail::make_tensor<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(tensor.storage()),
+  at::Tensor made = platform::make_tensor<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(tensor.storage()),
                                                              tensor.key_set(), tensor.dtype());
   made.unsafeGetTensorImpl()->set_sizes_and_strides(tensor.sizes(), tensor.strides(), tensor.storage_offset());
   return made;

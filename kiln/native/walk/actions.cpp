@@ -1,13 +1,9 @@
 // What of a walk Python can call: `retain_grad` at a node, and a node as a function of its gradients.
 #include "walk/walk.h"
 
-#include <torch/csrc/autograd/cpp_hook.h>
-#include <torch/csrc/autograd/grad_mode.h>
 
 namespace kiln {
 namespace {
-
-namespace autograd = torch::autograd;
 
 PyTypeObject RetainGradType = {PyVarObject_HEAD_INIT(nullptr, 0)};
 PyTypeObject NodeFunctionType = {PyVarObject_HEAD_INIT(nullptr, 0)};
@@ -27,9 +23,9 @@ struct NodeFunction {
 
 // The hook takes all gradients of the node and looks at one.
 void retain(const RetainGrad& self, const at::Tensor& gradient) {
-  autograd::AutoGradMode without_grad(false);
+  platform::AutoGradMode without_grad(false);
   for (auto& [number, hook] : self.node->retains_grad_hooks()) {
-    if (static_cast<autograd::CppFunctionSingleTensorPreHook&>(*hook).value_idx_ != self.input) continue;
+    if (static_cast<platform::CppFunctionSingleTensorPreHook&>(*hook).value_idx_ != self.input) continue;
     variable_list gradients(self.input + 1);
     gradients[self.input] = gradient;
     (*hook)(gradients);
@@ -43,7 +39,7 @@ PyObject* call_retain(PyObject* self, PyObject* const* arguments, size_t flagged
   }
   try {
     at::Tensor gradient;
-    if (arguments[0] != Py_None) gradient = THPVariable_Unpack(arguments[0]);
+    if (arguments[0] != Py_None) gradient = tensor_in(arguments[0]);
     retain(*reinterpret_cast<RetainGrad*>(self), gradient);
     Py_RETURN_NONE;
   } catch (...) {
@@ -84,7 +80,7 @@ variable_list tensors_of(PyObject* sequence) {
     PyObject* item = PySequence_Fast_GET_ITEM(items.get(), static_cast<Py_ssize_t>(i));
     if (item == Py_None) continue;
     TORCH_CHECK_TYPE(is_tensor(item), "a tensor or None expected, not ", Py_TYPE(item)->tp_name);
-    tensors[i] = THPVariable_Unpack(item);
+    tensors[i] = tensor_in(item);
   }
   return tensors;
 }
@@ -93,7 +89,7 @@ Owned tuple_of(variable_list&& tensors) {
   Owned tuple(PyTuple_New(static_cast<Py_ssize_t>(tensors.size())));
   if (!tuple) raise();
   for (size_t i = 0; i < tensors.size(); ++i) {
-    PyObject* tensor = THPVariable_Wrap(std::move(tensors[i]));
+    PyObject* tensor = tensor_object(std::move(tensors[i]));
     if (!tensor) raise();
     PyTuple_SET_ITEM(tuple.get(), static_cast<Py_ssize_t>(i), tensor);
   }

@@ -3,18 +3,11 @@
 #include "walk/walk.h"
 
 #include <ATen/SavedTensorHooks.h>
-#include <torch/csrc/autograd/engine.h>
-#include <torch/csrc/autograd/functions/tensor.h>
-#include <torch/csrc/autograd/graph_task.h>
-#include <torch/csrc/autograd/grad_mode.h>
-#include <torch/csrc/utils/pybind.h>
 
 #include <optional>
 
 namespace kiln {
 namespace {
-
-namespace autograd = torch::autograd;
 
 // Saved tensors are made without the hooks that the program may have set for its own.
 class WithoutPackHooks {
@@ -111,7 +104,7 @@ class Masked {
  private:
   // The node of an operation in place on a view holds that operation's own node, and wants its edges to be the same.
   void set(uint32_t place, Edge edge) {
-    auto* slices = dynamic_cast<autograd::CopySlices*>(&node_);
+    auto* slices = dynamic_cast<platform::CopySlices*>(&node_);
     if (slices && place > 0) slices->fn->next_edges().at(place) = edge;
     node_.next_edges().at(place) = std::move(edge);
   }
@@ -121,9 +114,9 @@ class Masked {
 };
 
 // What torch knows of the gradients that a node gives, with other sizes.
-std::vector<std::optional<autograd::InputMetadata>> metadata_of(const Walk& walk, const Call& call,
+std::vector<std::optional<platform::InputMetadata>> metadata_of(const Walk& walk, const Call& call,
                                                                 const std::vector<c10::SymInt>& sizes) {
-  auto metadata = autograd::collect_input_metadata(call.node->next_edges());
+  auto metadata = platform::collect_input_metadata(call.node->next_edges());
   for (size_t i = 0; i < metadata.size(); ++i) {
     const CallEdge& edge = walk.edges[call.edges.first + i];
     if (!metadata[i] || metadata[i]->was_default_constructed() || edge.call == kNone) continue;
@@ -135,22 +128,22 @@ std::vector<std::optional<autograd::InputMetadata>> metadata_of(const Walk& walk
 
 variable_list call_node(const Walk& walk, const Call& call, variable_list gradients,
                         const std::vector<c10::SymInt>* sizes) {
-  pybind11::gil_scoped_release without_gil;
-  autograd::AutoGradMode without_grad(false);
+  WithoutGil without_gil;
+  platform::AutoGradMode without_grad(false);
   Node& node = *call.node;
   variable_list results = node(std::move(gradients));
   auto told = [&](const std::string& what) { return "Function " + node.name() + " returned an " + what; };
   if (sizes) {
-    autograd::validate_outputs(metadata_of(walk, call, *sizes), results, told);
+    platform::validate_outputs(metadata_of(walk, call, *sizes), results, told);
   } else {
-    autograd::validate_outputs(node.next_edges(), results, told);
+    platform::validate_outputs(node.next_edges(), results, told);
   }
   return results;
 }
 
 // Nodes ask the task that runs in this thread, which may be another backward pass, what they need not compute.
 bool in_task_with_outputs() {
-  const auto* tasks = autograd::get_current_graph_task_exec_info();
+  const auto* tasks = platform::get_current_graph_task_exec_info();
   return tasks && !tasks->empty();
 }
 
@@ -189,7 +182,7 @@ variable_list apply_call(const Walk& walk, uint32_t index, variable_list gradien
   if (!in_task_with_outputs()) return call_node(walk, call, std::move(gradients), sizes);
   variable_list results;
   run_in_task([&] { results = call_node(walk, call, std::move(gradients), sizes); },
-              autograd::get_current_graph_task_keep_graph());
+              platform::get_current_graph_task_keep_graph());
   return results;
 }
 

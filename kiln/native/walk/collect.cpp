@@ -1,11 +1,9 @@
 // What each call of a walk depends on: the key, the sizes and the tensors.
 #include "autograd/saved_values.h"
+#include "platform/dispatch.h"
 #include "platform/saved_variable.h"
 #include "walk/walk.h"
 
-#include <c10/core/impl/VirtualGuardImpl.h>
-#include <torch/csrc/autograd/functions/accumulate_grad.h>
-#include <torch/csrc/autograd/python_cpp_function.h>
 
 #include <algorithm>
 #include <typeinfo>
@@ -13,7 +11,6 @@
 namespace kiln {
 namespace {
 
-namespace autograd = torch::autograd;
 using c10::DispatchKey;
 using c10::DispatchKeySet;
 
@@ -28,7 +25,7 @@ uint64_t plain_keys() {
 }
 
 bool has_tangent(const at::Tensor& tensor) {
-  auto* meta = autograd::impl::get_autograd_meta(tensor);
+  auto* meta = platform::get_autograd_meta(tensor);
   return meta && meta->fw_grad_ && !meta->fw_grad_->empty();
 }
 
@@ -215,7 +212,7 @@ class Collector : public SavedVisitor {
 
   // The engine runs each node in the stream that its forward ran in.
   static void check_stream(c10::Stream stream) {
-    c10::impl::VirtualGuardImpl guard(stream.device_type());
+    platform::DeviceGuard guard(stream.device_type());
     if (guard.getStream(stream.device()) != stream) throw Refused{"a stream that is not the current one"};
   }
 
@@ -223,10 +220,10 @@ class Collector : public SavedVisitor {
     Node& node = *call.node;
     switch (call.kind) {
       case CallKind::accumulate:
-        collect_variable(call, static_cast<autograd::AccumulateGrad&>(node));
+        collect_variable(call, static_cast<platform::AccumulateGrad&>(node));
         break;
       case CallKind::python: {
-        Owned object(autograd::functionToPyObject(call.node));
+        Owned object(platform::node_object(call.node));
         if (!object) raise();
         check_backward(object.get());
         key_.pointer(Py_TYPE(object.get()));
@@ -265,7 +262,7 @@ class Collector : public SavedVisitor {
     }
   }
 
-  void collect_variable(Call& call, autograd::AccumulateGrad& node) {
+  void collect_variable(Call& call, platform::AccumulateGrad& node) {
     const at::Tensor& variable = node.variable;
     if (!variable.defined() || !variable.is_leaf()) throw Refused{"a leaf that is no leaf any more"};
     if (!is_like(variable, node.input_metadata(0))) throw Refused{"a leaf changed its shape or dtype"};
@@ -292,12 +289,12 @@ class Collector : public SavedVisitor {
   }
 
   static void check_class(const at::Tensor& grad) {
-    Owned object(THPVariable_Wrap(grad));
+    Owned object(tensor_object(grad));
     if (!object) raise();
-    if (!THPVariable_CheckExact(object.get())) throw Refused{"a gradient of a tensor subclass"};
+    if (!is_exact_tensor(object.get())) throw Refused{"a gradient of a tensor subclass"};
   }
 
-  static bool is_like(const at::Tensor& variable, const autograd::InputMetadata& metadata) {
+  static bool is_like(const at::Tensor& variable, const platform::InputMetadata& metadata) {
     return metadata.is_same_shape(variable) && metadata.dtype() == variable.dtype() &&
            metadata.grad_dtype() == variable.scalar_type() && metadata.device() == variable.device();
   }

@@ -1,15 +1,11 @@
 // Runs a Python callable as a node of a backward pass of torch's engine: what happens in it finds a live task there.
 #include "walk/walk.h"
 
-#include <torch/csrc/autograd/engine.h>
-#include <torch/csrc/utils/pybind.h>
 
 #include <functional>
 
 namespace kiln {
 namespace {
-
-namespace autograd = torch::autograd;
 
 // Code that runs in it can take hold of the node, and call it when the pass is over: then there is nothing to do.
 struct EngineCall : Node {
@@ -50,7 +46,7 @@ PyObject* run_in_engine(PyObject*, PyObject* const* arguments, Py_ssize_t count)
 }
 
 PyMethodDef engine_functions[] = {
-    {"run_in_engine", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(run_in_engine)), METH_FASTCALL,
+    {"run_in_engine", method(run_in_engine), METH_FASTCALL,
      "run_in_engine(function, keep_graph=False): its result; called as a node of a backward pass of torch's engine."},
     {nullptr, nullptr, 0, nullptr}};
 
@@ -65,8 +61,8 @@ void run_in_task(const std::function<void()>& work, bool keep_graph) {
     EngineCall& call;
     ~Ended() { call.work = nullptr; }
   } ended{static_cast<EngineCall&>(*node)};
-  pybind11::gil_scoped_release without_gil;
-  autograd::Engine::get_default_engine().execute(roots, gradients, keep_graph, /*create_graph=*/false,
+  WithoutGil without_gil;
+  platform::engine().execute(roots, gradients, keep_graph, /*create_graph=*/false,
                                                  /*accumulate_grad=*/true);
 }
 

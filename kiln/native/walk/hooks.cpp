@@ -1,10 +1,8 @@
 // The hooks of a node, as far as Kiln knows their kinds, which are told apart by the names of their types.
+#include "platform/python.h"
 #include "platform/type_names.h"
 #include "walk/walk.h"
 
-#include <torch/csrc/autograd/cpp_hook.h>
-#include <torch/csrc/autograd/python_cpp_function.h>
-#include <torch/csrc/autograd/python_hook.h>
 
 #include <algorithm>
 #include <iterator>
@@ -12,9 +10,6 @@
 
 namespace kiln {
 namespace {
-
-namespace autograd = torch::autograd;
-using autograd::FunctionPreHook;
 
 template <class Kind, class Base>
 Kind& known(Base* hook, std::string_view name) {
@@ -24,7 +19,7 @@ Kind& known(Base* hook, std::string_view name) {
 
 // The codes of the functions that register_multi_grad_hook registers, and of those in them.
 void add_codes(PyObject* code, PyObject* found) {
-  PyObject* constants = reinterpret_cast<PyCodeObject*>(code)->co_consts;
+  PyObject* constants = platform::code_constants(code);
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(constants); ++i) {
     PyObject* constant = PyTuple_GET_ITEM(constants, i);
     if (!PyCode_Check(constant)) continue;
@@ -71,12 +66,13 @@ bool is_question(PyObject* name, bool is_partial) {
 }
 
 bool has_question(PyObject* code, bool is_partial) {
-  auto* parts = reinterpret_cast<PyCodeObject*>(code);
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(parts->co_names); ++i) {
-    if (is_question(PyTuple_GET_ITEM(parts->co_names, i), is_partial)) return true;
+  PyObject* names = platform::code_names(code);
+  PyObject* constants = platform::code_constants(code);
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(names); ++i) {
+    if (is_question(PyTuple_GET_ITEM(names, i), is_partial)) return true;
   }
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(parts->co_consts); ++i) {
-    PyObject* constant = PyTuple_GET_ITEM(parts->co_consts, i);
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(constants); ++i) {
+    PyObject* constant = PyTuple_GET_ITEM(constants, i);
     if (PyCode_Check(constant) && has_question(constant, is_partial)) return true;
   }
   return false;
@@ -89,11 +85,11 @@ class HookCollector {
   void run() {
     call_.hooks.first = static_cast<uint32_t>(walk_.hooks.size());
     for (auto& hook : node_.tensor_pre_hooks()) {
-      auto& one = known<autograd::PyFunctionTensorPreHook>(hook.get(), platform::kTensorHook);
+      auto& one = known<platform::PyFunctionTensorPreHook>(hook.get(), platform::kTensorHook);
       add_all(Hook::Kind::tensor, one.dict, static_cast<uint32_t>(one.value_idx));
     }
     for (auto& [number, hook] : node_.retains_grad_hooks()) {
-      auto& one = known<autograd::CppFunctionSingleTensorPreHook>(hook.get(), platform::kRetainsHook);
+      auto& one = known<platform::CppFunctionSingleTensorPreHook>(hook.get(), platform::kRetainsHook);
       add(Hook::Kind::retains, static_cast<uint32_t>(one.value_idx_), nullptr);
     }
     if (call_.needed) add_those_of_running();
@@ -105,17 +101,17 @@ class HookCollector {
   // Hooks of the node itself run only when it does.
   void add_those_of_running() {
     for (auto& hook : node_.pre_hooks()) {
-      add_all(Hook::Kind::before, known<autograd::PyFunctionPreHook>(hook.get(), platform::kPreHook).dict);
+      add_all(Hook::Kind::before, known<platform::PyFunctionPreHook>(hook.get(), platform::kPreHook).dict);
     }
     add_object();
     if (call_.kind == CallKind::accumulate) {
       if (auto& hook = node_.tensor_post_acc_grad_hooks()) {
-        auto& one = known<autograd::PyFunctionTensorPostAccGradHooks>(hook.get(), platform::kAccumulateHook);
+        auto& one = known<platform::PyFunctionTensorPostAccGradHooks>(hook.get(), platform::kAccumulateHook);
         add_all(Hook::Kind::accumulate, one.dict);
       }
     }
     for (auto& hook : node_.post_hooks()) {
-      add_all(Hook::Kind::after, known<autograd::PyFunctionPostHook>(hook.get(), platform::kPostHook).dict);
+      add_all(Hook::Kind::after, known<platform::PyFunctionPostHook>(hook.get(), platform::kPostHook).dict);
     }
   }
 
@@ -125,7 +121,7 @@ class HookCollector {
     } else if (call_.kind == CallKind::kiln) {
       add_inner(static_cast<GradNode&>(node_).context());
     } else if (call_.kind == CallKind::python) {
-      Owned object(autograd::functionToPyObject(call_.node));
+      Owned object(platform::node_object(call_.node));
       if (!object) raise();
       add(Hook::Kind::object, 0, std::move(object));
     }
@@ -214,15 +210,15 @@ Owned& inner_hook_type() {
 }
 
 uint64_t hooks_signature(Node& node, CallKind kind, uint64_t seed) {
-  seed = mixed_hooks<autograd::PyFunctionTensorPreHook>(seed, node.tensor_pre_hooks(), platform::kTensorHook);
-  seed = mixed_hooks<autograd::PyFunctionPreHook>(seed, node.pre_hooks(), platform::kPreHook);
-  seed = mixed_hooks<autograd::PyFunctionPostHook>(seed, node.post_hooks(), platform::kPostHook);
+  seed = mixed_hooks<platform::PyFunctionTensorPreHook>(seed, node.tensor_pre_hooks(), platform::kTensorHook);
+  seed = mixed_hooks<platform::PyFunctionPreHook>(seed, node.pre_hooks(), platform::kPreHook);
+  seed = mixed_hooks<platform::PyFunctionPostHook>(seed, node.post_hooks(), platform::kPostHook);
   for (const auto& [number, hook] : node.retains_grad_hooks()) {
     seed = mixed(mixed(seed, number), reinterpret_cast<uintptr_t>(hook.get()));
   }
   if (kind == CallKind::accumulate) {
     if (auto& hook = node.tensor_post_acc_grad_hooks()) {
-      auto* one = platform::cast_by_name<autograd::PyFunctionTensorPostAccGradHooks>(hook.get(), platform::kAccumulateHook);
+      auto* one = platform::cast_by_name<platform::PyFunctionTensorPostAccGradHooks>(hook.get(), platform::kAccumulateHook);
       seed = one ? mixed_keys(seed, one->dict) : mixed(seed, 1);
     }
   }

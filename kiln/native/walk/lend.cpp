@@ -7,8 +7,6 @@
 namespace kiln {
 namespace {
 
-namespace autograd = torch::autograd;
-
 class Lender : public SavedVisitor {
  public:
   Lender(const Walk& walk, uint32_t index, const std::vector<int64_t>& last_uses)
@@ -44,7 +42,7 @@ class Restorer : public SavedVisitor {
     if (slot == kNone || platform::saved_data(variable).defined()) return;
     at::Tensor tensor = lent(slot);
     // A saved output is kept without its history, which would be a cycle.
-    bool is_output = autograd::impl::grad_fn_unsafe(tensor) == call_.node.get();
+    bool is_output = platform::grad_fn_unsafe(tensor) == call_.node.get();
     platform::saved_data(variable) = is_output ? tensor.tensor_data() : std::move(tensor);
   }
   void tensor(at::Tensor& tensor) override {

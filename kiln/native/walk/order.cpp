@@ -3,7 +3,6 @@
 #include "platform/type_names.h"
 #include "walk/walk.h"
 
-#include <torch/csrc/autograd/functions/accumulate_grad.h>
 
 #include <queue>
 #include <typeinfo>
@@ -13,7 +12,7 @@ namespace kiln {
 namespace {
 
 CallKind kind_by_name(const std::type_info& type) {
-  if (type == typeid(torch::autograd::AccumulateGrad)) return CallKind::accumulate;
+  if (type == typeid(platform::AccumulateGrad)) return CallKind::accumulate;
   if (type == typeid(GradNode)) return CallKind::kiln;
   if (type.name() == platform::kPythonNode) return CallKind::python;
   return platform::is_custom_node(type) ? CallKind::custom : CallKind::builtin;

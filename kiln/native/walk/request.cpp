@@ -1,16 +1,10 @@
 // What a backward pass was asked for, as the engine reads its arguments.
+#include "platform/python_function.h"
 #include "walk/walk.h"
 
-#include <torch/csrc/autograd/anomaly_mode.h>
-#include <torch/csrc/autograd/engine.h>
-#include <torch/csrc/autograd/python_cpp_function.h>
-// The only header that leads from the context of a Python function to its node.
-#include <torch/csrc/autograd/python_function.h>
 
 namespace kiln {
 namespace {
-
-namespace autograd = torch::autograd;
 
 bool is_gradient_edge(PyObject* object) {
   static PyObject* kind = [] {
@@ -22,21 +16,9 @@ bool is_gradient_edge(PyObject* object) {
   return PyTuple_Check(object) && PyType_IsSubtype(Py_TYPE(object), reinterpret_cast<PyTypeObject*>(kind));
 }
 
-template <class Context>
-NodePointer node_of_context(Context* context) {
-  using Pointer = std::remove_reference_t<decltype(context->cdata)>;
-  if constexpr (std::is_convertible_v<Pointer, NodePointer>) {
-    return context->cdata;
-  } else {  // up to torch 2.12
-    return context->cdata.lock();
-  }
-}
-
 NodePointer node_of(PyObject* object) {
-  if (PyType_IsSubtype(Py_TYPE(object), &THPFunctionType)) {
-    return node_of_context(reinterpret_cast<THPFunction*>(object));
-  }
-  if (autograd::THPCppFunction_Check(object)) return reinterpret_cast<autograd::THPCppFunction*>(object)->cdata;
+  if (auto* context = platform::function_context(object)) return platform::node_of_context(context);
+  if (platform::is_node_object(object)) return platform::node_in(object);
   return {};
 }
 
@@ -53,7 +35,7 @@ void check_number(const Edge& edge) {
 Edge root_of(PyObject* root) {
   Edge edge;
   if (is_tensor(root)) {
-    edge = autograd::impl::gradient_edge(THPVariable_Unpack(root));
+    edge = platform::gradient_edge(tensor_in(root));
   } else if (is_gradient_edge(root)) {
     edge = edge_of(root);
   }
@@ -63,18 +45,18 @@ Edge root_of(PyObject* root) {
 }
 
 at::Tensor gradient_of(PyObject* gradient) {
-  if (!THPVariable_CheckExact(gradient)) throw Refused{"a root without a gradient, or with one of a tensor subclass"};
-  return THPVariable_Unpack(gradient);
+  if (!is_exact_tensor(gradient)) throw Refused{"a root without a gradient, or with one of a tensor subclass"};
+  return tensor_in(gradient);
 }
 
 // A leaf that was never used has no node, and nothing leads to it.
 Edge output_of(PyObject* input, bool accumulate) {
   Edge edge;
   if (is_tensor(input)) {
-    const at::Tensor& tensor = THPVariable_Unpack(input);
+    const at::Tensor& tensor = tensor_in(input);
     if (!tensor.requires_grad()) throw Refused{"an input that requires no gradient"};
     edge = Edge(tensor.grad_fn(), static_cast<uint32_t>(tensor.output_nr()));
-    if (!edge.function) edge.function = autograd::impl::try_get_grad_accumulator(tensor);
+    if (!edge.function) edge.function = platform::try_get_grad_accumulator(tensor);
     if (!edge.function) return Edge(make_node<Passage>(edge_list()), 0);
     // The engine accumulates into what is not a leaf by this.
     if (accumulate) tensor.retain_grad();
@@ -97,7 +79,7 @@ edge_list outputs_of(PyObject* inputs, bool accumulate) {
 }
 
 Request request_of(PyObject* roots, PyObject* gradients, PyObject* inputs, bool accumulate) {
-  if (autograd::AnomalyMode::is_enabled()) throw Refused{"anomaly mode"};
+  if (platform::AnomalyMode::is_enabled()) throw Refused{"anomaly mode"};
   Py_ssize_t count = PyTuple_GET_SIZE(roots);
   if (count == 0 || count != PyTuple_GET_SIZE(gradients)) throw Refused{"as many gradients as roots are needed"};
   Request request;
@@ -107,7 +89,7 @@ Request request_of(PyObject* roots, PyObject* gradients, PyObject* inputs, bool 
     request.gradients.push_back(gradient_of(PyTuple_GET_ITEM(gradients, i)));
   }
   request.outputs = outputs_of(inputs, accumulate);
-  autograd::validate_outputs(request.roots, request.gradients, [](const std::string& what) { return what; });
+  platform::validate_outputs(request.roots, request.gradients, [](const std::string& what) { return what; });
   return request;
 }
 

@@ -1,13 +1,9 @@
 // Walk as Python sees it: `walk(roots, gradients, inputs, retain_graph, accumulate)`. kiln/_native.pyi says more.
 #include "walk/walk.h"
 
-#include <torch/csrc/autograd/engine.h>
-#include <torch/csrc/utils/pybind.h>
 
 namespace kiln {
 namespace {
-
-namespace autograd = torch::autograd;
 
 PyTypeObject WalkType = {PyVarObject_HEAD_INIT(nullptr, 0)};
 
@@ -25,10 +21,10 @@ void wrap_tensors(Walk& walk) {
   walk.input_list.reset(PyList_New(static_cast<Py_ssize_t>(walk.tensors.size())));
   if (!walk.input_list) raise();
   for (size_t i = 0; i < walk.tensors.size(); ++i) {
-    PyObject* object = THPVariable_Wrap(std::move(walk.tensors[i]));
+    PyObject* object = tensor_object(std::move(walk.tensors[i]));
     if (!object) raise();
     PyList_SET_ITEM(walk.input_list.get(), static_cast<Py_ssize_t>(i), object);
-    if (!THPVariable_CheckExact(object)) throw Refused{std::string("a tensor of class ") + Py_TYPE(object)->tp_name};
+    if (!is_exact_tensor(object)) throw Refused{std::string("a tensor of class ") + Py_TYPE(object)->tp_name};
   }
   walk.tensors.clear();
 }
@@ -237,7 +233,7 @@ const std::vector<c10::SymInt>& sizes_of(Walk& walk, PyObject* sequence) {
   Py_ssize_t count = PySequence_Fast_GET_SIZE(items.get());
   sizes.reserve(static_cast<size_t>(count));
   for (Py_ssize_t i = 0; i < count; ++i) {
-    sizes.push_back(pybind11::cast<c10::SymInt>(pybind11::handle(PySequence_Fast_GET_ITEM(items.get(), i))));
+    sizes.push_back(size_in(PySequence_Fast_GET_ITEM(items.get(), i)));
   }
   walk.given = std::move(sizes);
   walk.given_sizes = share(sequence);
@@ -332,8 +328,8 @@ PyObject* finish(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
     rest->add_input_metadata(start);
     variable_list results;
     {
-      pybind11::gil_scoped_release without_gil;
-      results = autograd::Engine::get_default_engine().execute({Edge(rest, 0)}, {start}, keep, /*create_graph=*/false,
+      WithoutGil without_gil;
+      results = platform::engine().execute({Edge(rest, 0)}, {start}, keep, /*create_graph=*/false,
                                                                accumulate, outputs);
     }
     return tuple_of(std::move(results)).release();
@@ -408,11 +404,6 @@ PyObject* restore(PyObject* self, PyObject* first) {
   }
 }
 
-template <class Function>
-PyCFunction method(Function function) {
-  return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function));
-}
-
 PyMethodDef methods[] = {
     {"inputs", inputs, METH_NOARGS, "inputs() -> list: the tensors, once."},
     {"hooks", hooks, METH_NOARGS, "hooks() -> list: None, then hooks and objects of nodes, in order."},
@@ -453,9 +444,9 @@ int add_walk(PyObject* module) {
   WalkType.tp_dealloc = dealloc;
   WalkType.tp_methods = methods;
   WalkType.tp_getset = properties;
-  if (PyType_Ready(&WalkType) < 0 || ready_walk_views() < 0 || ready_walk_actions() < 0) return -1;
+  if (ready_walk_views() < 0 || ready_walk_actions() < 0) return -1;
   if (PyModule_AddFunctions(module, functions) < 0) return -1;
-  return PyModule_AddObjectRef(module, "Walk", reinterpret_cast<PyObject*>(&WalkType));
+  return PyModule_AddType(module, &WalkType);
 }
 
 }  // namespace kiln

@@ -1,17 +1,11 @@
 // The calls and tensors of a walk as Python sees them, made for a trace only.
 #include "walk/walk.h"
 
-#include <torch/csrc/Device.h>
-#include <torch/csrc/Dtype.h>
-#include <torch/csrc/DynamicTypes.h>
-#include <torch/csrc/autograd/python_cpp_function.h>
 
 #include <structmember.h>
 
 namespace kiln {
 namespace {
-
-namespace autograd = torch::autograd;
 
 PyTypeObject NodeCallType = {PyVarObject_HEAD_INIT(nullptr, 0)};
 PyTypeObject* TensorDescriptionType = nullptr;
@@ -33,9 +27,9 @@ Owned number(uint64_t value) { return checked(PyLong_FromUnsignedLongLong(value)
 
 Owned number_or_none(uint32_t value) { return value == kNone ? share(Py_None) : number(value); }
 
-Owned dtype_of(at::ScalarType type) { return share(reinterpret_cast<PyObject*>(torch::getTHPDtype(type))); }
+Owned dtype_of(at::ScalarType type) { return share(dtype_object(type)); }
 
-Owned device_of(at::Device device) { return checked(THPDevice_New(device)); }
+Owned device_of(at::Device device) { return checked(device_object(device)); }
 
 template <class... Items>
 Owned tuple(Items&&... items) {
@@ -194,7 +188,7 @@ PyObject* get_node(PyObject* self, void*) {
   const NodePointer& node = reinterpret_cast<NodeCall*>(self)->node;
   if (!node) Py_RETURN_NONE;
   try {
-    return autograd::functionToPyObject(node);
+    return platform::node_object(node);
   } catch (...) {
     return translated();
   }

@@ -11,7 +11,7 @@ from pathlib import Path
 
 HEADER = "torch/csrc/autograd/generated/Functions.h"
 
-# What Field<Type> of saved_fields.h is defined for, without leading colons.
+# What Field<Type> of autograd/saved_fields.h is defined for, without leading colons.
 VALUES = {
     "SavedVariable",
     "at::Device",
@@ -99,19 +99,15 @@ def function(structure: Structure) -> str:
 def source(structures: list[Structure]) -> str:
     """The C++ file: a function for each of these types, and the table of them."""
     functions = "\n\n".join(function(structure) for structure in structures)
-    rows = "\n".join(
-        f'    {{"N5torch8autograd9generated{len(structure.name)}{structure.name}E", visit_{structure.name}}},'
-        for structure in structures
-    )
+    rows = "\n".join(f'    {{"{structure.name}", visit_{structure.name}}},' for structure in structures)
     return f"""// Written by generate_saved_values.py.
 #include "autograd/saved_fields.h"
-
-#include <{HEADER}>
+#include "platform/generated_nodes.h"
 
 namespace kiln {{
 namespace {{
 
-namespace generated = torch::autograd::generated;
+namespace generated = platform::generated;
 
 {functions}
 
