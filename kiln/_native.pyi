@@ -1,4 +1,4 @@
-"""Types of the native module (kiln/native/*.cpp). `import torch` must come before it."""
+"""Types of the native module (kiln/native, see docs/native.md). `import torch` must come before it."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

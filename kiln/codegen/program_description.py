@@ -2,7 +2,7 @@
 
 `Describer` writes the program as plain data (numbers, strings, lists: JSON), so that it can be stored. `assemble`
 (target/native_program.py) makes the program of that data, of the kernels' addresses and of the constants, which
-`constant_in` finds in the graph. kiln/native/program.h explains registers and steps.
+`constant_in` finds in the graph. kiln/native/program/program.h explains registers and steps.
 
 An argument in the data is the number of a register; or ``["constant", k]``, ``["list", arguments]``, ``["value", v]``,
 ``["torch", name]`` (a dtype, layout or memory format), ``["device", name]``, ``["complex", text]``; or None for the

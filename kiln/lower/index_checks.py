@@ -2,7 +2,7 @@
 
 An index out of range is an error in eager. So lowerings only use the result of `checked_index`, which is clamped to the
 range. Beside it a reduction finds the greatest index that was out of range. All these maxima are in one small buffer,
-and one call at the end of the program (kiln/native/check_indices.cpp) raises the error that eager raises.
+and one call at the end of the program (kiln/native/program/check_indices.cpp) raises the error that eager raises.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The work of a kernel: the units that threads share, and their approximate cost.
 
-A kernel's function computes a run of units; kiln/native/program_launches.cpp distributes them among threads.
+A kernel's function computes a run of units; kiln/native/program/launches.cpp distributes them among threads.
 """
 
 from __future__ import annotations
