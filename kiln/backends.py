@@ -147,7 +147,7 @@ def kiln(
 ) -> Callable[..., Any]:
     """Differentiate the graph ahead of time, and compile forward and backward to machine code. ``check``: each kernel
     runs beside eager, and the first that differs is an error."""
-    from .codegen.backend import compile_captured_graph
+    from .codegen.graph_compiler import compile_captured_graph
 
     compiled: Callable[..., Any] = compile_captured_graph(graph_module, example_inputs, check=check)
     return compiled

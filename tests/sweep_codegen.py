@@ -200,7 +200,7 @@ def observed(function: Callable[..., Any], tensors: list[torch.Tensor]) -> dict[
 
 def compiler(level: str) -> Callable[..., Any]:
     """The backend's compiler of graphs, or lowering alone, evaluated with torch."""
-    from kiln.codegen.backend import compile_graph
+    from kiln.codegen.graph_compiler import compile_graph
     from kiln.lower.lowering import Lowering
 
     if level == "code":

@@ -23,7 +23,7 @@ from ..loops.ir import Buffer
 from ..loops.kernel import Kernel
 from ..loops.reference import Reference
 from ..loops.steps import Call, Launch, Scheduled, View
-from ..loops.views import Tensor
+from ..loops.tensor_views import Tensor
 from ..lower.lowering import Lowering
 from ..lower.ops.pointwise.creation import UNWRITTEN
 from ..target.cpu.kernel_call import call_kernel

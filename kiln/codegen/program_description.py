@@ -23,7 +23,7 @@ from ..loops.sizes import Size, Strides
 from ..loops.steps import Call, Launch, Opaque, Scheduled, View
 from ..lower.lowering import CannotLower
 from ..lower.schedule.memory_plan import OUT_VARIANTS, Plan
-from ..target.cpu.emit.plan import plan_of
+from ..target.cpu.emit.kernel_plan import plan_of
 from ..target.cpu.workload import extent_of
 from ..target.native_program import Data, is_dynamic, python_target
 from .size_instructions import SizeInstructions

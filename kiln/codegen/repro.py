@@ -17,7 +17,7 @@ import torch
 import torch.fx
 
 from ..version import VERSION
-from .backend import compile_graph
+from .graph_compiler import compile_graph
 
 HEAD = '''\
 """What Kiln compiled, to run on its own: ``python {name}``. Numbers are random, shapes, strides and types are not."""

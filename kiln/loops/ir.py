@@ -2,8 +2,8 @@
 
 An `Expr` is a scalar expression over a space of some rank. Its leaves are affine in the position: a load reads
 ``buffer[offset + sum(stride * position)]``, an iota is such a sum itself. A view of an expression only changes these
-strides and offsets (views.py). So no index arithmetic has to be simplified, and one number tells whether a load is
-contiguous, constant or strided along a loop.
+strides and offsets (tensor_views.py). So no index arithmetic has to be simplified, and one number tells whether a load
+is contiguous, constant or strided along a loop.
 
 A `Write` stores an expression in a buffer at each point of a space, or its reduction along some axes. Lowering
 (lower/lowering.py) turns a graph into a list of writes and calls of ATen; fusion (lower/schedule/fusion.py) makes

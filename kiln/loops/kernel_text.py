@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from .ir import HALF_TYPES, OPERATIONS, short_name
-from .layouts import KERNEL_TYPES
 from .reference import FUNCTIONS
+from .tensor_layouts import KERNEL_TYPES
 
 
 class Infinity:

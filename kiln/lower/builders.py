@@ -11,7 +11,7 @@ import torch
 
 from ..loops import ir
 from ..loops.sizes import Size, is_one, same
-from ..loops.views import Tensor, expand
+from ..loops.tensor_views import Tensor, expand
 from .registry import NotLowered
 
 

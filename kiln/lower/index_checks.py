@@ -15,7 +15,7 @@ from ..loops import ir
 from ..loops.ir import Access, Buffer, Write
 from ..loops.sizes import Size, is_empty
 from ..loops.steps import Call, View
-from ..loops.views import Tensor
+from ..loops.tensor_views import Tensor
 from .builders import cast, pointwise, scalar, size_tensor, where
 
 if TYPE_CHECKING:

@@ -15,9 +15,11 @@ import torch
 import torch.fx
 import torch.utils._pytree as pytree
 
-from ..loops import ir, views
+from ..loops import ir, tensor_views
 from ..loops.ir import Access, Buffer, Expr, Write
-from ..loops.layouts import (
+from ..loops.sizes import Size, contiguous, is_empty, is_one, same
+from ..loops.steps import Call, Lowered, Opaque, View
+from ..loops.tensor_layouts import (
     fits_kernels,
     has_strides_of,
     has_unbacked,
@@ -27,9 +29,7 @@ from ..loops.layouts import (
     size_of,
     sizes_of,
 )
-from ..loops.sizes import Size, contiguous, is_empty, is_one, same
-from ..loops.steps import Call, Lowered, Opaque, View
-from ..loops.views import DynamicFloat, Tensor
+from ..loops.tensor_views import DynamicFloat, Tensor
 from .index_checks import IndexChecks
 from .node_facts import (
     fits_type,
@@ -337,7 +337,7 @@ class Lowering:
                 small = tensor
                 for dim, size in enumerate(shape):
                     if is_one(size):
-                        small = views.slice_(small, dim, 0, 1)
+                        small = tensor_views.slice_(small, dim, 0, 1)
                 self.write(Write(Access(buffer, strides, 0), tuple(shape), small.expr))
                 return View(buffer, buffer.shape, strides, 0)
             access = self.materialize(tensor, like).access
@@ -357,16 +357,16 @@ class Lowering:
         self.write(Write(Access(buffer, places, 0), tensor.shape, tensor.expr, kind, axes))
         found = load_whole(buffer)
         for dim in axes if keepdim else ():
-            found = views.unsqueeze(found, dim)
+            found = tensor_views.unsqueeze(found, dim)
         return found
 
     def reshape(self, tensor: Tensor, shape: Sequence[Size]) -> Tensor:
-        """As `views.reshape`; materializes the tensor where its strides do not allow the view."""
+        """As `tensor_views.reshape`; materializes the tensor where its strides do not allow the view."""
         if is_empty(tensor.shape):
             return Tensor(tuple(shape), ir.constant(0, tensor.dtype))
-        found = views.reshape(tensor, shape)
+        found = tensor_views.reshape(tensor, shape)
         if found is None:
-            found = views.reshape(self.materialize(tensor), shape)
+            found = tensor_views.reshape(self.materialize(tensor), shape)
         if found is None:
             raise NotLowered("shapes whose sizes are not known to go together")
         return found

@@ -11,7 +11,7 @@ import torch
 import torch.fx
 import torch.utils._pytree as pytree
 
-from ..loops.views import DynamicFloat
+from ..loops.tensor_views import DynamicFloat
 from .registry import LOWERINGS
 
 Node = torch.fx.Node

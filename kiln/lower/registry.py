@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 LOWERINGS: dict[Any, Callable[..., Any]] = {}
 Lowers = TypeVar("Lowers", bound=Callable[..., Any])
-TAKES_DYNAMIC_FLOATS: set[Any] = set()  # operators whose lowerings take `views.DynamicFloat`s for dynamic floats
+TAKES_DYNAMIC_FLOATS: set[Any] = set()  # operators whose lowerings take `tensor_views.DynamicFloat`s for dynamic floats
 
 
 class NotLowered(Exception):

@@ -10,7 +10,7 @@ import torch.utils._pytree as pytree
 
 import kiln
 from kiln.aot import aot_function
-from kiln.codegen.backend import compile_graph
+from kiln.codegen.graph_compiler import compile_graph
 from kiln.testing.observe import _weights as weights
 
 LOW = (torch.float16, torch.bfloat16)

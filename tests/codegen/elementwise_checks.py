@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from codegen_programs import graph_of
 
-from kiln.codegen import backend
+from kiln.codegen import graph_compiler
 from kiln.lower.lowering import Lowering
 
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
@@ -33,7 +33,7 @@ def compiled(functions: dict[str, Function], inputs: Sequence[torch.Tensor]) -> 
 
     graph = graph_of(together, inputs)
     called = Lowering(graph).run().called
-    return list(backend.compile_graph(graph)(list(inputs))), called
+    return list(graph_compiler.compile_graph(graph)(list(inputs))), called
 
 
 def distance(found: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:

@@ -13,7 +13,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import kiln
 from kiln.aot import quick, remembered
-from kiln.codegen import backend, pipeline, program_cache
+from kiln.codegen import graph_compiler, pipeline, program_cache
 from kiln.target import disk_cache
 from kiln.target.cpu import elf, jit
 from kiln.target.cpu.emit import llvm_module
@@ -42,7 +42,7 @@ def traced(program=function, given=None, mode="fake"):
 
 
 def run(module, given=None):
-    return backend.compile_graph(module)(list(given or inputs()))
+    return graph_compiler.compile_graph(module)(list(given or inputs()))
 
 
 def check(found, expected):
@@ -258,7 +258,7 @@ def test_an_entry_that_says_something_else_is_an_error_of_kiln_only_in_tests(pla
             run(module)
         with kiln.config.patch(raise_internal_errors=False):
             check(run(module), function(*inputs()))
-        assert program_cache.load(program_cache.key_of(module), module, backend.EagerGraph(module)) is not None
+        assert program_cache.load(program_cache.key_of(module), module, graph_compiler.EagerGraph(module)) is not None
 
 
 @pytest.mark.parametrize("trouble", ["full", "writable by all", "no directory", "read only"])

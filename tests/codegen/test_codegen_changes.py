@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import kiln
 from kiln._native import OperatorProgram
-from kiln.codegen import backend
+from kiln.codegen import graph_compiler
 from kiln.testing import check as check_against_eager
 
 
@@ -26,15 +26,20 @@ def written(monkeypatch):
         found.append((len(module.meta.get("changed_inputs", ())), len(program.written_inputs)))
         return program
 
-    compiled = backend.compile_graph
-    monkeypatch.setattr(backend, "compile_graph", compile_graph)
+    compiled = graph_compiler.compile_graph
+    monkeypatch.setattr(graph_compiler, "compile_graph", compile_graph)
     with kiln.config.patch(raise_internal_errors=True):
         yield found
 
 
+def compile_anew(module, inputs):
+    """The backend by its name in the module, which a fixture replaces."""
+    return graph_compiler.compile_captured_graph(module, inputs)
+
+
 def check(function, make, times=3):
     """The same contents, versions and results as eager, and nobody else is changed."""
-    compiled = kiln.compile(function, backend=lambda module, inputs: backend.compile_captured_graph(module, inputs))
+    compiled = kiln.compile(function, backend=compile_anew)
     mine, eagers = make(), make()
     for _ in range(times):
         one, other = compiled(*mine), function(*eagers)
@@ -88,7 +93,7 @@ def test_under_autograd_parameters_too(written):
         with torch.no_grad():
             weight.sub_(gradient * 0.1)
 
-    compiled = kiln.compile(update, backend=lambda module, inputs: backend.compile_captured_graph(module, inputs))
+    compiled = kiln.compile(update, backend=compile_anew)
     gradient = torch.randn(5, 6)
     compiled(mine, gradient)
     update(weight, gradient)
@@ -162,7 +167,7 @@ def test_inputs_that_share_memory(written):
 def test_running_statistics_of_training(written):
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.BatchNorm2d(4))
     mine = copy.deepcopy(model)
-    compiled = kiln.compile(mine, backend=lambda module, inputs: backend.compile_captured_graph(module, inputs))
+    compiled = kiln.compile(mine, backend=compile_anew)
     x = torch.randn(2, 3, 8, 8)
     for _ in range(3):
         compiled(x).sum().backward()
@@ -191,7 +196,7 @@ def test_saved_for_backward_before_a_change(written):
             found.append(x.grad.clone())
         return [*found, state]
 
-    compiled = kiln.compile(function, backend=lambda module, inputs: backend.compile_captured_graph(module, inputs))
+    compiled = kiln.compile(function, backend=compile_anew)
     try:
         expected = gradients(function)
     except RuntimeError:
@@ -210,7 +215,7 @@ def test_what_goes_otherwise_changes_inputs_too(written):
     def function(x):
         x.mul_(2)
 
-    compiled = kiln.compile(function, backend=lambda module, inputs: backend.compile_captured_graph(module, inputs))
+    compiled = kiln.compile(function, backend=compile_anew)
     x = torch.ones(4)
     compiled(x)
     with Passing():

@@ -25,7 +25,7 @@ from elementwise_checks import (
     values,
 )
 
-from kiln.codegen import backend
+from kiln.codegen import graph_compiler
 from kiln.lower.lowering import Lowering
 
 F = torch.nn.functional
@@ -451,6 +451,6 @@ def test_operators_on_lists():
     graph = graph_of(listed, tensors)
     assert not Lowering(graph).run().called
     for place, (found, wanted) in enumerate(
-        zip(backend.compile_graph(graph)(list(tensors)), listed(*tensors), strict=True)
+        zip(graph_compiler.compile_graph(graph)(list(tensors)), listed(*tensors), strict=True)
     ):
         assert_same(f"result {place}", found, wanted)

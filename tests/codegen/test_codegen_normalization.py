@@ -12,7 +12,7 @@ from compiled_programs import check, check_accuracy, check_distance, compiled, w
 
 import kiln
 from kiln.aot import aot_function
-from kiln.codegen import backend
+from kiln.codegen import graph_compiler
 from kiln.lower.lowering import Lowering
 from kiln.lower.schedule.scheduling import schedule
 
@@ -235,8 +235,10 @@ def test_statistics_are_not_computed_again(name, dynamic, dtype, monkeypatch):
     def program(x, w):
         return NORMALIZATIONS[name](x.sin(), w).relu().cos()
 
-    names, real = [], backend.compile_graph
-    monkeypatch.setattr(backend, "compile_graph", lambda module, *rest: note(names, module) or real(module, *rest))
+    names, real = [], graph_compiler.compile_graph
+    monkeypatch.setattr(
+        graph_compiler, "compile_graph", lambda module, *rest: note(names, module) or real(module, *rest)
+    )
     torch.manual_seed(0)
     x, w = torch.randn(4, 3, 8, 8, dtype=dtype, requires_grad=True), torch.rand(3, 8, 8, dtype=dtype) + 0.5
     compiled = kiln.compile(program, backend="kiln", dynamic=dynamic, fullgraph=True)

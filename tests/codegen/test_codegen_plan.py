@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import kiln
-from kiln.codegen.backend import compile_graph
+from kiln.codegen.graph_compiler import compile_graph
 from kiln.loops.steps import Launch, uses_of
 from kiln.lower import ops  # noqa: F401  (fills the table of lowerings)
 from kiln.lower.lowering import Lowering

@@ -1,4 +1,4 @@
-"""Views of expressions (kiln/loops/views.py) are what torch's views of the same values are."""
+"""Views of expressions (kiln/loops/tensor_views.py) are what torch's views of the same values are."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import pytest
 import sympy
 import torch
 
-from kiln.loops import ir, views
+from kiln.loops import ir, tensor_views
 from kiln.loops.ir import Access, Buffer
-from kiln.loops.layouts import load_whole
 from kiln.loops.reference import Reference
 from kiln.loops.steps import Lowered
-from kiln.loops.views import Tensor
+from kiln.loops.tensor_layouts import load_whole
+from kiln.loops.tensor_views import Tensor
 from kiln.lower.builders import pointwise, positions
 
 Pair = tuple[Tensor, torch.Tensor]
@@ -81,32 +81,32 @@ def some_reshape(chance: random.Random, count: int) -> tuple[int, ...]:
 
 def permuted(chance: random.Random, tensor: Tensor, value: torch.Tensor) -> Pair:
     order = chance.sample(range(tensor.rank), tensor.rank)
-    return views.permute(tensor, order), value.permute(order)
+    return tensor_views.permute(tensor, order), value.permute(order)
 
 
 def sliced(chance: random.Random, tensor: Tensor, value: torch.Tensor) -> Pair:
     dim = chance.randrange(tensor.rank)
     start, step = chance.randrange(value.shape[dim]), chance.choice((1, 1, 2))
     expected = value[(slice(None),) * dim + (slice(start, None, step),)]
-    return views.slice_(tensor, dim, start, expected.shape[dim], step), expected
+    return tensor_views.slice_(tensor, dim, start, expected.shape[dim], step), expected
 
 
 def flipped(chance: random.Random, tensor: Tensor, value: torch.Tensor) -> Pair:
     dims = chance.sample(range(tensor.rank), chance.randint(1, tensor.rank))
-    return views.flip(tensor, dims), value.flip(dims)
+    return tensor_views.flip(tensor, dims), value.flip(dims)
 
 
 def selected(chance: random.Random, tensor: Tensor, value: torch.Tensor) -> Pair:
     dim = chance.randrange(tensor.rank)
     index = chance.randrange(value.shape[dim])
-    return views.select(tensor, dim, index), value.select(dim, index)
+    return tensor_views.select(tensor, dim, index), value.select(dim, index)
 
 
 def broadened(chance: random.Random, tensor: Tensor, value: torch.Tensor) -> Pair:
     dim = chance.randint(0, tensor.rank)
-    tensor, value = views.unsqueeze(tensor, dim), value.unsqueeze(dim)
+    tensor, value = tensor_views.unsqueeze(tensor, dim), value.unsqueeze(dim)
     shape = [3 if d == dim and chance.random() < 0.7 else size for d, size in enumerate(value.shape)]
-    return views.expand(tensor, shape), value.expand(shape)
+    return tensor_views.expand(tensor, shape), value.expand(shape)
 
 
 def looked_up(chance: random.Random, tensor: Tensor, value: torch.Tensor) -> Pair:
@@ -116,7 +116,7 @@ def looked_up(chance: random.Random, tensor: Tensor, value: torch.Tensor) -> Pai
     rows: list = [({d: 1}, 0) for d in range(tensor.rank)]
     rows[dim] = index
     expected = value.index_select(dim, (1 + 2 * torch.arange(value.shape[dim])) % value.shape[dim])
-    return views.indexed(tensor, tensor.shape, rows), expected
+    return tensor_views.indexed(tensor, tensor.shape, rows), expected
 
 
 def size_of(tensor: Tensor, dim: int) -> Tensor:
@@ -154,7 +154,7 @@ def test_reshape_of_strided_expressions(seed: int) -> None:
         if tensor.rank:
             tensor, expected = values.random.choice(VIEWS)(values.random, tensor, expected)
     shape = some_reshape(values.random, expected.numel())
-    found = views.reshape(tensor, shape)
+    found = tensor_views.reshape(tensor, shape)
     if found is not None:
         values.check(found, expected.reshape(shape))
 
@@ -168,7 +168,7 @@ def test_memory_is_reshaped_where_torch_can_view_it(seed: int) -> None:
         expected = memory.view(shape)
     except RuntimeError:
         expected = None
-    found = views.reshape(tensor, shape)
+    found = tensor_views.reshape(tensor, shape)
     assert (found is None) == (expected is None)
     if found is not None:
         values.check(found, memory.view(shape))
@@ -176,30 +176,30 @@ def test_memory_is_reshaped_where_torch_can_view_it(seed: int) -> None:
 
 def test_shapes_are_matched_by_their_products() -> None:
     s, t = sympy.symbols("s t", integer=True, positive=True)
-    assert views.matching_axes((s, 6), (s, 2, 3)) == [([0], [0]), ([1], [1, 2])]
-    assert views.matching_axes((s * t, 4), (s, t, 4)) == [([0], [0, 1]), ([1], [2])]
-    assert views.matching_axes((s, t), (t, s)) is None
+    assert tensor_views.matching_axes((s, 6), (s, 2, 3)) == [([0], [0]), ([1], [1, 2])]
+    assert tensor_views.matching_axes((s * t, 4), (s, t, 4)) == [([0], [0, 1]), ([1], [2])]
+    assert tensor_views.matching_axes((s, t), (t, s)) is None
 
 
 def test_sizes_that_vary_are_joined_and_split() -> None:
     s = sympy.Symbol("s", integer=True, positive=True)
     buffer = Buffer("x", torch.float32, (s, 4, 8), (32, 8, 1), "input")
-    joined = views.reshape(load_whole(buffer), (s * 4, 8))
+    joined = tensor_views.reshape(load_whole(buffer), (s * 4, 8))
     assert joined is not None and joined.access is not None and joined.access.strides == (8, 1)
-    split = views.reshape(joined, (s, 2, 2, 8))
+    split = tensor_views.reshape(joined, (s, 2, 2, 8))
     assert split is not None and split.access is not None and split.access.strides == (32, 16, 8, 1)
-    assert views.reshape(views.permute(load_whole(buffer), (1, 0, 2)), (4 * s, 8)) is None
+    assert tensor_views.reshape(tensor_views.permute(load_whole(buffer), (1, 0, 2)), (4 * s, 8)) is None
 
 
 def test_masked_loads_are_never_made_outside() -> None:
     values = Values(0)
     buffer = Buffer("x", torch.int64, (3,), (1,), "input")
     values.memory.append((buffer, torch.tensor([5, 6, 7])))
-    there = views.shift(load_whole(buffer), (7,), (2,))
+    there = tensor_views.shift(load_whole(buffer), (7,), (2,))
     position = positions((7,), 0)
     low = pointwise("ge", position, Tensor((), ir.constant(2, torch.int64)))
     high = pointwise("lt", position, Tensor((), ir.constant(5, torch.int64)))
-    guarded = views.masked(there, pointwise("and", low, high))
+    guarded = tensor_views.masked(there, pointwise("and", low, high))
     assert values.evaluate(guarded).tolist() == [0, 0, 5, 6, 7, 0, 0]
     with pytest.raises(IndexError):
         values.evaluate(there)
@@ -209,5 +209,5 @@ def test_the_elements_of_a_shape_are_counted_in_its_order() -> None:
     shape = (2, 3, 4)
     strides = tuple(math.prod(shape[d + 1 :]) for d in range(3))
     counted = Tensor(shape, ir.iota(strides))
-    flat = views.reshape(counted, (24,))
+    flat = tensor_views.reshape(counted, (24,))
     assert flat is not None and flat.expr.payload == ((1,), 0)

@@ -6,8 +6,8 @@ from .movement import (  # noqa: F401
     gather,
     padding,
     scatter,
-    shapes,
     upsampling,
+    view_operators,
 )
 from .pointwise import (  # noqa: F401
     activations,
@@ -22,10 +22,10 @@ from .reductions import (  # noqa: F401
     attention,
     basic,
     batch_norm,
+    cumulative,
     nll_loss,
     normalization,
     pooling,
-    scans,
     softmax,
     statistics,
 )

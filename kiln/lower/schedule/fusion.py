@@ -17,7 +17,7 @@ from typing import Any
 from kiln.loops.ir import Access, Buffer, Expr, Write, load, loads_of, walk
 from kiln.loops.sizes import Size, Strides, hint, is_one, same
 from kiln.loops.steps import Call
-from kiln.loops.views import Tensor, flip, matching_axes
+from kiln.loops.tensor_views import Tensor, flip, matching_axes
 
 MOST_BUFFERS, MOST_OPERATIONS = 40, 700  # of one kernel
 FARTHEST = 400  # how many items apart siblings may be

@@ -14,7 +14,7 @@ from kiln.loops import ir
 from kiln.loops.ir import Access, Buffer, Expr, Write
 from kiln.loops.kernel import Kernel, Loop, Output, Reduction
 from kiln.loops.sizes import Size, contiguous
-from kiln.loops.views import Tensor, affine, matching_axes
+from kiln.loops.tensor_views import Tensor, affine, matching_axes
 
 from .fusion import Group, Member
 from .loop_order import LoopOrder

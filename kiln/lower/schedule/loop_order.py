@@ -14,7 +14,7 @@ from kiln.loops import ir
 from kiln.loops.ir import Access, Expr, varies_along
 from kiln.loops.kernel import Kernel, Loop, Output, Reduction
 from kiln.loops.sizes import Size, Strides, hint, product, same
-from kiln.loops.views import Tensor, affine
+from kiln.loops.tensor_views import Tensor, affine
 
 from .fusion import Group
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kiln.loops import ir, views
+from kiln.loops import ir, tensor_views
 from kiln.loops.ir import Access, Buffer, Write
 from kiln.loops.sizes import Size
 from kiln.loops.steps import Call
@@ -58,7 +58,7 @@ def split(write: Write, axis: int, parts: int) -> list[Write]:
     for dim in range(len(write.shape)):
         moved = dim + (dim > axis)
         rows.append(({axis: size // parts, axis + 1: 1} if dim == axis else {moved: 1}, 0))
-    value = views.affine(views.Tensor(write.shape, write.value), shape, rows)
+    value = tensor_views.affine(tensor_views.Tensor(write.shape, write.value), shape, rows)
     axes = tuple(dim + (dim >= axis) for dim in write.axes)
     kept = [size if dim not in axes else 1 for dim, size in enumerate(shape)]
     strides, step = [0] * len(shape), 1

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from kiln.loops.kernel import Kernel
 
-from .emit.plan import plan_of
+from .emit.kernel_plan import plan_of
 from .workload import extent_of
 
 Entry = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)

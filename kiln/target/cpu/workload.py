@@ -12,8 +12,8 @@ from torch.utils._sympy.functions import FloorDiv
 
 from kiln.loops.sizes import Size, is_unit_stride, is_zero, product
 
+from .emit.kernel_plan import Plan, is_ordered
 from .emit.phases import COSTLY_OPERATIONS
-from .emit.plan import Plan, is_ordered
 
 WHOLE_LOOP = 1 << 48  # positions of a loop that are one unit: all of them, if there are any
 # What work costs, in picoseconds for each element (measured roughly: only whether threads pay depends on it).

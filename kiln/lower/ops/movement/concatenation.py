@@ -7,14 +7,14 @@ from typing import Any
 
 import torch
 
-from kiln.loops import views
+from kiln.loops import tensor_views
 from kiln.loops.sizes import Size, is_empty, is_one, product
-from kiln.loops.views import Tensor
+from kiln.loops.tensor_views import Tensor
 
 from ...builders import cast, full, pointwise, positions, size_tensor, where
 from ...lowering import Lowering
 from ...registry import lowers
-from .helpers import concatenated, identity_rows, lookup, positive_axis, range_mask, shape_of
+from .index_helpers import concatenated, identity_rows, lookup, positive_axis, range_mask, shape_of
 
 aten = torch.ops.aten
 Node = torch.fx.Node
@@ -33,7 +33,7 @@ def cat(lowering: Lowering, node: Node, tensors: Sequence[Tensor], dim: int = 0)
 @lowers(aten.stack.default)
 def stack(lowering: Lowering, node: Node, tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     place = dim % len(shape_of(node))
-    return cat(lowering, node, [views.unsqueeze(tensor, place) for tensor in tensors], place)
+    return cat(lowering, node, [tensor_views.unsqueeze(tensor, place) for tensor in tensors], place)
 
 
 @lowers(aten.repeat.default)
@@ -50,7 +50,7 @@ def repeat(lowering: Lowering, node: Node, tensor: Tensor, repeats: Sequence[Siz
             many.append(count)
         single.append(size)
         many.append(count if is_one(size) else size)
-    return lowering.reshape(views.expand(lowering.reshape(tensor, single), many), shape)
+    return lowering.reshape(tensor_views.expand(lowering.reshape(tensor, single), many), shape)
 
 
 @lowers(aten.roll.default)
@@ -72,7 +72,10 @@ def roll_axis(lowering: Lowering, tensor: Tensor, dim: int, shift: Size) -> Tens
     if isinstance(shift, int) and shift == 0:
         return tensor
     if dim == tensor.rank - 1:
-        end, start = views.slice_(tensor, dim, size - shift, shift), views.slice_(tensor, dim, 0, size - shift)
+        end, start = (
+            tensor_views.slice_(tensor, dim, size - shift, shift),
+            tensor_views.slice_(tensor, dim, 0, size - shift),
+        )
         return concatenated(lowering, None, [end, start], dim)
     wrapped = range_mask(tensor.shape, dim, 0, shift)
     assert wrapped is not None

@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
-from kiln.loops import views
-from kiln.loops.layouts import sizes_of
+from kiln.loops import tensor_views
 from kiln.loops.sizes import Size, is_empty, same
-from kiln.loops.views import Tensor
+from kiln.loops.tensor_layouts import sizes_of
+from kiln.loops.tensor_views import Tensor
 
 from ... import index_checks
 from ...builders import cast, full, pointwise, positions, scalar, size_tensor
@@ -17,7 +17,7 @@ from ...index_checks import checked_index
 from ...lowering import Lowering
 from ...registry import NotLowered, lowers
 from .gather import broadcast_index
-from .helpers import lookup, shape_of, write_at
+from .index_helpers import lookup, shape_of, write_at
 
 aten = torch.ops.aten
 Node = torch.fx.Node
@@ -96,7 +96,7 @@ def embedding_bag_backward(
     if padding_index >= 0:
         fine = pointwise("and", fine, pointwise("ne", index, size_tensor(padding_index)))
     space = (length, shape[1])
-    value = views.indexed(lowering.in_memory(gradient), space, [broadcast_index(bag, space, 0), ({1: 1}, 0)])
+    value = tensor_views.indexed(lowering.in_memory(gradient), space, [broadcast_index(bag, space, 0), ({1: 1}, 0)])
     result = lowering.materialize(full(shape, 0, gradient.dtype), node.meta["val"])
     rows: list[Any] = [broadcast_index(index, space, 0), ({1: 1}, 0)]
     write_at(lowering, result, rows, value, "add", mask=broadcast_index(fine, space, 0))

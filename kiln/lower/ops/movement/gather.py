@@ -10,16 +10,16 @@ from typing import Any
 
 import torch
 
-from kiln.loops import views
+from kiln.loops import tensor_views
 from kiln.loops.sizes import Size, is_empty, is_one, product
-from kiln.loops.views import Tensor
+from kiln.loops.tensor_views import Tensor
 
 from ... import index_checks
 from ...builders import broadcast_shape, full
 from ...index_checks import checked_index
 from ...lowering import Lowering
 from ...registry import NotLowered, lowers
-from .helpers import identity_rows, lookup, positive_axis, shape_of
+from .index_helpers import identity_rows, lookup, positive_axis, shape_of
 
 aten = torch.ops.aten
 Node = torch.fx.Node
@@ -36,7 +36,7 @@ def found(lowering: Lowering, source: Tensor, shape: Sequence[Size], rows: Seque
 def broadcast_index(index: Tensor, shape: Sequence[Size], first: int) -> Tensor:
     """An index over a greater space, its own axes from ``first`` on."""
     rows = [({} if is_one(size) else {first + d: 1}, 0) for d, size in enumerate(index.shape)]
-    return views.affine(index, shape, rows)
+    return tensor_views.affine(index, shape, rows)
 
 
 @lowers(aten.embedding.default)
@@ -51,7 +51,7 @@ def index_select(lowering: Lowering, node: Node, tensor: Tensor, dim: int, index
     if not tensor.rank:
         raise NotLowered("of a number")
     if not index.rank:
-        index = views.unsqueeze(index, 0)
+        index = tensor_views.unsqueeze(index, 0)
     dim = positive_axis(dim, tensor.rank)
     shape = shape_of(node)
     rows = identity_rows(tensor.rank)
@@ -70,8 +70,8 @@ def gather(
     if is_empty(shape):
         return full(shape, 0, tensor.dtype)
     if not tensor.rank:
-        tensor = views.unsqueeze(tensor, 0)
-    over = views.unsqueeze(index, 0) if not index.rank else index
+        tensor = tensor_views.unsqueeze(tensor, 0)
+    over = tensor_views.unsqueeze(index, 0) if not index.rank else index
     rows = identity_rows(tensor.rank)
     rows[dim] = checked_index(lowering, over, tensor.shape[dim], index_checks.OUT_OF_BOUNDS_OF_GATHER % dim)
     return lowering.reshape(found(lowering, tensor, over.shape, rows), shape)

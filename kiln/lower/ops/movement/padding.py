@@ -7,16 +7,16 @@ from typing import Any
 
 import torch
 
-from kiln.loops import views
+from kiln.loops import tensor_views
 from kiln.loops.sizes import Size, is_empty
-from kiln.loops.views import Tensor
+from kiln.loops.tensor_views import Tensor
 
 from ...builders import cast, full, pointwise, positions, scalar, size_tensor, where
 from ...lowering import Lowering
 from ...registry import NotLowered, lowers
 from ..pointwise.formulas import as_type
-from .helpers import all_masks, concatenated, identity_rows, lookup, positive_axis, range_mask, shape_of, write_at
-from .shapes import diagonal_rows, from_front, slice_start
+from .index_helpers import all_masks, concatenated, identity_rows, lookup, positive_axis, range_mask, shape_of, write_at
+from .view_operators import diagonal_rows, from_front, slice_start
 
 aten = torch.ops.aten
 Node = torch.fx.Node
@@ -25,13 +25,13 @@ Node = torch.fx.Node
 def pad(tensor: Tensor, shape: Sequence[Size], starts: Sequence[Size], outside: Tensor) -> Tensor:
     """The tensor within a greater space, from these positions on; elsewhere what ``outside`` is."""
     if is_empty(tensor.shape):
-        return views.expand(outside, shape)
+        return tensor_views.expand(outside, shape)
     ends = [start + size for start, size in zip(starts, tensor.shape, strict=True)]
     inside = all_masks([range_mask(shape, dim, start, ends[dim]) for dim, start in enumerate(starts)])
-    there = views.shift(tensor, shape, starts)
+    there = tensor_views.shift(tensor, shape, starts)
     if inside is None:
         return there
-    return where(inside, views.masked(there, inside), outside)
+    return where(inside, tensor_views.masked(there, inside), outside)
 
 
 @lowers(aten.constant_pad_nd.default)
@@ -74,7 +74,7 @@ def border_pieces(tensor: Tensor, before: Size, after: Size, replicates: bool) -
     def border(width: Size, start: Size) -> Tensor:
         rows = identity_rows(tensor.rank)
         rows[dim] = ({} if replicates else {dim: -1}, start)
-        return views.affine(tensor, [*tensor.shape[:-1], width], rows)
+        return tensor_views.affine(tensor, [*tensor.shape[:-1], width], rows)
 
     pieces = [border(before, 0 if replicates else before), tensor, border(after, size - (1 if replicates else 2))]
     return [piece for piece in pieces if not is_empty(piece.shape)]
@@ -125,8 +125,8 @@ def at(shape: Sequence[Size], dim: int, index: Size) -> Tensor:
 
 def set_selected(base: Tensor, value: Tensor, dim: int, index: Size) -> Tensor:
     here = at(base.shape, dim, index)
-    spread = views.expand(views.unsqueeze(value, dim), base.shape)
-    return where(here, views.masked(spread, here), base)
+    spread = tensor_views.expand(tensor_views.unsqueeze(value, dim), base.shape)
+    return where(here, tensor_views.masked(spread, here), base)
 
 
 def set_slice(lowering: Lowering, node: Node, base: Tensor, value: Tensor, dim: int, start: Size, step: int) -> Tensor:

@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
-from kiln.loops import views
+from kiln.loops import tensor_views
 from kiln.loops.ir import HALF_TYPES
 from kiln.loops.sizes import Size, is_empty, is_one, product
-from kiln.loops.views import Tensor
+from kiln.loops.tensor_views import Tensor
 
 from ... import index_checks
 from ...builders import cast, full, pointwise, scalar, size_tensor, where
@@ -23,7 +23,7 @@ from ...lowering import Lowering
 from ...registry import NotLowered, lowers
 from ..pointwise.formulas import as_type
 from .gather import INDEX_TYPES, AdvancedIndex, broadcast_index
-from .helpers import identity_rows, positive_axis, shape_of, write_at
+from .index_helpers import identity_rows, positive_axis, shape_of, write_at
 
 aten = torch.ops.aten
 Node = torch.fx.Node
@@ -58,7 +58,7 @@ def index_put(
     places = AdvancedIndex(lowering, tensor.shape, indices)
     if places.is_empty:
         return tensor
-    value = views.expand(cast(values, tensor.dtype), places.shape)
+    value = tensor_views.expand(cast(values, tensor.dtype), places.shape)
     return scattered(lowering, node, tensor, places.rows, value, "add" if accumulate else None)
 
 
@@ -76,7 +76,7 @@ def is_mask(tensor: Tensor, indices: Sequence[Tensor | None], values: Tensor, ac
 def set_where(lowering: Lowering, tensor: Tensor, mask: Tensor | None, values: Tensor) -> Tensor:
     assert mask is not None
     for _ in range(tensor.rank - mask.rank):
-        mask = views.unsqueeze(mask, mask.rank)
+        mask = tensor_views.unsqueeze(mask, mask.rank)
     value = lowering.reshape(cast(values, tensor.dtype), ())
     return where(mask, value, tensor)
 
@@ -104,9 +104,9 @@ def slices(
     if not tensor.rank or index.rank > 1 or index.dtype not in INDEX_TYPES:
         raise NotLowered("a number, or an index that is none")
     if not index.rank:
-        index = views.unsqueeze(index, 0)
+        index = tensor_views.unsqueeze(index, 0)
     shape = [index.shape[0] if d == dim else size for d, size in enumerate(tensor.shape)]
-    value = views.expand(value if value.rank else views.unsqueeze(value, 0), shape)
+    value = tensor_views.expand(value if value.rank else tensor_views.unsqueeze(value, 0), shape)
     rows = identity_rows(tensor.rank)
     safe = checked_index(lowering, index, tensor.shape[dim], message, wraps=how.get("wraps", False))
     rows[dim] = broadcast_index(safe, shape, dim)
@@ -195,12 +195,12 @@ class Scatter:
 
     def value(self, source: Tensor) -> Tensor:
         """The part of the source that is written."""
-        return views.affine(source, self.space, identity_rows(source.rank))
+        return tensor_views.affine(source, self.space, identity_rows(source.rank))
 
     def into(self, base: Tensor, value: Tensor, accumulate: str | None = None) -> Tensor:
         if accumulate is not None and base.dtype in HALF_TYPES:
             raise NotLowered("sums that eager rounds in its own way")
-        return scattered(self.lowering, self.node, base, self.rows, views.expand(value, self.space), accumulate)
+        return scattered(self.lowering, self.node, base, self.rows, tensor_views.expand(value, self.space), accumulate)
 
 
 @lowers(aten.scatter.src, aten.scatter.reduce)

@@ -13,16 +13,16 @@ from typing import Any
 
 import torch
 
-from kiln.loops import views
+from kiln.loops import tensor_views
 from kiln.loops.reference import Reference
 from kiln.loops.sizes import Size, is_empty
 from kiln.loops.steps import Lowered
-from kiln.loops.views import Tensor
+from kiln.loops.tensor_views import Tensor
 
 from ...builders import cast, pointwise, positions, scalar, size_tensor, where
 from ...lowering import Lowering
 from ...registry import NotLowered, lowers
-from .helpers import identity_rows, lookup, shape_of
+from .index_helpers import identity_rows, lookup, shape_of
 
 aten = torch.ops.aten
 Node = torch.fx.Node
@@ -261,10 +261,10 @@ def unmixed(lowering: Lowering, gradient: Tensor, mixture: Mixture | Nearest) ->
     shape = [mixture.before if at == dim else size for at, size in enumerate(gradient.shape)]
     total: Tensor | None = None
     for at in range(len(near)):
-        element, share = (views.affine(table, shape, [({}, at), ({dim: 1}, 0)]) for table in (elements, shares))
+        element, share = (tensor_views.affine(table, shape, [({}, at), ({dim: 1}, 0)]) for table in (elements, shares))
         rows: list[Any] = identity_rows(gradient.rank)
         rows[dim] = element
-        part = pointwise("mul", views.indexed(gradient, shape, rows), share)
+        part = pointwise("mul", tensor_views.indexed(gradient, shape, rows), share)
         part = where(pointwise("eq", share, zero), zero, part)
         total = part if total is None else pointwise("add", total, part)
     assert total is not None
@@ -289,7 +289,7 @@ def in_memory(lowering: Lowering, tensor: Tensor, channels_last: bool) -> Tensor
         return lowering.in_memory(tensor)
     last = (0, *range(2, tensor.rank), 1)
     back = (0, tensor.rank - 1, *range(1, tensor.rank - 1))
-    return views.permute(lowering.materialize(views.permute(tensor, last)), back)
+    return tensor_views.permute(lowering.materialize(tensor_views.permute(tensor, last)), back)
 
 
 def lower_mixtures(forward: Any, backward: Any, is_cubic: bool) -> None:

@@ -10,7 +10,7 @@ import torch
 from torch.fx import Node
 
 from kiln.loops.ir import HALF_TYPES, wide
-from kiln.loops.views import Tensor, masked, shift, slice_
+from kiln.loops.tensor_views import Tensor, masked, shift, slice_
 
 from ... import builders
 from ...lowering import Lowering

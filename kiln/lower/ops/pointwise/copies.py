@@ -8,7 +8,7 @@ import torch
 from torch.fx import Node
 
 from kiln.loops.ir import wide
-from kiln.loops.views import Tensor, expand
+from kiln.loops.tensor_views import Tensor, expand
 
 from ... import builders
 from ...lowering import Lowering

@@ -10,9 +10,9 @@ import torch
 from torch.fx import Node
 
 from kiln.loops.ir import Buffer
-from kiln.loops.layouts import load_whole, sizes_of
 from kiln.loops.steps import Call
-from kiln.loops.views import Tensor, expand
+from kiln.loops.tensor_layouts import load_whole, sizes_of
+from kiln.loops.tensor_views import Tensor, expand
 
 from ... import builders
 from ...lowering import Lowering

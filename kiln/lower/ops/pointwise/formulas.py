@@ -17,7 +17,7 @@ from torch.fx import Node
 from kiln.loops import ir
 from kiln.loops.ir import wide
 from kiln.loops.sizes import Size
-from kiln.loops.views import DynamicFloat, Tensor
+from kiln.loops.tensor_views import DynamicFloat, Tensor
 
 from ... import builders
 from ...lowering import Lowering

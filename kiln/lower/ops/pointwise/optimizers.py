@@ -12,7 +12,7 @@ import torch
 from torch.fx import Node
 
 from kiln.loops.ir import wide
-from kiln.loops.views import Tensor
+from kiln.loops.tensor_views import Tensor
 
 from ... import builders
 from ...lowering import Lowering

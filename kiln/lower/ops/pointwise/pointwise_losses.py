@@ -14,12 +14,12 @@ import torch
 from torch.fx import Node
 
 from kiln.loops.ir import HALF_TYPES, wide
-from kiln.loops.views import Tensor
+from kiln.loops.tensor_views import Tensor
 
 from ... import builders
 from ...lowering import Lowering
 from ...registry import NotLowered, lowers
-from ..reductions.helpers import as_wide, elements_along, mean_along, sum_along
+from ..reductions.reduction_helpers import as_wide, elements_along, mean_along, sum_along
 from .activations import log_sigmoid
 from .formulas import Value, computed, where
 

@@ -11,7 +11,7 @@ import torch
 from torch.fx import Node
 
 from kiln.loops.ir import HALF_TYPES, wide
-from kiln.loops.views import Tensor
+from kiln.loops.tensor_views import Tensor
 
 from ... import builders
 from ...lowering import Lowering

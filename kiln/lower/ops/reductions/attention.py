@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from kiln.loops.layouts import hint_of
 from kiln.loops.sizes import Size, is_one, same
-from kiln.loops.views import Tensor, expand, permute, squeeze, unsqueeze
+from kiln.loops.tensor_layouts import hint_of
+from kiln.loops.tensor_views import Tensor, expand, permute, squeeze, unsqueeze
 
 from ...builders import broadcast, full, pointwise, positions, scalar, where
 from ...lowering import Lowering

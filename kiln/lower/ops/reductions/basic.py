@@ -8,15 +8,24 @@ from typing import Any
 
 import torch
 
-from kiln.loops import views
+from kiln.loops import tensor_views
 from kiln.loops.ir import wide
-from kiln.loops.views import Tensor
+from kiln.loops.tensor_views import Tensor
 
 from ...builders import cast, pointwise, scalar, where
 from ...lowering import Lowering
 from ...registry import NotLowered, lowers
 from ..pointwise.formulas import result_type
-from .helpers import as_wide, axes_of, mean_along, reduce, refuse_empty, refuse_possibly_empty, sum_along, used_results
+from .reduction_helpers import (
+    as_wide,
+    axes_of,
+    mean_along,
+    reduce,
+    refuse_empty,
+    refuse_possibly_empty,
+    sum_along,
+    used_results,
+)
 
 aten = torch.ops.aten
 Node = torch.fx.Node
@@ -153,5 +162,5 @@ def log_of_summed_exponentials(
     exponentials = as_wide(pointwise("exp", pointwise("sub", value, most)))
     summed = cast(sum_along(lowering, exponentials, axes, keepdim), value.dtype)
     if tensor.rank and not keepdim:
-        most = views.squeeze(most, axes)
+        most = tensor_views.squeeze(most, axes)
     return pointwise("add", pointwise("log", summed), most)

@@ -11,15 +11,15 @@ from typing import Any
 
 import torch
 
-from kiln.loops import views
+from kiln.loops import tensor_views
 from kiln.loops.sizes import Size
-from kiln.loops.views import Tensor
+from kiln.loops.tensor_views import Tensor
 
 from ...builders import cast, full, pointwise, scalar, size_tensor
 from ...lowering import Lowering
 from ...registry import NotLowered, lowers
-from .helpers import as_wide, divide, elements_along, moment_type, once_per_row, refuse_empty, sum_along
 from .normalization import check_types, scaled
+from .reduction_helpers import as_wide, divide, elements_along, moment_type, once_per_row, refuse_empty, sum_along
 
 aten = torch.ops.aten
 Node = torch.fx.Node
@@ -38,7 +38,7 @@ class Moments:
 def over_channels(tensor: Tensor, like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """A value of each channel, broadcast over a tensor with channels at axis 1."""
     for axis in (0, *range(2, like.rank)):
-        tensor = views.unsqueeze(tensor, axis)
+        tensor = tensor_views.unsqueeze(tensor, axis)
     return cast(tensor, like.dtype if dtype is None else dtype)
 
 

@@ -6,15 +6,15 @@ from typing import Any
 
 import torch
 
-from kiln.loops import views
-from kiln.loops.views import Tensor
+from kiln.loops import tensor_views
+from kiln.loops.tensor_views import Tensor
 
 from ... import index_checks
 from ...builders import cast, full, pointwise, positions, scalar, where
 from ...lowering import Lowering
 from ...registry import NotLowered, lowers
-from ..movement.helpers import identity_rows
-from .helpers import as_wide, refuse_empty, sum_along
+from ..movement.index_helpers import identity_rows
+from .reduction_helpers import as_wide, refuse_empty, sum_along
 
 aten = torch.ops.aten
 Node = torch.fx.Node
@@ -52,11 +52,11 @@ def nll_loss(
         lowering, where(counted, target, zero), tensor.shape[CLASSES], index_checks.OUT_OF_CLASSES
     )
     rows = identity_rows(target.rank)
-    each = views.indexed(as_wide(tensor), target.shape, [*rows[:CLASSES], index, *rows[CLASSES:]])
+    each = tensor_views.indexed(as_wide(tensor), target.shape, [*rows[:CLASSES], index, *rows[CLASSES:]])
     each = pointwise("neg", each)
     share = full(target.shape, 1, each.dtype)
     if weight is not None:
-        share = views.indexed(cast(weight, each.dtype), target.shape, [index])
+        share = tensor_views.indexed(cast(weight, each.dtype), target.shape, [index])
         each = pointwise("mul", each, share)
     nothing = scalar(0, each.dtype)
     each, share = where(counted, each, nothing), where(counted, share, nothing)
@@ -87,13 +87,13 @@ def nll_loss_backward(
     if reduction == MEAN:
         each = pointwise("div", gradient, total_weight)
     if reduction == NONE:
-        each = views.unsqueeze(each, CLASSES)
+        each = tensor_views.unsqueeze(each, CLASSES)
     each = pointwise("neg", each)
     if weight is not None:
         for _ in range(tensor.rank - CLASSES - 1):
-            weight = views.unsqueeze(weight, weight.rank)
+            weight = tensor_views.unsqueeze(weight, weight.rank)
         each = pointwise("mul", weight, each)
-    target = views.unsqueeze(target, CLASSES)
+    target = tensor_views.unsqueeze(target, CLASSES)
     is_there = pointwise("eq", positions(tensor.shape, CLASSES), target)
     is_there = pointwise("and", is_there, is_counted(target, ignored))
     return where(is_there, each, scalar(0, tensor.dtype))

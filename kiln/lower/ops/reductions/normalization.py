@@ -12,15 +12,15 @@ from typing import Any
 
 import torch
 
-from kiln.loops import views
+from kiln.loops import tensor_views
 from kiln.loops.ir import wide
 from kiln.loops.sizes import Size
-from kiln.loops.views import Tensor
+from kiln.loops.tensor_views import Tensor
 
 from ...builders import cast, pointwise, scalar
 from ...lowering import Lowering
 from ...registry import NotLowered, lowers
-from .helpers import as_wide, maybe_wide, mean_along, once_per_row, refuse_empty, sum_along, used_results
+from .reduction_helpers import as_wide, maybe_wide, mean_along, once_per_row, refuse_empty, sum_along, used_results
 
 aten = torch.ops.aten
 Node = torch.fx.Node
@@ -214,7 +214,7 @@ def group_norm(
     value = in_groups(lowering, as_wide(tensor), groups)
     rows, mean, inverse = normalized(lowering, value, range(2, value.rank), eps)
     result = scaled(rows, *(of_channels(lowering, one, groups, value) for one in (weight, bias)))
-    mean, inverse = (views.squeeze(one, range(2, value.rank)) for one in (mean, inverse))
+    mean, inverse = (tensor_views.squeeze(one, range(2, value.rank)) for one in (mean, inverse))
     found = lowering.reshape(cast(result, tensor.dtype), tensor.shape)
     return results(node, found, mean, inverse)
 

@@ -8,17 +8,17 @@ from typing import Any
 
 import torch
 
-from kiln.loops import views
+from kiln.loops import tensor_views
 from kiln.loops.ir import Access, Write, iota
-from kiln.loops.layouts import is_dense, load_whole, sizes_of
 from kiln.loops.sizes import Size, is_one
-from kiln.loops.views import Tensor
+from kiln.loops.tensor_layouts import is_dense, load_whole, sizes_of
+from kiln.loops.tensor_views import Tensor
 
 from ...builders import cast, pointwise, positions, scalar, size_tensor, where
 from ...lowering import Lowering
 from ...registry import NotLowered, lowers
-from ..movement.helpers import all_masks
-from .helpers import as_wide, refuse_empty, used_results
+from ..movement.index_helpers import all_masks
+from .reduction_helpers import as_wide, refuse_empty, used_results
 
 aten = torch.ops.aten
 Node = torch.fx.Node
@@ -48,8 +48,8 @@ class Windows:
         rows += [({lead + at: self.step[at]}, start[at]) for at in range(2)]
         masks = [mask for at in range(2) for mask in self.bounds(tensor.shape[lead + at], lead + at, at, start[at])]
         inside = all_masks(masks)
-        found = views.affine(tensor, self.shape, rows)
-        return (found if inside is None else views.masked(found, inside)), inside
+        found = tensor_views.affine(tensor, self.shape, rows)
+        return (found if inside is None else tensor_views.masked(found, inside)), inside
 
     def bounds(self, size: Size, axis: int, at: int, start: int) -> list[Tensor]:
         if not isinstance(size, int) or not isinstance(self.shape[axis], int):
@@ -222,6 +222,6 @@ def shared_out(
     places = (*outer, row * size[0], row, column * size[1], column)
     shape = (*gradient.shape[:-1], size[0], gradient.shape[-1], size[1])
     rows = [({axis: 1}, 0) for axis in (*range(lead + 1), lead + 2)]
-    value = views.affine(cast(share, gradient.dtype), shape, rows)
+    value = tensor_views.affine(cast(share, gradient.dtype), shape, rows)
     lowering.write(Write(Access(buffer, places, 0), shape, value.expr))
     return load_whole(buffer)

@@ -6,14 +6,14 @@ from typing import Any
 
 import torch
 
-from kiln.loops import views
-from kiln.loops.views import Tensor
+from kiln.loops import tensor_views
+from kiln.loops.tensor_views import Tensor
 
 from ...builders import cast, pointwise, scalar, where
 from ...lowering import Lowering
 from ...registry import lowers
 from ..pointwise.formulas import result_type
-from .helpers import as_wide, once_per_row, reduce, refuse_empty, sum_along
+from .reduction_helpers import as_wide, once_per_row, reduce, refuse_empty, sum_along
 
 aten = torch.ops.aten
 Node = torch.fx.Node
@@ -22,14 +22,14 @@ Node = torch.fx.Node
 def with_axis(tensor: Tensor) -> Tensor:
     """A tensor without axes as one of one element."""
     refuse_empty(tensor)
-    return tensor if tensor.rank else views.unsqueeze(tensor, 0)
+    return tensor if tensor.rank else tensor_views.unsqueeze(tensor, 0)
 
 
 def like(tensor: Tensor, node: Node) -> Tensor:
     """In the type and rank of the node's result."""
     value = node.meta["val"]
     found = cast(tensor, value.dtype)
-    return found if value.dim() else views.squeeze(found, [0])
+    return found if value.dim() else tensor_views.squeeze(found, [0])
 
 
 def exponentials(lowering: Lowering, value: Tensor, axis: int) -> tuple[Tensor, Tensor, Tensor]:

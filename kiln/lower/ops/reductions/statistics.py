@@ -13,13 +13,13 @@ from typing import Any
 import torch
 
 from kiln.loops.sizes import is_one
-from kiln.loops.views import Tensor, squeeze
+from kiln.loops.tensor_views import Tensor, squeeze
 
 from ...builders import cast, full, pointwise, scalar, size_tensor
 from ...lowering import Lowering
 from ...registry import NotLowered, lowers
 from ..pointwise.formulas import Operand, as_type, result_type
-from .helpers import (
+from .reduction_helpers import (
     as_wide,
     axes_of,
     elements_along,

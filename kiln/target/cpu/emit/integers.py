@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 
 from ..llvm_text import REGISTERS, Lines, constant, llvm_type
-from .types import BITS
+from .value_types import BITS
 
 ARITHMETIC = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", "xor": "xor"}
 TRUTH = {

@@ -13,8 +13,8 @@ from kiln.loops.kernel import Kernel
 
 from ..llvm_text import Lines, Names
 from ..workload import extent_of
+from .kernel_plan import plan_of
 from .nest import Nest
-from .plan import plan_of
 
 
 def emit(kernel: Kernel, name: str) -> str:

@@ -15,7 +15,8 @@ from kiln.loops.kernel import Kernel, Output, Reduction
 
 from ..llvm_text import Lines
 from . import reductions
-from .loops import (
+from .kernel_plan import Plan
+from .loop_code import (
     Body,
     Carried,
     Index,
@@ -31,10 +32,9 @@ from .loops import (
     write_loop,
 )
 from .phases import Phase
-from .plan import Plan
 from .reductions import is_serial_scan
+from .registers import Level, Values
 from .tiles import write_tile
-from .values import Level, Values
 
 MANY = 64  # loops of more rounds add up blocks first, so that small terms are not lost in a large sum
 BLOCK = 64  # the rounds of a long loop that do so; of very long ones, so many blocks do so in turn

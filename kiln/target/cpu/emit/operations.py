@@ -14,7 +14,7 @@ from ..llvm_text import Lines, llvm_type
 from ..math import functions, miscellaneous
 from ..math.vector import Vector
 from . import integers
-from .types import HALF_TYPES, bitcast, cast, compute_type, register_type, rounded
+from .value_types import HALF_TYPES, bitcast, cast, compute_type, register_type, rounded
 
 # Operations whose result float16 and bfloat16 hold without rounding.
 EXACT = frozenset("neg abs sign relu maximum minimum where copysign floor ceil trunc round fmod".split())

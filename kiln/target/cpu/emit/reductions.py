@@ -12,7 +12,7 @@ from kiln.loops.kernel import Reduction
 
 from ..llvm_text import REGISTERS, Lines, constant, llvm_type, suffix_of
 from .operations import operate
-from .types import HALF_TYPES, compute_type, register_type, rounded
+from .value_types import HALF_TYPES, compute_type, register_type, rounded
 
 OPERATIONS = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum", "any": "or", "all": "and"}
 

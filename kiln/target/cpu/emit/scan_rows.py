@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from kiln.loops.ir import Access, Expr, load, make, rewrite
 from kiln.loops.kernel import Kernel, Loop
-from kiln.loops.views import Row, Tensor, affine
+from kiln.loops.tensor_views import Row, Tensor, affine
 
 from .reductions import is_serial_scan
 

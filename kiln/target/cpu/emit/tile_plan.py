@@ -15,7 +15,7 @@ from kiln.loops.kernel import Kernel, Output
 from kiln.loops.sizes import Size, is_one, is_unit_stride
 
 from .phases import Phase, replaced
-from .values import Shape
+from .registers import Shape
 
 WIDTH = 256  # of a tile, along the vectors
 MOST_TILES = 4  # of one kernel: they are to stay in the first cache

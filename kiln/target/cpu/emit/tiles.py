@@ -9,11 +9,11 @@ from functools import lru_cache
 from kiln.loops.ir import Access, Buffer
 
 from ..llvm_text import Lines
-from .loops import Index, plus, smaller, times, write_loop
-from .plan import Plan
+from .kernel_plan import Plan
+from .loop_code import Index, plus, smaller, times, write_loop
+from .registers import Level, Values
 from .tile_plan import WIDTH, Tile
-from .types import MEMORY
-from .values import Level, Values
+from .value_types import MEMORY
 
 
 def write_tile(

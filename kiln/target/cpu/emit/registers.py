@@ -19,10 +19,10 @@ from kiln.loops.sizes import Size, is_one, is_zero
 
 from ..llvm_text import REGISTERS, Lines, constant
 from .integers import COMPARISONS
-from .loops import Index, number, plus, times
-from .memory import Place, beyond_the_end, load_at, store_at
+from .loads_and_stores import Place, beyond_the_end, load_at, store_at
+from .loop_code import Index, number, plus, times
 from .operations import operate
-from .types import MEMORY, from_memory, to_memory
+from .value_types import MEMORY, from_memory, to_memory
 
 WIDE = 2**31 - 1  # positions below it fit into 32 bits
 STACK = 1 << 15  # bytes of a value that is kept on the stack

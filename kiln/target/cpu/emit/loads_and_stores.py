@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from ..llvm_text import Lines, llvm_type, suffix_of
-from .types import MEMORY
+from .value_types import MEMORY
 
 
 @dataclass

@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
-from kiln.loops import views
+from kiln.loops import tensor_views
 from kiln.loops.ir import Access, Write
-from kiln.loops.layouts import is_dense, load_whole, sizes_of
 from kiln.loops.sizes import Size, same
-from kiln.loops.views import Row, Tensor
+from kiln.loops.tensor_layouts import is_dense, load_whole, sizes_of
+from kiln.loops.tensor_views import Row, Tensor
 
 from ...builders import pointwise, positions, size_tensor
 from ...lowering import CHEAP_LOADS, CHEAP_OPERATIONS, Lowering, cost_of
@@ -28,7 +28,7 @@ def positive_axis(dim: int, rank: int) -> int:
 
 
 def identity_rows(rank: int) -> list[Any]:
-    """The rows of no change, to be changed (see `views.affine`)."""
+    """The rows of no change, to be changed (see `tensor_views.affine`)."""
     return [({d: 1}, 0) for d in range(rank)]
 
 
@@ -52,11 +52,11 @@ def all_masks(masks: Sequence[Tensor | None]) -> Tensor | None:
 
 
 def lookup(lowering: Lowering, source: Tensor, shape: Sequence[Size], rows: Sequence[Row | Tensor]) -> Tensor:
-    """`views.indexed`; a costly source is materialized first."""
+    """`tensor_views.indexed`; a costly source is materialized first."""
     operations, loads, costly = cost_of(source.expr)
     if costly or operations > CHEAP_OPERATIONS or loads > CHEAP_LOADS:
         source = lowering.in_memory(source)
-    return views.indexed(source, shape, rows)
+    return tensor_views.indexed(source, shape, rows)
 
 
 def concatenated(lowering: Lowering, like: torch.Tensor | None, pieces: Sequence[Tensor], dim: int) -> Tensor:
@@ -87,7 +87,7 @@ def write_at(
 ) -> None:
     """Write a value over its own space (where the mask is true) into a buffer that was just made, at the places that
     the rows say."""
-    there = views.indexed(made, value.shape, rows)
+    there = tensor_views.indexed(made, value.shape, rows)
     access: Access = there.expr.payload
     if mask is not None:
         access = Access(access.buffer, access.strides, access.offset, access.indirect, mask.expr)

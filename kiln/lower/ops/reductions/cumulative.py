@@ -11,15 +11,15 @@ from typing import Any
 import torch
 
 from kiln.loops.ir import Access, Write
-from kiln.loops.layouts import is_dense, load_whole, sizes_of
 from kiln.loops.sizes import is_empty, is_one
-from kiln.loops.views import Tensor
+from kiln.loops.tensor_layouts import is_dense, load_whole, sizes_of
+from kiln.loops.tensor_views import Tensor
 
 from ...builders import cast, full, pointwise, scalar
 from ...lowering import Lowering
 from ...registry import NotLowered, lowers
 from ..pointwise.formulas import result_type
-from .helpers import moment_type
+from .reduction_helpers import moment_type
 
 aten = torch.ops.aten
 Node = torch.fx.Node

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 import torch
 import torch.fx
 
-from kiln.loops import ir, views
+from kiln.loops import ir, tensor_views
 from kiln.loops.ir import Expr, varies_along, wide
 from kiln.loops.sizes import Size, is_empty, is_one, product
-from kiln.loops.views import Tensor
+from kiln.loops.tensor_views import Tensor
 
 from ...builders import cast, pointwise, size_tensor
 from ...lowering import Lowering
@@ -58,16 +58,16 @@ def refuse_possibly_empty(tensor: Tensor, axes: Sequence[int]) -> None:
 def reduce(lowering: Lowering, tensor: Tensor, kind: str, axes: Sequence[int], keepdim: bool = False) -> Tensor:
     """As `Lowering.reduce`, also for a tensor without axes, and without a loop where there is one element to reduce."""
     if not tensor.rank:
-        tensor, keepdim = views.unsqueeze(tensor, 0), False
+        tensor, keepdim = tensor_views.unsqueeze(tensor, 0), False
     if all(is_one(tensor.shape[axis]) for axis in axes) and not kind.startswith("arg"):
-        return tensor if keepdim else views.squeeze(tensor, axes)
+        return tensor if keepdim else tensor_views.squeeze(tensor, axes)
     return lowering.reduce(tensor, kind, axes, keepdim)
 
 
 def sum_along(lowering: Lowering, tensor: Tensor, axes: Sequence[int], keepdim: bool = False) -> Tensor:
     row = sum_of_one(tensor, axes[0]) if len(axes) == 1 and tensor.rank else None
     if row is not None:
-        return row if keepdim else views.squeeze(row, axes)
+        return row if keepdim else tensor_views.squeeze(row, axes)
     return reduce(lowering, tensor, "sum", axes, keepdim)
 
 
@@ -87,7 +87,7 @@ def sum_of_one(tensor: Tensor, axis: int) -> Tensor | None:
     for part in (ir.op("lt", place, ir.size_value(tensor.shape[axis])), *rest):
         is_there = ir.op("and", is_there, part)
     row = Tensor(tensor.shape, ir.op("where", is_there, expr.args[1], expr.args[2]))
-    return views.slice_(row, axis, 0, 1)
+    return tensor_views.slice_(row, axis, 0, 1)
 
 
 def conjuncts(expr: Expr) -> list[Expr]:

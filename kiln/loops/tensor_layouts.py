@@ -10,7 +10,7 @@ import torch
 from . import ir
 from .ir import Access, Buffer
 from .sizes import Size, is_empty, is_one, same
-from .views import Tensor
+from .tensor_views import Tensor
 
 # What a kernel can hold. Everything else (complex numbers, float8, quantized types …) passes through calls only.
 KERNEL_TYPES = frozenset(

@@ -11,16 +11,16 @@ from typing import Any
 
 import torch
 
-from kiln.loops import views
+from kiln.loops import tensor_views
 from kiln.loops.ir import Access, load, op
-from kiln.loops.layouts import hint_of, size_of, sizes_of
 from kiln.loops.sizes import Size, is_one, same
-from kiln.loops.views import Tensor
+from kiln.loops.tensor_layouts import hint_of, size_of, sizes_of
+from kiln.loops.tensor_views import Tensor
 
 from ...lowering import CannotLower, Lowering
 from ...node_facts import first_argument, storage_of
 from ...registry import NotLowered, lowers
-from .helpers import identity_rows, positive_axis, shape_of
+from .index_helpers import identity_rows, positive_axis, shape_of
 
 aten = torch.ops.aten
 Node = torch.fx.Node
@@ -39,12 +39,12 @@ def alias(lowering: Lowering, node: Node, tensor: Tensor) -> Tensor:
 
 @lowers(aten.expand.default, aten.expand_copy.default)
 def expand(lowering: Lowering, node: Node, tensor: Tensor, size: Any, *, implicit: bool = False) -> Tensor:
-    return views.expand(tensor, shape_of(node))
+    return tensor_views.expand(tensor, shape_of(node))
 
 
 @lowers(aten.permute.default, aten.permute_copy.default)
 def permute(lowering: Lowering, node: Node, tensor: Tensor, dims: Sequence[int]) -> Tensor:
-    return views.permute(tensor, [dim % tensor.rank for dim in dims])
+    return tensor_views.permute(tensor, [dim % tensor.rank for dim in dims])
 
 
 @lowers(aten.transpose.int, aten.transpose_copy.int, aten.swapaxes.default, aten.swapdims.default)
@@ -53,17 +53,17 @@ def transpose(lowering: Lowering, node: Node, tensor: Tensor, dim0: int, dim1: i
     if dims:
         a, b = dim0 % tensor.rank, dim1 % tensor.rank
         dims[a], dims[b] = b, a
-    return views.permute(tensor, dims)
+    return tensor_views.permute(tensor, dims)
 
 
 @lowers(aten.t.default, aten.t_copy.default)
 def t(lowering: Lowering, node: Node, tensor: Tensor) -> Tensor:
-    return views.permute(tensor, list(reversed(range(tensor.rank))))
+    return tensor_views.permute(tensor, list(reversed(range(tensor.rank))))
 
 
 @lowers(aten.unsqueeze.default, aten.unsqueeze_copy.default)
 def unsqueeze(lowering: Lowering, node: Node, tensor: Tensor, dim: int) -> Tensor:
-    return views.unsqueeze(tensor, dim % (tensor.rank + 1))
+    return tensor_views.unsqueeze(tensor, dim % (tensor.rank + 1))
 
 
 @lowers(aten.squeeze.default, aten.squeeze_copy.default)
@@ -75,13 +75,15 @@ def squeeze(lowering: Lowering, node: Node, tensor: Tensor, dims: int | Sequence
         dims = [dims]
     if not tensor.rank:
         return tensor
-    return views.squeeze(tensor, [dim for dim in {dim % tensor.rank for dim in dims} if is_one(tensor.shape[dim])])
+    return tensor_views.squeeze(
+        tensor, [dim for dim in {dim % tensor.rank for dim in dims} if is_one(tensor.shape[dim])]
+    )
 
 
 @lowers(aten.select.int, aten.select_copy.int)
 def select(lowering: Lowering, node: Node, tensor: Tensor, dim: int, index: Size) -> Tensor:
     dim = positive_axis(dim, tensor.rank)
-    return views.select(tensor, dim, from_front(index, tensor.shape[dim]))
+    return tensor_views.select(tensor, dim, from_front(index, tensor.shape[dim]))
 
 
 def from_front(index: Size, size: Size) -> Size:
@@ -96,7 +98,7 @@ def from_front(index: Size, size: Size) -> Size:
 @lowers(aten.narrow_copy.default)
 def narrow_copy(lowering: Lowering, node: Node, tensor: Tensor, dim: int, start: Size, length: Size) -> Tensor:
     dim = positive_axis(dim, tensor.rank)
-    return views.slice_(tensor, dim, from_front(start, tensor.shape[dim]), length)
+    return tensor_views.slice_(tensor, dim, from_front(start, tensor.shape[dim]), length)
 
 
 @lowers(aten.slice.Tensor, aten.slice_copy.Tensor)
@@ -111,7 +113,7 @@ def slice_(
 ) -> Tensor:
     dim = positive_axis(dim, tensor.rank)
     length = shape_of(node)[dim]
-    return views.slice_(tensor, dim, slice_start(node, 0, dim, tensor.shape[dim], start), length, step)
+    return tensor_views.slice_(tensor, dim, slice_start(node, 0, dim, tensor.shape[dim], start), length, step)
 
 
 def slice_start(node: Node, place: int, dim: int, size: Size, start: Size | None) -> Size:
@@ -137,7 +139,7 @@ def split(lowering: Lowering, node: Node, tensor: Tensor, sizes: Any, dim: int =
     start: Size = 0
     for piece in node.meta["val"]:
         length = sizes_of(piece.shape)[dim]
-        found.append(views.slice_(tensor, dim, start, length))
+        found.append(tensor_views.slice_(tensor, dim, start, length))
         start = start + length
     return tuple(found)
 
@@ -145,12 +147,12 @@ def split(lowering: Lowering, node: Node, tensor: Tensor, sizes: Any, dim: int =
 @lowers(aten.unbind.int, aten.unbind_copy.int)
 def unbind(lowering: Lowering, node: Node, tensor: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
     dim = positive_axis(dim, tensor.rank)
-    return tuple(views.select(tensor, dim, index) for index in range(len(node.meta["val"])))
+    return tuple(tensor_views.select(tensor, dim, index) for index in range(len(node.meta["val"])))
 
 
 @lowers(aten.diagonal.default, aten.diagonal_copy.default)
 def diagonal(lowering: Lowering, node: Node, tensor: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
-    return views.affine(tensor, shape_of(node), diagonal_rows(tensor.rank, offset, dim1, dim2))
+    return tensor_views.affine(tensor, shape_of(node), diagonal_rows(tensor.rank, offset, dim1, dim2))
 
 
 def diagonal_rows(rank: int, offset: int, dim1: int, dim2: int) -> list[Any]:
@@ -164,10 +166,10 @@ def diagonal_rows(rank: int, offset: int, dim1: int, dim2: int) -> list[Any]:
 @lowers(aten.unfold.default, aten.unfold_copy.default)
 def unfold(lowering: Lowering, node: Node, tensor: Tensor, dimension: int, size: int, step: int) -> Tensor:
     if not tensor.rank:
-        return views.expand(views.unsqueeze(tensor, 0), shape_of(node))
+        return tensor_views.expand(tensor_views.unsqueeze(tensor, 0), shape_of(node))
     rows = identity_rows(tensor.rank)
     rows[dimension % tensor.rank] = ({dimension % tensor.rank: step, tensor.rank: 1}, 0)
-    return views.affine(tensor, shape_of(node), rows)
+    return tensor_views.affine(tensor, shape_of(node), rows)
 
 
 @lowers(aten.as_strided.default, aten.as_strided_copy.default)
@@ -202,7 +204,7 @@ def view_as_type(lowering: Lowering, node: Node, tensor: Tensor, dtype: torch.dt
 
 @lowers(aten.flip.default)
 def flip(lowering: Lowering, node: Node, tensor: Tensor, dims: Sequence[int]) -> Tensor:
-    return views.flip(tensor, [dim % tensor.rank for dim in dims] if tensor.rank else [])
+    return tensor_views.flip(tensor, [dim % tensor.rank for dim in dims] if tensor.rank else [])
 
 
 @lowers(aten.rot90.default)
@@ -210,7 +212,7 @@ def rot90(lowering: Lowering, node: Node, tensor: Tensor, k: int = 1, dims: Sequ
     first, second = (dim % tensor.rank for dim in dims)
     turned = transpose(lowering, node, tensor, first, second) if k % 2 else tensor
     flipped: list[list[int]] = [[], [first], [first, second], [second]]
-    return views.flip(turned, flipped[k % 4])
+    return tensor_views.flip(turned, flipped[k % 4])
 
 
 # ---- blocks of an axis -----------------------------------------------------------------------------------------------
@@ -220,7 +222,7 @@ def blocks(
     lowering: Lowering, tensor: Tensor, cut: Sequence[Size], order: Sequence[int], shape: Sequence[Size]
 ) -> Tensor:
     """Cut axes into blocks, change their order, and see the result in a shape."""
-    return lowering.reshape(views.permute(lowering.reshape(tensor, cut), order), shape)
+    return lowering.reshape(tensor_views.permute(lowering.reshape(tensor, cut), order), shape)
 
 
 @lowers(aten.pixel_shuffle.default)
