@@ -102,8 +102,8 @@ class AdvancedIndex:
         if not given:
             raise NotLowered("no index")
         common = broadcast_shape(*(index.shape for index in given.values()))
-        together = list(given) == list(range(min(given), max(given) + 1))
-        self.first = min(given) if together else 0
+        is_adjacent = list(given) == list(range(min(given), max(given) + 1))
+        self.first = min(given) if is_adjacent else 0
         rest = [d for d in range(len(sizes)) if d not in given]
         kept = [sizes[d] for d in rest]
         self.shape: tuple[Size, ...] = (*kept[: self.first], *common, *kept[self.first :])

@@ -68,13 +68,13 @@ TAKES_DYNAMIC_FLOATS.update((aten.addcmul.default, aten.addcdiv.default, aten.le
 
 
 def logaddexp(x: Value, y: Value) -> Value:
-    together = x.maximum(y) + (-(x - y).abs()).exp().log1p()
-    return where(x.eq(y) & x.isinf(), x, together)
+    total = x.maximum(y) + (-(x - y).abs()).exp().log1p()
+    return where(x.eq(y) & x.isinf(), x, total)
 
 
 def logaddexp2(x: Value, y: Value) -> Value:
-    together = x.maximum(y) + (-(x - y).abs()).exp2().log1p() * (1 / math.log(2))
-    return where(x.eq(y) & x.isinf(), x, together)
+    total = x.maximum(y) + (-(x - y).abs()).exp2().log1p() * (1 / math.log(2))
+    return where(x.eq(y) & x.isinf(), x, total)
 
 
 def xlogy(x: Value, y: Value) -> Value:

@@ -202,13 +202,13 @@ class Nest:
     ) -> list[str]:
         """A loop in vectors: several at a time, then masked ones for the rest. ``body`` returns the carried values."""
         lanes, copies = self.shape.lanes, self.plan.copies
-        together = lanes * copies
+        width = lanes * copies
         count = minus(lines, high, low)
-        middle = plus(lines, low, round_down(lines, count, together))
+        middle = plus(lines, low, round_down(lines, count, width))
         results = [value for _, value in carried]
         if middle != low:
             results = self.long_loop(
-                lines, low, middle, together, carried, lambda inner, at, given: body(inner, at, given, copies, None)
+                lines, low, middle, width, carried, lambda inner, at, given: body(inner, at, given, copies, None)
             )
         if middle == high:
             return results
@@ -336,26 +336,26 @@ class Nest:
         """A loop whose sums, if it is long, are added up in blocks."""
         kinds = [kind for kind, _ in carried]
 
-        def run(lines: Lines, low: Index, high: Index, given: list[str], together: int, is_known: bool) -> list[str]:
-            """The rounds from low to high, in blocks of ``together`` rounds."""
+        def run(lines: Lines, low: Index, high: Index, given: list[str], rounds: int, is_known: bool) -> list[str]:
+            """The rounds from low to high, in blocks of ``rounds`` rounds."""
             now = list(zip(kinds, given, strict=True))
-            if together == 1:
+            if rounds == 1:
                 return write_loop(lines, low, high, step, now, body, is_known)
 
             def block(inner: Lines, counter: Index, before: list[str]) -> list[str]:
-                end = smaller(inner, plus(inner, counter, together * step), high)
+                end = smaller(inner, plus(inner, counter, rounds * step), high)
                 fresh = [value for _, value in self.restarted(list(zip(kinds, before, strict=True)))]
-                results = run(inner, counter, end, fresh, together // BLOCK, True)
+                results = run(inner, counter, end, fresh, rounds // BLOCK, True)
                 return self.add_to_carried(inner, before, results)
 
-            return write_loop(lines, low, high, together * step, now, block, is_known)
+            return write_loop(lines, low, high, rounds * step, now, block, is_known)
 
-        together = BLOCK * BLOCK
+        rounds = BLOCK * BLOCK
         if not carried or not any(self.sums):
-            together = 1
-        while isinstance(low, int) and isinstance(high, int) and together > 1 and high - low <= 2 * together * step:
-            together //= BLOCK
-        return run(outside, low, high, [value for _, value in carried], together, False)
+            rounds = 1
+        while isinstance(low, int) and isinstance(high, int) and rounds > 1 and high - low <= 2 * rounds * step:
+            rounds //= BLOCK
+        return run(outside, low, high, [value for _, value in carried], rounds, False)
 
     # ---- a point of all loops ----------------------------------------------------------------------------------------
 
