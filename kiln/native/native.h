@@ -1,4 +1,4 @@
-// What the translation units of kiln._native share: an owning reference and the list of types and functions.
+// What all files of kiln._native share: an owning reference and the list of types and functions.
 #pragma once
 
 #include <Python.h>

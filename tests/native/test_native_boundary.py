@@ -32,7 +32,7 @@ IN_CODE = {
     "a private function of CPython": r"\b_Py[A-Z]\w+",
     "a structure of CPython": r"\bPy(?:Dict|Code|List|Tuple|Long|Unicode)Object\b",
     "a field of a structure of CPython": r"(?:->|\.)(?:ma_\w+|co_\w+|func_\w+|tp_version_tag|ob_digit|ob_item)\b",
-    "a function found by name": r"\bdlsym\b",
+    "a function found by name": r"\bdlsym\b|\b(?:GOMP|omp)_\w+",
 }
 # In the strings: #include <…> is in neither.
 IN_STRINGS = {"a mangled name": r"\bN\d+torch\d|_ZN|St10shared_ptr"}
@@ -100,6 +100,7 @@ OFFENDING = [
     'return typeid(node).name() == std::string_view("N5torch8autograd6PyNodeE");',
     'void* function = dlsym(RTLD_DEFAULT, "name");',
     'dlopen("_ZN5torch3jit8toIValueE");',
+    "GOMP_parallel(body, data, threads, 0);",
 ]
 
 HARMLESS = [

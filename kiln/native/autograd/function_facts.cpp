@@ -1,7 +1,6 @@
 // What torch keeps about the context of a torch.autograd.Function and shows to nobody: how its node calls `backward`.
 #include "platform/python_function.h"
 
-
 namespace kiln {
 namespace {
 
@@ -35,7 +34,8 @@ PyObject* function_facts(PyObject*, PyObject* object) {
   for (const auto& saved : context->saved_variables) packed = packed || saved.has_hooks();
   Owned materialize(flags(filled)), tensors(flags(context->is_variable_input));
   if (!materialize || !tensors) return nullptr;
-  return Py_BuildValue("(OOOOO)", materialize.get(), tensors.get(), platform::takes_boxed_gradients(context) ? Py_True : Py_False,
+  bool boxed = platform::takes_boxed_gradients(context);
+  return Py_BuildValue("(OOOOO)", materialize.get(), tensors.get(), boxed ? Py_True : Py_False,
                        context->has_freed_buffers ? Py_True : Py_False, packed ? Py_True : Py_False);
 }
 

@@ -2,7 +2,6 @@
 #include "autograd/grad_node.h"
 #include "platform/python.h"
 
-
 namespace kiln {
 namespace {
 

@@ -1,8 +1,7 @@
-// GradNode: one compiled backward in torch's autograd graph. What its translation units share.
+// GradNode: one compiled backward in torch's autograd graph. What the files of this folder share.
 #pragma once
 
 #include "platform/autograd.h"
-
 
 #include <memory>
 #include <string>

@@ -9,12 +9,10 @@
 // or backward answers NotImplemented, higher(defined, needed, inputs, gradients, context). kiln/_native.pyi says more.
 #include "autograd/grad_node.h"
 
-
 #include <unordered_map>
 
 namespace kiln {
 namespace {
-
 
 PyTypeObject GradNodeType = {PyVarObject_HEAD_INIT(nullptr, 0)};
 PyTypeObject KilnBackwardType = {PyVarObject_HEAD_INIT(nullptr, 0)};
@@ -92,29 +90,25 @@ PyObject* make(PyObject*, PyObject* const* arguments, size_t flagged, PyObject* 
     PyErr_SetString(PyExc_TypeError, "GradNode(name, backward, higher, context, inputs, following)");
     return nullptr;
   }
-  try {
+  return guarded([&]() -> PyObject* {
     auto recipe = std::make_shared<const Recipe>(text_of(arguments[0]), arguments[1], arguments[2]);
     TORCH_CHECK_TYPE(PyTuple_Check(arguments[4]), "inputs are given as a tuple");
     edge_list edges = edges_to(arguments[5]);
     auto held = std::make_shared<const HeldInputs>(arguments[4], edges);
     return handle_of(make_node<GradNode>(std::move(recipe), arguments[3], std::move(held), std::move(edges)));
-  } catch (...) {
-    return translated();
-  }
+  });
 }
 
 // ---- outputs and saved tensors -------------------------------------------------------------------------------------
 
 PyObject* output(PyObject* self, PyObject* tensor) {
-  try {
+  return guarded([&]() -> PyObject* {
     return PyLong_FromUnsignedLong(cast(self)->add_output(tensor_of(tensor)));
-  } catch (...) {
-    return translated();
-  }
+  });
 }
 
 PyObject* outputs(PyObject* self, PyObject* const* tensors, Py_ssize_t count) {
-  try {
+  return guarded([&]() -> PyObject* {
     for (Py_ssize_t i = 0; i < count; ++i) {
       if (tensors[i] == Py_None) {
         cast(self)->add_input_metadata(Node::undefined_input());
@@ -123,9 +117,7 @@ PyObject* outputs(PyObject* self, PyObject* const* tensors, Py_ssize_t count) {
       }
     }
     Py_RETURN_NONE;
-  } catch (...) {
-    return translated();
-  }
+  });
 }
 
 PyObject* output_none(PyObject* self, PyObject* const*, Py_ssize_t) {
@@ -133,11 +125,9 @@ PyObject* output_none(PyObject* self, PyObject* const*, Py_ssize_t) {
 }
 
 PyObject* replaced(PyObject* self, PyObject* tensor) {
-  try {
+  return guarded([&]() -> PyObject* {
     return PyLong_FromUnsignedLong(cast(self)->add_replaced(tensor_of(tensor)));
-  } catch (...) {
-    return translated();
-  }
+  });
 }
 
 uint32_t add_hidden(GradNode* node, PyObject* sizes, PyObject* dtype, PyObject* device) {
@@ -156,50 +146,40 @@ uint32_t add_hidden(GradNode* node, PyObject* sizes, PyObject* dtype, PyObject* 
 
 PyObject* hidden(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
   if (count != 1 && count != 3) return PyErr_Format(PyExc_TypeError, "hidden(tensor) or hidden(sizes, dtype, device)");
-  try {
+  return guarded([&]() -> PyObject* {
     GradNode* node = cast(self);
     return PyLong_FromUnsignedLong(count == 1 ? node->add_input_metadata(tensor_of(arguments[0]))
                                               : add_hidden(node, arguments[0], arguments[1], arguments[2]));
-  } catch (...) {
-    return translated();
-  }
+  });
 }
 
 PyObject* save(PyObject* self, PyObject* const* tensors, Py_ssize_t count) {
-  try {
+  return guarded([&]() -> PyObject* {
     cast(self)->save(tensors, static_cast<size_t>(count));
     Py_RETURN_NONE;
-  } catch (...) {
-    return translated();
-  }
+  });
 }
 
 PyObject* grad_fn(PyObject* self, void*) {
-  try {
+  return guarded([&]() -> PyObject* {
     return platform::node_object(pointer_of(self));
-  } catch (...) {
-    return translated();
-  }
+  });
 }
 
 // ---- looking in ----------------------------------------------------------------------------------------------------
 
 PyObject* saved_tensors(PyObject* self, void*) {
-  try {
+  return guarded([&]() -> PyObject* {
     return PyList_AsTuple(cast_function(self)->unpack_saved().get());
-  } catch (...) {
-    return translated();
-  }
+  });
 }
 
 PyObject* backward(PyObject* self, void*) { return Py_NewRef(cast_function(self)->backward()); }
 
 PyObject* rerun_inputs(PyObject* self, PyObject*) {
-  try {
+  return guarded([&]() -> PyObject* {
     return cast_function(self)->rerun_inputs().release();
-  } catch (...) {
-    return translated();
-  }
+  });
 }
 
 PyObject* apply(PyObject* self, PyObject* gradients) { return PyObject_Call(self, gradients, nullptr); }
@@ -240,27 +220,23 @@ PyGetSetDef function_properties[] = {
 
 PyObject* bump_version(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   if (count != 2) return PyErr_Format(PyExc_TypeError, "bump_version(tensor, times)");
-  try {
+  return guarded([&]() -> PyObject* {
     c10::TensorImpl* impl = tensor_of(arguments[0]).unsafeGetTensorImpl();
     long times = PyLong_AsLong(arguments[1]);
     if (PyErr_Occurred()) return nullptr;
     for (; times > 0; --times) impl->bump_version();
     Py_RETURN_NONE;
-  } catch (...) {
-    return translated();
-  }
+  });
 }
 
 PyObject* with_history_of(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   if (count != 2) return PyErr_Format(PyExc_TypeError, "with_history_of(value, origin)");
-  try {
+  return guarded([&]() -> PyObject* {
     at::Tensor result = without_history(tensor_of(arguments[0]));
     Edge edge = edge_to(arguments[1]);
     if (edge.function) platform::set_gradient_edge(result, std::move(edge));
     return tensor_object(std::move(result));
-  } catch (...) {
-    return translated();
-  }
+  });
 }
 
 // The storage of a tensor that has one; a subclass without memory of its own has none.
@@ -271,7 +247,7 @@ const void* storage_of(PyObject* object) {
 }
 
 PyObject* shared_storages(PyObject*, PyObject* const* objects, Py_ssize_t count) {
-  try {
+  return guarded([&]() -> PyObject* {
     std::unordered_map<const void*, Py_ssize_t> first;
     first.reserve(static_cast<size_t>(count));
     Owned pattern(PyTuple_New(count));
@@ -282,9 +258,7 @@ PyObject* shared_storages(PyObject*, PyObject* const* objects, Py_ssize_t count)
       PyTuple_SET_ITEM(pattern.get(), i, place);
     }
     return pattern.release();
-  } catch (...) {
-    return translated();
-  }
+  });
 }
 
 PyMethodDef tensor_functions[] = {

@@ -1,7 +1,6 @@
 // What visit_saved sees, for Python: for tests and to look at.
 #include "autograd/saved_fields.h"
 
-
 namespace kiln {
 namespace {
 
@@ -44,7 +43,7 @@ NodePointer node_behind(PyObject* object) {
 }
 
 PyObject* saved_values(PyObject*, PyObject* argument) {
-  try {
+  return guarded([&]() -> PyObject* {
     auto node = node_behind(argument);
     if (!node) return PyErr_Format(PyExc_TypeError, "saved_values() needs a node of C++ or a tensor that has one");
     Owned list(PyList_New(0));
@@ -52,9 +51,7 @@ PyObject* saved_values(PyObject*, PyObject* argument) {
     Lister lister(node, list.get());
     if (!visit_saved(*node, lister)) Py_RETURN_NONE;
     return list.release();
-  } catch (...) {
-    return translated();
-  }
+  });
 }
 
 PyMethodDef saved_functions[] = {

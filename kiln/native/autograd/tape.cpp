@@ -3,7 +3,6 @@
 // that run again, which are made whole afterwards.
 #include "autograd/grad_node.h"
 
-
 #include <algorithm>
 #include <map>
 #include <memory>
@@ -72,7 +71,7 @@ void delete_cuts(PyObject* capsule) { delete static_cast<Cuts*>(PyCapsule_GetPoi
 // mend_edges(cuts, [(node, number, tensor), …]): what cut_edges did is undone; edges that led to a given output of a node
 // lead to the tensor's place instead.
 PyObject* mend_edges(PyObject*, PyObject* args) {
-  try {
+  return guarded([&]() -> PyObject* {
     PyObject *capsule, *links;
     if (!PyArg_ParseTuple(args, "OO!", &capsule, &PyList_Type, &links)) return nullptr;
     auto* cuts = static_cast<Cuts*>(PyCapsule_GetPointer(capsule, kCuts));
@@ -95,15 +94,13 @@ PyObject* mend_edges(PyObject*, PyObject* args) {
     }
     cuts->all.clear();
     Py_RETURN_NONE;
-  } catch (...) {
-    return translated();
-  }
+  });
 }
 
 // link_tensor(tensor, index): while a node of autograd's graph runs, a tensor's gradients are made to go where the node's
 // index-th ones go.
 PyObject* link_tensor(PyObject*, PyObject* args) {
-  try {
+  return guarded([&]() -> PyObject* {
     PyObject* object;
     unsigned index;
     if (!PyArg_ParseTuple(args, "OI", &object, &index)) return nullptr;
@@ -117,16 +114,14 @@ PyObject* link_tensor(PyObject*, PyObject* args) {
     passage->add_input_metadata(tensor);
     platform::set_gradient_edge(tensor, Edge(std::move(passage), 0));
     Py_RETURN_NONE;
-  } catch (...) {
-    return translated();
-  }
+  });
 }
 
 // lead_to_running(tensors, [(node, number, index), …]): while a node of autograd's graph runs, edges of the graph behind
 // the tensors that lead to a given output of a node lead to the running node's index-th output instead. The graph is
 // searched up to where it joins those of others.
 PyObject* lead_to_running(PyObject*, PyObject* args) {
-  try {
+  return guarded([&]() -> PyObject* {
     PyObject *tensors, *places;
     if (!PyArg_ParseTuple(args, "O!O!", &PyList_Type, &tensors, &PyList_Type, &places)) return nullptr;
     auto current = platform::get_current_node();
@@ -165,9 +160,7 @@ PyObject* lead_to_running(PyObject*, PyObject* args) {
       }
     }
     Py_RETURN_NONE;
-  } catch (...) {
-    return translated();
-  }
+  });
 }
 
 // cut_edges(tensors, [(consumer, index, node, number), …]) -> [cut node, …], cuts: the consumer's edge at an index, which
@@ -175,7 +168,7 @@ PyObject* lead_to_running(PyObject*, PyObject* args) {
 PyObject* cut_edges(PyObject*, PyObject* args) {
   PyObject *tensors, *edges;
   if (!PyArg_ParseTuple(args, "OO", &tensors, &edges)) return nullptr;
-  try {
+  return guarded([&]() -> PyObject* {
     Tape tape;
     Owned roots(PySequence_Fast(tensors, "tensors"));
     if (!roots) return nullptr;
@@ -219,22 +212,18 @@ PyObject* cut_edges(PyObject*, PyObject* args) {
     if (!capsule) return nullptr;
     done.release();
     return PyTuple_Pack(2, result.get(), capsule.get());
-  } catch (...) {
-    return translated();
-  }
+  });
 }
 
 // gradient_edge(tensor) -> (node, number), its place in autograd's graph; None without one. Nothing is dispatched: the
 // place of a leaf could be read off a view of it, but a view of a fake tensor makes torch import a second's worth.
 PyObject* gradient_edge(PyObject*, PyObject* tensor) {
   if (!is_tensor(tensor)) return PyErr_Format(PyExc_TypeError, "gradient_edge: a tensor expected");
-  try {
+  return guarded([&]() -> PyObject* {
     Edge edge = platform::gradient_edge(tensor_in(tensor));
     if (!edge.function) Py_RETURN_NONE;
     return Py_BuildValue("(NI)", platform::node_object(edge.function), edge.input_nr);
-  } catch (...) {
-    return translated();
-  }
+  });
 }
 
 // shares_memory(changed, others) -> whether one of the changed tensors shares its storage with another tensor of either.

@@ -1,7 +1,6 @@
 // TensorCheck: is each of these tensors, apart from its data, like the one that was compiled for?
 #include "checks/words.h"
 
-
 #include <algorithm>
 #include <new>
 #include <numeric>

@@ -43,7 +43,7 @@ NodePointer make_node(Arguments&&... arguments) {
 
 namespace platform {
 
-// ---- a tensor's place in the graph: its node, its view, its forward-mode gradient ----------------------------------------
+// ---- a tensor's place in the graph: its node, its view, its forward-mode gradient -----------------------------------
 
 using torch::autograd::AutogradMeta;
 using torch::autograd::isDifferentiableType;
@@ -60,7 +60,7 @@ inline const AutogradMeta* autograd_meta_of(const at::Tensor& tensor) {
   return static_cast<const AutogradMeta*>(tensor.unsafeGetTensorImpl()->autograd_meta());
 }
 
-// ---- nodes ---------------------------------------------------------------------------------------------------------------
+// ---- nodes ----------------------------------------------------------------------------------------------------------
 
 using torch::autograd::AccumulateGrad;
 using torch::autograd::CopyBackwards;
@@ -75,7 +75,7 @@ using torch::autograd::validate_outputs;
 // The error of a node that was freed.
 using torch::autograd::ERR_BACKWARD_TWICE;
 
-// ---- nodes as Python objects -----------------------------------------------------------------------------------------------
+// ---- nodes as Python objects ----------------------------------------------------------------------------------------
 
 // A new reference to the node's object; null with an error set, or throws.
 inline PyObject* node_object(const NodePointer& node) { return torch::autograd::functionToPyObject(node); }
@@ -104,7 +104,7 @@ inline constexpr auto node_requires_grad = torch::autograd::THPCppFunction_requi
 inline constexpr auto node_metadata = torch::autograd::THPCppFunction_metadata;
 inline constexpr auto node_input_metadata = torch::autograd::THPCppFunction_input_metadata;
 
-// ---- hooks, told apart by the names of type_names.h --------------------------------------------------------------------------
+// ---- hooks, told apart by the names of type_names.h -----------------------------------------------------------------
 
 // What retain_grad() leaves at a node.
 using torch::autograd::CppFunctionSingleTensorPreHook;
@@ -113,7 +113,7 @@ using torch::autograd::PyFunctionPreHook;
 using torch::autograd::PyFunctionTensorPostAccGradHooks;
 using torch::autograd::PyFunctionTensorPreHook;
 
-// ---- the engine ------------------------------------------------------------------------------------------------------------
+// ---- the engine -----------------------------------------------------------------------------------------------------
 
 using torch::autograd::AnomalyMode;
 using torch::autograd::AutoGradMode;

@@ -11,7 +11,7 @@
 
 namespace kiln::platform {
 
-// ---- the thread's state -----------------------------------------------------------------------------------------------------
+// ---- the thread's state ---------------------------------------------------------------------------------------------
 
 // The dispatch keys that are included and excluded, the guard that puts such a state back, and one that excludes more.
 using DispatchState = c10::impl::LocalDispatchKeySet;
@@ -28,13 +28,13 @@ using at::impl::torch_function_mode_enabled;
 // What a device does to make its streams and events, whichever device it is.
 using DeviceGuard = c10::impl::VirtualGuardImpl;
 
-// ---- calls and values -------------------------------------------------------------------------------------------------------
+// ---- calls and values -----------------------------------------------------------------------------------------------
 
 // The arguments of a boxed call.
 using Stack = torch::jit::Stack;
 using GenericList = c10::impl::GenericList;
 
-// ---- memory -------------------------------------------------------------------------------------------------------------------
+// ---- memory ---------------------------------------------------------------------------------------------------------
 
 using at::detail::computeStorageNbytes;
 using at::detail::empty_strided_cpu;

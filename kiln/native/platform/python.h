@@ -9,7 +9,7 @@
 
 namespace kiln::platform {
 
-// ---- dictionaries ------------------------------------------------------------------------------------------------------
+// ---- dictionaries ---------------------------------------------------------------------------------------------------
 
 // A number that no other state of any dictionary has; 0 where there is none. Up to 3.12 CPython counts the changes of all
 // dictionaries in ma_version_tag.
@@ -63,7 +63,7 @@ inline bool knows_dictionary_keys() {
   return known;
 }
 
-// ---- classes -----------------------------------------------------------------------------------------------------------
+// ---- classes --------------------------------------------------------------------------------------------------------
 
 // The attribute of a class or its bases, borrowed; runs no Python and sets no error.
 inline PyObject* class_attribute(PyTypeObject* type, PyObject* name) { return _PyType_Lookup(type, name); }
@@ -95,7 +95,7 @@ inline unsigned int class_version(PyTypeObject* type) {
   return valid_class_version(type);
 }
 
-// ---- functions, code and integers --------------------------------------------------------------------------------------
+// ---- functions, code and integers -----------------------------------------------------------------------------------
 
 // Borrowed, null where there is none.
 inline PyObject* function_defaults(PyFunctionObject* function) { return function->func_defaults; }
@@ -111,7 +111,7 @@ inline PyObject* int_from_bytes(const unsigned char* bytes, size_t count) {
   return _PyLong_FromByteArray(bytes, count, /*little_endian=*/1, /*is_signed=*/0);
 }
 
-// ---- the check ---------------------------------------------------------------------------------------------------------
+// ---- the check ------------------------------------------------------------------------------------------------------
 
 // What of the above is not as expected, or null. Knowing the keys of dictionaries is not needed: see has_str_keys_only.
 inline const char* wrong_python_layout() {

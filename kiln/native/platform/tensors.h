@@ -23,7 +23,7 @@ py::object toPyObject(c10::IValue value);
 
 namespace kiln {
 
-// ---- tensors -----------------------------------------------------------------------------------------------------------
+// ---- tensors --------------------------------------------------------------------------------------------------------
 
 // A torch.Tensor or a torch.nn.Parameter, no other subclass.
 inline bool is_exact_tensor(PyObject* object) { return THPVariable_CheckExact(object); }
@@ -40,7 +40,7 @@ inline const at::Tensor& tensor_in(PyObject* object) { return THPVariable_Unpack
 inline PyObject* tensor_object(const at::Tensor& tensor) { return THPVariable_Wrap(tensor); }
 inline PyObject* tensor_object(at::Tensor&& tensor) { return THPVariable_Wrap(std::move(tensor)); }
 
-// ---- dtypes and devices --------------------------------------------------------------------------------------------------
+// ---- dtypes and devices ---------------------------------------------------------------------------------------------
 
 inline bool is_dtype(PyObject* object) { return THPDtype_Check(object); }
 inline at::ScalarType dtype_in(PyObject* object) { return reinterpret_cast<THPDtype*>(object)->scalar_type; }
@@ -54,7 +54,7 @@ inline at::Device device_in(PyObject* object) { return reinterpret_cast<THPDevic
 // A new reference; null with an error set on failure.
 inline PyObject* device_object(at::Device device) { return THPDevice_New(device); }
 
-// ---- exceptions ----------------------------------------------------------------------------------------------------------
+// ---- exceptions -----------------------------------------------------------------------------------------------------
 
 // Functions called from Python also use torch's HANDLE_TH_ERRORS and END_HANDLE_TH_ERRORS: they return null with the error
 // set for an exception, and turn warnings of C++ into Python's.
@@ -75,6 +75,16 @@ inline PyObject* translated() {
   return nullptr;
 }
 
+// Calls a function that returns a new reference or null; what Python calls must not throw.
+template <class Body>
+PyObject* guarded(Body body) {
+  try {
+    return body();
+  } catch (...) {
+    return translated();
+  }
+}
+
 // In a catch block: sets the Python error again that the exception carries; false where it is C++'s own.
 inline bool restore_python_error() {
   try {
@@ -91,7 +101,7 @@ inline bool restore_python_error() {
 // Lets other threads run Python while it lives.
 using WithoutGil = pybind11::gil_scoped_release;
 
-// ---- values --------------------------------------------------------------------------------------------------------------
+// ---- values ---------------------------------------------------------------------------------------------------------
 
 // The value of an object as an argument of this type; `count` is the length that a list of one number is extended to.
 inline c10::IValue value_in(PyObject* object, const c10::TypePtr& type, std::optional<int32_t> count = std::nullopt) {
@@ -115,8 +125,9 @@ inline int check_torch() {
   if (!running) return -1;
   std::string wanted = std::to_string(TORCH_VERSION_MAJOR) + "." + std::to_string(TORCH_VERSION_MINOR) + ".";
   if (std::string(running).rfind(wanted, 0) == 0) return 0;
-  PyErr_Format(PyExc_ImportError, "kiln._native was built for torch %s, but torch %s is installed: build it again with "
-               "`make setup`", TORCH_VERSION, running);
+  PyErr_Format(PyExc_ImportError,
+               "kiln._native was built for torch %s, but torch %s is installed: build it again with `make setup`",
+               TORCH_VERSION, running);
   return -1;
 }
 

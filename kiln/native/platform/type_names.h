@@ -9,7 +9,7 @@
 
 namespace kiln::platform {
 
-// ---- nodes -----------------------------------------------------------------------------------------------------------
+// ---- nodes ----------------------------------------------------------------------------------------------------------
 
 constexpr std::string_view kPythonNode = "N5torch8autograd6PyNodeE";
 constexpr std::string_view kAccumulateGrad = "N5torch8autograd14AccumulateGradE";
@@ -34,7 +34,7 @@ inline std::string_view generated_class(const std::type_info& type) {
   return name.substr(0, name.size() - 1);
 }
 
-// ---- hooks of Python's, and what retain_grad() leaves at a node --------------------------------------------------------
+// ---- hooks of Python's, and what retain_grad() leaves at a node -----------------------------------------------------
 
 constexpr std::string_view kTensorHook = "N5torch8autograd23PyFunctionTensorPreHookE";
 constexpr std::string_view kPreHook = "N5torch8autograd17PyFunctionPreHookE";

@@ -2,19 +2,13 @@
 //
 // The launches of a step lie end to end on a line, each as long as its work. Each thread takes as long a part of the line
 // as the others, always the same one for a number of threads: results do not depend on chance.
+#include "platform/openmp.h"
 #include "program/program.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/record_function.h>
 
 #include <algorithm>
-
-// OpenMP of the library that torch has loaded, so that its threads are ours. Without one, there are no threads.
-extern "C" {
-__attribute__((weak)) void GOMP_parallel(void (*body)(void*), void* data, unsigned threads, unsigned flags);
-__attribute__((weak)) int omp_get_thread_num();
-__attribute__((weak)) int omp_get_num_threads();
-}
 
 namespace kiln {
 namespace {
@@ -52,7 +46,7 @@ struct Line {
 
 void run_share(void* data) {
   const Line& line = *static_cast<const Line*>(data);
-  const int64_t number = omp_get_thread_num(), count = omp_get_num_threads();
+  const int64_t number = platform::thread_number(), count = platform::thread_count();
   const auto boundary = [&](int64_t k) { return static_cast<int64_t>(static_cast<__int128>(line.work) * k / count); };
   const int64_t low = boundary(number), high = boundary(number + 1);
   for (const Piece& piece : line.pieces) {
@@ -61,7 +55,7 @@ void run_share(void* data) {
 }
 
 int64_t useful_threads(const Line& line) {
-  if (line.work < 2 * pays_for_a_thread || !GOMP_parallel || at::in_parallel_region()) return 1;
+  if (line.work < 2 * pays_for_a_thread || !platform::has_openmp() || at::in_parallel_region()) return 1;
   int64_t parts = 0;
   for (const Piece& piece : line.pieces) parts += piece.is_whole ? std::min<int64_t>(piece.units, 1) : piece.units;
   return std::min({static_cast<int64_t>(at::get_num_threads()), line.work / pays_for_a_thread, parts});
@@ -70,7 +64,7 @@ int64_t useful_threads(const Line& line) {
 void run_line(Line& line) {
   int64_t threads = useful_threads(line);
   if (threads > 1) {
-    GOMP_parallel(run_share, &line, static_cast<unsigned>(threads), 0);
+    platform::run_parallel(run_share, &line, threads);
     return;
   }
   for (const Piece& piece : line.pieces) piece.run(0, piece.units);

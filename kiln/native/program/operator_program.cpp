@@ -1,7 +1,6 @@
 // OperatorProgram: the type whose instances run a program (program.h), and how they are called.
 #include "program/program.h"
 
-
 #include <new>
 
 namespace kiln {
@@ -54,7 +53,7 @@ PyObject* call(PyObject* self, PyObject* const* arguments, size_t flagged, PyObj
     return PyErr_Format(PyExc_TypeError, "%zu values are needed, %zd were given", program.input_count,
                         PyList_GET_SIZE(list));
   }
-  try {
+  return guarded([&]() -> PyObject* {
     Frame frame{Registers(program.register_count), {}};
     if (platform::torch_function_mode_enabled() || !take_inputs(program, list, frame.registers) ||
         !begin(program, frame)) {
@@ -67,9 +66,7 @@ PyObject* call(PyObject* self, PyObject* const* arguments, size_t flagged, PyObj
       run_steps(program, frame);
     }
     return give_outputs(program, frame.registers);
-  } catch (...) {
-    return translated();
-  }
+  });
 }
 
 // ---- the type ------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-// A program: steps over numbered registers, run without Python between them. What its translation units share.
+// A program: steps over numbered registers, run without Python between them. What the files of this folder share.
 //
 // Inputs are in the first registers, then come what steps give. A value is let go at its last use. Programs do not change
 // once they are built: all that a call needs of its own is in its Frame, so that calls may nest and run side by side.
@@ -71,7 +71,7 @@ struct Argument {
   std::vector<Argument> parts;
 };
 
-// ---- steps; a result of -1 is one that nobody reads ------------------------------------------------------------------
+// ---- steps; a result of -1 is one that nobody reads -----------------------------------------------------------------
 
 struct OperatorStep {
   c10::OperatorHandle op;
@@ -133,7 +133,7 @@ struct LaunchStep {
 
 using Step = std::variant<OperatorStep, CallableStep, ItemStep, AllocateStep, ViewStep, LaunchStep>;
 
-// ---- what is done when a call begins ---------------------------------------------------------------------------------
+// ---- what is done when a call begins --------------------------------------------------------------------------------
 
 enum class Operation : uint8_t { value, size, stride, constant, add, mul, floordiv, mod, min, max, pow, eq, ne, lt, le };
 

@@ -1,7 +1,6 @@
 // Running a program: what happens when a call begins, and each kind of step.
 #include "program/program.h"
 
-
 #include <algorithm>
 
 namespace kiln {

@@ -1,7 +1,6 @@
 // What of a walk Python can call: `retain_grad` at a node, and a node as a function of its gradients.
 #include "walk/walk.h"
 
-
 namespace kiln {
 namespace {
 
@@ -37,14 +36,12 @@ PyObject* call_retain(PyObject* self, PyObject* const* arguments, size_t flagged
   if (PyVectorcall_NARGS(flagged) != 1 || names || !(arguments[0] == Py_None || is_tensor(arguments[0]))) {
     return PyErr_Format(PyExc_TypeError, "a gradient or None expected");
   }
-  try {
+  return guarded([&]() -> PyObject* {
     at::Tensor gradient;
     if (arguments[0] != Py_None) gradient = tensor_in(arguments[0]);
     retain(*reinterpret_cast<RetainGrad*>(self), gradient);
     Py_RETURN_NONE;
-  } catch (...) {
-    return translated();
-  }
+  });
 }
 
 void dealloc_retain(PyObject* self) {
@@ -54,15 +51,13 @@ void dealloc_retain(PyObject* self) {
 
 PyObject* call_function(PyObject* self, PyObject* gradients, PyObject* names) {
   if (names && PyDict_GET_SIZE(names)) return PyErr_Format(PyExc_TypeError, "gradients have no names");
-  try {
+  return guarded([&]() -> PyObject* {
     auto* function = reinterpret_cast<NodeFunction*>(self);
     Owned walk = share(function->walk);
     variable_list results =
         apply_call(walk_of(walk.get()), function->index, tensors_of(gradients), nullptr, nullptr);
     return tuple_of(std::move(results)).release();
-  } catch (...) {
-    return translated();
-  }
+  });
 }
 
 void dealloc_function(PyObject* self) {

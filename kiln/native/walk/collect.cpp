@@ -4,7 +4,6 @@
 #include "platform/saved_variable.h"
 #include "walk/walk.h"
 
-
 #include <algorithm>
 #include <typeinfo>
 

@@ -1,7 +1,6 @@
 // Runs a Python callable as a node of a backward pass of torch's engine: what happens in it finds a live task there.
 #include "walk/walk.h"
 
-
 #include <functional>
 
 namespace kiln {
@@ -32,7 +31,7 @@ PyObject* run_in_engine(PyObject*, PyObject* const* arguments, Py_ssize_t count)
   int keep_graph = count > 1 ? PyObject_IsTrue(arguments[1]) : 0;
   if (keep_graph < 0) return nullptr;
   Owned result;
-  try {
+  return guarded([&]() -> PyObject* {
     run_in_task(
         [&] {
           result.reset(PyObject_CallNoArgs(arguments[0]));
@@ -40,9 +39,7 @@ PyObject* run_in_engine(PyObject*, PyObject* const* arguments, Py_ssize_t count)
         },
         keep_graph);
     return result.release();
-  } catch (...) {
-    return translated();
-  }
+  });
 }
 
 PyMethodDef engine_functions[] = {

@@ -3,7 +3,6 @@
 #include "platform/type_names.h"
 #include "walk/walk.h"
 
-
 #include <algorithm>
 #include <iterator>
 #include <typeinfo>
@@ -218,7 +217,8 @@ uint64_t hooks_signature(Node& node, CallKind kind, uint64_t seed) {
   }
   if (kind == CallKind::accumulate) {
     if (auto& hook = node.tensor_post_acc_grad_hooks()) {
-      auto* one = platform::cast_by_name<platform::PyFunctionTensorPostAccGradHooks>(hook.get(), platform::kAccumulateHook);
+      using Hooks = platform::PyFunctionTensorPostAccGradHooks;
+      auto* one = platform::cast_by_name<Hooks>(hook.get(), platform::kAccumulateHook);
       seed = one ? mixed_keys(seed, one->dict) : mixed(seed, 1);
     }
   }

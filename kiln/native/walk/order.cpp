@@ -3,7 +3,6 @@
 #include "platform/type_names.h"
 #include "walk/walk.h"
 
-
 #include <queue>
 #include <typeinfo>
 #include <unordered_map>

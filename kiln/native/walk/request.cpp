@@ -2,7 +2,6 @@
 #include "platform/python_function.h"
 #include "walk/walk.h"
 
-
 namespace kiln {
 namespace {
 

@@ -1,7 +1,6 @@
 // Walk as Python sees it: `walk(roots, gradients, inputs, retain_graph, accumulate)`. kiln/_native.pyi says more.
 #include "walk/walk.h"
 
-
 namespace kiln {
 namespace {
 
@@ -87,11 +86,9 @@ void dealloc(PyObject* self) {
 
 template <PyObject* (*Get)(Walk&)>
 PyObject* property(PyObject* self, void*) {
-  try {
+  return guarded([&]() -> PyObject* {
     return Get(walk_of(self));
-  } catch (...) {
-    return translated();
-  }
+  });
 }
 
 PyObject* refusal(Walk& walk) {
@@ -172,7 +169,7 @@ Owned hook_object(PyObject* self, const Call& call, const Hook& hook) {
 }
 
 PyObject* hooks(PyObject* self, PyObject*) {
-  try {
+  return guarded([&]() -> PyObject* {
     Walk& walk = walk_of(self);
     Owned list(PyList_New(static_cast<Py_ssize_t>(walk.hooks.size()) + 1));
     if (!list) return nullptr;
@@ -184,9 +181,7 @@ PyObject* hooks(PyObject* self, PyObject*) {
       }
     }
     return list.release();
-  } catch (...) {
-    return translated();
-  }
+  });
 }
 
 // Hooks of a kind: functions, or pairs with the number of the input that they belong to.
@@ -242,7 +237,7 @@ const std::vector<c10::SymInt>& sizes_of(Walk& walk, PyObject* sequence) {
 
 PyObject* apply(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
   if (count < 2 || count > 4) return PyErr_Format(PyExc_TypeError, "apply(index, gradients, saved=None, sizes=None)");
-  try {
+  return guarded([&]() -> PyObject* {
     size_t index = PyLong_AsSize_t(arguments[0]);
     if (PyErr_Occurred()) return nullptr;
     bool with_saved = count > 2 && arguments[2] != Py_None;
@@ -253,9 +248,7 @@ PyObject* apply(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
     auto results = apply_call(walk_of(self), static_cast<uint32_t>(std::min<size_t>(index, kNone)),
                               tensors_of(arguments[1]), with_saved ? &saved : nullptr, sizes);
     return tuple_of(std::move(results)).release();
-  } catch (...) {
-    return translated();
-  }
+  });
 }
 
 bool runs_as_it_is(const Call& call) {
@@ -362,7 +355,7 @@ std::vector<int64_t> last_uses_of(const Walk& walk, PyObject* lending) {
 // release(lending=False): lent tensors can be put back.
 PyObject* release(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
   bool lending = count > 0 && arguments[0] != Py_False && arguments[0] != Py_None;
-  try {
+  return guarded([&]() -> PyObject* {
     const Walk& walk = walk_of(self);
     std::vector<int64_t> last_uses;
     if (lending) last_uses = last_uses_of(walk, arguments[0]);
@@ -373,35 +366,29 @@ PyObject* release(PyObject* self, PyObject* const* arguments, Py_ssize_t count) 
       if (lending && call.known) lend_saved(walk, static_cast<uint32_t>(i), last_uses);
     }
     Py_RETURN_NONE;
-  } catch (...) {
-    return translated();
-  }
+  });
 }
 
 PyObject* release_rest(PyObject* self, PyObject*) {
-  try {
+  return guarded([&]() -> PyObject* {
     for (const Call& call : walk_of(self).calls) {
       if (call.node && call.needed && runs_as_it_is(call)) call.node->release_variables();
     }
     Py_RETURN_NONE;
-  } catch (...) {
-    return translated();
-  }
+  });
 }
 
 PyObject* restore(PyObject* self, PyObject* first) {
   size_t start = PyLong_AsSize_t(first);
   if (PyErr_Occurred()) return nullptr;
-  try {
+  return guarded([&]() -> PyObject* {
     const Walk& walk = walk_of(self);
     for (size_t i = start; i < walk.calls.size(); ++i) {
       const Call& call = walk.calls[i];
       if (call.node && call.needed && call.known) restore_saved(walk, call);
     }
     Py_RETURN_NONE;
-  } catch (...) {
-    return translated();
-  }
+  });
 }
 
 PyMethodDef methods[] = {

@@ -1,7 +1,6 @@
 // The calls and tensors of a walk as Python sees them, made for a trace only.
 #include "walk/walk.h"
 
-
 #include <structmember.h>
 
 namespace kiln {
@@ -187,11 +186,9 @@ Owned call_view(const Walk& walk, uint32_t index) {
 PyObject* get_node(PyObject* self, void*) {
   const NodePointer& node = reinterpret_cast<NodeCall*>(self)->node;
   if (!node) Py_RETURN_NONE;
-  try {
+  return guarded([&]() -> PyObject* {
     return platform::node_object(node);
-  } catch (...) {
-    return translated();
-  }
+  });
 }
 
 void dealloc_call(PyObject* self) {

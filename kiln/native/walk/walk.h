@@ -1,4 +1,4 @@
-// The walk: what a backward pass would do, without doing it. What its translation units share.
+// The walk: what a backward pass would do, without doing it. What the files of this folder share.
 //
 // request.cpp reads what is asked for, order.cpp finds which nodes run and in which order, collect.cpp
 // what each depends on (the key, the sizes, the tensors), hooks.cpp its hooks. apply.cpp calls one node,
