@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from kiln.target.disk_cache import Entry
+    from kiln.program.disk_cache import Entry
 
 DESCRIPTION = "Kiln: a compiler for PyTorch programs."
 
@@ -71,7 +71,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def show_cache() -> int:
     from kiln.config import config
-    from kiln.target import disk_cache
+    from kiln.program import disk_cache
 
     print(f"place:   {disk_cache.directory()}")
     try:
@@ -87,7 +87,7 @@ def show_cache() -> int:
 
 
 def clear_cache() -> int:
-    from kiln.target import disk_cache
+    from kiln.program import disk_cache
 
     try:
         gone = disk_cache.clear()

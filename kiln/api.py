@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from . import _native, exc
-from .backends import backend_name, check_options, lookup_backend
 from .config import config
+from .program.backend_registry import backend_name, check_options, lookup_backend
 from .report.events import Subscription
 
 _NOTHING: Any = object()  # "no argument": None is one, and a mistake
@@ -35,7 +35,7 @@ def compile(
     ``on_recompile(function, reason)`` is called before anything is compiled again on behalf of this one; the module's
     function of that name hears of all.
     """
-    from .capture.trace import Options
+    from .capture.state.trace import Options
 
     backend = config.backend if backend is None else backend
     chosen, name, flag = lookup_backend(backend), backend_name(backend), config.compiled_autograd
@@ -47,8 +47,9 @@ def compile(
 
 
 def _compile(target: Any, options: Any) -> Any:
-    from .capture.callers import object_caller
-    from .capture.dispatch import make_compiled
+    from . import api_rules  # noqa: F401  (registers rules for the functions of this file)
+    from .capture.entry.dispatch import make_compiled
+    from .capture.interpreter.call_wrappers import object_caller
     from .modules import OptimizedModule
 
     if is_enclosed(target):
@@ -80,9 +81,9 @@ def enclosed(compiled: Any, options: Any) -> Any:
     """What is called for a compiled function: itself, or what compiles the backward passes that start in it as well."""
     if not options.compiled_autograd:
         return compiled
-    from .capture.calls import TRANSPARENT
-    from .capture.dispatch import shared
-    from .compiled_autograd import ENCLOSING, enclosing
+    from .capture.entry.dispatch import shared
+    from .capture.interpreter.calls import TRANSPARENT
+    from .engine.blocks import ENCLOSING, enclosing
 
     TRANSPARENT.add(ENCLOSING)  # in a compiled function, it is that one's engine that counts
     return enclosing(compiled, compile_backward(shared(options)))
@@ -100,7 +101,7 @@ def is_enclosed(target: Any) -> bool:
     """Whether `enclosed` made this."""
     if not isinstance(target, types.FunctionType):
         return False
-    from .compiled_autograd import ENCLOSING
+    from .engine.blocks import ENCLOSING
 
     return target.__code__ is ENCLOSING
 
@@ -128,7 +129,7 @@ class disable:
 
 def is_disabled(target: Any) -> bool:
     """Whether ``disable`` (Kiln's or torch's) made this. Other objects are not asked: that could be seen."""
-    from .capture.annotations import is_kept_out
+    from .capture.state.annotations import is_kept_out
 
     function = target.__func__ if isinstance(target, types.MethodType) else target
     return isinstance(function, types.FunctionType) and is_kept_out(function)
@@ -174,7 +175,7 @@ def is_compiling() -> bool:
 
 def allow_in_graph(function: Callable[..., Any]) -> Callable[..., Any]:
     """Put calls of a function into graphs as they are, without looking into it."""
-    from .capture.torch_calls import ALLOWED
+    from .capture.state.annotations import ALLOWED
 
     for item in function if isinstance(function, (list, tuple)) else (function,):
         if not callable(item):
@@ -185,7 +186,7 @@ def allow_in_graph(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def disallow_in_graph(function: Callable[..., Any]) -> Callable[..., Any]:
     """Keep calls of a function, torch's own ones included, out of graphs: the graph ends before such a call."""
-    from .capture.kiln_calls import leave_to_python
+    from .capture.interpreter.native_calls import leave_to_python
 
     for item in function if isinstance(function, (list, tuple)) else (function,):
         if not callable(item):
@@ -196,8 +197,8 @@ def disallow_in_graph(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def reset() -> None:
     """Forget all compiled code, of backward passes too; functions are compiled again when they are next called."""
-    from .capture.dispatch import reset as reset_dispatch
-    from .compiled_autograd import forget_graphs
+    from .capture.entry.dispatch import reset as reset_dispatch
+    from .engine.blocks import forget_graphs
 
     reset_dispatch()
     forget_graphs()

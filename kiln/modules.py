@@ -21,9 +21,9 @@ class OptimizedModule(torch.nn.Module):
 
     def __init__(self, module: torch.nn.Module, options: Any):
         from .api import enclosed
-        from .capture.callers import module_caller
-        from .capture.dispatch import make_compiled
-        from .capture.stealing import stealing_forward
+        from .capture.entry.dispatch import make_compiled
+        from .capture.interpreter.call_wrappers import module_caller
+        from .capture.shadows.consumed_inputs import stealing_forward
 
         super().__init__()
         self._orig_mod = module

@@ -11,10 +11,10 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 import kiln
 from kiln import _native
-from kiln.capture import dispatch
-from kiln.capture.entry import Entry
-from kiln.capture.guards import GuardSet
-from kiln.capture.trace import Trace
+from kiln.capture.entry import dispatch
+from kiln.capture.entry.entry import Entry
+from kiln.capture.guards.guards import GuardSet
+from kiln.capture.state.trace import Trace
 
 X = torch.arange(6.0).reshape(2, 3)
 

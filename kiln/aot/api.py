@@ -18,8 +18,7 @@ from torch.nn import Module
 
 from .. import exc
 from .._native import GlobalState, TensorCheck
-from ..backends import backend_name
-from ..capture.values import words
+from ..program.backend_registry import backend_name
 from .backend import compile_or_run
 from .calling import Call, Result, Version, Versions, symbolic_places, take_apart
 from .closures import holding
@@ -245,10 +244,17 @@ def make_aot_backend(
 
 
 # Arguments that the ecosystem's functions take, in one release or another, and that change nothing here.
-ACCEPTED = words(
-    "keep_inference_input_mutations enable_log disable_functionalization compiler_config_extra ignore_shape_env "
-    "pre_grad_passes compile_region_name cudagraphs boxed_forward_device_index"
-)
+ACCEPTED = {
+    "boxed_forward_device_index",
+    "compile_region_name",
+    "compiler_config_extra",
+    "cudagraphs",
+    "disable_functionalization",
+    "enable_log",
+    "ignore_shape_env",
+    "keep_inference_input_mutations",
+    "pre_grad_passes",
+}
 
 
 def check_accepted(function: str, arguments: dict[str, Any]) -> None:

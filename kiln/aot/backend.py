@@ -12,12 +12,12 @@ import torch
 import torch.fx
 
 from .. import exc
-from ..backends import current
 from ..config import config
+from ..program.backend_registry import current
+from ..program.schemas import Unsupported
 from ..report import events
 from ..report.events import raised_text
 from .compiling import Compilers, compile_flat
-from .schemas import Unsupported
 
 NO_ADDRESS = "Cannot access data pointer"
 

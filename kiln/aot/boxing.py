@@ -10,7 +10,7 @@ import torch.fx
 from torch.fx.graph import CodeGen
 
 from .._native import OperatorProgram
-from ..capture.graphs import fix_names
+from ..program.graph import fix_names
 from .modules import module_behind
 from .programs import program_of
 

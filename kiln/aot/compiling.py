@@ -18,9 +18,10 @@ import torch.fx
 from torch.utils.hooks import RemovableHandle
 
 from .._native import GlobalState
-from ..capture.fakes import make_mode, without_peer
-from ..capture.symbolic import symbolic_kernels
 from ..forking import new_lock
+from ..program.fake_tensors import make_mode, without_torch_compiler
+from ..program.schemas import Unsupported
+from ..program.symbolic_kernels import symbolic_kernels
 from ..report import events
 from . import autocasting
 from .boxing import Boxed, boxed
@@ -36,7 +37,6 @@ from .random import tie_random_pairs
 from .reporting import report, report_inference
 from .rerun import CallContext, Rerun
 from .runtime import RunText
-from .schemas import Unsupported
 from .sharing import Group, SharedInputs, Sharing
 
 Tensor, STRIDED = torch.Tensor, torch.strided
@@ -113,7 +113,7 @@ class Compilation:
     def trace(self, pattern: Pattern | None) -> Joint:
         quiet = torch.autograd.set_detect_anomaly(False)  # there are no numbers to look at
         kernels = symbolic_kernels(has_symbols(self.specs), recorded=True)
-        with events.at_work(), without_peer(), unnumbered_hooks(), quiet, as_in_training(), kernels:
+        with events.at_work(), without_torch_compiler(), unnumbered_hooks(), quiet, as_in_training(), kernels:
             table = self.compilers.decompositions or {}
             joint = trace(self.program, self.specs, self.mode, table, pattern, self.shared)
         if self.compilers.prepare is not None:

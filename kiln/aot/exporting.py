@@ -17,13 +17,13 @@ from torch.nn import Module
 from torch.utils._pytree import TreeSpec, tree_flatten
 
 from .. import exc
-from ..capture.fakes import make_mode
+from ..program.fake_tensors import make_mode
+from ..program.schemas import Unsupported
 from ..report.claims import refuse_others
 from .calling import Call, Result, take_apart
 from .cleaning import eliminate_dead
 from .inputs import InputSpec, specs_of
 from .joint import Tracer
-from .schemas import Unsupported
 from .state import ModuleState
 
 

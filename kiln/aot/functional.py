@@ -23,11 +23,11 @@ from typing import Any
 import torch
 import torch.fx
 
-from ..capture.graphs import Graph
+from ..program.graph import Graph
+from ..program.overlap import has_overlap, may_overlap
+from ..program.schemas import FUNCTIONAL_BY_HAND, Signature, Unsupported, signature
 from .inverse import INVERSES, reshape, write_overlapping
 from .numbers import Numbers
-from .overlap import has_overlap, may_overlap
-from .schemas import FUNCTIONAL_BY_HAND, Signature, Unsupported, signature
 from .stages import edge_of
 
 aten = torch.ops.aten

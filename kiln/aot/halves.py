@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 import torch
 import torch.fx
 
-from ..capture.graphs import Graph
-from ..capture.symbolic import symbolic_kernels
-from . import quick
+from ..program import shape_cache
+from ..program.graph import Graph
+from ..program.symbolic_kernels import symbolic_kernels
 from .kinds import Kind, expression_of, has_effect, is_symbolic, is_tensor, kind_of
 from .modules import graph_module
 
@@ -186,7 +186,7 @@ def call(
     made.meta = {key: value for key, value in like.meta.items() if key in ("stack_trace", "region", "seq_nr")}
     value = like.meta.get("val")
     if isinstance(value, torch.Tensor):
-        with torch.no_grad(), quick.mode_of(value):
+        with torch.no_grad(), shape_cache.mode_of(value):
             made.meta["val"] = target(value, *args[1:], **keywords)
     return made
 
@@ -339,13 +339,13 @@ def build_backward(
         there = writer.graph.placeholder(name)
         there.meta = dict(saved.node.meta)
         if saved.form == BITS:
-            with torch.no_grad(), quick.mode_of(saved.node.meta["val"]):
+            with torch.no_grad(), shape_cache.mode_of(saved.node.meta["val"]):
                 there.meta["val"] = saved.node.meta["val"].to(torch.bool)
             writer.recipes[saved.node] = functools.partial(saved.decode, writer.graph, there)
         else:
             made[saved.node] = there
             if saved.form == COPY:
-                with torch.no_grad(), quick.mode_of(saved.node.meta["val"]):
+                with torch.no_grad(), shape_cache.mode_of(saved.node.meta["val"]):
                     there.meta["val"] = saved.node.meta["val"].clone()
                 copies.append(there)
     for tangent in joint.tangents:
@@ -367,7 +367,7 @@ def value_on_fakes(node: Node) -> Any:
     """What an operator gives for the values of a node's arguments."""
     given = node.all_input_nodes
     args, keywords = torch.fx.node.map_arg((node.args, node.kwargs), lambda arg: arg.meta.get("val"))
-    mode = quick.mode_of(*(arg.meta.get("val") for arg in given))
+    mode = shape_cache.mode_of(*(arg.meta.get("val") for arg in given))
     with torch.no_grad(), mode, symbolic_kernels(any(map(is_symbolic, given))):
         return node.target(*args, **keywords)  # type: ignore[operator]
 

@@ -14,8 +14,8 @@ import torch
 import torch.fx
 from torch.nn import Parameter
 
-from ..capture.fakes import History, is_view_of_leaf
-from .schemas import Unsupported
+from ..program.fake_tensors import History, is_view_of_leaf
+from ..program.schemas import Unsupported
 
 NUMBERS = (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool)
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.fx
 
-from .overlap import has_overlap
-from .schemas import Unsupported
+from ..program.overlap import has_overlap
+from ..program.schemas import Unsupported
 
 if TYPE_CHECKING:
     from .functional import FunctionalGraph, Step, View

@@ -19,6 +19,7 @@ import torch.fx
 from torch.autograd.graph import GradientEdge
 
 from .. import _native
+from ..program.schemas import Unsupported
 from . import autocasting
 from .functional import SAME_VALUE, FunctionalGraph, Storage, View, storage_key
 from .inputs import InputSpec
@@ -26,7 +27,6 @@ from .modules import graph_module
 from .order import observed
 from .recording import Recorder
 from .running import Registration, Runner
-from .schemas import Unsupported
 from .sharing import SharedInputs
 from .stages import Edge, Path, Root, Stage, build_stages, edge_of, path_to
 from .storages import storages_kept

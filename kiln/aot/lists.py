@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.fx
 
-from ..capture.stealing import list_places, spread
+from ..program.consumed_lists import list_places, spread
 from .backend import compile_or_run
 from .boxing import Boxed, boxed, boxed_graph
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.fx
 
-from .schemas import Unsupported
+from ..program.schemas import Unsupported
 
 if TYPE_CHECKING:
     from .functional import FunctionalGraph

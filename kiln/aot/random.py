@@ -12,7 +12,7 @@ import torch
 import torch.fx
 from torch.fx.node import has_side_effect
 
-from . import quick
+from ..program import shape_cache
 
 
 def generator_for(device: torch.device) -> torch.Generator:
@@ -60,7 +60,7 @@ def capture_state(node: torch.fx.Node) -> torch.fx.Node:
         state = graph.create_node("call_function", current_state, (value.device,), keywords, f"{node.name}_state")
     example = (generator if isinstance(generator, torch.Generator) else generator_for(value.device)).get_state()
     state.meta = {key: node.meta[key] for key in ("region", "stack_trace", "seq_nr") if key in node.meta}
-    with quick.mode_of(value):
+    with shape_cache.mode_of(value):
         state.meta["val"] = torch.empty(example.shape, dtype=example.dtype, device=example.device)
     return state
 

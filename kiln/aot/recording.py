@@ -16,9 +16,9 @@ import torch.fx
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from . import quick
+from ..program import shape_cache
+from ..program.schemas import Unsupported
 from .functional import FunctionalGraph, flat
-from .schemas import Unsupported
 
 aten = torch.ops.aten
 DEVICE = torch.ops.prim.device.default
@@ -96,7 +96,7 @@ class Recorder(TorchDispatchMode):
                 return result
         if torch.Tag.inplace_view in function.tags:
             self.functional.before_metadata(args[0])
-        result = quick.run(function, args, keywords)
+        result = shape_cache.run(function, args, keywords)
         if function in CHECKED and args[0].requires_grad and torch.is_grad_enabled() and is_complex(result):
             raise Unsupported(f"the derivative of {function}, which looks at values")
         with self.inside(function):

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 import torch.fx
 
-from ..capture.fakes import without_peer
-from ..capture.quiet import quiet
+from ..program.fake_tensors import without_torch_compiler
+from ..program.quiet import quiet
 from ..report import events
 from .inputs import InputSpec
 from .kinds import hint_of
@@ -66,7 +66,12 @@ def saved_in_eager(program: Any, specs: Sequence[Any], mode: Any) -> events.Save
     given = {each.untyped_storage()._cdata for each in inputs if isinstance(each, torch.Tensor)}
     before = torch.is_grad_enabled()
     try:
-        with quiet(), without_peer(), mode, torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        with (
+            quiet(),
+            without_torch_compiler(),
+            mode,
+            torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor),
+        ):
             Runner(Recorder({})).run(program, inputs)
     finally:
         torch._C._set_grad_enabled(before)

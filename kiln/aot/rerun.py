@@ -16,8 +16,8 @@ from torch.autograd.graph import GradientEdge
 
 from .. import _native
 from .._native import GlobalState
-from ..capture.registrations import HookSlot
-from ..capture.shared_hooks import on_behalf
+from ..program.hook_slots import HookSlot
+from ..program.shared_hooks import on_behalf
 from .hooks import run_all
 from .joint import Joint
 from .stages import Edge, Source, Stage, build_stages, edge_of, follow

@@ -11,11 +11,11 @@ import torch
 import torch.fx
 from torch.utils._pytree import tree_leaves
 
-from ..capture import checkpoints, registrations, torch_state
-from ..capture.marks import leaf_fake
+from ..program import checkpoint_call, hook_slots, inference_mode
+from ..program.call_markers import leaf_fake
+from ..program.schemas import Unsupported
 from . import recurrent
 from .hooks import run_hook, run_node_hook, run_node_prehook
-from .schemas import Unsupported
 from .stages import Edge, edge_of
 
 PLACED = ("register_hook", "register_shared_hook", "register_post_accumulate_grad_hook", "retain_grad")
@@ -58,7 +58,7 @@ class Runner:
 
     def run(self, program: Any, inputs: Sequence[Any]) -> list[Any]:
         if isinstance(program, torch.fx.GraphModule):
-            given = [SlotInput(i) if isinstance(v, registrations.HookSlot) else v for i, v in enumerate(inputs)]
+            given = [SlotInput(i) if isinstance(v, hook_slots.HookSlot) else v for i, v in enumerate(inputs)]
             results = self.run_graph(program, given)
         else:
             with recurrent.instead():
@@ -186,7 +186,7 @@ class Runner:
 
     def checkpointed(self, region: Region, passed: tuple, closed: tuple, **options: Any) -> Any:
         options["preserve_rng_state"] = False  # random operations are tied to each other in the graph
-        return checkpoints.checkpointed(region, passed, closed, **options)  # type: ignore[arg-type]
+        return checkpoint_call.checkpointed(region, passed, closed, **options)  # type: ignore[arg-type]
 
 
 def gives_nothing(node: torch.fx.Node, args: Any, keywords: Any) -> bool:
@@ -225,14 +225,14 @@ def refuse_inference(runner: Runner, flag: bool) -> None:
 
 
 RULES: dict[Any, Callable] = {
-    torch_state.enter_inference_mode: refuse_inference,
-    registrations.register_hook: Runner.register_hook,
-    registrations.register_shared_hook: Runner.register_shared_hook,
-    registrations.register_post_accumulate_grad_hook: Runner.register_accumulated,
-    registrations.register_node_hook: Runner.register_node_hook,
-    registrations.register_node_prehook: Runner.register_node_prehook,
-    registrations.retain_grad: Runner.retain_grad,
-    checkpoints.checkpointed: Runner.checkpointed,
+    inference_mode.enter_inference_mode: refuse_inference,
+    hook_slots.register_hook: Runner.register_hook,
+    hook_slots.register_shared_hook: Runner.register_shared_hook,
+    hook_slots.register_post_accumulate_grad_hook: Runner.register_accumulated,
+    hook_slots.register_node_hook: Runner.register_node_hook,
+    hook_slots.register_node_prehook: Runner.register_node_prehook,
+    hook_slots.retain_grad: Runner.retain_grad,
+    checkpoint_call.checkpointed: Runner.checkpointed,
     torch.ops.aten.set_data.default: Runner.set_data,
 }
 

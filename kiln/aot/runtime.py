@@ -17,8 +17,9 @@ import torch
 from torch.nn import Parameter
 
 from .. import _native
-from ..capture import registrations
-from ..capture.fakes import refuses_change
+from ..program import hook_slots
+from ..program.fake_tensors import refuses_change
+from ..program.schemas import Unsupported
 from .functional import SAME_VALUE, Step, View
 from .hooks import open_slot
 from .inputs import InputSpec
@@ -27,14 +28,13 @@ from .kinds import is_view
 from .numbers import number_text
 from .random import generator_for
 from .rerun import CallContext
-from .schemas import Unsupported
 from .stages import Source
 
 _counter = itertools.count()
 REGISTER = {
-    "register_hook": registrations.register_hook,
-    "register_shared_hook": registrations.register_shared_hook,
-    "register_post_accumulate_grad_hook": registrations.register_post_accumulate_grad_hook,
+    "register_hook": hook_slots.register_hook,
+    "register_shared_hook": hook_slots.register_shared_hook,
+    "register_post_accumulate_grad_hook": hook_slots.register_post_accumulate_grad_hook,
 }
 
 
@@ -428,7 +428,7 @@ class RunText:
             return "None"  # a view of another input
         if index in holds:
             return f"held{index}"
-        return f"i{index}" if not isinstance(self.joint.inputs[index], registrations.HookSlot) else "None"
+        return f"i{index}" if not isinstance(self.joint.inputs[index], hook_slots.HookSlot) else "None"
 
     def following(self, source: Source) -> str:
         if source.kind == "input":

@@ -8,9 +8,8 @@ from typing import Any
 import torch
 from torch.nn import Parameter
 
-from ..capture.conditions import compile_expression, expression_text, symbol_names
-from ..capture.fakes import make_mode
-from ..capture.symbols import named_source
+from ..program.expressions import compile_expression, expression_text, named_source, symbol_names
+from ..program.fake_tensors import make_mode
 
 Check = Callable[[Sequence[torch.Tensor]], bool]
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
+from ..program.schemas import Unsupported
 from .functional import FunctionalGraph
-from .schemas import Unsupported
 
 
 class Traced(threading.local):

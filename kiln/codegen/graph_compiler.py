@@ -13,8 +13,8 @@ from ..aot.boxing import Boxed, boxed_graph
 from ..aot.compiling import Compilers
 from ..aot.lists import compile_captured
 from ..aot.recipes import BY_FORMULA
-from ..capture.quiet import without_collections
 from ..config import config
+from ..program.quiet import without_collections
 from ..report import events
 from ..report.events import raised_text
 from . import program_cache

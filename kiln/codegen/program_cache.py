@@ -19,7 +19,7 @@ import torch.fx
 from torch.fx import Node
 
 from ..config import config
-from ..target import disk_cache
+from ..program import disk_cache
 from ..target.cpu import jit
 from ..target.native_program import Boxed, Data, assemble, constant_in
 

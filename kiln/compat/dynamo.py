@@ -14,15 +14,14 @@ from typing import Any
 import torch
 import torch.utils._pytree as pytree
 
-from .. import _native, api, exc
-from ..backends import list_backends, lookup_backend, register_backend
-from ..capture import kiln_calls as rules_of_kiln
-from ..capture.annotations import is_asked_by_torch
-from ..capture.natives import rule
-from ..capture.values import words
+from .. import _native, api, api_rules, exc
+from ..capture.interpreter.native_calls import rule
+from ..capture.state.annotations import is_asked_by_torch
 from ..config import config
 from ..explain import explain as kiln_explain
 from ..modules import OptimizedModule
+from ..platform.python_objects import words
+from ..program.backend_registry import list_backends, lookup_backend, register_backend
 from . import aot, internals
 from .missing import Missing
 from .reasons import GuardFail, translated
@@ -342,7 +341,7 @@ def rule_graph_break(trace: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     """Ends the graph, except where torch's own code asks its compiler to: in the optimizers, for reasons of its own."""
     if is_asked_by_torch(trace):
         return
-    rules_of_kiln.rule_graph_break(trace, args, {"message": kwargs["msg"]} if "msg" in kwargs else {})
+    api_rules.rule_graph_break(trace, args, {"message": kwargs["msg"]} if "msg" in kwargs else {})
 
 
 def leaf_function(fn: Any) -> Any:

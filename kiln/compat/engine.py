@@ -13,11 +13,12 @@ import torch.fx
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from .. import compiled_autograd
-from ..capture.fakes import make_mode
-from ..capture.stealing import set_locals_to_steal
-from ..engine import runtime, telling
+from ..engine import telling
 from ..engine.recorder import Recorder
 from ..engine.sizes import Sizes
+from ..program import accumulation
+from ..program.consumed_lists import set_locals_to_steal
+from ..program.fake_tensors import make_mode
 from .dynamo import check_accepted
 from .standins import Live
 
@@ -80,9 +81,9 @@ class Accumulate:
             return self.own(variable, *gradients)
         mode = _get_current_dispatch_mode()
         if isinstance(mode, Recorder):
-            mode.emit(runtime.add_to_grad, (*mode.nodes_of((variable, *gradients)), False), {}, None)
+            mode.emit(accumulation.add_to_grad, (*mode.nodes_of((variable, *gradients)), False), {}, None)
         else:
-            runtime.add_to_grad(variable, gradients[0], False)
+            accumulation.add_to_grad(variable, gradients[0], False)
         return None
 
     @property

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 
 from .. import api, exc, modules
-from ..capture.stealing import get_locals_to_steal, set_locals_to_steal
-from ..capture.values import words
 from ..engine.trace_wrapped import make_operator
+from ..platform.python_objects import words
+from ..program.consumed_lists import get_locals_to_steal, set_locals_to_steal
 from ..report.bytecode_hooks import register_bytecode_hook
 from . import aot, counting, dynamo, engine, generations, internals, settings, sources, testing
 from .missing import later, source_file

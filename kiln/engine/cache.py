@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..compiled_autograd import disable
 from ..forking import new_lock
 from . import telling
+from .blocks import disable
 from .departure import Stop
 from .opaque_trace import OpaqueTracer
 from .refusal import Busy, Refused

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ..capture.marks import fact, foreseen
+from ..program.call_markers import fact, foreseen
 from . import predictions, telling
 from .turns import turns
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import _native
-from ..capture.marks import fact
+from ..program.call_markers import fact
 
 
 class InnerHook:

@@ -17,7 +17,8 @@ from typing import Any
 import torch.fx
 from torch import Tensor
 
-from ..capture.marks import leaf
+from ..program import accumulation
+from ..program.call_markers import leaf
 from . import runtime
 from .runtime import Gradients
 
@@ -137,7 +138,7 @@ def accumulate(
     """What a leaf's node does, and the hooks on the leaf after it."""
     call = departure.walk.calls[index]
     variable = call.node.variable
-    runtime.accumulate_grad_(variable, gradient, steal)
+    accumulation.accumulate_grad_(variable, gradient, steal)
     if call.accumulate_hooks:
         runtime.call_accumulate_hooks(variable, *[departure.hooks[slot] for slot in call.accumulate_hooks])
         runtime.stay_after((), departure, step, (gradient,), pending)

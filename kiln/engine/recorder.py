@@ -14,10 +14,10 @@ import torch
 import torch.fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..aot import quick
 from ..aot.numbers import Numbers
 from ..aot.recording import ANSWERS, QUESTIONS, is_random
-from ..capture.graphs import Graph
+from ..program import shape_cache
+from ..program.graph import Graph
 from .refusal import Refused
 
 aten = torch.ops.aten
@@ -54,9 +54,9 @@ class Recorder(TorchDispatchMode):
         if function in QUESTIONS or function.namespace in ANSWERS:
             return function(*args, **keywords)
         if not self.plain_numbers:
-            result = quick.run(function, args, keywords)
+            result = shape_cache.run(function, args, keywords)
         else:
-            result = quick.run(function, self.with_numbers(args), self.with_numbers(keywords))
+            result = shape_cache.run(function, self.with_numbers(args), self.with_numbers(keywords))
         if function in SAME and id(args[0]) in self.nodes:
             self.bind(result, self.nodes[id(args[0])])
         elif any(isinstance(part, torch.Tensor) for part in parts_of(result)):
@@ -151,4 +151,4 @@ def has_effect(target: Any) -> bool:
     """Whether a call does something besides giving its result."""
     if isinstance(target, torch._ops.OpOverload):
         return target._schema.is_mutable or is_random(target)
-    return getattr(target, "__module__", "").startswith("kiln.engine")
+    return getattr(target, "__module__", "").startswith(("kiln.engine", "kiln.program.accumulation"))

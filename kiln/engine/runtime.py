@@ -6,7 +6,6 @@ word. All of it runs with grad mode off, as backward passes do that make no grap
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,11 +14,10 @@ from torch import Tensor
 
 from .. import _native
 from ..aot import random
-from ..capture.marks import caller, foreseen, leaf
+from ..program.accumulation import Gradients, is_dense, listed
+from ..program.call_markers import caller, foreseen, leaf
 from .departure import Foreseen
 from .hooks import InnerHook
-
-Gradients = tuple[Tensor | None, ...]
 
 # Calls code of the program's: where that needs real tensors, the graph of a pass may call it as it is.
 calls_user = caller(lambda reason: Foreseen(why=reason, opaque=True))
@@ -375,10 +373,6 @@ def can_expand(small: Sequence[int], large: Sequence[int]) -> bool:
     return all([small[place] == 1 or small[place] == large[missing + place] for place in range(len(small))])
 
 
-def listed(size: Sequence[int]) -> str:
-    return f"[{', '.join([str(number) for number in size])}]"
-
-
 # -- what compiled functions have in them -----------------------------------------------------------------------------
 
 
@@ -412,76 +406,3 @@ def replay(state: Tensor, name: str, args: tuple, keywords: tuple[tuple[str, Any
 
 
 # -- accumulation ---------------------------------------------------------------------------------------------------
-
-
-def accumulate_grad_(variable: Tensor, gradient: Tensor | None, steal: bool) -> None:
-    """What a leaf's node does. `steal`: nobody else has the gradient's memory, so that the leaf may keep it."""
-    if gradient is not None and variable.requires_grad:
-        add_to_grad(variable, gradient, steal)
-
-
-def backward_to_leaves(outputs: Gradients, weights: Any, leaves: Gradients, retain_graph: bool | None) -> None:
-    """A whole pass, to leaves that nobody watches: what ``backward()`` is in captured code."""
-    gradients = torch.autograd.grad(outputs, leaves, weights, retain_graph=retain_graph, allow_unused=True)
-    with torch.no_grad():
-        for place in range(len(leaves)):
-            accumulate_grad_(leaves[place], gradients[place], False)
-
-
-def add_to_grad(variable: Tensor, gradient: Tensor, steal: bool) -> None:
-    present = variable.grad
-    if present is None:
-        if steal and fits_layout(gradient, variable):
-            variable.grad = gradient.detach()
-        else:
-            variable.grad = in_layout_of(gradient, variable)
-    elif present.is_sparse and not gradient.is_sparse:
-        variable.grad = gradient + present
-    else:
-        present += gradient
-        if not present.is_sparse and not fits_layout(present, variable):
-            warn_of_layout(present, variable)
-
-
-def fits_layout(gradient: Tensor, variable: Tensor) -> bool:
-    """Whether the leaf may keep the gradient as it is: strides of a dense leaf, else contiguous."""
-    if not is_dense(variable):
-        return gradient.is_contiguous()
-    size, mine, its = gradient.shape, gradient.stride(), variable.stride()
-    for place in range(len(size)):
-        if size[place] != 1:
-            if mine[place] != its[place]:
-                return False
-        elif mine[place] == 0:
-            return False
-    return True
-
-
-def in_layout_of(gradient: Tensor, variable: Tensor) -> Tensor:
-    """A copy that the leaf can keep."""
-    if is_dense(variable):
-        return gradient.new_empty_strided(variable.size(), variable.stride(), device=variable.device).copy_(gradient)
-    return gradient.clone(memory_format=torch.contiguous_format)
-
-
-def is_dense(tensor: Tensor) -> bool:
-    """Whether its elements fill a block of memory, each once, in any order of dimensions."""
-    if tensor.is_contiguous():
-        return True
-    size, stride = tensor.shape, tensor.stride()
-    following = 1
-    for place in sorted([place for place in range(len(size)) if size[place] != 1], key=lambda place: stride[place]):
-        if stride[place] != following:
-            return False
-        following = following * size[place]
-    return True
-
-
-def warn_of_layout(gradient: Tensor, variable: Tensor) -> None:
-    warnings.warn(
-        "grad and param do not obey the gradient layout contract. This is not an error, but may impair performance.\n"
-        f"grad.sizes() = {listed(gradient.shape)}, strides() = {listed(gradient.stride())}\n"
-        f"param.sizes() = {listed(variable.shape)}, strides() = {listed(variable.stride())}",
-        UserWarning,
-        stacklevel=2,
-    )

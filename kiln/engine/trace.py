@@ -15,8 +15,9 @@ from typing import Any
 import torch
 import torch.fx
 
-from ..capture.fakes import make_mode, without_peer
 from ..config import config
+from ..program import accumulation
+from ..program.fake_tensors import make_mode, without_torch_compiler
 from . import addresses, opaque, predictions, runtime
 from .departure import Stop
 from .kiln_nodes import inline
@@ -67,7 +68,7 @@ class Tracer:
         self.calls = self.walk.calls
         self.tensors = self.walk.tensors
         mode = make_mode(shape_env=self.sizes.environment)
-        with turns.tracing(), without_peer(), torch.no_grad(), mode, self.recorder:
+        with turns.tracing(), without_torch_compiler(), torch.no_grad(), mode, self.recorder:
             for place, number in enumerate(self.sizes.symbols()):
                 self.recorder.numbers.add_input(number, self.recorder.item("sizes", place, number))
             for call in self.calls:
@@ -169,7 +170,7 @@ class Tracer:
 
     def apply_accumulate(self, call: Any, values: Values) -> Values:
         variable = self.recorder.nodes[id(self.fake(call.variable))]
-        self.emit(runtime.accumulate_grad_, (variable, self.node(values[0]), False))
+        self.emit(accumulation.accumulate_grad_, (variable, self.node(values[0]), False))
         if call.accumulate_hooks:
             self.emit(runtime.call_accumulate_hooks, (variable, *[self.hook(slot) for slot in call.accumulate_hooks]))
             self.stay_after(call, values, ())
@@ -455,7 +456,10 @@ SEPARATE = {  # known to give memory of its own for each result
     torch.ops.aten.native_batch_norm_backward.default,
     torch.ops.aten.native_group_norm_backward.default,
 }
-GRADIENT_PLACES = {runtime.accumulate_grad_: 1, opaque.accumulate: 4}  # accumulations: which argument is accumulated
+GRADIENT_PLACES = {
+    accumulation.accumulate_grad_: 1,
+    opaque.accumulate: 4,
+}  # accumulations: which argument is accumulated
 STAYING = {runtime.stay, runtime.stay_after, runtime.checked, opaque.stay, opaque.stay_after}
 KEEPS_NOTHING = {*GRADIENT_PLACES, *STAYING}
 

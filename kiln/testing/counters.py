@@ -59,7 +59,7 @@ def find_backend(backend: str | Backend) -> Backend:
         return backend
     if backend == "eager":  # needs no registry, so that counting works without the rest of Kiln
         return lambda graph_module, example_inputs: graph_module.forward
-    from kiln.backends import lookup_backend
+    from kiln.program.backend_registry import lookup_backend
 
     found: Backend = lookup_backend(backend)
     return found

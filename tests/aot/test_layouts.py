@@ -4,8 +4,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from kiln.aot.layouts import LAYOUTS
-from kiln.capture.fakes import make_mode, without_peer
+from kiln.program.cpu_layouts import LAYOUTS
+from kiln.program.fake_tensors import make_mode, without_torch_compiler
 from kiln.testing import check
 
 aten = torch.ops.aten
@@ -76,15 +76,15 @@ SAMPLES = {
 @pytest.mark.parametrize("function", LAYOUTS, ids=str)
 def test_layout(function):
     """Each row of the table is needed or harmless: what it says is what the kernel gives."""
-    from kiln.aot import quick
+    from kiln.program import shape_cache
 
     for args in SAMPLES[function]:
         keywords = {"rounding_mode": "floor"} if function is aten.div.Tensor_mode else {}
         real = function(*args, **keywords)
         mode = make_mode()
         fakes = [mode.from_tensor(arg) if isinstance(arg, torch.Tensor) else arg for arg in args]
-        with without_peer(), mode:
-            fake = quick.work_out(function, tuple(fakes), keywords)
+        with without_torch_compiler(), mode:
+            fake = shape_cache.compute(function, tuple(fakes), keywords)
         for one, other in zip(listed(real), listed(fake), strict=True):
             assert (one.shape, one.stride(), one.dtype) == (other.shape, other.stride(), other.dtype)
 

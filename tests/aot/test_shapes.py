@@ -5,13 +5,13 @@ import torch
 import torch.nn.functional as F
 
 import kiln
-from kiln.aot import shapes
+from kiln.program import missing_shapes
 
 aten = torch.ops.aten
 FORMS = {1: [None], 2: [None, torch.channels_last], 3: [None, torch.channels_last_3d]}
 RESAMPLING = [
     (name, form)
-    for name in shapes.RULES
+    for name in missing_shapes.RULES
     if "upsample" in name
     for form in FORMS[next(int(letter) for letter in name if letter.isdigit())]
 ]
@@ -28,7 +28,7 @@ def test_gradients_of_what_was_resampled(name, form):
     gradient = gradient if form is None else gradient.contiguous(memory_format=form)
     flags = [] if "nearest" in name else [False]
     args = (gradient, list(gradient.shape[2:]), [2, 3, *(5, 4, 3)[:rank]], *flags)
-    assert looks(shapes.RULES[name](*args)) == looks(getattr(aten, name).default(*args))
+    assert looks(missing_shapes.RULES[name](*args)) == looks(getattr(aten, name).default(*args))
 
 
 @pytest.mark.parametrize("name", ["hardshrink_backward", "softshrink_backward"])
@@ -36,7 +36,7 @@ def test_gradients_of_elements(name):
     plain, turned = torch.randn(3, 4), torch.randn(4, 3).t()
     for gradient, data in ((plain, plain), (turned, turned), (plain, turned), (turned, plain)):
         args = (gradient, data, 0.5)
-        assert looks(shapes.RULES[name](*args)) == looks(getattr(aten, name).default(*args))
+        assert looks(missing_shapes.RULES[name](*args)) == looks(getattr(aten, name).default(*args))
 
 
 @pytest.mark.parametrize("reduction", [0, 1, 2])
@@ -44,9 +44,11 @@ def test_gradients_of_elements(name):
 def test_margins(data, reduction):
     args = (data, torch.tensor([1, 0, 2]), 1, 1.0, None, reduction)
     result = aten.multi_margin_loss.default(*args)
-    assert looks(shapes.RULES["multi_margin_loss"](*args)) == looks(result)
+    assert looks(missing_shapes.RULES["multi_margin_loss"](*args)) == looks(result)
     args = (torch.ones_like(result), *args)
-    assert looks(shapes.RULES["multi_margin_loss_backward"](*args)) == looks(aten.multi_margin_loss_backward(*args))
+    assert looks(missing_shapes.RULES["multi_margin_loss_backward"](*args)) == looks(
+        aten.multi_margin_loss_backward(*args)
+    )
 
 
 @pytest.mark.parametrize("mode", ["bilinear", "bicubic", "nearest"])

@@ -111,10 +111,10 @@ def install():
 
 def interpret(function, args):
     """What the interpreter says that a call returns or raises; None if it would break the graph."""
-    from kiln.capture.dispatch import root_locals
-    from kiln.capture.frame import Finished, RootFrame
-    from kiln.capture.trace import Options, Trace
-    from kiln.capture.values import GraphBreak, Restart
+    from kiln.capture.entry.dispatch import root_locals
+    from kiln.capture.interpreter.frame import Finished, RootFrame
+    from kiln.capture.state.trace import Options, Trace
+    from kiln.capture.state.values import GraphBreak, Restart
 
     trace = Trace(function, Options(backend=None, backend_name="none"), {})
     trace.root = frame = RootFrame(trace, function, root_locals(function, args, {}))
@@ -131,7 +131,7 @@ def interpret(function, args):
 
 def settle(trace, value):
     """A result with everything looked at."""
-    from kiln.capture.wrap import force
+    from kiln.capture.shadows.wrap import force
 
     value = force(trace, value)
     if type(value) in (list, tuple, set, frozenset):
@@ -157,8 +157,10 @@ def main():
     for path in sorted(HERE.glob("test_language_*.py")):
         if path.stem != "test_language_interpreters":
             importlib.import_module(path.stem)
-    for path in sorted((HERE.parents[1] / "kiln" / "capture").glob("*.py")):
-        importlib.import_module(f"kiln.capture.{path.stem}")
+    folder = HERE.parents[1] / "kiln" / "capture"
+    for path in sorted(folder.rglob("*.py")):
+        if path.stem != "__init__":
+            importlib.import_module(".".join(("kiln.capture", *path.relative_to(folder).with_suffix("").parts)))
     StandInClass.importing = False
     wrong, reasons, same, skipped = {}, {}, 0, []
     for program, args, expect in Programs.found:

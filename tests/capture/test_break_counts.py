@@ -11,8 +11,9 @@ import torch.nn.functional as F
 from torch import nn
 
 import kiln
-from kiln.capture import foretold, frame, routing
-from kiln.capture.dispatch import FrameCache
+from kiln.capture.entry import routing
+from kiln.capture.entry.dispatch import FrameCache
+from kiln.capture.interpreter import caller_breaks, frame
 from kiln.report import events
 from kiln.testing import CompileCounter, check, same
 
@@ -306,7 +307,7 @@ def test_a_break_foretold_does_not_outlive_the_call():
     counter = CompileCounter()
     compiled = kiln.compile(lambda x, noisy: callee(x, noisy) - 1, backend=counter)
     compiled(X, True)
-    assert foretold._latest.reason is None
+    assert caller_breaks._latest.reason is None
     counter.clear()
     compiled(X, False)
     assert (counter.frame_count, counter.op_count) == (1, 2)

@@ -274,7 +274,7 @@ def test_mutations(program, args, expect, request):
 
 def test_a_missing_guard_is_found():
     """The means itself: an entry that asks nothing of its arguments answers for the values that it was made with."""
-    from kiln.capture import guards
+    from kiln.capture.guards import guards
 
     def reads(box, x):
         return x * box.content

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import kiln
-from kiln.capture.dispatch import explain_miss
+from kiln.capture.entry.dispatch import explain_miss
 
 SEEN: list[str] = []
 
@@ -423,7 +423,7 @@ def test_abstract_classes_are_not_asked_again():
 
 
 def test_a_value_is_described_without_its_code():
-    from kiln.capture.telling import short
+    from kiln.capture.guards.descriptions import short
 
     SEEN.clear()
     for value in strangers():

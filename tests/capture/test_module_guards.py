@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import kiln
-from kiln.capture import dispatch
+from kiln.capture.entry import dispatch
 from kiln.testing import CompileCounter, same
 
 

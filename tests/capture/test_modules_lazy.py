@@ -12,7 +12,7 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 import kiln
-from kiln.capture import lazy_modules
+from kiln.capture.torch import lazy_modules
 from kiln.testing import CompileCounter, check
 
 X = torch.arange(12.0).reshape(3, 4) / 5

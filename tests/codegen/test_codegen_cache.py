@@ -16,7 +16,7 @@ import pytest
 
 import kiln
 from kiln.__main__ import main
-from kiln.target import disk_cache
+from kiln.program import disk_cache
 
 PARTS = {"program": b'{"steps": []}', "code": bytes(range(256)) * 8, "empty": b""}
 
@@ -306,7 +306,7 @@ def test_out_of_memory_while_writing_leaves_nothing_behind(place, key, monkeypat
 
 RACE = """
 import sys
-from kiln.target import disk_cache as cache
+from kiln.program import disk_cache as cache
 who = int(sys.argv[1])
 keys = [cache.key_of("race", str(number)) for number in range(20)]
 for turn in range(15):

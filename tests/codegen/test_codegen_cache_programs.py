@@ -12,9 +12,8 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import kiln
-from kiln.aot import quick, remembered
 from kiln.codegen import graph_compiler, pipeline, program_cache
-from kiln.target import disk_cache
+from kiln.program import disk_cache, shape_cache, stored_shapes
 from kiln.target.cpu import elf, jit
 from kiln.target.cpu.emit import llvm_module
 
@@ -76,7 +75,7 @@ def test_the_second_time_nothing_is_compiled(not_compiled, place):
 def test_a_training_step_in_another_process_needs_neither_lowering_nor_llvm(place):
     program = """
 import sys, torch, kiln
-from kiln.target import disk_cache as cache
+from kiln.program import disk_cache as cache
 cache.own_files = lambda: iter(())  # somebody may work on Kiln meanwhile
 torch.manual_seed(0)
 layers = [torch.nn.Linear, torch.nn.LayerNorm, torch.nn.Linear]
@@ -350,20 +349,20 @@ def deep(x):
 
 
 def test_shapes_are_known_in_the_next_process(place, monkeypatch):
-    monkeypatch.setattr(quick, "_answers", {})
+    monkeypatch.setattr(shape_cache, "_answers", {})
     x = torch.randn(3, 30)
     first = kiln.compile(deep, backend="aot_eager")(x)
-    learnt = dict(quick._answers)
+    learnt = dict(shape_cache._answers)
     kiln.reset()
-    quick._answers.clear()
+    shape_cache._answers.clear()
     asked = []
-    plain = quick.answer_of
-    monkeypatch.setattr(quick, "answer_of", lambda *args: asked.append(plain(*args)) or asked[-1])
+    plain = shape_cache.answer_of
+    monkeypatch.setattr(shape_cache, "answer_of", lambda *args: asked.append(plain(*args)) or asked[-1])
     assert torch.equal(kiln.compile(deep, backend="aot_eager")(x), first)
     known = {question: answer for question, answer in learnt.items() if answer is not None}
     assert len(known) > 50
     assert not any(asked)
-    assert all(quick._answers[question] == answer for question, answer in known.items())
+    assert all(shape_cache._answers[question] == answer for question, answer in known.items())
 
 
 def test_answers_are_written_and_read_whole():
@@ -380,9 +379,9 @@ def test_answers_are_written_and_read_whole():
         complex,
     )
     question += (1 + 2j, str, "x", torch.device("cpu"), torch.strided, torch.channels_last, (list, 2), True, 1)
-    made = quick.Made((2, 3), (3, 1), 4, torch.bfloat16, torch.device("cpu"), (False, True), 0)
-    answers = {question: quick.Answer(tuple, (made, None)), ("other",): quick.Answer(None, (made,))}
-    found = dict(map(remembered.decode_pair, remembered.json.loads(remembered.dump(answers))))
+    made = shape_cache.TensorAnswer((2, 3), (3, 1), 4, torch.bfloat16, torch.device("cpu"), (False, True), 0)
+    answers = {question: shape_cache.Answer(tuple, (made, None)), ("other",): shape_cache.Answer(None, (made,))}
+    found = dict(map(stored_shapes.decode_pair, stored_shapes.json.loads(stored_shapes.dump(answers))))
     assert found == answers
     kinds = [[type(part) for part in one] for one in (next(iter(found)), question)]
     assert kinds[0] == kinds[1]
@@ -392,6 +391,6 @@ def test_answers_are_written_and_read_whole():
     "text", [b"", b"[", b"{}", b"[[1]]", b'[[["t","nn"],[null]]]', b'[[["?",1],[null]]]', b'[[["("],[null,[1]]]]']
 )
 def test_answers_that_are_not_as_they_are_written(text):
-    before = dict(quick._answers)
-    assert remembered.load({"answers": text}) == {}
-    assert quick._answers == before
+    before = dict(shape_cache._answers)
+    assert stored_shapes.load({"answers": text}) == {}
+    assert shape_cache._answers == before

@@ -14,7 +14,8 @@ from random_kernels import RandomKernel, with_symbols
 from kiln.loops.ir import OPERATIONS, Access, constant, iota, op, reduced, size_value
 from kiln.loops.kernel import Kernel, Loop, Output, Reduction
 from kiln.loops.reference import FUNCTIONS
-from kiln.target.cpu import cpu_info, jit, workload
+from kiln.platform import cpu_info
+from kiln.target.cpu import jit, workload
 from kiln.target.cpu.emit import llvm_module
 from kiln.target.cpu.kernel_call import call_kernel
 

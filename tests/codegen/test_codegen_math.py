@@ -6,7 +6,7 @@ import pytest
 import torch
 from vector_functions import TYPES, floats, library_function, reference, ulps, vector_function
 
-from kiln.target.cpu import cpu_info
+from kiln.platform import cpu_info
 from kiln.target.cpu.math import functions as vector_math
 
 F32, F64 = torch.float32, torch.float64

@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 import kiln
 from kiln.engine import runtime
+from kiln.program import accumulation
 from kiln.testing import same
 
 
@@ -73,7 +74,7 @@ def test_a_trained_model() -> None:
     found = targets(compiler.modules[0])
     assert "aten.native_layer_norm_backward.default" in found and "aten.gelu_backward.default" in found
     others = {target for target in calls(compiler.modules[0]) if target is not operator.getitem}
-    assert others == {runtime.accumulate_grad_}
+    assert others == {accumulation.accumulate_grad_}
 
 
 def test_hooks_inside() -> None:

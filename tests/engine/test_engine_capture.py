@@ -19,11 +19,12 @@ import torch.fx
 from torch.testing._internal.logging_tensor import LoggingTensor
 
 import kiln
-from kiln.capture.fakes import make_mode
-from kiln.capture.marks import fact, foreseen, leaf
-from kiln.engine.runtime import accumulate_grad_, call_accumulate_hooks, call_tensor_hook, retain_grad
+from kiln.engine.runtime import call_accumulate_hooks, call_tensor_hook, retain_grad
 from kiln.engine.sizes import Sizes
 from kiln.engine.stealing import get_locals_to_steal, set_locals_to_steal
+from kiln.program.accumulation import accumulate_grad_
+from kiln.program.call_markers import fact, foreseen, leaf
+from kiln.program.fake_tensors import make_mode
 from kiln.report.bytecode_hooks import register_bytecode_hook
 from kiln.report.events import counters
 

@@ -9,7 +9,8 @@ import torch
 
 import kiln
 from kiln import compiled_autograd
-from kiln.engine import call, runtime
+from kiln.engine import call
+from kiln.program import accumulation
 from kiln.report import counters
 
 COMPILERS = {
@@ -102,7 +103,7 @@ def looking(compiler):
 
     def compile_graph(module):
         for node in list(module.graph.nodes):
-            if node.target is runtime.accumulate_grad_:
+            if node.target is accumulation.accumulate_grad_:
                 variable, gradient, steal = node.args
                 with module.graph.inserting_before(node):
                     seen = module.graph.call_function(torch.ops.kiln_engine_memory.look.default, (gradient,))

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from kiln.engine import runtime
+from kiln.program import accumulation
 from kiln.testing import same
 
 
@@ -369,7 +370,7 @@ def test_accumulation(leaf: Any, arriving: Any, present: bool) -> None:
 
     def by_kiln(x: torch.Tensor) -> None:
         with torch.no_grad():
-            runtime.accumulate_grad_(x, arriving(x.detach()), True)
+            accumulation.accumulate_grad_(x, arriving(x.detach()), True)
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -381,7 +382,7 @@ def test_memory_is_taken_or_copied() -> None:
         x = torch.ones(3, requires_grad=True)
         gradient = torch.ones(3)
         with torch.no_grad():
-            runtime.accumulate_grad_(x, gradient, steal)
+            accumulation.accumulate_grad_(x, gradient, steal)
         assert x.grad is not gradient
         assert (x.grad.data_ptr() == gradient.data_ptr()) == steal
 
@@ -390,9 +391,9 @@ def test_memory_is_taken_or_copied() -> None:
 def test_nothing_to_accumulate(steal: bool) -> None:
     x = torch.ones(3, requires_grad=True)
     with torch.no_grad():
-        runtime.accumulate_grad_(x, None, steal)
+        accumulation.accumulate_grad_(x, None, steal)
         assert x.grad is None
-        runtime.accumulate_grad_(x.requires_grad_(False), torch.ones(3), steal)
+        accumulation.accumulate_grad_(x.requires_grad_(False), torch.ones(3), steal)
     assert x.grad is None
 
 
@@ -415,7 +416,7 @@ def test_gradients_that_are_there(present: Any) -> None:
 
     def by_kiln(x: torch.Tensor) -> None:
         with torch.no_grad():
-            runtime.accumulate_grad_(x, torch.full((3, 3), 2.0), True)
+            accumulation.accumulate_grad_(x, torch.full((3, 3), 2.0), True)
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -428,7 +429,7 @@ def test_inference_tensors_are_not_changed() -> None:
         x.grad = torch.ones(3)
     expected = outcome(lambda: (x * 2).sum().backward())
     with torch.no_grad():
-        assert outcome(lambda: runtime.accumulate_grad_(x, torch.ones(3), True)) == expected
+        assert outcome(lambda: accumulation.accumulate_grad_(x, torch.ones(3), True)) == expected
     assert expected[0] == "raised"
 
 
@@ -439,7 +440,7 @@ def test_an_unusual_layout_is_warned_of() -> None:
         torch.no_grad(),
         pytest.warns(UserWarning, match="do not obey the gradient layout contract.*\n.*sizes") as said,
     ):
-        runtime.accumulate_grad_(x, torch.ones(3, 4), True)
+        accumulation.accumulate_grad_(x, torch.ones(3, 4), True)
     assert "grad.sizes() = [3, 4], strides() = [4, 1]\nparam.sizes() = [3, 4], strides() = [1, 3]" in str(
         said[0].message
     )

@@ -10,7 +10,7 @@ import torch
 
 import kiln
 from kiln import compiled_autograd
-from kiln.engine import telling
+from kiln.engine import blocks, telling
 from kiln.testing import CompileCounter
 
 REAL = torch.autograd.Variable._execution_engine
@@ -198,7 +198,7 @@ def test_one_block_in_several_threads(calls):
 
 def test_reset_leaves_the_blocks_of_this_thread(calls, monkeypatch):
     dropped = []
-    monkeypatch.setattr(compiled_autograd, "forget_graphs", lambda: dropped.append(True))
+    monkeypatch.setattr(blocks, "forget_graphs", lambda: dropped.append(True))
     with compiled_autograd.enable(one), compiled_autograd.enable(other):
         compiled_autograd.reset()
         assert torch.autograd.Variable._execution_engine is REAL

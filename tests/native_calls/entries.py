@@ -1,4 +1,4 @@
-"""Every builtin that capture may run while tracing (``kiln.capture.builtin_tables.is_allowed``), by enumeration."""
+"""Every builtin that capture may run while tracing (``builtin_tables.is_allowed``), by enumeration."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ import types
 from dataclasses import dataclass
 
 import kiln.capture
-from kiln.capture import builtin_tables, natives, polyfills
-from kiln.capture.arguments import CALLBACKS, PROXY_FUNCTIONS
+from kiln.capture.interpreter import native_calls, polyfills
+from kiln.capture.shadows import builtin_tables
+from kiln.capture.shadows.native_arguments import CALLBACKS, PROXY_FUNCTIONS
 
-for _module in pkgutil.iter_modules(kiln.capture.__path__):
-    importlib.import_module(f"kiln.capture.{_module.name}")  # each may add rules
+for _module in pkgutil.walk_packages(kiln.capture.__path__, "kiln.capture."):
+    importlib.import_module(_module.name)  # each may add rules
 
 DESCRIPTORS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)
 MODULES = (math, cmath, _operator, itertools, _bisect, _heapq, _stat, _struct)
@@ -83,7 +84,7 @@ def treatment(entry: Entry) -> list[str]:
     """What capture's tables do with a call, in words of ``docs/natives.md``."""
     function = entry.function
     words = []
-    if natives.rule_for(function) is not None:
+    if native_calls.rule_for(function) is not None:
         words.append("rule")
     if function in polyfills.POLYFILLS:
         words.append("polyfill")

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 
 import kiln
-from kiln.capture.builtin_tables import ITERATOR_TYPES
+from kiln.capture.shadows.builtin_tables import ITERATOR_TYPES
 
 from . import values
 from .entries import Entry

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from kiln.capture.builtin_tables import ITERATOR_TYPES
+from kiln.capture.shadows.builtin_tables import ITERATOR_TYPES
 
 from . import values
 

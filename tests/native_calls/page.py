@@ -15,9 +15,8 @@ HEAD = """# What runs natively
 Written by `make natives` (CPython 3.11); `tests/native_calls` checks that it is current.
 
 While it traces, capture runs builtins on shadows (`architecture.md`): lists with lazy elements, fake tensors, symbolic
-numbers, proxies. That is safe only if a builtin does no more with its arguments than the tables in
-`kiln/capture/builtin_tables.py` assume. This page lists every builtin that may run, by families that declare what they
-may do, and how capture treats it:
+numbers, proxies. That is safe only if a builtin does no more with its arguments than `builtin_tables.py` assumes.
+This page lists every builtin that may run, by families that declare what they may do, and how capture treats it:
 
 | word | meaning |
 | --- | --- |
@@ -35,7 +34,7 @@ may do, and how capture treats it:
 What holds for all of them:
 
 - A special method in Python that native code reaches without a proxy does not run: the call is watched
-  (`watching.py`, CPython 3.11) and the graph breaks.
+  (`native_watch.py`, CPython 3.11) and the graph breaks.
 - A lazy value that native code looks at breaks the graph (`Lazy` in `values.py`).
 - A message with the name of a stand-in in it breaks the graph: eager has the real name.
 

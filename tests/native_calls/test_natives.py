@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from kiln.capture import builtin_tables
+from kiln.capture.shadows import builtin_tables
 
 from .entries import all_entries, treatment
 from .judging import Drawer, judge

@@ -29,6 +29,7 @@ def module_names(root: Path, package: str) -> dict[str, Path]:
     for path in sorted((root / package).rglob("*.py")):
         parts = path.relative_to(root).with_suffix("").parts
         found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    found |= {f"{package}.{path.stem}": path for path in (root / package).glob("*.pyi")}  # native modules
     return found
 
 

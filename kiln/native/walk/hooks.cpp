@@ -40,7 +40,7 @@ Owned multi_grad_codes() {
   Owned found(PyList_New(0));
   if (!found) raise();
   add_codes_of("torch.autograd.graph", nullptr, "register_multi_grad_hook", found.get());
-  add_codes_of("kiln.capture.shared_hooks", "SharedHook", "part", found.get());
+  add_codes_of("kiln.program.shared_hooks", "SharedHook", "part", found.get());
   return found;
 }
 

@@ -11,7 +11,7 @@ from kiln.loops.ir import varies_along
 from kiln.loops.kernel import Kernel
 from kiln.loops.sizes import Size, is_one, is_zero
 
-from .. import cpu_info
+from ....platform import cpu_info
 from ..llvm_text import Lines
 from .loop_code import Index, ceil_div
 from .phases import COSTLY_OPERATIONS, Phase, phases_of, with_saved_values

@@ -13,7 +13,7 @@ from functools import lru_cache
 
 import torch
 
-from .. import cpu_info
+from ....platform import cpu_info
 from ..llvm_text import Lines, suffix_of
 from . import error_functions, exponential, logarithm, miscellaneous, power, trigonometry
 from .vector import Vector

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from .. import cpu_info
+from ....platform import cpu_info
 from ..llvm_text import Lines, constant, llvm_type, suffix_of
 
 # How rounding to an integer is done by adding: 1.5 times the power of two whose unit in the last place is one.

@@ -1,0 +1,25 @@
+"""Rules of capture for Kiln's own functions, called inside captured code."""
+
+from __future__ import annotations
+
+from . import api
+from .capture.interpreter.native_calls import leave_to_python, rule
+from .capture.shadows.symbolic_numbers import concrete
+from .explain import explain, export
+
+
+@rule(api.graph_break)
+def rule_graph_break(trace, args, kwargs):
+    message = concrete(trace, args[0] if args else kwargs.get("message", ""))
+    raise trace.fail(f"kiln.graph_break({message!r})" if message else "kiln.graph_break()", "remove the call")
+
+
+@rule(api.is_compiling)
+def rule_is_compiling(trace, args, kwargs):
+    return True
+
+
+for _name in ("compile", "disable", "allow_in_graph", "disallow_in_graph", "reset", "mark_dynamic", "mark_static"):
+    leave_to_python(getattr(api, _name), f"kiln.{_name}")
+leave_to_python(explain, "kiln.explain")
+leave_to_python(export, "kiln.export")

@@ -1,0 +1,1 @@
+"""Rules for autograd in captured code: functions, gradients, checkpoints, hooks."""

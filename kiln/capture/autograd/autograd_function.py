@@ -1,0 +1,223 @@
+"""``torch.autograd.Function`` in captured code: one graph node that calls the real ``apply``.
+
+What comes out of it must be known without running the user's code for real: ``forward`` is interpreted with a stand-in
+for its context, into nodes that are then thrown away, and the fake results go through a function of our own, so that
+torch itself says what is differentiable, what is a view and what was changed in place. At run time ``apply`` runs the
+user's ``forward`` in full; what it would do to Python objects outside is not for a graph, so that breaks it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import types
+import weakref
+from collections.abc import Callable
+
+import torch
+import torch.fx
+from torch.utils.checkpoint import CheckpointFunction
+
+from ..._native import is_instance as isinstance
+from ..guards.descriptions import module_of
+from ..interpreter.native_calls import rule
+from ..shadows.tensors import adopt, prepare, run_fake, to_nodes
+from ..shadows.wrap import class_attribute, force, is_constant
+from ..state.operations import operation
+from ..state.trace import Trace
+from ..state.values import Raised
+from ..torch.overrides import overloaded
+from ..writeback.outside_state import OutsideState, is_closed, pending_writes
+from .function_backward import FunctionCall, fake_backward, mark_traceable
+
+HINT = "the graph breaks here; keep Python side effects out of forward()"
+
+
+@operation
+def call_apply(trace: Trace, cls: type, args: tuple, kwargs: dict) -> object:
+    """``cls.apply(*args)``."""
+    name = cls.__qualname__
+    if kwargs:
+        raise trace.fail(f"{name}.apply with keyword arguments")
+    if torch._C._are_functorch_transforms_active():
+        raise trace.fail(f"{name}.apply under a functorch transform")
+    if issubclass(cls, CheckpointFunction):
+        raise trace.fail(
+            "checkpoint(use_reentrant=True): its backward runs the function again, and a backward pass of its own",
+            "use checkpoint(..., use_reentrant=False), which is captured",
+        )
+    args = tuple([force(trace, arg) for arg in args])
+    if trace.modes or overloaded(trace, args):
+        raise trace.fail(f"{name}.apply under a torch-function mode or on tensors with __torch_function__")
+    prepared = prepare(trace, args, exact=True)
+    check_settled(trace, cls)
+    context = Context(tuple(isinstance(arg, torch.Tensor) and arg.requires_grad for arg in args))
+    outputs = interpret_forward(trace, cls, context, args)
+    marks = {name: context.__dict__.pop(name, ()) for name in MARKS}
+    attributes = {name: value for name, value in vars(context).items() if name != "needs_input_grad"}
+    made = FunctionCall(cls, attributes, False not in marks["_materialize"])
+    trace.function_calls[id(made)] = made
+    result = run_fake(trace, stand_in(trace, made, marks, outputs), prepared, {})  # type: ignore[arg-type]
+    node = trace.graph.call_function(apply_of(cls), to_nodes(trace, prepared, exact=True))  # type: ignore[arg-type]
+    node.meta["stack_trace"] = trace.stack_trace()
+    node.meta["example_value"] = result
+    trace.pinned(cls)
+    adopted = adopt(trace, result, node)
+    mark_traceable(trace, node, made, marks["_saved"], context.needs_input_grad, result)
+    return adopted
+
+
+def apply_of(cls: type) -> Callable:
+    """``cls.apply`` as fx can print it: what says that it lives in a module of torch is looked up there by name."""
+
+    def apply(*args):
+        return cls.apply(*args)  # type: ignore[attr-defined]
+
+    module = module_of(cls)
+    home = module if module.partition(".")[0] != "torch" else __name__
+    apply.__module__, apply.__qualname__ = home, f"{cls.__qualname__}.apply"
+    apply.__name__ = f"{cls.__name__}_apply"
+    apply.autograd_function = cls  # type: ignore[attr-defined]  # for backends that look at it
+    return apply
+
+
+# -- the context ----------------------------------------------------------------------------------------------------
+
+
+class Context:
+    """What ``forward`` and ``setup_context`` see as ``ctx``."""
+
+    def __init__(self, needs_input_grad: tuple[bool, ...]):
+        self.needs_input_grad = needs_input_grad
+
+    def save_for_backward(self, *tensors): ...
+
+    def save_for_forward(self, *tensors): ...
+
+    def mark_dirty(self, *tensors): ...
+
+    def mark_non_differentiable(self, *tensors): ...
+
+    def set_materialize_grads(self, value): ...
+
+
+def _remembering(method: Callable, name: str) -> None:
+    @rule(method)
+    def remember(trace, args, kwargs):
+        owner, *values = [force(trace, arg) for arg in args]
+        owner.__dict__[name] = tuple(values)
+
+
+_remembering(Context.save_for_backward, "_saved")
+_remembering(Context.save_for_forward, "_saved_forward")
+_remembering(Context.mark_dirty, "_dirty")
+_remembering(Context.mark_non_differentiable, "_non_differentiable")
+_remembering(Context.set_materialize_grads, "_materialize")
+MARKS = ("_saved", "_saved_forward", "_dirty", "_non_differentiable", "_materialize")
+
+
+def stand_in(trace: Trace, made: FunctionCall, marks: dict[str, tuple], outputs: object) -> Callable:
+    """An autograd function with the same marks and results: it gives the fakes their place in autograd's graph.
+
+    It holds none of them: they hold it, in a way that the garbage collector does not see.
+    """
+    pending = [(marks, outputs)]
+    key, owner = id(made), weakref.ref(trace)
+
+    def forward(ctx, *args):
+        marks, outputs = pending.pop()
+        ctx.mark_dirty(*marks["_dirty"])
+        ctx.mark_non_differentiable(*marks["_non_differentiable"])
+        ctx.save_for_backward(*marks["_saved"])
+        for value in marks["_materialize"]:
+            ctx.set_materialize_grads(value)
+        return outputs
+
+    def backward(ctx, *gradients):
+        trace = owner()
+        assert trace is not None, "a backward pass over fake tensors after capture"
+        return fake_backward(trace, trace.function_calls[key], ctx, gradients)
+
+    methods = {"forward": staticmethod(forward), "backward": staticmethod(backward), "is_stand_in": True}
+    return type(made.cls.__name__, (torch.autograd.Function,), methods).apply  # type: ignore[attr-defined]
+
+
+# -- forward --------------------------------------------------------------------------------------------------------
+
+
+def interpret_forward(trace: Trace, cls: type, context: Context, args: tuple) -> object:
+    """The fake results of ``forward``; its nodes are dropped, its guards stay."""
+    before, state = set(trace.graph.nodes), OutsideState(trace, args)
+    try:
+        with torch.no_grad():
+            outputs = run_forward(trace, cls, context, args)
+    except Raised as raised:
+        raise trace.fail(
+            f"{cls.__qualname__}.forward raises {type(raised.error).__name__}", error=raised.error
+        ) from None
+    finally:
+        drop_nodes(trace, before)
+    if state.is_changed(trace):
+        raise trace.fail(f"{cls.__qualname__}.forward changes Python objects outside", HINT)
+    check_outputs(trace, cls, outputs)
+    return outputs
+
+
+def run_forward(trace: Trace, cls: type, context: Context, args: tuple) -> object:
+    from ..interpreter.calls import call
+
+    forward = static_method(trace, cls, "forward")
+    setup = static_method(trace, cls, "setup_context")
+    if setup is torch.autograd.Function.setup_context:
+        return settle(trace, call(trace, forward, (context, *args), {}))
+    bound = inspect.signature(forward).bind(*args)  # as apply does
+    bound.apply_defaults()
+    context.needs_input_grad += (False,) * (len(bound.args) - len(args))
+    outputs = settle(trace, call(trace, forward, bound.args, {}))
+    call(trace, setup, (context, bound.args, outputs), {})
+    return outputs
+
+
+def static_method(trace: Trace, cls: type, name: str) -> types.FunctionType:
+    raw = class_attribute(trace, cls, name)
+    function = raw.__func__ if isinstance(raw, staticmethod) else raw
+    if not isinstance(function, types.FunctionType):
+        raise trace.fail(f"{cls.__qualname__}.{name} is not a static method written in Python")
+    from ..interpreter.attributes import load_attribute
+
+    return force(trace, load_attribute(trace, cls, name))  # type: ignore[return-value]
+
+
+def settle(trace: Trace, outputs: object) -> object:
+    outputs = force(trace, outputs)
+    return tuple([force(trace, item) for item in outputs]) if type(outputs) is tuple else outputs
+
+
+def drop_nodes(trace: Trace, before: set[torch.fx.Node]) -> None:
+    """Take back what was recorded since; new inputs stay (the end of capture drops those without users)."""
+    for node in reversed(list(trace.graph.nodes)):
+        if node not in before and node.op != "placeholder":
+            trace.graph.erase_node(node)
+    for key, info in list(trace.tensors.items()):
+        if info.node._erased:  # type: ignore[attr-defined]
+            del trace.tensors[key]
+
+
+def check_outputs(trace: Trace, cls: type, outputs: object) -> None:
+    for item in outputs if type(outputs) is tuple else (outputs,):
+        if not isinstance(item, torch.Tensor) and not is_constant(item):
+            raise trace.fail(f"{cls.__qualname__}.forward returns a {type(item).__qualname__}")
+
+
+# -- side effects ---------------------------------------------------------------------------------------------------
+
+
+def check_settled(trace: Trace, cls: type) -> None:
+    """``forward`` runs with the graph, before pending writes to outside objects: it must not be able to see any."""
+    if pending_writes(trace) and not all(is_closed(vars(klass).get(name)) for klass in cls.__mro__ for name in METHODS):
+        raise trace.fail(f"{cls.__qualname__}.apply after changes to objects that its forward might look at", HINT)
+
+
+METHODS = ("forward", "setup_context")
+
+
+__all__ = ["Context", "call_apply"]

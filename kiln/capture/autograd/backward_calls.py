@@ -1,0 +1,96 @@
+"""``backward()`` inside captured code, under ``fullgraph=True``: gradients of the leaves, added to what they have.
+
+Without ``fullgraph`` the graph ends there, and what becomes of the pass is not capture's business. In one graph, all
+that it comes to must be known: leaves that are inputs or made inside, of which nobody wants to hear anything.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ... import _native
+from ..._native import is_instance as isinstance
+from ..guards.source import Computed
+from ..interpreter.calls import call_function
+from ..interpreter.native_calls import rule
+from ..shadows.symbolic_numbers import concrete
+from ..shadows.wrap import force
+from ..state.exceptions import needs_real
+from ..state.trace import Trace
+from ..state.values import GraphBreak
+from ..torch.torch_calls import handler, needs_value
+from .gradients import sequence, way_from
+
+
+@handler(torch.Tensor.backward)
+def rule_tensor_backward(trace, args, kwargs):
+    return inside(trace, torch.Tensor.backward, *arguments_of_tensor(*args, **kwargs))
+
+
+@rule(torch.autograd.backward)
+def rule_backward(trace, args, kwargs):
+    return inside(trace, torch.autograd.backward, *arguments(*args, **kwargs))
+
+
+def arguments_of_tensor(tensor, gradient=None, retain_graph=None, create_graph=False, inputs=None):
+    return tensor, gradient, retain_graph, create_graph, inputs
+
+
+def arguments(tensors, grad_tensors=None, retain_graph=None, create_graph=False, grad_variables=None, inputs=None):
+    return tensors, grad_tensors if grad_variables is None else grad_variables, retain_graph, create_graph, inputs
+
+
+def inside(trace: Trace, *args: Any) -> object:
+    """A pass in captured code; in the code of another pass it can be left to torch's engine."""
+    try:
+        return captured(trace, *args)
+    except GraphBreak as reason:
+        raise needs_real(trace, reason) from None
+
+
+def captured(
+    trace: Trace, function: object, tensors: Any, weights: Any, retain_graph: Any, create_graph: Any, inputs: Any
+) -> object:
+    if not trace.options.fullgraph:
+        raise needs_value(trace, function)
+    if concrete(trace, create_graph):
+        raise trace.fail(
+            "backward(create_graph=True): gradients of leaves would have a history that the graph does not know",
+            "use torch.autograd.grad with create_graph=True, or drop fullgraph=True",
+        )
+    outputs = sequence(trace, tensors)
+    way = way_from(trace, outputs)
+    if way.origins:
+        raise trace.fail("a backward pass through what an input of the graph was computed from")
+    if force(trace, inputs) is None:
+        leaves = tuple(dict.fromkeys(leaf for leaf in way.leaves if leaf.requires_grad))
+    else:
+        leaves = tuple(dict.fromkeys(sequence(trace, inputs)))
+        if not all(leaf.requires_grad and leaf.is_leaf for leaf in leaves):
+            raise trace.fail("backward(inputs=…) to tensors that are no leaves", "use torch.autograd.grad")
+    infos = [trace.tensors[id(leaf)] for leaf in leaves if id(leaf) in trace.tensors]
+    if not leaves or len(infos) < len(leaves):
+        raise needs_value(trace, function)
+    given = [info for info in infos if info.source is not None]
+    watched = watch(*[info.real for info in given])  # type: ignore[misc]
+    if watched:
+        raise trace.fail(f"a backward pass to {watched}")
+    trace.guards.add(Computed(watch, tuple([info.source for info in given])), "constant", "")  # type: ignore[misc]
+    if isinstance(force(trace, tensors), torch.Tensor) and weights is not None:
+        weights = (weights,)
+    from ...program.accumulation import backward_to_leaves  # the rules of accumulation are the engine's
+
+    return call_function(trace, backward_to_leaves, (outputs, weights, leaves, concrete(trace, retain_graph)), {})
+
+
+def watch(*leaves: torch.Tensor) -> str:
+    """What is there that would hear of gradients of these leaves; empty: nothing."""
+    if not leaves:
+        return ""
+    with torch._C.DisableTorchFunction():
+        walk = _native.walk(leaves, tuple([leaf.detach() for leaf in leaves]), (), True, True)
+    if walk.refusal is not None:
+        return walk.refusal
+    return "a leaf that has hooks" if any(hook is not None for hook in walk.hooks()) else ""

@@ -1,0 +1,152 @@
+"""``torch.utils.checkpoint``: captured as a part of the graph that is still computed anew in the backward pass.
+
+The function is interpreted in place. When the graph is complete, the nodes that came of it move into a graph module of
+their own, and one node calls torch's ``checkpoint`` with that. A function that changes Python objects would do so again
+in the backward pass: it is left to eager.
+"""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass, field
+
+import torch
+import torch.fx
+import torch.utils.checkpoint
+from torch import is_grad_enabled  # the program may put another function in its place
+from torch.utils._device import DeviceContext
+
+from ...program.checkpoint_call import CHECKPOINT, checkpointed
+from ..interpreter.native_calls import rule
+from ..shadows.tensors import constant_node
+from ..shadows.wrap import force
+from ..state.trace import Trace
+from ..state.values import Lazy
+from ..writeback.outside_state import OutsideState
+from .selective_checkpoints import real_contexts
+
+OPTIONS = ("use_reentrant", "preserve_rng_state", "determinism_check", "early_stop", "debug")
+
+
+@dataclass(eq=False)
+class Region:
+    """The nodes of one checkpointed call: all after ``before``, up to ``last``."""
+
+    before: torch.fx.Node
+    last: torch.fx.Node
+    options: dict[str, object]
+    arguments: list[torch.fx.Node]  # tensors that were passed; everything else is closed over
+    contexts: object = None  # the program's context_fn, where it does something
+    nodes: list[torch.fx.Node] = field(default_factory=list)
+
+    def replace(self, old: list[torch.fx.Node], new: list[torch.fx.Node], parts: dict) -> None:
+        """Nodes have moved into another region: one that this one contains, or one before it."""
+        self.arguments = [parts.get(node, node) for node in self.arguments]
+        if old[0] in self.nodes:
+            place, gone = self.nodes.index(old[0]), set(old)
+            self.nodes = [*self.nodes[:place], *new, *(node for node in self.nodes[place:] if node not in gone)]
+
+
+@rule(torch.utils.checkpoint.checkpoint)
+def rule_checkpoint(trace, args, kwargs):
+    from ..interpreter.calls import call, call_function
+
+    options = {name: force(trace, kwargs[name]) for name in OPTIONS if name in kwargs}
+    rest = {name: value for name, value in kwargs.items() if name not in (*OPTIONS, "context_fn")}
+    if options.get("use_reentrant") is not False or options.get("debug") or not args:
+        return call_function(trace, CHECKPOINT, args, kwargs)
+    contexts = real_contexts(trace, kwargs["context_fn"]) if "context_fn" in kwargs else None
+    if not is_grad_enabled():
+        return call(trace, args[0], args[1:], rest)
+    if any(type(force(trace, mode)) is not DeviceContext for mode in trace.modes):
+        raise trace.fail("a checkpoint under a torch-function mode, which backward computes again without the mode")
+    before, state = trace.graph._root.prev, OutsideState(trace, args)
+    result = call(trace, args[0], args[1:], rest)
+    if state.is_changed(trace):
+        raise trace.fail("a checkpointed function that changes Python objects: backward would do that again")
+    region = Region(before, trace.graph._root.prev, options, tensors_passed(trace, args[1:]), contexts)
+    trace.regions.append(region)
+    return result
+
+
+def tensors_passed(trace: Trace, args: tuple) -> list[torch.fx.Node]:
+    seen = [arg.value if type(arg) is Lazy else arg for arg in args]  # what nobody looked at is in no graph
+    return [trace.tensor_info(value).node for value in seen if isinstance(value, torch.Tensor)]  # type: ignore[misc]
+
+
+def outline(trace: Trace) -> None:
+    """Move the nodes of each region into a graph module that torch's ``checkpoint`` calls; inner regions come first."""
+    for region in trace.regions:
+        region.nodes = nodes_of(region)
+    for number, region in enumerate(trace.regions):
+        members = set(region.nodes)
+        outputs = [node for node in region.nodes if any(user not in members for user in node.users)]
+        if outputs:
+            inside = region.nodes
+            new, parts = outline_region(trace, number, region, outputs)
+            for later in trace.regions[number + 1 :]:
+                later.replace(inside, new, parts)
+
+
+def outline_region(
+    trace: Trace, number: int, region: Region, outputs: list[torch.fx.Node]
+) -> tuple[list[torch.fx.Node], dict[torch.fx.Node, torch.fx.Node]]:
+    """Move one region; gives the nodes that are there instead, and which of them stands for which output."""
+    inside, members = region.nodes, set(region.nodes)
+    inputs = [n for n in dict.fromkeys(i for node in inside for i in node.all_input_nodes) if n not in members]
+    passed = [node for node in inputs if node in region.arguments]
+    closed = [node for node in inputs if node not in region.arguments and node.op != "get_attr"]
+    name = f"checkpointed_{number}"
+    held = [node for node in inputs if node.op == "get_attr"]
+    trace.constants[name] = extracted(trace, inside, [*passed, *closed, *held], outputs)
+    with trace.graph.inserting_before(inside[0]):
+        new = [trace.graph.get_attr(name)]
+        options = dict(region.options)
+        if region.contexts is not None:
+            new.append(constant_node(trace, region.contexts))
+            options["context_fn"] = new[-1]
+        made = trace.graph.call_function(checkpointed, (new[0], tuple(passed), tuple(closed)), options)
+        made.meta["example_value"] = tuple(node.meta.get("example_value") for node in outputs)
+        made.meta["stack_trace"] = inside[0].meta.get("stack_trace")
+        parts = {}
+        for index, node in enumerate(outputs):
+            part = parts[node] = trace.graph.call_function(operator.getitem, (made, index))
+            part.meta = dict(node.meta)
+            node.replace_all_uses_with(part, lambda user: user not in members)
+    for node in reversed(inside):
+        trace.graph.erase_node(node)
+    return [*new, made, *parts.values()], parts
+
+
+def nodes_of(region: Region) -> list[torch.fx.Node]:
+    nodes = []
+    region.before, region.last = standing(region.before), standing(region.last)
+    while region.before is not region.last:
+        region.before = region.before.next
+        nodes.append(region.before)
+    return [node for node in nodes if node.op not in ("placeholder", "output")]
+
+
+def standing(node: torch.fx.Node) -> torch.fx.Node:
+    """A node, or the one before it that is still there: conversions of classes are taken out of graphs."""
+    while node._erased:
+        node = node.prev
+    return node
+
+
+def extracted(
+    trace: Trace, inside: list[torch.fx.Node], inputs: list[torch.fx.Node], outputs: list[torch.fx.Node]
+) -> torch.fx.GraphModule:
+    """The nodes as a module that takes what they use and returns what others use of them."""
+    graph = torch.fx.Graph()
+    copies: dict[torch.fx.Node, torch.fx.Node] = {}
+    for node in inputs:
+        if node.op != "get_attr":
+            copies[node] = graph.placeholder(node.name)
+    for node in inputs:
+        if node.op == "get_attr":
+            copies[node] = graph.get_attr(node.target)  # type: ignore[arg-type]
+    for node in inside:
+        copies[node] = graph.node_copy(node, copies.__getitem__)
+    graph.output(tuple([copies[node] for node in outputs]))
+    return torch.fx.GraphModule(dict(trace.constants), graph, "KilnCheckpointed")

@@ -1,0 +1,175 @@
+"""``ctx``, the node that a ``torch.autograd.Function`` leaves in autograd's graph, where ``backward`` is captured.
+
+The engine hands such nodes to its graph, and capture goes on into the user's ``backward``. The shadow of a context is a
+bare instance of the same class: what ``forward`` put on it is an instance dictionary like any other, written back like
+any other. What torch keeps natively is read from the real context: saved tensors become graph inputs, flags are
+guarded. Nothing native may be asked of the shadow itself: it has no node.
+
+Reading saved tensors runs the unpack hooks of those that were packed, each time. Guards read them too, so a context
+with such tensors is left to Python.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..._native import function_facts, function_zeros
+from ..._native import is_instance as isinstance
+from ..guards.source import Attribute, Computed, Source, source
+from ..interpreter.attributes import NATIVE_OWNERS, NATIVE_STORES
+from ..interpreter.native_calls import rule
+from ..shadows.marked_calls import defer
+from ..shadows.symbolic_numbers import concrete
+from ..shadows.wrap import SUBCLASS_WRAPPERS, add_attributes, force, guard_type, wrap
+from ..state.exceptions import needs_real
+from ..state.trace import Trace
+from ..state.values import Kind, Raised, Record
+
+FunctionBase = torch._C._FunctionBase
+
+
+@source
+class SavedTensors(Source):
+    """``ctx.saved_tensors``: each read unpacks them anew, so a check reads them once, before everything else."""
+
+    base: Source
+    read_first = True
+
+    def render(self, base, bind):
+        return f"{bind(saved_tensors, 'saved_tensors')}({base})"
+
+    def describe(self):
+        return f"{self.base.describe()}.saved_tensors"
+
+
+def saved_tensors(context: object) -> tuple | None:
+    """In guards: the saved tensors, if this is a context at all."""
+    return context.saved_tensors if isinstance(context, FunctionBase) else None  # type: ignore[attr-defined]
+
+
+def wrap_context(trace: Trace, real: object, source: Source) -> object:
+    guard_type(trace, real, source)
+    record = Record(FunctionBase.__new__(type(real)), real, source, Kind.OBJECT, loaded=True)
+    add_attributes(record)
+    trace.contexts[source] = {}
+    return trace.remember(record)
+
+
+SUBCLASS_WRAPPERS.append((FunctionBase, wrap_context))
+
+
+# -- what torch keeps natively --------------------------------------------------------------------------------------
+
+
+def load_native(trace: Trace, context: object, name: str) -> object:
+    """An attribute of a context that is native code's, without asking the shadow."""
+    record, loader = trace.record_of(context), LOADERS.get(name)
+    if record is None or loader is None:
+        raise needs_real(trace, trace.fail(f"attribute {name!r} of the context of an autograd function"))
+    found = trace.contexts[record.source]
+    if name not in found:
+        found[name] = loader(trace, record)
+    return found[name]
+
+
+def load_saved(trace: Trace, record: Record) -> object:
+    """The tensors that ``forward`` saved; eager's error where they are gone."""
+    *_, freed, packed = guarded_facts(trace, record)
+    if packed:
+        raise trace.fail("ctx.saved_tensors, where reading them calls hooks", "the graph breaks here")
+    try:
+        tensors = record.real.saved_tensors  # type: ignore[attr-defined]
+    except RuntimeError as error:
+        if freed:
+            raise Raised(error.with_traceback(None)) from None
+        raise trace.fail(f"ctx.saved_tensors raises {type(error).__name__}", error=error) from None
+    trace.keep.append(tensors)
+    return wrap(trace, tensors, SavedTensors(record.source))
+
+
+def load_needs(trace: Trace, record: Record) -> object:
+    needs = record.real.needs_input_grad  # type: ignore[attr-defined]
+    trace.guards.add(Attribute(record.source, "needs_input_grad"), "constant", needs)
+    return needs
+
+
+LOADERS = {"saved_tensors": load_saved, "needs_input_grad": load_needs}
+NATIVE_OWNERS[FunctionBase] = load_native
+
+
+def store_native(trace: Trace, context: object, name: str, value: object) -> None:
+    """``ctx.needs_input_grad = …``, which operators of ``torch.library`` do around the user's backward."""
+    record = trace.record_of(context)
+    plain = concrete(trace, value)
+    if record is None or name != "needs_input_grad" or type(plain) is not tuple:
+        raise trace.fail(f"assigning to {name!r} of a {type(context).__qualname__} object, which is native code's")
+    load_native(trace, context, name)
+    trace.contexts[record.source][name] = plain
+    defer(trace, set_needs, (context, plain), {})
+
+
+def set_needs(context: Any, needs: tuple[bool, ...]) -> None:
+    """After a graph: what code that goes on in Python sees."""
+    context.needs_input_grad = needs
+
+
+NATIVE_STORES[FunctionBase] = store_native
+
+
+def record_of_context(trace: Trace, args: tuple, kwargs: dict) -> Record:
+    record = trace.record_of(force(trace, args[0])) if len(args) == 1 and not kwargs else None
+    if record is None or record.source not in trace.contexts:
+        raise trace.fail("something that is not the context of an autograd function")
+    return record
+
+
+def guarded_facts(trace: Trace, record: Record) -> tuple:
+    found = trace.contexts[record.source]
+    if "facts" not in found:
+        found["facts"] = function_facts(record.real)
+        trace.guards.add(Computed(function_facts, (record.source,)), "constant", found["facts"])
+    return found["facts"]  # type: ignore[return-value]
+
+
+@rule(function_facts)
+def rule_facts(trace, args, kwargs):
+    return guarded_facts(trace, record_of_context(trace, args, kwargs))
+
+
+@rule(function_zeros)
+def rule_zeros(trace, args, kwargs):
+    """Sizes of gradients that are not there: they vary like those of tensors."""
+    record = record_of_context(trace, args, kwargs)
+    zeros = function_zeros(record.real)
+    trace.keep.append(zeros)  # sources are found by identity
+    return wrap(trace, zeros, Computed(function_zeros, (record.source,)))
+
+
+@rule(FunctionBase.name)
+def rule_name(trace, args, kwargs):
+    record_of_context(trace, args, kwargs)
+    return type(force(trace, args[0])).__name__
+
+
+# -- the engine ------------------------------------------------------------------------------------------------------
+
+
+def queue_callback(engine: Any, callback: object) -> None:
+    """After a graph: ``engine.queue_callback(callback)``, of torch's own engine."""
+    engine.queue_callback(callback)
+
+
+@rule(torch._C._ImperativeEngine.queue_callback)
+def rule_queue_callback(trace, args, kwargs):
+    """Something to be called when the backward pass ends: handed on after the graph, which is in time."""
+    if len(args) != 2 or kwargs:
+        raise trace.fail("queue_callback with these arguments")
+    return defer(trace, queue_callback, args, kwargs)
+
+
+@rule(torch._C._current_graph_task_id)
+def rule_task_id(trace, args, kwargs):
+    """Which backward pass runs: a number that varies."""
+    return wrap(trace, torch._C._current_graph_task_id(), Computed(torch._C._current_graph_task_id, ()))

@@ -1,0 +1,155 @@
+"""``torch.autograd.grad`` inside captured code: one graph node that runs a backward pass over what the graph computed.
+
+Fakes have a history of their own, so a backward pass over them tells which gradients there are, what they look like and
+what history they have in turn; it frees what eager frees. That history ends at the graph's inputs. So the gradient of
+an input is known here only if no other input that has a history is on the way: that history may lead to it. Hooks are
+not run while tracing, and those that the graph registers are not there yet while it runs, so none may be on the way.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from dataclasses import dataclass, field
+
+import torch
+import torch.fx
+
+from ..._native import is_instance as isinstance
+from ..guards.source import Computed
+from ..interpreter.native_calls import rule
+from ..shadows.symbolic_numbers import concrete
+from ..shadows.tensor_effects import note_effects
+from ..shadows.tensors import adopt, prepare, run_fake, tensor_leaves, to_nodes
+from ..shadows.wrap import force
+from ..state.exceptions import needs_real
+from ..state.trace import Trace
+from ..state.values import GraphBreak, TensorInfo
+from ..torch.overrides import overloaded
+from ..torch.tensor_attributes import guard_flag
+from .function_backward import is_stand_in
+
+FLAGS = ("retain_graph", "create_graph", "allow_unused", "materialize_grads")
+NAME = "torch.autograd.grad"
+
+
+def gradients(outputs: tuple, inputs: tuple, grad_outputs: object, **flags: bool | None) -> tuple:
+    """In graphs: ``torch.autograd.grad``."""
+    with torch._C.DisableTorchFunction():
+        return torch.autograd.grad(outputs, inputs, grad_outputs, **flags)
+
+
+torch.fx.node.has_side_effect(gradients)  # it frees what was saved
+
+
+@rule(torch.autograd.grad)
+def rule_grad(trace, args, kwargs):
+    try:
+        return captured(trace, args, kwargs)
+    except GraphBreak as reason:
+        raise needs_real(trace, reason) from None
+
+
+def captured(trace: Trace, args: tuple, kwargs: dict) -> object:
+    try:
+        given = signature().bind(*args, **kwargs)
+    except TypeError:
+        raise trace.fail(f"{NAME} with arguments that do not fit") from None
+    given.apply_defaults()
+    values = given.arguments
+    flags = {name: concrete(trace, values[name]) for name in FLAGS}
+    outputs, inputs = (sequence(trace, values[name]) for name in ("outputs", "inputs"))
+    weights = prepare(trace, values["grad_outputs"])
+    if concrete(trace, values["is_grads_batched"]) or not concrete(trace, values["only_inputs"]):
+        raise trace.fail(f"{NAME} with these options")
+    if trace.modes or overloaded(trace, tensor_leaves((outputs, inputs, weights))):
+        raise trace.fail(f"{NAME} under a torch-function mode or on tensors with __torch_function__")
+    written = check_way(trace, outputs, inputs)
+    result = run_fake(trace, torch.autograd.grad, (outputs, inputs, weights), flags)
+    function = gradients if written else torch.autograd.grad  # code of the user's may raise
+    note_effects(trace, function, (), {}, tensor_leaves((outputs, inputs, weights)), [])
+    arguments = to_nodes(trace, (outputs, inputs, weights))
+    node = trace.graph.call_function(gradients, arguments, flags)  # type: ignore[arg-type]
+    node.meta["stack_trace"] = trace.stack_trace()
+    node.meta["example_value"] = result
+    return adopt(trace, result, node)
+
+
+@functools.cache
+def signature() -> inspect.Signature:
+    return inspect.signature(torch.autograd.grad)
+
+
+def sequence(trace: Trace, value: object) -> tuple[torch.Tensor, ...]:
+    """Tensors that were given alone or one after the other."""
+    from ..interpreter.calls import call
+
+    value = force(trace, value)
+    parts = (value,) if isinstance(value, torch.Tensor) else prepare(trace, call(trace, tuple, (value,), {}))
+    if not all(isinstance(part, torch.Tensor) for part in parts):  # type: ignore[attr-defined]
+        raise trace.fail(f"{NAME} of something that is no tensor")
+    return parts  # type: ignore[return-value]
+
+
+# -- what is on the way ---------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Way:
+    """What a backward pass from some tensors may come to, inside the graph."""
+
+    nodes: set[object] = field(default_factory=set)
+    leaves: list[torch.Tensor] = field(default_factory=list)
+    origins: list[TensorInfo] = field(default_factory=list)  # inputs that have a history
+
+
+def way_from(trace: Trace, outputs: tuple[torch.Tensor, ...]) -> Way:
+    way = Way(leaves=[output for output in outputs if output.grad_fn is None])
+    pending = [output.grad_fn for output in outputs if output.grad_fn is not None]
+    while pending:
+        node = pending.pop()
+        if node in way.nodes:
+            continue
+        way.nodes.add(node)
+        if node in trace.origins:
+            way.origins.append(trace.origins[node])
+        elif hasattr(node, "variable"):
+            way.leaves.append(node.variable)
+        else:
+            pending += [following for following, _ in node.next_functions if following is not None]
+    return way
+
+
+def check_way(trace: Trace, outputs: tuple[torch.Tensor, ...], inputs: tuple[torch.Tensor, ...]) -> bool:
+    """Break the graph where the fakes' history does not tell; gives whether code of the user's is on the way."""
+    if trace.approximate:
+        raise trace.fail(f"{NAME} after an operation of whose gradient only real tensors know")
+    way = way_from(trace, outputs)
+    for registration in trace.registrations.values():
+        on_way = registration.grad_fn in way.nodes or any(registration.info.fake is asked for asked in inputs)
+        if registration.slot is not None and not registration.removed and on_way:
+            raise trace.fail(f"{NAME} through a tensor that got a hook in the same graph")
+    asked = [info for info in map(trace.tensor_info, inputs) if is_where_it_was(trace, info)]
+    if any(origin is not info for origin in way.origins for info in asked):
+        raise trace.fail(f"{NAME} of an input of the graph through another input that has a history")
+    known = [trace.tensors[id(leaf)] for leaf in way.leaves if id(leaf) in trace.tensors]
+    for info in dict.fromkeys([*asked, *way.origins, *known]):
+        guard_flag(trace, info, "is_leaf")
+    if asked:
+        if have_hooks(*[info.real for info in asked]):  # type: ignore[misc]
+            raise trace.fail(f"{NAME} of an input that has hooks")
+        trace.guards.add(Computed(have_hooks, tuple([info.source for info in asked])), "constant", False)  # type: ignore
+    return any(is_stand_in(node) for node in way.nodes)
+
+
+def is_where_it_was(trace: Trace, info: TensorInfo) -> bool:
+    """Whether a tensor is an input that has the place in autograd's graph that it came with."""
+    if info.source is None or not info.fake.requires_grad:  # type: ignore[attr-defined]
+        return False
+    return info.fake.grad_fn is None or trace.origins.get(info.fake.grad_fn) is info  # type: ignore[attr-defined]
+
+
+def have_hooks(*tensors: torch.Tensor) -> bool:
+    """Whether a backward pass to these tensors runs hooks of theirs."""
+    with torch._C.DisableTorchFunction():
+        return any([tensor._backward_hooks for tensor in tensors])

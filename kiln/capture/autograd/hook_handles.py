@@ -1,0 +1,168 @@
+"""Handles of hooks, ``torch.utils.hooks.RemovableHandle``: made, removed and handed on by captured code.
+
+A handle made here for a hook on a tensor is that of its registration (``hook_registrations.py``). One made for a
+dictionary of hooks, as modules do, is made again after the graph has run; its number, the key of the hook in the
+dictionary, is known only then, and until then something stands for it that only dictionaries may look at. What is done
+with a handle from outside is done with that handle, whatever number it has: numbers go on from call to call, so none is
+assumed.
+"""
+
+from __future__ import annotations
+
+import types
+import weakref
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from torch.utils.hooks import RemovableHandle
+
+from ..._native import is_instance as isinstance
+from ...platform.python_objects import words
+from ..guards.source import InstanceAttribute, Referent
+from ..interpreter.attributes import LOADERS, load_from_instance
+from ..interpreter.calls import call_function
+from ..interpreter.native_calls import rule
+from ..shadows.wrap import force
+from ..state.trace import Trace
+from ..state.values import HandleNumber
+from ..writeback.rebuild import BUILDERS, CannotRebuild, Rebuilder, build_instance
+
+HANDLE_METHODS = words("remove __enter__ __exit__")
+
+
+def load_from_handle(trace: Trace, handle: object, name: str) -> object:
+    """A handle made here has methods, and perhaps a number, until the graph has run."""
+    made = trace.handles.get(id(handle))
+    if made is None and id(handle) not in trace.registrations:
+        return load_from_instance(trace, handle, name)
+    if name in HANDLE_METHODS:
+        return types.MethodType(vars(RemovableHandle)[name], handle)
+    if name == "id" and made is not None:
+        return made.number
+    raise trace.fail(f"attribute {name!r} of a handle that was made here")
+
+
+LOADERS[RemovableHandle] = load_from_handle
+
+
+# -- handles made here ----------------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class MadeHandle:
+    """A handle for dictionaries of hooks."""
+
+    shadow: RemovableHandle
+    number: HandleNumber
+    hooks: dict
+    extra: tuple[dict, ...]
+
+
+@rule(RemovableHandle)
+def rule_make_handle(trace, args, kwargs):
+    """``RemovableHandle(hooks, extra_dict=…)``."""
+    hooks = force(trace, args[0]) if len(args) == 1 else None
+    extra = force(trace, kwargs.get("extra_dict"))
+    extra = tuple([force(trace, item) for item in extra]) if isinstance(extra, list) else (extra,) * (extra is not None)
+    if kwargs.keys() - {"extra_dict"} or not all(type(table) is OrderedDict for table in (hooks, *extra)):
+        raise trace.fail("making a handle for something other than dictionaries of hooks")
+    shadow = object.__new__(RemovableHandle)
+    made = MadeHandle(shadow, HandleNumber((1 << 62) + len(trace.handles)), hooks, extra)
+    trace.handles[id(shadow)] = made
+    trace.foreign[id(shadow)] = shadow  # nobody may look into either
+    trace.foreign[id(made.number)] = made.number
+    return shadow
+
+
+def blank_handle() -> RemovableHandle:
+    """A handle with a number of its own, and no hooks yet."""
+    return RemovableHandle(OrderedDict())
+
+
+def connect(handle: RemovableHandle, hooks: OrderedDict, *extra: OrderedDict) -> None:
+    handle.hooks_dict_ref = weakref.ref(hooks)
+    handle.extra_dict_ref = tuple([weakref.ref(table) for table in extra])
+
+
+def build_handle(r: Rebuilder, shadow: RemovableHandle, name: str, place: int) -> None:
+    registration, made = r.trace.registrations.get(id(shadow)), r.trace.handles.get(id(shadow))
+    if registration is not None:
+        r.lines.append(f"{name} = {registration.slot.source.name}.handle")
+    elif made is not None:
+        r.lines[place] = f"{name} = {r.bind(blank_handle, 'blank_handle')}()"  # its number may be a key in its hooks
+        r.lines.append(f"{r.bind(connect, 'connect')}({name}, {r.items((made.hooks, *made.extra))})")
+    else:
+        build_instance(r, shadow, name, place)
+
+
+def build_number(r: Rebuilder, shadow: HandleNumber, name: str, place: int) -> None:
+    made = next(made for made in r.trace.handles.values() if made.number is shadow)
+    r.lines.append(f"{name} = {r.value(made.shadow)}.id")
+
+
+BUILDERS[RemovableHandle] = build_handle
+BUILDERS[HandleNumber] = build_number
+
+
+# -- removing -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class Removal:
+    """``handle.remove()`` of a handle from outside."""
+
+    handle: object
+    hooks: object  # the dictionary that the hook is in
+    source: Referent
+
+
+@rule(RemovableHandle.remove)
+def rule_remove(trace, args, kwargs):
+    handle = force(trace, args[0])
+    if trace.rehearsing or kwargs or len(args) != 1:
+        raise trace.fail("removing a hook here")
+    if id(handle) in trace.registrations:
+        trace.registrations[id(handle)].removed = True
+    elif id(handle) in trace.handles:
+        remove_number(trace, trace.handles[id(handle)])
+    elif (removal := find_removal(trace, handle)) is not None:
+        trace.removals[id(handle)] = removal
+        trace.mark_unbuildable(removal)
+    else:
+        call_function(trace, RemovableHandle.remove, args, kwargs)
+
+
+def remove_number(trace: Trace, made: MadeHandle) -> None:
+    """Take the entries of a handle made here out again."""
+    for table in (made.hooks, *made.extra):
+        if made.number in table:
+            del table[made.number]
+
+
+def find_removal(trace: Trace, handle: object) -> Removal | None:
+    """The removal of a hook, where what it is on has no part in the trace; its handle is then not looked at."""
+    record = trace.record_of(handle)
+    if record is None or record.attributes != vars(handle) or "extra_dict_ref" not in vars(handle):
+        return None
+    if id(handle) in trace.removals:
+        return trace.removals[id(handle)]
+    if force(trace, vars(handle)["extra_dict_ref"]) != ():  # hooks of modules, which calls of the module look at
+        return None
+    hooks = record.real.hooks_dict_ref()  # type: ignore[attr-defined]
+    source = Referent(InstanceAttribute(record.source, "hooks_dict_ref"))
+    if id(hooks) in trace.by_real:
+        return None
+    known = next((removal for removal in trace.removals.values() if removal.hooks is hooks), None)
+    if known is not None:
+        trace.guards.add(source, "same", known.source)
+    else:
+        trace.guards.distinct.setdefault(source)
+    return Removal(handle, hooks, source)
+
+
+def removal_lines(r: Rebuilder) -> list[str]:
+    """What the run function does about handles from outside."""
+    for removal in r.trace.removals.values():
+        if removal.hooks is not None and id(removal.hooks) in r.trace.by_real:
+            raise CannotRebuild(removal, "hooks that are looked at after one of them was removed")
+    return [f"{r.value(removal.handle)}.remove()" for removal in r.trace.removals.values()]

@@ -1,0 +1,277 @@
+"""Hooks that captured code puts on tensors and on nodes of autograd's graph, and the handles that take them off again.
+
+A hook is not traced: it is a value like any other, to be made again after the graph has run, and nobody looks at it, so
+another hook in its place needs no recompile. Where it is put matters, however: an operation that changes the tensor
+later moves the tensor to another node of autograd's graph, and leaves the hook where it was. So a registration is a
+node of the graph, with a :class:`HookSlot` as an input of the graph that stands for the hook until there is one:
+
+    slot = HookSlot()
+    y, = graph(x, slot)            # in it: register_hook(y, slot)
+    hook = …                       # it may close over tensors that the graph computed
+    slot.settle(hook)              # now the tensor has the program's own hook, and slot.handle is its handle
+
+Registrations on inputs that the graph does not change are taken out of the graph and done after it: then they are no
+matter of the backend, and a function that only registers hooks on its arguments has no graph at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.fx
+from torch.utils.hooks import RemovableHandle
+
+from ..._native import is_instance as isinstance
+from ...program.hook_slots import (
+    HookSlot,
+    register_hook,
+    register_node_hook,
+    register_node_prehook,
+    register_post_accumulate_grad_hook,
+    register_shared_hook,
+    retain_grad,
+    settle_together,
+)
+from ..guards.source import Made
+from ..interpreter.calls import CALLABLES
+from ..interpreter.native_calls import rule
+from ..shadows.symbolic_numbers import concrete
+from ..shadows.tensors import add_placeholder, function_name, prepare
+from ..shadows.wrap import force
+from ..state.operations import operation
+from ..state.trace import Trace
+from ..state.values import Raised, TensorInfo
+from ..torch.tensor_attributes import guard_flag
+from ..torch.torch_calls import handler
+from ..writeback.rebuild import Rebuilder
+from .hook_handles import removal_lines
+
+# -- at run time ----------------------------------------------------------------------------------------------------
+
+
+# -- while tracing --------------------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class SlotInput:
+    """A slot as a graph input."""
+
+    source: Made
+    node: torch.fx.Node
+    value: HookSlot
+
+
+@dataclass(eq=False)
+class Registration:
+    """One hook on one tensor, or the wish to keep its gradient."""
+
+    function: Callable
+    info: TensorInfo
+    node: torch.fx.Node
+    grad_fn: object  # the tensor's place in autograd's graph
+    slot: SlotInput | None = None
+    hook: object = None
+    handle: RemovableHandle | None = None
+    removed: bool = False
+    group: Group | None = None
+
+
+@dataclass(eq=False)
+class Group:
+    """A hook that several tensors share."""
+
+    hook: object
+    mode: str
+    members: list[Registration]
+
+
+def add_registration(trace: Trace, function: Callable, info: TensorInfo, hook: object = None) -> object:
+    """Note a registration at this place of the graph; gives the handle's shadow."""
+    if trace.rehearsing:
+        raise trace.fail("a hook registered inside a __hash__ or __eq__ that a dictionary or set is going to call")
+    grad_fn = info.fake.grad_fn  # type: ignore[attr-defined]
+    made = Registration(function, info, None, grad_fn)  # type: ignore[arg-type]
+    arguments: tuple = (info.node,)
+    if function is not retain_grad:
+        made.slot, made.hook = add_slot(trace, function), hook
+        made.handle = object.__new__(RemovableHandle)
+        trace.foreign[id(made.handle)] = made.handle  # nobody may look into it
+        arguments += (made.slot.node,)
+    made.node = trace.graph.call_function(function, arguments)
+    made.node.meta["stack_trace"] = trace.stack_trace()
+    trace.registrations[id(made.handle or made)] = made
+    return made.handle
+
+
+def add_slot(trace: Trace, function: Callable) -> SlotInput:
+    source = Made(f"_k_hook{len(trace.registrations)}")  # generated names end in _ and a number
+    slot = SlotInput(source, add_placeholder(trace, source), HookSlot())
+    slot.node.meta["example_value"] = slot.value
+    slot.node.meta["hook_slot"] = function.__name__  # for backends: no tensor, and what it is for
+    trace.inputs.append(slot)  # type: ignore[arg-type]
+    return slot
+
+
+def _register(method: Callable, function: Callable) -> None:
+    @handler(method)
+    def register(trace, args, kwargs):
+        given = {**dict(zip(("self", "hook"), args, strict=False)), **kwargs}
+        tensor = force(trace, given.get("self"))
+        if not isinstance(tensor, torch.Tensor) or given.keys() != {"self", "hook"} or len(args) > 2:
+            raise trace.fail(f"{function_name(method)} with these arguments")
+        info = trace.tensor_info(tensor)
+        check_eager(trace, info, method, given["hook"])
+        return add_registration(trace, function, info, given["hook"])
+
+
+def check_eager(trace: Trace, info: TensorInfo, method: Callable, *args: object) -> None:
+    """Eager's own error, from a real tensor of the same standing in autograd's graph."""
+    for_leaves = method is torch.Tensor.register_post_accumulate_grad_hook
+    if for_leaves and info.source is not None:
+        guard_flag(trace, info, "is_leaf")
+    if info.fake.requires_grad and (info.fake.is_leaf or not for_leaves):  # type: ignore[attr-defined]
+        return
+    with torch.enable_grad(), torch.inference_mode(False):
+        probe = torch.empty(0, requires_grad=info.fake.requires_grad)  # type: ignore[attr-defined]
+        if not info.fake.is_leaf:  # type: ignore[attr-defined]
+            probe = probe.view_as(probe)
+        try:
+            method(probe, *args)
+        except Exception as error:
+            raise Raised(error.with_traceback(None)) from None
+
+
+_register(torch.Tensor.register_hook, register_hook)
+_register(torch.Tensor.register_post_accumulate_grad_hook, register_post_accumulate_grad_hook)
+
+
+@handler(torch.Tensor.retain_grad)
+def rule_retain_grad(trace, args, kwargs):
+    info = trace.tensor_info(force(trace, args[0]))
+    check_eager(trace, info, torch.Tensor.retain_grad)
+    add_registration(trace, retain_grad, info)
+    info.fake.retain_grad()
+
+
+@rule(torch.autograd.graph.register_multi_grad_hook)
+def rule_multi_grad_hook(trace, args, kwargs):
+    """``register_multi_grad_hook(tensors, hook, mode=…)``; what torch refuses, it refuses itself."""
+    given = {**dict(zip(("tensors", "fn"), args, strict=False)), **kwargs}
+    mode = concrete(trace, given.pop("mode", "all"))
+    tensors = prepare(trace, given.get("tensors"))
+    plain = isinstance(tensors, (list, tuple)) and all(isinstance(each, torch.Tensor) for each in tensors)
+    if not plain or len(args) > 2 or given.keys() != {"tensors", "fn"} or mode not in ("all", "any"):
+        raise trace.fail("register_multi_grad_hook with these arguments")
+    if mode == "any":
+        tensors = [tensor for tensor in tensors if tensor.requires_grad]
+    if not all(tensor.requires_grad for tensor in tensors):
+        raise trace.fail("register_multi_grad_hook on a tensor that requires no gradient")
+    handles = [add_registration(trace, register_shared_hook, trace.tensor_info(tensor)) for tensor in tensors]
+    group = Group(given["fn"], mode, [trace.registrations[id(handle)] for handle in handles])
+    for member in group.members:
+        member.group = group
+    shadow = object.__new__(MultiHandle)
+    shadow.handles = tuple(handles)
+    return shadow
+
+
+MultiHandle = torch.autograd.graph._MultiHandle
+
+
+# -- nodes of autograd's graph --------------------------------------------------------------------------------------
+
+NODE_REGISTRATIONS = {"register_hook": register_node_hook, "register_prehook": register_node_prehook}
+
+
+class NodeMethod:
+    """A method of a node of autograd's graph, about to be called."""
+
+    unbuildable = True
+
+    def __init__(self, node: object, name: str):
+        self.node, self.name = node, name
+
+
+@operation
+def load_grad_fn(trace: Trace, info: TensorInfo) -> object:
+    """``tensor.grad_fn`` of a tensor made by the graph: the fake's own node stands for it."""
+    node = info.fake.grad_fn  # type: ignore[attr-defined]
+    trace.foreign[id(node)] = node
+    trace.gradient_nodes.setdefault(id(node), info)
+    trace.mark_unbuildable(node)
+    return node
+
+
+@operation
+def load_from_node(trace: Trace, node: object, name: str) -> object:
+    """What the program may ask of a node. The fake's node knows its name where the program wrote its class."""
+    written = isinstance(node, torch._C._FunctionBase)
+    if name in NODE_REGISTRATIONS or (name == "name" and written):
+        return NodeMethod(node, name)
+    raise trace.fail(f"attribute {name!r} of a node of autograd's graph", "read it outside the compiled function")
+
+
+def call_node_method(trace: Trace, method: NodeMethod, args: tuple, kwargs: dict) -> object:
+    info = trace.gradient_nodes[id(method.node)]
+    if kwargs or len(args) != (method.name != "name"):
+        raise trace.fail(f"{method.name} of a node of autograd's graph with these arguments")
+    if method.name == "name":
+        return method.node.name()  # type: ignore[attr-defined]
+    if info.fake.grad_fn is not method.node:  # type: ignore[attr-defined]
+        raise trace.fail("a hook on a node of autograd's graph whose tensor was changed in place since")
+    return add_registration(trace, NODE_REGISTRATIONS[method.name], info, args[0])
+
+
+CALLABLES[NodeMethod] = call_node_method
+
+
+# -- the end of a trace ---------------------------------------------------------------------------------------------
+
+
+def write_registrations(r: Rebuilder) -> None:
+    """Append what the run function does about hooks, after everything else is written."""
+    trace = r.trace
+    after: list[str] = []  # right after the graph
+    settled: list[str] = []
+    for registration in list(trace.registrations.values()):
+        slot = registration.slot
+        if slot is not None:
+            r.reads.append(f"{slot.source.name} = {r.bind(HookSlot, 'HookSlot')}()")
+            settled += settling_lines(r, registration)
+        if is_left_to_python(trace, registration):
+            trace.graph.erase_node(registration.node)
+            arguments = [r.value(registration.info.fake)] + ([slot.source.name] if slot is not None else [])
+            after.append(f"{r.bind(registration.function, registration.function.__name__)}({', '.join(arguments)})")
+    settled += removal_lines(r)
+    r.run_later()
+    r.lines[:0] = after
+    r.effects[:0] = settled
+
+
+def settling_lines(r: Rebuilder, registration: Registration) -> list[str]:
+    """Put a hook in the place of its slot, or take the slot away."""
+    group, name = registration.group, registration.slot.source.name  # type: ignore[union-attr]
+    if group is None:
+        return [f"{name}.remove()" if registration.removed else f"{name}.settle({r.value(registration.hook)})"]
+    if registration is not group.members[-1]:
+        return []
+    names = [member.slot.source.name for member in group.members]  # type: ignore[union-attr]
+    settle = f"{r.bind(settle_together, 'settle_together')}({r.value(group.hook)}, {group.mode!r}, {', '.join(names)})"
+    removed = [member.removed for member in group.members]
+    return [settle, *(f"{name}.remove()" for name, gone in zip(names, removed, strict=True) if gone)]
+
+
+def is_left_to_python(trace: Trace, registration: Registration) -> bool:
+    """Whether a registration may wait until the graph has run: on an input that is where it was in autograd's graph."""
+    info = registration.info
+    if info.source is None or id(info.fake) in trace.changed:
+        return False
+    return info.fake.grad_fn is registration.grad_fn and info.fake.requires_grad  # type: ignore[attr-defined]
+
+
+def undo_lines(trace: Trace) -> list[str]:
+    """What to do about hooks when the graph has raised."""
+    slots = [item for item in trace.inputs if isinstance(item, SlotInput)]
+    return [f"{slot.source.name}.remove()" for slot in slots if slot.node.users]

@@ -1,0 +1,1 @@
+"""Entries: dispatch, the check and run functions of a capture, routing of calls, reasons for misses."""

@@ -1,0 +1,56 @@
+"""Imports every file that registers rules, opcode handlers or operations."""
+
+# ruff: noqa: F401
+
+from __future__ import annotations
+
+from ..autograd import (
+    autograd_function,
+    backward_calls,
+    checkpoints,
+    function_contexts,
+    gradients,
+    hook_handles,
+    hook_registrations,
+)
+from ..guards import cached_calls
+from ..interpreter import (
+    attributes,
+    caller_breaks,
+    calls,
+    generators,
+    native_calls,
+    opcodes,
+    opcodes_building,
+    opcodes_calls,
+    opcodes_exceptions,
+    opcodes_match,
+    operators,
+)
+from ..python import (
+    builtin_rules,
+    copying,
+    dict_views,
+    dynamic_ranges,
+    locks,
+    logging_calls,
+    lru_caches,
+    standard_library,
+    text,
+    warning_calls,
+)
+from ..shadows import hashing, marked_calls
+from ..torch import (
+    assertions,
+    associative_scans,
+    lazy_modules,
+    legacy_constructors,
+    optimizer_steps,
+    overrides,
+    tensor_attributes,
+    tensor_copies,
+    tensor_subclasses,
+    torch_calls,
+    torch_state,
+    torchscript,
+)

@@ -1,0 +1,148 @@
+"""Where native calls go that were not inlined: to the callee compiled as a frame of its own, if that is worth it.
+
+Skeletons of broken frames, and frames that run in eager as a whole, ask here before each call, with the very callee.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+import weakref
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import torch
+from torch.utils.hooks import BackwardHook
+
+from ... import _native
+from ...platform.python_objects import words
+from ...program.call_markers import is_marked
+from ..guards.descriptions import module_of
+from ..guards.source import lookup
+from ..interpreter.calls import SKIPPED_MODULES, TRANSPARENT
+from ..interpreter.frame import COROUTINE_FLAGS, GENERATOR_FLAG
+from ..shadows.module_hooks import OF_GRAPHS
+from ..state.annotations import is_kept_out
+from ..state.trace import Options
+
+if TYPE_CHECKING:
+    from .dispatch import FrameCache
+
+ROUTES = "__kiln_routes__"  # in the dictionary of a function: its routes live as long as it does, and no longer
+WORKING = ("torch.nn.modules", "torch.optim", "kiln.engine.runtime", "kiln.program.accumulation")
+"""Modules of torch's and Kiln's own that compute, or call what is the user's."""
+
+
+def _hooks_in(code: types.CodeType) -> Iterator[types.CodeType]:
+    for part in code.co_consts:
+        if isinstance(part, types.CodeType):
+            yield from (part,) if part.co_name == "hook" else _hooks_in(part)
+
+
+CALLING_BACK = {
+    torch.autograd.function.BackwardCFunction.apply.__code__,
+    torch.autograd.function.once_differentiable(lambda: None).__code__,
+    *(hook for method in vars(BackwardHook).values() if callable(method) for hook in _hooks_in(method.__code__)),
+}
+"""Functions of torch's that call what is the user's while a backward pass runs."""
+
+COUNTS_FRAMES = words("settrace setprofile tb_next tb_frame tb_lineno setrecursionlimit")
+"""What only a function that traces frames or counts them asks for: all of it is Python's, and what it calls."""
+LOOKS_AT_FRAMES = COUNTS_FRAMES | words("_getframe currentframe getouterframes extract_stack format_stack print_stack")
+
+
+class Router:
+    """What a frame passes its callees through.
+
+    It is a constant of code, which the garbage collector does not look into: it must not close a cycle.
+    """
+
+    def __init__(self, cache: FrameCache):
+        self.cache = weakref.ref(cache)
+
+    def __call__(self, callee: object) -> object:
+        cache = self.cache()
+        return callee if cache is None else route(callee, cache)
+
+
+def route(callee: object, cache: FrameCache) -> object:
+    """What to call in place of a callee, in a frame that has this cache."""
+    if type(callee) is types.MethodType:
+        routed = route(callee.__func__, cache)
+        return callee if routed is callee.__func__ else types.MethodType(routed, callee.__self__)  # type: ignore[arg-type]
+    if type(callee) is types.FunctionType:
+        options = cache.options
+        known = callee.__dict__.get(ROUTES, {}).get(id(options))
+        if known is None or known.function is not callee or known.__dict__["_kiln_users"] is not options.users:
+            known = make_route(callee, cache) if worth_compiling(callee) else None
+        return callee if known is None or is_deep() else known
+    method = lookup(type(callee), "__call__")
+    if type(method) is types.FunctionType:  # modules and other callable objects
+        routed = route(method, cache)
+        return callee if routed is method else types.MethodType(routed, callee)  # type: ignore[arg-type]
+    return callee
+
+
+def is_deep() -> bool:
+    """Whether so many calls are open that recursion should go on in eager, which takes fewer frames a call."""
+    try:
+        sys._getframe(sys.getrecursionlimit() // 3)
+    except ValueError:
+        return False
+    return True
+
+
+def make_route(callee: types.FunctionType, cache: FrameCache) -> _native.Dispatcher:
+    """A dispatcher for the callee, remembered; in a new table, for the present one may be a copy of another's."""
+    from .dispatch import make_dispatcher
+
+    options = cache.options
+    made = make_dispatcher(callee, options)
+    made.__dict__["_kiln_users"] = options.users
+    if is_nested(callee.__code__, cache.code()):  # the next call makes another function of this code
+        cache.nested[id(callee.__code__)] = made.__dict__["_kiln_cache"]
+    known = callee.__dict__.get(ROUTES, {})
+    own = {key: dispatcher for key, dispatcher in known.items() if dispatcher.function is callee}
+    callee.__dict__[ROUTES] = {**own, id(options): made}
+    options.routed.add(callee)
+    return made
+
+
+def release_routes(options: Options, user: object) -> None:
+    """Have the routes that are made on behalf of what the user compiled go with it, if it is the last."""
+    options.users.add(user)
+    weakref.finalize(user, _release, id(options), options.users, options.routed).atexit = False
+
+
+def _release(key: int, users: weakref.WeakSet, functions: weakref.WeakSet) -> None:
+    if list(users):  # its length may still count the one that is going
+        return
+    for function in list(functions):
+        known = function.__dict__.get(ROUTES, {}).get(key)
+        if known is not None and known.__dict__["_kiln_users"] is users:
+            del function.__dict__[ROUTES][key]
+
+
+def is_nested(code: types.CodeType, outer: types.CodeType | None) -> bool:
+    """Whether a function is made by a frame of some code, or of what it was split from."""
+    if outer is None or code.co_filename != outer.co_filename:
+        return False
+    return code.co_qualname.startswith(f"{outer.co_qualname}.<locals>.")
+
+
+def worth_compiling(function: types.FunctionType) -> bool:
+    module = module_of(function)
+    if is_kept_out(function) or function.__code__ in TRANSPARENT or is_marked(function):
+        return False
+    if function.__code__ in CALLING_BACK or function.__code__ in OF_GRAPHS:
+        return True
+    if module.split(".", 1)[0] in ("torch", "kiln") and not module.startswith(WORKING):
+        return False
+    if module == "copy" or function.__name__ == "__deepcopy__":
+        return False  # what is copied already is known by its id, and Kiln's stand-ins have others
+    if not LOOKS_AT_FRAMES.isdisjoint(function.__code__.co_names):
+        return False  # it counts frames: between it and its caller there must be none of Kiln's
+    flags = function.__code__.co_flags
+    if flags & COROUTINE_FLAGS or (flags & GENERATOR_FLAG and module.split(".", 1)[0] in sys.stdlib_module_names):
+        return False
+    return not any(module == name or module.startswith(name + ".") for name in SKIPPED_MODULES)

@@ -1,0 +1,221 @@
+"""Guards as a native program: most assumptions about objects, all tensors, and the reading of the graph's inputs.
+
+A check function is Python text; for a model with hundreds of modules that is thousands of lines. What can be said in a
+few native steps - entries of dictionaries, types, lengths, constants - goes into one ``_native.GuardProgram`` instead,
+which walks from the call's roots over registers and gives the tuple of graph inputs it met. Steps defend themselves, so
+they need no order among the guards that stay text; those come after, and may rely on the program.
+"""
+
+from __future__ import annotations
+
+import collections
+import types
+from collections.abc import Callable
+
+from ... import _native
+from ..._native import is_instance as isinstance
+from .guards import Guard, GuardSet, TensorGuard, plain, same_constant
+from .source import Attribute, ClosureCell, GlobalsOf, Identity, InstanceAttribute, Item, Local, Pinned, Source
+
+Step = tuple[str, int, int, object]
+Fact = tuple[str, object, object]
+
+SIZED = (dict, collections.OrderedDict, collections.defaultdict, list, tuple)
+KEYS = (str, int)
+ROOTS = (Local, ClosureCell)
+
+
+class GuardProgram:
+    """Steps and registers under construction."""
+
+    def __init__(self, guards: GuardSet):
+        self.types: dict[Source, object] = {
+            guard.source: plain(guard.value) for guard in guards if guard.kind == "type"
+        }
+        self.roots: dict[Source, int] = {}
+        self.constants: dict[Source, int] = {}
+        self.registers: dict[Source, tuple[str, int]] = {}  # roots and constants are numbered when all are known
+        self.steps: list[tuple[str, Source, object, object]] = []
+        self.tables: dict[tuple[Source, bool], list[tuple[str, object, object]]] = {}
+        self.fillers: dict[Source, None] = {}
+
+    # -- which sources can be read --------------------------------------------------------------------------------
+
+    def reads(self, source: Source) -> bool:
+        """Whether a source can be read natively; if so it gets a register."""
+        if source in self.registers:
+            return True
+        if isinstance(source, ROOTS) or source.read_first or source == GlobalsOf():
+            self.registers[source] = ("root", len(self.roots))
+            self.roots[source] = len(self.roots)
+            return True
+        if isinstance(source, (Pinned, GlobalsOf)):
+            self.registers[source] = ("constant", len(self.constants))
+            self.constants[source] = len(self.constants)
+            return True
+        reader = READERS.get(type(source))
+        if reader is None or not self.reads(source.base) or not reader(self, source):  # type: ignore[attr-defined]
+            return False
+        self.registers[source] = ("filled", len(self.fillers))
+        self.fillers[source] = None
+        return True
+
+    def read_attribute(self, source: InstanceAttribute) -> bool:
+        self.know(source.base, True, ("read", source.name, source))
+        return True
+
+    def read_item(self, source: Item) -> bool:
+        kind = dict if isinstance(source.base, GlobalsOf) else self.types.get(source.base)
+        if isinstance(source.key, Identity) or not isinstance(kind, type):
+            return False
+        if issubclass(kind, dict) and type(source.key) in KEYS:
+            self.know(source.base, False, ("read", source.key, source))
+            return True
+        if issubclass(kind, (list, tuple)) and type(source.key) is int and source.key >= 0:
+            self.steps.append(("element", source.base, source.key, source))
+            return True
+        return False
+
+    def read_cell(self, source: Attribute) -> bool:
+        if source.name != "cell_contents" or not isinstance(source.base, ClosureCell):
+            return False
+        self.steps.append(("cell", source.base, -1, source))
+        return True
+
+    def know(self, base: Source, attributes: bool, fact: tuple[str, object, object]) -> None:
+        """Add to what is known of a dictionary; the first thing known makes it a step."""
+        facts = self.tables.get((base, attributes))
+        if facts is None:
+            facts = self.tables[base, attributes] = []
+            self.steps.append(("table", base, attributes, facts))
+        facts.append(fact)
+
+    # -- guards ---------------------------------------------------------------------------------------------------
+
+    def takes(self, guard: Guard) -> bool:
+        """Put a guard into the program, if there are steps for it."""
+        row = WRITERS.get(guard.kind)
+        return row is not None and row[0](self, row[1], guard.source, plain(guard.value))
+
+    def add_step(self, op: str, source: Source, value: object) -> bool:
+        if not self.reads(source):
+            return False
+        self.steps.append((op, source, -1, value))
+        return True
+
+    def add_value(self, op: str, source: Source, value: object) -> bool:
+        """A guard on an object itself: where it is an attribute it is known with the other attributes."""
+        if type(value) is types.CodeType:
+            op = "is"
+        if isinstance(source, InstanceAttribute) and self.reads(source.base):
+            self.know(source.base, True, (op, source.name, value))
+            return True
+        return self.add_step(op, source, value)
+
+    def add_attribute(self, op: str, source: Source, name: object) -> bool:
+        if not self.reads(source):
+            return False
+        self.know(source, True, (op, name, None))
+        return True
+
+    def add_key(self, op: str, source: Source, key: object) -> bool:
+        kind = self.types.get(source)
+        dictionary = isinstance(kind, type) and issubclass(kind, dict)
+        if not dictionary or type(key) not in KEYS or not self.reads(source):
+            return False
+        self.know(source, False, (op, key, None))
+        return True
+
+    def add_keys(self, op: str, source: Source, keys: object) -> bool:
+        if not keys:
+            return self.add_sized("length", source, 0)
+        native = self.types.get(source) is dict and all(type(key) in KEYS for key in keys)  # type: ignore[attr-defined]
+        if not native or not self.reads(source):
+            return False
+        self.know(source, False, (op, "", keys))
+        return True
+
+    def add_sized(self, op: str, source: Source, value: object) -> bool:
+        if self.types.get(source) not in SIZED or not self.reads(source):
+            return False
+        if op == "truth":
+            op, value = ("full" if value else "empty"), -1
+        self.steps.append((op, source, value, None))
+        return True
+
+    def add_same(self, op: str, source: Source, other: object) -> bool:
+        if not isinstance(other, Source) or not self.reads(other):
+            return False
+        return self.add_step(op, source, other)
+
+    # -- the native object ----------------------------------------------------------------------------------------
+
+    @property
+    def worth_while(self) -> bool:
+        """Whether there is anything to walk to: arguments alone are read faster by Python."""
+        return bool(self.fillers)
+
+    def number(self, source: Source) -> int:
+        kind, index = self.registers[source]
+        if kind == "root":
+            return index
+        return len(self.roots) + index + (len(self.constants) if kind == "filled" else 0)
+
+    def build(
+        self, inputs: list[Source], distinct: list[Source], tensors: list[TensorGuard], tensor_check: object
+    ) -> _native.GuardProgram:
+        """The program; ``inputs`` is what it answers with. All these sources can be read."""
+        return _native.GuardProgram(
+            registers=len(self.registers),
+            roots=len(self.roots),
+            constants=[constant_value(source) for source in self.constants],
+            steps=[self.native_step(*step) for step in self.steps],
+            inputs=[self.number(source) for source in inputs],
+            distinct=[self.number(source) for source in distinct],
+            tensors=[self.number(tensor.source) for tensor in tensors],
+            tensor_check=tensor_check,
+            same_constant=same_constant,
+        )
+
+    def native_step(self, op: str, base: Source, number: object, what: object) -> Step:
+        register = self.number(base)
+        if op == "table":
+            return op, register, -1, (number, [self.native_fact(*fact) for fact in what])  # type: ignore[union-attr]
+        if op in ("same", "not_same"):
+            return op, register, self.number(what), None  # type: ignore[arg-type]
+        if op in ("element", "cell"):
+            return op, register, number, self.number(what)  # type: ignore[return-value, arg-type]
+        return op, register, number, what  # type: ignore[return-value]
+
+    def native_fact(self, op: str, key: object, what: object) -> Fact:
+        return op, key, self.number(what) if op == "read" else what  # type: ignore[arg-type]
+
+
+def constant_value(source: Source) -> object:
+    return source.owner.value  # type: ignore[attr-defined]
+
+
+READERS: dict[type, Callable[[GuardProgram, Source], bool]] = {
+    InstanceAttribute: GuardProgram.read_attribute,  # type: ignore[dict-item]
+    Item: GuardProgram.read_item,  # type: ignore[dict-item]
+    Attribute: GuardProgram.read_cell,  # type: ignore[dict-item]
+}
+
+Writer = Callable[[GuardProgram, str, Source, object], bool]
+WRITERS: dict[str, tuple[Writer, str]] = {
+    "type": (GuardProgram.add_step, "type"),
+    "code": (GuardProgram.add_step, "code"),
+    "constant": (GuardProgram.add_value, "equals"),
+    "identity": (GuardProgram.add_value, "is"),
+    "not_identity": (GuardProgram.add_value, "is_not"),
+    "length": (GuardProgram.add_sized, "length"),
+    "native_length": (GuardProgram.add_sized, "length"),
+    "truth": (GuardProgram.add_sized, "truth"),
+    "keys": (GuardProgram.add_keys, "keys"),
+    "has_key": (GuardProgram.add_key, "present"),
+    "lacks_key": (GuardProgram.add_key, "absent"),
+    "has_attribute": (GuardProgram.add_attribute, "present"),
+    "no_attribute": (GuardProgram.add_attribute, "absent"),
+    "same": (GuardProgram.add_same, "same"),
+    "not_same": (GuardProgram.add_same, "not_same"),
+}

@@ -1,0 +1,1 @@
+"""The symbolic interpreter: frames, opcodes, calls, attributes, operators, generators, native calls."""

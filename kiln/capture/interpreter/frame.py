@@ -1,0 +1,330 @@
+"""The symbolic interpreter: a frame, its loop, exceptions, and how a root frame ends (return or graph break).
+
+A :class:`Frame` has what CPython's has: locals, cells, an operand stack and a position. Opcodes are in ``opcodes.py``.
+Inlined calls are nested frames. Only the outermost frame (the *root*) can break: it stops *before* an instruction,
+with its state complete, so that the instruction can be run natively and the rest captured as a frame of its own.
+"""
+
+from __future__ import annotations
+
+import types
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ...bytecode import Bytecode, Instruction, decode
+from ...bytecode.analysis import reachable
+from ...bytecode.plan import OWN_PREFIX
+from ...config import config
+from ..guards.descriptions import told_error
+from ..guards.source import Attribute, ClosureCell, Item
+from ..shadows.wrap import force, wrap
+from ..state.exceptions import note_raised
+from ..state.operations import operation, operations
+from ..state.trace import Trace
+from ..state.values import BreakPoint, GraphBreak, Lazy, Raised, Restart
+from .call_wrappers import FILE as CALLERS_FILE
+
+NULL = type("NULL", (), {"__repr__": lambda self: "NULL"})()  # the empty half of a call's operands
+RETURNED, YIELDED = object(), object()  # why a frame's loop stopped
+
+HANDLERS: dict[str, Callable[[Frame, Instruction], object]] = {}  # by opcode; the ``opcodes*.py`` files fill it
+
+COROUTINE_FLAGS = 0x80 | 0x100 | 0x200
+GENERATOR_FLAG = 0x20
+
+_DECODED: dict[int, tuple[weakref.ref, Bytecode]] = {}
+
+
+def decoded(code: types.CodeType) -> Bytecode:
+    """The instructions of a code object, decoded once; but a continuation is not called again and again."""
+    known = _DECODED.get(id(code))
+    if known is not None and known[0]() is code:
+        return known[1]
+    bytecode = decode(code)
+    if any(name.startswith(OWN_PREFIX) for name in (*code.co_freevars, *code.co_varnames)):
+        return bytecode
+    key, table = id(code), _DECODED  # the module's own name is gone when the interpreter shuts down
+    table[key] = (weakref.ref(code, lambda _: table.pop(key, None)), bytecode)
+    return bytecode
+
+
+HANDLING = frozenset({"POP_EXCEPT", "RAISE_VARARGS", "CHECK_EXC_MATCH", "CHECK_EG_MATCH"})
+
+
+def catches(bytecode: Bytecode, index: int) -> bool:
+    """Whether a handler around an instruction looks at what was raised; ``with`` and ``finally`` only pass it on.
+
+    (A ``with`` block whose manager swallows what is raised is told apart when eager takes over.)
+    """
+    entry = bytecode.handler_at[index]
+    while entry is not None:
+        start = entry.target.index
+        if start not in bytecode.handling:
+            bytecode.handling[start] = looks_at_exception(bytecode, start)
+        if bytecode.handling[start]:
+            return True
+        entry = bytecode.handler_at[start]
+    return False
+
+
+def looks_at_exception(bytecode: Bytecode, start: int) -> bool:
+    """Whether the handler that begins here is that of an ``except``."""
+    first, second = (bytecode.instructions[min(at, len(bytecode) - 1)].op for at in (start, start + 1))
+    if first != "PUSH_EXC_INFO" or second == "WITH_EXCEPT_START":  # what cleans up after a handler; a with block
+        return False
+    found = {bytecode.instructions[at].op for at in reachable(bytecode, start, exceptional=False)}
+    return bool(found & HANDLING)
+
+
+class Frame:
+    """One Python frame, interpreted."""
+
+    def __init__(self, trace: Trace, function: types.FunctionType, bound: dict[str, object]):
+        self.trace = trace
+        self.function = function
+        self.code = function.__code__
+        self.globals = function.__globals__
+        self.bytecode = decoded(self.code)
+        self.locals = bound
+        self.cells: dict[str, types.CellType] = self.closure()
+        self.cell_names = frozenset((*self.code.co_cellvars, *self.code.co_freevars))
+        self.stack: list[object] = []
+        self.index = 0  # the instruction being executed
+        self.next = 0
+        self.keyword_names: tuple[str, ...] = ()
+        self.result: object = None
+        self.looped = False  # it has jumped back: instructions may be reached for another time
+
+    def closure(self) -> dict[str, types.CellType]:
+        cells = self.function.__closure__ or ()
+        source = self.trace.source_of(self.function)
+        if source is None:
+            return dict(zip(self.code.co_freevars, cells, strict=True))
+        base = Attribute(source, "__closure__")
+        return {
+            name: wrap(self.trace, cell, Item(base, index))  # type: ignore[misc]
+            for index, (name, cell) in enumerate(zip(self.code.co_freevars, cells, strict=True))
+        }
+
+    def line(self) -> int:
+        return self.bytecode.instructions[self.index].line or self.code.co_firstlineno
+
+    def location(self) -> tuple[str, int, str]:
+        return self.code.co_filename, self.line(), self.code.co_qualname
+
+    def is_of_user(self) -> bool:
+        """Whether the frame has lines of the user's; Kiln's callers have none."""
+        return self.code.co_filename != CALLERS_FILE
+
+    def protected(self) -> bool:
+        """Whether an ``except`` of this frame could catch an exception raised here."""
+        return catches(self.bytecode, self.index)
+
+    # -- the operand stack ----------------------------------------------------------------------------------------
+
+    def push(self, value: object) -> None:
+        self.stack.append(value)
+
+    def pop(self) -> object:
+        """The top value, looked at."""
+        value = self.stack.pop()
+        return force(self.trace, value) if type(value) is Lazy else value
+
+    def peek(self, depth: int = 1) -> object:
+        """The value at a depth (1 is the top), looked at and left in place."""
+        value = self.stack[-depth]
+        if type(value) is Lazy:
+            value = self.stack[-depth] = force(self.trace, value)
+        return value
+
+    def pop_raw(self) -> object:
+        return self.stack.pop()
+
+    def pop_many(self, count: int) -> list[object]:
+        """The top values, not looked at."""
+        if not count:
+            return []
+        values = self.stack[-count:]
+        del self.stack[-count:]
+        return values
+
+    def jump(self, target: Instruction) -> None:
+        self.looped |= target.index <= self.index
+        self.next = target.index
+
+    # -- the loop -------------------------------------------------------------------------------------------------
+
+    def run(self) -> object:
+        """Interpret until the frame returns or yields; an exception leaves as :class:`Raised`."""
+        trace, instructions = self.trace, self.bytecode.instructions
+        trace.frames.append(self)
+        try:
+            while True:
+                try:
+                    while True:
+                        self.index = index = self.next
+                        self.next = index + 1
+                        instruction = instructions[index]
+                        handler = HANDLERS.get(instruction.op)
+                        if handler is None:
+                            raise trace.fail(f"the bytecode instruction {instruction.op}")
+                        signal = handler(self, instruction)
+                        if signal is not None:
+                            return signal
+                except Raised as raised:
+                    self.unwind(raised.error)
+                trace.instructions += 1
+        finally:
+            trace.frames.pop()
+
+    def unwind(self, error: BaseException) -> None:
+        """Go to the handler of an exception, or leave the frame with it."""
+        note_raised(self.trace, error)
+        entry = self.bytecode.handler_at[self.index]
+        if entry is None:
+            raise Raised(error)
+        for text in error.args:
+            if type(text) is str:
+                self.trace.guards.classes.watch_names_in(text)
+        del self.stack[entry.depth :]
+        if entry.lasti:
+            self.stack.append(-1)  # the place to report on re-raise: the real frame has its own
+        self.stack.append(error)
+        self.jump(entry.target)
+
+    def raise_error(self, error: BaseException) -> None:
+        """Raise in the program."""
+        raise Raised(error)
+
+
+@operation
+def run_function(trace: Trace, function: types.FunctionType, bound: dict[str, object]) -> object:
+    """Interpret a call; a generator function gives a generator that is interpreted as it is consumed."""
+    flags = function.__code__.co_flags
+    if flags & COROUTINE_FLAGS:
+        raise trace.fail(f"a call to the coroutine {function.__qualname__}", "await it outside the compiled function")
+    trace.entered += 1
+    trace.count_jump()
+    frame = Frame(trace, function, bound)
+    if flags & GENERATOR_FLAG:
+        return operations.make_generator(frame)
+    before = trace.handled
+    try:
+        frame.run()
+    finally:
+        trace.handled = before
+    return frame.result
+
+
+@dataclass(eq=False)
+class Finished:
+    """The root frame returned."""
+
+    value: object
+
+
+@dataclass(eq=False)
+class Broken:
+    """The root frame stopped before an instruction."""
+
+    index: int
+    frame: Frame
+    reason: GraphBreak
+
+
+class RootFrame(Frame):
+    """The frame being captured."""
+
+    def __init__(self, trace: Trace, function: types.FunctionType, bound: dict[str, object]):
+        super().__init__(trace, function, bound)
+        self.arguments = dict(bound)  # as they came, whatever becomes of the variables
+        self.visits: dict[int, int] = {}
+        self.produced: dict[int, tuple[int, int]] = {}  # id of a value -> instruction (and visit) that first pushed it
+        self.take_cells()
+
+    def take_cells(self) -> None:
+        """A continuation's cells are parameters of its own: no MAKE_CELL comes before its RESUME."""
+        made = set()
+        for instruction in self.bytecode.instructions:
+            if instruction.op == "RESUME":
+                break
+            if instruction.op == "MAKE_CELL":
+                made.add(instruction.argval)
+        for name in self.code.co_cellvars:
+            if name in self.locals and name not in made:
+                value = force(self.trace, self.locals[name])
+                if type(value) is types.CellType:  # else an inlined comprehension (3.12) has the slot for itself
+                    self.cells[name] = value
+                    del self.locals[name]
+
+    def closure(self) -> dict[str, types.CellType]:
+        return {
+            name: wrap(self.trace, cell, ClosureCell(index, name))  # type: ignore[misc]
+            for index, (name, cell) in enumerate(
+                zip(self.code.co_freevars, self.function.__closure__ or (), strict=True)
+            )
+        }
+
+    def run_root(self, forced: BreakPoint | None) -> Finished | Broken:
+        """Interpret to the end or to a break. ``forced`` is where an earlier attempt had to stop."""
+        trace, instructions = self.trace, self.bytecode.instructions
+        first_line = None
+        trace.frames.append(self)
+        while True:
+            self.index = index = self.next
+            self.next = index + 1
+            instruction = instructions[index]
+            visit = self.visits[index] = self.visits.get(index, 0) + 1
+            if forced is not None and index == forced.index and visit == forced.visit:
+                return Broken(index, self, forced.reason)
+            if config.break_every is not None and is_of_program(instruction):
+                if first_line is None:
+                    first_line = (instruction.line, index)
+                elif self.break_here(instruction, first_line):
+                    return Broken(index, self, trace.fail("config.break_every"))
+            before = list(self.stack)
+            keywords = self.keyword_names
+            marks = trace.entered, trace.graph.created
+            try:
+                try:
+                    handler = HANDLERS.get(instruction.op)
+                    if handler is None:
+                        raise trace.fail(f"the bytecode instruction {instruction.op}")
+                    if handler(self, instruction) is RETURNED:
+                        return Finished(self.result)
+                    if self.stack:
+                        self.produced.setdefault(id(self.stack[-1]), (index, visit))
+                except Raised as raised:
+                    if self.bytecode.handler_at[index] is None:
+                        told = f"the program raises {told_error(raised.error)}"
+                        raise trace.fail(told, error=raised.error) from None
+                    self.unwind(raised.error)
+            except GraphBreak as reason:
+                if reason.whole:
+                    raise
+                trace.active = False
+                # Both hold the interpreter's frames, and these the program's objects.
+                reason.__traceback__ = reason.__context__ = None
+                del trace.frames[1:]
+                if marks != (trace.entered, trace.graph.created):
+                    raise Restart(BreakPoint(index, visit, reason)) from None
+                self.stack, self.keyword_names, self.next = before, keywords, index
+                return Broken(index, self, reason)
+
+    def break_here(self, instruction: Instruction, first: tuple[int, int]) -> bool:
+        if instruction.op in NEVER_FORCED:
+            return False
+        if config.break_every == "instruction":
+            return instruction.index != first[1]
+        return instruction.line != first[0]
+
+
+def is_of_program(instruction: Instruction) -> bool:
+    """Not one that the splitter wrote: a break there would not get any further."""
+    positions = instruction.positions
+    return positions is not None and positions[0] is not None and positions[2] is not None
+
+
+NEVER_FORCED = frozenset({"RESUME", "MAKE_CELL", "COPY_FREE_VARS", "PUSH_EXC_INFO", "RERAISE", "NOP", "JUMP_FORWARD"})
+NEVER_FORCED |= {"JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT", "POP_EXCEPT", "COPY", "CACHE"}

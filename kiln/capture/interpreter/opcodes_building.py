@@ -1,0 +1,241 @@
+"""Opcodes that build and unpack containers and text."""
+
+from __future__ import annotations
+
+import types
+from collections import OrderedDict
+
+from ..._native import is_instance as isinstance
+from ...platform.python_objects import mapping_items
+from ..shadows.unknown_text import UnknownText, is_unknown, unknown_text
+from ..shadows.wrap import force, is_constant
+from ..state.trace import Trace
+from ..state.values import Raised
+from . import native_calls, operators
+from .attributes import load_or
+from .calls import call
+from .frame import Frame
+from .opcode_table import CALLABLE_FIRST, opcode
+from .protocols import type_of
+
+# -- building -------------------------------------------------------------------------------------------------------
+
+
+@opcode("BUILD_TUPLE")
+def build_tuple(frame, instruction):
+    items = frame.pop_many(instruction.arg)
+    following = frame.bytecode.instructions[frame.next]
+    if following.op == "RETURN_VALUE" and frame is frame.trace.frames[0]:
+        frame.push(tuple(items))  # handed back as it is: nobody looks into it here
+    else:
+        frame.push(tuple([force(frame.trace, item) for item in items]))
+
+
+@opcode("BUILD_LIST")
+def build_list(frame, instruction):
+    frame.push(frame.pop_many(instruction.arg))
+
+
+@opcode("BUILD_SET")
+def build_set(frame, instruction):
+    items = [force(frame.trace, item) for item in frame.pop_many(instruction.arg)]
+    frame.push(native(frame, set, items))
+
+
+def native(frame: Frame, function: object, *args: object) -> object:
+    from . import native_calls
+
+    return native_calls.call_native_default(frame.trace, function, args, {})
+
+
+@opcode("BUILD_MAP")
+def build_map(frame, instruction):
+    items = frame.pop_many(2 * instruction.arg)
+    made: dict = {}
+    frame.push(made)
+    for key, value in zip(items[::2], items[1::2], strict=True):
+        operators.set_item(frame.trace, made, force(frame.trace, key), value)
+
+
+@opcode("BUILD_CONST_KEY_MAP")
+def build_const_key_map(frame, instruction):
+    keys = frame.pop()
+    frame.push(dict(zip(keys, frame.pop_many(instruction.arg), strict=True)))
+
+
+@opcode("BUILD_STRING")
+def build_string(frame, instruction):
+    parts = [force(frame.trace, part) for part in frame.pop_many(instruction.arg)]
+    frame.push(UnknownText(frame.trace) if any(map(is_unknown, parts)) else "".join(parts))
+
+
+@opcode("BUILD_SLICE")
+def build_slice(frame, instruction):
+    frame.push(slice(*(force(frame.trace, part) for part in frame.pop_many(instruction.arg))))
+
+
+@opcode("FORMAT_VALUE")
+def format_value(frame, instruction):
+    flags = instruction.arg
+    spec = frame.pop() if flags & 4 else ""
+    value = convert_text(frame, frame.pop(), flags & 3)
+    frame.push(format_text(frame, value, spec))
+
+
+def format_text(frame: Frame, value: object, spec: object) -> object:
+    """A part of an f-string."""
+    unknown = unknown_text(frame.trace, value, frame.stack)
+    return call(frame.trace, format, (value, spec), {}) if unknown is None else unknown
+
+
+def convert_text(frame: Frame, value: object, kind: int) -> object:
+    converter = (None, str, repr, ascii)[kind]
+    return value if converter is None else call(frame.trace, converter, (value,), {})
+
+
+@opcode("CONVERT_VALUE")
+def convert_value(frame, instruction):
+    frame.push(convert_text(frame, frame.pop(), instruction.arg))
+
+
+@opcode("FORMAT_SIMPLE")
+def format_simple(frame, instruction):
+    frame.push(format_text(frame, frame.pop(), ""))
+
+
+@opcode("FORMAT_WITH_SPEC")
+def format_with_spec(frame, instruction):
+    spec, value = frame.pop(), frame.pop()
+    frame.push(format_text(frame, value, spec))
+
+
+@opcode("LIST_APPEND")
+def list_append(frame, instruction):
+    value = frame.pop_raw()
+    frame.peek(instruction.arg).append(value)
+
+
+@opcode("SET_ADD")
+def set_add(frame, instruction):
+    value = frame.pop()
+    call(frame.trace, frame.peek(instruction.arg).add, (value,), {})
+
+
+@opcode("MAP_ADD")
+def map_add(frame, instruction):
+    value, key = frame.pop_raw(), frame.pop()
+    operators.set_item(frame.trace, frame.peek(instruction.arg), key, value)
+
+
+@opcode("LIST_EXTEND")
+def list_extend(frame, instruction):
+    items = frame.pop()
+    target = frame.peek(instruction.arg)
+    try:
+        call(frame.trace, target.extend, (operators.operand_iterable(frame.trace, items),), {})
+    except Raised as raised:
+        if isinstance(raised.error, TypeError) and "not iterable" in str(raised.error):
+            name = type(items).__name__
+            frame.raise_error(TypeError(f"Value after * must be an iterable, not {name}"))
+        raise
+
+
+@opcode("SET_UPDATE")
+def set_update(frame, instruction):
+    items = frame.pop()
+    call(frame.trace, frame.peek(instruction.arg).update, (operators.operand_iterable(frame.trace, items),), {})
+
+
+@opcode("DICT_UPDATE", "DICT_MERGE")
+def dict_update(frame, instruction):
+    items = frame.pop()
+    target = frame.peek(instruction.arg)
+    if instruction.op == "DICT_MERGE":
+        merge_keywords(frame, target, items, frame.peek(instruction.arg + (3 if CALLABLE_FIRST else 2)))
+    else:
+        update_mapping(frame, target, items)
+
+
+def update_mapping(frame: Frame, target: dict, items: object) -> None:
+    """``{**items}``. Unlike ``dict.update`` it takes mappings alone; instances of dict are copied past overrides."""
+    trace = frame.trace
+    if isinstance(items, dict) and is_copied_natively(type(items)):
+        call(trace, dict.update, (target, items_of(trace, items)), {})
+        return
+    keys = load_or(trace, items, "keys", None)
+    if keys is None:
+        frame.raise_error(TypeError(f"'{type_of(trace, items).__name__}' object is not a mapping"))
+    for key in list(operators.consume(trace, call(trace, keys, (), {}))):
+        operators.set_item(trace, target, key, operators.get_item(trace, items, key))
+
+
+def is_copied_natively(kind: type) -> bool:
+    """Whether CPython copies the items of such a dictionary itself, and asks none of its methods."""
+    return kind is OrderedDict or native_calls.lookup(kind, "__iter__") is dict.__iter__
+
+
+def items_of(trace: Trace, mapping: dict) -> dict:
+    """A dictionary from which all items are taken, past methods that a subclass overrides."""
+    record = trace.record_of(mapping)
+    if record is not None and not record.loaded:
+        native_calls.guard_all_keys(trace, record)
+    if type(mapping) in (dict, OrderedDict):
+        return mapping
+    if not all(is_constant(key) for key in dict.keys(mapping)):
+        raise trace.fail(f"the items of a {type(mapping).__qualname__} whose keys are objects")
+    return dict(mapping_items(mapping))
+
+
+def merge_keywords(frame: Frame, target: dict, items: object, function: object) -> None:
+    """``f(**items)``, after other keyword arguments."""
+    method = load_or(frame.trace, items, "keys", None)
+    if method is None:
+        what = f"{name_in_errors(frame, function)} argument after **"
+        frame.raise_error(TypeError(f"{what} must be a mapping, not {type(items).__name__}"))
+    keys: object
+    if isinstance(items, dict) and is_copied_natively(type(items)):
+        items = items_of(frame.trace, items)
+        keys = items.keys()
+    else:
+        keys = call(frame.trace, method, (), {})
+    for key in list(operators.consume(frame.trace, keys)):
+        if key in target:
+            what = name_in_errors(frame, function)
+            frame.raise_error(TypeError(f"{what} got multiple values for keyword argument '{key}'"))
+        operators.set_item(frame.trace, target, key, operators.get_item(frame.trace, items, key))
+
+
+def name_in_errors(frame: Frame, function: object) -> str:
+    """A callable in CPython's messages about a call's arguments."""
+    if not isinstance(function, NAMED):
+        raise frame.trace.fail(f"a call of a {type(function).__name__} with arguments that are none")
+    module = getattr(function, "__module__", None)
+    return f"{module}.{function.__qualname__}()" if module not in (None, "builtins") else f"{function.__qualname__}()"
+
+
+NAMED = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, type)
+
+
+@opcode("LIST_TO_TUPLE")
+def list_to_tuple(frame, instruction):
+    frame.push(tuple([force(frame.trace, item) for item in frame.pop()]))
+
+
+@opcode("UNPACK_SEQUENCE")
+def unpack_sequence(frame, instruction):
+    value = frame.pop()
+    items = operators.unpack(frame.trace, value, instruction.arg)
+    frame.stack.extend(reversed(items))
+
+
+@opcode("UNPACK_EX")
+def unpack_ex(frame, instruction):
+    before, after = instruction.arg & 0xFF, instruction.arg >> 8
+    items = list(operators.unpackable(frame.trace, frame.pop()))
+    if len(items) < before + after:
+        frame.raise_error(
+            ValueError(f"not enough values to unpack (expected at least {before + after}, got {len(items)})")
+        )
+    middle = items[before : len(items) - after]
+    parts = [*items[:before], middle, *(items[len(items) - after :] if after else [])]
+    frame.stack.extend(reversed(parts))

@@ -1,0 +1,237 @@
+"""Opcodes of calls, functions, generators and imports."""
+
+from __future__ import annotations
+
+import sys
+import types
+
+from ..._native import is_instance as isinstance
+from ..guards.source import lookup
+from ..shadows.wrap import force
+from ..state.exceptions import generator_stopped
+from ..state.values import InterpretedIterator, Raised
+from . import operators
+from .attributes import load_attribute
+from .calls import call
+from .frame import NULL, YIELDED, Frame
+from .opcode_table import CALLABLE_FIRST, opcode
+from .opcodes_building import list_to_tuple, name_in_errors
+from .protocols import get_iterator, next_item
+
+# -- calls ----------------------------------------------------------------------------------------------------------
+
+
+@opcode("KW_NAMES")
+def kw_names(frame, instruction):
+    frame.keyword_names = instruction.argval
+
+
+@opcode("CALL")
+def call_opcode(frame, instruction):
+    names = frame.keyword_names
+    frame.keyword_names = ()
+    do_call(frame, frame.pop_many(instruction.arg), names)
+
+
+@opcode("CALL_KW")
+def call_kw(frame, instruction):
+    names = frame.pop()
+    do_call(frame, frame.pop_many(instruction.arg), names)
+
+
+def do_call(frame: Frame, values: list[object], names: tuple[str, ...]) -> None:
+    second, first = frame.pop_raw(), frame.pop_raw()
+    if CALLABLE_FIRST:
+        function, owner = first, second
+    elif first is NULL:
+        function, owner = second, NULL
+    else:
+        function, owner = first, second
+    if owner is not NULL:
+        values = [owner, *values]
+    split = len(values) - len(names)
+    frame.push(call(frame.trace, function, tuple(values[:split]), dict(zip(names, values[split:], strict=True))))
+
+
+@opcode("CALL_FUNCTION_EX")
+def call_function_ex(frame, instruction):
+    kwargs = frame.pop() if instruction.arg & 1 else {}
+    args = frame.pop()
+    if CALLABLE_FIRST:
+        frame.pop_raw()
+        function = frame.pop()
+    else:
+        function = frame.pop()
+        frame.pop_raw()
+    if type(args) is not tuple:
+        if lookup(type(args), "__iter__") is None and lookup(type(args), "__getitem__") is None:
+            what = f"{name_in_errors(frame, function)} argument after *"
+            frame.raise_error(TypeError(f"{what} must be an iterable, not {type(args).__name__}"))
+        args = call(frame.trace, tuple, (args,), {})
+    keywords = operators.plain_mapping(frame.trace, kwargs)
+    if not all(isinstance(name, str) for name in keywords):
+        frame.raise_error(TypeError("keywords must be strings"))
+    frame.push(call(frame.trace, function, args, keywords))
+
+
+@opcode("MAKE_FUNCTION")
+def make_function(frame, instruction):
+    code = frame.pop()
+    if CALLABLE_FIRST:
+        pending = PendingFunction(code)
+        frame.push(pending if code.co_freevars else pending.finish(frame, None))
+        return
+    flags = instruction.arg
+    function = types.FunctionType(code, frame.globals, code.co_name, None, frame.pop() if flags & 8 else None)
+    for flag in (4, 2, 1):
+        if flags & flag:
+            set_part(frame, function, flag, frame.pop())
+    frame.push(set_up(frame, function))
+
+
+class PendingFunction:
+    """3.13 makes a function first and gives it its closure after; here the closure must come first."""
+
+    def __init__(self, code: types.CodeType):
+        self.code = code
+        self.parts: dict[int, object] = {}
+
+    def finish(self, frame: Frame, closure: tuple | None) -> types.FunctionType:
+        function = types.FunctionType(self.code, frame.globals, self.code.co_name, None, closure)
+        for flag, content in self.parts.items():
+            set_part(frame, function, flag, content)
+        return set_up(frame, function)
+
+
+def annotations(value: object) -> dict:
+    return dict(zip(value[::2], value[1::2], strict=True)) if isinstance(value, tuple) else value  # type: ignore[return-value]
+
+
+def settle_dict(frame: Frame, value: dict) -> dict:
+    return {key: force(frame.trace, item) for key, item in value.items()}
+
+
+def set_up(frame: Frame, function: types.FunctionType) -> types.FunctionType:
+    function.__qualname__ = function.__code__.co_qualname
+    function.__module__ = frame.globals.get("__name__")  # type: ignore[assignment]
+    return function
+
+
+@opcode("SET_FUNCTION_ATTRIBUTE")
+def set_function_attribute(frame, instruction):
+    function, value = frame.pop(), frame.pop()
+    flag = instruction.arg
+    if not isinstance(function, PendingFunction):
+        set_part(frame, function, flag, value)
+    elif flag == 8:
+        function = function.finish(frame, value)
+    else:
+        function.parts[flag] = value
+    frame.push(function)
+
+
+def set_part(frame: Frame, function: types.FunctionType, flag: int, value: object) -> None:
+    if flag == 4:
+        function.__annotations__ = annotations(value)
+    elif flag == 2:
+        function.__kwdefaults__ = settle_dict(frame, value)  # type: ignore[arg-type]
+    else:
+        function.__defaults__ = value  # type: ignore[assignment]
+
+
+# -- generators -----------------------------------------------------------------------------------------------------
+
+
+@opcode("RETURN_GENERATOR")
+def return_generator(frame, instruction):
+    frame.push(None)  # the generator object, which POP_TOP drops: the caller has it already
+
+
+@opcode("YIELD_VALUE")
+def yield_value(frame, instruction):
+    frame.result = frame.pop_raw()
+    return YIELDED
+
+
+@opcode("GET_YIELD_FROM_ITER")
+def get_yield_from_iter(frame, instruction):
+    value = frame.pop()
+    frame.push(value if issubclass(type(value), InterpretedIterator) else get_iterator(frame.trace, value))
+
+
+@opcode("SEND")
+def send(frame, instruction):
+    value = frame.pop()
+    receiver = frame.peek()
+    try:
+        if value is None:
+            frame.push(next_item(frame.trace, receiver))
+        else:
+            frame.push(call(frame.trace, load_attribute(frame.trace, receiver, "send"), (value,), {}))
+    except Raised as raised:
+        if not isinstance(raised.error, StopIteration):
+            raise
+        if sys.version_info < (3, 12):
+            frame.stack.pop()
+        frame.push(raised.error.value)
+        frame.jump(instruction.target)
+
+
+@opcode("END_SEND")
+def end_send(frame, instruction):
+    value = frame.pop_raw()
+    frame.stack.pop()
+    frame.push(value)
+
+
+@opcode("CLEANUP_THROW")
+def cleanup_throw(frame, instruction):
+    """An exception came out of what a generator delegates to: its end, or one to go on with."""
+    error = frame.pop()
+    if not isinstance(error, StopIteration):
+        raise Raised(error)
+    frame.pop_many(2)
+    frame.push(None)
+    frame.push(error.value)
+
+
+# -- imports --------------------------------------------------------------------------------------------------------
+
+
+@opcode("IMPORT_NAME")
+def import_name(frame, instruction):
+    names, level = frame.pop(), frame.pop()
+    try:
+        module = __import__(instruction.argval, frame.globals, None, names, level)
+    except Exception as error:
+        raise frame.trace.fail(f"importing {instruction.argval} fails", error=error) from error
+    frame.trace.pinned(module)
+    frame.push(module)
+
+
+@opcode("IMPORT_FROM")
+def import_from(frame, instruction):
+    module = frame.peek()
+    try:
+        frame.push(load_attribute(frame.trace, module, instruction.argval))
+    except Raised:
+        raise frame.trace.fail(f"cannot import name {instruction.argval!r}") from None
+
+
+# -- intrinsics (3.12+) ---------------------------------------------------------------------------------------------
+
+
+@opcode("CALL_INTRINSIC_1")
+def call_intrinsic(frame, instruction):
+    number = instruction.arg
+    if number == 6:
+        list_to_tuple(frame, instruction)
+    elif number == 5:
+        frame.push(operators.unary(frame.trace, "UNARY_POSITIVE", frame.pop()))
+    elif number == 3:
+        error = frame.pop()
+        if isinstance(error, StopIteration):
+            error = generator_stopped(frame.trace, error)
+        frame.push(error)
+    else:
+        raise frame.trace.fail(f"the intrinsic {number}")

@@ -1,0 +1,100 @@
+"""Opcodes of exceptions and ``with``."""
+
+from __future__ import annotations
+
+from ..._native import MISSING
+from ..._native import is_instance as isinstance
+from ..shadows.wrap import class_attribute, force
+from ..state.exceptions import add_context, traceback_of
+from ..state.values import Raised
+from .calls import call
+from .frame import NULL, Frame
+from .opcode_table import opcode
+from .protocols import is_instance, looked_at, type_of
+
+# -- exceptions and contexts ----------------------------------------------------------------------------------------
+
+
+@opcode("PUSH_EXC_INFO")
+def push_exc_info(frame, instruction):
+    error = frame.pop()
+    frame.push(frame.trace.handled)
+    frame.push(error)
+    frame.trace.handled = error
+
+
+@opcode("POP_EXCEPT")
+def pop_except(frame, instruction):
+    frame.trace.handled = frame.pop()
+
+
+@opcode("CHECK_EXC_MATCH")
+def check_exc_match(frame, instruction):
+    classes = looked_at(frame.trace, frame.pop())
+    for cls in classes if isinstance(classes, tuple) else (classes,):
+        if not (isinstance(cls, type) and issubclass(cls, BaseException)):
+            frame.raise_error(TypeError("catching classes that do not inherit from BaseException is not allowed"))
+    frame.push(is_instance(frame.trace, frame.peek(), classes))
+
+
+@opcode("CHECK_EG_MATCH", "PREP_RERAISE_STAR", "CALL_INTRINSIC_2")
+def exception_groups(frame, instruction):
+    raise frame.trace.fail("except* and exception groups, or type parameters")
+
+
+@opcode("RERAISE")
+def reraise(frame, instruction):
+    raise Raised(frame.pop())
+
+
+@opcode("RAISE_VARARGS")
+def raise_varargs(frame, instruction):
+    cause = frame.pop() if instruction.arg == 2 else NULL
+    if instruction.arg == 0:
+        if frame.trace.handled is None:
+            raise frame.trace.fail("raising again what a caller is handling")
+        raise Raised(frame.trace.handled)
+    error = exception_instance(frame, frame.pop(), "exceptions must derive from BaseException")
+    if cause is not NULL:
+        message = "exception causes must derive from BaseException"
+        error.__cause__ = None if cause is None else exception_instance(frame, cause, message)
+    if id(error) in frame.trace.created:  # it was raised before, perhaps in other circumstances
+        add_context(frame.trace, error)
+    frame.raise_error(error)
+
+
+def exception_instance(frame: Frame, value: object, otherwise: str) -> BaseException:
+    if isinstance(value, type) and issubclass(value, BaseException):
+        value = force(frame.trace, call(frame.trace, value, (), {}))
+    if not isinstance(value, BaseException):
+        frame.raise_error(TypeError(otherwise))
+    return value  # type: ignore[return-value]
+
+
+@opcode("BEFORE_WITH")
+def before_with(frame, instruction):
+    manager = frame.pop()
+    enter = special_method(frame, manager, "__enter__")
+    leave = special_method(frame, manager, "__exit__")
+    if enter is MISSING or leave is MISSING:
+        which = "" if enter is MISSING else " (missed __exit__ method)"
+        name = type_of(frame.trace, manager).__name__
+        frame.raise_error(TypeError(f"'{name}' object does not support the context manager protocol{which}"))
+    frame.push(leave)
+    frame.push(call(frame.trace, enter, (), {}))
+
+
+def special_method(frame: Frame, manager: object, name: str) -> object:
+    from .attributes import bind_class_attribute
+
+    raw = class_attribute(frame.trace, type(manager), name, MISSING)
+    if raw is MISSING:
+        return raw
+    return force(frame.trace, bind_class_attribute(frame.trace, manager, type(manager), name, raw))
+
+
+@opcode("WITH_EXCEPT_START")
+def with_except_start(frame, instruction):
+    error = frame.peek()
+    leave = frame.peek(4)
+    frame.push(call(frame.trace, leave, (type(error), error, traceback_of(frame.trace, error)), {}))

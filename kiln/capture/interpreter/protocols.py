@@ -1,0 +1,254 @@
+"""Python's protocols over shadows: type, truth, length, iteration, instance checks."""
+
+from __future__ import annotations
+
+import builtins
+import sys
+import types
+import typing
+
+import torch
+from torch.nn import Parameter
+
+from ..._native import MISSING
+from ..._native import is_instance as isinstance
+from ...platform.python_objects import HEAP_TYPE
+from ..guards.source import is_direct, lookup, mapping_of
+from ..shadows.native_arguments import check_conversion
+from ..shadows.symbolic_numbers import concrete, is_symbolic
+from ..shadows.unknown_text import is_unknown
+from ..shadows.wrap import class_attribute, force
+from ..state.exceptions import from_native
+from ..state.operations import operations
+from ..state.trace import Trace
+from ..state.value_ranges import known_truth
+from ..state.values import HandleNumber, InterpretedIterator, Raised, SpecialMethod, Trampoline
+from . import native_calls
+from .attributes import class_function, load_attribute, name_class_value
+from .calls import call
+
+PROTOCOLS = type(typing.SupportsInt)
+CONTAINER_ITERATORS: frozenset[type] = frozenset(
+    type(iter(empty)) for empty in ([], (), {}, {}.values(), {}.items(), range(0), "")
+)
+
+
+def arguments(trace: Trace, args: tuple) -> tuple:
+    return tuple([force(trace, arg) for arg in args])
+
+
+def type_of(trace: Trace, value: object) -> type:
+    """The class that the program sees."""
+    value = force(trace, value)
+    if isinstance(value, torch.Tensor):
+        return trace.tensor_info(value).kind
+    if is_symbolic(value):
+        return {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}[type(value)]
+    if type(value) is Trampoline:
+        return type(value.function)
+    if type(value).__name__ == "InterpretedGenerator":
+        return types.GeneratorType
+    if id(value) in trace.gradient_nodes:
+        raise trace.fail("the class of a node of autograd's graph", "ask for it outside the compiled function")
+    if type(value) is HandleNumber:
+        return int
+    return str if is_unknown(value) else type(value)
+
+
+def is_instance(trace: Trace, value: object, classes: object) -> bool:
+    if isinstance(classes, tuple):
+        return any(is_instance(trace, value, force(trace, cls)) for cls in classes)
+    check = lookup(type(classes), "__instancecheck__")
+    if isinstance(check, types.FunctionType) and not natively_checked(trace, value, classes):
+        class_function(trace, type(classes), "__instancecheck__")
+        return bool(truth(trace, call(trace, check, (classes, value), {})))
+    kind = type_of(trace, value)
+    if isinstance(classes, PROTOCOLS) and classes._is_protocol:
+        assume_members(trace, value, kind, classes)
+    if isinstance(value, torch.Tensor):
+        return tensor_is_instance(value, kind, classes)
+    if not is_direct(type(value)) and type(classes) is type and not issubclass(kind, classes):
+        kind = force(trace, load_attribute(trace, value, "__class__"))  # type: ignore[assignment]
+        return issubclass(kind, classes)
+    try:
+        result = issubclass(kind, classes) if kind is not type(value) else builtins.isinstance(value, classes)  # type: ignore[arg-type]
+    except TypeError as error:
+        raise Raised(from_native(trace, error)) from None
+    if isinstance(classes, type) and issubclass(kind, classes) is result:
+        trace.guards.classes.relate(kind, classes, result)
+    return result
+
+
+def assume_members(trace: Trace, value: object, kind: type, protocol: type) -> None:
+    """Assume what an instance check of a protocol looks at: the members of the protocol, and which the object has."""
+    watched = protocol.__flags__ & HEAP_TYPE and protocol.__module__ != "typing"
+    if watched:
+        class_attribute(trace, protocol, "_is_runtime_protocol")
+    record = trace.record_of(value)
+    for name in typing._get_protocol_attrs(protocol):  # type: ignore[attr-defined]
+        if watched:
+            class_attribute(trace, protocol, name)
+        class_attribute(trace, kind, name)
+        if record is not None and record.attributes is not None:
+            trace.guards.add(record.source, "has_attribute" if name in record.attributes else "no_attribute", name)
+
+
+def natively_checked(trace: Trace, value: object, cls: object) -> bool:
+    """Whether a metaclass's ``__instancecheck__`` says nothing else than the class of the value does."""
+    if type(cls).__module__ == "torch.nn.parameter":  # it may be an attribute of the tensor that decides
+        return not isinstance(value, torch.Tensor) or (
+            cls is Parameter and trace.tensor_info(value).kind in (torch.Tensor, Parameter)
+        )
+    return type(cls).__module__ in ("abc", "typing", "torch", "enum", "torch._tensor")
+
+
+def tensor_is_instance(value: torch.Tensor, kind: type, classes: object) -> bool:
+    if classes is Parameter:
+        return isinstance(value, classes)  # type: ignore[arg-type]
+    if isinstance(classes, type) and type(classes).__module__ == "torch":  # torch.FloatTensor and friends
+        return isinstance(value, classes)
+    return issubclass(kind, classes)  # type: ignore[arg-type]
+
+
+def looked_at(trace: Trace, classes: object) -> object:
+    """A class or (nested) tuple of classes for native code; ``tuple(a_list)`` has elements nobody has looked at."""
+    classes = force(trace, classes)
+    return tuple([looked_at(trace, cls) for cls in classes]) if isinstance(classes, tuple) else classes
+
+
+def truth(trace: Trace, value: object) -> bool:
+    """The truth of a value, as ``if`` sees it."""
+    value = force(trace, value)
+    kind = type(value)
+    if kind is bool:
+        return value
+    if isinstance(value, torch.Tensor):
+        operations.check_method(trace, value, "__bool__")
+        known = known_truth(trace, value)
+        if known is not None:
+            return known
+        raise trace.fail(
+            "a branch on a tensor's value", "use torch.where, or let the graph break here (without fullgraph=True)"
+        )
+    if kind in native_calls.VIEWS_AND_PROXIES:
+        return bool(call(trace, len, (value,), {}))
+    record = trace.record_of(value)
+    native_length = isinstance(value, dict) and not {"__len__", "__bool__"} & {*native_calls.python_methods(kind)}
+    if native_length and record is not None and not record.loaded:
+        if len(record.items) == len(value):
+            trace.guards.add(record.source, "truth", bool(record.items))
+        else:
+            native_calls.guard_all_keys(trace, record)
+        return len(value) > 0
+    if kind.__flags__ & HEAP_TYPE:
+        for name, check in (("__bool__", checked_truth), ("__len__", checked_length)):
+            method = special_method(trace, value, name)
+            if method is not None:
+                return bool(check(trace, concrete(trace, call(trace, method, (value,), {}))))
+    if id(value) in trace.registrations or id(value) in trace.handles:
+        return True
+    if id(value) in trace.foreign:
+        raise trace.fail(f"the truth of a {kind.__module__}.{kind.__qualname__} object from outside")
+    if native_calls.Survey(trace, keep_symbols=True, shallow=True).visit(value) is not value:
+        return bool(value)
+    if kind.__module__ == "numpy":
+        raise trace.fail("the truth of a NumPy object")
+    if value is NotImplemented:
+        raise trace.fail("the truth of NotImplemented, which Python warns of")
+    return bool(value)
+
+
+def checked_truth(trace: Trace, result: object) -> bool:
+    if type(result) is not bool:
+        raise Raised(TypeError(f"__bool__ should return bool, returned {type_of(trace, result).__name__}"))
+    return result
+
+
+def index_by(trace: Trace, method: object, value: object) -> object:
+    """What an ``__index__`` gives."""
+    index = force(trace, call(trace, method, (value,), {}))
+    if type(index) is not torch.SymInt:
+        check_conversion(trace, "__index__", concrete(trace, index))
+    return index
+
+
+def checked_length(trace: Trace, result: object) -> int:
+    """What ``__len__`` returned, if it may."""
+    if not isinstance(result, int):
+        index = special_method(trace, result, "__index__")
+        if index is None:
+            name = type_of(trace, result).__name__
+            raise Raised(TypeError(f"'{name}' object cannot be interpreted as an integer"))
+        result = concrete(trace, index_by(trace, index, result))
+    if result < 0:  # type: ignore[operator]
+        raise Raised(ValueError("__len__() should return >= 0"))
+    if result > sys.maxsize:  # type: ignore[operator]
+        raise Raised(OverflowError("cannot fit 'int' into an index-sized integer"))
+    return result  # type: ignore[return-value]
+
+
+def special_method(trace: Trace, value: object, name: str) -> types.FunctionType | SpecialMethod | None:
+    """A special method that is not native code, if the value's class has one: to be called with the value first."""
+    kind = type(value)
+    if not kind.__flags__ & HEAP_TYPE or isinstance(value, (torch.Tensor, Trampoline)) or is_symbolic(value):
+        return None
+    if issubclass(kind, InterpretedIterator):
+        return None
+    method = class_attribute(trace, kind, name, MISSING)
+    if isinstance(method, types.FunctionType):
+        name_class_value(trace, kind, name, method)
+        return method
+    return SpecialMethod(name) if native_calls.is_special(method) else None
+
+
+def get_iterator(trace: Trace, value: object) -> object:
+    """``iter(value)``."""
+    value = force(trace, value)
+    if isinstance(value, torch.Tensor):
+        operations.check_method(trace, value, "__iter__")
+        return iter(unbind_tensor(trace, value))
+    method = special_method(trace, value, "__iter__")
+    if method is not None:
+        made = force(trace, call(trace, method, (value,), {}))
+        if not hasattr(type(made), "__next__"):
+            raise Raised(TypeError(f"iter() returned non-iterator of type '{type_of(trace, made).__name__}'"))
+        return made
+    native = lookup(type(value), "__iter__") is not None
+    if not native and special_method(trace, value, "__getitem__") is not None:
+        return iter(native_calls.proxy(trace, value))
+    if isinstance(value, native_calls.Proxy):
+        return value
+    if native and special_method(trace, value, "__next__") is not None:
+        return value
+    if type(value).__flags__ & HEAP_TYPE and not any(lookup(type(value), name) for name in ("__iter__", "__getitem__")):
+        raise Raised(TypeError(f"'{type_of(trace, value).__name__}' object is not iterable"))
+    if type(value) is types.MappingProxyType:
+        return get_iterator(trace, mapping_of(value))
+    made = native_calls.call_native_default(trace, iter, (value,), {})
+    if isinstance(value, dict) or type(value) in native_calls.VIEW_TYPES:
+        trace.mark_unbuildable(made)  # in case the dictionary changes meanwhile
+    return made
+
+
+def unbind_tensor(trace: Trace, tensor: torch.Tensor) -> tuple:
+
+    if tensor.dim() == 0:
+        raise Raised(TypeError("iteration over a 0-d tensor"))
+    return operations.call_torch(trace, torch.Tensor.unbind, (tensor, 0), {})  # type: ignore[return-value]
+
+
+def next_item(trace: Trace, iterator: object) -> object:
+    """``next(iterator)``; raises ``Raised(StopIteration)`` at the end."""
+    iterator = force(trace, iterator)
+    if type(iterator) in CONTAINER_ITERATORS and id(iterator) not in trace.foreign:
+        trace.entered += 1
+        try:
+            return native_calls.unproxy(next(iterator))  # type: ignore[call-overload]  # no code of the program runs
+        except (StopIteration, RuntimeError) as error:
+            raise Raised(from_native(trace, error)) from None
+    if issubclass(type(iterator), InterpretedIterator):
+        return iterator.resume(None)  # type: ignore[attr-defined]
+    method = special_method(trace, iterator, "__next__")
+    if method is not None:
+        return call(trace, method, (iterator,), {})
+    return native_calls.call_native_default(trace, next, (iterator,), {})

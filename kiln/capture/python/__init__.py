@@ -1,0 +1,1 @@
+"""Rules for builtins and the standard library."""

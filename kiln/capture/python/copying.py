@@ -1,0 +1,141 @@
+"""Copies: ``copy.copy`` and ``copy.deepcopy`` are interpreted; only what they ask of native code is answered here.
+
+That is ``object.__reduce_ex__`` (how to make an object again), which would look past shadows, and ``id``, which
+``deepcopy`` uses to know an object again: within it a shadow's own id does.
+"""
+
+from __future__ import annotations
+
+import copy
+import copyreg
+
+from ..._native import is_instance as isinstance
+from ...platform.python_objects import HEAP_TYPE, slot_descriptors
+from ..guards.source import is_direct, lookup
+from ..interpreter import native_calls
+from ..interpreter.attributes import class_attribute_source, load_attribute, load_namespace, load_or
+from ..interpreter.calls import call, call_function
+from ..interpreter.native_calls import rule
+from ..shadows.symbolic_numbers import concrete
+from ..shadows.wrap import class_attribute, force, getattr_static_dict, load_slot, wrap
+from ..state.exceptions import from_native
+from ..state.trace import Trace
+from ..state.values import Raised
+
+
+def compares_ids(trace: Trace) -> bool:
+    """Whether the code that asks for an ``id`` only uses it to know objects again, in a copy that began here."""
+    frame = trace.frames[-1]
+    asks = frame.globals is copy.__dict__ or frame.code.co_name == "__deepcopy__"
+    return asks and is_copying(trace)
+
+
+def is_copying(trace: Trace) -> bool:
+    return any(outer.code is copy.deepcopy.__code__ for outer in trace.frames[1:])
+
+
+@rule(copy.deepcopy)
+def rule_deepcopy(trace, args, kwargs):
+    memo = force(trace, args[1]) if len(args) > 1 else force(trace, kwargs.get("memo"))
+    if memo is not None and (trace.record_of(memo) is not None or not is_copying(trace)):
+        raise trace.fail("copy.deepcopy with a memo of the program's own")  # which has ids of real objects in it
+    return call_function(trace, copy.deepcopy, args, kwargs)
+
+
+@rule(object.__reduce_ex__)
+def rule_reduce_ex(trace, args, kwargs):
+    value, protocol = force(trace, args[0]), concrete(trace, args[1])
+    cls = type(value)
+    if class_attribute(trace, cls, "__reduce__") is not object.__reduce__:
+        return call(trace, load_attribute(trace, value, "__reduce__"), (), {})
+    if not cls.__flags__ & HEAP_TYPE and type(protocol) is int:
+        check_reduced(trace, value, protocol)
+    if type(protocol) is not int or protocol < 2 or id(value) in trace.foreign:
+        raise trace.fail(f"a copy of a {cls.__module__}.{cls.__qualname__} object")
+    return copyreg.__newobj__, (cls, *new_arguments(trace, value)), state_of(trace, value), *contents_of(trace, value)
+
+
+def check_reduced(trace: Trace, value: object, protocol: object) -> None:
+    """Native objects hold more than an instance dictionary and slots: most refuse to be copied this way."""
+    try:
+        object.__reduce_ex__(value, protocol)  # type: ignore[arg-type]
+    except TypeError as error:
+        raise Raised(from_native(trace, error)) from None
+
+
+def new_arguments(trace: Trace, value: object) -> tuple:
+    """What ``__new__`` is to be called with."""
+    if lookup(type(value), "__getnewargs_ex__") is not None:
+        raise trace.fail(f"a copy of a {type(value).__qualname__}, which has __getnewargs_ex__")
+    method = load_or(trace, value, "__getnewargs__", None)
+    if method is None:
+        return ()
+    given = force(trace, call(trace, method, (), {}))
+    if not isinstance(given, tuple):
+        raise Raised(TypeError(f"__getnewargs__ should return a tuple, not '{type(given).__name__}'"))
+    return given
+
+
+GETSTATE = getattr(object, "__getstate__", None)  # new in Python 3.11
+
+
+def state_of(trace: Trace, value: object) -> object:
+    """What ``__getstate__`` gives: the instance dictionary, and the slots if there are any."""
+    if class_attribute(trace, type(value), "__getstate__") is not GETSTATE:
+        return call(trace, load_attribute(trace, value, "__getstate__"), (), {})
+    return default_state(trace, value)
+
+
+def default_state(trace: Trace, value: object) -> object:
+    namespace = load_namespace(trace, value) if getattr_static_dict(value) else None
+    slots = slots_of(trace, value)
+    return (namespace, slots) if slots else namespace
+
+
+def names_known(trace: Trace, cls: type, names: set[str]) -> bool:
+    """Whether the class has the names of its slots noted as they are, or not at all. (copyreg notes them.)"""
+    noted = class_attribute(trace, cls, "__slotnames__")
+    if noted is None:
+        return True
+    if type(noted) is not list or "__slotnames__" not in cls.__dict__:
+        return False
+    shadow = wrap(trace, noted, class_attribute_source(trace, cls, "__slotnames__"))
+    found = [force(trace, name) for name in shadow]  # type: ignore[attr-defined]
+    return all(type(name) is str for name in found) and set(found) == names
+
+
+def slots_of(trace: Trace, value: object) -> dict[str, object]:
+    found: dict[str, object] = {}
+    record = trace.record_of(value)
+    slots = slot_descriptors(type(value))
+    names = {slot.__name__ for slot in slots}  # type: ignore[attr-defined]
+    hooked = lookup(type(value), "__getattr__") is not None or not is_direct(type(value))
+    if not names_known(trace, type(value), names) or (slots and hooked):
+        raise trace.fail(f"the state of a {type(value).__qualname__}, whose slots are not what they seem")
+    for slot in slots:
+        if record is not None:
+            load_slot(trace, record, slot.__name__, slot)  # type: ignore[attr-defined]
+        try:
+            found[slot.__name__] = slot.__get__(value)  # type: ignore[attr-defined]
+        except AttributeError:
+            continue
+    return found
+
+
+@rule(object.__getstate__)
+def rule_getstate(trace, args, kwargs):
+    value = force(trace, args[0])
+    if id(value) in trace.foreign:
+        raise trace.fail(f"the state of a {type(value).__qualname__} object")
+    return default_state(trace, value)
+
+
+def contents_of(trace: Trace, value: object) -> tuple[object, object]:
+    if isinstance(value, (list, dict)) and {"__iter__", "items"}.intersection(native_calls.python_methods(type(value))):
+        raise trace.fail(f"a copy of a {type(value).__qualname__}, which iterates in Python")
+    items = iter(list.copy(value)) if isinstance(value, list) else None
+    pairs = iter(native_calls.call_native(trace, dict.items, (value,), {})) if isinstance(value, dict) else None  # type: ignore[call-overload]
+    return items, pairs
+
+
+# -- tensors --------------------------------------------------------------------------------------------------------

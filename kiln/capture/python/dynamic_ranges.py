@@ -1,0 +1,40 @@
+"""``for index in range(0, size, step)`` over a size that varies: how often it runs is assumed, not the size.
+
+Loops over chunks of a tensor are written like this. With a step of one there is nothing to win.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from ..interpreter.native_calls import call_native_default, rule
+from ..interpreter.operators import compare
+from ..interpreter.protocols import truth
+from ..shadows.wrap import force
+from ..state.trace import Trace
+
+
+@rule(range)
+def rule_range(trace, args, kwargs):
+    values = [force(trace, arg) for arg in args]
+    if kwargs or not in_steps(values) or not is_loop(trace):
+        return call_native_default(trace, range, args, kwargs)
+    start, stop, step = values
+    index = start
+    while truth(trace, compare(trace, "<", index, stop)):
+        trace.count_jump()
+        index += step
+    return range(start, index, step)  # the same numbers; nobody can ask where it was to stop
+
+
+def in_steps(values: list[object]) -> bool:
+    if len(values) != 3:
+        return False
+    start, stop, step = values
+    return type(start) is int and type(stop) is torch.SymInt and type(step) is int and step > 1
+
+
+def is_loop(trace: Trace) -> bool:
+    """Whether the program asks for a range only to go through it."""
+    frame = trace.frames[-1]
+    return frame.bytecode.instructions[frame.index + 1].op == "GET_ITER"

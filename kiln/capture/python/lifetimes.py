@@ -1,0 +1,27 @@
+"""Code that asks whether objects are alive, who holds them, or how large they are.
+
+After a graph break a frame goes on in other frames, and the frames and native calls between hold what they were given
+until they return: an object outlives its ``del``. So a function that could tell is not split: it runs in eager as a
+whole, and only what it calls is compiled.
+"""
+
+from __future__ import annotations
+
+import types
+import weakref
+
+from ...bytecode.instruction import codes_in
+from ...platform.python_objects import words
+
+ASKING = words("weakref _weakref WeakSet WeakMethod WeakKeyDictionary WeakValueDictionary __weakref__ __del__")
+ASKING |= words("getrefcount getsizeof get_referrers get_referents get_objects __subclasses__")
+"""Names that stand for such a question wherever they occur: modules, attributes, methods that a class body defines."""
+
+WEAK_OBJECTS = {id(getattr(weakref, name)) for name in weakref.__all__}
+
+
+def asks_about_lifetimes(function: types.FunctionType, code: types.CodeType) -> bool:
+    """Whether a function's code, or code that it makes functions of, could tell that an object outlives its names."""
+    names = {name for part in codes_in(code) for name in part.co_names}
+    table = function.__globals__
+    return not ASKING.isdisjoint(names) or any(id(table.get(name)) in WEAK_OBJECTS for name in names)

@@ -1,0 +1,55 @@
+"""``with lock:`` in captured code, for a lock from outside.
+
+Nothing is held while tracing or while the graph runs. What the program did under the lock to outside objects is written
+back after the graph, and that is done under the lock. A lock that is still held where the capture ends is Python's.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from ..interpreter.native_calls import rule
+from ..shadows.wrap import force
+from ..state.operations import operation
+from ..state.trace import Trace
+
+if TYPE_CHECKING:
+    from ..writeback.rebuild import Rebuilder
+
+KINDS = tuple({type(threading.Lock()), type(threading.RLock())})
+
+
+def outside_lock(trace: Trace, value: object) -> object:
+    lock = force(trace, value)
+    if id(lock) not in trace.foreign:
+        raise trace.fail("a lock that is made inside the compiled function")
+    return lock
+
+
+@rule(*(kind.__enter__ for kind in KINDS))
+def rule_enter(trace, args, kwargs):
+    lock = outside_lock(trace, args[0])
+    if lock in trace.locks_held and type(lock) is type(threading.Lock()):
+        raise trace.fail("a lock that is acquired twice")
+    trace.locks_held.append(lock)
+    trace.locks.setdefault(id(lock), lock)
+    return True
+
+
+@rule(*(kind.__exit__ for kind in KINDS))
+def rule_exit(trace, args, kwargs):
+    lock = outside_lock(trace, args[0])
+    if lock not in trace.locks_held:
+        raise trace.fail("releasing a lock that was acquired outside")
+    trace.locks_held.remove(lock)
+
+
+@operation
+def write_under_locks(r: Rebuilder, trace: Trace) -> None:
+    """Put the statements that write effects under the locks that the program took."""
+    if trace.locks_held:
+        raise trace.fail("a lock that is held across a graph break", whole=True)
+    if trace.locks and r.effects:
+        locks = ", ".join(r.bind(lock, "lock") for lock in trace.locks.values())
+        r.effects[:] = [f"with {locks}:", *("    " + line for line in r.effects)]

@@ -1,0 +1,94 @@
+"""Loggers in captured code: whether a level is enabled is guarded; what is logged is logged when the entry has run.
+
+A record carries the file, line and function of the program's own call. Only constant messages: what a list or tensor
+held at the time of the call is not known when the graph is done.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from ..._native import is_instance as isinstance
+from ..interpreter.native_calls import rule
+from ..shadows.symbolic_numbers import concrete
+from ..shadows.wrap import force, is_constant
+from ..state.operations import operation
+from ..state.trace import Trace
+
+
+@dataclass(eq=False)
+class LogLine:
+    """A line to log when the graph has run."""
+
+    logger: logging.Logger
+    level: int
+    message: object
+    arguments: tuple
+    place: tuple[str, int, str]  # file, line and function of the call
+
+
+@operation
+def log_line(
+    logger: logging.Logger, level: int, message: object, arguments: tuple, place: tuple[str, int, str]
+) -> None:
+    """What ``Logger._log`` does, as if called from the place."""
+    file, line, function = place
+    logger.handle(logger.makeRecord(logger.name, level, file, line, message, arguments, None, function))
+
+
+def is_enabled(trace: Trace, logger: logging.Logger, level: int) -> bool:
+    enabled = logger.isEnabledFor(level)
+    words = f"logger {logger.name} {'logs' if enabled else 'does not log'} {logging.getLevelName(level)}"
+    trace.guards.extras.append((words, lambda: logger.isEnabledFor(level) is enabled))
+    return enabled
+
+
+def note(trace: Trace, level: int, args: tuple, kwargs: dict) -> None:
+    """A call of ``logger.info`` and its like."""
+    logger, message, *rest = [concrete(trace, arg) for arg in args]
+    if id(logger) not in trace.foreign or not isinstance(level, int):
+        raise trace.fail("a call to a logger that was made inside")
+    if not is_enabled(trace, logger, level):
+        return
+    stack_level = concrete(trace, kwargs.get("stacklevel", 1))
+    if not all(map(is_constant, (message, *rest))) or kwargs.keys() - {"stacklevel"}:
+        raise trace.fail(f"a message of the logger {logger.name} that is not constant", "log it outside")
+    places = trace.location()
+    if not isinstance(stack_level, int) or not 0 < stack_level <= len(places):
+        raise trace.fail("a message of a logger on behalf of the caller of the compiled function")
+    file, line, name = places[-stack_level]
+    trace.logged.append(LogLine(logger, level, message, tuple(rest), (file, line, name.rpartition(".")[2])))
+
+
+def level_rule(name: str, level: int) -> None:
+    @rule(getattr(logging.Logger, name))
+    def rule_log_level(trace, args, kwargs):
+        note(trace, level, args, kwargs)
+
+
+for _name in ("debug", "info", "warning", "error", "critical"):
+    level_rule(_name, getattr(logging, _name.upper()))
+
+
+@rule(logging.Logger.log)
+def rule_log(trace, args, kwargs):
+    note(trace, concrete(trace, args[1]), (args[0], *args[2:]), kwargs)
+
+
+@rule(logging.Logger.isEnabledFor)
+def rule_is_enabled(trace, args, kwargs):
+    logger, level = force(trace, args[0]), concrete(trace, args[1])
+    if id(logger) not in trace.foreign:
+        raise trace.fail("a call to a logger that was made inside")
+    return is_enabled(trace, logger, level)
+
+
+@rule(logging.Logger.getEffectiveLevel)
+def rule_effective_level(trace, args, kwargs):
+    logger = force(trace, args[0])
+    if id(logger) not in trace.foreign:
+        raise trace.fail("a call to a logger that was made inside")
+    level = logger.getEffectiveLevel()
+    trace.guards.extras.append((f"the level of logger {logger.name}", lambda: logger.getEffectiveLevel() == level))
+    return level

@@ -1,0 +1,172 @@
+"""Text of values: ``str``, ``repr``, ``format``, f-strings, ``%`` and ``str.format``.
+
+Text is made natively, on stand-ins: an object whose ``__str__``, ``__repr__`` or ``__format__`` is Python code is
+replaced by one whose methods lead back into the interpreter, also inside containers. What has an address in its text,
+or is a tensor, breaks the graph. Imported for its effect: it fills the table in ``native_calls.py``.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+
+from ..._native import is_instance as isinstance
+from ..guards.source import Attribute, lookup
+from ..interpreter import native_calls
+from ..interpreter.calls import call
+from ..interpreter.native_calls import rule
+from ..interpreter.protocols import special_method, type_of
+from ..shadows.symbolic_numbers import concrete
+from ..shadows.wrap import force, wrap
+from ..state.operations import operation
+from ..state.trace import Trace
+from ..state.values import Raised
+
+METHODS = {str: "__str__", repr: "__repr__", ascii: "__repr__", format: "__format__"}
+
+
+class StandIn:
+    """Stands for an object of the program whose text is made by Python code."""
+
+    def __init__(self, trace: Trace, value: object):
+        self._trace = trace
+        self._value = value
+
+    def __str__(self) -> str:
+        return self._trace.invoke(str, (self._value,), {})  # type: ignore[return-value]
+
+    def __repr__(self) -> str:
+        return self._trace.invoke(repr, (self._value,), {})  # type: ignore[return-value]
+
+    def __format__(self, spec: str) -> str:
+        return self._trace.invoke(format, (self._value, spec), {})  # type: ignore[return-value]
+
+    def _look_inside(self, *args: object) -> object:
+        raise self._trace.fail("formatting that looks into an object", "take the attribute or number out before")
+
+    __getattr__ = __getitem__ = __int__ = __float__ = __index__ = _look_inside  # type: ignore[assignment]
+
+
+def stand_in(trace: Trace, value: object, asked: str = "str") -> object:
+    """Something with the same text as a value, for native code; ``asked`` is the builtin that wants it."""
+    value = concrete(trace, force(trace, value))
+    kind = type(value)
+    if native_calls.is_value(value):  # or nearly: a symbolic number may be inside
+        return native_calls.Survey(trace, keep_symbols=False, shallow=False).visit(value)
+    if special_method(trace, value, "__repr__") is not None or isinstance(value, BaseException):
+        return StandIn(trace, value)
+    if kind is list or kind is tuple:
+        return kind([stand_in(trace, item) for item in value])  # type: ignore[attr-defined]
+    if kind is dict:
+        record = trace.record_of(value)
+        if record is not None and not record.loaded:
+            native_calls.guard_all_keys(trace, record)
+        return {stand_in(trace, key): stand_in(trace, item) for key, item in dict.items(value)}  # type: ignore[arg-type]
+    if not native_calls.is_value(value, deep=True):
+        raise trace.fail(f"the text of a {type_of(trace, value).__qualname__} (builtin: {asked})")
+    return native_calls.Survey(trace, keep_symbols=False, shallow=False).visit(value)
+
+
+def text_rule(function: Callable) -> None:
+    @rule(function)
+    def rule_text(trace, args, kwargs):
+        if not args or kwargs or (function is str and len(args) > 1):
+            return native_calls.call_native_default(trace, function, args, kwargs)
+        value, rest = concrete(trace, force(trace, args[0])), tuple([concrete(trace, arg) for arg in args[1:]])
+        if function is ascii:
+            return run_text(trace, ascii, (stand_in(trace, value),), {})
+        method = python_method(trace, value, METHODS[function])
+        if method is not None:
+            return checked_text(trace, call(trace, method, (value, *rest), {}), METHODS[function])
+        if function is format and lookup(type(value), "__format__") is object.__format__ and rest in ((), ("",)):
+            return call(trace, str, (value,), {})
+        if isinstance(value, BaseException):
+            if rest not in ((), ("",)):
+                what = f"unsupported format string passed to {type(value).__name__}.__format__"
+                raise Raised(TypeError(what))
+            return exception_text(trace, value, function)
+        return run_text(trace, function, (stand_in(trace, value, function.__name__), *rest), {})
+
+
+def python_method(trace: Trace, value: object, name: str) -> object:
+    """The method that makes the text, if it is Python code; the default ``__str__`` asks ``__repr__``."""
+    method = special_method(trace, value, name)
+    if method is None and name == "__str__" and lookup(type(value), "__str__") is object.__str__:
+        return special_method(trace, value, "__repr__")
+    return method
+
+
+def checked_text(trace: Trace, text: object, name: str) -> object:
+    text = force(trace, text)
+    if isinstance(text, str):
+        return text
+    returned = type_of(trace, text).__name__
+    if name == "__format__":
+        raise Raised(TypeError(f"__format__ must return a str, not {returned}"))
+    raise Raised(TypeError(f"{name} returned non-string (type {returned})"))
+
+
+TEXTS_OF_ARGUMENTS = (BaseException.__str__, BaseException.__repr__, KeyError.__str__)
+
+
+def exception_text(trace: Trace, error: BaseException, function: Callable) -> object:
+    """The text of an exception is that of its arguments."""
+    native = lookup(type(error), METHODS[function])
+    given: object = error.args
+    if id(error) in trace.foreign:
+        if native not in TEXTS_OF_ARGUMENTS:
+            raise trace.fail(f"the text of a {type(error).__qualname__} from outside")
+        given = wrap(trace, given, Attribute(trace.pinned(error), "args"))
+    args = stand_in(trace, given)
+    if args is error.args or all(a is b for a, b in zip(args, error.args, strict=True)):  # type: ignore[call-overload]
+        return run_text(trace, function, (error,), {})
+    if native is BaseException.__repr__:
+        text = run_text(trace, repr, (args,), {})
+        trace.guards.classes.watch_name(type(error))
+        return type(error).__name__ + (text[:-2] + ")" if len(error.args) == 1 else text)  # type: ignore[index, operator]
+    if native is BaseException.__str__:
+        return run_text(trace, str, (args[0] if len(error.args) == 1 else args,), {})  # type: ignore[index]
+    raise trace.fail(f"the text of a {type(error).__qualname__}")
+
+
+def run_text(trace: Trace, function: Callable, args: tuple, kwargs: dict) -> object:
+    """Make text natively; what classes are called may be in it."""
+    text = native_calls.run_natively(trace, function, args, kwargs)
+    if type(text) is str:
+        trace.guards.classes.watch_names_in(text)
+    return text
+
+
+for _function in METHODS:
+    text_rule(_function)
+
+
+@rule(str.format)
+def rule_format(trace, args, kwargs):
+    values = [stand_in(trace, arg) for arg in args]
+    keywords = {name: stand_in(trace, value) for name, value in kwargs.items()}
+    return run_text(trace, str.format, tuple(values), keywords)
+
+
+@rule(str.format_map)
+def rule_format_map(trace, args, kwargs):
+    mapping = force(trace, args[1])
+    if type(mapping) is not dict:
+        raise trace.fail(f"str.format_map with a {type_of(trace, mapping).__qualname__}")
+    return run_text(trace, str.format_map, (force(trace, args[0]), stand_in(trace, mapping)), {})
+
+
+@operation
+def percent(trace: Trace, template: object, values: object) -> object:
+    """``template % values``; of a tuple, also one of a subclass, native code takes the elements."""
+    values = force(trace, values)
+    if isinstance(values, tuple) and isinstance(template, str):
+        given: object = tuple([stand_in(trace, item) for item in tuple.__iter__(values)])
+    else:
+        given = stand_in(trace, values)
+    return run_text(trace, operator.mod, (template, given), {})
+
+
+@rule(str.__mod__)
+def rule_mod(trace, args, kwargs):
+    return percent(trace, *(force(trace, arg) for arg in args))

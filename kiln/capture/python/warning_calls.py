@@ -1,0 +1,95 @@
+"""``warnings.warn`` in captured code: the warning is given when the graph has run, from the program's own line.
+
+Which line that is, is a matter of the stack. Frames that were inlined are known; where the program speaks on behalf of
+a caller further out, the stack is asked at run time, past all that is Kiln's. Where warnings are made errors, the graph
+breaks: they are raised where they are given. Only constant messages, as with loggers.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import types
+import warnings
+from dataclasses import dataclass
+
+from ..._native import is_instance as isinstance
+from ...program.quiet import SILENCED
+from ..guards.descriptions import module_of_globals
+from ..interpreter.frame import Frame
+from ..interpreter.native_calls import rule
+from ..shadows.symbolic_numbers import concrete
+
+OWN = ("kiln.", "<kiln ", "<eval_with_key>")
+
+
+@dataclass(eq=False)
+class WarnLater:
+    """A warning to give when the graph has run: from a known line, or so many frames further out."""
+
+    message: str
+    category: type[Warning]
+    place: tuple[str, int, dict] | None
+    further: int
+    __name__ = "warn"
+
+    def __call__(self) -> None:
+        file, line, namespace = self.place or outer_place(self.further)
+        registry = namespace.setdefault("__warningregistry__", {})
+        name = namespace.get("__name__") or "<string>"
+        warnings.warn_explicit(self.message, self.category, file, line, name, registry)
+
+
+def outer_place(further: int) -> tuple[str, int, dict]:
+    """The line in the program's n-th frame from here; past the last one, as Python has it."""
+    frame: types.FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if not is_own(module_of_globals(frame.f_globals), frame.f_code):
+            further -= 1
+            if not further:
+                return frame.f_code.co_filename, frame.f_lineno, frame.f_globals
+        frame = frame.f_back
+    return "sys", 1, vars(sys)
+
+
+def is_own(module: str, code: types.CodeType) -> bool:
+    """Whether a frame is Kiln's, or that of a graph, which eager has not."""
+    return module == "kiln" or module.startswith(OWN[0]) or code.co_filename.startswith(OWN[1:])
+
+
+def parameters(message, category=None, stacklevel=1, source=None, *, skip_file_prefixes=()):
+    """Those of ``warnings.warn``, which does not tell them in all releases."""
+
+
+SIGNATURE = inspect.signature(parameters)
+
+
+@rule(warnings.warn)
+def rule_warn(trace, args, kwargs):
+    given = SIGNATURE.bind(*args, **kwargs)
+    given.apply_defaults()
+    values = {name: concrete(trace, value) for name, value in given.arguments.items()}
+    message, category, level = values["message"], values["category"] or UserWarning, values["stacklevel"]
+    plain = isinstance(message, str) and isinstance(category, type) and issubclass(category, Warning)
+    if not plain or values["source"] is not None or values["skip_file_prefixes"] or level < 1:
+        raise trace.fail("warnings.warn with these arguments", "the warning is issued between graphs")
+    if SILENCED and is_strict(SILENCED[-1][0]):
+        raise trace.fail("warnings.warn, where warnings are errors", "the warning is issued between graphs")
+    if not any(words == NO_ERRORS for words, _ in trace.guards.extras):
+        trace.guards.extras.append((NO_ERRORS, lambda: not is_strict(warnings.filters)))
+    frames = [frame for frame in reversed(trace.frames) if not is_own(module_of_globals(frame.globals), frame.code)]
+    place = place_of(frames[level - 1]) if level <= len(frames) else None
+    later = WarnLater(message, category, place, level - len(frames))
+    trace.deferred.append((later, (), {}))
+
+
+NO_ERRORS = "no warning is an error"
+
+
+def is_strict(filters: list) -> bool:
+    """Whether some warning would be raised."""
+    return any(each[0] == "error" for each in filters)
+
+
+def place_of(frame: Frame) -> tuple[str, int, dict]:
+    return frame.code.co_filename, frame.line(), frame.globals

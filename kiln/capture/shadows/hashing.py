@@ -1,0 +1,176 @@
+"""Keys of dictionaries and elements of sets whose ``__hash__`` or ``__eq__`` is Python code.
+
+Native containers call these methods themselves, past the interpreter. So they are *rehearsed*: interpreted first, for
+the guards and for what they look at; then everything they looked at is put in place of the lazies, and native code may
+run the same methods and must come to the same result. Methods with effects cannot be rehearsed and break the graph.
+"""
+
+from __future__ import annotations
+
+import collections
+import enum
+import types
+
+import torch
+
+from ..._native import is_instance as isinstance
+from ..guards.source import native_iterator
+from ..state.operations import operation, operations
+from ..state.trace import Trace
+from ..state.values import CONSTANT_TYPES, HandleNumber, Lazy
+from .native_arguments import is_object, python_methods
+from .symbolic_numbers import concrete
+from .wrap import force, getattr_static_dict
+
+
+@operation
+def prepare(trace: Trace, args: tuple) -> None:
+    """Rehearse whatever a builtin would hash or compare by hash among its arguments."""
+    if trace.foreign and any(hashes_foreign_contents(trace, arg) for arg in args):
+        raise trace.fail("a key or element from outside whose hash depends on what is in it")
+    if trace.rehearsed or any(may_hash_object(arg) for arg in args):
+        keys = [key for arg in args for key in keys_in(trace, arg)]
+        if any(hashed_in_python(key) for key in keys):
+            if any(written for _, written in trace.globals.values()):  # which native code does not see yet
+                raise trace.fail("a key with a __hash__ or __eq__ in Python, after assignments to global variables")
+            rehearse_all(trace, keys)
+
+
+def hashes_foreign_contents(trace: Trace, value: object) -> bool:
+    """Whether hashing a value looks into an object that nobody may look into (a date)."""
+    kind = type(value)
+    if kind in CONSTANT_TYPES:
+        return False
+    if kind in (list, tuple, set, frozenset, collections.deque):
+        return any(hashes_foreign_contents(trace, item) for item in value)  # type: ignore[attr-defined]
+    return id(value) in trace.foreign and kind.__hash__ not in (object.__hash__, None) and kind is not HandleNumber
+
+
+def may_hash_object(value: object) -> bool:
+    kind = type(value)
+    if kind in CONSTANT_TYPES:
+        return False
+    if kind in (list, tuple, set, frozenset, collections.deque):
+        return any(may_hash_object(item) for item in value)  # type: ignore[attr-defined]
+    return hashed_in_python(value)
+
+
+@operation
+def hashed_in_python(value: object) -> bool:
+    """Whether hashing or comparing a key would run Python code of the program."""
+    kind = type(value)
+    if kind in CONSTANT_TYPES or isinstance(value, (enum.Enum, type, torch.Tensor)):
+        return False
+    if kind is tuple or kind is frozenset:
+        return any(hashed_in_python(item) for item in value)  # type: ignore[attr-defined]
+    methods = python_methods(kind) if is_object(value) else ()
+    return "__hash__" in methods or "__eq__" in methods
+
+
+def keys_in(trace: Trace, value: object) -> list[object]:
+    """What an argument contributes to hashing: itself as a key, its elements, its keys."""
+    value = force(trace, value)
+    if isinstance(value, dict):
+        return list(dict.keys(value))
+    if isinstance(value, (set, list, collections.deque)):
+        return [force(trace, item) for item in native_iterator(value)]
+    if isinstance(value, (tuple, frozenset)):
+        return [value, *(force(trace, item) for item in native_iterator(value))]
+    return [value]
+
+
+def rehearse_all(trace: Trace, keys: list[object]) -> None:
+    by_hash: dict[int, list[object]] = {}
+    for key in keys:
+        if isinstance(key, (list, dict, set)):
+            continue  # not hashable: native code says so
+        others = by_hash.setdefault(rehearse_hash(trace, key), [])
+        for other in others:
+            if other is not key:
+                rehearse_equality(trace, key, other)
+                rehearse_equality(trace, other, key)
+        others.append(key)
+
+
+def rehearse_hash(trace: Trace, key: object) -> int:
+    if type(key) is tuple or type(key) is frozenset:
+        for item in key:  # type: ignore[attr-defined]
+            rehearse_hash(trace, item)
+    if "__hash__" not in python_methods(type(key)) or not hashed_in_python(key):
+        return hash(key) if getattr(type(key), "__hash__", None) is not None else 0
+    from ..guards.source import lookup
+
+    method = lookup(type(key), "__hash__")
+    operations.name_class_value(trace, type(key), "__hash__", method)
+    number = rehearse(trace, method, key)
+    try:
+        native = hash(key)
+    except Exception:
+        native = None
+    if type(number) is not int or as_hash(number) != native:
+        raise trace.fail(f"a {type(key).__qualname__}, whose __hash__ cannot be foreseen, as a key")
+    return native  # type: ignore[return-value]
+
+
+def as_hash(number: int) -> int:
+    """What ``hash()`` makes of the result of a ``__hash__`` method."""
+    if not -(2**63) <= number < 2**63:
+        return hash(number)
+    return -2 if number == -1 else number
+
+
+def rehearse_equality(trace: Trace, left: object, right: object) -> None:
+
+    if hashed_in_python(left) or hashed_in_python(right):
+        rehearse(trace, lambda: operations.compare(trace, "==", left, right), left, right)
+
+
+def rehearse(trace: Trace, function: object, *values: object) -> object:
+    """Interpret a method, then put what it looked at in place."""
+
+    before = count_operations(trace)
+    trace.rehearsing += 1
+    try:
+        if isinstance(function, types.FunctionType) and function.__name__ == "<lambda>":
+            result = function()
+        else:
+            result = operations.call(trace, function, values, {})
+    finally:
+        trace.rehearsing -= 1
+    if count_operations(trace) != before:
+        raise trace.fail("a key whose __hash__ or __eq__ computes with tensors")
+    trace.rehearsed = True
+    seen: set[int] = set()
+    for value in values:
+        settle(trace, value, seen)
+    return concrete(trace, result)
+
+
+def count_operations(trace: Trace) -> int:
+    return sum(node.op != "placeholder" for node in trace.graph.nodes)
+
+
+def settle(trace: Trace, value: object, seen: set[int]) -> None:
+    """Replace lazies that were looked at, and symbols, by their values, in everything reachable."""
+    if id(value) in seen or type(value) in CONSTANT_TYPES or isinstance(value, (torch.Tensor, type)):
+        return
+    seen.add(id(value))
+    for holder in (getattr_static_dict(value), value):
+        if isinstance(holder, dict):
+            for key, item in list(dict.items(holder)):
+                dict.__setitem__(holder, key, settled(trace, item, seen))
+        elif isinstance(holder, list):
+            for index, item in enumerate(list.copy(holder)):
+                list.__setitem__(holder, index, settled(trace, item, seen))
+        elif isinstance(holder, tuple):
+            for item in tuple.__iter__(holder):
+                settle(trace, item, seen)
+
+
+def settled(trace: Trace, item: object, seen: set[int]) -> object:
+    if type(item) is Lazy:
+        if not item.done:
+            return item
+        item = item.value
+    settle(trace, item, seen)
+    return concrete(trace, item)

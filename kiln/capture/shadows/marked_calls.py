@@ -1,0 +1,93 @@
+"""Calls of functions with a marker (`kiln.program.call_markers`) in captured code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ...program.call_markers import FORESEEN, INSIDE, OPAQUE
+from ..guards.source import Computed
+
+if TYPE_CHECKING:
+    from ..state.trace import Trace
+    from ..writeback.rebuild import Rebuilder
+
+
+def foresee(trace: Trace, function: Any, args: tuple, reason: str) -> BaseException:
+    """The break at a foreseen function."""
+    from .wrap import force
+
+    raised = getattr(function, FORESEEN, None)
+    known = [force(trace, arg) for arg in args]
+    known = [tuple([force(trace, item) for item in arg]) if type(arg) is tuple else arg for arg in known]
+    return trace.fail(reason, instead=None if raised is None else raised(*known))
+
+
+def defer(trace: Trace, function: object, args: tuple, kwargs: dict) -> None:
+    """Note a call of a deferred function."""
+    if trace.rehearsing:
+        raise trace.fail(f"a call to {function.__qualname__} here")  # type: ignore[attr-defined]
+    trace.deferred.append((function, args, kwargs))
+
+
+def write_deferred(r: Rebuilder, trace: Trace) -> None:
+    """The calls, after everything else that is written back."""
+    for function, args, kwargs in trace.deferred:
+        keywords = "".join(f"{name}={r.value(value)}, " for name, value in kwargs.items())
+        r.effects.append(f"{r.bind(function, function.__name__)}({r.items(args)}{keywords})")  # type: ignore[attr-defined]
+
+
+def load_fact(trace: Trace, owner: object, name: str, raw: property) -> object:
+    """Ask the real object, and assume the answer."""
+    record = trace.record_of(owner)
+    if record is None:
+        raise trace.fail(f"{name} of an object that was made here")
+    if trace.registrations or trace.removals or trace.handles:
+        raise foresee(trace, raw.fget, (owner,), "a hook is registered or removed while a backward pass runs")
+    found = raw.fget(record.real)  # type: ignore[misc]
+    trace.facts.append((raw.fget, owner, trace.place()))
+    trace.guards.add(Computed(raw.fget, (record.source,)), "constant", found)  # type: ignore[arg-type]
+    return found
+
+
+def call_leaf(trace: Trace, function: Callable[..., Any], fake: Callable[..., Any], args: tuple) -> object:
+    """Have the graph call a function as it is."""
+    from .tensors import adopt, prepare, to_nodes
+    from .wrap import force
+
+    inside = getattr(function, INSIDE, None)
+    apart = inside is not None and not trace.options.fullgraph
+    if apart or trace.rehearsing or any(frame.protected() for frame in trace.frames):
+        raise trace.fail(f"a call to {function.__qualname__} here")
+    given, nodes = [], []
+    for arg in args:
+        outside = object_node(trace, arg, inside is not None)
+        value = force(trace, arg) if outside is not None else prepare(trace, arg)
+        given.append(value)
+        nodes.append(to_nodes(trace, value) if outside is None else outside)
+    with trace.environment.mode:
+        result = fake(*given)
+    node = trace.graph.call_function(inside or function, tuple(nodes))
+    node.meta["stack_trace"] = trace.stack_trace()
+    node.meta["example_value"] = result
+    trace.effects.append(f"{function.__qualname__} runs code that is not captured")
+    return adopt(trace, result, node)
+
+
+def object_node(trace: Trace, value: object, opaque: bool) -> Any:
+    """The graph input for an object from outside that capture does not look into, or need not (``opaque``); or None."""
+    from ..state.trace import ObjectInput
+    from .tensors import add_placeholder
+    from .wrap import force
+
+    shadow = force(trace, value)
+    source = trace.source_of(shadow)
+    record = trace.record_of(shadow) if opaque else None
+    taken = id(shadow) in trace.foreign or (record is not None and getattr(type(record.real), OPAQUE, False))
+    if source is None or not taken:
+        return None
+    known = next((item for item in trace.inputs if item.source == source), None)
+    if known is None:
+        known = ObjectInput(source, add_placeholder(trace, source), shadow)
+        trace.inputs.append(known)
+    return known.node

@@ -1,0 +1,50 @@
+"""Changes in place, by a program's hooks, of what a backward pass has saved and reads later: eager's error.
+
+The graph of a pass was traced when all that it saved was as it should be. Eager notices at each node what was changed
+since the forward pass; a compiled pass has the hooks' code inside. Where capture sees that a hook has changed a tensor
+that the graph itself reads after that, the pass is left to torch: as a whole, if nothing has run yet; else from where
+the pass asks, after the hook, whether everything is as it was.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from ...program.call_markers import FORESEEN
+from ..state.values import Restart
+from .tensor_effects import changed_inputs, storage_key
+
+if TYPE_CHECKING:
+    from ..state.trace import Trace
+
+
+def note_tampering(trace: Trace, leaves: list[torch.Tensor], changed: list[torch.Tensor]) -> None:
+    """An operation has run on these tensors, and changed some of them."""
+    inside = len(trace.frames) > 1
+    if inside and changed:
+        touched = changed_inputs(trace, changed).values()
+        trace.tampered |= {storage_key(info.real): len(trace.facts) for info in touched}  # type: ignore[arg-type]
+    elif not inside and trace.tampered:
+        for leaf in leaves:
+            info = trace.tensors.get(id(leaf))
+            if info is None or info.real is None:
+                continue
+            place = trace.tampered.get(storage_key(info.real))  # type: ignore[arg-type]
+            if place is not None:
+                raise left_to_torch(trace, place)
+
+
+def left_to_torch(trace: Trace, place: int) -> BaseException:
+    """What ends this capture; the first fact that was asked for after the change is at a place."""
+    from ..state.values import BreakPoint
+
+    reason = trace.fail("a hook has changed in place what the backward pass reads later")
+    if place >= len(trace.facts):
+        return reason
+    getter, owner, where = trace.facts[place]
+    foreseen = getattr(getter, FORESEEN, None)
+    if trace.stolen and foreseen is not None:  # the pass has just begun
+        return foreseen(owner)  # type: ignore[no-any-return]
+    return Restart(BreakPoint(*where, reason))

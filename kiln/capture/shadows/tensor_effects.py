@@ -1,0 +1,351 @@
+"""What operations do besides giving a result: changed inputs, random numbers, exceptions that depend on values.
+
+Capture needs to know when running a frame again in eager would not be the same, and whether a graph may raise at all.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+import types
+from typing import TYPE_CHECKING
+
+import torch
+from torch import is_grad_enabled  # the program may put another function in its place
+
+from ..._native import is_instance as isinstance
+from ...platform.python_objects import words
+from ..guards.source import Computed
+from ..state.trace import Trace
+from ..state.values import GraphBreak, TensorInfo
+
+if TYPE_CHECKING:
+    from ..interpreter.frame import Frame
+
+RANDOM = re.compile(
+    r"rand|dropout|bernoulli|multinomial|normal|uniform|exponential|geometric|cauchy|poisson|rrelu|binomial|gumbel"
+    r"|standard_gamma|dirichlet|lowrank|lstm|gru|rnn|attention|fractional_max_pool|seed"
+)
+
+# They change their running statistics without a mark on the tensor.
+CHANGES_UNMARKED = re.compile(r"batch_norm|instance_norm|_fq_helper|fake_quant")
+
+
+def version(tensor: torch.Tensor) -> int:
+    """How often a tensor was changed in place; inference tensors do not count."""
+    try:
+        return -1 if tensor.is_inference() else tensor._version
+    except RuntimeError:  # its memory is that of an inference tensor
+        return -1
+
+
+def note_effects(
+    trace: Trace, function: object, args: tuple, kwargs: dict, leaves: list[torch.Tensor], changed: list[torch.Tensor]
+) -> None:
+    """Remember what makes running the frame again in eager different: random numbers, inputs that were changed."""
+    name = getattr(function, "__name__", None) or str(function)
+    marked = changed
+    followed = [leaf for leaf in changed if leaf.requires_grad] if is_grad_enabled() else []
+    if "attention" in name:
+        assume_attention_kernels(trace)
+    clues = clues_in(name)
+    if clues.unmarked:
+        changed = leaves
+    elif clues.in_place:  # where nothing is counted, the name must do
+        changed = changed + [leaf for leaf in leaves[:1] if leaf.is_inference()]
+    touched = changed_inputs(trace, changed) if changed else {}
+    reasons = [f"{name} changes a tensor from outside"] if touched else []
+    if clues.random and not is_certain(function, name, args, kwargs):
+        reasons.append(f"{name} draws random numbers")
+    inside = any(frame.protected() for frame in trace.frames)
+    raises = may_raise(function, name, leaves) or any(may_overlap(one, leaves) for one in marked)
+    raises |= bool(marked) and name not in CASTING and may_not_cast(marked[0], (*args, *kwargs.values()))
+    if len(leaves) > 1 and marked:
+        raises |= note_written(trace, leaves, marked)
+    refused = note_history(trace, name, followed, raises, inside)
+    late = bool((raises and (reasons or trace.effects)) or (refused and trace.effects))
+    conflict = bool((inside and late) or (reasons and trace.protected))
+    if conflict and not all(map(is_restorable, (*trace.changed.values(), *touched.values()))):
+        raise conflict_with_try(trace, (reasons or trace.effects)[0])
+    protected = inside and (raises or refused)
+    trace.raises_late |= conflict or late
+    trace.effects += reasons
+    trace.changed |= touched
+    trace.protected |= protected
+    trace.sheltered = trace.sheltered or any(map(is_sheltered, trace.frames))
+
+
+def attention_kernels() -> tuple[bool, ...]:
+    """Which kernels of attention are allowed: their results have different strides."""
+    return tuple([allowed() for allowed in ATTENTION_SWITCHES])
+
+
+ATTENTION_SWITCHES = [
+    getattr(torch._C, f"_get_{name}_sdp_enabled")
+    for name in words("flash mem_efficient math cudnn overrideable")
+    if hasattr(torch._C, f"_get_{name}_sdp_enabled")
+]
+ATTENTION_WORDS = "the kernels of attention that are allowed"
+
+
+def assume_attention_kernels(trace: Trace) -> None:
+    if not any(words == ATTENTION_WORDS for words, _ in trace.guards.extras):
+        now = attention_kernels()
+        trace.guards.extras.append((ATTENTION_WORDS, lambda: attention_kernels() == now))
+
+
+def is_sheltered(frame: Frame) -> bool:
+    """Whether what is raised in a frame may end there, or in the native code that called it (as an iteration does)."""
+    return frame.bytecode.handler_at[frame.index] is not None or frame.code.co_name in SWALLOWED
+
+
+SWALLOWED = words("__next__ __getitem__ __getattr__ __getattribute__")
+
+
+def conflict_with_try(trace: Trace, reason: str, whole: bool = False) -> GraphBreak:
+    """Should the graph raise inside a try block, eager takes over from the start: what happened must be undone."""
+    return trace.fail(
+        f"{reason} in a graph whose operations may raise inside a try block",
+        "keep in-place operations on arguments and random generators away from the try block",
+        whole=whole,
+    )
+
+
+SWITCHABLE = re.compile(r"dropout|rrelu|attention")
+SWITCHED_OFF = {"training": False, "train": False, "p": 0, "dropout_p": 0, "dropout": 0}
+ARGUMENT_NAMES = {"dropout": ("input", "p", "train"), "dropout_": ("input", "p", "train")}
+ARGUMENT_NAMES["scaled_dot_product_attention"] = ("query", "key", "value", "attn_mask", "dropout_p")
+
+
+def is_certain(function: object, name: str, args: tuple, kwargs: dict) -> bool:
+    """Whether a function that may draw random numbers was told not to: not training, or a probability of zero."""
+    if not SWITCHABLE.search(name):
+        return False
+    if isinstance(function, types.FunctionType):
+        code = function.__code__
+        names = code.co_varnames[: code.co_argcount]
+        defaults = dict(zip(reversed(names), reversed(function.__defaults__ or ()), strict=False))
+    else:
+        names, defaults = ARGUMENT_NAMES.get(name, ()), {"dropout_p": 0.0} if "attention" in name else {}
+    given = {**defaults, **dict(zip(names, args, strict=False)), **kwargs}
+    return any(type(given.get(key)) in (bool, int, float) and given[key] == off for key, off in SWITCHED_OFF.items())
+
+
+def note_history(trace: Trace, name: str, followed: list[torch.Tensor], raises: bool, inside: bool) -> bool:
+    """Inputs that are changed in a way that autograd follows; gives whether torch may refuse to (some views).
+
+    Their contents could be put back, their history cannot: after such a change nothing in the graph may raise. And it
+    gives every view of that memory another history. Fakes of inputs are not views of each other, so no other input may
+    have a part in that memory: not now, not later in the trace, in no later call.
+    """
+    touched = changed_inputs(trace, followed) if followed else {}
+    refused = False
+    for info in touched.values():
+        if not changeable(info.real):  # type: ignore[arg-type]
+            refused |= id(info.fake) not in trace.rewritten
+        else:
+            trace.guards.add(Computed(changeable, (info.source,)), "constant", True)  # type: ignore[arg-type]
+    if trace.rewritten and (raises or refused):
+        if inside or not trace.options.fullgraph:
+            raise trace.fail(f"{name}, which may raise when a tensor from outside has got another history")
+        trace.beyond_rewind = True
+    if len(touched) > 1:
+        raise shared_memory(trace)
+    trace.rewritten |= touched
+    return refused
+
+
+def changeable(tensor: torch.Tensor) -> bool:
+    """Whether torch lets a tensor be changed in place under autograd, for all that it tells."""
+    with torch._C.DisableTorchFunction():
+        return tensor._base is None and not (tensor.is_leaf and tensor.requires_grad)
+
+
+def check_apart(trace: Trace, real: torch.Tensor) -> None:
+    """A tensor that comes in after such a change."""
+    if trace.rewritten and storage_key(real) in {storage_key(info.real) for info in trace.rewritten.values()}:  # type: ignore[arg-type]
+        raise shared_memory(trace)
+
+
+def shared_memory(trace: Trace) -> GraphBreak:
+    return trace.fail("an in-place operation, to be differentiated, on memory that two tensors from outside share")
+
+
+def guard_memory(trace: Trace) -> None:
+    """Assume for later calls which inputs share memory, where that matters."""
+    if trace.rewritten:
+        inputs = [item for item in trace.inputs if isinstance(item, TensorInfo)]
+        source = Computed(shared_with, tuple([item.source for item in inputs]))  # type: ignore[misc]
+        trace.guards.add(source, "constant", shared_with(*[item.real for item in inputs]))  # type: ignore[misc]
+    if trace.written_from and (trace.protected or trace.sheltered):  # torch's refusal would come past the handler
+        guard_sharing(trace, trace.written_from)
+    if len(trace.copied) > 1:  # copies of what shares memory would share theirs
+        guard_sharing(trace, trace.copied)
+
+
+def guard_sharing(trace: Trace, inputs: dict[int, TensorInfo]) -> None:
+    source = Computed(share_memory, tuple([item.source for item in inputs.values()]))  # type: ignore[misc]
+    trace.guards.add(source, "constant", share_memory(*[item.real for item in inputs.values()]))  # type: ignore[misc]
+
+
+def shared_with(*tensors: torch.Tensor) -> tuple[int, ...]:
+    """For each tensor the first one that it shares memory with."""
+    first: dict[int, int] = {}
+    return tuple([first.setdefault(storage_key(tensor), place) for place, tensor in enumerate(tensors)])
+
+
+def changed_inputs(trace: Trace, changed: list[torch.Tensor]) -> dict[int, TensorInfo]:
+    """The graph's inputs that share memory with tensors that were changed."""
+    keys = {storage_key(tensor) for tensor in changed}
+    for item in trace.inputs[trace.placed :]:
+        if isinstance(item, TensorInfo):
+            trace.memory.setdefault(storage_key(item.fake), []).append(item)  # type: ignore[arg-type]
+    trace.placed = len(trace.inputs)
+    found = [item for key in keys for item in trace.memory.get(key, ())]
+    return {id(item.fake): item for item in found}
+
+
+# Operations of torch that raise because of values; what raises because of shapes has raised on fakes already.
+RAISES = re.compile(
+    r"index|gather|scatter|select|take|put|embedding|nll|loss|cross_entropy|linalg|cholesky|inv(?!ert)|solve|svd|(?<!w)eig"
+    r"|(^|_)lu(_|$)|qr|multinomial|bernoulli|poisson|binomial|dirichlet|one_hot|bincount|lstsq|matrix_|det$|hist|unpool"
+    r"|repeat_interleave|packed|pad_sequence|assert|check|bucketize|searchsorted|gamma|lowrank|_ex$|geqrf|ormqr"
+)
+DIVIDES = re.compile(r"div|remainder|mod")
+
+
+class Clues:
+    """What the name of an operation says about it."""
+
+    __slots__ = ("divides", "in_place", "raises", "random", "unmarked")
+
+    def __init__(self, name: str):
+        self.divides = DIVIDES.search(name) is not None
+        self.in_place = is_named_in_place(name)
+        self.raises = RAISES.search(name) is not None
+        self.random = RANDOM.search(name) is not None
+        self.unmarked = CHANGES_UNMARKED.search(name) is not None
+
+
+clues_in = functools.lru_cache(maxsize=1000)(Clues)
+
+
+def may_raise(function: object, name: str, leaves: list[torch.Tensor]) -> bool:
+    """Whether an operation that works on fakes may raise on real tensors."""
+    module = getattr(function, "__module__", None) or ""
+    if isinstance(function, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
+        module = "torch" if str(function).startswith(("aten", "prims")) else ""
+    own = module.startswith("torch") or module in ("_operator", "builtins") or hasattr(function, "__objclass__")
+    if not own:
+        return True  # code of the user's behind an operator
+    if name.strip("_") in ("getitem", "setitem"):
+        return len(leaves) > 1
+    clues = clues_in(name)
+    if clues.divides:
+        return not any(leaf.dtype.is_floating_point or leaf.dtype.is_complex for leaf in leaves)
+    return clues.raises or (len(leaves) > 1 and refuses_dtypes(name, leaves))
+
+
+# Products and the like take operands of one dtype; fakes are content with several.
+ONE_DTYPE = re.compile(r"linear|norm|matmul|mm$|bmm|addm|addb|addr|dot|mv$|outer|ger$|conv|einsum|tensordot|chain")
+
+
+def refuses_dtypes(name: str, leaves: list[torch.Tensor]) -> bool:
+    """Whether torch may refuse an operation because its operands have several dtypes."""
+    first = leaves[0].dtype
+    several = any([leaf.dtype is not first for leaf in leaves])
+    return several and ONE_DTYPE.search(name) is not None and not torch._C._is_any_autocast_enabled()
+
+
+def may_overlap(changed: torch.Tensor, leaves: list[torch.Tensor]) -> bool:
+    """Whether torch may refuse an in-place change because memory overlaps. Fakes do not notice."""
+    if changed.layout is not torch.strided:
+        return False
+    shape = zip(changed.shape, changed.stride(), strict=True)
+    if any(type(stride) is int and stride == 0 and (type(size) is not int or size > 1) for size, stride in shape):
+        return True
+    key, own = storage_key(changed), geometry(changed)
+    others = [geometry(leaf) for leaf in leaves if leaf is not changed and storage_key(leaf) == key]
+    return any(partly(own, other) for other in others)
+
+
+CASTING = words("copy_ setitem __setitem__ masked_fill_ fill_ index_put_")
+DTYPES = {float: torch.float32, complex: torch.complex64}
+
+
+def may_not_cast(changed: torch.Tensor, operands: tuple) -> bool:
+    """Whether torch may refuse an in-place change because the result does not fit its dtype. Fakes do not notice."""
+    dtypes = [item.dtype if isinstance(item, torch.Tensor) else DTYPES.get(type(item)) for item in operands]
+    return not all(dtype is None or torch.can_cast(dtype, changed.dtype) for dtype in dtypes)
+
+
+Geometry = tuple[tuple, tuple, object]
+
+
+def geometry(tensor: torch.Tensor) -> Geometry:
+    return (tuple(tensor.shape), tensor.stride(), tensor.storage_offset())
+
+
+def partly(one: Geometry, other: Geometry) -> bool:
+    """Whether two views of one memory overlap in a part; torch looks at dense ones only. Yes if sizes are symbols."""
+    numbers = [number for shape, strides, offset in (one, other) for number in (*shape, *strides, offset)]
+    if any(type(number) is not int for number in numbers):
+        return True
+    if one == other or not (is_dense(one) and is_dense(other)):
+        return False
+    (begin, end), (other_begin, other_end) = ((g[2], g[2] + math.prod(g[0])) for g in (one, other))  # type: ignore[operator]
+    return begin < other_end and other_begin < end
+
+
+def is_dense(view: Geometry) -> bool:
+    expected = 1
+    for stride, size in sorted((stride, size) for size, stride in zip(*view[:2], strict=True) if size != 1):
+        if stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+def note_written(trace: Trace, leaves: list[torch.Tensor], changed: list[torch.Tensor]) -> bool:
+    """Inputs written to from other inputs; gives whether any share memory, which torch may refuse."""
+    targets = changed_inputs(trace, changed)
+    if not targets:
+        return False
+    met = changed_inputs(trace, leaves)
+    if len(met) == 1:
+        return False
+    trace.written_from |= met
+    return share_memory(*[info.real for info in met.values()])  # type: ignore[arg-type]
+
+
+def share_memory(*tensors: torch.Tensor) -> bool:
+    """Whether any two tensors do."""
+    return len(set(map(storage_key, tensors))) < len(tensors)
+
+
+def is_named_in_place(name: str) -> bool:
+    return (name.endswith("_") and not name.endswith("__")) or name.startswith("__i") or name in IN_PLACE_OPERATORS
+
+
+IN_PLACE_OPERATORS = words("setitem iadd isub imul itruediv ifloordiv imod ipow iand ior ixor __setitem__")
+
+
+def storage_key(tensor: torch.Tensor) -> int:
+    """What tells whether two tensors share memory."""
+    if tensor.layout is not torch.strided:
+        return id(tensor)
+    return tensor.untyped_storage()._cdata
+
+
+MOST_COPIED = 1 << 16  # elements of a changed input that is still copied
+
+
+def is_restorable(info: TensorInfo) -> bool:
+    """Whether an input is small and has kept its form, as far as symbolic sizes tell."""
+    real, fake = info.real, info.fake
+    if info.data_set or real.layout is not torch.strided or real.numel() > MOST_COPIED:  # type: ignore[attr-defined]
+        return False
+    if any(stride == 0 and size > 1 for size, stride in zip(real.shape, real.stride(), strict=True)):  # type: ignore[attr-defined]
+        return False  # torch does not write to elements that share memory
+    return real.dim() == fake.dim() and real.untyped_storage().nbytes() == fake.untyped_storage().nbytes()  # type: ignore[attr-defined]

@@ -1,0 +1,129 @@
+"""Exceptions that the program raises while it is traced.
+
+Raising gives an exception a context and a traceback. The context is set here, as CPython would; a traceback of the
+user's lines only a real frame can make. So an exception that was raised inside and is still alive when capture ends
+cannot be rebuilt: the break moves to where it was raised, and Python raises it there.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+
+from ..._native import is_instance as isinstance
+from ...program.call_markers import CALLERS
+from .native_watch import stop_watching, watch_again
+from .trace import Trace
+from .values import GraphBreak, Raised
+
+
+def note_raised(trace: Trace, error: BaseException) -> None:
+    """An exception starts on its way to a handler (a second time round it has been noted already)."""
+    if id(error) in trace.created:
+        return
+    if id(error) in trace.foreign:
+        raise trace.fail(f"raising a {type(error).__qualname__} that was made outside", error=error)
+    add_context(trace, error)
+    trace.mark_unbuildable(error)
+
+
+def add_context(trace: Trace, error: BaseException) -> None:
+    """Link to the exception being handled, without closing a circle."""
+    handled = trace.handled
+    if handled is None or handled is error:
+        return
+    link = slower = handled
+    moves = False
+    while (context := link.__context__) is not None:
+        if context is error:
+            link.__context__ = None
+            break
+        link = context
+        if link is slower:
+            break  # a circle, made by the program, that the exception is no part of
+        if moves:
+            slower = slower.__context__  # type: ignore[assignment]
+        moves = not moves
+    error.__context__ = handled
+
+
+def generator_stopped(trace: Trace, error: BaseException) -> BaseException:
+    """What a StopIteration that a generator raises itself becomes."""
+    replaced = RuntimeError("generator raised StopIteration")
+    note_raised(trace, replaced)
+    replaced.__cause__ = replaced.__context__ = error
+    return replaced
+
+
+class as_native:  # noqa: N801 (used as a block; no generator, through which a StopIteration could not leave)
+    """What the program raises in this block leaves as itself, because native code is waiting for it."""
+
+    def __init__(self, trace: Trace):
+        self.trace = trace
+
+    def __enter__(self) -> None:
+        self.watched = stop_watching()
+
+    def __exit__(self, kind: object, raised: BaseException | None, traceback: object) -> None:
+        if self.watched:
+            watch_again()
+        if isinstance(raised, Raised):
+            error = raised.error
+            links = (error, error.__context__, error.__cause__, error.__suppress_context__)
+            self.trace.links[id(error)] = links
+            raise error
+
+
+def is_of_program(trace: Trace, error: BaseException) -> bool:
+    """Whether what left native code is the program's: a ``KeyboardInterrupt`` may also come from the keyboard."""
+    return isinstance(error, Exception) or id(error) in trace.links
+
+
+def from_native(trace: Trace, error: BaseException) -> BaseException:
+    """An exception that left native code, without Kiln's own frames and links (they would keep the trace alive)."""
+    error.__traceback__ = None
+    known = trace.links.pop(id(error), None)
+    if known is None:
+        error.__context__ = None
+    else:
+        _, error.__context__, error.__cause__, error.__suppress_context__ = known
+    return error
+
+
+def traceback_of(trace: Trace, error: BaseException) -> types.TracebackType | None:
+    """What stands for an exception's traceback: to be passed on, but nobody can look into it or take it along."""
+    made = trace.created.get(id(error))
+    if made is None:
+        return None
+    known = trace.tracebacks.get(id(error))
+    if known is None:
+        known = trace.tracebacks[id(error)] = types.TracebackType(None, sys._getframe(), 0, 1)
+        trace.foreign[id(known)] = known
+        trace.created[id(known)] = (known, made[1])
+    return known
+
+
+def context_of(trace: Trace, error: BaseException) -> BaseException | None:
+    """``__context__``: where nothing is being handled inside, a caller may be handling something."""
+    if error.__context__ is None and id(error) in trace.created:
+        guard_caller(trace)
+    return error.__context__
+
+
+NOTHING_HANDLED = "no exception is being handled by a caller"
+
+
+def guard_caller(trace: Trace) -> None:
+    """The program is about to see that no exception is being handled, also outside."""
+    if trace.caller_handles:
+        raise trace.fail("the exception that a caller is handling")
+    if not any(words == NOTHING_HANDLED for words, _ in trace.guards.extras):
+        trace.guards.extras.append((NOTHING_HANDLED, lambda: sys.exception() is None))
+
+
+def needs_real(trace: Trace, reason: GraphBreak) -> GraphBreak:
+    """The break at what only real tensors can do, outside graphs or in the code that a marked function calls."""
+    if reason.instead is None:
+        found = [CALLERS[frame.code] for frame in trace.frames if frame.code in CALLERS]
+        reason.instead = found[-1](reason.reason) if found else None
+    return reason

@@ -1,0 +1,1 @@
+"""Rules for torch: calls, tensor attributes, subclasses, overrides, global state, modules, optimizers."""

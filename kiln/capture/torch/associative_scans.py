@@ -1,0 +1,89 @@
+"""``associative_scan`` of torch, in as many steps as the length has binary digits.
+
+torch's own takes the length apart by recursion and maps the function over slices, which needs transforms that graphs
+do not hold. Here each step combines everything with what lies a power of two before it, so a graph serves all lengths
+between two powers. That is right for functions that work on each element by itself, and only those are captured.
+"""
+
+from __future__ import annotations
+
+import types
+
+import torch
+from torch.utils import _pytree as pytree
+
+from ...platform.python_objects import words
+from ..guards.descriptions import module_of
+from ..interpreter.native_calls import rule
+from ..python.standard_library import FINDERS
+from ..shadows.tensors import tensor_leaves
+from ..shadows.wrap import force
+from ..state.trace import Trace
+
+POINTWISE = words(
+    "add sub mul truediv div neg abs exp log log1p expm1 sqrt rsqrt sigmoid tanh relu maximum minimum logaddexp where "
+    "pow clamp iadd imul isub and_ or_ xor logical_and logical_or logical_xor float double half bfloat16"
+)
+
+
+def combined(function, left, right):
+    """The function on all pairs at once."""
+    return function(left, right)
+
+
+@rule(combined)
+def rule_combined(trace, args, kwargs):
+    from ..interpreter.calls import call
+
+    last = trace.graph._root.prev
+    result = call(trace, args[0], args[1:], {})
+    while last.next is not trace.graph._root:
+        last = last.next
+        name = getattr(last.target, "__name__", last.target)
+        if last.op not in ("placeholder", "get_attr") and name not in POINTWISE:
+            raise trace.fail(f"a scan with a function that calls {name}, which may look at more than one element")
+    return result
+
+
+def scan(combine_fn, xs, dim, reverse=False, combine_mode="pointwise"):
+    """Interpreted; without functions inside, as those of Kiln itself are not looked into."""
+    given, spec = pytree.tree_flatten(xs)
+    leaves = []
+    for leaf in given:
+        moved = leaf.movedim(dim, 0)
+        leaves.append(moved.flip(0) if reverse else moved)
+    step, length = 1, leaves[0].shape[0]
+    while step < length:  # all at their full length: a rest of length one would be a case of its own
+        before, grown = [], []
+        for leaf in leaves:
+            before.append(leaf.roll(step, 0))
+        made = combined(combine_fn, pytree.tree_unflatten(before, spec), pytree.tree_unflatten(leaves, spec))
+        for leaf, new in zip(leaves, pytree.tree_flatten(made)[0], strict=True):
+            grown.append(torch.cat((leaf[:step], new[step:])))
+        leaves = grown
+        step *= 2
+    result = []
+    for leaf in leaves:
+        result.append((leaf.flip(0) if reverse else leaf).movedim(0, dim))
+    return pytree.tree_unflatten(result, spec)
+
+
+def is_scan(function: types.FunctionType) -> bool:
+    return function.__name__ == "associative_scan" and module_of(function).startswith("torch._higher_order_ops")
+
+
+def call_scan(trace: Trace, function: types.FunctionType, args: tuple, kwargs: dict) -> tuple[object] | None:
+    """The scan above, where torch's own would not complain about its arguments."""
+    from ..interpreter.calls import bind_arguments
+    from ..interpreter.frame import run_function
+
+    bound = bind_arguments(trace, function, args, kwargs)
+    leaves = tensor_leaves(force(trace, bound["xs"]))
+    on_cpu = any(leaf.device.type == "cpu" for leaf in leaves)
+    if not leaves or (on_cpu and force(trace, bound["combine_mode"]) != "generic"):
+        return None
+    trace.pinned(scan)
+    return (run_function(trace, scan, bind_arguments(trace, scan, args, kwargs)),)
+
+
+FINDERS.append(lambda function: call_scan if is_scan(function) else None)

@@ -1,0 +1,189 @@
+"""Lazy modules (``nn.LazyLinear`` and the like): initialised for real when capture comes to their first call.
+
+A lazy module has a hook that looks at the shapes of its first input, makes its parameters and turns it into another
+class. That happens once in its life, and what comes after is ordinary; so the hook is not captured but run, on tensors
+that have shapes and no values, and capture starts over with the module as it is then. One entry serves the first call
+and all later ones. Where running it early could be seen (it needs values, it reads what the graph was yet to change, it
+draws random numbers after others), the module is put back as it was, and the call left to Python.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import torch
+from torch.nn import Module
+from torch.nn.modules.lazy import LazyModuleMixin
+
+from ..._native import is_instance as isinstance
+from ...platform.python_objects import mapping_items
+from ...program.quiet import aloud
+from ..guards.descriptions import module_of
+from ..interpreter.native_calls import rule
+from ..shadows.symbolic_numbers import concrete
+from ..shadows.tensors import NEEDS_VALUES
+from ..shadows.wrap import add_attributes, force
+from ..state.trace import Trace
+from ..state.values import GraphBreak, Record, new_tuple
+from ..writeback.effects import write_effects
+from ..writeback.rebuild import CannotRebuild, Rebuilder
+
+
+@rule(LazyModuleMixin._infer_parameters)
+def rule_infer_parameters(trace, args, kwargs):
+    owner, module, inputs = (force(trace, arg) for arg in args[:3])
+    record = trace.record_of(module)
+    if owner is not module or record is None:
+        raise trace.fail("the first call of a lazy module that was made here", "make it outside the compiled function")
+    given = args[3] if len(args) > 3 else kwargs.get("kwargs")
+    with quiet_failure(trace, record):
+        shapes, keywords = as_shapes(trace, inputs), as_shapes(trace, given)
+        check_order(trace, record.real)
+        with undoing(record.real), drawing_in_order(trace), aloud():
+            LazyModuleMixin._infer_parameters(record.real, record.real, shapes, keywords)
+            check_no_fakes(record.real)
+    refresh(trace, record)
+    trace.outdated = True
+
+
+class Early(Exception):
+    """The module cannot be initialised before the graph has run."""
+
+
+def is_early(error: Exception) -> bool:
+    """Whether eager would not raise this, too."""
+    return isinstance(error, Early) or type(error).__name__ in NEEDS_VALUES
+
+
+@contextlib.contextmanager
+def quiet_failure(trace: Trace, record: Record) -> Iterator[None]:
+    """What goes wrong is a graph break: eager then does it right, or raises the module's own error."""
+    try:
+        yield
+    except (GraphBreak, Exception) as error:
+        why = "" if isinstance(error, GraphBreak) else f" ({error})"
+        hint = "call the module once before compiling, or compile without fullgraph"
+        own = error if isinstance(error, Exception) and not is_early(error) else None
+        name = type(record.shadow).__qualname__
+        raise trace.fail(f"the first call of a lazy module, {name}, cannot be captured{why}", hint, error=own) from None
+
+
+# -- what the module is initialised with ----------------------------------------------------------------------------
+
+
+def as_shapes(trace: Trace, value: object) -> object:
+    """Arguments for real code: tensors that know shape, dtype and device and have no values, in plain containers."""
+    value = concrete(trace, value)
+    if isinstance(value, torch.Tensor):
+        return without_symbols(trace, value)
+    if isinstance(value, tuple):
+        return new_tuple(type(value), [as_shapes(trace, item) for item in value])
+    if type(value) is list:
+        return [as_shapes(trace, item) for item in value]
+    if isinstance(value, dict):
+        return {key: as_shapes(trace, item) for key, item in mapping_items(value)}
+    return value  # an object from outside shows lazy attributes, at which real code stumbles
+
+
+def without_symbols(trace: Trace, fake: torch.Tensor) -> torch.Tensor:
+    """Sizes that vary are numbers in this call, and the module may keep them."""
+    sizes = [concrete(trace, size) for size in fake.shape]
+    strides = [concrete(trace, stride) for stride in fake.stride()]
+    with trace.environment.mode:
+        return torch.empty_strided(sizes, strides, dtype=fake.dtype, device=fake.device)  # type: ignore[arg-type]
+
+
+# -- that nobody can tell -------------------------------------------------------------------------------------------
+
+
+def check_order(trace: Trace, module: Module) -> None:
+    """Torch's own modules look at shapes alone; the user's may read anything that this frame has changed so far."""
+    if trace.modes or trace.outer_modes:
+        raise Early("a torch-function mode is active")
+    if module_of(type(module).initialize_parameters).startswith("torch.nn.modules."):
+        return
+    if trace.changed:
+        raise Early("tensors were changed before")
+    scratch = Rebuilder(trace)
+    try:
+        write_effects(scratch)
+    except CannotRebuild as problem:
+        raise Early(problem.reason) from None
+    if scratch.effects:
+        raise Early("objects were changed before")
+
+
+@contextlib.contextmanager
+def drawing_in_order(trace: Trace) -> Iterator[None]:
+    """Random numbers are drawn in the program's order: the graph's own have not been drawn yet."""
+    if not any("random" in effect for effect in trace.effects):
+        yield
+        return
+    before = random_state()
+    yield
+    if not all(map(torch.equal, before, random_state())):
+        torch.set_rng_state(before[0])
+        if len(before) > 1:
+            torch.cuda.set_rng_state_all(before[1:])
+        raise Early("random numbers were drawn before")
+
+
+def random_state() -> list[torch.Tensor]:
+    return [torch.get_rng_state(), *(torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else ())]
+
+
+def check_no_fakes(module: Module) -> None:
+    """A module that keeps something computed from its input needs the input's values."""
+    for part in module.modules():
+        members = [value for value in vars(part).values() if isinstance(value, (dict, list, tuple))]
+        for value in (*vars(part).values(), *(item for member in members for item in flat(member))):
+            if isinstance(value, torch._subclasses.FakeTensor):
+                raise Early("it keeps something that depends on its input's values")
+
+
+def flat(container: dict | list | tuple) -> list:
+    return list(container.values()) if isinstance(container, dict) else list(container)
+
+
+@contextlib.contextmanager
+def undoing(module: Module) -> Iterator[None]:
+    """Put the module and its parts back as they were, should the block fail."""
+    parts = [(part, type(part), dict(vars(part)), copied_tables(part)) for part in module.modules()]
+    tensors = [(tensor, type(tensor), tensor.data) for tensor in uninitialised(module)]
+    try:
+        yield
+    except BaseException:
+        for part, cls, attributes, tables in parts:
+            object.__setattr__(part, "__class__", cls)
+            vars(part).clear()
+            vars(part).update(attributes)
+            for table, items in tables:
+                table.clear()
+                table.update(items)
+        for tensor, cls, data in tensors:
+            tensor.__class__ = torch.Tensor
+            tensor.data = data
+            tensor.__class__ = cls
+        raise
+
+
+def copied_tables(module: Module) -> list[tuple[dict, dict]]:
+    return [(value, dict(value)) for value in vars(module).values() if isinstance(value, dict)]
+
+
+def uninitialised(module: Module) -> list[torch.Tensor]:
+    tables = [table for part in module.modules() for table in (part._parameters, part._buffers)]
+    return [value for table in tables for value in table.values() if torch.nn.parameter.is_lazy(value)]
+
+
+def refresh(trace: Trace, record: Record) -> None:
+    """Let the rest of this attempt see the module as it is now: it may come to more lazy modules."""
+    for part in record.real.modules():  # type: ignore[attr-defined]
+        for value in vars(part).values():
+            trace.by_real.pop(id(value), None)
+        known = trace.by_real.get(id(part))
+        if known is not None:
+            object.__setattr__(known.shadow, "__class__", type(part))
+            vars(known.shadow).clear()
+            add_attributes(known)

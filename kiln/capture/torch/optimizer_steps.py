@@ -1,0 +1,123 @@
+"""Adam's step as one graph. Torch takes the count of steps out of its tensor, as a number, in the middle of it.
+
+For the backend ``kiln``, torch's function is replaced by one that leaves the count in its tensor and computes with it
+in float64, as Python does with the number; all else is the same arithmetic in the same order. Steps with anything
+unusual about them (rates that are tensors, complex or low-precision parameters, `capturable` …) are interpreted as they
+stand.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import types
+from collections.abc import Callable
+
+import torch
+import torch.optim
+
+from ..._native import is_instance as isinstance
+from ..interpreter.calls import matched_arguments
+from ..python.standard_library import FINDERS
+from ..shadows.wrap import force
+from ..state.trace import Trace
+
+# The two ways that torch goes through lists of parameters: one by one, or by operators on lists. They give the same.
+REPLACED = {
+    function.__code__
+    for name in ("_single_tensor_adam", "_multi_tensor_adam")
+    if isinstance(function := getattr(sys.modules.get("torch.optim.adam"), name, None), types.FunctionType)
+}
+EXACT = (torch.float32, torch.float64)
+NUMBERS = (int, float, torch.SymFloat)
+
+
+def call_adam(trace: Trace, function: types.FunctionType, args: tuple, kwargs: dict) -> tuple[object] | None:
+    from ..interpreter.frame import run_function
+
+    if trace.options.backend_name != "kiln":
+        return None
+    bound = {name: force(trace, value) for name, value in matched_arguments(trace, function, args, kwargs).items()}
+    if bound.keys() != ADAM_ARGUMENTS or not is_usual(trace, bound):
+        return None
+    trace.pinned(adam)
+    run_function(trace, adam, bound)
+    return (None,)
+
+
+def is_usual(trace: Trace, bound: dict) -> bool:
+    if any(bound[name] for name in ("has_complex", "capturable", "differentiable")):
+        return False
+    if any(bound[name] is not None for name in ("grad_scale", "found_inf")):
+        return False
+    if not all(isinstance(bound[name], NUMBERS) for name in ("beta1", "beta2", "lr", "weight_decay", "eps")):
+        return False
+    lists = [bound[name] for name in ("params", "grads", "exp_avgs", "exp_avg_sqs", "state_steps")]
+    lists += [bound["max_exp_avg_sqs"]] if bound["amsgrad"] else []
+    if not all(isinstance(one, list) and len(one) == len(lists[0]) for one in lists) or not lists[0]:
+        return False
+    tensors = [force(trace, tensor) for one in lists for tensor in one]
+    return all(
+        isinstance(tensor, torch.Tensor)
+        and tensor.layout is torch.strided
+        and tensor.device.type == "cpu"
+        and tensor.dtype in EXACT
+        for tensor in tensors
+    )
+
+
+def adam(
+    params,
+    grads,
+    exp_avgs,
+    exp_avg_sqs,
+    max_exp_avg_sqs,
+    state_steps,
+    grad_scale,
+    found_inf,
+    *,
+    amsgrad,
+    has_complex,
+    beta1,
+    beta2,
+    lr,
+    weight_decay,
+    eps,
+    maximize,
+    capturable,
+    differentiable,
+    decoupled_weight_decay,
+):
+    if maximize:
+        grads = torch._foreach_neg(grads)
+    torch._foreach_add_(state_steps, 1.0)
+    if weight_decay != 0:
+        if decoupled_weight_decay:
+            torch._foreach_mul_(params, 1 - lr * weight_decay)
+        else:
+            grads = torch._foreach_add(grads, params, alpha=weight_decay)
+    torch._foreach_lerp_(exp_avgs, grads, 1 - beta1)
+    torch._foreach_mul_(exp_avg_sqs, beta2)
+    torch._foreach_addcmul_(exp_avg_sqs, grads, grads, 1 - beta2)
+    step_sizes, roots = [], []
+    for step in state_steps:  # (a comprehension would be a function of Kiln's own, which is not interpreted)
+        count = step.double()
+        step_sizes.append(lr / (1 - beta1**count) * -1)
+        roots.append((1 - beta2**count) ** 0.5)
+    if amsgrad:
+        torch._foreach_maximum_(max_exp_avg_sqs, exp_avg_sqs)
+        exp_avg_sqs = max_exp_avg_sqs
+    scales = torch._foreach_sqrt(exp_avg_sqs)
+    torch._foreach_div_(scales, roots)
+    torch._foreach_add_(scales, eps)
+    torch._foreach_addcdiv_(params, torch._foreach_mul(exp_avgs, step_sizes), scales)
+
+
+ADAM_ARGUMENTS = set(inspect.signature(adam).parameters)
+
+
+def handler_for_adam(function: types.FunctionType) -> Callable | None:
+    return call_adam if function.__module__ == "torch.optim.adam" and function.__code__ in REPLACED else None
+
+
+FINDERS.append(handler_for_adam)

@@ -1,0 +1,222 @@
+"""Attributes of tensors, read and set.
+
+Few of them are operations (``T``, ``real``); most are facts that the tensor guards pin down. What the program itself
+puts on a tensor is kept beside it until the graph has run.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable
+
+import torch
+from torch.nn import Parameter
+
+from ..._native import MISSING
+from ..._native import is_instance as isinstance
+from ...platform.python_objects import words
+from ...program.quiet import quiet
+from ..guards.source import Attribute, Computed, Source, source
+from ..shadows.symbolic_numbers import concrete, may_override
+from ..shadows.tensor_effects import version
+from ..shadows.tensors import record
+from ..state.operations import operation, operations
+from ..state.trace import Trace
+from ..state.values import Lazy, Raised, TensorInfo
+from .tensor_subclasses import defines
+
+NODE_ATTRIBUTES = frozenset({"T", "mT", "H", "mH", "real", "imag", "data"})
+
+
+def _present(names: str) -> frozenset[str]:
+    """Those that this version of torch has: another's are for the program to use."""
+    return frozenset(name for name in words(names) if hasattr(torch.Tensor, name))
+
+
+PLAIN_ATTRIBUTES = _present(
+    "shape dtype device ndim requires_grad is_leaf layout itemsize nbytes is_cuda is_cpu is_sparse is_mkldnn is_meta "
+    "is_mps is_xpu is_quantized is_nested is_sparse_csr is_vulkan is_ipu is_xla is_maia is_mtia names retains_grad "
+    "output_nr __torch_function__ __torch_dispatch__ __array_priority__ __doc__ __module__ "
+    "__class__ __hash__"
+) | {"_is_param"}
+
+
+INPUT_FLAGS = _present("is_leaf output_nr names")  # what the guards on a tensor do not already tell
+
+
+def guard_flag(trace: Trace, info: TensorInfo, name: str) -> None:
+    """Assume a property of an input that the program asks for."""
+    if info.source is None:
+        return
+    overriding = may_override(info.real)
+    place = Computed(past_overrides(name), (info.source,)) if overriding else Attribute(info.source, name)
+    trace.guards.add(place, "constant", getattr(info.real, name))
+
+
+@functools.cache
+def past_overrides(name: str) -> Callable[[torch.Tensor], object]:
+    """Reads a property of a tensor without asking the ``__torch_function__`` of its class."""
+
+    def read(tensor: torch.Tensor) -> object:
+        with torch._C.DisableTorchFunction():
+            return getattr(tensor, name)
+
+    read.__name__ = name
+    return read
+
+
+@operation
+def tensor_attribute(trace: Trace, tensor: torch.Tensor, name: str) -> object:
+    """``tensor.name`` for what is not a method."""
+    info = trace.tensor_info(tensor)
+    if name in info.attributes:
+        if name == "grad" and info.attributes[name] is None and info.source is not None:
+            if info.real.requires_grad and not may_override(info.real):  # type: ignore[attr-defined]
+                warn_of_missing_gradient(trace, info)
+        return info.attributes[name]
+    if name == "grad":
+        return tensor_grad(trace, info)
+    if name in NODE_ATTRIBUTES:
+        if trace.subclassed and defines(trace, tensor, name):
+            raise trace.fail(f"{name} of a tensor whose class defines another one")
+        return record(trace, getattr, (tensor, name), {})
+    if name == "__class__":
+        return info.kind
+    if name == "grad_fn" and tensor.grad_fn is None and (info.source is None or info.real.grad_fn is None):
+        guard_flag(trace, info, "is_leaf")  # a tensor with a history is none
+        return None
+    if name == "grad_fn" and info.source is None:
+        return operations.load_grad_fn(trace, info)
+    if name in INPUT_FLAGS:
+        guard_flag(trace, info, name)
+    if name == "output_nr" and info.source is not None and trace.origins.get(tensor.grad_fn) is info:
+        return info.real.output_nr  # type: ignore[attr-defined]  # the fake's history is a stand-in
+    if name == "retains_grad" and info.source is not None:
+        guard_flag(trace, info, "is_leaf")  # leaves have no need to
+        guard_flag(trace, info, name)
+        return tensor.retains_grad or info.real.retains_grad  # type: ignore[attr-defined]
+    if name in PLAIN_ATTRIBUTES:
+        return plain_attribute(tensor, name)
+    if name in ("__dict__", "grad_fn", "_version", "_grad", "_base", "_backward_hooks", "_post_accumulate_grad_hooks"):
+        raise trace.fail(f"reading {name} of a tensor", "read it outside the compiled function")
+    return python_attribute(trace, info, name)
+
+
+def plain_attribute(tensor: torch.Tensor, name: str) -> object:
+    if name == "nbytes" and tensor.layout is torch.strided:
+        return tensor.numel() * tensor.itemsize  # torch's own cannot do it where sizes are symbols
+    try:
+        return getattr(tensor, name)
+    except AttributeError:
+        raise Raised(AttributeError(f"'Tensor' object has no attribute '{name}'")) from None
+
+
+def tensor_grad(trace: Trace, info: TensorInfo) -> object:
+    from ..shadows.wrap import wrap
+
+    if info.source is None:
+        if info.fake.grad is None and (info.fake.is_leaf or info.fake.retains_grad):
+            return None
+        raise trace.fail("reading .grad of a tensor made inside the compiled function")
+    if trace.deferred and not info.real.is_leaf:  # type: ignore[attr-defined]
+        raise trace.fail("reading .grad of a tensor that a backward pass may be about to set")
+    overriding = may_override(info.real)
+    gradient = gradient_quietly(info.real)  # type: ignore[arg-type]
+    if gradient is None and not overriding and info.real.requires_grad:  # type: ignore[attr-defined]
+        warn_of_missing_gradient(trace, info)
+    source = Computed(past_overrides("grad"), (info.source,)) if overriding else GradientOf(info.source)
+    return wrap(trace, gradient, source)
+
+
+def warn_of_missing_gradient(trace: Trace, info: TensorInfo) -> None:
+    """Torch warns where the gradient of a tensor is asked for that is no leaf, and keeps none."""
+    from ..python.warning_calls import rule_warn
+
+    guard_flag(trace, info, "is_leaf")
+    if info.real.is_leaf:  # type: ignore[attr-defined]
+        return
+    guard_flag(trace, info, "retains_grad")
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        info.real.grad  # type: ignore[attr-defined]  # noqa: B018
+    for warning in seen:
+        rule_warn(trace, (str(warning.message), warning.category), {})
+
+
+@source
+class GradientOf(Source):
+    """``tensor.grad``, without the warning that torch gives for a tensor that is no leaf."""
+
+    base: Source
+
+    def render(self, base, bind):
+        return f"({base}.grad if {base}.is_leaf else {bind(gradient_quietly, 'gradient')}({base}))"
+
+    def describe(self):
+        return f"{self.base.describe()}.grad"
+
+
+def gradient_quietly(tensor: torch.Tensor) -> torch.Tensor | None:
+    with quiet():
+        return tensor.grad
+
+
+@operation
+def python_attribute(trace: Trace, info: TensorInfo, name: str) -> object:
+    """An attribute that the program (or its owner) put on the tensor, or a Python method of its class."""
+    from ..guards.source import InstanceAttribute
+    from ..interpreter.attributes import bind_class_attribute
+    from ..shadows.wrap import class_attribute
+    from .tensor_subclasses import load_missing
+
+    namespace = getattr(info.real, "__dict__", None) or {}
+    raw = class_attribute(trace, info.kind, name, MISSING)
+    if name in namespace and not hasattr(type(raw), "__set__"):
+        return trace.glance(Lazy(namespace[name], InstanceAttribute(info.source, name)))
+    if info.source is not None:
+        trace.guards.add(info.source, "no_attribute", name)
+    if raw is MISSING:
+        return load_missing(trace, info, name)
+    if isinstance(raw, functools.cached_property):
+        raise trace.fail(f"{info.kind.__qualname__}.{name}, a cached property of a tensor")
+    return bind_class_attribute(trace, info.fake, info.kind, name, raw)
+
+
+@operation
+def set_tensor_attribute(trace: Trace, tensor: torch.Tensor, name: str, value: object) -> None:
+    from .tensor_subclasses import check_store
+
+    info = trace.tensor_info(tensor)
+    if trace.subclassed:
+        check_store(trace, info, name)
+    if name == "requires_grad":
+        guard_flag(trace, info, "is_leaf")
+        if not tensor.is_leaf or (info.source is not None and not info.real.is_leaf):  # type: ignore[attr-defined]
+            raise trace.fail("assigning to .requires_grad of a tensor that is no leaf: torch raises")
+        record(trace, torch.Tensor.requires_grad_, (tensor, concrete(trace, value)), {}, method="requires_grad_")
+    elif name == "data":
+        set_data(trace, info, value)
+    elif name == "grad" or not hasattr(torch.Tensor, name):
+        info.attributes[name] = value
+        info.grad_set = True
+    else:
+        raise trace.fail(f"assigning to .{name} of a tensor", "do it outside the compiled function")
+
+
+def set_data(trace: Trace, info: TensorInfo, value: object) -> None:
+    """``tensor.data = value``: the same tensor with other contents, form and memory."""
+    from ..shadows.wrap import force
+
+    value = force(trace, value)
+    plain = isinstance(value, torch.Tensor) and value.device == info.fake.device  # type: ignore[attr-defined]
+    plain = plain and not value.is_inference() and version(info.fake) >= 0  # type: ignore[attr-defined, arg-type]
+    if not plain or trace.protected or info.kind not in (torch.Tensor, Parameter):
+        raise trace.fail("assigning to .data of a tensor here", "do it outside the compiled function")
+    trace.memory.clear()  # the fake gets other memory now
+    trace.placed = 0
+    record(trace, torch.ops.aten.set_data.default, (info.fake, value), {})
+    if info.source is not None:
+        trace.effects.append("assigning to .data changes a tensor from outside")
+        trace.changed[id(info.fake)] = info
+        info.data_set = True

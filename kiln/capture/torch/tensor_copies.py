@@ -1,0 +1,55 @@
+"""``copy.deepcopy`` of tensors."""
+
+from __future__ import annotations
+
+import torch
+
+from ..._native import is_instance as isinstance
+from ..guards.source import Computed
+from ..shadows.tensor_effects import storage_key
+from ..shadows.tensors import record
+from ..shadows.wrap import force
+from ..state.trace import Trace
+from ..state.values import TensorInfo
+from .torch_calls import handler
+
+
+@handler(torch.Tensor.__deepcopy__)
+def tensor_deepcopy(trace, args, kwargs):
+    """A tensor that has its memory to itself, and nothing hanging on it, is copied.
+
+    Into new memory rather than by ``clone``: torch's copy of a tensor has been changed once by its version counter.
+    """
+    tensor, memo = force(trace, args[0]), force(trace, args[1])
+    info = trace.tensor_info(tensor)
+    if trace.record_of(memo) is not None:
+        raise trace.fail("Tensor.__deepcopy__ with a memo from outside")
+    if id(tensor) in memo:
+        return memo[id(tensor)]
+    if info.source is None or info.attributes or shares_memory(trace, info) or not is_clone(info.real):
+        raise trace.fail("copy.deepcopy of a tensor that is a view or not a leaf, or has a gradient or attributes")
+    trace.guards.add(Computed(is_clone, (info.source,)), "constant", True)
+    trace.copied[id(tensor)] = info
+    detached = record(trace, torch.Tensor.detach, (tensor,), {})
+    made = record(trace, torch.empty_like, (detached,), {})
+    record(trace, torch.Tensor.copy_, (made, detached), {}, method="copy_")
+    if tensor.requires_grad:
+        record(trace, torch.Tensor.requires_grad_, (made,), {}, method="requires_grad_")
+    memo[id(tensor)] = made
+    return made
+
+
+def is_clone(tensor: torch.Tensor) -> bool:
+    """Whether a deep copy of a tensor is what ``clone`` gives."""
+    plain = type(tensor) is torch.Tensor and tensor.is_leaf and tensor.grad is None and not tensor.__dict__
+    if not plain or tensor.storage_offset() or tensor.is_conj() or tensor.is_neg():
+        return False
+    whole = tensor.numel() * tensor.element_size() == tensor.untyped_storage().nbytes()
+    return whole and torch.ops.aten.is_non_overlapping_and_dense(tensor)
+
+
+def shares_memory(trace: Trace, info: TensorInfo) -> bool:
+    """Whether another input does: copies of both would share theirs."""
+    key = storage_key(info.fake)  # type: ignore[arg-type]
+    others = [item for item in trace.inputs if isinstance(item, TensorInfo) and item is not info]
+    return any(storage_key(item.fake) == key for item in others)  # type: ignore[arg-type]

@@ -1,0 +1,308 @@
+"""Torch functions: which are leaves of the graph, and those whose meaning is not an operation.
+
+A leaf is native code of torch, a function that torch lets others override (``torch.*``, ``torch.nn.functional.*``,
+``Tensor.*``), or a registered operator. Other Python code of torch (modules, initialisers, context managers) is
+interpreted like the user's own.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import types
+
+import torch
+from torch.nn import Parameter
+
+from ..._native import is_instance as isinstance
+from ...platform.python_objects import words
+from ..guards.tensor_class import METHODS
+from ..interpreter.native_calls import rule
+from ..shadows import tensors
+from ..shadows.symbolic_numbers import OffsetOf, concrete, is_symbolic, may_override
+from ..shadows.tensors import record
+from ..shadows.wrap import force
+from ..state.annotations import ALLOWED, is_asked_by_torch, is_hashable
+from ..state.exceptions import needs_real
+from ..state.operations import operation
+from ..state.trace import Trace
+from ..state.values import GraphBreak, Opaque, Raised, TensorInfo
+from .overrides import LEAF_MODULES, NATIVE_FUNCTIONS, as_subclass_handler, override
+from .tensor_subclasses import defines
+
+# Methods and functions that need values, the autograd graph, storage or text: left to eager between graphs.
+REFUSED_NAMES = words(
+    "item tolist numpy backward data_ptr storage untyped_storage "
+    "_typed_storage share_memory_ is_shared pin_memory __reduce_ex__ __deepcopy__ __array__ __repr__ __format__ "
+    "__dlpack__ set_ _make_subclass __bool__ __int__ __float__ __index__ "
+    "__complex__ equal is_nonzero allclose map_ map2_ apply_ is_set_to __cuda_array_interface__ to_mkldnn "
+    "_nnz sparse_mask to_sparse to_sparse_csr coalesce record_stream cudart resize_as_sparse_ manual_seed "
+    "seed initial_seed get_rng_state set_rng_state save load set_printoptions set_default_dtype "
+    "set_default_device set_num_threads _is_view is_pinned compile __torch_function__ __setstate__ _version"
+)
+
+# Those of them that turn values into Python objects or text.
+VALUE_NAMES = words(
+    "item tolist numpy __reduce_ex__ __array__ __repr__ __format__ __bool__ __int__ __float__ __index__ __complex__ "
+    "equal is_nonzero allclose map_ map2_ apply_ save load"
+)
+
+# Fakes know nothing of quantized tensors and give plain ones instead.
+UNTRUE_ON_FAKES = re.compile(r"^(de)?quantize|^int_repr$|^q_|^_make_per_|^_empty_.*quantized")
+
+
+@operation
+def is_operation(trace: Trace, function: object, args: tuple, kwargs: dict) -> bool:
+    """Whether a callee is a leaf of the graph."""
+    kind = type(function)
+    if kind is types.FunctionType:
+        return (function.__module__ in LEAF_MODULES and is_public(function)) or function in ALLOWED
+    if kind is types.BuiltinFunctionType:
+        return isinstance(function.__self__, torch.Tensor) or function in NATIVE_FUNCTIONS or function in ALLOWED
+    if kind in (types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType):
+        return issubclass(torch.Tensor, function.__objclass__) and function.__objclass__ is not object
+    if kind is types.MethodWrapperType:
+        return isinstance(function.__self__, torch.Tensor) or is_property_getter(function)
+    if kind is types.MethodType:
+        return isinstance(function.__self__, torch.Tensor) and is_operation(trace, function.__func__, args, kwargs)
+    return isinstance(function, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)) or function is Parameter
+
+
+def is_property_getter(function: types.MethodWrapperType) -> bool:
+    """``Tensor.shape.__get__``: what overrides are told when an attribute is read."""
+    owner = function.__self__
+    return isinstance(owner, types.GetSetDescriptorType) and issubclass(torch.Tensor, owner.__objclass__)
+
+
+def is_public(function: types.FunctionType) -> bool:
+    name = function.__name__
+    return not name.startswith("_") or name.startswith("__")
+
+
+@operation
+def call_torch(trace: Trace, function: object, args: tuple, kwargs: dict) -> object:
+    """Record a torch call, or do what it means for the trace."""
+    if isinstance(function, types.MethodType):
+        args, function = (function.__self__, *args), function.__func__
+    if isinstance(function, (types.BuiltinFunctionType, types.MethodWrapperType)) and isinstance(
+        function.__self__, torch.Tensor
+    ):
+        args = (function.__self__, *args)
+        method = function.__name__
+        function = METHODS.get(method) or getattr(torch.Tensor, method)  # whatever tensors have by that name now
+    name = getattr(function, "__name__", "")
+    custom = override(trace, function, args, kwargs) if function is not torch.Tensor.as_subclass else None
+    if custom is not None:
+        return custom[0]
+    if name == "__get__" and isinstance(function, types.MethodWrapperType):
+        return load_property(trace, function, args)
+    handler = HANDLERS.get(function) if is_hashable(function) else None
+    if handler is not None:
+        return handler(trace, args, kwargs)
+    if name in REFUSED_NAMES:
+        raise needs_value(trace, function)
+    if UNTRUE_ON_FAKES.search(name):
+        raise trace.fail(f"{tensors.function_name(function)}: quantized tensors stay outside graphs")
+    if type(function) is types.FunctionType and function not in ALLOWED and not are_plain(trace, args, kwargs):
+        from ..interpreter.calls import call_function
+
+        return call_function(trace, function, args, kwargs)  # it was given functions or objects to call
+    method = method_name(function, args)
+    if method is not None and trace.subclassed and defines(trace, args[0], method):
+        method = None  # the graph would call what the class defines
+    return record(trace, function, args, kwargs, method=method, exact=bool(ALLOWED) and function in ALLOWED)
+
+
+def needs_value(trace: Trace, function: object) -> GraphBreak:
+    reason = trace.fail(
+        f"{tensors.function_name(function)}: it needs a tensor's value, storage, text or autograd graph",
+        "call it outside the compiled function (the graph breaks here otherwise)",
+    )
+    return reason if getattr(function, "__name__", "") in VALUE_NAMES else needs_real(trace, reason)
+
+
+def are_plain(trace: Trace, args: tuple, kwargs: dict) -> bool:
+    """Whether the graph can hold all arguments."""
+    try:
+        tensors.prepare(trace, (args, kwargs))
+    except GraphBreak:
+        return False
+    return True
+
+
+def method_name(function: object, args: tuple) -> str | None:
+    """The name for a ``call_method`` node, if the callee is a method of tensors."""
+    if not args or not isinstance(args[0], torch.Tensor):
+        return None
+    if isinstance(function, types.MethodDescriptorType):
+        name = function.__name__ if not function.__name__.startswith("__") else None
+    elif isinstance(function, types.FunctionType) and function.__module__ == "torch._tensor":
+        name = function.__name__ if not function.__name__.startswith("_") else None
+    else:
+        return None
+    # Something else may have been put in the method's place, and calls the method it replaces.
+    return name if name is not None and getattr(torch.Tensor, name, None) is function else None
+
+
+def load_property(trace: Trace, getter: types.MethodWrapperType, args: tuple) -> object:
+    """``Tensor.prop.__get__`` reached from native code."""
+    from .tensor_attributes import tensor_attribute
+
+    return tensor_attribute(trace, args[0], getter.__self__.__name__)
+
+
+# -- what is not an operation ---------------------------------------------------------------------------------------
+
+HANDLERS: dict[object, object] = {}
+
+
+def handler(*functions: object):
+    def register(function):
+        for target in functions:
+            HANDLERS[target] = function
+        return function
+
+    return register
+
+
+HANDLERS[torch.Tensor.as_subclass] = as_subclass_handler
+
+
+@handler(torch.Tensor.__len__)
+def tensor_len(trace, args, kwargs):
+    from ..python.builtin_rules import rule_len
+
+    return rule_len(trace, args, kwargs)
+
+
+@handler(torch.Tensor.__iter__)
+def tensor_iter(trace, args, kwargs):
+    from ..interpreter.protocols import get_iterator
+
+    return get_iterator(trace, args[0])
+
+
+@handler(torch.Tensor.__bool__)
+def tensor_bool(trace, args, kwargs):
+    from ..interpreter.protocols import truth
+
+    return truth(trace, args[0])
+
+
+@handler(torch.Tensor.__hash__)
+def tensor_hash(trace, args, kwargs):
+    return id(force(trace, args[0]))  # as eager: by identity; shadows are one to one with tensors
+
+
+@handler(torch.Tensor.__contains__)
+def tensor_contains(trace, args, kwargs):
+    raise trace.fail("`in` on a tensor: it needs the tensor's values")
+
+
+def guard_offsets(trace: Trace) -> None:
+    """Where in its storage an input begins is assumed only once the program asks (a view's offset follows from it)."""
+    for item in trace.inputs:
+        if isinstance(item, TensorInfo) and not is_symbolic(item.fake.storage_offset()):  # type: ignore[attr-defined]
+            place = OffsetOf(item.source, may_override(item.real))  # type: ignore[arg-type]
+            trace.guards.add(place, "constant", item.real.storage_offset())  # type: ignore[attr-defined]
+
+
+def _layout_query(name: str):
+    @handler(getattr(torch.Tensor, name))
+    def query(trace, args, kwargs):
+        """Sizes and strides are plain (or symbolic) numbers that the guards know: no node."""
+        tensor = force(trace, args[0])
+        rest = [concrete(trace, arg) for arg in args[1:]]
+        if name == "storage_offset":
+            guard_offsets(trace)
+        try:
+            return getattr(tensor, name)(*rest, **{key: concrete(trace, value) for key, value in kwargs.items()})
+        except Exception as error:
+            raise trace.fail(f"Tensor.{name} fails: {error}", error=error) from error
+
+    return query
+
+
+for _name in ("size", "stride", "dim", "numel", "nelement", "ndimension", "storage_offset", "element_size"):
+    _layout_query(_name)
+
+
+@rule(torch.Size.numel)
+def rule_size_numel(trace, args, kwargs):
+    return math.prod(force(trace, args[0]))
+
+
+@handler(torch.Tensor.data_ptr)
+def refuse_pointer(trace, args, kwargs):
+    raise needs_real(trace, trace.fail("data_ptr() of a tensor"))
+
+
+# -- questions -----------------------------------------------------------------------------------------------------
+
+
+@rule(torch.is_tensor)
+def rule_is_tensor(trace, args, kwargs):
+    return isinstance(force(trace, args[0]), torch.Tensor)
+
+
+@rule(torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling, torch._utils.is_compiling)
+def rule_is_compiling(trace, args, kwargs):
+    """Yes to the user's code; torch's own must do what it does in eager (Adam would compute in another order)."""
+    return not is_asked_by_torch(trace)
+
+
+@rule(torch.jit.is_scripting, torch.jit.is_tracing, torch._jit_internal.is_scripting, torch._C._get_tracing_state)
+def rule_never(trace, args, kwargs):
+    return False
+
+
+@rule(torch._C._len_torch_dispatch_stack)
+def rule_no_modes(trace, args, kwargs):
+    """Calls under a dispatch mode are not compiled, so there is none."""
+    return 0
+
+
+@rule(torch._C._get_dispatch_mode)
+def rule_no_mode(trace, args, kwargs):
+    return None
+
+
+@rule(torch.distributed.is_available)
+def rule_distributed(trace, args, kwargs):
+    return torch.distributed.is_available()
+
+
+if torch.distributed.is_available():
+
+    @rule(torch.distributed.is_initialized, torch.distributed.distributed_c10d.is_initialized)
+    def rule_initialized(trace, args, kwargs):
+        """Whether there is a group of processes: asked now, and before every run."""
+        found = torch.distributed.is_initialized()
+        words = f"torch.distributed is {'' if found else 'not '}initialised"
+        if not any(known == words for known, _ in trace.guards.extras):
+            trace.guards.extras.append((words, lambda: torch.distributed.is_initialized() is found))
+        return found
+
+
+@rule(torch.jit.annotate)
+def rule_annotate(trace, args, kwargs):
+    return args[1]
+
+
+@rule(torch._C._group_tensors_by_device_and_dtype)
+def rule_group_tensors(trace, args, kwargs):
+    """Sorts tensors by what their guards know, in an order of its own: it is asked itself."""
+    lists = [[force(trace, tensor) for tensor in force(trace, group)] for group in force(trace, args[0])]
+    rest = [concrete(trace, value) for value in (*args[1:], *kwargs.values())]
+    try:
+        return torch._C._group_tensors_by_device_and_dtype(lists, *rest)
+    except RuntimeError as error:
+        raise trace.fail(f"tensors that cannot be grouped: {error}", error=error) from None
+
+
+@rule(torch._C._log_api_usage_once)
+def rule_nothing(trace, args, kwargs):
+    return None
+
+
+__all__ = ["HANDLERS", "Opaque", "Raised", "call_torch", "is_operation", "is_symbolic"]

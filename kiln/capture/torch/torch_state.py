@@ -1,0 +1,199 @@
+"""The state of torch in captured code: grad mode, autocast, default dtype, inference mode, blocks of the profiler.
+
+A switch is thrown at once, so that what follows is traced in that state, and again by a node when the graph runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import is_grad_enabled  # the program may put another function in its place
+
+from ..._native import is_instance as isinstance
+from ...program.inference_mode import enter_inference_mode, leave_inference_mode
+from ..interpreter.native_calls import rule
+from ..shadows.symbolic_numbers import concrete
+from ..shadows.tensors import prepare, to_nodes
+from ..shadows.wrap import force
+from ..state.exceptions import from_native
+from ..state.trace import Trace
+from ..state.values import Opaque, Raised
+from .torch_calls import handler
+
+
+def _present(owner: object, *names: str) -> list[object]:
+    return [getattr(owner, name) for name in names if hasattr(owner, name)]
+
+
+STATE_SETTERS = _present(
+    torch._C,
+    "_set_grad_enabled",
+    "set_autocast_enabled",
+    "set_autocast_dtype",
+    "set_autocast_cache_enabled",
+    "autocast_increment_nesting",
+    "autocast_decrement_nesting",
+    "clear_autocast_cache",
+    "_set_deterministic_algorithms",
+    "set_flush_denormal",
+    "_set_default_dtype",
+) + _present(
+    torch,
+    "set_autocast_enabled",
+    "set_autocast_dtype",
+    "set_autocast_cache_enabled",
+    "autocast_increment_nesting",
+    "autocast_decrement_nesting",
+    "clear_autocast_cache",
+    "set_autocast_cpu_enabled",
+    "set_autocast_cpu_dtype",
+    "set_autocast_gpu_dtype",
+)
+
+STATE_GETTERS = _present(
+    torch,
+    "is_grad_enabled",
+    "is_inference_mode_enabled",
+    "is_autocast_enabled",
+    "get_autocast_dtype",
+    "is_autocast_cache_enabled",
+    "get_default_dtype",
+    "are_deterministic_algorithms_enabled",
+    "is_deterministic_algorithms_warn_only_enabled",
+    "is_autocast_cpu_enabled",
+    "get_autocast_cpu_dtype",
+    "get_autocast_gpu_dtype",
+    "is_autocast_available",
+    "is_anomaly_enabled",
+    "get_num_threads",
+    "_is_autocast_available",
+) + _present(
+    torch._C,
+    "_is_autocast_available",
+    "_get_tracing_state",
+    "_get_privateuse1_backend_name",
+    "_get_default_device",
+    "_is_any_autocast_enabled",
+    "_accelerator_getAccelerator",
+    "is_autocast_enabled",
+    "get_autocast_dtype",
+    "is_autocast_cache_enabled",
+)
+
+
+QUESTIONS = {
+    name: value
+    for name, value in list(vars(torch).items())
+    if name.startswith(("is_", "are_", "get_")) and callable(value)
+}
+
+
+def questions_are_replaced() -> bool:
+    """Whether a program has put another function in the place of ``torch.is_grad_enabled`` or the like.
+
+    Fake tensors ask by these names too, and so do torch's context managers, which put back what they were told: calls
+    are left to Python meanwhile.
+    """
+    return not all(map(operator.is_, map(torch.__dict__.get, QUESTIONS), QUESTIONS.values()))
+
+
+def _state_setter(function):
+    @rule(function)
+    def set_state(trace, args, kwargs):
+        """Done now, so that what follows is traced in that state, and again by the graph at run time."""
+        args = tuple([concrete(trace, arg) for arg in args])
+        kwargs = {key: concrete(trace, value) for key, value in kwargs.items()}
+        if function is torch._C._set_grad_enabled and args == (is_grad_enabled(),):
+            return None  # as it is, which is assumed
+        result = with_errors(trace, function, args, kwargs)
+        trace.graph.call_function(function, args, kwargs)
+        trace.state_changed = True
+        return result
+
+    return set_state
+
+
+def _state_getter(function):
+    @rule(function)
+    def get_state(trace, args, kwargs):
+        args = tuple([concrete(trace, arg) for arg in args])
+        return with_errors(trace, function, args, {key: concrete(trace, value) for key, value in kwargs.items()})
+
+    return get_state
+
+
+def with_errors(trace: Trace, function: Callable[..., object], args: tuple, kwargs: dict) -> object:
+    """A call of torch's whose errors are the program's."""
+    try:
+        return function(*args, **kwargs)
+    except Exception as error:
+        raise Raised(from_native(trace, error)) from None
+
+
+for _function in STATE_SETTERS:
+    _state_setter(_function)
+for _function in STATE_GETTERS:
+    _state_getter(_function)
+
+
+# -- blocks of the profiler -----------------------------------------------------------------------------------------
+
+
+@handler(torch.ops.profiler._record_function_enter_new, torch.ops.profiler._record_function_enter)
+def enter_record_function(trace, args, kwargs):
+    """``with record_function(name)``: marks the block when the graph runs; its handle is a value of the graph."""
+    node = trace.graph.call_function(
+        torch.ops.profiler._record_function_enter_new, to_nodes(trace, prepare(trace, args))
+    )
+    return Opaque(node)
+
+
+@handler(torch.ops.profiler._record_function_exit._RecordFunction)
+def leave_record_function(trace, args, kwargs):
+    opaque = force(trace, args[0])
+    if not isinstance(opaque, Opaque):
+        raise trace.fail("leaving a record_function block that was entered outside")
+    trace.graph.call_function(torch.ops.profiler._record_function_exit._RecordFunction, (opaque.node,))
+
+
+# -- inference mode -------------------------------------------------------------------------------------------------
+
+
+@rule(torch.device.__enter__, torch.device.__exit__)
+def rule_default_device(trace, args, kwargs):
+    """Entering a device puts a torch-function mode of torch's own in place: done for real, between two graphs."""
+    raise trace.fail("`with torch.device(…)`", "pass device= to the functions that make tensors")
+
+
+@rule(torch.inference_mode.__enter__)
+def rule_enter_inference(trace, args, kwargs):
+    owner = force(trace, args[0])
+    flag = concrete(trace, owner.__dict__["mode"])
+    owner.__dict__["_inference_mode_context"] = Opaque(trace.graph.call_function(enter_inference_mode, (flag,)))
+    real = torch._C._InferenceMode(flag)
+    real.__enter__()
+    trace.inference_modes.append(real)
+
+
+@rule(torch.inference_mode.__exit__)
+def rule_leave_inference(trace, args, kwargs):
+    opaque = force(trace, force(trace, args[0]).__dict__.get("_inference_mode_context"))
+    if not isinstance(opaque, Opaque) or not trace.inference_modes:
+        raise trace.fail("leaving an inference mode that was entered outside")
+    trace.graph.call_function(leave_inference_mode, (opaque.node,))
+    trace.inference_modes.pop().__exit__(None, None, None)
+    trace.inference_used = True
+
+
+@contextlib.contextmanager
+def inference_modes_left(trace: Trace) -> Iterator[None]:
+    """Whatever a capture enters it leaves, also when it ends in the middle of the block."""
+    try:
+        yield
+    finally:
+        trace.inference_used |= bool(trace.inference_modes)
+        while trace.inference_modes:
+            trace.inference_modes.pop().__exit__(None, None, None)  # type: ignore[attr-defined]

@@ -1,0 +1,65 @@
+"""Functions under ``torch.jit.script`` and ``torch.jit.trace``: the Python function they were made from is captured.
+
+TorchScript read that function, and all that it names, when it compiled it; what a program changes of them afterwards
+it does not see. What they are when Kiln first meets the script is taken for what was compiled, and where they are
+something else later, the script itself runs, between two graphs.
+"""
+
+from __future__ import annotations
+
+import operator
+import types
+import weakref
+
+import torch
+
+from ..._native import is_instance as isinstance
+from ...platform.python_objects import cell_is_empty
+from ..guards.descriptions import module_of
+from ..guards.source import Attribute, lookup
+from ..interpreter.calls import CALLABLES, call
+from ..shadows.wrap import wrap
+from ..state.trace import Trace
+
+MET: weakref.WeakKeyDictionary[object, list[object]] = weakref.WeakKeyDictionary()
+
+
+def call_script(trace: Trace, script: object, args: tuple, kwargs: dict) -> object:
+    function = getattr(script, "_torchdynamo_inline", None)
+    source = Attribute(trace.pinned(script), "_torchdynamo_inline")
+    if not isinstance(function, types.FunctionType):
+        raise trace.fail("a call to a TorchScript function whose Python code is not known")
+    if trace.modes or trace.overriding:
+        raise trace.fail("a call to a TorchScript function, whose operations no __torch_function__ sees")
+    if any(is_replaced(lookup(torch.Tensor, name)) for name in function.__code__.co_names):
+        raise trace.fail("a call to a TorchScript function, which knows nothing of a method of tensors replaced since")
+    found = read_by(function, [])
+    met = MET.setdefault(script, found)
+    if len(met) != len(found) or not all(map(operator.is_, met, found)):
+        raise trace.fail("a call to a TorchScript function, which knows nothing of what was changed since")
+    return call(trace, wrap(trace, function, source), args, kwargs)
+
+
+def is_replaced(method: object) -> bool:
+    """Whether a method of tensors is the program's, not torch's."""
+    return isinstance(method, types.FunctionType) and not module_of(method).startswith("torch")
+
+
+def read_by(function: types.FunctionType, found: list[object]) -> list[object]:
+    """What a compiler of a function reads: its code, defaults and closure, and what the code names, functions too."""
+    code, namespace = function.__code__, function.__globals__
+    found += [function, code]
+    values = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+    values += [cell.cell_contents for cell in function.__closure__ or () if not cell_is_empty(cell)]
+    values += [namespace[name] for name in code.co_names if name in namespace]
+    modules = [vars(value) for value in values if isinstance(value, types.ModuleType)]
+    values += [members[name] for members in modules for name in code.co_names if name in members]
+    for value in values:
+        if not isinstance(value, types.FunctionType) or module_of(value).partition(".")[0] == "torch":
+            found.append(value)
+        elif not any(value is other for other in found):
+            read_by(value, found)
+    return found
+
+
+CALLABLES[torch.jit.ScriptFunction] = call_script

@@ -1,0 +1,1 @@
+"""From shadows back to real objects: rebuilding values, writing effects, undoing a graph that raised."""

@@ -1,0 +1,54 @@
+"""What CPython's objects tell about themselves."""
+
+from __future__ import annotations
+
+import collections
+import types
+
+from .._native import is_instance as isinstance
+
+HEAP_TYPE = 1 << 9  # the flag of a class made by a class statement: such a class can change
+
+
+def cell_is_empty(cell: object) -> bool:
+    """Whether a closure cell holds nothing."""
+    try:
+        cell.cell_contents  # type: ignore[attr-defined]  # noqa: B018
+    except ValueError:
+        return True
+    return False
+
+
+def words(text: str) -> frozenset[str]:
+    """The words of a text, as a set."""
+    return frozenset(text.split())
+
+
+def mapping_items(mapping: dict) -> list[tuple[object, object]]:
+    """Keys and values in the order of iteration, past any method in Python. (``dict`` ignores ``move_to_end``.)"""
+    ordered = isinstance(mapping, collections.OrderedDict)
+    return list(collections.OrderedDict.items(mapping) if ordered else dict.items(mapping))
+
+
+PLAIN_VALUES = (
+    (int, int.__int__),
+    (float, float.__float__),
+    (str, str.__str__),
+    (bytes, bytes.__bytes__),
+    (complex, complex.__complex__),
+)
+
+
+def plain_value(value: object) -> object:
+    """The int, float, str … that an instance of a subclass is, past any method in Python."""
+    return next((plain(value) for base, plain in PLAIN_VALUES if isinstance(value, base)), value)  # type: ignore[operator]
+
+
+def slot_descriptors(cls: type) -> list[object]:
+    return [
+        raw
+        for klass in cls.__mro__
+        if klass.__flags__ & HEAP_TYPE and "__slots__" in klass.__dict__
+        for raw in klass.__dict__.values()
+        if type(raw) is types.MemberDescriptorType
+    ]

@@ -1,0 +1,1 @@
+"""What all stages share: graphs, fake tensors and their shape rules, symbolic sizes, hook slots, operator schemas."""

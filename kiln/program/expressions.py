@@ -1,0 +1,113 @@
+"""Expressions over symbolic sizes as Python text and functions, and names of sources as torch's ShapeEnv wants them."""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+import re
+from typing import Any
+
+import torch
+
+NAME = re.compile(r"(?<!\.)\b[a-z]\w*\b")
+NAMES: dict[str, object] = {
+    "math": math,
+    "max": max,
+    "min": min,
+    "abs": abs,
+    "round": round,
+    "int": int,
+    "float": float,
+    "torch": torch,
+    # functions of torch's that its printer leaves as they are
+    "PowByNatural": operator.pow,
+    "FloatPow": operator.pow,
+    "FloorDiv": operator.floordiv,
+    "CleanDiv": operator.floordiv,
+    "Mod": operator.mod,
+    "PythonMod": operator.mod,
+    "IntTrueDiv": operator.truediv,
+    "FloatTrueDiv": operator.truediv,
+    "LShift": operator.lshift,
+    "RShift": operator.rshift,
+    "BitwiseFn_bitwise_and": operator.and_,
+    "BitwiseFn_bitwise_or": operator.or_,
+    "BitwiseFn_bitwise_xor": operator.xor,
+    "TruncToInt": math.trunc,
+    "FloorToInt": math.floor,
+    "CeilToInt": math.ceil,
+    "RoundToInt": round,
+    "ToFloat": float,
+}
+"""What the text of a condition or size expression may refer to."""
+
+
+def expression_text(expression: Any) -> str:
+    """A sympy expression as Python."""
+    from torch.utils._sympy.printers import PythonPrinter
+
+    return PythonPrinter().doprint(expression)
+
+
+@functools.lru_cache(maxsize=1024)
+def compile_expression(text: str, names: tuple[str, ...]) -> Any:
+    """A function of the named symbols for the text of an expression."""
+    namespace = dict(NAMES)
+    exec(f"def size_expression({', '.join(names)}):\n    return {text}", namespace)
+    made: Any = namespace["size_expression"]
+    made.__module__ = "kiln.sizes"
+    made.words = lambda operands: substitute(text, dict(zip(names, operands, strict=True)))
+    return made
+
+
+def symbol_names(expression: Any) -> list[str]:
+    return sorted(str(symbol) for symbol in expression.free_symbols)
+
+
+def substitute(text: str, names: dict[str, str]) -> str:
+    """An expression with names replaced (not those of attributes)."""
+    return NAME.sub(lambda found: names.get(found[0], found[0]), text)
+
+
+# -- names for torch's ShapeEnv ----------------------------------------------------------------------------------------
+
+
+def named_source(name: str) -> object:
+    return _source_class()(name)
+
+
+_SOURCE_CLASS: type | None = None
+
+
+def _source_class() -> type:
+    global _SOURCE_CLASS
+    if _SOURCE_CLASS is None:
+        import torch._guards
+
+        class Named(torch._guards.Source):  # type: ignore[misc]
+            """A torch source that is only a name; Kiln keeps its own."""
+
+            def __init__(self, text: str):
+                object.__setattr__(self, "text", text)
+
+            @property
+            def name(self):
+                return self.text
+
+            @property
+            def _name_template(self):
+                return self.text
+
+            @property
+            def guard_source(self):
+                return torch._guards.GuardSource.LOCAL
+
+            def __hash__(self):
+                return hash(self.text)
+
+            def __eq__(self, other):
+                return isinstance(other, Named) and other.text == self.text
+
+        _SOURCE_CLASS = Named
+    return _SOURCE_CLASS

@@ -1,0 +1,362 @@
+"""The shape cache: results of operators on fake tensors, kept by the properties of their arguments.
+
+Computing shapes takes most of the time of a trace, and most of it repeats: layers repeat, and a program is traced more
+than once. Where sizes are plain numbers, the result of an operator depends only on the sizes, strides and dtypes of its
+tensors, its other arguments and a few global switches. These are the key. A result is cached only if a tensor made from
+it equals torch's in everything that a trace can see, and if the arguments look as before. Everything else is left to
+torch: symbolic sizes, operators that read values or reshape their arguments, operators that are not torch's own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from . import missing_shapes
+from .cpu_layouts import LAYOUTS, corrected
+from .kernel_trials import RULE_ERRORS, CannotTry, run_on_zeros, storage_id
+from .symbolic_kernels import below_autograd
+
+aten = torch.ops.aten
+DEVICE = torch.ops.prim.device.default
+PLAIN = (int, float, bool, complex, str, torch.dtype, torch.device, torch.layout, torch.memory_format)
+NEEDS_TORCH = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape, torch.Tag.inplace_view)
+LIFTING = ("lift", "lift_fresh", "lift_fresh_copy")
+MAX_ANSWERS = 50_000
+_answers: dict[tuple, Answer | None] = {}  # None: not to be cached
+
+
+class QuestionLog(threading.local):
+    """The keys that the compilation in this thread has asked for, where they are recorded."""
+
+    keys: dict[tuple, None] | None = None
+
+
+question_log = QuestionLog()
+
+
+@dataclass(slots=True)  # never changed
+class TensorAnswer:
+    """One tensor of an answer."""
+
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+    dtype: torch.dtype
+    device: torch.device
+    bits: tuple[bool, bool]  # conjugate, negative
+    memory_of: int | None  # which tensor among the arguments it is a view of
+
+    def tensor(self, mode: Any, given: list[FakeTensor]) -> FakeTensor:
+        elem = torch.empty_strided(self.size, self.stride, dtype=self.dtype, device="meta")
+        if self.memory_of is not None:
+            elem.set_(given[self.memory_of].untyped_storage(), self.offset, self.size, self.stride)
+            torch._C._autograd._unsafe_set_version_counter((elem,), (0,))  # that was no change
+        if self.bits[0]:
+            torch._C._set_conj(elem, True)
+        if self.bits[1]:
+            torch._C._set_neg(elem, True)
+        return FakeTensor(mode, elem, self.device)
+
+
+@dataclass(slots=True)  # never changed
+class Answer:
+    """What an operator gives, in a container or alone.
+
+    Parts are new tensors, Nones, and numbers: of an argument or, counted on from those, of a part before.
+    """
+
+    container: type | None
+    parts: tuple[TensorAnswer | int | None, ...]
+
+    def value(self, mode: Any, given: list[FakeTensor]) -> Any:
+        there: list[Any] = [*given]
+        with torch._C._DisableTorchDispatch():
+            for part in self.parts:
+                there.append(
+                    part.tensor(mode, given)
+                    if isinstance(part, TensorAnswer)
+                    else part
+                    if part is None
+                    else there[part]
+                )
+        made = there[len(given) :]
+        return self.container(made) if self.container is not None else made[0]
+
+
+def mode_of(*values: Any) -> contextlib.AbstractContextManager[Any]:
+    """The mode of the first fake among some values, to ask for results under: it may know them."""
+    modes = (value.fake_mode for value in values if isinstance(value, FakeTensor))
+    return next(modes, contextlib.nullcontext())
+
+
+class NotPlain(Exception):
+    """An argument that only torch can work with."""
+
+
+def run(function: torch._ops.OpOverload, args: tuple, keywords: dict[str, Any]) -> Any:
+    """What the operator gives under the present fake mode."""
+    mode = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
+    return cached_result(mode, function, args, keywords, compute)
+
+
+def cached_result(mode: Any, function: Any, args: tuple, keywords: dict[str, Any], compute: Callable[..., Any]) -> Any:
+    """The result of an operator under a fake mode: from the cache, else from ``compute``."""
+    if mode is None or not is_regular(function):
+        return compute(function, args, keywords)
+    given: list[FakeTensor] = []
+    key: list[Any] = [function, torch.get_default_dtype(), torch.is_inference_mode_enabled(), len(args)]
+    try:
+        describe(args, mode, key, given)
+        for name, value in keywords.items():
+            key.append(name)
+            describe((value,), mode, key, given)
+        whole = tuple(key)
+        answer = _answers.get(whole, NotPlain)
+    except (NotPlain, TypeError):  # symbolic sizes have no hash
+        return compute(function, args, keywords)
+    if function._schema.is_mutable and not is_plain_change(function, args, keywords, given):
+        return compute(function, args, keywords)
+    if question_log.keys is not None:
+        question_log.keys[whole] = None
+    if answer is None:
+        return compute(function, args, keywords)
+    if answer is not NotPlain:
+        return answer.value(mode, given)  # type: ignore[union-attr]
+    if function._schema.is_mutable:
+        before = [(visible_properties(tensor), storage_id(tensor)) for tensor in given]
+        result = compute(function, args, keywords)
+        answer = change_of(result, given, before)
+    else:
+        try:
+            result = compute(function, args, keywords)
+        except RULE_ERRORS as error:
+            result = answer_from_kernel(function, args, keywords, mode, given, error)
+        answer = answer_of(result, mode, given)
+    if len(_answers) >= MAX_ANSWERS:
+        _answers.clear()
+    _answers.setdefault(whole, answer)  # the mode itself may have cached it
+    return result
+
+
+def answer_from_kernel(
+    function: Any, args: tuple, keywords: dict[str, Any], mode: Any, given: list[FakeTensor], error: Exception
+) -> Any:
+    """The answer of the kernel itself, where torch's rule made a mistake."""
+    try:
+        found = run_on_zeros(function, args, keywords, given)
+    except CannotTry:
+        raise error from None
+    container = type(found) if isinstance(found, (tuple, list)) else None
+    parts = [None if part is None else kernel_tensor_answer(part) for part in (found if container else [found])]
+    return Answer(container, tuple(parts)).value(mode, given)
+
+
+def kernel_tensor_answer(tensor: torch.Tensor) -> TensorAnswer:
+    size, stride = tuple(tensor.shape), tuple(tensor.stride())
+    return TensorAnswer(size, stride, 0, tensor.dtype, tensor.device, (False, False), None)
+
+
+def compute(function: torch._ops.OpOverload, args: tuple, keywords: dict[str, Any]) -> Any:
+    """Torch's result, corrected to match the real kernel."""
+    with below_autograd() as is_symbolic:
+        operator = missing_shapes.RULES.get(function._opname, function) if is_symbolic else function
+        return match_real_kernel(function, args, operator(*args, **keywords))
+
+
+def match_real_kernel(function: torch._ops.OpOverload, args: tuple, result: Any) -> Any:
+    """What torch's Python kernels give, as the real ones would: with their layout, and unchanged since it was made.
+
+    They may write to what they make; the real ones do that out of autograd's sight. The version of a view is that of
+    what it is a view of, and stays.
+    """
+    if function in LAYOUTS:
+        result = corrected(function, args, result)
+    if not function._schema.is_mutable and not function.is_view:
+        for part in result if isinstance(result, (tuple, list)) else (result,):
+            if not isinstance(part, FakeTensor) or part.is_inference() or any(part is arg for arg in args):
+                continue
+            if part._version:
+                torch._C._autograd._unsafe_set_version_counter((part,), (0,))
+    return result
+
+
+def cached_answer(question: tuple) -> Answer | None:
+    return _answers.get(question)
+
+
+def add_answers(answers: dict[tuple, Answer]) -> None:
+    """Answers that were found elsewhere. Those that are known here stay."""
+    for question, answer in answers.items():
+        _answers.setdefault(question, answer)
+
+
+class ShapeCachingMode:
+    """A mix-in for fake modes: operations that reach the mode from anywhere use the cache."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Asked by torch at the first use of a mode: answering spares loading its compiler."""
+        return False
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        if function is DEVICE and type(args[0]) is FakeTensor:
+            return args[0].fake_device  # asked for more often than anything else
+        plain = super().__torch_dispatch__  # type: ignore[misc]
+        if (
+            type(function) is not torch._ops.OpOverload
+            or not is_regular(function)
+            or torch.is_inference_mode_enabled()  # versions are not counted
+        ):
+            return plain(function, types, args, kwargs)
+
+        def compute(function: torch._ops.OpOverload, args: tuple, keywords: dict[str, Any]) -> Any:
+            result = plain(function, types, args, keywords)
+            if result is NotImplemented:
+                return result
+            if isinstance(result, (tuple, list)):
+                result = container_of(function)(result)  # torch's Python kernels have others, and ones with names
+            with self:  # type: ignore[attr-defined]
+                return match_real_kernel(function, args, result)
+
+        return cached_result(self, function, args, kwargs or {}, compute)
+
+
+@functools.cache
+def container_of(function: torch._ops.OpOverload) -> type:
+    """What an operator gives several tensors in."""
+    returned = function._schema.returns
+    return list if len(returned) == 1 and isinstance(returned[0].type, torch.ListType) else tuple
+
+
+@functools.cache
+def is_regular(function: torch._ops.OpOverload) -> bool:
+    """Whether what it gives follows from what `run` looks at, and it gives nothing else."""
+    if function.namespace not in ("aten", "prims") or function._opname in LIFTING:
+        return False
+    if function is not aten.index.Tensor and any(tag in function.tags for tag in NEEDS_TORCH):
+        return False
+    # These may or may not give a view.
+    composite = torch._C.DispatchKey.CompositeImplicitAutograd
+    return not (function.is_view and torch._C._dispatch_has_kernel_for_dispatch_key(function.name(), composite))
+
+
+def describe(values: Any, mode: Any, key: list[Any], given: list[FakeTensor]) -> None:
+    """Add to the key what the result may depend on, and to the given tensors those met."""
+    for value in values:
+        kind = type(value)
+        if kind is FakeTensor:
+            if value.fake_mode is not mode or value.constant is not None or value.layout is not torch.strided:
+                raise NotPlain
+            if value.is_inference():
+                raise NotPlain
+            given.append(value)
+            key.append(FakeTensor)
+            key.append(value.shape)
+            key.append(value.stride())
+            key.append((value.dtype, value.fake_device, value.storage_offset(), value.is_conj(), value.is_neg()))
+        elif value is None:
+            key.append(None)
+        elif kind in PLAIN:
+            key.append(kind)
+            key.append(value)
+        elif kind is list or kind is tuple:
+            key.append((kind, len(value)))
+            describe(value, mode, key, given)
+        else:
+            raise NotPlain
+
+
+def answer_of(result: Any, mode: Any, given: list[FakeTensor]) -> Answer | None:
+    """The answer to cache, if a tensor made from it equals torch's."""
+    container = type(result) if type(result) in (tuple, list) else None
+    parts = list(result) if container is not None else [result]
+    if not all(part is None or type(part) is FakeTensor for part in parts):
+        return None
+    if any(part is argument for part in parts for argument in given):
+        return None
+    try:
+        answer = Answer(container, tuple([part_of(number, parts, given) for number in range(len(parts))]))
+        again = answer.value(mode, given)
+    except (NotPlain, RuntimeError):
+        return None
+    twins = again if container is not None else [again]
+    alike = all(
+        part is None or visible_properties(part) == visible_properties(twin)
+        for part, twin in zip(parts, twins, strict=True)
+    )
+    own = [storage_id(part) for part, made in zip(parts, answer.parts, strict=True) if has_own_memory(made)]
+    return answer if alike and len(own) == len(set(own)) else None
+
+
+def is_plain_change(function: torch._ops.OpOverload, args: tuple, keywords: dict, given: list[FakeTensor]) -> bool:
+    """Whether torch counts the change itself, and a change of one of these is none of another (or an error)."""
+    if not torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.ADInplaceOrView):
+        return False
+    arguments = function._schema.arguments
+    written = [value for said, value in zip(arguments, args, strict=False) if said.is_write]
+    written += [keywords[said.name] for said in arguments if said.is_write and said.name in keywords]
+    tensors = [tensor for value in written for tensor in (value if isinstance(value, list) else [value])]
+    changed = [storage_id(tensor) for tensor in tensors if tensor is not None]
+    memory = [storage_id(tensor) for tensor in given]
+    return all(memory.count(one) == 1 for one in changed)
+
+
+def part_of(number: int, parts: list[Any], given: list[FakeTensor]) -> TensorAnswer | int | None:
+    part = parts[number]
+    if part is None:
+        return None
+    first = next(index for index, other in enumerate(parts) if other is part)
+    return tensor_answer(part, given) if first == number else len(given) + first
+
+
+def change_of(result: Any, given: list[FakeTensor], before: list[tuple[tuple, int]]) -> Answer | None:
+    """The answer of an operator that changes arguments and gives those back, or nothing."""
+    container = type(result) if type(result) in (tuple, list) else None
+    parts = list(result) if container is not None else [result]
+    places = [next((i for i, tensor in enumerate(given) if tensor is part), None) for part in parts]
+    if any(place is None and part is not None for place, part in zip(places, parts, strict=True)):
+        return None
+    after = [(visible_properties(tensor), storage_id(tensor)) for tensor in given]
+    return Answer(container, tuple(places)) if after == before else None
+
+
+def has_own_memory(made: TensorAnswer | int | None) -> bool:
+    return isinstance(made, TensorAnswer) and made.memory_of is None
+
+
+def tensor_answer(tensor: FakeTensor, given: list[FakeTensor]) -> TensorAnswer:
+    if tensor.constant is not None or tensor.layout is not torch.strided:
+        raise NotPlain
+    numbers = (*tensor.shape, *tensor.stride(), tensor.storage_offset())
+    if any(type(number) is not int for number in numbers):
+        raise NotPlain
+    memory = storage_id(tensor)
+    place = next((i for i, other in enumerate(given) if storage_id(other) == memory), None)
+    bits = (tensor.is_conj(), tensor.is_neg())
+    size, stride = tuple(tensor.shape), tuple(tensor.stride())
+    return TensorAnswer(size, stride, tensor.storage_offset(), tensor.dtype, tensor.fake_device, bits, place)
+
+
+def visible_properties(tensor: FakeTensor) -> tuple:
+    """All that a trace can see of a tensor."""
+    return (
+        tensor.shape,
+        tensor.stride(),
+        tensor.storage_offset(),
+        tensor.dtype,
+        tensor.fake_device,
+        tensor.untyped_storage().nbytes(),
+        tensor.is_conj(),
+        tensor.is_neg(),
+        tensor.requires_grad,
+        tensor._version,
+        torch._C._dispatch_keys(tensor),
+    )
