@@ -14,7 +14,7 @@ import torch.fx
 from .. import exc
 from ..config import config
 from ..program.backend_registry import current
-from ..program.schemas import Unsupported
+from ..program.unsupported import Unsupported
 from ..report import events
 from ..report.events import raised_text
 from .compiling import Compilers, compile_flat

@@ -19,9 +19,9 @@ from torch.utils.hooks import RemovableHandle
 
 from .._native import GlobalState
 from ..forking import new_lock
-from ..program.fake_tensors import make_mode, without_torch_compiler
-from ..program.schemas import Unsupported
-from ..program.symbolic_kernels import symbolic_kernels
+from ..program.shapes.fake_tensors import make_mode, without_torch_compiler
+from ..program.shapes.symbolic_kernels import symbolic_kernels
+from ..program.unsupported import Unsupported
 from ..report import events
 from . import autocasting
 from .boxing import Boxed, boxed

@@ -17,8 +17,8 @@ from torch.nn import Module
 from torch.utils._pytree import TreeSpec, tree_flatten
 
 from .. import exc
-from ..program.fake_tensors import make_mode
-from ..program.schemas import Unsupported
+from ..program.shapes.fake_tensors import make_mode
+from ..program.unsupported import Unsupported
 from ..report.claims import refuse_others
 from .calling import Call, Result, take_apart
 from .cleaning import eliminate_dead

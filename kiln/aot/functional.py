@@ -24,8 +24,9 @@ import torch
 import torch.fx
 
 from ..program.graph import Graph
-from ..program.overlap import has_overlap, may_overlap
-from ..program.schemas import FUNCTIONAL_BY_HAND, Signature, Unsupported, signature
+from ..program.memory import has_overlap, may_overlap
+from ..program.operators.functional_forms import FUNCTIONAL_BY_HAND, Signature, signature
+from ..program.unsupported import Unsupported
 from .inverse import INVERSES, reshape, write_overlapping
 from .numbers import Numbers
 from .stages import edge_of

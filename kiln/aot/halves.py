@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 import torch
 import torch.fx
 
-from ..program import shape_cache
 from ..program.graph import Graph
-from ..program.symbolic_kernels import symbolic_kernels
+from ..program.shapes import shape_cache
+from ..program.shapes.symbolic_kernels import symbolic_kernels
 from .kinds import Kind, expression_of, has_effect, is_symbolic, is_tensor, kind_of
 from .modules import graph_module
 

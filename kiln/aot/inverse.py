@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.fx
 
-from ..program.overlap import has_overlap
-from ..program.schemas import Unsupported
+from ..program.memory import has_overlap
+from ..program.unsupported import Unsupported
 
 if TYPE_CHECKING:
     from .functional import FunctionalGraph, Step, View

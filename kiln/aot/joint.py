@@ -19,7 +19,7 @@ import torch.fx
 from torch.autograd.graph import GradientEdge
 
 from .. import _native
-from ..program.schemas import Unsupported
+from ..program.unsupported import Unsupported
 from . import autocasting
 from .functional import SAME_VALUE, FunctionalGraph, Storage, View, storage_key
 from .inputs import InputSpec

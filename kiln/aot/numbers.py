@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.fx
 
-from ..program.schemas import Unsupported
+from ..program.unsupported import Unsupported
 
 if TYPE_CHECKING:
     from .functional import FunctionalGraph

@@ -16,8 +16,8 @@ import torch.fx
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..program import shape_cache
-from ..program.schemas import Unsupported
+from ..program.shapes import shape_cache
+from ..program.unsupported import Unsupported
 from .functional import FunctionalGraph, flat
 
 aten = torch.ops.aten

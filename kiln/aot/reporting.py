@@ -11,8 +11,8 @@ from typing import Any
 import torch
 import torch.fx
 
-from ..program.fake_tensors import without_torch_compiler
 from ..program.quiet import quiet
+from ..program.shapes.fake_tensors import without_torch_compiler
 from ..report import events
 from .inputs import InputSpec
 from .kinds import hint_of

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 from ..program import checkpoint_call, hook_slots, inference_mode
 from ..program.call_markers import leaf_fake
-from ..program.schemas import Unsupported
+from ..program.unsupported import Unsupported
 from . import recurrent
 from .hooks import run_hook, run_node_hook, run_node_prehook
 from .stages import Edge, edge_of

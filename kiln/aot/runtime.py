@@ -18,8 +18,8 @@ from torch.nn import Parameter
 
 from .. import _native
 from ..program import hook_slots
-from ..program.fake_tensors import refuses_change
-from ..program.schemas import Unsupported
+from ..program.shapes.fake_tensors import refuses_change
+from ..program.unsupported import Unsupported
 from .functional import SAME_VALUE, Step, View
 from .hooks import open_slot
 from .inputs import InputSpec

@@ -16,7 +16,7 @@ import torch
 import torch.fx
 
 from ..forking import new_lock
-from ..program.schemas import Unsupported
+from ..program.unsupported import Unsupported
 
 VARIANTS = 8  # more ways of sharing than this run in eager
 # Views that torch refuses to change in place are left to eager, which says so.

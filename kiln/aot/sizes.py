@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch.nn import Parameter
 
-from ..program.expressions import compile_expression, expression_text, named_source, symbol_names
-from ..program.fake_tensors import make_mode
+from ..program.shapes.expressions import compile_expression, expression_text, named_source, symbol_names
+from ..program.shapes.fake_tensors import make_mode
 
 Check = Callable[[Sequence[torch.Tensor]], bool]
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from .. import _native
-from ..program.schemas import Unsupported
+from ..program.unsupported import Unsupported
 
 Edge = tuple[Any, int]  # a node of autograd's graph and the number of its output
 

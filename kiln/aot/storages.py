@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ..program.schemas import Unsupported
+from ..program.unsupported import Unsupported
 from .functional import FunctionalGraph
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from ..program.schemas import Unsupported
+from ..program.unsupported import Unsupported
 
 if TYPE_CHECKING:
     from .compiling import Compilers

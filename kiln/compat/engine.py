@@ -18,7 +18,7 @@ from ..engine.recorder import Recorder
 from ..engine.sizes import Sizes
 from ..program import accumulation
 from ..program.consumed_lists import set_locals_to_steal
-from ..program.fake_tensors import make_mode
+from ..program.shapes.fake_tensors import make_mode
 from .dynamo import check_accepted
 from .standins import Live
 

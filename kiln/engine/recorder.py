@@ -16,8 +16,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..aot.numbers import Numbers
 from ..aot.recording import ANSWERS, QUESTIONS, is_random
-from ..program import shape_cache
 from ..program.graph import Graph
+from ..program.shapes import shape_cache
 from .refusal import Refused
 
 aten = torch.ops.aten

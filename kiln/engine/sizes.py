@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ..program.expressions import compile_expression, expression_text, named_source
+from ..program.shapes.expressions import compile_expression, expression_text, named_source
 
 FORMATS = {int: "q", float: "d", bool: "?"}  # of struct: how eight bytes are read
 

@@ -17,7 +17,7 @@ import torch.fx
 
 from ..config import config
 from ..program import accumulation
-from ..program.fake_tensors import make_mode, without_torch_compiler
+from ..program.shapes.fake_tensors import make_mode, without_torch_compiler
 from . import addresses, opaque, predictions, runtime
 from .departure import Stop
 from .kiln_nodes import inline

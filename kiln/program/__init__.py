@@ -1,1 +1,1 @@
-"""What all stages share: graphs, fake tensors and their shape rules, symbolic sizes, hook slots, operator schemas."""
+"""What all stages share: the operator table, fake tensors and shapes, graphs, memory, hook slots, the disk cache."""

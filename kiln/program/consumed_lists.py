@@ -3,7 +3,6 @@
 What runs a backward pass has the only references to most of the tensors that the pass needs, in a list. A graph module
 whose ``meta["locals_to_steal"]`` names that parameter promises that its caller has no more use for the list. Its graph
 has one input for the list and takes the tensors out of it, so that each is freed at its last use.
-
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from ..program.graph import fix_names
+from .graph import fix_names
 
 META = "locals_to_steal"
 

@@ -19,7 +19,7 @@ import torch
 import torch.fx
 from torch.utils.hooks import RemovableHandle
 
-from ..program.shared_hooks import SharedHook
+from .shared_hooks import SharedHook
 
 
 class HookSlot:

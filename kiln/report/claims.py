@@ -16,7 +16,7 @@ import torch.fx
 from torch.utils._pytree import tree_leaves
 
 from .. import exc
-from ..program.expressions import compile_expression, expression_text, symbol_names
+from ..program.shapes.expressions import compile_expression, expression_text, symbol_names
 
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 

@@ -5,8 +5,8 @@ import torch
 import torch.nn.functional as F
 
 import kiln
-from kiln.program import kernel_trials
-from kiln.program.fake_tensors import make_mode
+from kiln.program.shapes import kernel_trials
+from kiln.program.shapes.fake_tensors import make_mode
 from kiln.report import counters
 
 aten = torch.ops.aten

@@ -4,8 +4,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from kiln.program.cpu_layouts import LAYOUTS
-from kiln.program.fake_tensors import make_mode, without_torch_compiler
+from kiln.program.shapes.cpu_layouts import LAYOUTS
+from kiln.program.shapes.fake_tensors import make_mode, without_torch_compiler
 from kiln.testing import check
 
 aten = torch.ops.aten
@@ -76,7 +76,7 @@ SAMPLES = {
 @pytest.mark.parametrize("function", LAYOUTS, ids=str)
 def test_layout(function):
     """Each row of the table is needed or harmless: what it says is what the kernel gives."""
-    from kiln.program import shape_cache
+    from kiln.program.shapes import shape_cache
 
     for args in SAMPLES[function]:
         keywords = {"rounding_mode": "floor"} if function is aten.div.Tensor_mode else {}

@@ -1,4 +1,4 @@
-"""The shape cache (`kiln.program.shape_cache`): cached results equal torch's, and nothing else is cached."""
+"""The shape cache (`kiln.program.shapes.shape_cache`): cached results equal torch's, and nothing else is cached."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from kiln.program import shape_cache
+from kiln.program.shapes import shape_cache
 
 aten = torch.ops.aten
 
@@ -185,7 +185,7 @@ PROGRAMS = {
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_modes_answer_as_torch_does(program, grad):
     """The first time and by heart: the same forms, memory and place in autograd's graph as in torch's own mode."""
-    from kiln.program.fake_tensors import make_mode, without_torch_compiler
+    from kiln.program.shapes.fake_tensors import make_mode, without_torch_compiler
 
     def run(mode):
         with without_torch_compiler():
@@ -210,7 +210,7 @@ def test_modes_answer_as_torch_does(program, grad):
 
 def test_changes_are_counted_once():
     """Torch counts a change above the modes; what is known by heart counts none."""
-    from kiln.program.fake_tensors import make_mode
+    from kiln.program.shapes.fake_tensors import make_mode
 
     mode = make_mode()
     with mode:
@@ -224,7 +224,7 @@ def test_changes_are_counted_once():
 
 
 def test_modes_give_lists_where_operators_do():
-    from kiln.program.fake_tensors import make_mode
+    from kiln.program.shapes.fake_tensors import make_mode
 
     mode = make_mode()
     with mode:
@@ -237,7 +237,7 @@ def test_modes_give_lists_where_operators_do():
 
 
 def test_modes_leave_inference_to_torch():
-    from kiln.program.fake_tensors import make_mode
+    from kiln.program.shapes.fake_tensors import make_mode
 
     mode = make_mode()
     with torch.inference_mode(), mode:

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 import kiln
-from kiln.program import missing_shapes
+from kiln.program.shapes import missing_shapes
 
 aten = torch.ops.aten
 FORMS = {1: [None], 2: [None, torch.channels_last], 3: [None, torch.channels_last_3d]}

@@ -13,7 +13,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import kiln
 from kiln.codegen import graph_compiler, pipeline, program_cache
-from kiln.program import disk_cache, shape_cache, stored_shapes
+from kiln.program import disk_cache
+from kiln.program.shapes import shape_cache, stored_shapes
 from kiln.target.cpu import elf, jit
 from kiln.target.cpu.emit import llvm_module
 

@@ -24,7 +24,7 @@ from kiln.engine.sizes import Sizes
 from kiln.engine.stealing import get_locals_to_steal, set_locals_to_steal
 from kiln.program.accumulation import accumulate_grad_
 from kiln.program.call_markers import fact, foreseen, leaf
-from kiln.program.fake_tensors import make_mode
+from kiln.program.shapes.fake_tensors import make_mode
 from kiln.report.bytecode_hooks import register_bytecode_hook
 from kiln.report.events import counters
 

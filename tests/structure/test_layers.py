@@ -40,7 +40,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 )
 PACKAGES = tuple(package for packages in LAYERS[1:] for package in packages)
 # Folders that are still to be split.
-LARGE = ("kiln.aot", "kiln.engine", "kiln.program")
+LARGE = ("kiln.aot", "kiln.engine")
 LARGEST_CYCLE = 3  # modules of one package that may import each other
 LARGEST_FOLDER = 20  # Python files
 

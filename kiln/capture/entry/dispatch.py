@@ -27,9 +27,9 @@ from ...config import config
 from ...forking import new_lock
 from ...platform.python_objects import cell_is_empty
 from ...program.backend_registry import call_backend
-from ...program.fake_tensors import stored_shapes_in_use, without_torch_compiler
 from ...program.inference_mode import leaving_on_errors
 from ...program.quiet import quiet, without_collections, without_frequent_collections
+from ...program.shapes.fake_tensors import stored_shapes_in_use, without_torch_compiler
 from ...report import bytecode_hooks, events
 from ..guards import cached_calls
 from ..guards.descriptions import module_of_globals

@@ -22,8 +22,8 @@ from ... import _native
 from ..._native import is_instance as isinstance
 from ...bytecode.split import UNBOUND
 from ...platform.python_objects import HEAP_TYPE
-from ...program.expressions import NAMES, substitute
 from ...program.graph import fix_names
+from ...program.shapes.expressions import NAMES, substitute
 from ...report.events import raised_text
 from ..autograd.checkpoints import outline
 from ..autograd.hook_registrations import undo_lines, write_registrations

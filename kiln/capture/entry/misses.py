@@ -17,7 +17,7 @@ from ..._native import MISSING
 from ..._native import is_instance as isinstance
 from ...config import config
 from ...platform.python_objects import mapping_items
-from ...program.expressions import NAMES
+from ...program.shapes.expressions import NAMES
 from ..guards.descriptions import PLAIN_IDS, full_name, short_name
 from ..guards.generated_text import Text
 from ..guards.guards import KINDS, Guard, GuardSet, ShapeCondition, is_empty_tuple, plain

@@ -13,7 +13,7 @@ import torch
 from torch.nn import Parameter
 
 from ..._native import is_instance as isinstance
-from ...program.fake_tensors import is_view_of_leaf
+from ...program.shapes.fake_tensors import is_view_of_leaf
 from ..state.trace import Trace
 from .tensor_effects import storage_key, version
 

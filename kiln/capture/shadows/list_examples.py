@@ -16,7 +16,7 @@ import torch
 import torch.fx
 
 from ..._native import is_instance as isinstance
-from ...program.expressions import compile_expression, expression_text, symbol_names
+from ...program.shapes.expressions import compile_expression, expression_text, symbol_names
 from ..guards.source import Item, Local, Source
 
 if TYPE_CHECKING:

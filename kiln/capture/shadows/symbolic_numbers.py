@@ -22,8 +22,8 @@ import torch.fx
 from torch.nn import Parameter
 
 from ..._native import is_instance as isinstance
-from ...program.expressions import compile_expression, expression_text, named_source, symbol_names
-from ...program.fake_tensors import is_ordinary, like_in_history, static_fake
+from ...program.shapes.expressions import compile_expression, expression_text, named_source, symbol_names
+from ...program.shapes.fake_tensors import is_ordinary, like_in_history, static_fake
 from ..guards.hints import NEEDED
 from ..guards.source import Attribute, Computed, InstanceAttribute, Item, Literal, Source, source
 from ..state.annotations import marked_dimensions

@@ -24,8 +24,8 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode, _pop_
 from ..._native import is_instance as isinstance
 from ...platform.python_objects import HEAP_TYPE, mapping_items, plain_value
 from ...program.graph import exact_constant
-from ...program.shape_rules import shape_rule
-from ...program.symbolic_kernels import symbolic_kernels
+from ...program.shapes.shape_rules import shape_rule
+from ...program.shapes.symbolic_kernels import symbolic_kernels
 from ..guards.descriptions import module_of
 from ..guards.guards import TensorGuard
 from ..guards.source import Attribute, Source
@@ -329,7 +329,7 @@ def run_fake(trace: Trace, function: object, args: tuple, kwargs: dict) -> objec
     try:
         with trace.environment.mode, symbolic_kernels(bool(trace.symbols)):
             if rule is None and type(function) is torch._ops.OpOverload and is_below_autograd((args, kwargs)):
-                from ...program import shape_cache  # which loads torch's fake tensors
+                from ...program.shapes import shape_cache  # which loads torch's fake tensors
 
                 return shape_cache.run(function, args, kwargs)
             return (rule or function)(*args, **kwargs)  # type: ignore[operator]

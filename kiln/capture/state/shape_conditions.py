@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from ..._native import is_instance as isinstance
-from ...program.expressions import expression_text, substitute, symbol_names
+from ...program.shapes.expressions import expression_text, substitute, symbol_names
 from ..guards.guards import ShapeCondition
 from ..guards.source import Source
 from .trace import SymbolInput, Trace

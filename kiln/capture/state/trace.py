@@ -19,8 +19,8 @@ from torch.nn import Parameter
 
 from ..._native import is_instance as isinstance
 from ...config import config
-from ...program.fake_tensors import make_mode
 from ...program.graph import Graph
+from ...program.shapes.fake_tensors import make_mode
 from ..guards.guards import GuardSet, plain
 from ..guards.hints import Hints
 from ..guards.source import Attribute, GlobalsOf, Identity, InstanceAttribute, Item, Pinned, Source

@@ -14,11 +14,9 @@ from typing import Any
 
 import torch
 
+from ..unsupported import Unsupported
+
 aten = torch.ops.aten
-
-
-class Unsupported(Exception):
-    """The trace cannot go on faithfully; the graph then runs in eager, and a log line says why."""
 
 
 @dataclass(frozen=True)

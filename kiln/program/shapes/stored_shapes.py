@@ -16,8 +16,9 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from ..config import config
-from . import disk_cache, shape_cache
+from ...config import config
+from .. import disk_cache
+from . import shape_cache
 from .shape_cache import Answer, TensorAnswer
 
 MAX_ANSWERS = 4000

@@ -22,8 +22,8 @@ from typing import Any
 import torch
 from torch.nn import Parameter
 
-from .._native import is_instance as isinstance
-from ..platform.python_objects import cell_is_empty
+from ..._native import is_instance as isinstance
+from ...platform.python_objects import cell_is_empty
 
 PEER = "torch._dy" + "namo"
 KEPT_OUT = "__dy" + "namo_disable"  # where torch remembers a function that its compiler leaves alone

@@ -1,0 +1,1 @@
+"""Fake tensors and what is known of their shapes: the shape cache, rules that torch lacks, symbolic expressions."""
