@@ -1,0 +1,54 @@
+"""Private names of CPython and its standard library. Known for CPython 3.11 to 3.13.
+
+A missing name makes the import fail, except where a comment says otherwise.
+"""
+
+from __future__ import annotations
+
+import _thread
+import collections
+import dataclasses
+import dis
+import enum
+import functools
+import itertools
+import sys
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+thread_module: types.ModuleType = _thread
+get_ident = _thread.get_ident
+get_frame = sys._getframe
+lru_cache_class: type = functools._lru_cache_wrapper
+tee_class: type = getattr(itertools, "_tee")  # noqa: B009  no stub
+count_elements: Callable[..., None] = getattr(collections, "_count_elements")  # noqa: B009  no stub
+"""What ``collections.Counter`` counts with."""
+protocol_members: Callable[[type], Iterable[str]] = getattr(typing, "_get_protocol_attrs")  # noqa: B009  no stub
+
+INLINE_CACHE_ENTRIES: Any = getattr(dis, "_inline_cache_entries")  # noqa: B009  no stub
+"""Inline cache units after an opcode: a list by opcode in 3.11 and 3.12, a dictionary by name in 3.13."""
+OPERATOR_SYMBOLS: list[tuple[str, str]] = getattr(dis, "_nb_ops")  # noqa: B009  no stub
+"""Names and symbols of the operators of BINARY_OP, by its argument."""
+
+
+def recursive_repr_codes() -> list[types.CodeType]:
+    """The code of what dataclasses wrap ``__repr__`` in; none from 3.13 on, where it is reprlib's."""
+    wrap = getattr(dataclasses, "_recursive_repr", None)
+    return [] if wrap is None else [wrap(lambda self: "").__code__]
+
+
+def members_by_name(cls: type[enum.Enum]) -> Mapping[str, Any]:
+    """The members of an enumeration, aliases included."""
+    return cls._member_map_
+
+
+def members_by_value(cls: type[enum.Enum]) -> Mapping[Any, Any]:
+    """The members of an enumeration by value; values that have no hash are not there."""
+    return cls._value2member_map_
+
+
+def enum_name(value: object) -> Any:
+    """The name of a member of an enumeration, None for anything else: ``name`` may be a property of the program."""
+    return getattr(value, "_name_", None)

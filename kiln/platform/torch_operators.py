@@ -1,0 +1,65 @@
+"""Operators, their schemas and where their kernels are. Known for torch 2.11 to 2.13.
+
+The classes and the attributes have been there since torch 1.13. Without one of them, importing this module fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, MutableMapping
+from operator import attrgetter
+from typing import Any
+
+import torch
+from torch._C import Argument, DispatchKey, FunctionSchema, ScriptObject
+from torch._decomp import core_aten_decompositions, get_decompositions
+from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
+from torch._ops import _OpNamespace as OpNamespace
+from torch._ops import _Ops as Ops
+from torch._prims_common import suggest_memory_format
+
+__all__ = [
+    "Argument",
+    "FunctionSchema",
+    "HigherOrderOperator",
+    "OpNamespace",
+    "OpOverload",
+    "OpOverloadPacket",
+    "Ops",
+    "ScriptObject",
+    "core_aten_decompositions",  # the table of the operators that torch splits by default
+    "get_decompositions",
+    "suggest_memory_format",  # the memory format of a tensor, by its strides
+]
+
+schema_of: Callable[[Any], FunctionSchema] = attrgetter("_schema")
+operator_name: Callable[[Any], str] = attrgetter("_opname")
+"""The name of an overload without namespace and overload: ``add`` of ``aten.add.Tensor``."""
+overload_name: Callable[[Any], str] = attrgetter("_overloadname")
+
+find_schema = torch._C._get_schema
+has_kernel_for_key = torch._C._dispatch_has_kernel_for_dispatch_key
+
+NATIVE_MODULES = [getattr(torch._C, name) for name in ("_nn", "_linalg", "_fft", "_special", "_sparse", "_nested")]
+"""The modules of C++ functions that torch.nn.functional, torch.linalg and others are written in."""
+VARIABLE_FUNCTIONS = torch._C._VariableFunctions
+"""The class with the C++ functions of the namespace ``torch``."""
+
+
+def name_of_target(target: object) -> str:
+    """The operator's name of a node's target; "" for what is no operator."""
+    return getattr(target, "_opname", "")
+
+
+def schema_of_target(target: object) -> FunctionSchema | None:
+    """The schema of a node's target; None for what is no operator."""
+    return getattr(target, "_schema", None)
+
+
+def python_kernels(operator: OpOverload) -> MutableMapping[DispatchKey, Callable[..., Any]]:
+    """The kernels of an operator that are written in Python, by dispatch key."""
+    return operator.py_kernels
+
+
+def forget_dispatch(operator: OpOverload) -> None:
+    """Have an operator look for its kernels anew, after `python_kernels` changed."""
+    operator._dispatch_cache.clear()

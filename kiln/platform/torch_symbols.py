@@ -1,0 +1,23 @@
+"""Symbolic numbers: the expression and the hint behind a SymInt, SymFloat or SymBool. Known for torch 2.11 to 2.13.
+
+Loads nothing; `torch_shapes` has what needs sympy. Another torch without these attributes raises AttributeError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from operator import attrgetter
+from typing import Any
+
+expression_of: Callable[[Any], Any] = attrgetter("node.expr")
+"""The sympy expression of a symbolic number, with what the shape environment knows put in."""
+unsimplified_expression_of: Callable[[Any], Any] = attrgetter("node._expr")
+"""The sympy expression as it was made: symbols that were found to be constants are still there."""
+hint_of: Callable[[Any], Any] = attrgetter("node.hint")
+"""The number that a symbolic number has in the call that is traced."""
+environment_of: Callable[[Any], Any] = attrgetter("node.shape_env")
+
+
+def has_hint(number: Any) -> bool:
+    """Whether the number is known in the call that is traced; it is not for what comes from data."""
+    return number.node.has_hint()  # type: ignore[no-any-return]
