@@ -46,7 +46,7 @@ def call_apply(trace: Trace, cls: type, args: tuple, kwargs: dict) -> object:
             "use checkpoint(..., use_reentrant=False), which is captured",
         )
     args = tuple([force(trace, arg) for arg in args])
-    if trace.modes or overloaded(trace, args):
+    if trace.overrides.modes or overloaded(trace, args):
         raise trace.fail(f"{name}.apply under a torch-function mode or on tensors with __torch_function__")
     prepared = prepare(trace, args, exact=True)
     check_settled(trace, cls)
@@ -55,12 +55,12 @@ def call_apply(trace: Trace, cls: type, args: tuple, kwargs: dict) -> object:
     marks = {name: context.__dict__.pop(name, ()) for name in MARKS}
     attributes = {name: value for name, value in vars(context).items() if name != "needs_input_grad"}
     made = FunctionCall(cls, attributes, False not in marks["_materialize"])
-    trace.function_calls[id(made)] = made
+    trace.autograd.function_calls[id(made)] = made
     result = run_fake(trace, stand_in(trace, made, marks, outputs), prepared, {})  # type: ignore[arg-type]
     node = trace.graph.call_function(apply_of(cls), to_nodes(trace, prepared, exact=True))  # type: ignore[arg-type]
     node.meta["stack_trace"] = trace.stack_trace()
     node.meta["example_value"] = result
-    trace.pinned(cls)
+    trace.outside.pinned(cls)
     adopted = adopt(trace, result, node)
     mark_traceable(trace, node, made, marks["_saved"], context.needs_input_grad, result)
     return adopted
@@ -135,7 +135,7 @@ def stand_in(trace: Trace, made: FunctionCall, marks: dict[str, tuple], outputs:
     def backward(ctx, *gradients):
         trace = owner()
         assert trace is not None, "a backward pass over fake tensors after capture"
-        return fake_backward(trace, trace.function_calls[key], ctx, gradients)
+        return fake_backward(trace, trace.autograd.function_calls[key], ctx, gradients)
 
     methods = {"forward": staticmethod(forward), "backward": staticmethod(backward), "is_stand_in": True}
     return type(made.cls.__name__, (torch.autograd.Function,), methods).apply  # type: ignore[attr-defined]
@@ -197,9 +197,9 @@ def drop_nodes(trace: Trace, before: set[torch.fx.Node]) -> None:
     for node in reversed(list(trace.graph.nodes)):
         if node not in before and node.op != "placeholder":
             trace.graph.erase_node(node)
-    for key, info in list(trace.tensors.items()):
+    for key, info in list(trace.fakes.infos.items()):
         if info.node._erased:  # type: ignore[attr-defined]
-            del trace.tensors[key]
+            del trace.fakes.infos[key]
 
 
 def check_outputs(trace: Trace, cls: type, outputs: object) -> None:

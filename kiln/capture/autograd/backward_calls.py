@@ -70,7 +70,7 @@ def captured(
         leaves = tuple(dict.fromkeys(sequence(trace, inputs)))
         if not all(leaf.requires_grad and leaf.is_leaf for leaf in leaves):
             raise trace.fail("backward(inputs=…) to tensors that are no leaves", "use torch.autograd.grad")
-    infos = [trace.tensors[id(leaf)] for leaf in leaves if id(leaf) in trace.tensors]
+    infos = [trace.fakes.infos[id(leaf)] for leaf in leaves if id(leaf) in trace.fakes.infos]
     if not leaves or len(infos) < len(leaves):
         raise needs_value(trace, function)
     given = [info for info in infos if info.source is not None]

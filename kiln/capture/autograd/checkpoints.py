@@ -58,14 +58,14 @@ def rule_checkpoint(trace, args, kwargs):
     contexts = real_contexts(trace, kwargs["context_fn"]) if "context_fn" in kwargs else None
     if not is_grad_enabled():
         return call(trace, args[0], args[1:], rest)
-    if any(type(force(trace, mode)) is not DeviceContext for mode in trace.modes):
+    if any(type(force(trace, mode)) is not DeviceContext for mode in trace.overrides.modes):
         raise trace.fail("a checkpoint under a torch-function mode, which backward computes again without the mode")
     before, state = trace.graph._root.prev, OutsideState(trace, args)
     result = call(trace, args[0], args[1:], rest)
     if state.is_changed(trace):
         raise trace.fail("a checkpointed function that changes Python objects: backward would do that again")
     region = Region(before, trace.graph._root.prev, options, tensors_passed(trace, args[1:]), contexts)
-    trace.regions.append(region)
+    trace.autograd.checkpoint_regions.append(region)
     return result
 
 
@@ -76,15 +76,15 @@ def tensors_passed(trace: Trace, args: tuple) -> list[torch.fx.Node]:
 
 def outline(trace: Trace) -> None:
     """Move the nodes of each region into a graph module that torch's ``checkpoint`` calls; inner regions come first."""
-    for region in trace.regions:
+    for region in trace.autograd.checkpoint_regions:
         region.nodes = nodes_of(region)
-    for number, region in enumerate(trace.regions):
+    for number, region in enumerate(trace.autograd.checkpoint_regions):
         members = set(region.nodes)
         outputs = [node for node in region.nodes if any(user not in members for user in node.users)]
         if outputs:
             inside = region.nodes
             new, parts = outline_region(trace, number, region, outputs)
-            for later in trace.regions[number + 1 :]:
+            for later in trace.autograd.checkpoint_regions[number + 1 :]:
                 later.replace(inside, new, parts)
 
 
@@ -98,7 +98,7 @@ def outline_region(
     closed = [node for node in inputs if node not in region.arguments and node.op != "get_attr"]
     name = f"checkpointed_{number}"
     held = [node for node in inputs if node.op == "get_attr"]
-    trace.constants[name] = extracted(trace, inside, [*passed, *closed, *held], outputs)
+    trace.inputs.constants[name] = extracted(trace, inside, [*passed, *closed, *held], outputs)
     with trace.graph.inserting_before(inside[0]):
         new = [trace.graph.get_attr(name)]
         options = dict(region.options)
@@ -149,4 +149,4 @@ def extracted(
     for node in inside:
         copies[node] = graph.node_copy(node, copies.__getitem__)
     graph.output(tuple([copies[node] for node in outputs]))
-    return torch.fx.GraphModule(dict(trace.constants), graph, "KilnCheckpointed")
+    return torch.fx.GraphModule(dict(trace.inputs.constants), graph, "KilnCheckpointed")

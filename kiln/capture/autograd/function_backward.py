@@ -10,7 +10,6 @@ same as running it every time only if all it sees are its arguments and its cont
 from __future__ import annotations
 
 import contextlib
-import copy
 import enum
 import sys
 import types
@@ -82,7 +81,7 @@ def backward_of(trace: Trace, cls: type) -> types.FunctionType:
 def introduce(trace: Trace, values: object) -> None:
     """Make tensors known that the trace has not seen, or no longer knows: those that forward computed, gradients."""
     for tensor in tensor_leaves(values):
-        if id(tensor) not in trace.tensors:
+        if id(tensor) not in trace.fakes.infos:
             node = trace.graph.call_function(torch.empty_like, ())  # dropped with the rest
             trace.add_tensor(TensorInfo(tensor, node, torch.Tensor))
 
@@ -121,7 +120,7 @@ def mark_traceable(
         reason = why_untraceable(trace, call_made, saved, needs, outputs)
         if reason is not None:
             _UNTRACEABLE[method] = reason
-            trace.outdated = True
+            trace.progress.start_over = True
             raise Restart
     node.meta["traceable_backward"] = known is None
     if known is not None:
@@ -136,7 +135,7 @@ def why_untraceable(
             return f"{call_made.cls.__qualname__}: ctx.{name} is an object that may change before the backward pass"
     parts = outputs if isinstance(outputs, tuple) else (outputs,)
     with effects_aside(trace), torch.no_grad():
-        with trace.environment.mode:
+        with trace.fakes.mode:
             gradients = tuple([torch.empty_like(part) if isinstance(part, torch.Tensor) else None for part in parts])
         reasons = [problem_of(trace, call_made, saved, needs, gradients)]
         if not call_made.materialize and len(gradients) > 1:  # some of them may not be there
@@ -170,34 +169,30 @@ def problem_of(
     return None
 
 
-EFFECTS = ("effects", "changed", "rewritten", "raises_late", "protected", "sheltered", "written_from", "beyond_rewind")
-
-
 @contextlib.contextmanager
 def effects_aside(trace: Trace) -> Iterator[None]:
     """What the block does is not done when the graph runs."""
-    before = {name: copy.copy(getattr(trace, name)) for name in EFFECTS}
+    before = trace.effects.copy()
     try:
         yield
     finally:
-        for name, value in before.items():
-            setattr(trace, name, value)
+        trace.effects = before
 
 
 @contextlib.contextmanager
 def outside_reads(trace: Trace) -> Iterator[list[tuple[Source, object]]]:
     """What the program looks at outside meanwhile."""
-    before, trace.reads = trace.reads, []
+    before, trace.outside.reads = trace.outside.reads, []
     try:
-        yield trace.reads
+        yield trace.outside.reads
     finally:
-        trace.reads = before
+        trace.outside.reads = before
 
 
 def is_settled(trace: Trace, value: object) -> bool:
     """Whether nobody can change a value before the backward pass: no objects, no containers from outside."""
     value = force(trace, value)
-    if trace.record_of(value) is not None or id(value) in trace.foreign:
+    if trace.outside.record_of(value) is not None or id(value) in trace.outside.foreign:
         return False
     if isinstance(value, (list, tuple, set, frozenset)):
         return all(is_settled(trace, item) for item in value)
@@ -225,8 +220,8 @@ def is_of_library(trace: Trace, source: object) -> bool:
     """Whether this is ``function.__closure__`` of a function of torch's, or of another library that is well known."""
     if not isinstance(source, Attribute) or source.name != "__closure__":
         return False
-    functions = [each for each in trace.keep if isinstance(each, types.FunctionType)]
-    owner = next((each for each in functions if trace.sources.get(id(each)) == source.base), None)
+    functions = [each for each in trace.outside.keep if isinstance(each, types.FunctionType)]
+    owner = next((each for each in functions if trace.outside.sources.get(id(each)) == source.base), None)
     return owner is not None and module_of_globals(owner.__globals__).split(".")[0] in FIXED_MODULES
 
 

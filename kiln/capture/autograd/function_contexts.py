@@ -53,8 +53,8 @@ def wrap_context(trace: Trace, real: object, source: Source) -> object:
     guard_type(trace, real, source)
     record = Record(FunctionBase.__new__(type(real)), real, source, Kind.OBJECT, loaded=True)
     add_attributes(record)
-    trace.contexts[source] = {}
-    return trace.remember(record)
+    trace.autograd.contexts[source] = {}
+    return trace.outside.remember(record)
 
 
 SUBCLASS_WRAPPERS.append((FunctionBase, wrap_context))
@@ -65,10 +65,10 @@ SUBCLASS_WRAPPERS.append((FunctionBase, wrap_context))
 
 def load_native(trace: Trace, context: object, name: str) -> object:
     """An attribute of a context that is native code's, without asking the shadow."""
-    record, loader = trace.record_of(context), LOADERS.get(name)
+    record, loader = trace.outside.record_of(context), LOADERS.get(name)
     if record is None or loader is None:
         raise needs_real(trace, trace.fail(f"attribute {name!r} of the context of an autograd function"))
-    found = trace.contexts[record.source]
+    found = trace.autograd.contexts[record.source]
     if name not in found:
         found[name] = loader(trace, record)
     return found[name]
@@ -85,7 +85,7 @@ def load_saved(trace: Trace, record: Record) -> object:
         if freed:
             raise Raised(error.with_traceback(None)) from None
         raise trace.fail(f"ctx.saved_tensors raises {type(error).__name__}", error=error) from None
-    trace.keep.append(tensors)
+    trace.outside.keep.append(tensors)
     return wrap(trace, tensors, SavedTensors(record.source))
 
 
@@ -101,12 +101,12 @@ NATIVE_OWNERS[FunctionBase] = load_native
 
 def store_native(trace: Trace, context: object, name: str, value: object) -> None:
     """``ctx.needs_input_grad = …``, which operators of ``torch.library`` do around the user's backward."""
-    record = trace.record_of(context)
+    record = trace.outside.record_of(context)
     plain = concrete(trace, value)
     if record is None or name != "needs_input_grad" or type(plain) is not tuple:
         raise trace.fail(f"assigning to {name!r} of a {type(context).__qualname__} object, which is native code's")
     load_native(trace, context, name)
-    trace.contexts[record.source][name] = plain
+    trace.autograd.contexts[record.source][name] = plain
     defer(trace, set_needs, (context, plain), {})
 
 
@@ -119,14 +119,14 @@ NATIVE_STORES[FunctionBase] = store_native
 
 
 def record_of_context(trace: Trace, args: tuple, kwargs: dict) -> Record:
-    record = trace.record_of(force(trace, args[0])) if len(args) == 1 and not kwargs else None
-    if record is None or record.source not in trace.contexts:
+    record = trace.outside.record_of(force(trace, args[0])) if len(args) == 1 and not kwargs else None
+    if record is None or record.source not in trace.autograd.contexts:
         raise trace.fail("something that is not the context of an autograd function")
     return record
 
 
 def guarded_facts(trace: Trace, record: Record) -> tuple:
-    found = trace.contexts[record.source]
+    found = trace.autograd.contexts[record.source]
     if "facts" not in found:
         found["facts"] = function_facts(record.real)
         trace.guards.add(Computed(function_facts, (record.source,)), "constant", found["facts"])
@@ -143,7 +143,7 @@ def rule_zeros(trace, args, kwargs):
     """Sizes of gradients that are not there: they vary like those of tensors."""
     record = record_of_context(trace, args, kwargs)
     zeros = function_zeros(record.real)
-    trace.keep.append(zeros)  # sources are found by identity
+    trace.outside.keep.append(zeros)  # sources are found by identity
     return wrap(trace, zeros, Computed(function_zeros, (record.source,)))
 
 

@@ -62,7 +62,7 @@ def captured(trace: Trace, args: tuple, kwargs: dict) -> object:
     weights = prepare(trace, values["grad_outputs"])
     if concrete(trace, values["is_grads_batched"]) or not concrete(trace, values["only_inputs"]):
         raise trace.fail(f"{NAME} with these options")
-    if trace.modes or overloaded(trace, tensor_leaves((outputs, inputs, weights))):
+    if trace.overrides.modes or overloaded(trace, tensor_leaves((outputs, inputs, weights))):
         raise trace.fail(f"{NAME} under a torch-function mode or on tensors with __torch_function__")
     written = check_way(trace, outputs, inputs)
     result = run_fake(trace, torch.autograd.grad, (outputs, inputs, weights), flags)
@@ -111,8 +111,8 @@ def way_from(trace: Trace, outputs: tuple[torch.Tensor, ...]) -> Way:
         if node in way.nodes:
             continue
         way.nodes.add(node)
-        if node in trace.origins:
-            way.origins.append(trace.origins[node])
+        if node in trace.autograd.origins:
+            way.origins.append(trace.autograd.origins[node])
         elif hasattr(node, "variable"):
             way.leaves.append(node.variable)
         else:
@@ -122,17 +122,17 @@ def way_from(trace: Trace, outputs: tuple[torch.Tensor, ...]) -> Way:
 
 def check_way(trace: Trace, outputs: tuple[torch.Tensor, ...], inputs: tuple[torch.Tensor, ...]) -> bool:
     """Break the graph where the fakes' history does not tell; gives whether code of the user's is on the way."""
-    if trace.approximate:
+    if trace.autograd.approximate_history:
         raise trace.fail(f"{NAME} after an operation of whose gradient only real tensors know")
     way = way_from(trace, outputs)
-    for registration in trace.registrations.values():
+    for registration in trace.hooks.registrations.values():
         on_way = registration.grad_fn in way.nodes or any(registration.info.fake is asked for asked in inputs)
         if registration.slot is not None and not registration.removed and on_way:
             raise trace.fail(f"{NAME} through a tensor that got a hook in the same graph")
     asked = [info for info in map(trace.tensor_info, inputs) if is_where_it_was(trace, info)]
     if any(origin is not info for origin in way.origins for info in asked):
         raise trace.fail(f"{NAME} of an input of the graph through another input that has a history")
-    known = [trace.tensors[id(leaf)] for leaf in way.leaves if id(leaf) in trace.tensors]
+    known = [trace.fakes.infos[id(leaf)] for leaf in way.leaves if id(leaf) in trace.fakes.infos]
     for info in dict.fromkeys([*asked, *way.origins, *known]):
         guard_flag(trace, info, "is_leaf")
     if asked:
@@ -146,7 +146,7 @@ def is_where_it_was(trace: Trace, info: TensorInfo) -> bool:
     """Whether a tensor is an input that has the place in autograd's graph that it came with."""
     if info.source is None or not info.fake.requires_grad:  # type: ignore[attr-defined]
         return False
-    return info.fake.grad_fn is None or trace.origins.get(info.fake.grad_fn) is info  # type: ignore[attr-defined]
+    return info.fake.grad_fn is None or trace.autograd.origins.get(info.fake.grad_fn) is info  # type: ignore[attr-defined]
 
 
 def have_hooks(*tensors: torch.Tensor) -> bool:

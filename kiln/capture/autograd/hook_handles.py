@@ -32,8 +32,8 @@ HANDLE_METHODS = words("remove __enter__ __exit__")
 
 def load_from_handle(trace: Trace, handle: object, name: str) -> object:
     """A handle made here has methods, and perhaps a number, until the graph has run."""
-    made = trace.handles.get(id(handle))
-    if made is None and id(handle) not in trace.registrations:
+    made = trace.hooks.handles.get(id(handle))
+    if made is None and id(handle) not in trace.hooks.registrations:
         return load_from_instance(trace, handle, name)
     if name in HANDLE_METHODS:
         return types.MethodType(vars(RemovableHandle)[name], handle)
@@ -67,10 +67,10 @@ def rule_make_handle(trace, args, kwargs):
     if kwargs.keys() - {"extra_dict"} or not all(type(table) is OrderedDict for table in (hooks, *extra)):
         raise trace.fail("making a handle for something other than dictionaries of hooks")
     shadow = object.__new__(RemovableHandle)
-    made = MadeHandle(shadow, HandleNumber((1 << 62) + len(trace.handles)), hooks, extra)
-    trace.handles[id(shadow)] = made
-    trace.foreign[id(shadow)] = shadow  # nobody may look into either
-    trace.foreign[id(made.number)] = made.number
+    made = MadeHandle(shadow, HandleNumber((1 << 62) + len(trace.hooks.handles)), hooks, extra)
+    trace.hooks.handles[id(shadow)] = made
+    trace.outside.foreign[id(shadow)] = shadow  # nobody may look into either
+    trace.outside.foreign[id(made.number)] = made.number
     return shadow
 
 
@@ -85,7 +85,7 @@ def connect(handle: RemovableHandle, hooks: OrderedDict, *extra: OrderedDict) ->
 
 
 def build_handle(r: Rebuilder, shadow: RemovableHandle, name: str, place: int) -> None:
-    registration, made = r.trace.registrations.get(id(shadow)), r.trace.handles.get(id(shadow))
+    registration, made = r.trace.hooks.registrations.get(id(shadow)), r.trace.hooks.handles.get(id(shadow))
     if registration is not None:
         r.lines.append(f"{name} = {registration.slot.source.name}.handle")
     elif made is not None:
@@ -96,7 +96,7 @@ def build_handle(r: Rebuilder, shadow: RemovableHandle, name: str, place: int) -
 
 
 def build_number(r: Rebuilder, shadow: HandleNumber, name: str, place: int) -> None:
-    made = next(made for made in r.trace.handles.values() if made.number is shadow)
+    made = next(made for made in r.trace.hooks.handles.values() if made.number is shadow)
     r.lines.append(f"{name} = {r.value(made.shadow)}.id")
 
 
@@ -119,14 +119,14 @@ class Removal:
 @rule(RemovableHandle.remove)
 def rule_remove(trace, args, kwargs):
     handle = force(trace, args[0])
-    if trace.rehearsing or kwargs or len(args) != 1:
+    if trace.progress.key_method_depth or kwargs or len(args) != 1:
         raise trace.fail("removing a hook here")
-    if id(handle) in trace.registrations:
-        trace.registrations[id(handle)].removed = True
-    elif id(handle) in trace.handles:
-        remove_number(trace, trace.handles[id(handle)])
+    if id(handle) in trace.hooks.registrations:
+        trace.hooks.registrations[id(handle)].removed = True
+    elif id(handle) in trace.hooks.handles:
+        remove_number(trace, trace.hooks.handles[id(handle)])
     elif (removal := find_removal(trace, handle)) is not None:
-        trace.removals[id(handle)] = removal
+        trace.hooks.removals[id(handle)] = removal
         trace.mark_unbuildable(removal)
     else:
         call_function(trace, RemovableHandle.remove, args, kwargs)
@@ -141,18 +141,18 @@ def remove_number(trace: Trace, made: MadeHandle) -> None:
 
 def find_removal(trace: Trace, handle: object) -> Removal | None:
     """The removal of a hook, where what it is on has no part in the trace; its handle is then not looked at."""
-    record = trace.record_of(handle)
+    record = trace.outside.record_of(handle)
     if record is None or record.attributes != vars(handle) or "extra_dict_ref" not in vars(handle):
         return None
-    if id(handle) in trace.removals:
-        return trace.removals[id(handle)]
+    if id(handle) in trace.hooks.removals:
+        return trace.hooks.removals[id(handle)]
     if force(trace, vars(handle)["extra_dict_ref"]) != ():  # hooks of modules, which calls of the module look at
         return None
     hooks = record.real.hooks_dict_ref()  # type: ignore[attr-defined]
     source = Referent(InstanceAttribute(record.source, "hooks_dict_ref"))
-    if id(hooks) in trace.by_real:
+    if id(hooks) in trace.outside.by_real:
         return None
-    known = next((removal for removal in trace.removals.values() if removal.hooks is hooks), None)
+    known = next((removal for removal in trace.hooks.removals.values() if removal.hooks is hooks), None)
     if known is not None:
         trace.guards.add(source, "same", known.source)
     else:
@@ -162,7 +162,7 @@ def find_removal(trace: Trace, handle: object) -> Removal | None:
 
 def removal_lines(r: Rebuilder) -> list[str]:
     """What the run function does about handles from outside."""
-    for removal in r.trace.removals.values():
-        if removal.hooks is not None and id(removal.hooks) in r.trace.by_real:
+    for removal in r.trace.hooks.removals.values():
+        if removal.hooks is not None and id(removal.hooks) in r.trace.outside.by_real:
             raise CannotRebuild(removal, "hooks that are looked at after one of them was removed")
-    return [f"{r.value(removal.handle)}.remove()" for removal in r.trace.removals.values()]
+    return [f"{r.value(removal.handle)}.remove()" for removal in r.trace.hooks.removals.values()]

@@ -89,7 +89,7 @@ class Group:
 
 def add_registration(trace: Trace, function: Callable, info: TensorInfo, hook: object = None) -> object:
     """Note a registration at this place of the graph; gives the handle's shadow."""
-    if trace.rehearsing:
+    if trace.progress.key_method_depth:
         raise trace.fail("a hook registered inside a __hash__ or __eq__ that a dictionary or set is going to call")
     grad_fn = info.fake.grad_fn  # type: ignore[attr-defined]
     made = Registration(function, info, None, grad_fn)  # type: ignore[arg-type]
@@ -97,20 +97,20 @@ def add_registration(trace: Trace, function: Callable, info: TensorInfo, hook: o
     if function is not retain_grad:
         made.slot, made.hook = add_slot(trace, function), hook
         made.handle = object.__new__(RemovableHandle)
-        trace.foreign[id(made.handle)] = made.handle  # nobody may look into it
+        trace.outside.foreign[id(made.handle)] = made.handle  # nobody may look into it
         arguments += (made.slot.node,)
     made.node = trace.graph.call_function(function, arguments)
     made.node.meta["stack_trace"] = trace.stack_trace()
-    trace.registrations[id(made.handle or made)] = made
+    trace.hooks.registrations[id(made.handle or made)] = made
     return made.handle
 
 
 def add_slot(trace: Trace, function: Callable) -> SlotInput:
-    source = Made(f"_k_hook{len(trace.registrations)}")  # generated names end in _ and a number
+    source = Made(f"_k_hook{len(trace.hooks.registrations)}")  # generated names end in _ and a number
     slot = SlotInput(source, add_placeholder(trace, source), HookSlot())
     slot.node.meta["example_value"] = slot.value
     slot.node.meta["hook_slot"] = function.__name__  # for backends: no tensor, and what it is for
-    trace.inputs.append(slot)  # type: ignore[arg-type]
+    trace.inputs.items.append(slot)  # type: ignore[arg-type]
     return slot
 
 
@@ -169,7 +169,7 @@ def rule_multi_grad_hook(trace, args, kwargs):
     if not all(tensor.requires_grad for tensor in tensors):
         raise trace.fail("register_multi_grad_hook on a tensor that requires no gradient")
     handles = [add_registration(trace, register_shared_hook, trace.tensor_info(tensor)) for tensor in tensors]
-    group = Group(given["fn"], mode, [trace.registrations[id(handle)] for handle in handles])
+    group = Group(given["fn"], mode, [trace.hooks.registrations[id(handle)] for handle in handles])
     for member in group.members:
         member.group = group
     shadow = object.__new__(MultiHandle)
@@ -198,8 +198,8 @@ class NodeMethod:
 def load_grad_fn(trace: Trace, info: TensorInfo) -> object:
     """``tensor.grad_fn`` of a tensor made by the graph: the fake's own node stands for it."""
     node = info.fake.grad_fn  # type: ignore[attr-defined]
-    trace.foreign[id(node)] = node
-    trace.gradient_nodes.setdefault(id(node), info)
+    trace.outside.foreign[id(node)] = node
+    trace.autograd.nodes.setdefault(id(node), info)
     trace.mark_unbuildable(node)
     return node
 
@@ -214,7 +214,7 @@ def load_from_node(trace: Trace, node: object, name: str) -> object:
 
 
 def call_node_method(trace: Trace, method: NodeMethod, args: tuple, kwargs: dict) -> object:
-    info = trace.gradient_nodes[id(method.node)]
+    info = trace.autograd.nodes[id(method.node)]
     if kwargs or len(args) != (method.name != "name"):
         raise trace.fail(f"{method.name} of a node of autograd's graph with these arguments")
     if method.name == "name":
@@ -235,7 +235,7 @@ def write_registrations(r: Rebuilder) -> None:
     trace = r.trace
     after: list[str] = []  # right after the graph
     settled: list[str] = []
-    for registration in list(trace.registrations.values()):
+    for registration in list(trace.hooks.registrations.values()):
         slot = registration.slot
         if slot is not None:
             r.reads.append(f"{slot.source.name} = {r.bind(HookSlot, 'HookSlot')}()")
@@ -266,12 +266,12 @@ def settling_lines(r: Rebuilder, registration: Registration) -> list[str]:
 def is_left_to_python(trace: Trace, registration: Registration) -> bool:
     """Whether a registration may wait until the graph has run: on an input that is where it was in autograd's graph."""
     info = registration.info
-    if info.source is None or id(info.fake) in trace.changed:
+    if info.source is None or id(info.fake) in trace.effects.changed:
         return False
     return info.fake.grad_fn is registration.grad_fn and info.fake.requires_grad  # type: ignore[attr-defined]
 
 
 def undo_lines(trace: Trace) -> list[str]:
     """What to do about hooks when the graph has raised."""
-    slots = [item for item in trace.inputs if isinstance(item, SlotInput)]
+    slots = [item for item in trace.inputs.items if isinstance(item, SlotInput)]
     return [f"{slot.source.name}.remove()" for slot in slots if slot.node.users]

@@ -78,7 +78,7 @@ def real_value(trace: Trace, value: object) -> object:
 
 
 def real_function(trace: Trace, function: types.FunctionType) -> types.FunctionType:
-    source = trace.source_of(function)
+    source = trace.outside.source_of(function)
     if source is not None:
         trace.guards.add(source, "identity", function)
         return function

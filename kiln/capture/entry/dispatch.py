@@ -292,15 +292,8 @@ def args_fit(function: types.FunctionType, args: tuple, kwargs: dict) -> bool:
     return True
 
 
-class _Probe:
-    """Stands for a trace while binding real arguments."""
-
-    def source_of(self, value: object) -> None:
-        return None
-
-
 def real_arguments(function: types.FunctionType, args: tuple, kwargs: dict) -> dict[str, object]:
-    return matched_arguments(_Probe(), function, args, kwargs)  # type: ignore[arg-type]
+    return matched_arguments(None, function, args, kwargs)
 
 
 # -- misses ---------------------------------------------------------------------------------------------------------
@@ -417,7 +410,7 @@ def attempts(cache: FrameCache, function, args: tuple, kwargs: dict, state, outs
         try:
             with quiet(), without_collections(), inference_modes_left(trace):
                 outcome = frame.run_root(forced)
-            if trace.outdated:
+            if trace.progress.start_over:
                 continue
             if (
                 isinstance(outcome, Broken)
@@ -428,9 +421,9 @@ def attempts(cache: FrameCache, function, args: tuple, kwargs: dict, state, outs
             settle_generators(trace, outcome)
             return assemble_entry(cache, trace, outcome, state)
         except Restart as restart:
-            forced = forced if trace.outdated else restart.args[0]
+            forced = forced if trace.progress.start_over else restart.args[0]
         except GraphBreak:
-            if not trace.outdated:
+            if not trace.progress.start_over:
                 raise
         except CannotRebuild as problem:
             forced = creation_point(trace, problem)
@@ -441,7 +434,7 @@ def attempts(cache: FrameCache, function, args: tuple, kwargs: dict, state, outs
 
 def creation_point(trace: Trace, problem: CannotRebuild) -> BreakPoint:
     """Where to break instead: the root instruction that made what cannot be made again."""
-    place = trace.place_made(problem.value) or trace.root.produced.get(id(problem.value))
+    place = trace.unbuildable.place_made(problem.value) or trace.root.produced.get(id(problem.value))
     if place is None:
         raise trace.fail(f"{problem.reason}, and Kiln cannot carry it over a graph break")
     reason = trace.fail(f"{problem.reason}; it is made by Python instead")
@@ -467,7 +460,7 @@ def assemble_entry(cache: FrameCache, trace: Trace, outcome: Finished | Broken, 
     if isinstance(outcome, Broken):
         continuation = continue_after(cache, trace, outcome)
     text = RunText(trace, outcome, continuation)
-    if trace.protected:
+    if trace.effects.in_try:
         text.keep_lists()  # should the graph raise, eager begins anew
     outputs = list(text.rebuilder.outputs)
     take_out_conversions(trace, outputs)  # type: ignore[arg-type]
@@ -478,9 +471,9 @@ def assemble_entry(cache: FrameCache, trace: Trace, outcome: Finished | Broken, 
     check = make_check(trace, state.state, inputs)
     check_text = check.write()
     rewindable = can_rewind(trace) and not text.lists  # what it would begin with is gone
-    if trace.protected and trace.effects and not rewindable:
-        raise conflict_with_try(trace, trace.effects[0], whole=True)
-    eager = events.takes_over(trace.sheltered) if rewindable else None
+    if trace.effects.in_try and trace.effects.reasons and not rewindable:
+        raise conflict_with_try(trace, trace.effects.reasons[0], whole=True)
+    eager = events.takes_over(trace.effects.in_with) if rewindable else None
     run_text = text.write(graph, inputs, eager, check)
     entry = Entry(
         check_text,
@@ -517,10 +510,10 @@ def compile_graph(cache: FrameCache, trace: Trace, inputs: list, state) -> tuple
     lists = tuple([place for place, item in enumerate(inputs) if isinstance(item, StolenInput)])
     if lists:
         compiled = emptying(compiled, lists)
-    if trace.inference_used:
+    if trace.switches.inference_used:
         compiled = leaving_on_errors(compiled)
-    if trace.overriding or trace.outer_modes:
-        compiled = without_overrides(compiled, dict(trace.conversions))
+    if trace.overrides.has_overriding or trace.overrides.outer_modes:
+        compiled = without_overrides(compiled, dict(trace.overrides.conversions))
     return module, compiled
 
 
@@ -537,7 +530,7 @@ def continue_after(cache: FrameCache, trace: Trace, outcome: Broken) -> Continua
         parts = split(frame.code, outcome.index, nulls)
     except CannotSplit as error:
         raise trace.fail(f"{outcome.reason.reason} ({error})") from None
-    options, examples = cache.options, trace.examples
+    options, examples = cache.options, trace.inputs.examples
 
     def wrap_segment(function, segment):
         tell_examples(function, examples)
@@ -562,7 +555,7 @@ def check_frame(trace: Trace, frame: RootFrame, reason: GraphBreak) -> None:
             continue
         if cell_is_empty(frame.cells[name]):
             raise trace.fail(f"{reason.reason} (while the free variable {name!r} is not bound)")
-        if trace.record_of(frame.cells[name]) is not None:
+        if trace.outside.record_of(frame.cells[name]) is not None:
             trace.guards.add(ClosureCell(index, name), "full_cell")
 
 

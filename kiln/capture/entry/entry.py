@@ -307,7 +307,7 @@ class RunText:
 
     def call_skeleton(self, outcome: Broken, continuation: Continuation) -> str:
         r, frame = self.rebuilder, outcome.frame
-        handled = handled_exceptions(continuation.stack, frame.stack, self.trace.handled)
+        handled = handled_exceptions(continuation.stack, frame.stack, self.trace.exceptions.handled)
         arguments = []
         for kind, key in continuation.parameters:
             if kind == "stack":
@@ -370,7 +370,7 @@ class RunText:
         Eager runs after the handler, not in it, or its own exception would get the graph's as context.
         """
         r = self.rebuilder
-        if eager is None and not self.trace.state_changed and not undo_lines(self.trace):
+        if eager is None and not self.trace.switches.changed and not undo_lines(self.trace):
             return call
         lines = [
             "while True:",
@@ -378,21 +378,21 @@ class RunText:
             *("        " + line for line in (*call, "break")),
             "    except _k_Exception as _k_error:",
         ]
-        if self.trace.state_changed:
+        if self.trace.switches.changed:
             lines.insert(0, f"_k_state = {r.bind(Switches, 'Switches')}()")
             lines.append("        _k_state.restore()")
         lines += ["        " + line for line in undo_lines(self.trace)]
         if eager is None:
             return [*lines, "        raise"]
         lines.append(f"        if {r.bind(is_final, 'is_final')}(_k_error): raise")
-        if self.trace.raises_late:
-            changed = ", ".join(r.read(info.source) for info in self.trace.changed.values())  # type: ignore[arg-type]
+        if self.trace.effects.raises_late:
+            changed = ", ".join(r.read(info.source) for info in self.trace.effects.changed.values())  # type: ignore[arg-type]
             lines.insert(0, f"_k_snapshot = {r.bind(Snapshot, 'Snapshot')}({changed})")
             lines.append("        _k_snapshot.restore()")
-        elif self.trace.effects and not self.trace.written_from:
+        elif self.trace.effects.reasons and not self.trace.effects.written_from:
             lines = self.rewound_at_first(lines)
-        elif self.trace.written_from:  # nothing else raises once an input was changed
-            read = ", ".join(r.read(info.source) for info in self.trace.written_from.values())  # type: ignore[arg-type]
+        elif self.trace.effects.written_from:  # nothing else raises once an input was changed
+            read = ", ".join(r.read(info.source) for info in self.trace.effects.written_from.values())  # type: ignore[arg-type]
             lines.append(f"        if {r.bind(share_memory, 'share_memory')}({read}): raise")
         lines.append(f"        _k_raised = {r.bind(raised_text, 'raised_text')}(_k_error)")
         arguments = call_signature(self.trace.function.__code__)
@@ -402,7 +402,7 @@ class RunText:
         """What nobody expects to raise does so at the first run, if at all: fake kernels let sizes pass that real ones
         refuse. Until a run has succeeded there is a snapshot. Where an input that is too large for one has changed, the
         graph's error is raised as it is: eager must not change the input again."""
-        r, changed = self.rebuilder, list(self.trace.changed.values())
+        r, changed = self.rebuilder, list(self.trace.effects.changed.values())
         small = [r.read(info.source) for info in changed if is_restorable(info)]  # type: ignore[arg-type]
         large = [r.read(info.source) for info in changed if not is_restorable(info)]  # type: ignore[arg-type]
         untried, place = r.bind([True], "untried"), lines.index("        break")
@@ -454,7 +454,7 @@ def finish_graph(trace: Trace, outputs: list[torch.fx.Node], lists: list[str]) -
     trace.graph.output(tuple(outputs))
     outline(trace)
     used = []
-    for item in trace.inputs:
+    for item in trace.inputs.items:
         if item.node.users:
             used.append(item)
         else:
@@ -464,10 +464,10 @@ def finish_graph(trace: Trace, outputs: list[torch.fx.Node], lists: list[str]) -
 
 def make_graph_module(trace: Trace) -> torch.fx.GraphModule:
     """The graph as a module; what torch.fx keeps of its text for tracebacks goes when the module goes."""
-    module = torch.fx.GraphModule(dict(trace.constants), trace.graph, "KilnGraph")
+    module = torch.fx.GraphModule(dict(trace.inputs.constants), trace.graph, "KilnGraph")
     file = module.forward.__code__.co_filename
     weakref.finalize(module, forget_text, file).atexit = False
-    if trace.regions:  # their modules are inside, and torch.fx has just written their texts anew
+    if trace.autograd.checkpoint_regions:  # their modules are inside, and torch.fx has just written their texts anew
         for part in module.modules():
             if isinstance(part, torch.fx.GraphModule):
                 fix_names(part)
@@ -488,9 +488,9 @@ def example_inputs(inputs: list) -> list[object]:
 
 
 def make_check(trace: Trace, state: object, inputs: list) -> CheckText:
-    trace.assume_presence()
+    trace.outside.guard_presence()
     module_hooks.settle(trace)
     trace.guards.shapes += shape_conditions(trace)
-    if trace.tensors:
+    if trace.fakes.infos:
         trace.guards.classes.meet(torch.Tensor)
     return CheckText(trace, state, inputs)

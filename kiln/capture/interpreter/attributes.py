@@ -132,9 +132,9 @@ def load_module_member(trace: Trace, module: object, name: str) -> object:
         members = force(trace, namespace.get(table))
         if members is None:
             continue
-        record = trace.record_of(members)
+        record = trace.outside.record_of(members)
         if name in members:
-            return trace.glance(members[name])
+            return trace.outside.reach(members[name])
         if record is not None and not record.loaded and name not in record.items:
             trace.guards.add(record.source, "lacks_key", name)
     raise Raised(AttributeError(f"'{type(module).__name__}' object has no attribute '{name}'"))
@@ -143,11 +143,11 @@ def load_module_member(trace: Trace, module: object, name: str) -> object:
 def generic_load(trace: Trace, owner: object, name: str) -> object:
     """``object.__getattribute__``."""
     cls = type(owner)
-    if id(owner) in trace.gradient_nodes:
+    if id(owner) in trace.autograd.nodes:
         return operations.load_from_node(trace, owner, name)
     if name == "__class__" and cls not in weakref.ProxyTypes and lookup(cls, name) is object.__dict__[name]:
         return cls
-    if id(owner) in trace.foreign:
+    if id(owner) in trace.outside.foreign:
         return load_foreign_method(trace, owner, name)
     if name == "__dict__" and isinstance(lookup(cls, name), NATIVE_NAMESPACES):
         return load_namespace(trace, owner)
@@ -162,9 +162,9 @@ def generic_load(trace: Trace, owner: object, name: str) -> object:
     if namespace is not None:
         if name in namespace:
             if isinstance(owner, enum.Enum):  # its own shadow, but what it holds may change
-                return Lazy(namespace[name], InstanceAttribute(trace.pinned(owner), name, is_direct(cls)))
-            return trace.glance(namespace[name])
-        record = trace.record_of(owner)
+                return Lazy(namespace[name], InstanceAttribute(trace.outside.pinned(owner), name, is_direct(cls)))
+            return trace.outside.reach(namespace[name])
+        record = trace.outside.record_of(owner)
         if record is not None and record.attributes is not None and name not in record.attributes:
             trace.guards.add(record.source, "no_attribute", name)
     if raw is not MISSING:
@@ -189,7 +189,7 @@ def load_foreign_method(trace: Trace, owner: object, name: str) -> object:
     ):
         reason = trace.fail(f"attribute {name!r} of a {cls.__module__}.{cls.__qualname__} object")
         raise needs_real(trace, reason) if cls.__module__.startswith("torch.") else reason
-    trace.guards.add(trace.pinned(owner), "no_attribute", name)
+    trace.guards.add(trace.outside.pinned(owner), "no_attribute", name)
     name_class_value(trace, cls, name, raw)
     return types.MethodType(raw, owner)
 
@@ -212,11 +212,11 @@ def load_namespace(trace: Trace, owner: object) -> object:
         raise Raised(AttributeError(f"'{type(owner).__name__}' object has no attribute '__dict__'"))
     if isinstance(owner, enum.Enum):
         raise trace.fail("the dictionary of a member of an enumeration", "read its attributes by name")
-    record = trace.record_of(owner)
+    record = trace.outside.record_of(owner)
     if record is not None and record.attributes is not None:
         trace.guards.add(Attribute(record.source, "__dict__"), "keys", tuple(record.attributes))
-    trace.namespaces[id(namespace)] = (owner, "__dict__")
-    trace.keep.append(namespace)
+    trace.outside.namespaces[id(namespace)] = (owner, "__dict__")
+    trace.outside.keep.append(namespace)
     return namespace
 
 
@@ -291,7 +291,7 @@ def bind_to_class(trace: Trace, function: object, cls: type) -> object:
     if isinstance(getter, types.FunctionType):
         return operations.call(trace, getter, (function, cls, cls), {})
     if isinstance(function, classmethod):
-        source = trace.source_of(function)
+        source = trace.outside.source_of(function)
         inner = function.__func__ if source is None else wrap(trace, function.__func__, Attribute(source, "__func__"))
         return bind_to_class(trace, inner, cls)
     if isinstance(function, property) and type(function).__get__ is property.__get__:
@@ -320,16 +320,18 @@ def property_part(trace: Trace, cls: type, name: str, raw: property, part: str) 
 
 
 def load_member(trace: Trace, owner: object, name: str, descriptor: object) -> object:
-    record = trace.record_of(owner)
+    record = trace.outside.record_of(owner)
     if record is not None:
         load_slot(trace, record, name, descriptor)
     try:
         value = unwrap(descriptor.__get__(owner))  # type: ignore[attr-defined]
     except AttributeError as error:
         raise Raised(error) from None
-    source = trace.source_of(owner) if record is None and isinstance(value, types.FunctionType) else None
-    if source is not None and trace.source_of(value) is None:  # the getter of a property from outside is from there
-        trace.name_source(value, Attribute(source, name))
+    source = trace.outside.source_of(owner) if record is None and isinstance(value, types.FunctionType) else None
+    if (
+        source is not None and trace.outside.source_of(value) is None
+    ):  # the getter of a property from outside is from there
+        trace.outside.name_source(value, Attribute(source, name))
     return value
 
 
@@ -342,8 +344,8 @@ def watch_method(trace: Trace, cls: type, name: str, function: types.FunctionTyp
 @operation
 def name_class_value(trace: Trace, cls: type, name: str, value: object) -> None:
     """A function found on a watched class needs no guard of its own, only a way to be reached."""
-    if id(value) not in trace.sources:
-        trace.name_source(value, class_attribute_source(trace, cls, name))
+    if id(value) not in trace.outside.sources:
+        trace.outside.name_source(value, class_attribute_source(trace, cls, name))
 
 
 def class_function(trace: Trace, cls: type, name: str) -> types.FunctionType | None:
@@ -360,7 +362,7 @@ def class_function(trace: Trace, cls: type, name: str) -> types.FunctionType | N
 
 def load_from_tensor(trace: Trace, tensor: torch.Tensor, name: str) -> object:
     info = trace.tensor_info(tensor)
-    if trace.subclassed and (own := operations.load_own(trace, info, name)) is not None:
+    if trace.overrides.has_subclasses and (own := operations.load_own(trace, info, name)) is not None:
         return own[0]
     if name not in info.attributes and name not in (getattr(info.real, "__dict__", None) or ()):
         raw = class_attribute(trace, info.kind, name)
@@ -377,7 +379,7 @@ def load_from_tensor(trace: Trace, tensor: torch.Tensor, name: str) -> object:
 
 def load_from_module(trace: Trace, module: types.ModuleType, name: str) -> object:
     namespace = module.__dict__
-    written = trace.globals.get(id(namespace))
+    written = trace.outside.globals.get(id(namespace))
     if written is not None and name in written[1]:
         value = written[1][name]
         if value is DELETED:
@@ -388,14 +390,14 @@ def load_from_module(trace: Trace, module: types.ModuleType, name: str) -> objec
     if name in namespace and not (
         type(module) is not types.ModuleType and is_data_descriptor(lookup(type(module), name))
     ):
-        return trace.glance(Lazy(namespace[name], Item(trace.globals_source(namespace), name)))
+        return trace.outside.reach(Lazy(namespace[name], Item(trace.outside.globals_source(namespace), name)))
     try:
         value = getattr(module, name)  # a lazily imported name, or the error that eager raises
     except AttributeError as error:
-        trace.guards.add(trace.globals_source(namespace), "lacks_key", name)
+        trace.guards.add(trace.outside.globals_source(namespace), "lacks_key", name)
         raise Raised(error) from None
     if name in namespace or isinstance(value, (types.FunctionType, *IDENTITY_TYPES)):
-        return wrap(trace, value, trace.pinned(value))
+        return wrap(trace, value, trace.outside.pinned(value))
     return load_computed(trace, module, name, value)
 
 
@@ -403,7 +405,7 @@ def load_computed(trace: Trace, module: types.ModuleType, name: str, value: obje
     """What a module's ``__getattr__``, or a property of its class, gives: a setting, which may change."""
     if type(value) not in CONSTANT_TYPES and getattr(module, name) is not value:
         raise trace.fail(f"{module.__name__}.{name}: the module makes it anew on each look")
-    return wrap(trace, value, Attribute(trace.pinned(module), name))
+    return wrap(trace, value, Attribute(trace.outside.pinned(module), name))
 
 
 def check_plain_module(trace: Trace, module: types.ModuleType, name: str, doing: str) -> None:
@@ -419,7 +421,7 @@ def load_from_class(trace: Trace, cls: type, name: str) -> object:
     if isinstance(cls, enum.EnumMeta) and name in cls.__members__ and lookup(cls, "__get__") is None:
         value, raw = cls.__members__[name], class_attribute(trace, cls, name)
         if raw is value or isinstance(raw, types.DynamicClassAttribute):
-            trace.pinned(value)
+            trace.outside.pinned(value)
             return value
     getattribute = lookup(type(cls), "__getattribute__")
     if isinstance(getattribute, types.FunctionType):
@@ -454,7 +456,7 @@ def unbound_class_attribute(trace: Trace, cls: type, name: str, raw: object, own
     except Exception as error:
         raise Raised(from_native(trace, error)) from None
     if not isinstance(value, NATIVE_DESCRIPTORS):
-        trace.pinned(value)
+        trace.outside.pinned(value)
     return value
 
 
@@ -480,12 +482,12 @@ def load_through_metaclass(trace: Trace, cls: type, name: str, meta: object) -> 
     if name in ("__name__", "__qualname__"):
         trace.guards.classes.watch_name(cls)
     if name == "__annotations__":
-        return Lazy(value, Attribute(trace.pinned(cls), name))
+        return Lazy(value, Attribute(trace.outside.pinned(cls), name))
     return value
 
 
 def load_from_function(trace: Trace, function: types.FunctionType, name: str) -> object:
-    source = trace.source_of(function)
+    source = trace.outside.source_of(function)
     if name in ("__code__", "__globals__", "__builtins__"):
         if name == "__globals__":
             raise trace.fail("reading the globals of a function")
@@ -501,12 +503,12 @@ def load_from_function(trace: Trace, function: types.FunctionType, name: str) ->
         return load_function_part(trace, function, name, source)
     if name == "__dict__":
         return function_namespace(trace, function, source)
-    record = trace.by_real.get(id(function.__dict__)) if source is not None else None
+    record = trace.outside.by_real.get(id(function.__dict__)) if source is not None else None
     namespace = function.__dict__ if record is None else record.shadow
     if name in namespace:
         value = namespace[name]
         inside = source is None or record is not None
-        return value if inside else trace.glance(Lazy(value, Item(Attribute(source, "__dict__"), name)))
+        return value if inside else trace.outside.reach(Lazy(value, Item(Attribute(source, "__dict__"), name)))
     if source is not None and record is None:
         trace.guards.add(Attribute(source, "__dict__"), "lacks_key", name)
     raise Raised(AttributeError(f"'function' object has no attribute '{name}'"))
@@ -517,8 +519,8 @@ def load_module_of_made(trace: Trace, function: types.FunctionType) -> object:
     namespace, module = function.__globals__, function.__module__
     if module is namespace.get("__name__"):
         if "__name__" in namespace:
-            return trace.glance(Lazy(module, Item(trace.globals_source(namespace), "__name__")))
-        trace.guards.add(trace.globals_source(namespace), "lacks_key", "__name__")
+            return trace.outside.reach(Lazy(module, Item(trace.outside.globals_source(namespace), "__name__")))
+        trace.guards.add(trace.outside.globals_source(namespace), "lacks_key", "__name__")
     return module
 
 
@@ -583,7 +585,7 @@ def load_from_native(trace: Trace, function: object, name: str) -> object:
 
 def load_from_partial(trace: Trace, partial: functools.partial, name: str) -> object:
     if name == "keywords":
-        trace.namespaces[id(partial.keywords)] = (partial, "keywords")
+        trace.outside.namespaces[id(partial.keywords)] = (partial, "keywords")
         return partial.keywords
     if name == "args":  # nobody has looked at them so far
         args = tuple([force(trace, arg) for arg in partial.args])
@@ -634,13 +636,13 @@ LOADERS = {
 def store_attribute(trace: Trace, owner: object, name: str, value: object) -> None:
     """``owner.name = value``."""
     owner = force(trace, owner)
-    if trace.rehearsing:
+    if trace.progress.key_method_depth:
         raise trace.fail("an effect inside a __hash__ or __eq__ that a dictionary or set is going to call")
     if isinstance(owner, torch.Tensor):
         operations.set_tensor_attribute(trace, owner, name, value)
     elif isinstance(owner, types.ModuleType):
         check_plain_module(trace, owner, name, "setting")
-        trace.written_globals(owner.__dict__)[name] = value
+        trace.outside.written_globals(owner.__dict__)[name] = value
     elif isinstance(owner, type):
         raise trace.fail(f"assigning to attribute {name!r} of class {owner.__qualname__}")
     else:
@@ -668,7 +670,7 @@ def generic_store(trace: Trace, owner: object, name: str, value: object) -> None
         operations.call(trace, setter, (wrap(trace, raw, class_attribute_source(trace, cls, name)), owner, value), {})
         return
     if type(raw) is types.MemberDescriptorType:
-        record = trace.record_of(owner)
+        record = trace.outside.record_of(owner)
         if record is not None:
             load_slot(trace, record, name, raw)
     check_writable(trace, owner, name)
@@ -685,9 +687,11 @@ def generic_store(trace: Trace, owner: object, name: str, value: object) -> None
 
 def check_writable(trace: Trace, owner: object, name: str) -> None:
     """Objects that are themselves (not copies) must not be written to while tracing."""
-    if trace.record_of(owner) is None and (id(owner) in trace.sources or id(owner) in trace.foreign):
+    if trace.outside.record_of(owner) is None and (
+        id(owner) in trace.outside.sources or id(owner) in trace.outside.foreign
+    ):
         raise trace.fail(f"assigning to attribute {name!r} of a {type(owner).__qualname__} object from outside")
-    if isinstance(owner, types.FunctionType) and trace.source_of(owner) is not None:
+    if isinstance(owner, types.FunctionType) and trace.outside.source_of(owner) is not None:
         raise trace.fail("assigning to an attribute of a function from outside")
 
 
@@ -698,7 +702,7 @@ def delete_attribute(trace: Trace, owner: object, name: str) -> None:
     if isinstance(owner, types.ModuleType):
         check_plain_module(trace, owner, name, "deleting")
         load_attribute(trace, owner, name)
-        trace.written_globals(owner.__dict__)[name] = DELETED
+        trace.outside.written_globals(owner.__dict__)[name] = DELETED
         return
     if isinstance(owner, (torch.Tensor, type)):
         raise trace.fail(f"deleting attribute {name!r} of a {type(owner).__qualname__}")
@@ -726,7 +730,7 @@ def generic_delete(trace: Trace, owner: object, name: str) -> None:
     if type(raw) is types.MemberDescriptorType:
         load_member(trace, owner, name, raw)
     check_writable(trace, owner, name)
-    record = trace.record_of(owner)
+    record = trace.outside.record_of(owner)
     if record is not None and record.attributes is not None:
         present = name in record.attributes
         trace.guards.add(record.source, "has_attribute" if present else "no_attribute", name)

@@ -61,7 +61,9 @@ def call(trace: Trace, function: object, args: tuple, kwargs: dict) -> object:
     rule = native_calls.rule_for(function)
     if rule is not None:
         return native_calls.call_rule(trace, rule, function, args, kwargs)
-    if id(function) in trace.listed.all and (found := annotations.call_listed(trace, function, args, kwargs)):
+    if id(function) in trace.outside.annotated.all and (
+        found := annotations.call_listed(trace, function, args, kwargs)
+    ):
         return found[0]
     if operations.is_operation(trace, function, args, kwargs):
         return operations.call_torch(trace, function, args, kwargs)
@@ -125,7 +127,7 @@ def call_function(trace: Trace, function: types.FunctionType, args: tuple, kwarg
         raise trace.fail(f"a call to {module}.{function.__qualname__}, which Kiln does not look into")
     if len(trace.frames) > config.max_inline_depth:
         raise too_deep(trace)
-    trace.guards.add_code(function, trace.source_of(function))
+    trace.guards.add_code(function, trace.outside.source_of(function))
     try:
         return run_function(trace, function, bind_arguments(trace, function, args, kwargs))
     except RecursionError:  # Kiln's own: that of the program is Raised
@@ -152,7 +154,7 @@ def wrapped_function(trace: Trace, wrapper: types.FunctionType) -> object:
     if any(map(cell_is_empty, wrapper.__closure__)):  # type: ignore[arg-type]
         raise trace.fail(f"{wrapper.__qualname__}, whose closure has been emptied")
     key_parts(trace, wrapper)
-    closure = Attribute(trace.pinned(wrapper), "__closure__")
+    closure = Attribute(trace.outside.pinned(wrapper), "__closure__")
     for index, (name, cell) in enumerate(zip(names, wrapper.__closure__, strict=True)):  # type: ignore[arg-type]
         trace.guards.add(Item(closure, index), "full_cell")
         if name == "repr_running":
@@ -169,7 +171,9 @@ def key_parts(trace: Trace, wrapper: types.FunctionType) -> None:
     from .attributes import load_attribute
 
     names, namespace = wrapper.__code__.co_names, wrapper.__globals__
-    found = {name: trace.load_global(namespace, name) for name in ("id", "_thread", "get_ident") if name in names[:2]}
+    found = {
+        name: trace.outside.load_global(namespace, name) for name in ("id", "_thread", "get_ident") if name in names[:2]
+    }
     if "_thread" in found and is_still(trace, found["_thread"], _thread):
         found["get_ident"] = load_attribute(trace, _thread, "get_ident")
     known = {"id": id, "_thread": _thread, "get_ident": get_ident}
@@ -205,7 +209,9 @@ def bind_arguments(trace: Trace, function: types.FunctionType, args: tuple, kwar
         raise bad_call(trace, function, args, kwargs) from None
 
 
-def matched_arguments(trace: Trace, function: types.FunctionType, args: tuple, kwargs: dict) -> dict[str, object]:
+def matched_arguments(
+    trace: Trace | None, function: types.FunctionType, args: tuple, kwargs: dict
+) -> dict[str, object]:
     code = function.__code__
     names = code.co_varnames
     positional, keyword_only = code.co_argcount, code.co_kwonlyargcount
@@ -231,12 +237,12 @@ def matched_arguments(trace: Trace, function: types.FunctionType, args: tuple, k
     return bound
 
 
-def fill_defaults(trace: Trace, function: types.FunctionType, bound: dict[str, object]) -> None:
+def fill_defaults(trace: Trace | None, function: types.FunctionType, bound: dict[str, object]) -> None:
     code = function.__code__
     positional = code.co_varnames[: code.co_argcount]
     keyword_only = code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]
     defaults = function.__defaults__ or ()
-    source = trace.source_of(function)
+    source = trace.outside.source_of(function) if trace is not None else None
     for position, name in enumerate(positional):
         if name in bound:
             continue
@@ -278,7 +284,7 @@ def bad_call(trace: Trace, function: types.FunctionType, args: tuple, kwargs: di
 
 def assume_parameters(trace: Trace, function: types.FunctionType) -> None:
     """Assume what the error of a call that does not fit depends on: the name, and which parameters have defaults."""
-    source = trace.source_of(function)
+    source = trace.outside.source_of(function)
     if source is None:
         return
     trace.guards.add(Attribute(source, "__qualname__"), "constant", function.__qualname__)
@@ -375,7 +381,7 @@ def new_object(trace: Trace, cls: type) -> object:
         instance = object.__new__(cls)
     except TypeError as error:
         raise Raised(error) from None
-    trace.pinned(cls)
+    trace.outside.pinned(cls)
     return instance
 
 
@@ -413,8 +419,8 @@ def call_dispatcher(trace: Trace, dispatcher: object, args: tuple, kwargs: dict)
     function = dispatcher.function  # type: ignore[attr-defined]
     owner = dispatcher.__dict__.get("_kiln_owner")  # type: ignore[attr-defined]
     if owner is not None:
-        args = (wrap(trace, owner, trace.pinned(owner)), *args)
-    return call(trace, wrap(trace, function, trace.pinned(function)), args, kwargs)
+        args = (wrap(trace, owner, trace.outside.pinned(owner)), *args)
+    return call(trace, wrap(trace, function, trace.outside.pinned(function)), args, kwargs)
 
 
 def call_object(trace: Trace, instance: object, args: tuple, kwargs: dict) -> object:
@@ -463,7 +469,7 @@ def native_name(trace: Trace, value: object) -> str:
 
 def call_weak_reference(trace: Trace, reference: object, args: tuple, kwargs: dict) -> object:
     """``reference()``: what a weak reference from outside refers to."""
-    source = trace.source_of(reference)
+    source = trace.outside.source_of(reference)
     if source is None or args or kwargs:
         raise trace.fail("a call to a weak reference that was made here")
     trace.guards.add(source, "type", weakref.ReferenceType)
@@ -472,7 +478,7 @@ def call_weak_reference(trace: Trace, reference: object, args: tuple, kwargs: di
 
 def call_staticmethod(trace: Trace, method: staticmethod, args: tuple, kwargs: dict) -> object:
     """A ``staticmethod`` object may be called itself."""
-    source = trace.source_of(method)
+    source = trace.outside.source_of(method)
     function = method.__func__ if source is None else wrap(trace, method.__func__, Attribute(source, "__func__"))
     return call(trace, function, args, kwargs)
 

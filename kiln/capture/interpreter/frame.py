@@ -98,7 +98,7 @@ class Frame:
 
     def closure(self) -> dict[str, types.CellType]:
         cells = self.function.__closure__ or ()
-        source = self.trace.source_of(self.function)
+        source = self.trace.outside.source_of(self.function)
         if source is None:
             return dict(zip(self.code.co_freevars, cells, strict=True))
         base = Attribute(source, "__closure__")
@@ -174,7 +174,7 @@ class Frame:
                             return signal
                 except Raised as raised:
                     self.unwind(raised.error)
-                trace.instructions += 1
+                trace.progress.steps += 1
         finally:
             trace.frames.pop()
 
@@ -204,16 +204,16 @@ def run_function(trace: Trace, function: types.FunctionType, bound: dict[str, ob
     flags = function.__code__.co_flags
     if flags & COROUTINE_FLAGS:
         raise trace.fail(f"a call to the coroutine {function.__qualname__}", "await it outside the compiled function")
-    trace.entered += 1
-    trace.count_jump()
+    trace.progress.entered += 1
+    trace.progress.count_step(trace)
     frame = Frame(trace, function, bound)
     if flags & GENERATOR_FLAG:
         return operations.make_generator(frame)
-    before = trace.handled
+    before = trace.exceptions.handled
     try:
         frame.run()
     finally:
-        trace.handled = before
+        trace.exceptions.handled = before
     return frame.result
 
 
@@ -285,7 +285,7 @@ class RootFrame(Frame):
                     return Broken(index, self, trace.fail("config.break_every"))
             before = list(self.stack)
             keywords = self.keyword_names
-            marks = trace.entered, trace.graph.created
+            marks = trace.progress.entered, trace.graph.created
             try:
                 try:
                     handler = HANDLERS.get(instruction.op)
@@ -303,11 +303,11 @@ class RootFrame(Frame):
             except GraphBreak as reason:
                 if reason.whole:
                     raise
-                trace.active = False
+                trace.unbuildable.active = False
                 # Both hold the interpreter's frames, and these the program's objects.
                 reason.__traceback__ = reason.__context__ = None
                 del trace.frames[1:]
-                if marks != (trace.entered, trace.graph.created):
+                if marks != (trace.progress.entered, trace.graph.created):
                     raise Restart(BreakPoint(index, visit, reason)) from None
                 self.stack, self.keyword_names, self.next = before, keywords, index
                 return Broken(index, self, reason)

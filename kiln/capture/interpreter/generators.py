@@ -35,17 +35,17 @@ class InterpretedGenerator(InterpretedIterator):
         self.finished = False
         self.handled: BaseException | None = None  # the exception in hand where it is suspended
         self.made_at = frame.trace.place()  # the trace must not keep it alive: being dropped is an event
-        frame.trace.generators.add(self)
+        frame.trace.unbuildable.generators.add(self)
 
     def __del__(self) -> None:
         """Python closes a generator that is dropped."""
         trace = self.frame.trace
-        if not trace.active or not self.left_open():
+        if not trace.unbuildable.active or not self.left_open():
             return
         try:
             self.leave()
         except BaseException:  # a graph break, or an error that Python would report and ignore
-            trace.unsettled = self.made_at
+            trace.unbuildable.unclosed = self.made_at
 
     # -- for native code: exceptions leave as themselves ------------------------------------------------------------
 
@@ -182,24 +182,24 @@ class InterpretedGenerator(InterpretedIterator):
 
     def _run(self, begin: Callable[[], None] | None = None) -> object:
         trace = self.frame.trace
-        caller = trace.handled
+        caller = trace.exceptions.handled
         self.started = self.running = True
-        trace.entered += 1  # its frame moves on: an instruction that breaks after this must be run again
+        trace.progress.entered += 1  # its frame moves on: an instruction that breaks after this must be run again
         if self.handled is not None:
-            trace.handled = self.handled
+            trace.exceptions.handled = self.handled
         try:
             if begin is not None:
                 begin()
             signal = self.frame.run()
-            self.handled = trace.handled if trace.handled is not caller else None
+            self.handled = trace.exceptions.handled if trace.exceptions.handled is not caller else None
         except Raised as raised:
             self.finished = True
-            trace.handled = caller
+            trace.exceptions.handled = caller
             stopped = isinstance(raised.error, StopIteration)  # it must not leave a generator but as its end
             raise Raised(generator_stopped(trace, raised.error) if stopped else raised.error) from None
         finally:
             self.running = False
-            trace.handled = caller
+            trace.exceptions.handled = caller
         if signal is RETURNED:
             self.finished = True
             value = force(trace, self.frame.result)
@@ -214,10 +214,10 @@ def settle_generators(trace: Trace, outcome: Finished | Broken) -> None:
         root.stack.clear()
         root.locals.clear()
         root.cells.clear()
-    trace.active = False
-    places = [generator.made_at for generator in trace.generators if generator.left_open()]
-    if trace.unsettled is not None:
-        places.append(trace.unsettled)
+    trace.unbuildable.active = False
+    places = [generator.made_at for generator in trace.unbuildable.generators if generator.left_open()]
+    if trace.unbuildable.unclosed is not None:
+        places.append(trace.unbuildable.unclosed)
     if places and isinstance(outcome, Finished):
         raise trace.fail("a generator that is dropped inside a try or with block", whole=True)
     if places:

@@ -229,9 +229,13 @@ def run(trace: Trace, function: object, args: tuple, kwargs: dict) -> object:
     survey = Survey(trace, keep_symbols=traits.symbolic, shallow=shallow, iterates=traits.iterates)
     args = tuple([survey.visit(arg) for arg in args])
     kwargs = {key: survey.visit(value) for key, value in kwargs.items()}
-    if trace.iterated and traits.mutating and any(owner is args[0] for _, owner in trace.iterated.values()):
+    if (
+        trace.outside.set_iterators
+        and traits.mutating
+        and any(owner is args[0] for _, owner in trace.outside.set_iterators.values())
+    ):
         raise trace.fail("changing a set from outside over which there is an iterator")
-    if trace.disordered and name not in ORDERLESS:
+    if trace.outside.reordered_sets and name not in ORDERLESS:
         args = tuple([ordered_elements(trace, function, arg) for arg in args])
     unknown = survey.unknown
     if survey.complex and not shallow:
@@ -239,21 +243,23 @@ def run(trace: Trace, function: object, args: tuple, kwargs: dict) -> object:
         args = tuple([concrete_survey.visit(arg) for arg in args])
         kwargs = {key: concrete_survey.visit(value) for key, value in kwargs.items()}
     if shallow:
-        foreign = [at for at, arg in enumerate(args) if id(arg) in trace.foreign] if trace.foreign else ()
+        foreign = (
+            [at for at, arg in enumerate(args) if id(arg) in trace.outside.foreign] if trace.outside.foreign else ()
+        )
         unknown = next((args[at] for at in foreign if consumes(function, at)), None)
     if unknown is not None:
         kind = type(unknown)
         raise trace.fail(f"{describe(function)} on a {kind.__module__}.{kind.__qualname__} object from outside")
     if text and (survey.tensors or survey.objects):
         raise trace.fail(f"the text or hash of a tensor or object ({describe(function)})")
-    if name == "__hash__" and not trace.rehearsing and not all(is_value(arg) for arg in args):
+    if name == "__hash__" and not trace.progress.key_method_depth and not all(is_value(arg) for arg in args):
         raise trace.fail(f"{describe(function)} of an object that hashes by identity")
     override = runs_overrides(function, args)
     if override is not None:
         raise trace.fail(f"{describe(function)}, which calls a {override} that is Python code")
     if name == "__class_getitem__" and any(type(arg) is Settled for arg in args):
         raise trace.fail(f"{describe(function)} of an iterator")
-    if trace.rehearsing and traits.mutating:
+    if trace.progress.key_method_depth and traits.mutating:
         raise trace.fail("an effect inside a __hash__ or __eq__ that a dictionary or set is going to call")
     if function in ONE_BY_ONE and is_one_by_one(args):
         return update_one_by_one(trace, function, args, kwargs)
@@ -274,15 +280,15 @@ def run(trace: Trace, function: object, args: tuple, kwargs: dict) -> object:
 
 def ordered_elements(trace: Trace, function: object, value: object) -> object:
     """A set from outside whose shadow iterates in another order: its elements in their order, where these will do."""
-    if id(value) not in trace.disordered:
+    if id(value) not in trace.outside.reordered_sets:
         return value
-    record = trace.record_of(value)
+    record = trace.outside.record_of(value)
     if function not in ITERATING or set(set.__iter__(value)) != record.items:  # type: ignore[arg-type, union-attr]
         raise trace.fail(f"{describe(function)} on a set from outside whose order no other set has")
     if function not in (iter, enumerate, zip, map, filter):
         return record.order  # type: ignore[union-attr]
     iterator = iter(record.order)  # type: ignore[union-attr]
-    trace.iterated[id(iterator)] = (iterator, value)
+    trace.outside.set_iterators[id(iterator)] = (iterator, value)
     return iterator
 
 
@@ -385,11 +391,11 @@ def hashed_argument(trace: Trace, function: object, position: int, value: object
     if type(value) is Settled:
         value = value.iterator
     if type(value) in ITERATOR_TYPES or type(value) in LAZY_ITERATORS or issubclass(type(value), InterpretedIterator):
-        trace.entered += 1  # the iterator moves on: an instruction that breaks after this must be run again
+        trace.progress.entered += 1  # the iterator moves on: an instruction that breaks after this must be run again
         return [survey.visit(item) for item in elements_in_python(trace, function, value)]
     takes_all = isinstance(function, type) or function == dict.fromkeys or (method and not is_operator(function))
     if is_object(value) and takes_all:
-        trace.entered += 1
+        trace.progress.entered += 1
         return [survey.visit(item) for item in elements_in_python(trace, function, value)]
     return value
 
@@ -434,7 +440,7 @@ REFUSED_AS_PAIRS: frozenset[type] = frozenset({int, float, bool, complex, type(N
 def call_polyfill(trace: Trace, function: object, args: tuple, kwargs: dict) -> object:
 
     polyfill = POLYFILLS[function]
-    trace.pinned(polyfill)
+    trace.outside.pinned(polyfill)
     return operations.run_function(trace, polyfill, operations.bind_arguments(trace, polyfill, args, kwargs))
 
 
@@ -462,7 +468,7 @@ def is_value(value: object, deep: bool = False) -> bool:
 
 def run_natively(trace: Trace, function: object, args: tuple, kwargs: dict) -> object:
     """The call itself; operations on tensors inside it are recorded, exceptions are the program's."""
-    trace.entered += 1
+    trace.progress.entered += 1
     try:
         with RecordMode(trace):
             result = call_watched(trace, function, args, kwargs)  # type: ignore[arg-type]

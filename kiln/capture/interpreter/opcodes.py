@@ -136,7 +136,7 @@ def make_cell(frame, instruction):
 def load_deref(frame, instruction):
     name = instruction.argval
     try:
-        frame.push(frame.trace.glance(frame.cells[name].cell_contents))
+        frame.push(frame.trace.outside.reach(frame.cells[name].cell_contents))
     except ValueError:
         if name in frame.code.co_freevars:
             if frame is frame.trace.root:  # only the function itself, run as it is, can say this
@@ -164,23 +164,23 @@ def delete_deref(frame, instruction):
 def load_global(frame, instruction):
     if instruction.op == "LOAD_GLOBAL" and instruction.flag and not CALLABLE_FIRST:
         frame.push(NULL)
-    frame.push(frame.trace.load_global(frame.globals, instruction.argval))
+    frame.push(frame.trace.outside.load_global(frame.globals, instruction.argval))
     if instruction.op == "LOAD_GLOBAL" and instruction.flag and CALLABLE_FIRST:
         frame.push(NULL)
 
 
 @opcode("STORE_GLOBAL", "STORE_NAME")
 def store_global(frame, instruction):
-    frame.trace.written_globals(frame.globals)[instruction.argval] = frame.pop_raw()
+    frame.trace.outside.written_globals(frame.globals)[instruction.argval] = frame.pop_raw()
 
 
 @opcode("DELETE_GLOBAL", "DELETE_NAME")
 def delete_global(frame, instruction):
     name = instruction.argval
-    if name not in frame.globals and name not in frame.trace.written_globals(frame.globals):
+    if name not in frame.globals and name not in frame.trace.outside.written_globals(frame.globals):
         frame.raise_error(NameError(f"name {name!r} is not defined", name=name))
-    frame.trace.load_global(frame.globals, name)
-    frame.trace.written_globals(frame.globals)[name] = DELETED
+    frame.trace.outside.load_global(frame.globals, name)
+    frame.trace.outside.written_globals(frame.globals)[name] = DELETED
 
 
 @opcode("LOAD_ASSERTION_ERROR")
@@ -323,7 +323,7 @@ def contains_op(frame, instruction):
 @opcode("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT")
 def jump(frame, instruction):
     frame.jump(instruction.target)
-    frame.trace.count_jump()
+    frame.trace.progress.count_step(frame.trace)
 
 
 def conditional(names: tuple[str, ...], test: Callable[[Frame, Instruction], bool]) -> None:
@@ -369,7 +369,7 @@ def get_iter(frame, instruction):
 
 @opcode("FOR_ITER")
 def for_iter(frame, instruction):
-    frame.trace.count_jump()
+    frame.trace.progress.count_step(frame.trace)
     iterator = frame.peek()
     try:
         frame.push(next_item(frame.trace, iterator))

@@ -176,7 +176,7 @@ def is_copied_natively(kind: type) -> bool:
 
 def items_of(trace: Trace, mapping: dict) -> dict:
     """A dictionary from which all items are taken, past methods that a subclass overrides."""
-    record = trace.record_of(mapping)
+    record = trace.outside.record_of(mapping)
     if record is not None and not record.loaded:
         native_calls.guard_all_keys(trace, record)
     if type(mapping) in (dict, OrderedDict):

@@ -205,7 +205,7 @@ def import_name(frame, instruction):
         module = __import__(instruction.argval, frame.globals, None, names, level)
     except Exception as error:
         raise frame.trace.fail(f"importing {instruction.argval} fails", error=error) from error
-    frame.trace.pinned(module)
+    frame.trace.outside.pinned(module)
     frame.push(module)
 
 

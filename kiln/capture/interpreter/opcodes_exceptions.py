@@ -18,14 +18,14 @@ from .protocols import is_instance, looked_at, type_of
 @opcode("PUSH_EXC_INFO")
 def push_exc_info(frame, instruction):
     error = frame.pop()
-    frame.push(frame.trace.handled)
+    frame.push(frame.trace.exceptions.handled)
     frame.push(error)
-    frame.trace.handled = error
+    frame.trace.exceptions.handled = error
 
 
 @opcode("POP_EXCEPT")
 def pop_except(frame, instruction):
-    frame.trace.handled = frame.pop()
+    frame.trace.exceptions.handled = frame.pop()
 
 
 @opcode("CHECK_EXC_MATCH")
@@ -51,14 +51,14 @@ def reraise(frame, instruction):
 def raise_varargs(frame, instruction):
     cause = frame.pop() if instruction.arg == 2 else NULL
     if instruction.arg == 0:
-        if frame.trace.handled is None:
+        if frame.trace.exceptions.handled is None:
             raise frame.trace.fail("raising again what a caller is handling")
-        raise Raised(frame.trace.handled)
+        raise Raised(frame.trace.exceptions.handled)
     error = exception_instance(frame, frame.pop(), "exceptions must derive from BaseException")
     if cause is not NULL:
         message = "exception causes must derive from BaseException"
         error.__cause__ = None if cause is None else exception_instance(frame, cause, message)
-    if id(error) in frame.trace.created:  # it was raised before, perhaps in other circumstances
+    if id(error) in frame.trace.unbuildable.made:  # it was raised before, perhaps in other circumstances
         add_context(frame.trace, error)
     frame.raise_error(error)
 

@@ -132,7 +132,7 @@ def tensor_binary(trace: Trace, sign: str, left: object, right: object) -> objec
 
 
 def record_operator(trace: Trace, function: object, *operands: object) -> object:
-    if trace.subclassed:
+    if trace.overrides.has_subclasses:
         operations.check_operator(trace, function, operands)
     custom = operations.operator_override(trace, function, operands)
     if custom is not None:
@@ -364,7 +364,9 @@ def is_same(trace: Trace, left: object, right: object) -> bool:
             trace.guards.add(left.source, "same" if same else "not_same", right.source)
         return same
     for one in (left, right):
-        if type(one) is Lazy and (isinstance(one.real, types.FunctionType) or id(force(trace, one)) in trace.foreign):
+        if type(one) is Lazy and (
+            isinstance(one.real, types.FunctionType) or id(force(trace, one)) in trace.outside.foreign
+        ):
             trace.guards.add(one.source, "identity", one.real)
     if type(right) is Lazy:
         right = force(trace, right)
@@ -392,7 +394,7 @@ def is_value(real: object) -> bool:
 
 def guard_identity(trace: Trace, value: object) -> None:
     if isinstance(value, types.FunctionType):
-        source = trace.source_of(value)
+        source = trace.outside.source_of(value)
         if source is not None:
             trace.guards.add(source, "identity", value)
 
@@ -402,7 +404,7 @@ def guard_apart(trace: Trace, left: object, right: object) -> None:
     if type(left) is super and type(right) is super and left is not right:
         raise trace.fail("whether two super objects are the same")
     if type(left) is type(right) and isinstance(left, COPIED):
-        sources = trace.source_of(left), trace.source_of(right)
+        sources = trace.outside.source_of(left), trace.outside.source_of(right)
         if sources[0] is not None and sources[1] is not None:
             trace.guards.add(sources[0], "not_same", sources[1])
 
@@ -448,7 +450,7 @@ def contains_in_view(trace: Trace, view: object, value: object) -> bool:
     if kind.endswith("keys"):
         return contains_hashed(trace, owner, value)
     if kind.endswith("values"):
-        record_ = trace.record_of(owner)
+        record_ = trace.outside.record_of(owner)
         if record_ is not None and not record_.loaded:
             native_calls.guard_all_keys(trace, record_)
         return search(trace, iter(dict.values(owner)), value)  # type: ignore[arg-type]
@@ -567,7 +569,7 @@ def class_item(trace: Trace, cls: type, key: object) -> object:
         name_class_value(trace, type(cls), "__getitem__", method)
         return calls.call(trace, method, (cls, key), {})
     made = plain(trace, operator.getitem, cls, key)
-    trace.pinned(made)
+    trace.outside.pinned(made)
     return made
 
 
@@ -619,7 +621,7 @@ def remaining(trace: Trace, iterator: object) -> Iterator:
             if isinstance(raised.error, StopIteration):
                 return
             raise
-        trace.count_jump()
+        trace.progress.count_step(trace)
         yield item
 
 
@@ -648,7 +650,7 @@ def unpack(trace: Trace, value: object, count: int) -> list[object]:
 def plain_mapping(trace: Trace, value: object) -> dict[str, object]:
     """Keyword arguments from ``**value``."""
     if type(value) is dict:
-        record_ = trace.record_of(value)
+        record_ = trace.outside.record_of(value)
         if record_ is not None and not record_.loaded:
             native_calls.guard_all_keys(trace, record_)
         return dict(value)

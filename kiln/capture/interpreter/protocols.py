@@ -48,7 +48,7 @@ def type_of(trace: Trace, value: object) -> type:
         return type(value.function)
     if type(value).__name__ == "InterpretedGenerator":
         return types.GeneratorType
-    if id(value) in trace.gradient_nodes:
+    if id(value) in trace.autograd.nodes:
         raise trace.fail("the class of a node of autograd's graph", "ask for it outside the compiled function")
     if type(value) is HandleNumber:
         return int
@@ -84,7 +84,7 @@ def assume_members(trace: Trace, value: object, kind: type, protocol: type) -> N
     watched = protocol.__flags__ & HEAP_TYPE and protocol.__module__ != "typing"
     if watched:
         class_attribute(trace, protocol, "_is_runtime_protocol")
-    record = trace.record_of(value)
+    record = trace.outside.record_of(value)
     for name in typing._get_protocol_attrs(protocol):  # type: ignore[attr-defined]
         if watched:
             class_attribute(trace, protocol, name)
@@ -132,7 +132,7 @@ def truth(trace: Trace, value: object) -> bool:
         )
     if kind in native_calls.VIEWS_AND_PROXIES:
         return bool(call(trace, len, (value,), {}))
-    record = trace.record_of(value)
+    record = trace.outside.record_of(value)
     native_length = isinstance(value, dict) and not {"__len__", "__bool__"} & {*native_calls.python_methods(kind)}
     if native_length and record is not None and not record.loaded:
         if len(record.items) == len(value):
@@ -145,9 +145,9 @@ def truth(trace: Trace, value: object) -> bool:
             method = special_method(trace, value, name)
             if method is not None:
                 return bool(check(trace, concrete(trace, call(trace, method, (value,), {}))))
-    if id(value) in trace.registrations or id(value) in trace.handles:
+    if id(value) in trace.hooks.registrations or id(value) in trace.hooks.handles:
         return True
-    if id(value) in trace.foreign:
+    if id(value) in trace.outside.foreign:
         raise trace.fail(f"the truth of a {kind.__module__}.{kind.__qualname__} object from outside")
     if native_calls.Survey(trace, keep_symbols=True, shallow=True).visit(value) is not value:
         return bool(value)
@@ -240,8 +240,8 @@ def unbind_tensor(trace: Trace, tensor: torch.Tensor) -> tuple:
 def next_item(trace: Trace, iterator: object) -> object:
     """``next(iterator)``; raises ``Raised(StopIteration)`` at the end."""
     iterator = force(trace, iterator)
-    if type(iterator) in CONTAINER_ITERATORS and id(iterator) not in trace.foreign:
-        trace.entered += 1
+    if type(iterator) in CONTAINER_ITERATORS and id(iterator) not in trace.outside.foreign:
+        trace.progress.entered += 1
         try:
             return native_calls.unproxy(next(iterator))  # type: ignore[call-overload]  # no code of the program runs
         except (StopIteration, RuntimeError) as error:

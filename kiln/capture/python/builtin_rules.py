@@ -257,7 +257,7 @@ def rule_id(trace, args, kwargs):
     value = force(trace, args[0])
     if compares_ids(trace):
         return id(value)
-    known = trace.by_shadow.get(id(value)) or trace.tensors.get(id(value))
+    known = trace.outside.by_shadow.get(id(value)) or trace.fakes.infos.get(id(value))
     if known is not None and known.source is not None:
         trace.guards.add(known.source, "id", id(known.real))
         return id(known.real)
@@ -456,9 +456,9 @@ def rule_super_get(trace, args, kwargs):
 
 @rule(sys.exception)
 def rule_exception(trace, args, kwargs):
-    if trace.handled is None:
+    if trace.exceptions.handled is None:
         guard_caller(trace)
-    return trace.handled
+    return trace.exceptions.handled
 
 
 @rule(sys.exc_info)
@@ -495,7 +495,7 @@ def rule_locals(trace, args, kwargs):
 @rule(builtins.__import__)
 def rule_import(trace, args, kwargs):
     module = __import__(*arguments(trace, args), **kwargs)
-    trace.pinned(module)
+    trace.outside.pinned(module)
     return module
 
 

@@ -37,7 +37,7 @@ def is_copying(trace: Trace) -> bool:
 @rule(copy.deepcopy)
 def rule_deepcopy(trace, args, kwargs):
     memo = force(trace, args[1]) if len(args) > 1 else force(trace, kwargs.get("memo"))
-    if memo is not None and (trace.record_of(memo) is not None or not is_copying(trace)):
+    if memo is not None and (trace.outside.record_of(memo) is not None or not is_copying(trace)):
         raise trace.fail("copy.deepcopy with a memo of the program's own")  # which has ids of real objects in it
     return call_function(trace, copy.deepcopy, args, kwargs)
 
@@ -50,7 +50,7 @@ def rule_reduce_ex(trace, args, kwargs):
         return call(trace, load_attribute(trace, value, "__reduce__"), (), {})
     if not cls.__flags__ & HEAP_TYPE and type(protocol) is int:
         check_reduced(trace, value, protocol)
-    if type(protocol) is not int or protocol < 2 or id(value) in trace.foreign:
+    if type(protocol) is not int or protocol < 2 or id(value) in trace.outside.foreign:
         raise trace.fail(f"a copy of a {cls.__module__}.{cls.__qualname__} object")
     return copyreg.__newobj__, (cls, *new_arguments(trace, value)), state_of(trace, value), *contents_of(trace, value)
 
@@ -106,7 +106,7 @@ def names_known(trace: Trace, cls: type, names: set[str]) -> bool:
 
 def slots_of(trace: Trace, value: object) -> dict[str, object]:
     found: dict[str, object] = {}
-    record = trace.record_of(value)
+    record = trace.outside.record_of(value)
     slots = slot_descriptors(type(value))
     names = {slot.__name__ for slot in slots}  # type: ignore[attr-defined]
     hooked = lookup(type(value), "__getattr__") is not None or not is_direct(type(value))
@@ -125,7 +125,7 @@ def slots_of(trace: Trace, value: object) -> dict[str, object]:
 @rule(object.__getstate__)
 def rule_getstate(trace, args, kwargs):
     value = force(trace, args[0])
-    if id(value) in trace.foreign:
+    if id(value) in trace.outside.foreign:
         raise trace.fail(f"the state of a {type(value).__qualname__} object")
     return default_state(trace, value)
 

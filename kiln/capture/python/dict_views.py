@@ -28,7 +28,7 @@ def wrap_view(trace: Trace, real: object, source: Source) -> object:
     """The same view of the shadow of its dictionary."""
     guard_type(trace, real, source)
     owner = wrap(trace, mapping_of(real), MappingOf(source))
-    record = trace.record_of(owner)
+    record = trace.outside.record_of(owner)
     if record is not None and not record.loaded:
         guard_all_keys(trace, record)
     base = collections.OrderedDict if isinstance(owner, collections.OrderedDict) else dict

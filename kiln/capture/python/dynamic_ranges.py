@@ -22,7 +22,7 @@ def rule_range(trace, args, kwargs):
     start, stop, step = values
     index = start
     while truth(trace, compare(trace, "<", index, stop)):
-        trace.count_jump()
+        trace.progress.count_step(trace)
         index += step
     return range(start, index, step)  # the same numbers; nobody can ask where it was to stop
 

@@ -22,7 +22,7 @@ KINDS = tuple({type(threading.Lock()), type(threading.RLock())})
 
 def outside_lock(trace: Trace, value: object) -> object:
     lock = force(trace, value)
-    if id(lock) not in trace.foreign:
+    if id(lock) not in trace.outside.foreign:
         raise trace.fail("a lock that is made inside the compiled function")
     return lock
 
@@ -30,26 +30,26 @@ def outside_lock(trace: Trace, value: object) -> object:
 @rule(*(kind.__enter__ for kind in KINDS))
 def rule_enter(trace, args, kwargs):
     lock = outside_lock(trace, args[0])
-    if lock in trace.locks_held and type(lock) is type(threading.Lock()):
+    if lock in trace.deferred.locks_held and type(lock) is type(threading.Lock()):
         raise trace.fail("a lock that is acquired twice")
-    trace.locks_held.append(lock)
-    trace.locks.setdefault(id(lock), lock)
+    trace.deferred.locks_held.append(lock)
+    trace.deferred.locks.setdefault(id(lock), lock)
     return True
 
 
 @rule(*(kind.__exit__ for kind in KINDS))
 def rule_exit(trace, args, kwargs):
     lock = outside_lock(trace, args[0])
-    if lock not in trace.locks_held:
+    if lock not in trace.deferred.locks_held:
         raise trace.fail("releasing a lock that was acquired outside")
-    trace.locks_held.remove(lock)
+    trace.deferred.locks_held.remove(lock)
 
 
 @operation
 def write_under_locks(r: Rebuilder, trace: Trace) -> None:
     """Put the statements that write effects under the locks that the program took."""
-    if trace.locks_held:
+    if trace.deferred.locks_held:
         raise trace.fail("a lock that is held across a graph break", whole=True)
-    if trace.locks and r.effects:
-        locks = ", ".join(r.bind(lock, "lock") for lock in trace.locks.values())
+    if trace.deferred.locks and r.effects:
+        locks = ", ".join(r.bind(lock, "lock") for lock in trace.deferred.locks.values())
         r.effects[:] = [f"with {locks}:", *("    " + line for line in r.effects)]

@@ -47,7 +47,7 @@ def is_enabled(trace: Trace, logger: logging.Logger, level: int) -> bool:
 def note(trace: Trace, level: int, args: tuple, kwargs: dict) -> None:
     """A call of ``logger.info`` and its like."""
     logger, message, *rest = [concrete(trace, arg) for arg in args]
-    if id(logger) not in trace.foreign or not isinstance(level, int):
+    if id(logger) not in trace.outside.foreign or not isinstance(level, int):
         raise trace.fail("a call to a logger that was made inside")
     if not is_enabled(trace, logger, level):
         return
@@ -58,7 +58,7 @@ def note(trace: Trace, level: int, args: tuple, kwargs: dict) -> None:
     if not isinstance(stack_level, int) or not 0 < stack_level <= len(places):
         raise trace.fail("a message of a logger on behalf of the caller of the compiled function")
     file, line, name = places[-stack_level]
-    trace.logged.append(LogLine(logger, level, message, tuple(rest), (file, line, name.rpartition(".")[2])))
+    trace.deferred.log_lines.append(LogLine(logger, level, message, tuple(rest), (file, line, name.rpartition(".")[2])))
 
 
 def level_rule(name: str, level: int) -> None:
@@ -79,7 +79,7 @@ def rule_log(trace, args, kwargs):
 @rule(logging.Logger.isEnabledFor)
 def rule_is_enabled(trace, args, kwargs):
     logger, level = force(trace, args[0]), concrete(trace, args[1])
-    if id(logger) not in trace.foreign:
+    if id(logger) not in trace.outside.foreign:
         raise trace.fail("a call to a logger that was made inside")
     return is_enabled(trace, logger, level)
 
@@ -87,7 +87,7 @@ def rule_is_enabled(trace, args, kwargs):
 @rule(logging.Logger.getEffectiveLevel)
 def rule_effective_level(trace, args, kwargs):
     logger = force(trace, args[0])
-    if id(logger) not in trace.foreign:
+    if id(logger) not in trace.outside.foreign:
         raise trace.fail("a call to a logger that was made inside")
     level = logger.getEffectiveLevel()
     trace.guards.extras.append((f"the level of logger {logger.name}", lambda: logger.getEffectiveLevel() == level))

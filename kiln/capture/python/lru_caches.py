@@ -53,7 +53,7 @@ def ask(trace: Trace, call: CachedCall) -> Outcome:
     if used >= len(made):
         if call.key not in call.known:
             check_settled(trace, call.wrapper)
-        trace.entered += 1
+        trace.progress.entered += 1
         made.append(call.make())
     return made[used]
 
@@ -63,12 +63,14 @@ def check_settled(trace: Trace, wrapper: object) -> None:
     change what the program has looked at already."""
     from ..writeback.outside_state import is_closed, pending_writes
 
-    if trace.rehearsing:
+    if trace.progress.key_method_depth:
         raise trace.fail("a call that fills a cache, in a __hash__ or __eq__ that a dictionary or set is going to call")
     function = getattr(wrapper, "__wrapped__", None)
     if is_closed(function):
         return
-    if any(id(value) in trace.by_real or id(value) in trace.pending for value in names_of(function, set())):
+    if any(
+        id(value) in trace.outside.by_real or id(value) in trace.outside.appended for value in names_of(function, set())
+    ):
         raise trace.fail("a call that fills a cache, whose function knows objects that the program has used", HINT)
     if pending_writes(trace):
         raise trace.fail("a call that fills a cache, after changes to objects that its function might look at", HINT)
@@ -97,7 +99,7 @@ def interpret(trace: Trace, wrapper: object, args: tuple, kwargs: dict) -> objec
     from ..writeback.outside_state import OutsideState
 
     before = OutsideState(trace, args)
-    function = wrap(trace, wrapper.__wrapped__, Attribute(trace.pinned(wrapper), "__wrapped__"))  # type: ignore[attr-defined]
+    function = wrap(trace, wrapper.__wrapped__, Attribute(trace.outside.pinned(wrapper), "__wrapped__"))  # type: ignore[attr-defined]
     result = force(trace, call(trace, function, args, kwargs))
     parts = result if isinstance(result, tuple) else (result,)
     simple = all(isinstance(part, torch.Tensor) or is_symbolic(part) or is_constant(part) for part in parts)
@@ -109,8 +111,8 @@ def interpret(trace: Trace, wrapper: object, args: tuple, kwargs: dict) -> objec
 def is_same_outside(trace: Trace, value: object) -> bool:
     """Whether a value is itself in the real program, not a shadow, and hashed natively."""
     if isinstance(value, (types.FunctionType, type, types.ModuleType)):
-        return trace.source_of(value) is not None
-    if id(value) in trace.foreign:
+        return trace.outside.source_of(value) is not None
+    if id(value) in trace.outside.foreign:
         return not any(isinstance(lookup(type(value), name), types.FunctionType) for name in ("__hash__", "__eq__"))
     return is_constant(value)
 

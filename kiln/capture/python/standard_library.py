@@ -77,7 +77,7 @@ def call_graph_module(trace: Trace, function: types.FunctionType, args: tuple, k
         return None
     classes = type(owner).__mro__[type(owner).__mro__.index(wrapped.cls) + 1 :]  # type: ignore[attr-defined]
     method = next(vars(cls)["__call__"] for cls in classes if "__call__" in vars(cls))
-    trace.pinned(method)
+    trace.outside.pinned(method)
     return (call(trace, method, (owner, *args[1:]), kwargs),)
 
 
@@ -128,7 +128,7 @@ def run_plainly(trace: Trace, function: object, args: tuple, kwargs: dict) -> ob
         return result
     if isinstance(result, (list, tuple, dict)):  # made for us
         return result
-    source = trace.pinned(result)
+    source = trace.outside.pinned(result)
     return result if isinstance(result, PLAIN_RESULTS) else wrap(trace, result, source)
 
 
@@ -142,12 +142,12 @@ def call_dispatch(trace: Trace, function: types.FunctionType, args: tuple, kwarg
     if type(getattr(cells.get("dispatch_cache"), "cell_contents", None)) is not weakref.WeakKeyDictionary:
         return None  # asking it could be seen
     cls = force(trace, args[0])
-    source = trace.source_of(function)
+    source = trace.outside.source_of(function)
     if source is not None:
         trace.guards.add(source, "identity", function)
     chosen = function(cls)
     trace.guards.extras.append((f"the same implementation for {cls.__qualname__}", lambda: function(cls) is chosen))
-    trace.pinned(chosen)
+    trace.outside.pinned(chosen)
     return (chosen,)
 
 
@@ -157,7 +157,7 @@ def rule_signature(trace, args, kwargs):
     if len(args) > 1 or kwargs or not isinstance(function, (types.FunctionType, types.MethodType, type)):
         raise trace.fail("inspect.signature of this value")
     plain = function.__func__ if isinstance(function, types.MethodType) else function
-    source = trace.source_of(plain)
+    source = trace.outside.source_of(plain)
     if source is not None and isinstance(plain, types.FunctionType):
         for name in ("__code__", "__defaults__", "__kwdefaults__"):
             trace.guards.add(Attribute(source, name), "identity", getattr(plain, name))
@@ -176,7 +176,7 @@ def rule_signature(trace, args, kwargs):
 def assume_contents(trace: Trace, mapping: dict, source: Source) -> list[object]:
     """Assume the keys of a dictionary that is only read, and what it holds."""
     shadow = wrap(trace, mapping, source)
-    record = trace.record_of(shadow)
+    record = trace.outside.record_of(shadow)
     if record is None or type(shadow) is not dict:
         raise trace.fail("annotations or defaults that are no plain dictionary")
     if not record.loaded:
@@ -194,13 +194,13 @@ def rule_type_hints(trace, args, kwargs):
     if isinstance(owner, type):
         meet_class(trace, owner)
     for each in owners:
-        held = assume_contents(trace, each.__annotations__, Attribute(trace.pinned(each), "__annotations__"))
+        held = assume_contents(trace, each.__annotations__, Attribute(trace.outside.pinned(each), "__annotations__"))
         module = sys.modules.get(module_of(each))
         namespace = each.__globals__ if isinstance(each, types.FunctionType) else vars(module) if module else {}
         for text in held:
             for name in names_in(text) if type(text) is str else ():
                 if name in namespace:
-                    wrap(trace, namespace[name], Item(trace.globals_source(namespace), name))
+                    wrap(trace, namespace[name], Item(trace.outside.globals_source(namespace), name))
     return run_plainly(trace, typing.get_type_hints, (owner,), {})
 
 
@@ -223,7 +223,7 @@ def operator_text(function: Callable[[object], str]) -> None:
     @rule(function)
     def text(trace, args, kwargs):
         operator = force(trace, args[0])
-        trace.guards.add(trace.pinned(operator), "identity", operator)
+        trace.guards.add(trace.outside.pinned(operator), "identity", operator)
         return function(operator)
 
 
@@ -258,7 +258,7 @@ def rule_fields(trace, args, kwargs):
     except TypeError as error:
         raise Raised(from_native(trace, error)) from None
     for item in made:
-        trace.pinned(item)
+        trace.outside.pinned(item)
     return made
 
 

@@ -58,7 +58,7 @@ def stand_in(trace: Trace, value: object, asked: str = "str") -> object:
     if kind is list or kind is tuple:
         return kind([stand_in(trace, item) for item in value])  # type: ignore[attr-defined]
     if kind is dict:
-        record = trace.record_of(value)
+        record = trace.outside.record_of(value)
         if record is not None and not record.loaded:
             native_calls.guard_all_keys(trace, record)
         return {stand_in(trace, key): stand_in(trace, item) for key, item in dict.items(value)}  # type: ignore[arg-type]
@@ -113,10 +113,10 @@ def exception_text(trace: Trace, error: BaseException, function: Callable) -> ob
     """The text of an exception is that of its arguments."""
     native = lookup(type(error), METHODS[function])
     given: object = error.args
-    if id(error) in trace.foreign:
+    if id(error) in trace.outside.foreign:
         if native not in TEXTS_OF_ARGUMENTS:
             raise trace.fail(f"the text of a {type(error).__qualname__} from outside")
-        given = wrap(trace, given, Attribute(trace.pinned(error), "args"))
+        given = wrap(trace, given, Attribute(trace.outside.pinned(error), "args"))
     args = stand_in(trace, given)
     if args is error.args or all(a is b for a, b in zip(args, error.args, strict=True)):  # type: ignore[call-overload]
         return run_text(trace, function, (error,), {})

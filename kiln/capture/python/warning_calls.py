@@ -80,7 +80,7 @@ def rule_warn(trace, args, kwargs):
     frames = [frame for frame in reversed(trace.frames) if not is_own(module_of_globals(frame.globals), frame.code)]
     place = place_of(frames[level - 1]) if level <= len(frames) else None
     later = WarnLater(message, category, place, level - len(frames))
-    trace.deferred.append((later, (), {}))
+    trace.deferred.calls.append((later, (), {}))
 
 
 NO_ERRORS = "no warning is an error"

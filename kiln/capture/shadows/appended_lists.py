@@ -36,11 +36,11 @@ def list_method(trace: Trace, owner: object, name: str) -> ListMethod | None:
     """The method, if its list has not been looked at yet."""
     if type(owner) is not Lazy or owner.done or type(owner.real) is not list or name not in METHODS:
         return None
-    if id(owner.real) in trace.by_real:
+    if id(owner.real) in trace.outside.by_real:
         return None
-    pending = trace.pending.get(id(owner.real))
+    pending = trace.outside.appended.get(id(owner.real))
     if pending is None:
-        pending = trace.pending[id(owner.real)] = Pending(owner.real, owner.source)
+        pending = trace.outside.appended[id(owner.real)] = Pending(owner.real, owner.source)
         trace.guards.add(owner.source, "type", list)
         trace.guards.distinct.setdefault(owner.source)
     elif pending.source != owner.source:
@@ -50,10 +50,10 @@ def list_method(trace: Trace, owner: object, name: str) -> ListMethod | None:
 
 def call_list_method(trace: Trace, method: ListMethod, args: tuple, kwargs: dict) -> object:
 
-    if trace.rehearsing:
+    if trace.progress.key_method_depth:
         raise trace.fail("an effect inside a __hash__ or __eq__ that a dictionary or set is going to call")
     pending = method.pending
-    record = trace.by_real.get(id(pending.real))
+    record = trace.outside.by_real.get(id(pending.real))
     if record is not None:  # looked at since the method was loaded, perhaps by its own argument
         return operations.call(trace, getattr(record.shadow, method.name), args, kwargs)
     if len(args) != 1 or kwargs:
@@ -65,6 +65,6 @@ def call_list_method(trace: Trace, method: ListMethod, args: tuple, kwargs: dict
         if method.name == "extend":
             operations.call(trace, list.extend, (values, args[0]), {})
     finally:  # should an iterator raise, what it gave before that stays
-        record = trace.by_real.get(id(pending.real))
+        record = trace.outside.by_real.get(id(pending.real))
         list.extend(pending.values if record is None else record.shadow, values)  # type: ignore[arg-type]
     return None

@@ -62,7 +62,7 @@ class StolenInput:
 def lists_to_steal(trace: Trace, rebuilder: Rebuilder) -> list[str]:
     """The lists that the graph may have: those of no more use after it."""
     found = []
-    for name in trace.stolen:
+    for name in trace.inputs.consumed:
         value = trace.root.arguments.get(name)
         if type(value) is not Lazy or type(value.real) is not list or name in rebuilder.kept:
             continue
@@ -82,7 +82,7 @@ def steal_list(trace: Trace, source: Local, inputs: list[Any]) -> list[Any]:
     items = [item for item in inputs if isinstance(item, TensorInfo) and is_item(item.source, source)]
     if not items:
         return inputs
-    graph, record = trace.graph, next(one for one in trace.by_shadow.values() if one.source == source)
+    graph, record = trace.graph, next(one for one in trace.outside.by_shadow.values() if one.source == source)
     fakes: list[Any] = [None] * len(record.items)  # type: ignore[arg-type]
     with graph.inserting_before(next(iter(graph.nodes))):
         node = graph.placeholder(f"l_{source.name}")

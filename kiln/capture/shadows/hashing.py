@@ -26,12 +26,12 @@ from .wrap import force, getattr_static_dict
 @operation
 def prepare(trace: Trace, args: tuple) -> None:
     """Rehearse whatever a builtin would hash or compare by hash among its arguments."""
-    if trace.foreign and any(hashes_foreign_contents(trace, arg) for arg in args):
+    if trace.outside.foreign and any(hashes_foreign_contents(trace, arg) for arg in args):
         raise trace.fail("a key or element from outside whose hash depends on what is in it")
-    if trace.rehearsed or any(may_hash_object(arg) for arg in args):
+    if trace.progress.key_methods_run or any(may_hash_object(arg) for arg in args):
         keys = [key for arg in args for key in keys_in(trace, arg)]
         if any(hashed_in_python(key) for key in keys):
-            if any(written for _, written in trace.globals.values()):  # which native code does not see yet
+            if any(written for _, written in trace.outside.globals.values()):  # which native code does not see yet
                 raise trace.fail("a key with a __hash__ or __eq__ in Python, after assignments to global variables")
             rehearse_all(trace, keys)
 
@@ -43,7 +43,9 @@ def hashes_foreign_contents(trace: Trace, value: object) -> bool:
         return False
     if kind in (list, tuple, set, frozenset, collections.deque):
         return any(hashes_foreign_contents(trace, item) for item in value)  # type: ignore[attr-defined]
-    return id(value) in trace.foreign and kind.__hash__ not in (object.__hash__, None) and kind is not HandleNumber
+    return (
+        id(value) in trace.outside.foreign and kind.__hash__ not in (object.__hash__, None) and kind is not HandleNumber
+    )
 
 
 def may_hash_object(value: object) -> bool:
@@ -129,17 +131,17 @@ def rehearse(trace: Trace, function: object, *values: object) -> object:
     """Interpret a method, then put what it looked at in place."""
 
     before = count_operations(trace)
-    trace.rehearsing += 1
+    trace.progress.key_method_depth += 1
     try:
         if isinstance(function, types.FunctionType) and function.__name__ == "<lambda>":
             result = function()
         else:
             result = operations.call(trace, function, values, {})
     finally:
-        trace.rehearsing -= 1
+        trace.progress.key_method_depth -= 1
     if count_operations(trace) != before:
         raise trace.fail("a key whose __hash__ or __eq__ computes with tensors")
-    trace.rehearsed = True
+    trace.progress.key_methods_run = True
     seen: set[int] = set()
     for value in values:
         settle(trace, value, seen)

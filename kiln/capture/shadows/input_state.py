@@ -96,4 +96,4 @@ def base_state(trace: Trace, base: torch.Tensor | None) -> BaseState | None:
 
 def number_of(trace: Trace, what: tuple[str, int]) -> int:
     """A small number for something at an address: addresses are used again once the call is over."""
-    return trace.numbered.setdefault(what, len(trace.numbered))
+    return trace.inputs.numbered_addresses.setdefault(what, len(trace.inputs.numbered_addresses))

@@ -25,27 +25,27 @@ def foresee(trace: Trace, function: Any, args: tuple, reason: str) -> BaseExcept
 
 def defer(trace: Trace, function: object, args: tuple, kwargs: dict) -> None:
     """Note a call of a deferred function."""
-    if trace.rehearsing:
+    if trace.progress.key_method_depth:
         raise trace.fail(f"a call to {function.__qualname__} here")  # type: ignore[attr-defined]
-    trace.deferred.append((function, args, kwargs))
+    trace.deferred.calls.append((function, args, kwargs))
 
 
 def write_deferred(r: Rebuilder, trace: Trace) -> None:
     """The calls, after everything else that is written back."""
-    for function, args, kwargs in trace.deferred:
+    for function, args, kwargs in trace.deferred.calls:
         keywords = "".join(f"{name}={r.value(value)}, " for name, value in kwargs.items())
         r.effects.append(f"{r.bind(function, function.__name__)}({r.items(args)}{keywords})")  # type: ignore[attr-defined]
 
 
 def load_fact(trace: Trace, owner: object, name: str, raw: property) -> object:
     """Ask the real object, and assume the answer."""
-    record = trace.record_of(owner)
+    record = trace.outside.record_of(owner)
     if record is None:
         raise trace.fail(f"{name} of an object that was made here")
-    if trace.registrations or trace.removals or trace.handles:
+    if trace.hooks.registrations or trace.hooks.removals or trace.hooks.handles:
         raise foresee(trace, raw.fget, (owner,), "a hook is registered or removed while a backward pass runs")
     found = raw.fget(record.real)  # type: ignore[misc]
-    trace.facts.append((raw.fget, owner, trace.place()))
+    trace.hooks.read_properties.append((raw.fget, owner, trace.place()))
     trace.guards.add(Computed(raw.fget, (record.source,)), "constant", found)  # type: ignore[arg-type]
     return found
 
@@ -57,7 +57,7 @@ def call_leaf(trace: Trace, function: Callable[..., Any], fake: Callable[..., An
 
     inside = getattr(function, INSIDE, None)
     apart = inside is not None and not trace.options.fullgraph
-    if apart or trace.rehearsing or any(frame.protected() for frame in trace.frames):
+    if apart or trace.progress.key_method_depth or any(frame.protected() for frame in trace.frames):
         raise trace.fail(f"a call to {function.__qualname__} here")
     given, nodes = [], []
     for arg in args:
@@ -65,12 +65,12 @@ def call_leaf(trace: Trace, function: Callable[..., Any], fake: Callable[..., An
         value = force(trace, arg) if outside is not None else prepare(trace, arg)
         given.append(value)
         nodes.append(to_nodes(trace, value) if outside is None else outside)
-    with trace.environment.mode:
+    with trace.fakes.mode:
         result = fake(*given)
     node = trace.graph.call_function(inside or function, tuple(nodes))
     node.meta["stack_trace"] = trace.stack_trace()
     node.meta["example_value"] = result
-    trace.effects.append(f"{function.__qualname__} runs code that is not captured")
+    trace.effects.reasons.append(f"{function.__qualname__} runs code that is not captured")
     return adopt(trace, result, node)
 
 
@@ -81,13 +81,13 @@ def object_node(trace: Trace, value: object, opaque: bool) -> Any:
     from .wrap import force
 
     shadow = force(trace, value)
-    source = trace.source_of(shadow)
-    record = trace.record_of(shadow) if opaque else None
-    taken = id(shadow) in trace.foreign or (record is not None and getattr(type(record.real), OPAQUE, False))
+    source = trace.outside.source_of(shadow)
+    record = trace.outside.record_of(shadow) if opaque else None
+    taken = id(shadow) in trace.outside.foreign or (record is not None and getattr(type(record.real), OPAQUE, False))
     if source is None or not taken:
         return None
-    known = next((item for item in trace.inputs if item.source == source), None)
+    known = next((item for item in trace.inputs.items if item.source == source), None)
     if known is None:
         known = ObjectInput(source, add_placeholder(trace, source), shadow)
-        trace.inputs.append(known)
+        trace.inputs.items.append(known)
     return known.node

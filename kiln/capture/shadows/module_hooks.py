@@ -67,8 +67,8 @@ def keeps_numbers(trace: Trace, record: Record) -> bool:
 def guard_order(trace: Trace, record: Record) -> None:
     """All hooks are looked at: guard how many there are. Each is read by its place."""
     trace.guards.add(record.source, "length", len(record.items))  # type: ignore[arg-type]
-    if record not in trace.ordered:
-        trace.ordered.append(record)
+    if record not in trace.hooks.guarded_by_order:
+        trace.hooks.guarded_by_order.append(record)
 
 
 def guard_membership(trace: Trace, record: Record, key: object) -> bool:
@@ -76,9 +76,9 @@ def guard_membership(trace: Trace, record: Record, key: object) -> bool:
     if not record.items:
         trace.guards.add(record.source, "truth", False)
         return True
-    tables = [table for table in trace.ordered if table is not record and key in table.items]  # type: ignore[operator]
-    if tables and record not in trace.ordered:
-        trace.ordered.append(record)
+    tables = [table for table in trace.hooks.guarded_by_order if table is not record and key in table.items]  # type: ignore[operator]
+    if tables and record not in trace.hooks.guarded_by_order:
+        trace.hooks.guarded_by_order.append(record)
     for table in tables:
         places = Computed(places_in, (table.source, record.source))
         trace.guards.add(places, "constant", places_in(table.real, record.real))  # type: ignore[arg-type]
@@ -92,7 +92,7 @@ def places_in(table: dict, kind: dict) -> tuple[bool, ...]:
 
 def settle(trace: Trace) -> None:
     """Dictionaries that the program changed are written back by key: the keys must be those."""
-    for record in trace.ordered:
+    for record in trace.hooks.guarded_by_order:
         if list(record.shadow) != list(record.items):  # type: ignore[call-overload]
             trace.guards.add(record.source, "keys", tuple(record.items))  # type: ignore[arg-type]
 
@@ -108,12 +108,14 @@ def assume(trace: Trace, real: collections.OrderedDict, source: Source) -> objec
     """The shadow of a dictionary of hooks: no guard on what is in it, each hook held by the entry itself."""
 
     if real and isinstance(source, InstanceAttribute):
-        owner = next(record.real for record in trace.by_real.values() if record.source == source.base)
+        owner = next(record.real for record in trace.outside.by_real.values() if record.source == source.base)
         trace.guards.add(source.base, "identity", owner)
     shadow: collections.OrderedDict = collections.OrderedDict()
     for key, hook in mapping_items(real):
         shadow[key] = operations.wrap(trace, hook, Pinned(Identity(hook)))
     record = Record(shadow, real, source, Kind.DICT, items=dict(shadow), loaded=True)
-    trace.by_real[id(real)] = trace.by_shadow[id(shadow)] = record  # not among those that must stay distinct
-    trace.keep.append(record)
+    trace.outside.by_real[id(real)] = trace.outside.by_shadow[id(shadow)] = (
+        record  # not among those that must stay distinct
+    )
+    trace.outside.keep.append(record)
     return shadow

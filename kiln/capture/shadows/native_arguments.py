@@ -28,6 +28,7 @@ from ...platform.python_objects import HEAP_TYPE, words
 from ..guards.source import lookup, mapping_of, native_iterator, native_length
 from ..state.enum_tables import watch_members
 from ..state.operations import operation, operations
+from ..state.progress import long_computation
 from ..state.trace import Trace
 from ..state.values import CONSTANT_TYPES, InterpretedIterator, Opaque, Record, SpecialMethod, Trampoline, new_tuple
 from . import module_hooks
@@ -51,7 +52,7 @@ def guard_keys(trace: Trace, function: object, args: tuple) -> None:
     name = getattr(function, "__name__", "")
     for position, arg in enumerate(args):
         arg = force(trace, arg)
-        record = trace.record_of(shown_mapping(arg) if type(arg) in VIEWS_AND_PROXIES else arg)
+        record = trace.outside.record_of(shown_mapping(arg) if type(arg) in VIEWS_AND_PROXIES else arg)
         if record is None or record.loaded or not isinstance(record.shadow, dict):
             continue
         if position == 0 and name in KEYED_NAMES and len(args) > 1:
@@ -221,7 +222,7 @@ class Survey:
             return value
         self.seen.add(id(value))
         iterates, self.iterates = self.iterates, False  # iterators in it are elements
-        record = self.trace.record_of(value)
+        record = self.trace.outside.record_of(value)
         if record is not None and not record.loaded and isinstance(value, dict):
             guard_all_keys(self.trace, record)
         if isinstance(value, dict):
@@ -245,7 +246,7 @@ class Survey:
         return value
 
     def visit_iterator(self, value: object, kind: type) -> object:
-        if id(value) in self.trace.foreign:
+        if id(value) in self.trace.outside.foreign:
             self.unknown = value
             return value
         if self.shallow:
@@ -259,7 +260,7 @@ class Survey:
         return Settled(self.trace, value) if self.iterates else value
 
     def note(self, value: object, kind: type) -> None:
-        if id(value) in self.trace.foreign:
+        if id(value) in self.trace.outside.foreign:
             self.unknown = value
         elif kind not in KNOWN_KINDS and (not isinstance(value, KNOWN_TYPES) or isinstance(value, (enum.Enum, type))):
             self.note_class(kind)
@@ -304,10 +305,12 @@ class Settled:
         return self
 
     def __next__(self):
-        self.trace.entered += 1  # the iterator moves on: an instruction that breaks after this must be run again
+        self.trace.progress.entered += (
+            1  # the iterator moves on: an instruction that breaks after this must be run again
+        )
         self.steps += 1
         if self.steps > STEPS_EACH * config.max_idle_steps and not self.trace.options.fullgraph:
-            raise self.trace.long_computation()
+            raise long_computation(self.trace)
         value = next(self.iterator)  # type: ignore[call-overload]
         return value if type(value) in CONSTANT_TYPES else settled(self.trace, value)
 
@@ -601,7 +604,7 @@ def proxied(trace: Trace, value: object, known: dict[int, object]) -> object:
     if is_object(value):
         if not isinstance(value, (InterpretedIterator, Proxy)):
             made = known[id(value)] = proxy(trace, value)
-            trace.keep.append(value)
+            trace.outside.keep.append(value)
             return made
     return value
 

@@ -25,13 +25,13 @@ def note_tampering(trace: Trace, leaves: list[torch.Tensor], changed: list[torch
     inside = len(trace.frames) > 1
     if inside and changed:
         touched = changed_inputs(trace, changed).values()
-        trace.tampered |= {storage_key(info.real): len(trace.facts) for info in touched}  # type: ignore[arg-type]
-    elif not inside and trace.tampered:
+        trace.hooks.changed_memory |= {storage_key(info.real): len(trace.hooks.read_properties) for info in touched}  # type: ignore[arg-type]
+    elif not inside and trace.hooks.changed_memory:
         for leaf in leaves:
-            info = trace.tensors.get(id(leaf))
+            info = trace.fakes.infos.get(id(leaf))
             if info is None or info.real is None:
                 continue
-            place = trace.tampered.get(storage_key(info.real))  # type: ignore[arg-type]
+            place = trace.hooks.changed_memory.get(storage_key(info.real))  # type: ignore[arg-type]
             if place is not None:
                 raise left_to_torch(trace, place)
 
@@ -41,10 +41,10 @@ def left_to_torch(trace: Trace, place: int) -> BaseException:
     from ..state.values import BreakPoint
 
     reason = trace.fail("a hook has changed in place what the backward pass reads later")
-    if place >= len(trace.facts):
+    if place >= len(trace.hooks.read_properties):
         return reason
-    getter, owner, where = trace.facts[place]
+    getter, owner, where = trace.hooks.read_properties[place]
     foreseen = getattr(getter, FORESEEN, None)
-    if trace.stolen and foreseen is not None:  # the pass has just begun
+    if trace.inputs.consumed and foreseen is not None:  # the pass has just begun
         return foreseen(owner)  # type: ignore[no-any-return]
     return Restart(BreakPoint(*where, reason))

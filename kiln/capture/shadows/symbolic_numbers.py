@@ -60,7 +60,7 @@ def concrete(trace: Trace, value: object) -> object:
 def note_needed(trace: Trace, value: Any) -> None:
     """The program needs the very number: assumed at first; once it was seen to vary all the same, a graph break."""
     for name in symbol_names(value.node.expr):
-        source = trace.symbols.get(name)
+        source = trace.inputs.symbols.get(name)
         if source is None:
             continue
         described = source.describe()
@@ -91,7 +91,7 @@ def concrete_float(trace: Trace, value: torch.SymFloat) -> float:
 
 def known_float(trace: Trace, value: torch.SymFloat) -> SymbolInput | None:
     expression = value.node.expr
-    return symbol_input(trace, str(expression)) if str(expression) in trace.symbols else None
+    return symbol_input(trace, str(expression)) if str(expression) in trace.inputs.symbols else None
 
 
 # -- sizes of tensors -----------------------------------------------------------------------------------------------
@@ -163,7 +163,7 @@ def dynamic_dimensions(trace: Trace, real: torch.Tensor, source: Source) -> tupl
 
     Parameters keep their sizes unless marked: another parameter is another model.
     """
-    told = trace.examples.dimensions(real, source) if trace.examples is not None else None
+    told = trace.inputs.examples.dimensions(real, source) if trace.inputs.examples is not None else None
     if told is not None:
         return told if any(told) else None
     marked, static = marked_dimensions(real)
@@ -180,11 +180,11 @@ def dynamic_dimensions(trace: Trace, real: torch.Tensor, source: Source) -> tupl
 
 def fake_input(trace: Trace, real: torch.Tensor, source: Source, dynamic: tuple[bool, ...] | None) -> torch.Tensor:
     """The fake of a graph input, with symbols for its dynamic sizes."""
-    mode = trace.environment.mode
+    mode = trace.fakes.mode
     if real.is_leaf and real.grad is not None and real.grad.shape != real.shape:
         raise trace.fail("a tensor whose .grad has another size: its .data was replaced")
     if dynamic is None:
-        fake = static_fake(mode, real, trace.environment.storages)
+        fake = static_fake(mode, real, trace.fakes.storages)
         if fake is None:
             fake = mode.from_tensor(real, static_shapes=True, source=torch_source(source), trace=False)
     elif (told := told_fake(trace, real, source)) is not None:
@@ -201,16 +201,21 @@ def fake_input(trace: Trace, real: torch.Tensor, source: Source, dynamic: tuple[
 
 def told_fake(trace: Trace, real: torch.Tensor, source: Source) -> torch.Tensor | None:
     """The fake of an ordinary tensor whose sizes are known to follow from numbers that are passed in."""
-    if trace.examples is None or source not in trace.examples.values or real.storage_offset() or not is_ordinary(real):
+    if (
+        trace.inputs.examples is None
+        or source not in trace.inputs.examples.values
+        or real.storage_offset()
+        or not is_ordinary(real)
+    ):
         return None
     storage = real.untyped_storage()._cdata
-    layout = trace.examples.layout(trace, real, source) if storage not in trace.environment.storages else None
+    layout = trace.inputs.examples.layout(trace, real, source) if storage not in trace.fakes.storages else None
     if layout is None:
         return None
     with torch.no_grad():
         elem = torch.empty_strided(*layout, dtype=real.dtype, device="meta")
-    trace.environment.storages[storage] = elem.untyped_storage()
-    return like_in_history(trace.environment.mode, real, elem)
+    trace.fakes.storages[storage] = elem.untyped_storage()
+    return like_in_history(trace.fakes.mode, real, elem)
 
 
 def _symbolic_fake(trace: Trace, real: torch.Tensor, source: Source, dynamic: tuple[bool, ...]) -> torch.Tensor:
@@ -222,8 +227,8 @@ def _symbolic_fake(trace: Trace, real: torch.Tensor, source: Source, dynamic: tu
     kinds = [DimDynamic.DYNAMIC if index in marked | again else DimDynamic.DUCK for index in range(real.dim())]
     sizes = [kind if flag else DimDynamic.STATIC for kind, flag in zip(kinds, dynamic, strict=True)]
     context = StatelessSymbolicContext(dynamic_sizes=sizes, constraint_sizes=[None] * real.dim())
-    assert trace.environment.shapes is not None  # made now: the mode has to know it
-    mode = trace.environment.mode
+    assert trace.fakes.shapes is not None  # made now: the mode has to know it
+    mode = trace.fakes.mode
     try:
         return mode.from_tensor(real, source=torch_source(source), symbolic_context=context, trace=False)
     except AssertionError:  # torch makes views from its fake of the base, which the code has detached in the meantime
@@ -270,14 +275,14 @@ def _name_symbol(trace: Trace, value: Any, source: Source, real: int | float) ->
     if not expression.is_symbol:
         return
     name = str(expression)
-    if name not in trace.symbols:
-        trace.symbols[name] = source
+    if name not in trace.inputs.symbols:
+        trace.inputs.symbols[name] = source
         node = operations.add_placeholder(trace, source)
         node.meta["example_value"] = value
-        trace.numbers[name] = trace.numbers[source] = known = SymbolInput(name, source, node, value, real)
-        trace.inputs.append(known)
-    elif trace.symbols[name] != source:
-        trace.guards.shapes.append(equal(source, trace.symbols[name]))
+        trace.inputs.numbers[name] = trace.inputs.numbers[source] = known = SymbolInput(name, source, node, value, real)
+        trace.inputs.items.append(known)
+    elif trace.inputs.symbols[name] != source:
+        trace.guards.shapes.append(equal(source, trace.inputs.symbols[name]))
 
 
 # -- numbers from outside -------------------------------------------------------------------------------------------
@@ -291,7 +296,7 @@ def wrap_number(trace: Trace, real: int | float, source: Source) -> object:
     if not may_vary(trace, real, source):
         trace.guards.add(source, "constant", real)
         return real
-    known = trace.numbers.get(source)
+    known = trace.inputs.numbers.get(source)
     if known is not None:
         return known.value
     trace.guards.add(source, "type", type(real))
@@ -302,11 +307,11 @@ def may_vary(trace: Trace, real: int | float, source: Source) -> bool:
     """Whether a number is to be symbolic. 0, 1 and what is not finite mean too much to be left open."""
     if trace.options.dynamic is False or not abs(real) <= LARGEST:
         return False
-    if trace.examples is not None and trace.examples.is_number(source):
+    if trace.inputs.examples is not None and trace.inputs.examples.is_number(source):
         return True
     if real in (0, 1):
         return False
-    if trace.examples is not None and trace.examples.varies(source):
+    if trace.inputs.examples is not None and trace.inputs.examples.varies(source):
         return True
     if trace.hints.get(source.describe()) is not None:
         return True
@@ -320,13 +325,13 @@ def is_argument(trace: Trace, source: Source) -> bool:
     """
     while isinstance(source, Item):
         source = source.base
-    return not isinstance(source, (InstanceAttribute, Attribute)) or source.base in trace.contexts
+    return not isinstance(source, (InstanceAttribute, Attribute)) or source.base in trace.autograd.contexts
 
 
 def new_symbol(trace: Trace, real: int | float, source: Source) -> object:
     from torch.fx.experimental.symbolic_shapes import DimDynamic
 
-    shapes = trace.environment.shapes
+    shapes = trace.fakes.shapes
     named = torch_source(source)
     symbol = shapes.create_unspecified_symbol(real, source=named, dynamic_dim=DimDynamic.DYNAMIC)
     make = shapes.create_symintnode if type(real) is int else shapes.create_symfloatnode
@@ -377,7 +382,7 @@ def adds_up(trace: Trace, result: object) -> bool:
     of a sum that was found to be a constant meanwhile.)"""
     if not isinstance(result, torch.SymInt):
         return True
-    reals = {item.symbol: item.real for item in trace.inputs if isinstance(item, SymbolInput)}
+    reals = {item.symbol: item.real for item in trace.inputs.items if isinstance(item, SymbolInput)}
     expression = result.node.expr
     known = {symbol: reals[str(symbol)] for symbol in expression.free_symbols if str(symbol) in reals}
     return len(known) < len(expression.free_symbols) or expression.subs(known) == result.node.hint
@@ -414,7 +419,7 @@ def computed(trace: Trace, function: Any, operands: tuple) -> object:
     if type(real) is bool or real in (0, 1) or not abs(real) <= LARGEST:
         trace.guards.add(source, "constant", real)
         return real
-    known = trace.numbers.get(source)
+    known = trace.inputs.numbers.get(source)
     if known is not None:
         return known.value
     trace.guards.add(source, "type", type(real))
@@ -428,16 +433,16 @@ def operand_source(trace: Trace, operand: Any) -> Source | None:
     if isinstance(operand, torch.SymFloat):
         known = known_float(trace, operand)
         return None if known is None else known.source
-    expression = trace.environment.shapes.replace(operand.node.expr)
+    expression = trace.fakes.shapes.replace(operand.node.expr)
     names = symbol_names(expression)
-    if any(name not in trace.symbols for name in names):
+    if any(name not in trace.inputs.symbols for name in names):
         return None
     if not names:
         return Literal(int, str(expression))
     if expression.is_symbol:
-        return trace.symbols[names[0]]
+        return trace.inputs.symbols[names[0]]
     function = compile_expression(expression_text(expression), tuple(names))
-    return Computed(function, tuple(trace.symbols[name] for name in names))
+    return Computed(function, tuple(trace.inputs.symbols[name] for name in names))
 
 
 def real_number(trace: Trace, operand: Any) -> object:
@@ -459,7 +464,7 @@ def symbol_node(trace: Trace, value: Any) -> object:
     if isinstance(value, torch.SymFloat):
         known = known_float(trace, value)
         return concrete_float(trace, value) if known is None else known.node
-    node = expression_node(trace, trace.environment.shapes.replace(value.node.expr))
+    node = expression_node(trace, trace.fakes.shapes.replace(value.node.expr))
     if isinstance(node, torch.fx.Node):
         node.meta.setdefault("example_value", value)
     return node

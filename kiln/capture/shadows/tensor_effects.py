@@ -64,16 +64,16 @@ def note_effects(
     if len(leaves) > 1 and marked:
         raises |= note_written(trace, leaves, marked)
     refused = note_history(trace, name, followed, raises, inside)
-    late = bool((raises and (reasons or trace.effects)) or (refused and trace.effects))
-    conflict = bool((inside and late) or (reasons and trace.protected))
-    if conflict and not all(map(is_restorable, (*trace.changed.values(), *touched.values()))):
-        raise conflict_with_try(trace, (reasons or trace.effects)[0])
+    late = bool((raises and (reasons or trace.effects.reasons)) or (refused and trace.effects.reasons))
+    conflict = bool((inside and late) or (reasons and trace.effects.in_try))
+    if conflict and not all(map(is_restorable, (*trace.effects.changed.values(), *touched.values()))):
+        raise conflict_with_try(trace, (reasons or trace.effects.reasons)[0])
     protected = inside and (raises or refused)
-    trace.raises_late |= conflict or late
-    trace.effects += reasons
-    trace.changed |= touched
-    trace.protected |= protected
-    trace.sheltered = trace.sheltered or any(map(is_sheltered, trace.frames))
+    trace.effects.raises_late |= conflict or late
+    trace.effects.reasons += reasons
+    trace.effects.changed |= touched
+    trace.effects.in_try |= protected
+    trace.effects.in_with = trace.effects.in_with or any(map(is_sheltered, trace.frames))
 
 
 def attention_kernels() -> tuple[bool, ...]:
@@ -143,16 +143,16 @@ def note_history(trace: Trace, name: str, followed: list[torch.Tensor], raises: 
     refused = False
     for info in touched.values():
         if not changeable(info.real):  # type: ignore[arg-type]
-            refused |= id(info.fake) not in trace.rewritten
+            refused |= id(info.fake) not in trace.effects.changed_history
         else:
             trace.guards.add(Computed(changeable, (info.source,)), "constant", True)  # type: ignore[arg-type]
-    if trace.rewritten and (raises or refused):
+    if trace.effects.changed_history and (raises or refused):
         if inside or not trace.options.fullgraph:
             raise trace.fail(f"{name}, which may raise when a tensor from outside has got another history")
-        trace.beyond_rewind = True
+        trace.effects.cannot_rewind = True
     if len(touched) > 1:
         raise shared_memory(trace)
-    trace.rewritten |= touched
+    trace.effects.changed_history |= touched
     return refused
 
 
@@ -164,7 +164,9 @@ def changeable(tensor: torch.Tensor) -> bool:
 
 def check_apart(trace: Trace, real: torch.Tensor) -> None:
     """A tensor that comes in after such a change."""
-    if trace.rewritten and storage_key(real) in {storage_key(info.real) for info in trace.rewritten.values()}:  # type: ignore[arg-type]
+    if trace.effects.changed_history and storage_key(real) in {
+        storage_key(info.real) for info in trace.effects.changed_history.values()
+    }:  # type: ignore[arg-type]
         raise shared_memory(trace)
 
 
@@ -174,14 +176,16 @@ def shared_memory(trace: Trace) -> GraphBreak:
 
 def guard_memory(trace: Trace) -> None:
     """Assume for later calls which inputs share memory, where that matters."""
-    if trace.rewritten:
-        inputs = [item for item in trace.inputs if isinstance(item, TensorInfo)]
+    if trace.effects.changed_history:
+        inputs = trace.inputs.tensors()
         source = Computed(shared_with, tuple([item.source for item in inputs]))  # type: ignore[misc]
         trace.guards.add(source, "constant", shared_with(*[item.real for item in inputs]))  # type: ignore[misc]
-    if trace.written_from and (trace.protected or trace.sheltered):  # torch's refusal would come past the handler
-        guard_sharing(trace, trace.written_from)
-    if len(trace.copied) > 1:  # copies of what shares memory would share theirs
-        guard_sharing(trace, trace.copied)
+    if trace.effects.written_from and (
+        trace.effects.in_try or trace.effects.in_with
+    ):  # torch's refusal would come past the handler
+        guard_sharing(trace, trace.effects.written_from)
+    if len(trace.inputs.deep_copied) > 1:  # copies of what shares memory would share theirs
+        guard_sharing(trace, trace.inputs.deep_copied)
 
 
 def guard_sharing(trace: Trace, inputs: dict[int, TensorInfo]) -> None:
@@ -197,12 +201,7 @@ def shared_with(*tensors: torch.Tensor) -> tuple[int, ...]:
 
 def changed_inputs(trace: Trace, changed: list[torch.Tensor]) -> dict[int, TensorInfo]:
     """The graph's inputs that share memory with tensors that were changed."""
-    keys = {storage_key(tensor) for tensor in changed}
-    for item in trace.inputs[trace.placed :]:
-        if isinstance(item, TensorInfo):
-            trace.memory.setdefault(storage_key(item.fake), []).append(item)  # type: ignore[arg-type]
-    trace.placed = len(trace.inputs)
-    found = [item for key in keys for item in trace.memory.get(key, ())]
+    found = trace.inputs.sharing_memory({storage_key(tensor) for tensor in changed}, storage_key)
     return {id(item.fake): item for item in found}
 
 
@@ -315,7 +314,7 @@ def note_written(trace: Trace, leaves: list[torch.Tensor], changed: list[torch.T
     met = changed_inputs(trace, leaves)
     if len(met) == 1:
         return False
-    trace.written_from |= met
+    trace.effects.written_from |= met
     return share_memory(*[info.real for info in met.values()])  # type: ignore[arg-type]
 
 

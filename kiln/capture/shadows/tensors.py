@@ -65,13 +65,13 @@ def is_tensor(value: object) -> bool:
 def wrap_tensor(trace: Trace, real: torch.Tensor, source: Source) -> object:
     """A tensor from outside becomes a graph input."""
 
-    known = trace.by_real.get(id(real))
+    known = trace.outside.by_real.get(id(real))
     if known is not None:
         if known.source != source:
             trace.guards.add(source, "same", known.source)
         return known.shadow
     if type(real) not in (torch.Tensor, Parameter) and not plain_subclass(type(real)):
-        trace.name_source(real, source)
+        trace.outside.name_source(real, source)
         raise trace.fail(
             f"a tensor of class {type(real).__qualname__}, which defines __torch_dispatch__ or is not a plain tensor",
             "keep such tensors out of compiled code",
@@ -84,7 +84,7 @@ def wrap_tensor(trace: Trace, real: torch.Tensor, source: Source) -> object:
         reason = trace.fail("a sparse, quantized or nested tensor", "call the code that uses it outside kiln.compile")
         raise needs_real(trace, reason)
     check_apart(trace, real)
-    trace.overriding |= operations.is_overriding(type(real))
+    trace.overrides.has_overriding |= operations.is_overriding(type(real))
     dynamic = dynamic_dimensions(trace, real, source)
     inference = real.is_inference()
     same = inference == torch.is_inference_mode_enabled()
@@ -96,12 +96,12 @@ def wrap_tensor(trace: Trace, real: torch.Tensor, source: Source) -> object:
     node.meta["example_value"] = fake
     node.meta["input_state"] = input_state(trace, real, fake)
     info = TensorInfo(fake, node, type(real), source, real)
-    trace.inputs.append(info)
+    trace.inputs.items.append(info)
     trace.add_tensor(info)
     if fake.grad_fn is not None:
-        trace.origins[fake.grad_fn] = info
+        trace.autograd.origins[fake.grad_fn] = info
     trace.guards.distinct.setdefault(source)
-    trace.by_real[id(real)] = TensorRecord(fake, source, real)  # type: ignore[assignment]
+    trace.outside.by_real[id(real)] = TensorRecord(fake, source, real)  # type: ignore[assignment]
     return fake
 
 
@@ -133,7 +133,7 @@ def plain_subclass(kind: type) -> bool:
 def add_placeholder(trace: Trace, source: Source) -> torch.fx.Node:
     """A new graph input, after those there are."""
     name = NOT_WORD.sub("_", source.describe()).strip("_").lower() or "input"
-    anchor = trace.inputs[-1].node if trace.inputs else None
+    anchor = trace.inputs.items[-1].node if trace.inputs.items else None
     with trace.graph.inserting_before() if anchor is None else trace.graph.inserting_after(anchor):
         node = trace.graph.placeholder(name)
     node.target = node.name  # unique, which descriptions need not be
@@ -164,7 +164,7 @@ def record(
         raise needs_real(trace, trace.fail(f"{function_name(function)} makes a sparse, quantized or nested tensor"))
     changed = [leaf for leaf, before in zip(leaves, versions, strict=True) if version(leaf) != before]
     note_effects(trace, function, args, kwargs, leaves, changed)
-    if trace.examples is not None:
+    if trace.inputs.examples is not None:
         note_tampering(trace, leaves, changed)
     target = method if method is not None else graph_target(function)
     kind = "call_method" if method is not None else "call_function"
@@ -261,7 +261,7 @@ def prepare(trace: Trace, value: object, exact: bool = False) -> object:
         return value
     if isinstance(value, GRAPH_CONSTANTS):
         return value
-    if isinstance(value, torch.Generator) and trace.source_of(value) is not None:
+    if isinstance(value, torch.Generator) and trace.outside.source_of(value) is not None:
         return value
     if kind is HandleNumber:
         raise trace.fail("a torch function called with the number of a hook that is not registered yet")
@@ -325,9 +325,9 @@ def run_fake(trace: Trace, function: object, args: tuple, kwargs: dict) -> objec
     if function in READ_LISTS:
         refuse_unresolved(trace, (*args, *kwargs.values()))
     rule = shape_rule(function, args, kwargs)
-    trace.approximate |= rule is not None
+    trace.autograd.approximate_history |= rule is not None
     try:
-        with trace.environment.mode, symbolic_kernels(bool(trace.symbols)):
+        with trace.fakes.mode, symbolic_kernels(bool(trace.inputs.symbols)):
             if rule is None and type(function) is torch._ops.OpOverload and is_below_autograd((args, kwargs)):
                 from ...program.shapes import shape_cache  # which loads torch's fake tensors
 
@@ -457,41 +457,41 @@ UNPRINTABLE = (type, types.BuiltinFunctionType, types.MethodDescriptorType)
 
 def generator_node(trace: Trace, generator: torch.Generator) -> torch.fx.Node:
     """A random generator from outside is a graph input, like a tensor."""
-    known = next((item for item in trace.inputs if getattr(item, "value", None) is generator), None)
+    known = next((item for item in trace.inputs.items if getattr(item, "value", None) is generator), None)
     if known is not None:
         return known.node
-    source = trace.source_of(generator)
+    source = trace.outside.source_of(generator)
     trace.guards.add(source, "type", torch.Generator)
     trace.guards.add(Attribute(source, "device"), "constant", generator.device)
     made = ObjectInput(source, add_placeholder(trace, source), generator)
     made.node.meta["example_value"] = generator
-    trace.inputs.append(made)
+    trace.inputs.items.append(made)
     return made.node
 
 
 def constant_node(trace: Trace, value: object) -> torch.fx.Node:
     """A graph value that is always this object."""
-    name = next((name for name, known in trace.constants.items() if known is value), None)
+    name = next((name for name, known in trace.inputs.constants.items() if known is value), None)
     if name is None:
-        name = f"constant_{len(trace.constants)}"
-        trace.constants[name] = value
+        name = f"constant_{len(trace.inputs.constants)}"
+        trace.inputs.constants[name] = value
     return trace.graph.get_attr(name)
 
 
 def adopt(trace: Trace, result: object, node: torch.fx.Node) -> object:
     """Connect the tensors in a result with the node that makes them."""
     if isinstance(result, torch.Tensor):
-        if id(result) in trace.tensors:  # an in-place operation or out=: still the same tensor
+        if id(result) in trace.fakes.infos:  # an in-place operation or out=: still the same tensor
             return result
         kind = Parameter if isinstance(result, Parameter) else torch.Tensor
         return trace.add_tensor(TensorInfo(result, node, kind))
     if isinstance(result, Opaque):
         result.node = node
-        trace.keep.append(result)
+        trace.outside.keep.append(result)
         return result
     if isinstance(result, (list, tuple)):
         for index, item in enumerate(result):
-            if tensor_leaves(item) and not (isinstance(item, torch.Tensor) and id(item) in trace.tensors):
+            if tensor_leaves(item) and not (isinstance(item, torch.Tensor) and id(item) in trace.fakes.infos):
                 part = trace.graph.call_function(operator.getitem, (node, index))
                 part.meta["example_value"] = item
                 adopt(trace, item, part)

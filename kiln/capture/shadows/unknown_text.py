@@ -25,8 +25,8 @@ class UnknownText:
 
     def __init__(self, trace: Trace) -> None:
         self.__dict__["trace"] = trace
-        trace.foreign[id(self)] = self
-        trace.keep.append(self)
+        trace.outside.foreign[id(self)] = self
+        trace.outside.keep.append(self)
         trace.mark_unbuildable(self)
 
 

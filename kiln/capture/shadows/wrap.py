@@ -100,22 +100,22 @@ def force(trace: Trace, value: object) -> object:
 @operation
 def wrap(trace: Trace, real: object, source: Source) -> object:
     """The shadow of a real object, guarded."""
-    if trace.reads is not None:
-        trace.reads.append((source, real))
+    if trace.outside.reads is not None:
+        trace.outside.reads.append((source, real))
     kind = type(real)
     if kind in CONSTANT_TYPES:
         return wrap_constant(trace, real, source)
-    record = trace.by_real.get(id(real))
+    record = trace.outside.by_real.get(id(real))
     if record is not None:
         if record.source != source:
             trace.guards.add(source, "same", record.source)
         return record.shadow
-    copy = trace.copies.get(id(real))
+    copy = trace.outside.copies.get(id(real))
     if copy is not None:  # one object, two ways to it
         if copy[1] != source:
             trace.guards.add(source, "same", copy[1])
         return copy[0]
-    if trace.sources.get(id(real)) == source:
+    if trace.outside.sources.get(id(real)) == source:
         return real
     wrapper = WRAPPERS.get(kind)
     if wrapper is not None:
@@ -145,7 +145,7 @@ def wrap_identity(trace: Trace, real: object, source: Source) -> object:
         trace.guards.add(source, "identity", real)
     if isinstance(real, type) and real.__flags__ & HEAP_TYPE:
         meet_class(trace, real)
-    trace.name_source(real, source)
+    trace.outside.name_source(real, source)
     return real
 
 
@@ -174,10 +174,10 @@ def wrap_function(trace: Trace, real: types.FunctionType, source: Source) -> obj
 
 def guard_same(trace: Trace, real: object, source: Source) -> None:
     """Name the source of an object that is not guarded by identity; where it has one already, they must stay one."""
-    known = trace.sources.get(id(real))
+    known = trace.outside.sources.get(id(real))
     if known is not None and known != source and not isinstance(source, Pinned):
         trace.guards.add(source, "same", known)
-    trace.name_source(real, source)
+    trace.outside.name_source(real, source)
 
 
 def wrap_method(trace: Trace, real: types.MethodType, source: Source) -> object:
@@ -202,10 +202,10 @@ SUPER_PARTS = ("__thisclass__", "__self__")
 @operation
 def known_as(trace: Trace, shadow: object, source: Source, real: object) -> object:
     """An immutable copy that may be given back as the original, and stands for it wherever else it is met."""
-    trace.name_source(shadow, source)
+    trace.outside.name_source(shadow, source)
     if shadow is not real:
-        trace.copies[id(real)] = (shadow, source)
-        trace.keep.append(real)
+        trace.outside.copies[id(real)] = (shadow, source)
+        trace.outside.keep.append(real)
     return shadow
 
 
@@ -216,7 +216,7 @@ def wrap_list(trace: Trace, real: list, source: Source) -> object:
     container = _container(real, list)
     items = [Lazy(item, Item(source, index, container)) for index, item in enumerate(native_iterator(real))]
     list.extend(shadow, items)
-    pending = trace.pending.pop(id(real), None)
+    pending = trace.outside.appended.pop(id(real), None)
     if pending is not None:  # it was only appended to so far
         list.extend(shadow, pending.values)
         if pending.source != source:
@@ -224,7 +224,7 @@ def wrap_list(trace: Trace, real: list, source: Source) -> object:
             trace.guards.distinct.pop(pending.source, None)  # one object, two ways to it
     record = Record(shadow, real, source, Kind.LIST, items=list(items), loaded=True)
     add_attributes(record)
-    return trace.remember(record)
+    return trace.outside.remember(record)
 
 
 def _empty_like(real: object, base: type) -> object:
@@ -262,7 +262,7 @@ def wrap_dict(trace: Trace, real: dict, source: Source) -> object:
         raise trace.fail("global variables as a dictionary", "read and write them by name")
     if module_hooks.are_assumed(source):
         return module_hooks.assume(trace, real, source)  # type: ignore[arg-type]
-    if id(real) in trace.instance_dictionaries:
+    if id(real) in trace.outside.instance_dictionaries:
         raise trace.fail("an object and its dictionary, which the program reaches on its own")
     guard_type(trace, real, source)
     shadow = _empty_like(real, dict) if not isinstance(real, collections.OrderedDict) else _empty_ordered(real)
@@ -285,7 +285,7 @@ def wrap_dict(trace: Trace, real: dict, source: Source) -> object:
         shadow.default_factory = factory if native else trace.trampoline(factory)
     record = Record(shadow, real, source, Kind.DICT, items=dict(mapping_items(shadow)))
     add_attributes(record)
-    return trace.remember(record)
+    return trace.outside.remember(record)
 
 
 def is_module_namespace(real: dict) -> bool:
@@ -387,10 +387,10 @@ def wrap_set(trace: Trace, real: set, source: Source) -> object:
         plain, shadow = shadow, set.__new__(type(real))
         set.update(shadow, plain)
     if not all(map(operator.is_, set.__iter__(shadow), items)):
-        trace.disordered[id(shadow)] = shadow
+        trace.outside.reordered_sets[id(shadow)] = shadow
     record = Record(shadow, real, source, Kind.SET, items=set(items), loaded=True, order=tuple(items))
     add_attributes(record)
-    return trace.remember(record)
+    return trace.outside.remember(record)
 
 
 def wrap_deque(trace: Trace, real: collections.deque, source: Source) -> object:
@@ -405,7 +405,7 @@ def wrap_deque(trace: Trace, real: collections.deque, source: Source) -> object:
     iterator = collections.deque.__iter__(shadow)  # type: ignore[arg-type]
     record = Record(shadow, real, source, Kind.DEQUE, items=list(items), loaded=True, iterator=iterator)
     add_attributes(record)
-    return trace.remember(record)
+    return trace.outside.remember(record)
 
 
 def wrap_cell(trace: Trace, real: types.CellType, source: Source) -> object:
@@ -416,7 +416,7 @@ def wrap_cell(trace: Trace, real: types.CellType, source: Source) -> object:
     except ValueError:
         trace.guards.add(source, "empty_cell")
         shadow, items = types.CellType(), ()
-    return trace.remember(Record(shadow, real, source, Kind.CELL, items=items, loaded=True))
+    return trace.outside.remember(Record(shadow, real, source, Kind.CELL, items=items, loaded=True))
 
 
 def wrap_partial(trace: Trace, real: functools.partial, source: Source) -> object:
@@ -454,7 +454,7 @@ def guard_type(trace: Trace, real: object, source: Source) -> None:
     trace.guards.add(source, "type", type(real))
     if type(real).__flags__ & HEAP_TYPE:
         trace.guards.classes.meet(type(real))
-        trace.name_source(type(real), TypeOf(source))
+        trace.outside.name_source(type(real), TypeOf(source))
 
 
 def wrap_by_class(trace: Trace, real: object, source: Source) -> object:
@@ -495,7 +495,7 @@ def remember_attributes(trace: Trace, shadow: object, real: object, source: Sour
     """An immutable value with an instance dictionary."""
     record = Record(shadow, real, source, Kind.OBJECT, loaded=True)
     add_attributes(record)
-    return trace.remember(record)
+    return trace.outside.remember(record)
 
 
 def wrap_instance(trace: Trace, real: object, source: Source) -> object:
@@ -509,10 +509,10 @@ def wrap_instance(trace: Trace, real: object, source: Source) -> object:
     add_attributes(record)
     if record.attributes is not None:
         namespace = getattr_static_dict(real)
-        if id(namespace) in trace.by_real:
+        if id(namespace) in trace.outside.by_real:
             raise trace.fail("an object and its dictionary, which the program reaches on its own")
-        trace.instance_dictionaries.add(id(namespace))
-    return trace.remember(record)
+        trace.outside.instance_dictionaries.add(id(namespace))
+    return trace.outside.remember(record)
 
 
 def wrap_foreign(trace: Trace, real: object, source: Source) -> object:
@@ -521,8 +521,8 @@ def wrap_foreign(trace: Trace, real: object, source: Source) -> object:
         return wrap_identity(trace, real, source)
     guard_type(trace, real, source)
     guard_same(trace, real, source)
-    trace.guards.distinct.setdefault(trace.sources[id(real)])
-    trace.foreign[id(real)] = real
+    trace.guards.distinct.setdefault(trace.outside.sources[id(real)])
+    trace.outside.foreign[id(real)] = real
     return real
 
 
@@ -594,7 +594,7 @@ def class_attribute(trace: Trace, cls: type, name: str, default: object = None) 
 
 
 def class_attribute_source(trace: Trace, cls: type, name: str) -> Source:
-    return ClassAttribute(trace.pinned(cls), name)
+    return ClassAttribute(trace.outside.pinned(cls), name)
 
 
 WRAPPERS: dict[type, Callable] = {

@@ -79,9 +79,7 @@ def ids_in(names: dict[str, object], table: str) -> frozenset[int]:
 
 def call_listed(trace: Trace, function: object, args: tuple, kwargs: dict) -> tuple[object] | None:
     """The result of calling a function that is in the tables, in a tuple; None where they change nothing."""
-    from .annotations import ALLOWED, is_hashable
-
-    if id(function) in trace.listed.disallowed:
+    if id(function) in trace.outside.annotated.disallowed:
         name = getattr(function, "__name__", "") or type(function).__name__
         if (getattr(function, "__module__", None) or "").startswith(COMPILER):
             return answer(trace, function, args, kwargs)  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ TABLES = ("_member_names_", "_member_map_", "_value2member_map_")
 
 def watch_members(trace: Trace, cls: enum.EnumMeta) -> None:
     """Native code is going to look up members of a class, or to iterate over them."""
-    trace.guards.add(Computed(SameMembers(cls), (trace.pinned(cls),)), "constant", True)
+    trace.guards.add(Computed(SameMembers(cls), (trace.outside.pinned(cls),)), "constant", True)
 
 
 class SameMembers:

@@ -9,19 +9,33 @@ from __future__ import annotations
 
 import sys
 import types
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from ..._native import is_instance as isinstance
 from ...program.call_markers import CALLERS
 from .native_watch import stop_watching, watch_again
-from .trace import Trace
 from .values import GraphBreak, Raised
+
+if TYPE_CHECKING:
+    from .trace import Trace
+
+
+@dataclass(eq=False, slots=True)
+class ExceptionState:
+    """What the program can see of exceptions."""
+
+    handled: BaseException | None = None  # what sys.exc_info() would say in the program
+    caller_handles: bool = field(default_factory=lambda: sys.exception() is not None)  # called in an except block
+    in_native: dict[int, tuple] = field(default_factory=dict)  # id of one that passes native code -> (it, its links)
+    tracebacks: dict[int, types.TracebackType] = field(default_factory=dict)  # id of an exception -> its stand-in
 
 
 def note_raised(trace: Trace, error: BaseException) -> None:
     """An exception starts on its way to a handler (a second time round it has been noted already)."""
-    if id(error) in trace.created:
+    if id(error) in trace.unbuildable.made:
         return
-    if id(error) in trace.foreign:
+    if id(error) in trace.outside.foreign:
         raise trace.fail(f"raising a {type(error).__qualname__} that was made outside", error=error)
     add_context(trace, error)
     trace.mark_unbuildable(error)
@@ -29,7 +43,7 @@ def note_raised(trace: Trace, error: BaseException) -> None:
 
 def add_context(trace: Trace, error: BaseException) -> None:
     """Link to the exception being handled, without closing a circle."""
-    handled = trace.handled
+    handled = trace.exceptions.handled
     if handled is None or handled is error:
         return
     link = slower = handled
@@ -70,19 +84,19 @@ class as_native:  # noqa: N801 (used as a block; no generator, through which a S
         if isinstance(raised, Raised):
             error = raised.error
             links = (error, error.__context__, error.__cause__, error.__suppress_context__)
-            self.trace.links[id(error)] = links
+            self.trace.exceptions.in_native[id(error)] = links
             raise error
 
 
 def is_of_program(trace: Trace, error: BaseException) -> bool:
     """Whether what left native code is the program's: a ``KeyboardInterrupt`` may also come from the keyboard."""
-    return isinstance(error, Exception) or id(error) in trace.links
+    return isinstance(error, Exception) or id(error) in trace.exceptions.in_native
 
 
 def from_native(trace: Trace, error: BaseException) -> BaseException:
     """An exception that left native code, without Kiln's own frames and links (they would keep the trace alive)."""
     error.__traceback__ = None
-    known = trace.links.pop(id(error), None)
+    known = trace.exceptions.in_native.pop(id(error), None)
     if known is None:
         error.__context__ = None
     else:
@@ -92,20 +106,20 @@ def from_native(trace: Trace, error: BaseException) -> BaseException:
 
 def traceback_of(trace: Trace, error: BaseException) -> types.TracebackType | None:
     """What stands for an exception's traceback: to be passed on, but nobody can look into it or take it along."""
-    made = trace.created.get(id(error))
+    made = trace.unbuildable.made.get(id(error))
     if made is None:
         return None
-    known = trace.tracebacks.get(id(error))
+    known = trace.exceptions.tracebacks.get(id(error))
     if known is None:
-        known = trace.tracebacks[id(error)] = types.TracebackType(None, sys._getframe(), 0, 1)
-        trace.foreign[id(known)] = known
-        trace.created[id(known)] = (known, made[1])
+        known = trace.exceptions.tracebacks[id(error)] = types.TracebackType(None, sys._getframe(), 0, 1)
+        trace.outside.foreign[id(known)] = known
+        trace.unbuildable.made[id(known)] = (known, made[1])
     return known
 
 
 def context_of(trace: Trace, error: BaseException) -> BaseException | None:
     """``__context__``: where nothing is being handled inside, a caller may be handling something."""
-    if error.__context__ is None and id(error) in trace.created:
+    if error.__context__ is None and id(error) in trace.unbuildable.made:
         guard_caller(trace)
     return error.__context__
 
@@ -115,7 +129,7 @@ NOTHING_HANDLED = "no exception is being handled by a caller"
 
 def guard_caller(trace: Trace) -> None:
     """The program is about to see that no exception is being handled, also outside."""
-    if trace.caller_handles:
+    if trace.exceptions.caller_handles:
         raise trace.fail("the exception that a caller is handling")
     if not any(words == NOTHING_HANDLED for words, _ in trace.guards.extras):
         trace.guards.extras.append((NOTHING_HANDLED, lambda: sys.exception() is None))

@@ -57,7 +57,7 @@ def watch(frame: types.FrameType) -> None:
     caller = frame.f_back
     if caller is not None and caller.f_code is CALL and not may_run(frame):
         trace, function = caller.f_locals["trace"], caller.f_locals["function"]
-        if trace.rehearsed and frame.f_code.co_name in ("__hash__", "__eq__"):
+        if trace.progress.key_methods_run and frame.f_code.co_name in ("__hash__", "__eq__"):
             return
         name = getattr(function, "__qualname__", repr(function))
         raise trace.fail(f"{name} calls {frame.f_code.co_qualname}, which is Python code")

@@ -23,14 +23,14 @@ EQUALITY = re.compile(r"Eq\((.*), (.*)\)")
 
 def shape_conditions(trace: Trace) -> list[ShapeCondition]:
     """What the program's branches on sizes assumed, in terms of sources."""
-    if not trace.symbols:
+    if not trace.inputs.symbols:
         return []
-    shapes = trace.environment.shapes
+    shapes = trace.fakes.shapes
     conditions = []
     for guard in shapes.guards:
         conditions += condition(trace, guard.expr)
     limits = {str(symbol): limits for symbol, limits in shapes.var_to_range.items()}
-    for name, source in trace.symbols.items():
+    for name, source in trace.inputs.symbols.items():
         if name in limits:
             conditions += range_conditions(limits[name], name, source)
     return list(dict.fromkeys(conditions))
@@ -40,7 +40,7 @@ def condition(trace: Trace, expression: Any) -> list[ShapeCondition]:
     names = symbol_names(expression)
     if not names:
         return []
-    if any(name not in trace.symbols for name in names):
+    if any(name not in trace.inputs.symbols for name in names):
         raise trace.fail(
             f"a decision about a size that depends on a tensor's values ({expression})",
             "keep the operation that makes it outside the compiled function",
@@ -51,7 +51,7 @@ def condition(trace: Trace, expression: Any) -> list[ShapeCondition]:
             pin(trace, name)
         return []
     text = expression_text(expression)
-    pairs = tuple((name, trace.symbols[name]) for name in names)
+    pairs = tuple((name, trace.inputs.symbols[name]) for name in names)
     return [ShapeCondition(text, in_words(text, pairs), pairs)]
 
 
@@ -67,7 +67,7 @@ def is_float_symbol(trace: Trace, name: str) -> bool:
 
 
 def symbol_input(trace: Trace, name: str) -> SymbolInput:
-    return trace.numbers[name]
+    return trace.inputs.numbers[name]
 
 
 def pin(trace: Trace, name: str) -> None:
@@ -94,7 +94,7 @@ def equal(one: Source, other: Source) -> ShapeCondition:
 
 def equals_expression(trace: Trace, source: Source, expression: Any) -> ShapeCondition:
     """A place that must hold what an expression of known symbols gives."""
-    pairs = tuple((name, trace.symbols[name]) for name in symbol_names(expression))
+    pairs = tuple((name, trace.inputs.symbols[name]) for name in symbol_names(expression))
     text = expression_text(expression)
     words = f"{source.describe()} == {in_words(text, pairs)}"
     return ShapeCondition(f"here == {text}", words, (("here", source), *pairs))

@@ -128,7 +128,7 @@ def raising_side(bytecode: Bytecode, instruction: Instruction) -> bool | None:
 
 def require(trace: Trace, condition: object) -> None:
     """The graph raises if this is not true."""
-    if trace.effects and not can_rewind(trace):
+    if trace.effects.reasons and not can_rewind(trace):
         raise trace.fail("a check of a tensor's value after an effect that cannot be undone")
     record(trace, torch._assert_async, (condition,), {})  # type: ignore[attr-defined]
 

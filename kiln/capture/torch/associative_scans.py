@@ -82,7 +82,7 @@ def call_scan(trace: Trace, function: types.FunctionType, args: tuple, kwargs: d
     on_cpu = any(leaf.device.type == "cpu" for leaf in leaves)
     if not leaves or (on_cpu and force(trace, bound["combine_mode"]) != "generic"):
         return None
-    trace.pinned(scan)
+    trace.outside.pinned(scan)
     return (run_function(trace, scan, bind_arguments(trace, scan, args, kwargs)),)
 
 

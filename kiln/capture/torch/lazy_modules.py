@@ -33,7 +33,7 @@ from ..writeback.rebuild import CannotRebuild, Rebuilder
 @rule(LazyModuleMixin._infer_parameters)
 def rule_infer_parameters(trace, args, kwargs):
     owner, module, inputs = (force(trace, arg) for arg in args[:3])
-    record = trace.record_of(module)
+    record = trace.outside.record_of(module)
     if owner is not module or record is None:
         raise trace.fail("the first call of a lazy module that was made here", "make it outside the compiled function")
     given = args[3] if len(args) > 3 else kwargs.get("kwargs")
@@ -44,7 +44,7 @@ def rule_infer_parameters(trace, args, kwargs):
             LazyModuleMixin._infer_parameters(record.real, record.real, shapes, keywords)
             check_no_fakes(record.real)
     refresh(trace, record)
-    trace.outdated = True
+    trace.progress.start_over = True
 
 
 class Early(Exception):
@@ -90,7 +90,7 @@ def without_symbols(trace: Trace, fake: torch.Tensor) -> torch.Tensor:
     """Sizes that vary are numbers in this call, and the module may keep them."""
     sizes = [concrete(trace, size) for size in fake.shape]
     strides = [concrete(trace, stride) for stride in fake.stride()]
-    with trace.environment.mode:
+    with trace.fakes.mode:
         return torch.empty_strided(sizes, strides, dtype=fake.dtype, device=fake.device)  # type: ignore[arg-type]
 
 
@@ -99,11 +99,11 @@ def without_symbols(trace: Trace, fake: torch.Tensor) -> torch.Tensor:
 
 def check_order(trace: Trace, module: Module) -> None:
     """Torch's own modules look at shapes alone; the user's may read anything that this frame has changed so far."""
-    if trace.modes or trace.outer_modes:
+    if trace.overrides.modes or trace.overrides.outer_modes:
         raise Early("a torch-function mode is active")
     if module_of(type(module).initialize_parameters).startswith("torch.nn.modules."):
         return
-    if trace.changed:
+    if trace.effects.changed:
         raise Early("tensors were changed before")
     scratch = Rebuilder(trace)
     try:
@@ -117,7 +117,7 @@ def check_order(trace: Trace, module: Module) -> None:
 @contextlib.contextmanager
 def drawing_in_order(trace: Trace) -> Iterator[None]:
     """Random numbers are drawn in the program's order: the graph's own have not been drawn yet."""
-    if not any("random" in effect for effect in trace.effects):
+    if not any("random" in effect for effect in trace.effects.reasons):
         yield
         return
     before = random_state()
@@ -181,8 +181,8 @@ def refresh(trace: Trace, record: Record) -> None:
     """Let the rest of this attempt see the module as it is now: it may come to more lazy modules."""
     for part in record.real.modules():  # type: ignore[attr-defined]
         for value in vars(part).values():
-            trace.by_real.pop(id(value), None)
-        known = trace.by_real.get(id(part))
+            trace.outside.by_real.pop(id(value), None)
+        known = trace.outside.by_real.get(id(part))
         if known is not None:
             object.__setattr__(known.shadow, "__class__", type(part))
             vars(known.shadow).clear()

@@ -40,7 +40,7 @@ def call_adam(trace: Trace, function: types.FunctionType, args: tuple, kwargs: d
     bound = {name: force(trace, value) for name, value in matched_arguments(trace, function, args, kwargs).items()}
     if bound.keys() != ADAM_ARGUMENTS or not is_usual(trace, bound):
         return None
-    trace.pinned(adam)
+    trace.outside.pinned(adam)
     run_function(trace, adam, bound)
     return (None,)
 

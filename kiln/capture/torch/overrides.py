@@ -2,7 +2,7 @@
 
 Overrides are Python code of the program and are interpreted; the graph holds only what they come down to, and runs with
 overrides switched off, so that none is called twice. While Kiln traces, modes that are active outside are taken off
-torch's stack and kept in ``trace.modes``, where modes pushed by the program go as well.
+torch's stack and kept in ``trace.overrides.modes``, where modes pushed by the program go as well.
 """
 
 from __future__ import annotations
@@ -69,22 +69,24 @@ def is_overriding(kind: type) -> bool:
 
 def override(trace: Trace, function: object, args: tuple, kwargs: dict) -> tuple[object] | None:
     """What an override makes of a call, in a tuple; None where there is none and the operation itself is meant."""
-    level = trace.function_level
-    if level == ALL_OFF or not (trace.modes or trace.overriding or has_like(args) or has_like(kwargs.values())):
+    level = trace.overrides.level
+    if level == ALL_OFF or not (
+        trace.overrides.modes or trace.overrides.has_overriding or has_like(args) or has_like(kwargs.values())
+    ):
         return None
     owners = overloaded(trace, (args, kwargs)) if level == ENABLED else []
-    if not owners and not trace.modes:
+    if not owners and not trace.overrides.modes:
         return None
     from ..interpreter.calls import call
 
     guard_level(trace)
     kinds = tuple(kind_of(trace, owner) for owner in owners)
-    if trace.modes:
-        mode = force(trace, trace.modes.pop())
+    if trace.overrides.modes:
+        mode = force(trace, trace.overrides.modes.pop())
         try:
             result = call(trace, load_override(trace, mode), (function, kinds, args, kwargs), {})
         finally:
-            trace.modes.append(mode)
+            trace.overrides.modes.append(mode)
         if force(trace, result) is not NotImplemented:
             return (result,)
     for owner in owners:
@@ -149,7 +151,7 @@ def overriding_values(trace: Trace, value: object) -> Iterator[object]:
 
 def guard_level(trace: Trace) -> None:
     if not any(words == LEVEL_WORDS for words, _ in trace.guards.extras):
-        expected = trace.outer_level
+        expected = trace.overrides.outer_level
         trace.guards.extras.append((LEVEL_WORDS, lambda: current_level() == expected))
 
 
@@ -184,12 +186,12 @@ def default_override(trace: Trace, cls: type, function: object, args: tuple, kwa
 
 @contextlib.contextmanager
 def level(trace: Trace, value: int) -> Iterator[None]:
-    before = trace.function_level
-    trace.function_level = max(before, value)
+    before = trace.overrides.level
+    trace.overrides.level = max(before, value)
     try:
         yield
     finally:
-        trace.function_level = before
+        trace.overrides.level = before
 
 
 def convert(trace: Trace, result: object, cls: type) -> object:
@@ -204,11 +206,11 @@ def as_subclass(trace: Trace, tensor: torch.Tensor, cls: type) -> object:
     """The same tensor as an instance of a subclass."""
     from ..shadows.tensors import constant_node
 
-    trace.overriding = True
+    trace.overrides.has_overriding = True
     info = trace.tensor_info(tensor)
     node = trace.graph.call_function(torch.Tensor.as_subclass, (info.node, constant_node(trace, cls)))
     node.meta["stack_trace"] = trace.stack_trace()
-    with trace.environment.mode:
+    with trace.fakes.mode:
         alias = torch.ops.aten.alias.default(tensor)
     node.meta["example_value"] = alias
     return trace.add_tensor(TensorInfo(alias, node, cls))
@@ -259,7 +261,7 @@ def announced(function: Callable, tensors: tuple[bool, ...]) -> tuple[object, tu
 @operation
 def operator_override(trace: Trace, function: object, operands: tuple) -> tuple[object] | None:
     """What an override makes of an operator."""
-    if not (trace.modes or trace.overriding) or trace.function_level == ALL_OFF:
+    if not (trace.overrides.modes or trace.overrides.has_overriding) or trace.overrides.level == ALL_OFF:
         return None
     told = announced(function, tuple(isinstance(operand, torch.Tensor) for operand in operands))  # type: ignore[arg-type]
     if told is None:
@@ -270,7 +272,7 @@ def operator_override(trace: Trace, function: object, operands: tuple) -> tuple[
 @operation
 def attribute_override(trace: Trace, tensor: torch.Tensor, raw: object) -> tuple[object] | None:
     """What an override makes of reading an attribute that torch defines."""
-    if not (trace.modes or trace.overriding) or type(raw) is not types.GetSetDescriptorType:
+    if not (trace.overrides.modes or trace.overrides.has_overriding) or type(raw) is not types.GetSetDescriptorType:
         return None
     return override(trace, raw.__get__, (tensor,), {})  # type: ignore[attr-defined]
 
@@ -340,16 +342,16 @@ def enter_outer_modes(trace: Trace, outside: Outside) -> None:
     """Start a trace with the modes that are active outside."""
     modes = outside.modes
     base = Pinned(Identity(_get_function_stack_at))
-    trace.modes = [Lazy(mode, ModeAt(base, index)) for index, mode in enumerate(modes)]
-    trace.outer_modes = list(trace.modes)
-    trace.function_level = trace.outer_level = outside.level
+    trace.overrides.modes = [Lazy(mode, ModeAt(base, index)) for index, mode in enumerate(modes)]
+    trace.overrides.outer_modes = list(trace.overrides.modes)
+    trace.overrides.level = trace.overrides.outer_level = outside.level
     if modes:
         guard_level(trace)
 
 
 def modes_changed(trace: Trace) -> object | None:
     """The first mode that the program pushed and left on the stack, or something, if it popped more than it pushed."""
-    now, before = trace.modes, trace.outer_modes
+    now, before = trace.overrides.modes, trace.overrides.outer_modes
     for index in range(max(len(now), len(before))):
         if index >= len(now):
             return before[index]
@@ -388,7 +390,7 @@ def take_out_conversions(trace: Trace, outputs: list[torch.fx.Node]) -> None:
             continue
         for place in places:
             outputs[place] = tensor
-            trace.conversions.setdefault(place, trace.constants[cls.target])
+            trace.overrides.conversions.setdefault(place, trace.inputs.constants[cls.target])
         node.replace_all_uses_with(tensor)
         graph.erase_node(node)
         if not cls.users:
@@ -410,24 +412,24 @@ def is_indifferent(node: torch.fx.Node) -> bool:
 def rule_push(trace, args, kwargs):
     mode = force(trace, args[0])
     trace.mark_unbuildable(mode)
-    trace.modes.append(mode)
+    trace.overrides.modes.append(mode)
 
 
 @rule(_pop_torch_function_stack)
 def rule_pop(trace, args, kwargs):
-    if len(trace.modes) <= len(trace.outer_modes):
+    if len(trace.overrides.modes) <= len(trace.overrides.outer_modes):
         raise trace.fail("leaving a torch-function mode that was entered outside")
-    return trace.modes.pop()
+    return trace.overrides.modes.pop()
 
 
 @rule(_len_torch_function_stack)
 def rule_length(trace, args, kwargs):
-    return len(trace.modes)
+    return len(trace.overrides.modes)
 
 
 @rule(_get_function_stack_at)
 def rule_mode_at(trace, args, kwargs):
-    return trace.modes[force(trace, args[0])]
+    return trace.overrides.modes[force(trace, args[0])]
 
 
 @rule(torch.utils._device._device_constructors)
@@ -471,25 +473,25 @@ def new_switch(trace: Trace, value: int) -> Switch:
 @rule(Switch.__enter__)
 def rule_enter(trace, args, kwargs):
     switch = force(trace, args[0])
-    switch.before = trace.function_level
-    trace.function_level = max(switch.level, switch.before)
+    switch.before = trace.overrides.level
+    trace.overrides.level = max(switch.level, switch.before)
 
 
 @rule(Switch.__exit__)
 def rule_exit(trace, args, kwargs):
-    trace.function_level = force(trace, args[0]).before
+    trace.overrides.level = force(trace, args[0]).before
 
 
 @rule(torch._C._is_torch_function_enabled)
 def rule_enabled(trace, args, kwargs):
     guard_level(trace)
-    return trace.function_level == ENABLED
+    return trace.overrides.level == ENABLED
 
 
 @rule(torch._C._is_torch_function_mode_enabled)
 def rule_mode_enabled(trace, args, kwargs):
     guard_level(trace)
-    return bool(trace.modes) and trace.function_level != ALL_OFF
+    return bool(trace.overrides.modes) and trace.overrides.level != ALL_OFF
 
 
 # -- torch.overrides ------------------------------------------------------------------------------------------------
@@ -501,9 +503,9 @@ def rule_mode_enabled(trace, args, kwargs):
     torch.overrides.has_torch_function_variadic,
 )
 def rule_has_torch_function(trace, args, kwargs):
-    if trace.function_level == ALL_OFF:
+    if trace.overrides.level == ALL_OFF:
         return False
-    return bool(trace.modes) or (trace.function_level == ENABLED and bool(overloaded(trace, args)))
+    return bool(trace.overrides.modes) or (trace.overrides.level == ENABLED and bool(overloaded(trace, args)))
 
 
 @rule(torch.overrides.handle_torch_function)

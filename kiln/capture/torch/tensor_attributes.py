@@ -78,7 +78,7 @@ def tensor_attribute(trace: Trace, tensor: torch.Tensor, name: str) -> object:
     if name == "grad":
         return tensor_grad(trace, info)
     if name in NODE_ATTRIBUTES:
-        if trace.subclassed and defines(trace, tensor, name):
+        if trace.overrides.has_subclasses and defines(trace, tensor, name):
             raise trace.fail(f"{name} of a tensor whose class defines another one")
         return record(trace, getattr, (tensor, name), {})
     if name == "__class__":
@@ -90,7 +90,7 @@ def tensor_attribute(trace: Trace, tensor: torch.Tensor, name: str) -> object:
         return operations.load_grad_fn(trace, info)
     if name in INPUT_FLAGS:
         guard_flag(trace, info, name)
-    if name == "output_nr" and info.source is not None and trace.origins.get(tensor.grad_fn) is info:
+    if name == "output_nr" and info.source is not None and trace.autograd.origins.get(tensor.grad_fn) is info:
         return info.real.output_nr  # type: ignore[attr-defined]  # the fake's history is a stand-in
     if name == "retains_grad" and info.source is not None:
         guard_flag(trace, info, "is_leaf")  # leaves have no need to
@@ -119,7 +119,7 @@ def tensor_grad(trace: Trace, info: TensorInfo) -> object:
         if info.fake.grad is None and (info.fake.is_leaf or info.fake.retains_grad):
             return None
         raise trace.fail("reading .grad of a tensor made inside the compiled function")
-    if trace.deferred and not info.real.is_leaf:  # type: ignore[attr-defined]
+    if trace.deferred.calls and not info.real.is_leaf:  # type: ignore[attr-defined]
         raise trace.fail("reading .grad of a tensor that a backward pass may be about to set")
     overriding = may_override(info.real)
     gradient = gradient_quietly(info.real)  # type: ignore[arg-type]
@@ -173,7 +173,7 @@ def python_attribute(trace: Trace, info: TensorInfo, name: str) -> object:
     namespace = getattr(info.real, "__dict__", None) or {}
     raw = class_attribute(trace, info.kind, name, MISSING)
     if name in namespace and not hasattr(type(raw), "__set__"):
-        return trace.glance(Lazy(namespace[name], InstanceAttribute(info.source, name)))
+        return trace.outside.reach(Lazy(namespace[name], InstanceAttribute(info.source, name)))
     if info.source is not None:
         trace.guards.add(info.source, "no_attribute", name)
     if raw is MISSING:
@@ -188,7 +188,7 @@ def set_tensor_attribute(trace: Trace, tensor: torch.Tensor, name: str, value: o
     from .tensor_subclasses import check_store
 
     info = trace.tensor_info(tensor)
-    if trace.subclassed:
+    if trace.overrides.has_subclasses:
         check_store(trace, info, name)
     if name == "requires_grad":
         guard_flag(trace, info, "is_leaf")
@@ -211,12 +211,11 @@ def set_data(trace: Trace, info: TensorInfo, value: object) -> None:
     value = force(trace, value)
     plain = isinstance(value, torch.Tensor) and value.device == info.fake.device  # type: ignore[attr-defined]
     plain = plain and not value.is_inference() and version(info.fake) >= 0  # type: ignore[attr-defined, arg-type]
-    if not plain or trace.protected or info.kind not in (torch.Tensor, Parameter):
+    if not plain or trace.effects.in_try or info.kind not in (torch.Tensor, Parameter):
         raise trace.fail("assigning to .data of a tensor here", "do it outside the compiled function")
-    trace.memory.clear()  # the fake gets other memory now
-    trace.placed = 0
+    trace.inputs.forget_memory()  # the fake gets other memory now
     record(trace, torch.ops.aten.set_data.default, (info.fake, value), {})
     if info.source is not None:
-        trace.effects.append("assigning to .data changes a tensor from outside")
-        trace.changed[id(info.fake)] = info
+        trace.effects.reasons.append("assigning to .data changes a tensor from outside")
+        trace.effects.changed[id(info.fake)] = info
         info.data_set = True

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 
-from ..._native import is_instance as isinstance
 from ..guards.source import Computed
 from ..shadows.tensor_effects import storage_key
 from ..shadows.tensors import record
@@ -22,14 +21,14 @@ def tensor_deepcopy(trace, args, kwargs):
     """
     tensor, memo = force(trace, args[0]), force(trace, args[1])
     info = trace.tensor_info(tensor)
-    if trace.record_of(memo) is not None:
+    if trace.outside.record_of(memo) is not None:
         raise trace.fail("Tensor.__deepcopy__ with a memo from outside")
     if id(tensor) in memo:
         return memo[id(tensor)]
     if info.source is None or info.attributes or shares_memory(trace, info) or not is_clone(info.real):
         raise trace.fail("copy.deepcopy of a tensor that is a view or not a leaf, or has a gradient or attributes")
     trace.guards.add(Computed(is_clone, (info.source,)), "constant", True)
-    trace.copied[id(tensor)] = info
+    trace.inputs.deep_copied[id(tensor)] = info
     detached = record(trace, torch.Tensor.detach, (tensor,), {})
     made = record(trace, torch.empty_like, (detached,), {})
     record(trace, torch.Tensor.copy_, (made, detached), {}, method="copy_")
@@ -51,5 +50,5 @@ def is_clone(tensor: torch.Tensor) -> bool:
 def shares_memory(trace: Trace, info: TensorInfo) -> bool:
     """Whether another input does: copies of both would share theirs."""
     key = storage_key(info.fake)  # type: ignore[arg-type]
-    others = [item for item in trace.inputs if isinstance(item, TensorInfo) and item is not info]
+    others = [item for item in trace.inputs.tensors() if item is not info]
     return any(storage_key(item.fake) == key for item in others)  # type: ignore[arg-type]

@@ -99,7 +99,7 @@ def check_operator(trace: Trace, function: object, operands: tuple) -> None:
 @operation
 def check_method(trace: Trace, tensor: torch.Tensor, name: str) -> None:
     """A special method that the class of a tensor defines in Python is left to Python."""
-    if not trace.subclassed:
+    if not trace.overrides.has_subclasses:
         return
     kind = trace.tensor_info(tensor).kind
     if own_definition(kind, name) is not MISSING:

@@ -108,7 +108,7 @@ def call_torch(trace: Trace, function: object, args: tuple, kwargs: dict) -> obj
 
         return call_function(trace, function, args, kwargs)  # it was given functions or objects to call
     method = method_name(function, args)
-    if method is not None and trace.subclassed and defines(trace, args[0], method):
+    if method is not None and trace.overrides.has_subclasses and defines(trace, args[0], method):
         method = None  # the graph would call what the class defines
     return record(trace, function, args, kwargs, method=method, exact=bool(ALLOWED) and function in ALLOWED)
 
@@ -201,7 +201,7 @@ def tensor_contains(trace, args, kwargs):
 
 def guard_offsets(trace: Trace) -> None:
     """Where in its storage an input begins is assumed only once the program asks (a view's offset follows from it)."""
-    for item in trace.inputs:
+    for item in trace.inputs.items:
         if isinstance(item, TensorInfo) and not is_symbolic(item.fake.storage_offset()):  # type: ignore[attr-defined]
             place = OffsetOf(item.source, may_override(item.real))  # type: ignore[arg-type]
             trace.guards.add(place, "constant", item.real.storage_offset())  # type: ignore[attr-defined]

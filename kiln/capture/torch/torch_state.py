@@ -110,7 +110,7 @@ def _state_setter(function):
             return None  # as it is, which is assumed
         result = with_errors(trace, function, args, kwargs)
         trace.graph.call_function(function, args, kwargs)
-        trace.state_changed = True
+        trace.switches.changed = True
         return result
 
     return set_state
@@ -175,17 +175,17 @@ def rule_enter_inference(trace, args, kwargs):
     owner.__dict__["_inference_mode_context"] = Opaque(trace.graph.call_function(enter_inference_mode, (flag,)))
     real = torch._C._InferenceMode(flag)
     real.__enter__()
-    trace.inference_modes.append(real)
+    trace.switches.inference_modes.append(real)
 
 
 @rule(torch.inference_mode.__exit__)
 def rule_leave_inference(trace, args, kwargs):
     opaque = force(trace, force(trace, args[0]).__dict__.get("_inference_mode_context"))
-    if not isinstance(opaque, Opaque) or not trace.inference_modes:
+    if not isinstance(opaque, Opaque) or not trace.switches.inference_modes:
         raise trace.fail("leaving an inference mode that was entered outside")
     trace.graph.call_function(leave_inference_mode, (opaque.node,))
-    trace.inference_modes.pop().__exit__(None, None, None)
-    trace.inference_used = True
+    trace.switches.inference_modes.pop().__exit__(None, None, None)
+    trace.switches.inference_used = True
 
 
 @contextlib.contextmanager
@@ -194,6 +194,6 @@ def inference_modes_left(trace: Trace) -> Iterator[None]:
     try:
         yield
     finally:
-        trace.inference_used |= bool(trace.inference_modes)
-        while trace.inference_modes:
-            trace.inference_modes.pop().__exit__(None, None, None)  # type: ignore[attr-defined]
+        trace.switches.inference_used |= bool(trace.switches.inference_modes)
+        while trace.switches.inference_modes:
+            trace.switches.inference_modes.pop().__exit__(None, None, None)  # type: ignore[attr-defined]

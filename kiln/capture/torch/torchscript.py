@@ -26,10 +26,10 @@ MET: weakref.WeakKeyDictionary[object, list[object]] = weakref.WeakKeyDictionary
 
 def call_script(trace: Trace, script: object, args: tuple, kwargs: dict) -> object:
     function = getattr(script, "_torchdynamo_inline", None)
-    source = Attribute(trace.pinned(script), "_torchdynamo_inline")
+    source = Attribute(trace.outside.pinned(script), "_torchdynamo_inline")
     if not isinstance(function, types.FunctionType):
         raise trace.fail("a call to a TorchScript function whose Python code is not known")
-    if trace.modes or trace.overriding:
+    if trace.overrides.modes or trace.overrides.has_overriding:
         raise trace.fail("a call to a TorchScript function, whose operations no __torch_function__ sees")
     if any(is_replaced(lookup(torch.Tensor, name)) for name in function.__code__.co_names):
         raise trace.fail("a call to a TorchScript function, which knows nothing of a method of tensors replaced since")

@@ -25,7 +25,7 @@ from .rebuild import Rebuilder
 def write_effects(rebuilder: Rebuilder) -> None:
     """Append the statements that bring outside objects up to date."""
     trace = rebuilder.trace
-    for record in list(trace.by_shadow.values()):
+    for record in list(trace.outside.by_shadow.values()):
         WRITERS[record.kind](rebuilder, record)
         write_attributes(rebuilder, record)
     write_pending(rebuilder, trace)
@@ -50,7 +50,7 @@ def write_list(r: Rebuilder, record: Record) -> None:
 
 def write_pending(r: Rebuilder, trace: Trace) -> None:
     """Elements for lists that nobody looked at."""
-    for pending in trace.pending.values():
+    for pending in trace.outside.appended.values():
         if pending.values:
             r.effects.append(f"_k_list.extend({r.read(pending.source)}, [{r.items(pending.values)}])")
 
@@ -182,8 +182,8 @@ def write_slot(r: Rebuilder, record: Record, name: str, before: object) -> None:
 
 
 def write_globals(r: Rebuilder, trace: Trace) -> None:
-    for namespace, written in trace.globals.values():
-        target = r.read(trace.globals_source(namespace))
+    for namespace, written in trace.outside.globals.values():
+        target = r.read(trace.outside.globals_source(namespace))
         for name, value in written.items():
             if value is DELETED:
                 r.effects.append(f"{target}.pop({name!r}, None)")
@@ -193,7 +193,7 @@ def write_globals(r: Rebuilder, trace: Trace) -> None:
 
 def write_tensor_attributes(r: Rebuilder, trace: Trace) -> None:
     """Attributes and gradients that the program put on tensors; of those made inside, only if they come out."""
-    for info in list(trace.tensors.values()):
+    for info in list(trace.fakes.infos.values()):
         if not info.grad_set or (info.source is None and info.node not in r.outputs):
             continue
         for name, value in info.attributes.items():
@@ -202,7 +202,7 @@ def write_tensor_attributes(r: Rebuilder, trace: Trace) -> None:
 
 def write_log(r: Rebuilder, trace: Trace) -> None:
     """Lines for loggers, in order."""
-    for line in trace.logged:
+    for line in trace.deferred.log_lines:
         parts = (line.logger, line.level, line.message, line.arguments, line.place)
         r.effects.append(
             f"{r.bind(operations.log_line, 'log_line')}({', '.join(r.bind(part, 'part') for part in parts)})"

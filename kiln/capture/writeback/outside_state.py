@@ -27,7 +27,11 @@ class OutsideState:
 
 def hooks_so_far(trace: Trace) -> tuple:
     """Hooks put on tensors and taken off again: they are kept apart from other effects."""
-    return len(trace.registrations), len(trace.removals), sum(item.removed for item in trace.registrations.values())
+    return (
+        len(trace.hooks.registrations),
+        len(trace.hooks.removals),
+        sum(item.removed for item in trace.hooks.registrations.values()),
+    )
 
 
 def elements(container: list | dict | set) -> list[int]:

@@ -64,7 +64,7 @@ class Rebuilder(Text):
         self.kept: set[str] = set()  # of the lists that the graph may consume, those that are needed themselves
 
     def read(self, source: Source) -> str:
-        stolen = self.trace.stolen
+        stolen = self.trace.inputs.consumed
         if stolen and isinstance(source, Local) and source.name in stolen:
             self.kept.add(source.name)
         elif stolen and isinstance(source, Item) and isinstance(source.base, Local) and source.base.name in stolen:
@@ -76,7 +76,9 @@ class Rebuilder(Text):
     def read_number(self, source: SizeOf | StrideOf | OffsetOf) -> str:
         """A size of a tensor; of one out of a list that the graph consumes, without keeping the tensor for it."""
         place = source.base
-        stolen = isinstance(place, Item) and isinstance(place.base, Local) and place.base.name in self.trace.stolen
+        stolen = (
+            isinstance(place, Item) and isinstance(place.base, Local) and place.base.name in self.trace.inputs.consumed
+        )
         if not stolen or place in self.read_names:
             return super().read(source)
         name = self.read_names[source] = self.fresh("v")
@@ -112,7 +114,7 @@ class Rebuilder(Text):
             return self.names[id(shadow)]
         if isinstance(shadow, torch.Tensor):
             return self.tensor(shadow)
-        source = self.trace.source_of(shadow)
+        source = self.trace.outside.source_of(shadow)
         if source is not None:
             return self.read(source)
         return self.build(shadow)
@@ -157,7 +159,7 @@ class Rebuilder(Text):
 
             raise CannotRebuild(shadow, f"a {type_of(self.trace, shadow).__qualname__} that outlives the graph")
         name = self.names[id(shadow)] = self.fresh(type(shadow).__name__)
-        self.trace.keep.append(shadow)
+        self.trace.outside.keep.append(shadow)
         self.building.add(id(shadow))
         place = len(self.lines)
         self.lines.append("")
@@ -175,7 +177,7 @@ class Rebuilder(Text):
         return self.class_expression(type(shadow))
 
     def class_expression(self, cls: type) -> str:
-        return self.value(cls) if self.trace.source_of(cls) is not None else self.bind(cls, cls.__name__)
+        return self.value(cls) if self.trace.outside.source_of(cls) is not None else self.bind(cls, cls.__name__)
 
     def run_later(self) -> None:
         while self.later:
@@ -200,8 +202,8 @@ def finish(r: Rebuilder, shadow: object, name: str, place: int, empty: str, full
 
 
 def build_dict(r: Rebuilder, shadow: dict, name: str, place: int) -> None:
-    if id(shadow) in r.trace.namespaces:  # vars(something)
-        owner, attribute = r.trace.namespaces[id(shadow)]
+    if id(shadow) in r.trace.outside.namespaces:  # vars(something)
+        owner, attribute = r.trace.outside.namespaces[id(shadow)]
         r.lines.append(f"{name} = {r.value(owner)}.{attribute}")
         return
     items = "".join(f"{r.value(key)}: {r.value(value)}, " for key, value in mapping_items(shadow))
@@ -417,12 +419,12 @@ def add_set_iterator(r: Rebuilder, name: str, owner: object, done: int) -> None:
 
 
 def build_tuple_iterator(r: Rebuilder, shadow: object, name: str, place: int) -> None:
-    made = r.trace.iterated.get(id(shadow))
+    made = r.trace.outside.set_iterators.get(id(shadow))
     if made is None:
         build_reduced(r, shadow, name, place)
         return
     left = shadow.__length_hint__()  # type: ignore[attr-defined]
-    add_set_iterator(r, name, made[1], len(r.trace.record_of(made[1]).order) - left)  # type: ignore[union-attr]
+    add_set_iterator(r, name, made[1], len(r.trace.outside.record_of(made[1]).order) - left)  # type: ignore[union-attr]
 
 
 def same_entry(one: object, other: object) -> bool:
@@ -443,7 +445,7 @@ def build_view(r: Rebuilder, shadow: object, name: str, place: int) -> None:
 
 
 def build_exception(r: Rebuilder, shadow: BaseException, name: str, place: int) -> None:
-    if id(shadow) in r.trace.created:
+    if id(shadow) in r.trace.unbuildable.made:
         raise CannotRebuild(shadow, f"a {type(shadow).__qualname__} that was raised and outlives the graph")
     cls = r.class_of(shadow)
     args = r.items(shadow.args)

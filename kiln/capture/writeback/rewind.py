@@ -20,11 +20,11 @@ from ..state.trace import ObjectInput, Trace
 
 def can_rewind(trace: Trace) -> bool:
     """Whether the frame may be run again from its start after its graph raised."""
-    if trace.raises_late and any(isinstance(item, ObjectInput) for item in trace.inputs):
+    if trace.effects.raises_late and any(isinstance(item, ObjectInput) for item in trace.inputs.items):
         return False  # a generator of the program's own has moved on
-    if trace.beyond_rewind:
+    if trace.effects.cannot_rewind:
         return False
-    return not trace.raises_late or all(map(is_restorable, trace.changed.values()))
+    return not trace.effects.raises_late or all(map(is_restorable, trace.effects.changed.values()))
 
 
 def is_final(error: BaseException) -> bool:
