@@ -7,6 +7,8 @@ of opcodes on the operand stack is in `effects`.
 import dis
 import sys
 
+from ..platform.cpython import INLINE_CACHE_ENTRIES, OPERATOR_SYMBOLS
+
 VERSION = sys.version_info[:2]
 SUPPORTED = ((3, 11), (3, 12), (3, 13))
 
@@ -21,7 +23,7 @@ CACHE = OPCODE["CACHE"]
 
 def _cache_counts() -> dict[int, int]:
     """Inline cache units that follow an opcode (by opcode; 3.13 keys the table by name, and only where not zero)."""
-    table = dis._inline_cache_entries  # type: ignore[attr-defined]
+    table = INLINE_CACHE_ENTRIES
     if isinstance(table, dict):
         return {OPCODE[name]: count for name, count in table.items() if name in OPCODE}
     return {number: table[number] for number in OPNAME}
@@ -60,7 +62,7 @@ if VERSION >= (3, 12):
 if VERSION >= (3, 13):
     FLAG |= {"COMPARE_OP": 16}
 
-BINARY_OPERATORS: tuple[str, ...] = tuple(symbol for _, symbol in dis._nb_ops)  # type: ignore[attr-defined]
+BINARY_OPERATORS: tuple[str, ...] = tuple(symbol for _, symbol in OPERATOR_SYMBOLS)
 COMPARE_OPERATORS: tuple[str, ...] = tuple(dis.cmp_op)
 COMPARE_SHIFT: int = {(3, 11): 0, (3, 12): 4}.get(VERSION, 5)
 # From 3.12 on the low bits tell the specialiser which outcomes (unordered 1, less 2, greater 4, equal 8) count as true.

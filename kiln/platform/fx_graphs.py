@@ -5,6 +5,7 @@ A missing name makes the import fail; a missing attribute raises AttributeError 
 
 from __future__ import annotations
 
+import linecache
 from collections.abc import Callable
 from operator import attrgetter
 from typing import Any
@@ -36,5 +37,6 @@ def rename(node: torch.fx.Node, name: str) -> None:
 
 
 def forget_text(file: str) -> None:
-    """Drop the text that torch.fx keeps of a graph module for tracebacks."""
+    """Drop the text of a graph module that torch.fx and linecache keep for tracebacks."""
+    linecache.cache.pop(file, None)
     torch.fx.graph_module._loader.eval_cache.pop(file, None)

@@ -25,7 +25,7 @@ current_node = torch._C._current_autograd_node
 current_graph_task_id = torch._C._current_graph_task_id
 """The number of the backward pass that runs in this thread, -1 outside."""
 will_execute = torch._C._will_engine_execute_node
-queue_callback = torch._C._ImperativeEngine.queue_callback
+engine_queue_callback = torch._C._ImperativeEngine.queue_callback
 next_sequence_number: Callable[[], int] = torch.autograd._get_sequence_nr
 """The number that the next node of the graph gets in this thread."""
 sequence_number_of: Callable[[Any], int] = methodcaller("_sequence_nr")

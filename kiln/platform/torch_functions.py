@@ -40,6 +40,6 @@ def inlined_function(script: object) -> object:
     return getattr(script, "_torchdynamo_inline", None)
 
 
-def torch_names(*names: str) -> list[Any]:
+def native_functions(*names: str) -> list[Any]:
     """Functions of ``torch._C`` by name, those that the running torch has."""
     return [getattr(torch._C, name) for name in names if hasattr(torch._C, name)]

@@ -18,6 +18,8 @@ import torch.fx
 from torch.utils.checkpoint import CheckpointFunction
 
 from ..._native import is_instance as isinstance
+from ...platform.fx_graphs import is_erased
+from ...platform.torch_functorch import are_transforms_active
 from ..guards.descriptions import module_of
 from ..interpreter.native_calls import rule
 from ..shadows.tensors import adopt, prepare, run_fake, to_nodes
@@ -38,7 +40,7 @@ def call_apply(trace: Trace, cls: type, args: tuple, kwargs: dict) -> object:
     name = cls.__qualname__
     if kwargs:
         raise trace.fail(f"{name}.apply with keyword arguments")
-    if torch._C._are_functorch_transforms_active():
+    if are_transforms_active():
         raise trace.fail(f"{name}.apply under a functorch transform")
     if issubclass(cls, CheckpointFunction):
         raise trace.fail(
@@ -198,7 +200,7 @@ def drop_nodes(trace: Trace, before: set[torch.fx.Node]) -> None:
         if node not in before and node.op != "placeholder":
             trace.graph.erase_node(node)
     for key, info in list(trace.fakes.infos.items()):
-        if info.node._erased:  # type: ignore[attr-defined]
+        if is_erased(info.node):  # type: ignore[attr-defined]
             del trace.fakes.infos[key]
 
 

@@ -12,6 +12,7 @@ import torch
 
 from ... import _native
 from ..._native import is_instance as isinstance
+from ...platform.torch_dispatch import DisableTorchFunction
 from ..guards.source import Computed
 from ..interpreter.calls import call_function
 from ..interpreter.native_calls import rule
@@ -89,7 +90,7 @@ def watch(*leaves: torch.Tensor) -> str:
     """What is there that would hear of gradients of these leaves; empty: nothing."""
     if not leaves:
         return ""
-    with torch._C.DisableTorchFunction():
+    with DisableTorchFunction():
         walk = _native.walk(leaves, tuple([leaf.detach() for leaf in leaves]), (), True, True)
     if walk.refusal is not None:
         return walk.refusal

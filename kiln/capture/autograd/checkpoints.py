@@ -14,8 +14,9 @@ import torch
 import torch.fx
 import torch.utils.checkpoint
 from torch import is_grad_enabled  # the program may put another function in its place
-from torch.utils._device import DeviceContext
 
+from ...platform.fx_graphs import is_erased, root_of
+from ...platform.torch_devices import DeviceContext
 from ...program.checkpoint_call import CHECKPOINT, checkpointed
 from ..interpreter.native_calls import rule
 from ..shadows.tensors import constant_node
@@ -60,11 +61,11 @@ def rule_checkpoint(trace, args, kwargs):
         return call(trace, args[0], args[1:], rest)
     if any(type(force(trace, mode)) is not DeviceContext for mode in trace.overrides.modes):
         raise trace.fail("a checkpoint under a torch-function mode, which backward computes again without the mode")
-    before, state = trace.graph._root.prev, OutsideState(trace, args)
+    before, state = root_of(trace.graph).prev, OutsideState(trace, args)
     result = call(trace, args[0], args[1:], rest)
     if state.is_changed(trace):
         raise trace.fail("a checkpointed function that changes Python objects: backward would do that again")
-    region = Region(before, trace.graph._root.prev, options, tensors_passed(trace, args[1:]), contexts)
+    region = Region(before, root_of(trace.graph).prev, options, tensors_passed(trace, args[1:]), contexts)
     trace.autograd.checkpoint_regions.append(region)
     return result
 
@@ -129,7 +130,7 @@ def nodes_of(region: Region) -> list[torch.fx.Node]:
 
 def standing(node: torch.fx.Node) -> torch.fx.Node:
     """A node, or the one before it that is still there: conversions of classes are taken out of graphs."""
-    while node._erased:
+    while is_erased(node):
         node = node.prev
     return node
 

@@ -22,6 +22,7 @@ import torch.fx
 
 from ..._native import is_instance as isinstance
 from ...platform.python_objects import cell_is_empty
+from ...platform.torch_autograd import forward_class_of
 from ..guards.descriptions import module_of_globals
 from ..guards.source import Attribute, GlobalsOf, Source
 from ..shadows.tensors import TORCH_CONSTANTS, tensor_leaves
@@ -98,7 +99,7 @@ def fake_backward(trace: Trace, call_made: FunctionCall, ctx: object, gradients:
 
 def is_stand_in(node: object) -> bool:
     """Whether a node of fakes' history is that of a function the user wrote."""
-    return getattr(getattr(type(node), "_forward_cls", None), "is_stand_in", False)
+    return getattr(forward_class_of(type(node)), "is_stand_in", False)
 
 
 # -- whether a backward may be run once for all times ---------------------------------------------------------------

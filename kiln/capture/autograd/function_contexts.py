@@ -13,10 +13,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
 from ..._native import function_facts, function_zeros
 from ..._native import is_instance as isinstance
+from ...platform.torch_autograd import FunctionBase, current_graph_task_id, engine_queue_callback
 from ..guards.source import Attribute, Computed, Source, source
 from ..interpreter.attributes import NATIVE_OWNERS, NATIVE_STORES
 from ..interpreter.native_calls import rule
@@ -26,8 +25,6 @@ from ..shadows.wrap import SUBCLASS_WRAPPERS, add_attributes, force, guard_type,
 from ..state.exceptions import needs_real
 from ..state.trace import Trace
 from ..state.values import Kind, Raised, Record
-
-FunctionBase = torch._C._FunctionBase
 
 
 @source
@@ -161,7 +158,7 @@ def queue_callback(engine: Any, callback: object) -> None:
     engine.queue_callback(callback)
 
 
-@rule(torch._C._ImperativeEngine.queue_callback)
+@rule(engine_queue_callback)
 def rule_queue_callback(trace, args, kwargs):
     """Something to be called when the backward pass ends: handed on after the graph, which is in time."""
     if len(args) != 2 or kwargs:
@@ -169,7 +166,7 @@ def rule_queue_callback(trace, args, kwargs):
     return defer(trace, queue_callback, args, kwargs)
 
 
-@rule(torch._C._current_graph_task_id)
+@rule(current_graph_task_id)
 def rule_task_id(trace, args, kwargs):
     """Which backward pass runs: a number that varies."""
-    return wrap(trace, torch._C._current_graph_task_id(), Computed(torch._C._current_graph_task_id, ()))
+    return wrap(trace, current_graph_task_id(), Computed(current_graph_task_id, ()))

@@ -16,6 +16,8 @@ import torch
 import torch.fx
 
 from ..._native import is_instance as isinstance
+from ...platform.torch_dispatch import DisableTorchFunction
+from ...platform.torch_tensors import hooks_on
 from ..guards.source import Computed
 from ..interpreter.native_calls import rule
 from ..shadows.symbolic_numbers import concrete
@@ -35,7 +37,7 @@ NAME = "torch.autograd.grad"
 
 def gradients(outputs: tuple, inputs: tuple, grad_outputs: object, **flags: bool | None) -> tuple:
     """In graphs: ``torch.autograd.grad``."""
-    with torch._C.DisableTorchFunction():
+    with DisableTorchFunction():
         return torch.autograd.grad(outputs, inputs, grad_outputs, **flags)
 
 
@@ -151,5 +153,5 @@ def is_where_it_was(trace: Trace, info: TensorInfo) -> bool:
 
 def have_hooks(*tensors: torch.Tensor) -> bool:
     """Whether a backward pass to these tensors runs hooks of theirs."""
-    with torch._C.DisableTorchFunction():
-        return any([tensor._backward_hooks for tensor in tensors])
+    with DisableTorchFunction():
+        return any([hooks_on(tensor) for tensor in tensors])

@@ -24,6 +24,7 @@ import torch.fx
 from torch.utils.hooks import RemovableHandle
 
 from ..._native import is_instance as isinstance
+from ...platform.torch_autograd import FunctionBase, MultiHandle
 from ...program.hook_slots import (
     HookSlot,
     register_hook,
@@ -177,9 +178,6 @@ def rule_multi_grad_hook(trace, args, kwargs):
     return shadow
 
 
-MultiHandle = torch.autograd.graph._MultiHandle
-
-
 # -- nodes of autograd's graph --------------------------------------------------------------------------------------
 
 NODE_REGISTRATIONS = {"register_hook": register_node_hook, "register_prehook": register_node_prehook}
@@ -207,7 +205,7 @@ def load_grad_fn(trace: Trace, info: TensorInfo) -> object:
 @operation
 def load_from_node(trace: Trace, node: object, name: str) -> object:
     """What the program may ask of a node. The fake's node knows its name where the program wrote its class."""
-    written = isinstance(node, torch._C._FunctionBase)
+    written = isinstance(node, FunctionBase)
     if name in NODE_REGISTRATIONS or (name == "name" and written):
         return NodeMethod(node, name)
     raise trace.fail(f"attribute {name!r} of a node of autograd's graph", "read it outside the compiled function")

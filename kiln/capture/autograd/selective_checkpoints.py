@@ -11,10 +11,10 @@ import contextlib
 import functools
 import types
 
-import torch
 from torch.utils.checkpoint import create_selective_checkpoint_contexts
 
 from ..._native import is_instance as isinstance
+from ...platform.torch_operators import HigherOrderOperator, OpOverload
 from ..interpreter.native_calls import rule
 from ..shadows.wrap import IDENTITY_TYPES, force
 from ..state.trace import Trace
@@ -33,7 +33,7 @@ def rule_selective(trace, args, kwargs):
     """The policy is not asked: torch asks it, operation by operation, when the graph runs."""
     policy = force(trace, args[0]) if len(args) == 1 and not kwargs else None
     operators = isinstance(policy, list) and all(
-        isinstance(force(trace, item), (torch._ops.OpOverload, torch._ops.HigherOrderOperator)) for item in policy
+        isinstance(force(trace, item), (OpOverload, HigherOrderOperator)) for item in policy
     )
     if not operators and not isinstance(policy, (types.FunctionType, functools.partial)):
         raise trace.fail("contexts for selective checkpointing made of something else than a function or operators")

@@ -25,6 +25,7 @@ from ...bytecode.plan import OWN_PREFIX
 from ...bytecode.split import CannotSplit, split
 from ...config import config
 from ...forking import new_lock
+from ...platform.cpython import get_frame
 from ...platform.python_objects import cell_is_empty
 from ...program.backend_registry import call_backend
 from ...program.inference_mode import leaving_on_errors
@@ -324,7 +325,7 @@ def give_up(cache: FrameCache, dispatcher, function) -> Callable:
 
 def level_of_the_user() -> int:
     """How many frames above the caller of this function the first one is that is not Kiln's, as warnings count."""
-    frame, level = sys._getframe(1), 1
+    frame, level = get_frame(1), 1
     while frame.f_back is not None and module_of_globals(frame.f_globals).startswith("kiln."):
         frame, level = frame.f_back, level + 1
     return level

@@ -9,7 +9,6 @@ in the user's own line (or handles the error, if the program does).
 from __future__ import annotations
 
 import itertools
-import linecache
 import types
 import weakref
 from collections.abc import Callable
@@ -21,6 +20,7 @@ import torch.fx
 from ... import _native
 from ..._native import is_instance as isinstance
 from ...bytecode.split import UNBOUND
+from ...platform.fx_graphs import forget_text
 from ...platform.python_objects import HEAP_TYPE
 from ...program.graph import fix_names
 from ...program.shapes.expressions import NAMES, substitute
@@ -472,11 +472,6 @@ def make_graph_module(trace: Trace) -> torch.fx.GraphModule:
             if isinstance(part, torch.fx.GraphModule):
                 fix_names(part)
     return fix_names(module)
-
-
-def forget_text(file: str) -> None:
-    linecache.cache.pop(file, None)
-    torch.fx.graph_module._loader.eval_cache.pop(file, None)
 
 
 def has_work(graph: torch.fx.Graph) -> bool:

@@ -15,6 +15,7 @@ import torch
 from torch.utils.hooks import BackwardHook
 
 from ... import _native
+from ...platform.cpython import get_frame
 from ...platform.python_objects import words
 from ...program.call_markers import is_marked
 from ..guards.descriptions import module_of
@@ -86,7 +87,7 @@ def route(callee: object, cache: FrameCache) -> object:
 def is_deep() -> bool:
     """Whether so many calls are open that recursion should go on in eager, which takes fewer frames a call."""
     try:
-        sys._getframe(sys.getrecursionlimit() // 3)
+        get_frame(sys.getrecursionlimit() // 3)
     except ValueError:
         return False
     return True

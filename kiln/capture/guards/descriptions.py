@@ -10,6 +10,7 @@ from itertools import islice
 import torch
 
 from ..._native import is_instance as isinstance
+from ...platform.cpython import enum_name
 
 LONGEST = 80
 PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), type(NotImplemented), range)
@@ -49,7 +50,7 @@ def told(value: object, depth: int = 0) -> str:
     if isinstance(value, type):
         return type.__repr__(value)
     if isinstance(value, enum.Enum):
-        name = getattr(value, "_name_", None)
+        name = enum_name(value)
         return f"{short_name(kind)}.{name if type(name) is str else '?'}"
     return f"<{type.__repr__(kind)[8:-2]} object at {id(value):#x}>"
 

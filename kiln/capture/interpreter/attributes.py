@@ -18,6 +18,7 @@ from torch.nn import Module, Parameter
 
 from ..._native import MISSING
 from ..._native import is_instance as isinstance
+from ...platform.cpython import lru_cache_class
 from ...platform.python_objects import HEAP_TYPE, words
 from ...program import call_markers
 from ..guards.source import Attribute, Identity, InstanceAttribute, Item, Source, is_direct, lookup
@@ -182,11 +183,7 @@ def load_foreign_method(trace: Trace, owner: object, name: str) -> object:
     if isinstance(raw, types.MethodDescriptorType) and native_calls.rule_for(raw) is not None:
         return raw.__get__(owner, cls)
     namespace = getattr_static_dict(owner)
-    if (
-        not isinstance(raw, (types.FunctionType, functools._lru_cache_wrapper))
-        or namespace is None
-        or name in namespace
-    ):
+    if not isinstance(raw, (types.FunctionType, lru_cache_class)) or namespace is None or name in namespace:
         reason = trace.fail(f"attribute {name!r} of a {cls.__module__}.{cls.__qualname__} object")
         raise needs_real(trace, reason) if cls.__module__.startswith("torch.") else reason
     trace.guards.add(trace.outside.pinned(owner), "no_attribute", name)

@@ -6,15 +6,12 @@ functions (interpreted), methods, classes, builtins (``native_calls.py``), calla
 
 from __future__ import annotations
 
-import _thread
 import collections
-import dataclasses
 import enum
 import functools
 import reprlib
 import types
 import weakref
-from _thread import get_ident
 
 import torch
 
@@ -27,7 +24,9 @@ from ... import _native
 from ..._native import MISSING
 from ..._native import is_instance as isinstance
 from ...config import config
+from ...platform.cpython import get_ident, recursive_repr_codes, thread_module
 from ...platform.python_objects import HEAP_TYPE, cell_is_empty
+from ...platform.torch_functions import disable_in_compiler
 from ...program import call_markers
 from ..guards.descriptions import module_of, short_name
 from ..guards.source import Attribute, Item, Referent, lookup
@@ -174,9 +173,9 @@ def key_parts(trace: Trace, wrapper: types.FunctionType) -> None:
     found = {
         name: trace.outside.load_global(namespace, name) for name in ("id", "_thread", "get_ident") if name in names[:2]
     }
-    if "_thread" in found and is_still(trace, found["_thread"], _thread):
-        found["get_ident"] = load_attribute(trace, _thread, "get_ident")
-    known = {"id": id, "_thread": _thread, "get_ident": get_ident}
+    if "_thread" in found and is_still(trace, found["_thread"], thread_module):
+        found["get_ident"] = load_attribute(trace, thread_module, "get_ident")
+    known = {"id": id, "_thread": thread_module, "get_ident": get_ident}
     for name, value in found.items():
         if not is_still(trace, value, known[name]):
             raise trace.fail(f"{wrapper.__qualname__}, which calls another {name}")
@@ -191,9 +190,8 @@ def is_still(trace: Trace, value: object, known: object) -> bool:
     return value.real is known
 
 
-TRANSPARENT = {reprlib.recursive_repr()(lambda self: "").__code__, torch._disable_dynamo(lambda: None).__code__}
-if hasattr(dataclasses, "_recursive_repr"):
-    TRANSPARENT.add(dataclasses._recursive_repr(lambda self: "").__code__)
+TRANSPARENT = {reprlib.recursive_repr()(lambda self: "").__code__, disable_in_compiler(lambda: None).__code__}
+TRANSPARENT.update(recursive_repr_codes())
 
 
 class DoesNotFit(Exception):

@@ -6,6 +6,8 @@ import collections
 import sys
 from collections.abc import Callable
 
+from ...platform.cpython import count_elements as native_count_elements
+
 
 def count_elements(mapping, iterable):
     for element in iterable:
@@ -99,7 +101,7 @@ def deque_count(self, value, /):
 
 
 POLYFILLS: dict[object, Callable] = {
-    collections._count_elements: count_elements,  # type: ignore[attr-defined]
+    native_count_elements: count_elements,
     list.remove: list_remove,
     list.index: list_index,
     list.count: list_count,

@@ -12,6 +12,7 @@ from torch.nn import Parameter
 
 from ..._native import MISSING
 from ..._native import is_instance as isinstance
+from ...platform.cpython import protocol_members
 from ...platform.python_objects import HEAP_TYPE
 from ..guards.source import is_direct, lookup, mapping_of
 from ..shadows.native_arguments import check_conversion
@@ -85,7 +86,7 @@ def assume_members(trace: Trace, value: object, kind: type, protocol: type) -> N
     if watched:
         class_attribute(trace, protocol, "_is_runtime_protocol")
     record = trace.outside.record_of(value)
-    for name in typing._get_protocol_attrs(protocol):  # type: ignore[attr-defined]
+    for name in protocol_members(protocol):
         if watched:
             class_attribute(trace, protocol, name)
         class_attribute(trace, kind, name)

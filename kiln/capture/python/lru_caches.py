@@ -7,7 +7,6 @@ the program had before is still waiting. ``cached_calls.py`` has the calls that 
 from __future__ import annotations
 
 import contextlib
-import functools
 import gc
 import types
 from collections.abc import Hashable, Iterator
@@ -15,6 +14,7 @@ from collections.abc import Hashable, Iterator
 import torch
 
 from ..._native import is_instance as isinstance
+from ...platform.cpython import lru_cache_class
 from ..guards.cached_calls import SESSION, CachedCall, Outcome
 from ..guards.source import Attribute, Identity, Pinned, lookup
 from ..interpreter.calls import CALLABLES
@@ -136,4 +136,4 @@ def open_cache(trace: Trace, wrapper: object, args: tuple, kwargs: dict) -> tupl
     return referents[-6], key
 
 
-CALLABLES[functools._lru_cache_wrapper] = call_lru_cache
+CALLABLES[lru_cache_class] = call_lru_cache

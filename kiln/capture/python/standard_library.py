@@ -22,6 +22,8 @@ import torch
 from torch.fx import GraphModule
 
 from ..._native import is_instance as isinstance
+from ...platform.cpython import members_by_value
+from ...platform.torch_operators import OpOverload
 from ..guards.descriptions import module_of
 from ..guards.source import Attribute, Item, Source, lookup
 from ..interpreter import native_calls
@@ -106,7 +108,7 @@ def runs_plainly(trace: Trace, cls: type, args: tuple, kwargs: dict) -> bool:
         return False
     watch_members(trace, cls)
     missing = lookup(cls, "_missing_")
-    return getattr(missing, "__module__", "enum") == "enum" or force(trace, args[0]) in cls._value2member_map_
+    return getattr(missing, "__module__", "enum") == "enum" or force(trace, args[0]) in members_by_value(cls)
 
 
 @operation
@@ -227,7 +229,7 @@ def operator_text(function: Callable[[object], str]) -> None:
         return function(operator)
 
 
-for _function in (torch._ops.OpOverload.__str__, torch._ops.OpOverload.__repr__):
+for _function in (OpOverload.__str__, OpOverload.__repr__):
     operator_text(_function)
 
 

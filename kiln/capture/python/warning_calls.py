@@ -14,6 +14,7 @@ import warnings
 from dataclasses import dataclass
 
 from ..._native import is_instance as isinstance
+from ...platform.cpython import get_frame
 from ...program.quiet import SILENCED
 from ..guards.descriptions import module_of_globals
 from ..interpreter.frame import Frame
@@ -42,7 +43,7 @@ class WarnLater:
 
 def outer_place(further: int) -> tuple[str, int, dict]:
     """The line in the program's n-th frame from here; past the last one, as Python has it."""
-    frame: types.FrameType | None = sys._getframe(1)
+    frame: types.FrameType | None = get_frame(1)
     while frame is not None:
         if not is_own(module_of_globals(frame.f_globals), frame.f_code):
             further -= 1

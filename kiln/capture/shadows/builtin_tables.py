@@ -19,7 +19,9 @@ import types
 import torch
 
 from ..._native import is_instance as isinstance
+from ...platform.cpython import count_elements, tee_class
 from ...platform.python_objects import words
+from ...platform.torch_functions import log_api_usage
 from ..guards.source import lookup
 
 NATIVE_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType)  # ``list.append``, ``list.__len__``
@@ -63,8 +65,8 @@ SAFE_MODULES = frozenset(
 
 SAFE_FUNCTIONS: frozenset[object] = frozenset(
     {abs, all, any, ascii, bin, callable, chr, divmod, format, hex, iter, len, max, min, next, oct, ord, pow, round}
-    | {sorted, sum, functools.reduce, functools.cmp_to_key, collections._count_elements}  # type: ignore[attr-defined]
-    | {repr, hash, str.maketrans, bytes.maketrans, os.fspath, torch._C._log_api_usage_once, torch.typename}
+    | {sorted, sum, functools.reduce, functools.cmp_to_key, count_elements}
+    | {repr, hash, str.maketrans, bytes.maketrans, os.fspath, log_api_usage, torch.typename}
 )
 
 # They pass elements on without looking at them.
@@ -83,7 +85,7 @@ SHALLOW_FUNCTIONS |= {itertools.chain.from_iterable, itertools.islice, itertools
 SHALLOW_FUNCTIONS |= {itertools.zip_longest, itertools.product, itertools.pairwise, itertools.permutations}
 SHALLOW_FUNCTIONS |= {itertools.combinations, itertools.tee, itertools.count, functools.partial, types.MethodType}
 SHALLOW_FUNCTIONS |= {super, types.SimpleNamespace, operator.getitem, operator.setitem, map, filter, itertools.starmap}
-SHALLOW_FUNCTIONS |= {itertools.combinations_with_replacement, itertools._tee}  # type: ignore[attr-defined]
+SHALLOW_FUNCTIONS |= {itertools.combinations_with_replacement, tee_class}
 SHALLOW_FUNCTIONS |= {itertools.accumulate, itertools.takewhile, itertools.dropwhile, itertools.filterfalse}
 SHALLOW_FUNCTIONS |= {itertools.combinations_with_replacement}
 

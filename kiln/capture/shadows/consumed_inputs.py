@@ -19,6 +19,7 @@ import torch
 import torch.fx
 from torch.nn import Module
 
+from ...platform.torch_modules import forward_hooks_of, forward_pre_hooks_of
 from ...program.consumed_lists import MARK, get_locals_to_steal
 from ..guards.source import Item, Local, Source
 from ..state.values import Lazy, TensorInfo
@@ -35,7 +36,7 @@ def stealing_forward(module: Module) -> types.FunctionType | None:
     function = vars(type(module)).get("forward")
     if not names or not isinstance(function, types.FunctionType):
         return None
-    if module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module):
+    if forward_hooks_of(module) or forward_pre_hooks_of(module) or "forward" in vars(module):
         return None
     setattr(function, MARK, (tuple(names), Examples(module)))  # type: ignore[arg-type]
     return function

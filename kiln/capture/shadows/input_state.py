@@ -13,6 +13,8 @@ import torch
 from torch.nn import Parameter
 
 from ..._native import is_instance as isinstance
+from ...platform.torch_dispatch import DisableTorchFunction
+from ...platform.torch_tensors import address_of, base_of
 from ...program.shapes.fake_tensors import is_view_of_leaf
 from ..state.trace import Trace
 from .tensor_effects import storage_key, version
@@ -61,9 +63,9 @@ class InputState:
 
 def input_state(trace: Trace, real: torch.Tensor, fake: torch.Tensor) -> InputState:
     """Describe a new input; its fake has not been used yet, and knows which of its sizes are symbols."""
-    with torch._C.DisableTorchFunction():
+    with DisableTorchFunction():
         return InputState(
-            key=number_of(trace, ("tensor", real._cdata)),
+            key=number_of(trace, ("tensor", address_of(real))),
             storage_key=number_of(trace, ("storage", storage_key(real))),
             size=tuple(fake.shape),
             stride=tuple(fake.stride()),
@@ -76,7 +78,7 @@ def input_state(trace: Trace, real: torch.Tensor, fake: torch.Tensor) -> InputSt
             is_inference=real.is_inference(),
             is_view_of_leaf=is_view_of_leaf(real),
             version=version(real),
-            base=base_state(trace, real._base),
+            base=base_state(trace, base_of(real)),
         )
 
 
@@ -84,7 +86,7 @@ def base_state(trace: Trace, base: torch.Tensor | None) -> BaseState | None:
     if base is None:
         return None
     return BaseState(
-        key=number_of(trace, ("tensor", base._cdata)),
+        key=number_of(trace, ("tensor", address_of(base))),
         size=tuple(base.shape),
         stride=tuple(base.stride()),
         storage_offset=base.storage_offset(),

@@ -16,6 +16,7 @@ import torch
 import torch.fx
 
 from ..._native import is_instance as isinstance
+from ...platform.torch_symbols import environment_of, expression_of, hint_of
 from ...program.shapes.expressions import compile_expression, expression_text, symbol_names
 from ..guards.source import Item, Local, Source
 
@@ -41,7 +42,9 @@ class Examples:
 
     def symbol_sources(self) -> dict[str, list[Source]]:
         """Where the numbers are read that sizes follow from."""
-        environments = {id(mode): mode for value in self.values.values() if (mode := environment_of(value)) is not None}
+        environments = {
+            id(mode): mode for value in self.values.values() if (mode := environment_behind(value)) is not None
+        }
         found: dict[str, list[Source]] = {}
         for environment in environments.values():
             for name, symbol in environment.source_to_var.items():
@@ -49,8 +52,8 @@ class Examples:
                 if place is not None:
                     found[str(symbol)] = [Item(Local(place[1]), int(place[2]))]
         for source, value in self.values.items():
-            if isinstance(value, torch.SymInt) and value.node.expr.is_symbol:
-                found.setdefault(str(value.node.expr), []).append(source)
+            if isinstance(value, torch.SymInt) and expression_of(value).is_symbol:
+                found.setdefault(str(expression_of(value)), []).append(source)
         return found
 
     def varies(self, source: Source) -> bool:
@@ -80,26 +83,26 @@ class Examples:
             strides = [self.number(trace, value) for value in example.stride()]
         except KeyError:  # a symbol that nobody passes in
             return None
-        actual = [hint_of(number) for number in (*sizes, *strides)]
+        actual = [number_or_hint(number) for number in (*sizes, *strides)]
         return (sizes, strides) if actual == [*real.shape, *real.stride()] else None
 
     def number(self, trace: Trace, value: Any) -> Any:
         if type(value) is int:
             return value
-        expression = value.node.expr
+        expression = expression_of(value)
         names = symbol_names(expression)
         function = compile_expression(expression_text(expression), tuple(names))
         return function(*[passed_in(trace, self.symbols.get(name, ())) for name in names])
 
 
-def environment_of(value: Any) -> Any:
+def environment_behind(value: Any) -> Any:
     if isinstance(value, torch.SymInt):
-        return value.node.shape_env
+        return environment_of(value)
     return getattr(getattr(value, "fake_mode", None), "shape_env", None)
 
 
-def hint_of(number: Any) -> Any:
-    return number.node.hint if isinstance(number, torch.SymInt) else number
+def number_or_hint(number: Any) -> Any:
+    return hint_of(number) if isinstance(number, torch.SymInt) else number
 
 
 def passed_in(trace: Trace, places: Sequence[Source]) -> Any:

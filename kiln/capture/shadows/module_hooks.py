@@ -16,17 +16,16 @@ import types
 
 import torch
 import torch.fx
-from torch.nn import Module
 
 from ..._native import is_instance as isinstance
 from ...config import config
 from ...platform.python_objects import mapping_items, words
+from ...platform.torch_modules import CALLING_CODES, COLLECTING_CODES, GRAPH_CALLING_CODES
 from ..guards.source import Computed, GlobalsOf, Identity, InstanceAttribute, Item, Pinned, Source
 from ..state.operations import operations
 from ..state.trace import Trace
 from ..state.values import Kind, Record
 
-_CALLS = (Module._wrapped_call_impl.__code__, Module._call_impl.__code__)
 _MAKING = getattr(torch.fx.GraphModule.recompile, "__code__", None)
 
 
@@ -36,12 +35,9 @@ def _parts(*codes: object) -> list[types.CodeType]:
     return [part for inside in insides for part in inside if isinstance(part, types.CodeType)]
 
 
-_OF_GRAPHS = (getattr(torch.fx.graph_module._WrappedCall.__call__, "__code__", None), *_parts(_MAKING))
-OF_GRAPHS = frozenset(code for code in _OF_GRAPHS if isinstance(code, types.CodeType))  # calls of graph modules
-PASSING_ON = OF_GRAPHS.union(_CALLS, _parts(*_CALLS))
+OF_GRAPHS = frozenset((*GRAPH_CALLING_CODES, *_parts(_MAKING)))  # calls of graph modules
+PASSING_ON = OF_GRAPHS.union(CALLING_CODES, _parts(*CALLING_CODES))
 """How modules are called, with hooks or without: nothing but calls of what is the user's."""
-
-_COLLECTING = (Module._get_backward_hooks.__code__, Module._get_backward_pre_hooks.__code__)
 
 OF_A_MODULE = words("_forward_hooks _forward_pre_hooks _backward_hooks _backward_pre_hooks")
 OF_A_MODULE |= words("_forward_hooks_with_kwargs _forward_hooks_always_called _forward_pre_hooks_with_kwargs")
@@ -61,7 +57,7 @@ def are_hooks(source: Source) -> bool:
 def keeps_numbers(trace: Trace, record: Record) -> bool:
     """Whether the code that is looking at a dictionary of hooks has no other use for the keys than comparing them."""
     code = trace.frames[-1].code
-    return (code in PASSING_ON or code in _COLLECTING) and are_hooks(record.source)
+    return (code in PASSING_ON or code in COLLECTING_CODES) and are_hooks(record.source)
 
 
 def guard_order(trace: Trace, record: Record) -> None:

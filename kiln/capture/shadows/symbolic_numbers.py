@@ -22,6 +22,9 @@ import torch.fx
 from torch.nn import Parameter
 
 from ..._native import is_instance as isinstance
+from ...platform.torch_dispatch import DisableTorchFunction
+from ...platform.torch_symbols import expression_of, hint_of
+from ...platform.torch_tensors import storage_address
 from ...program.shapes.expressions import compile_expression, expression_text, named_source, symbol_names
 from ...program.shapes.fake_tensors import is_ordinary, like_in_history, static_fake
 from ..guards.hints import NEEDED
@@ -59,7 +62,7 @@ def concrete(trace: Trace, value: object) -> object:
 
 def note_needed(trace: Trace, value: Any) -> None:
     """The program needs the very number: assumed at first; once it was seen to vary all the same, a graph break."""
-    for name in symbol_names(value.node.expr):
+    for name in symbol_names(expression_of(value)):
         source = trace.inputs.symbols.get(name)
         if source is None:
             continue
@@ -76,9 +79,9 @@ def concrete_int(trace: Trace, value: torch.SymInt) -> int:
     try:
         return int(value)
     except Exception:  # torch's bookkeeping of ranges fails where an expression was pinned before a part of it
-        for name in symbol_names(value.node.expr):
+        for name in symbol_names(expression_of(value)):
             pin(trace, name)
-        return value.node.hint  # type: ignore[no-any-return]
+        return hint_of(value)  # type: ignore[no-any-return]
 
 
 def concrete_float(trace: Trace, value: torch.SymFloat) -> float:
@@ -90,7 +93,7 @@ def concrete_float(trace: Trace, value: torch.SymFloat) -> float:
 
 
 def known_float(trace: Trace, value: torch.SymFloat) -> SymbolInput | None:
-    expression = value.node.expr
+    expression = expression_of(value)
     return symbol_input(trace, str(expression)) if str(expression) in trace.inputs.symbols else None
 
 
@@ -105,7 +108,7 @@ def method_call(base: str, bind: Callable[[object, str], str], name: str, argume
 
 def without_override(tensor: torch.Tensor, name: str, *args: int) -> object:
     """A method of a tensor, past the ``__torch_function__`` of its class."""
-    with torch._C.DisableTorchFunction():
+    with DisableTorchFunction():
         return getattr(tensor, name)(*args)
 
 
@@ -208,7 +211,7 @@ def told_fake(trace: Trace, real: torch.Tensor, source: Source) -> torch.Tensor 
         or not is_ordinary(real)
     ):
         return None
-    storage = real.untyped_storage()._cdata
+    storage = storage_address(real)
     layout = trace.inputs.examples.layout(trace, real, source) if storage not in trace.fakes.storages else None
     if layout is None:
         return None
@@ -219,7 +222,7 @@ def told_fake(trace: Trace, real: torch.Tensor, source: Source) -> torch.Tensor 
 
 
 def _symbolic_fake(trace: Trace, real: torch.Tensor, source: Source, dynamic: tuple[bool, ...]) -> torch.Tensor:
-    from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext
+    from ...platform.torch_shapes import DimDynamic, StatelessSymbolicContext
 
     marked, _ = marked_dimensions(real)
     # Sizes of several tensors that are equal now (batches) are taken to be one number; two of one tensor are not.
@@ -253,13 +256,13 @@ def guard_strides(trace: Trace, fake: torch.Tensor, source: Source, overriding: 
         place = StrideOf(source, dimension, overriding)
         if not isinstance(stride, torch.SymInt):
             trace.guards.add(place, "constant", stride)
-        elif not stride.node.expr.is_symbol:
-            trace.guards.shapes.append(equals_expression(trace, place, stride.node.expr))
+        elif not expression_of(stride).is_symbol:
+            trace.guards.shapes.append(equals_expression(trace, place, expression_of(stride)))
     return False
 
 
 def _expression(value: Any) -> Any:
-    return value.node.expr if isinstance(value, torch.SymInt) else value
+    return expression_of(value) if isinstance(value, torch.SymInt) else value
 
 
 def torch_source(source: Source) -> object:
@@ -271,7 +274,7 @@ def _name_symbol(trace: Trace, value: Any, source: Source, real: int | float) ->
     """Remember where a symbol can be read; a second place for the same symbol is a condition of equality."""
     if not isinstance(value, (torch.SymInt, torch.SymFloat)):
         return
-    expression = value.node.expr
+    expression = expression_of(value)
     if not expression.is_symbol:
         return
     name = str(expression)
@@ -329,7 +332,7 @@ def is_argument(trace: Trace, source: Source) -> bool:
 
 
 def new_symbol(trace: Trace, real: int | float, source: Source) -> object:
-    from torch.fx.experimental.symbolic_shapes import DimDynamic
+    from ...platform.torch_shapes import DimDynamic
 
     shapes = trace.fakes.shapes
     named = torch_source(source)
@@ -383,9 +386,9 @@ def adds_up(trace: Trace, result: object) -> bool:
     if not isinstance(result, torch.SymInt):
         return True
     reals = {item.symbol: item.real for item in trace.inputs.items if isinstance(item, SymbolInput)}
-    expression = result.node.expr
+    expression = expression_of(result)
     known = {symbol: reals[str(symbol)] for symbol in expression.free_symbols if str(symbol) in reals}
-    return len(known) < len(expression.free_symbols) or expression.subs(known) == result.node.hint
+    return len(known) < len(expression.free_symbols) or expression.subs(known) == hint_of(result)
 
 
 def is_exact(function: Any, operands: tuple) -> bool:
@@ -433,7 +436,7 @@ def operand_source(trace: Trace, operand: Any) -> Source | None:
     if isinstance(operand, torch.SymFloat):
         known = known_float(trace, operand)
         return None if known is None else known.source
-    expression = trace.fakes.shapes.replace(operand.node.expr)
+    expression = trace.fakes.shapes.replace(expression_of(operand))
     names = symbol_names(expression)
     if any(name not in trace.inputs.symbols for name in names):
         return None
@@ -453,7 +456,7 @@ def real_number(trace: Trace, operand: Any) -> object:
 
 
 def hint(operand: Any) -> Any:
-    return operand.node.hint if isinstance(operand, torch.SymInt) else operand
+    return hint_of(operand) if isinstance(operand, torch.SymInt) else operand
 
 
 # -- graph nodes ----------------------------------------------------------------------------------------------------
@@ -464,7 +467,7 @@ def symbol_node(trace: Trace, value: Any) -> object:
     if isinstance(value, torch.SymFloat):
         known = known_float(trace, value)
         return concrete_float(trace, value) if known is None else known.node
-    node = expression_node(trace, trace.fakes.shapes.replace(value.node.expr))
+    node = expression_node(trace, trace.fakes.shapes.replace(expression_of(value)))
     if isinstance(node, torch.fx.Node):
         node.meta.setdefault("example_value", value)
     return node

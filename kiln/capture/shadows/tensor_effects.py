@@ -16,6 +16,11 @@ from torch import is_grad_enabled  # the program may put another function in its
 
 from ..._native import is_instance as isinstance
 from ...platform.python_objects import words
+from ...platform.torch_autograd import is_any_autocast_enabled
+from ...platform.torch_dispatch import DisableTorchFunction
+from ...platform.torch_functions import native_functions
+from ...platform.torch_operators import OpOverload, OpOverloadPacket
+from ...platform.torch_tensors import base_of, storage_address, version_of
 from ..guards.source import Computed
 from ..state.trace import Trace
 from ..state.values import GraphBreak, TensorInfo
@@ -35,7 +40,7 @@ CHANGES_UNMARKED = re.compile(r"batch_norm|instance_norm|_fq_helper|fake_quant")
 def version(tensor: torch.Tensor) -> int:
     """How often a tensor was changed in place; inference tensors do not count."""
     try:
-        return -1 if tensor.is_inference() else tensor._version
+        return -1 if tensor.is_inference() else version_of(tensor)
     except RuntimeError:  # its memory is that of an inference tensor
         return -1
 
@@ -81,11 +86,9 @@ def attention_kernels() -> tuple[bool, ...]:
     return tuple([allowed() for allowed in ATTENTION_SWITCHES])
 
 
-ATTENTION_SWITCHES = [
-    getattr(torch._C, f"_get_{name}_sdp_enabled")
-    for name in words("flash mem_efficient math cudnn overrideable")
-    if hasattr(torch._C, f"_get_{name}_sdp_enabled")
-]
+ATTENTION_SWITCHES = native_functions(
+    *[f"_get_{name}_sdp_enabled" for name in ("flash", "mem_efficient", "math", "cudnn", "overrideable")]
+)
 ATTENTION_WORDS = "the kernels of attention that are allowed"
 
 
@@ -158,8 +161,8 @@ def note_history(trace: Trace, name: str, followed: list[torch.Tensor], raises: 
 
 def changeable(tensor: torch.Tensor) -> bool:
     """Whether torch lets a tensor be changed in place under autograd, for all that it tells."""
-    with torch._C.DisableTorchFunction():
-        return tensor._base is None and not (tensor.is_leaf and tensor.requires_grad)
+    with DisableTorchFunction():
+        return base_of(tensor) is None and not (tensor.is_leaf and tensor.requires_grad)
 
 
 def check_apart(trace: Trace, real: torch.Tensor) -> None:
@@ -233,7 +236,7 @@ clues_in = functools.lru_cache(maxsize=1000)(Clues)
 def may_raise(function: object, name: str, leaves: list[torch.Tensor]) -> bool:
     """Whether an operation that works on fakes may raise on real tensors."""
     module = getattr(function, "__module__", None) or ""
-    if isinstance(function, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
+    if isinstance(function, (OpOverload, OpOverloadPacket)):
         module = "torch" if str(function).startswith(("aten", "prims")) else ""
     own = module.startswith("torch") or module in ("_operator", "builtins") or hasattr(function, "__objclass__")
     if not own:
@@ -254,7 +257,7 @@ def refuses_dtypes(name: str, leaves: list[torch.Tensor]) -> bool:
     """Whether torch may refuse an operation because its operands have several dtypes."""
     first = leaves[0].dtype
     several = any([leaf.dtype is not first for leaf in leaves])
-    return several and ONE_DTYPE.search(name) is not None and not torch._C._is_any_autocast_enabled()
+    return several and ONE_DTYPE.search(name) is not None and not is_any_autocast_enabled()
 
 
 def may_overlap(changed: torch.Tensor, leaves: list[torch.Tensor]) -> bool:
@@ -334,7 +337,7 @@ def storage_key(tensor: torch.Tensor) -> int:
     """What tells whether two tensors share memory."""
     if tensor.layout is not torch.strided:
         return id(tensor)
-    return tensor.untyped_storage()._cdata
+    return storage_address(tensor)
 
 
 MOST_COPIED = 1 << 16  # elements of a changed input that is still copied

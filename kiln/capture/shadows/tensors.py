@@ -19,10 +19,14 @@ import torch
 import torch.fx
 from torch import is_grad_enabled  # the program may put another function in its place
 from torch.nn import Parameter
-from torch.overrides import TorchFunctionMode, _get_current_function_mode, _pop_mode_temporarily
+from torch.overrides import TorchFunctionMode
 
 from ..._native import is_instance as isinstance
 from ...platform.python_objects import HEAP_TYPE, mapping_items, plain_value
+from ...platform.torch_autograd import is_any_autocast_enabled
+from ...platform.torch_dispatch import current_function_mode, disabled_torch_dispatch, without_function_mode
+from ...platform.torch_functions import assert_async
+from ...platform.torch_operators import OpOverload, OpOverloadPacket
 from ...program.graph import exact_constant
 from ...program.shapes.shape_rules import shape_rule
 from ...program.shapes.symbolic_kernels import symbolic_kernels
@@ -125,7 +129,7 @@ class TensorRecord:
 def plain_subclass(kind: type) -> bool:
     """A subclass that only adds Python attributes or ``__torch_function__``."""
     return "__torch_dispatch__" not in {name for k in kind.__mro__ if k is not torch.Tensor for name in vars(k)} or (
-        kind.__torch_dispatch__ is torch._C._disabled_torch_dispatch_impl
+        kind.__torch_dispatch__ is disabled_torch_dispatch
     )
 
 
@@ -300,7 +304,7 @@ def check_exact(trace: Trace, value: object) -> None:
     raise trace.fail(f"a function in the graph called with a {name}, which the graph cannot make again")
 
 
-GRAPH_CONSTANTS = (type, types.BuiltinFunctionType, torch._ops.OpOverload, types.MethodDescriptorType)
+GRAPH_CONSTANTS = (type, types.BuiltinFunctionType, OpOverload, types.MethodDescriptorType)
 
 
 READ_LISTS: frozenset[object] = frozenset(
@@ -328,7 +332,7 @@ def run_fake(trace: Trace, function: object, args: tuple, kwargs: dict) -> objec
     trace.autograd.approximate_history |= rule is not None
     try:
         with trace.fakes.mode, symbolic_kernels(bool(trace.inputs.symbols)):
-            if rule is None and type(function) is torch._ops.OpOverload and is_below_autograd((args, kwargs)):
+            if rule is None and type(function) is OpOverload and is_below_autograd((args, kwargs)):
                 from ...program.shapes import shape_cache  # which loads torch's fake tensors
 
                 return shape_cache.run(function, args, kwargs)
@@ -342,7 +346,7 @@ def run_fake(trace: Trace, function: object, args: tuple, kwargs: dict) -> objec
 def is_below_autograd(arguments: tuple) -> bool:
     """Whether an operator does no more than its kernel: no history, no casts."""
     recorded = is_grad_enabled() and any(leaf.requires_grad for leaf in tensor_leaves(arguments))
-    return not recorded and not torch._C._is_any_autocast_enabled()
+    return not recorded and not is_any_autocast_enabled()
 
 
 NEEDS_VALUES = frozenset({"DataDependentOutputException", "DynamicOutputShapeException", "GuardOnDataDependentSymNode"})
@@ -401,12 +405,12 @@ def needs_node(trace: Trace, function: object, result: object, leaves: list[torc
 
 def is_of_user(function: object) -> bool:
     """Whether a leaf of the graph is code that torch does not have: it may do anything."""
-    if isinstance(function, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
+    if isinstance(function, (OpOverload, OpOverloadPacket)):
         return not str(function).startswith(("aten", "prim"))
     return isinstance(function, types.FunctionType) and not module_of(function).startswith("torch")
 
 
-EFFECTS: set[object] = {torch._assert_async}  # type: ignore[attr-defined]
+EFFECTS: set[object] = {assert_async}
 """Operations kept for what they do."""
 
 
@@ -520,9 +524,9 @@ class RecordMode(TorchFunctionMode):
 @contextlib.contextmanager
 def back_from_native() -> Iterator[None]:
     """While native code calls back into the interpreter, operations are again the interpreter's own."""
-    mode = _get_current_function_mode()
+    mode = current_function_mode()
     if isinstance(mode, RecordMode):
-        with _pop_mode_temporarily():
+        with without_function_mode():
             yield
     else:
         yield

@@ -24,6 +24,7 @@ from ..._native import MISSING
 from ..._native import is_instance as isinstance
 from ...bytecode.split import UNBOUND
 from ...platform.python_objects import HEAP_TYPE, mapping_items, plain_value
+from ...platform.torch_operators import HigherOrderOperator, OpNamespace, OpOverload, OpOverloadPacket, Ops
 from ..guards.guards import ANY_KEY
 from ..guards.hints import NEEDED
 from ..guards.source import (
@@ -72,11 +73,11 @@ IDENTITY_TYPES: tuple[type, ...] = (
     torch.dtype,
     torch.layout,
     torch.memory_format,
-    torch._ops.OpOverload,
-    torch._ops.OpOverloadPacket,
-    torch._ops._OpNamespace,
-    torch._ops._Ops,
-    torch._ops.HigherOrderOperator,
+    OpOverload,
+    OpOverloadPacket,
+    OpNamespace,
+    Ops,
+    HigherOrderOperator,
     typing.TypeVar,
     inspect.Signature,
     inspect.Parameter,

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ..._native import is_instance as isinstance
+from ...platform.cpython import get_frame
 from ...program.call_markers import CALLERS
 from .native_watch import stop_watching, watch_again
 from .values import GraphBreak, Raised
@@ -111,7 +112,7 @@ def traceback_of(trace: Trace, error: BaseException) -> types.TracebackType | No
         return None
     known = trace.exceptions.tracebacks.get(id(error))
     if known is None:
-        known = trace.exceptions.tracebacks[id(error)] = types.TracebackType(None, sys._getframe(), 0, 1)
+        known = trace.exceptions.tracebacks[id(error)] = types.TracebackType(None, get_frame(), 0, 1)
         trace.outside.foreign[id(known)] = known
         trace.unbuildable.made[id(known)] = (known, made[1])
     return known

@@ -30,7 +30,7 @@ class Fakes:
     def shapes(self) -> Any:
         """The symbols and what is assumed of them."""
         if self._shapes is None:
-            from torch.fx.experimental.symbolic_shapes import ShapeEnv
+            from ...platform.torch_shapes import ShapeEnv
 
             self._shapes = ShapeEnv(allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False)
             if self._mode is not None:

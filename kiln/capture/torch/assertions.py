@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
-from torch.testing._comparison import TensorLikePair
 
 from ..._native import is_instance as isinstance
 from ...bytecode import Bytecode, Instruction
 from ...bytecode.analysis import reachable, successors
+from ...platform.torch_functions import assert_async, check_tensor_all_with, check_with, compare_regular_values
 from ..interpreter.calls import call_function
 from ..interpreter.native_calls import rule
 from ..interpreter.protocols import truth
@@ -87,7 +87,7 @@ def is_number(frame: Frame, instruction: Instruction) -> bool:
     return type(value) is torch.SymInt or (type(value) is int and -(2**63) <= value < 2**63)
 
 
-@rule(torch._check_with)
+@rule(check_with)
 def rule_check(trace, args, kwargs):
     """``torch._check`` on a plain or symbolic truth; what fails is eager's to raise."""
     condition = force(trace, args[1])
@@ -96,17 +96,17 @@ def rule_check(trace, args, kwargs):
     raise trace.fail("torch._check of a condition that does not hold")
 
 
-@rule(torch._check_tensor_all_with)
+@rule(check_tensor_all_with)
 def rule_check_all(trace, args, kwargs):
     """``torch._check_tensor_all``: as in an assertion, the error is eager's."""
     condition = force(trace, args[1])
     if not isinstance(condition, torch.Tensor) or condition.dtype is not torch.bool:
-        return call_function(trace, torch._check_tensor_all_with, args, kwargs)
+        return call_function(trace, check_tensor_all_with, args, kwargs)
     require(trace, record(trace, torch.all, (condition,), {}))
     return None
 
 
-@rule(TensorLikePair._compare_regular_values_close)
+@rule(compare_regular_values)
 def rule_compare_values(trace, args, kwargs):
     """``torch.testing.assert_close``, where shapes and types are equal already: all that is left may only raise."""
     left, right = (force(trace, value) for value in args[1:3])
@@ -130,7 +130,7 @@ def require(trace: Trace, condition: object) -> None:
     """The graph raises if this is not true."""
     if trace.effects.reasons and not can_rewind(trace):
         raise trace.fail("a check of a tensor's value after an effect that cannot be undone")
-    record(trace, torch._assert_async, (condition,), {})  # type: ignore[attr-defined]
+    record(trace, assert_async, (condition,), {})
 
 
 def only_raises(bytecode: Bytecode, start: int) -> bool:

@@ -10,9 +10,10 @@ from __future__ import annotations
 import types
 
 import torch
-from torch.utils import _pytree as pytree
 
+from ...platform.fx_graphs import root_of
 from ...platform.python_objects import words
+from ...platform.torch_pytree import tree_flatten, tree_unflatten
 from ..guards.descriptions import module_of
 from ..interpreter.native_calls import rule
 from ..python.standard_library import FINDERS
@@ -35,9 +36,9 @@ def combined(function, left, right):
 def rule_combined(trace, args, kwargs):
     from ..interpreter.calls import call
 
-    last = trace.graph._root.prev
+    last = root_of(trace.graph).prev
     result = call(trace, args[0], args[1:], {})
-    while last.next is not trace.graph._root:
+    while last.next is not root_of(trace.graph):
         last = last.next
         name = getattr(last.target, "__name__", last.target)
         if last.op not in ("placeholder", "get_attr") and name not in POINTWISE:
@@ -47,7 +48,7 @@ def rule_combined(trace, args, kwargs):
 
 def scan(combine_fn, xs, dim, reverse=False, combine_mode="pointwise"):
     """Interpreted; without functions inside, as those of Kiln itself are not looked into."""
-    given, spec = pytree.tree_flatten(xs)
+    given, spec = tree_flatten(xs)
     leaves = []
     for leaf in given:
         moved = leaf.movedim(dim, 0)
@@ -57,15 +58,15 @@ def scan(combine_fn, xs, dim, reverse=False, combine_mode="pointwise"):
         before, grown = [], []
         for leaf in leaves:
             before.append(leaf.roll(step, 0))
-        made = combined(combine_fn, pytree.tree_unflatten(before, spec), pytree.tree_unflatten(leaves, spec))
-        for leaf, new in zip(leaves, pytree.tree_flatten(made)[0], strict=True):
+        made = combined(combine_fn, tree_unflatten(before, spec), tree_unflatten(leaves, spec))
+        for leaf, new in zip(leaves, tree_flatten(made)[0], strict=True):
             grown.append(torch.cat((leaf[:step], new[step:])))
         leaves = grown
         step *= 2
     result = []
     for leaf in leaves:
         result.append((leaf.flip(0) if reverse else leaf).movedim(0, dim))
-    return pytree.tree_unflatten(result, spec)
+    return tree_unflatten(result, spec)
 
 
 def is_scan(function: types.FunctionType) -> bool:

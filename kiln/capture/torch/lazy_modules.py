@@ -14,10 +14,11 @@ from collections.abc import Iterator
 
 import torch
 from torch.nn import Module
-from torch.nn.modules.lazy import LazyModuleMixin
 
 from ..._native import is_instance as isinstance
 from ...platform.python_objects import mapping_items
+from ...platform.torch_fake import FakeTensor
+from ...platform.torch_modules import buffers_of, infer_parameters, parameters_of
 from ...program.quiet import aloud
 from ..guards.descriptions import module_of
 from ..interpreter.native_calls import rule
@@ -30,7 +31,7 @@ from ..writeback.effects import write_effects
 from ..writeback.rebuild import CannotRebuild, Rebuilder
 
 
-@rule(LazyModuleMixin._infer_parameters)
+@rule(infer_parameters)
 def rule_infer_parameters(trace, args, kwargs):
     owner, module, inputs = (force(trace, arg) for arg in args[:3])
     record = trace.outside.record_of(module)
@@ -41,7 +42,7 @@ def rule_infer_parameters(trace, args, kwargs):
         shapes, keywords = as_shapes(trace, inputs), as_shapes(trace, given)
         check_order(trace, record.real)
         with undoing(record.real), drawing_in_order(trace), aloud():
-            LazyModuleMixin._infer_parameters(record.real, record.real, shapes, keywords)
+            infer_parameters(record.real, record.real, shapes, keywords)
             check_no_fakes(record.real)
     refresh(trace, record)
     trace.progress.start_over = True
@@ -138,7 +139,7 @@ def check_no_fakes(module: Module) -> None:
     for part in module.modules():
         members = [value for value in vars(part).values() if isinstance(value, (dict, list, tuple))]
         for value in (*vars(part).values(), *(item for member in members for item in flat(member))):
-            if isinstance(value, torch._subclasses.FakeTensor):
+            if isinstance(value, FakeTensor):
                 raise Early("it keeps something that depends on its input's values")
 
 
@@ -173,7 +174,7 @@ def copied_tables(module: Module) -> list[tuple[dict, dict]]:
 
 
 def uninitialised(module: Module) -> list[torch.Tensor]:
-    tables = [table for part in module.modules() for table in (part._parameters, part._buffers)]
+    tables = [table for part in module.modules() for table in (parameters_of(part), buffers_of(part))]
     return [value for table in tables for value in table.values() if torch.nn.parameter.is_lazy(value)]
 
 

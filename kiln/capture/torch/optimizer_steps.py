@@ -17,6 +17,19 @@ import torch
 import torch.optim
 
 from ..._native import is_instance as isinstance
+from ...platform.torch_functions import (
+    foreach_add,
+    foreach_add_,
+    foreach_addcdiv_,
+    foreach_addcmul_,
+    foreach_div_,
+    foreach_lerp_,
+    foreach_maximum_,
+    foreach_mul,
+    foreach_mul_,
+    foreach_neg,
+    foreach_sqrt,
+)
 from ..interpreter.calls import matched_arguments
 from ..python.standard_library import FINDERS
 from ..shadows.wrap import force
@@ -89,28 +102,28 @@ def adam(
     decoupled_weight_decay,
 ):
     if maximize:
-        grads = torch._foreach_neg(grads)
-    torch._foreach_add_(state_steps, 1.0)
+        grads = foreach_neg(grads)
+    foreach_add_(state_steps, 1.0)
     if weight_decay != 0:
         if decoupled_weight_decay:
-            torch._foreach_mul_(params, 1 - lr * weight_decay)
+            foreach_mul_(params, 1 - lr * weight_decay)
         else:
-            grads = torch._foreach_add(grads, params, alpha=weight_decay)
-    torch._foreach_lerp_(exp_avgs, grads, 1 - beta1)
-    torch._foreach_mul_(exp_avg_sqs, beta2)
-    torch._foreach_addcmul_(exp_avg_sqs, grads, grads, 1 - beta2)
+            grads = foreach_add(grads, params, alpha=weight_decay)
+    foreach_lerp_(exp_avgs, grads, 1 - beta1)
+    foreach_mul_(exp_avg_sqs, beta2)
+    foreach_addcmul_(exp_avg_sqs, grads, grads, 1 - beta2)
     step_sizes, roots = [], []
     for step in state_steps:  # (a comprehension would be a function of Kiln's own, which is not interpreted)
         count = step.double()
         step_sizes.append(lr / (1 - beta1**count) * -1)
         roots.append((1 - beta2**count) ** 0.5)
     if amsgrad:
-        torch._foreach_maximum_(max_exp_avg_sqs, exp_avg_sqs)
+        foreach_maximum_(max_exp_avg_sqs, exp_avg_sqs)
         exp_avg_sqs = max_exp_avg_sqs
-    scales = torch._foreach_sqrt(exp_avg_sqs)
-    torch._foreach_div_(scales, roots)
-    torch._foreach_add_(scales, eps)
-    torch._foreach_addcdiv_(params, torch._foreach_mul(exp_avgs, step_sizes), scales)
+    scales = foreach_sqrt(exp_avg_sqs)
+    foreach_div_(scales, roots)
+    foreach_add_(scales, eps)
+    foreach_addcdiv_(params, foreach_mul(exp_avgs, step_sizes), scales)
 
 
 ADAM_ARGUMENTS = set(inspect.signature(adam).parameters)

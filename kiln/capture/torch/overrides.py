@@ -15,15 +15,34 @@ from dataclasses import dataclass
 
 import torch
 import torch.fx
-import torch.utils._device
 from torch import is_anomaly_enabled  # the program may put another function in its place
-from torch._C import _get_function_stack_at, _len_torch_function_stack, _pop_torch_function_stack
-from torch._C import _push_on_torch_function_stack as _push
-from torch.autograd import forward_ad
 from torch.overrides import TorchFunctionMode
 
 from ..._native import is_instance as isinstance
 from ...platform.python_objects import HEAP_TYPE
+from ...platform.torch_autograd import (
+    forward_mode_level,
+    pop_saved_tensors_hooks,
+    push_saved_tensors_hooks,
+    top_saved_tensors_hooks,
+)
+from ...platform.torch_devices import device_constructors
+from ...platform.torch_dispatch import (
+    DisableTorchFunction,
+    DisableTorchFunctionSubclass,
+    count_dispatch_modes,
+    count_function_modes,
+    disabled_torch_function,
+    function_mode_at,
+    is_torch_function_all_disabled,
+    is_torch_function_enabled,
+    is_torch_function_mode_enabled,
+    pop_function_mode,
+    push_function_mode,
+)
+from ...platform.torch_functions import tracing_state
+from ...platform.torch_functorch import innermost_transform
+from ...platform.torch_operators import NATIVE_MODULES, VARIABLE_FUNCTIONS
 from ..guards.source import Identity, Pinned, Source, source
 from ..interpreter.native_calls import rule
 from ..shadows.tensor_effects import is_named_in_place
@@ -34,27 +53,25 @@ from ..state.values import Lazy, TensorInfo
 
 LEAF_MODULES = frozenset({"torch.functional", "torch.nn.functional", "torch._tensor", "torch._C._nn", "torch.special"})
 
-_NATIVE_MODULES = [getattr(torch._C, name) for name in ("_nn", "_linalg", "_fft", "_special", "_sparse", "_nested")]
-
 NATIVE_FUNCTIONS: frozenset[object] = frozenset(
     value
-    for owner in (*_NATIVE_MODULES, torch._C._VariableFunctions)
+    for owner in (*NATIVE_MODULES, VARIABLE_FUNCTIONS)
     for name in dir(owner)
     if isinstance(value := getattr(owner, name), types.BuiltinFunctionType) and not name.startswith("__")
 )
 
 
 DEFAULT_OVERRIDE = torch.Tensor.__torch_function__.__func__  # type: ignore[attr-defined]
-DISABLED = torch._C._disabled_torch_function_impl
+DISABLED = disabled_torch_function
 
 ENABLED, SUBCLASSES_OFF, ALL_OFF = 0, 1, 2  # how much of __torch_function__ is switched off
 
 
 def current_level() -> int:
     """How much of ``__torch_function__`` is switched off in this thread."""
-    if torch._C._is_torch_function_all_disabled():
+    if is_torch_function_all_disabled():
         return ALL_OFF
-    return ENABLED if torch._C._is_torch_function_enabled() else SUBCLASSES_OFF
+    return ENABLED if is_torch_function_enabled() else SUBCLASSES_OFF
 
 
 @operation
@@ -298,36 +315,36 @@ class ModeAt(Source):
 def overrides_aside() -> Iterator[Outside]:
     """While Kiln looks at real tensors no override of the program is called; gives what there was outside."""
     level = current_level()
-    modes = [_pop_torch_function_stack() for _ in range(_len_torch_function_stack())][::-1]
+    modes = [pop_function_mode() for _ in range(count_function_modes())][::-1]
     try:
-        with torch._C.DisableTorchFunctionSubclass(), saved_tensors_hooks_aside():
+        with DisableTorchFunctionSubclass(), saved_tensors_hooks_aside():
             yield Outside(modes, level)
     finally:
         for mode in modes:
-            _push(mode)
+            push_function_mode(mode)
 
 
 @contextlib.contextmanager
 def saved_tensors_hooks_aside() -> Iterator[None]:
     """Hooks on what autograd saves are called when the graph runs, not for fake tensors."""
     hooks = []
-    while (pair := torch._C._autograd._top_saved_tensors_default_hooks(True)) is not None:
+    while (pair := top_saved_tensors_hooks(True)) is not None:
         hooks.append(pair)
-        torch._C._autograd._pop_saved_tensors_default_hooks()
+        pop_saved_tensors_hooks()
     try:
         yield
     finally:
         for pack, unpack in reversed(hooks):
-            torch._C._autograd._push_saved_tensors_default_hooks(pack, unpack)
+            push_saved_tensors_hooks(pack, unpack)
 
 
 def is_intercepted() -> bool:
     """Whether operations now mean something that fakes cannot tell: dispatch modes, functorch's transforms,
     forward-mode derivatives (fakes have no tangents), or that they are written down: by ``torch.jit.trace``, or, with
     the program's own lines, by anomaly mode."""
-    transformed = torch._C._functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0
-    noted = torch._C._get_tracing_state() is not None or is_anomaly_enabled()
-    return transformed or noted or bool(torch._C._len_torch_dispatch_stack())
+    transformed = innermost_transform() is not None or forward_mode_level() >= 0
+    noted = tracing_state() is not None or is_anomaly_enabled()
+    return transformed or noted or bool(count_dispatch_modes())
 
 
 @dataclass(eq=False)
@@ -341,7 +358,7 @@ class Outside:
 def enter_outer_modes(trace: Trace, outside: Outside) -> None:
     """Start a trace with the modes that are active outside."""
     modes = outside.modes
-    base = Pinned(Identity(_get_function_stack_at))
+    base = Pinned(Identity(function_mode_at))
     trace.overrides.modes = [Lazy(mode, ModeAt(base, index)) for index, mode in enumerate(modes)]
     trace.overrides.outer_modes = list(trace.overrides.modes)
     trace.overrides.level = trace.overrides.outer_level = outside.level
@@ -364,7 +381,7 @@ def without_overrides(graph: Callable, conversions: dict[int, type]) -> Callable
     """A graph of what overrides came down to runs without them, on plain tensors: results get their classes here."""
 
     def run(*inputs):
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             results = graph(*inputs)
             if not conversions:
                 return results
@@ -408,33 +425,33 @@ def is_indifferent(node: torch.fx.Node) -> bool:
     return known and not is_named_in_place(function.__name__)
 
 
-@rule(_push)
+@rule(push_function_mode)
 def rule_push(trace, args, kwargs):
     mode = force(trace, args[0])
     trace.mark_unbuildable(mode)
     trace.overrides.modes.append(mode)
 
 
-@rule(_pop_torch_function_stack)
+@rule(pop_function_mode)
 def rule_pop(trace, args, kwargs):
     if len(trace.overrides.modes) <= len(trace.overrides.outer_modes):
         raise trace.fail("leaving a torch-function mode that was entered outside")
     return trace.overrides.modes.pop()
 
 
-@rule(_len_torch_function_stack)
+@rule(count_function_modes)
 def rule_length(trace, args, kwargs):
     return len(trace.overrides.modes)
 
 
-@rule(_get_function_stack_at)
+@rule(function_mode_at)
 def rule_mode_at(trace, args, kwargs):
     return trace.overrides.modes[force(trace, args[0])]
 
 
-@rule(torch.utils._device._device_constructors)
+@rule(device_constructors)
 def rule_device_constructors(trace, args, kwargs):
-    return torch.utils._device._device_constructors()
+    return device_constructors()
 
 
 # -- switches -------------------------------------------------------------------------------------------------------
@@ -454,12 +471,12 @@ class Switch:
     def __exit__(self, *error): ...
 
 
-@rule(torch._C.DisableTorchFunctionSubclass)
+@rule(DisableTorchFunctionSubclass)
 def rule_subclasses_off(trace, args, kwargs):
     return new_switch(trace, SUBCLASSES_OFF)
 
 
-@rule(torch._C.DisableTorchFunction)
+@rule(DisableTorchFunction)
 def rule_all_off(trace, args, kwargs):
     return new_switch(trace, ALL_OFF)
 
@@ -482,13 +499,13 @@ def rule_exit(trace, args, kwargs):
     trace.overrides.level = force(trace, args[0]).before
 
 
-@rule(torch._C._is_torch_function_enabled)
+@rule(is_torch_function_enabled)
 def rule_enabled(trace, args, kwargs):
     guard_level(trace)
     return trace.overrides.level == ENABLED
 
 
-@rule(torch._C._is_torch_function_mode_enabled)
+@rule(is_torch_function_mode_enabled)
 def rule_mode_enabled(trace, args, kwargs):
     guard_level(trace)
     return bool(trace.overrides.modes) and trace.overrides.level != ALL_OFF

@@ -16,6 +16,7 @@ from torch.nn import Parameter
 from ..._native import MISSING
 from ..._native import is_instance as isinstance
 from ...platform.python_objects import words
+from ...platform.torch_dispatch import DisableTorchFunction
 from ...program.quiet import quiet
 from ..guards.source import Attribute, Computed, Source, source
 from ..shadows.symbolic_numbers import concrete, may_override
@@ -59,7 +60,7 @@ def past_overrides(name: str) -> Callable[[torch.Tensor], object]:
     """Reads a property of a tensor without asking the ``__torch_function__`` of its class."""
 
     def read(tensor: torch.Tensor) -> object:
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             return getattr(tensor, name)
 
     read.__name__ = name

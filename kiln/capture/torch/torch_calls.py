@@ -16,6 +16,9 @@ from torch.nn import Parameter
 
 from ..._native import is_instance as isinstance
 from ...platform.python_objects import words
+from ...platform.torch_dispatch import count_dispatch_modes, dispatch_mode_of_key
+from ...platform.torch_functions import group_tensors, is_compiling, is_scripting, log_api_usage, tracing_state
+from ...platform.torch_operators import OpOverload, OpOverloadPacket
 from ..guards.tensor_class import METHODS
 from ..interpreter.native_calls import rule
 from ..shadows import tensors
@@ -65,7 +68,7 @@ def is_operation(trace: Trace, function: object, args: tuple, kwargs: dict) -> b
         return isinstance(function.__self__, torch.Tensor) or is_property_getter(function)
     if kind is types.MethodType:
         return isinstance(function.__self__, torch.Tensor) and is_operation(trace, function.__func__, args, kwargs)
-    return isinstance(function, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)) or function is Parameter
+    return isinstance(function, (OpOverload, OpOverloadPacket)) or function is Parameter
 
 
 def is_property_getter(function: types.MethodWrapperType) -> bool:
@@ -245,24 +248,24 @@ def rule_is_tensor(trace, args, kwargs):
     return isinstance(force(trace, args[0]), torch.Tensor)
 
 
-@rule(torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling, torch._utils.is_compiling)
+@rule(torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling, is_compiling)
 def rule_is_compiling(trace, args, kwargs):
     """Yes to the user's code; torch's own must do what it does in eager (Adam would compute in another order)."""
     return not is_asked_by_torch(trace)
 
 
-@rule(torch.jit.is_scripting, torch.jit.is_tracing, torch._jit_internal.is_scripting, torch._C._get_tracing_state)
+@rule(torch.jit.is_scripting, torch.jit.is_tracing, is_scripting, tracing_state)
 def rule_never(trace, args, kwargs):
     return False
 
 
-@rule(torch._C._len_torch_dispatch_stack)
+@rule(count_dispatch_modes)
 def rule_no_modes(trace, args, kwargs):
     """Calls under a dispatch mode are not compiled, so there is none."""
     return 0
 
 
-@rule(torch._C._get_dispatch_mode)
+@rule(dispatch_mode_of_key)
 def rule_no_mode(trace, args, kwargs):
     return None
 
@@ -289,18 +292,18 @@ def rule_annotate(trace, args, kwargs):
     return args[1]
 
 
-@rule(torch._C._group_tensors_by_device_and_dtype)
+@rule(group_tensors)
 def rule_group_tensors(trace, args, kwargs):
     """Sorts tensors by what their guards know, in an order of its own: it is asked itself."""
     lists = [[force(trace, tensor) for tensor in force(trace, group)] for group in force(trace, args[0])]
     rest = [concrete(trace, value) for value in (*args[1:], *kwargs.values())]
     try:
-        return torch._C._group_tensors_by_device_and_dtype(lists, *rest)
+        return group_tensors(lists, *rest)
     except RuntimeError as error:
         raise trace.fail(f"tensors that cannot be grouped: {error}", error=error) from None
 
 
-@rule(torch._C._log_api_usage_once)
+@rule(log_api_usage)
 def rule_nothing(trace, args, kwargs):
     return None
 

@@ -13,6 +13,8 @@ import torch
 from torch import is_grad_enabled  # the program may put another function in its place
 
 from ..._native import is_instance as isinstance
+from ...platform.torch_autograd import InferenceModeGuard, set_grad_enabled
+from ...platform.torch_functions import native_functions
 from ...program.inference_mode import enter_inference_mode, leave_inference_mode
 from ..interpreter.native_calls import rule
 from ..shadows.symbolic_numbers import concrete
@@ -28,8 +30,7 @@ def _present(owner: object, *names: str) -> list[object]:
     return [getattr(owner, name) for name in names if hasattr(owner, name)]
 
 
-STATE_SETTERS = _present(
-    torch._C,
+STATE_SETTERS = native_functions(
     "_set_grad_enabled",
     "set_autocast_enabled",
     "set_autocast_dtype",
@@ -70,8 +71,7 @@ STATE_GETTERS = _present(
     "is_anomaly_enabled",
     "get_num_threads",
     "_is_autocast_available",
-) + _present(
-    torch._C,
+) + native_functions(
     "_is_autocast_available",
     "_get_tracing_state",
     "_get_privateuse1_backend_name",
@@ -106,7 +106,7 @@ def _state_setter(function):
         """Done now, so that what follows is traced in that state, and again by the graph at run time."""
         args = tuple([concrete(trace, arg) for arg in args])
         kwargs = {key: concrete(trace, value) for key, value in kwargs.items()}
-        if function is torch._C._set_grad_enabled and args == (is_grad_enabled(),):
+        if function is set_grad_enabled and args == (is_grad_enabled(),):
             return None  # as it is, which is assumed
         result = with_errors(trace, function, args, kwargs)
         trace.graph.call_function(function, args, kwargs)
@@ -173,7 +173,7 @@ def rule_enter_inference(trace, args, kwargs):
     owner = force(trace, args[0])
     flag = concrete(trace, owner.__dict__["mode"])
     owner.__dict__["_inference_mode_context"] = Opaque(trace.graph.call_function(enter_inference_mode, (flag,)))
-    real = torch._C._InferenceMode(flag)
+    real = InferenceModeGuard(flag)
     real.__enter__()
     trace.switches.inference_modes.append(real)
 

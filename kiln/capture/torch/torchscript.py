@@ -15,6 +15,7 @@ import torch
 
 from ..._native import is_instance as isinstance
 from ...platform.python_objects import cell_is_empty
+from ...platform.torch_functions import inlined_function
 from ..guards.descriptions import module_of
 from ..guards.source import Attribute, lookup
 from ..interpreter.calls import CALLABLES, call
@@ -25,7 +26,7 @@ MET: weakref.WeakKeyDictionary[object, list[object]] = weakref.WeakKeyDictionary
 
 
 def call_script(trace: Trace, script: object, args: tuple, kwargs: dict) -> object:
-    function = getattr(script, "_torchdynamo_inline", None)
+    function = inlined_function(script)
     source = Attribute(trace.outside.pinned(script), "_torchdynamo_inline")
     if not isinstance(function, types.FunctionType):
         raise trace.fail("a call to a TorchScript function whose Python code is not known")

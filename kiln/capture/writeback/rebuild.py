@@ -21,7 +21,9 @@ import torch
 import torch.fx
 
 from ..._native import is_instance as isinstance
+from ...platform.cpython import members_by_name, members_by_value
 from ...platform.python_objects import HEAP_TYPE, mapping_items, plain_value, slot_descriptors
+from ...platform.torch_operators import OpOverload, OpOverloadPacket
 from ..guards.generated_text import Text
 from ..guards.source import Item, Local, Source, is_direct, lookup, mapping_of, namespace_of, parameter_name
 from ..interpreter import native_calls
@@ -613,16 +615,16 @@ CONTAINER_BUILDERS = [
 FIXED = (type, types.ModuleType, enum.Enum, torch.dtype, torch.device, torch.layout, torch.memory_format)
 FIXED += (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)
 FIXED += (types.GetSetDescriptorType, types.MemberDescriptorType, types.GenericAlias, types.UnionType, types.CodeType)
-FIXED += (torch._ops.OpOverload, torch._ops.OpOverloadPacket, re.Pattern, torch.finfo)
+FIXED += (OpOverload, OpOverloadPacket, re.Pattern, torch.finfo)
 
 
 def is_member(value: enum.Enum) -> bool:
     """Whether an instance of an enumeration is one of its members, and not made inside and still to become one."""
-    known = type(value)._member_map_.values()
+    known = members_by_name(type(value)).values()
     if any(member is value for member in known):
         return True
     number = value.__dict__.get("_value_")  # combinations of flags are members without a name
-    return isinstance(value, enum.Flag) and type(number) is int and type(value)._value2member_map_.get(number) is value
+    return isinstance(value, enum.Flag) and type(number) is int and members_by_value(type(value)).get(number) is value
 
 
 def builder_for(shadow: object) -> Callable | None:

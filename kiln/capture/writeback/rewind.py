@@ -14,6 +14,8 @@ import torch
 from ... import _native
 from ..._native import is_instance as isinstance
 from ...exc import CheckFailed
+from ...platform.torch_autograd import top_saved_tensors_hooks
+from ...platform.torch_tensors import set_versions, version_of
 from ..shadows.tensor_effects import is_restorable
 from ..state.trace import ObjectInput, Trace
 
@@ -37,7 +39,7 @@ def raised_in_saving(error: BaseException) -> bool:
 
     Checkpoints raise in theirs to stop computing anew as soon as they have all they need.
     """
-    hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
+    hooks = top_saved_tensors_hooks(True)
     code = getattr(hooks[0], "__code__", None) if hooks else None
     return code is not None and any(frame.f_code is code for frame, _ in traceback.walk_tb(error.__traceback__))
 
@@ -75,7 +77,7 @@ class Switches:
 
 def versions_of(*tensors: torch.Tensor) -> tuple[int, ...]:
     """How often each tensor has been changed; -1 where that is not counted."""
-    return tuple([-1 if tensor.is_inference() else tensor._version for tensor in tensors])
+    return tuple([-1 if tensor.is_inference() else version_of(tensor) for tensor in tensors])
 
 
 class Snapshot:
@@ -100,7 +102,7 @@ class Snapshot:
             with torch.inference_mode(tensor.is_inference()), torch.no_grad():
                 tensor.copy_(contents)
             if version != -1:
-                torch._C._autograd._unsafe_set_version_counter((tensor,), (version,))
+                set_versions((tensor,), (version,))
 
 
 def same_contents(tensor: torch.Tensor, contents: torch.Tensor) -> bool:
