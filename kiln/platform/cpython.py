@@ -33,6 +33,11 @@ OPERATOR_SYMBOLS: list[tuple[str, str]] = getattr(dis, "_nb_ops")  # noqa: B009 
 """Names and symbols of the operators of BINARY_OP, by its argument."""
 
 
+def is_protocol(cls: type) -> bool:
+    """Whether a class of the metaclass of protocols is one itself, not an implementation."""
+    return getattr(cls, "_is_protocol", False)
+
+
 def recursive_repr_codes() -> list[types.CodeType]:
     """The code of what dataclasses wrap ``__repr__`` in; none from 3.13 on, where it is reprlib's."""
     wrap = getattr(dataclasses, "_recursive_repr", None)

@@ -48,11 +48,11 @@ PRIVATE_ATTRIBUTES = frozenset(
         # flags of torch's other compilers on functions
         *("_torchdynamo_inline", "_torchdynamo_disable", "_torchdynamo_orig_callable"),
         # CPython and its standard library
-        *("_member_map_", "_value2member_map_", "_value_", "_name_", "_at_fork_reinit"),
+        *("_member_map_", "_value2member_map_", "_value_", "_name_", "_at_fork_reinit", "_is_owned", "_is_protocol"),
     ]
 )
 SYMBOLIC_NODE = frozenset({"expr", "hint", "has_hint", "shape_env", "pytype", "constant", "maybe_as_int"})
-UNDOCUMENTED = ("torch.fx.experimental",)
+UNDOCUMENTED = ("torch.fx.experimental", "ctypes.pythonapi", "ctypes.py_object")
 PUBLIC = ("torch.ops",)
 READERS = frozenset({"getattr", "hasattr", "setattr", "delattr", "attrgetter", "methodcaller"})
 IMPORTERS = frozenset({"import_module", "__import__"})

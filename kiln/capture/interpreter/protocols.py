@@ -12,7 +12,7 @@ from torch.nn import Parameter
 
 from ..._native import MISSING
 from ..._native import is_instance as isinstance
-from ...platform.cpython import protocol_members
+from ...platform.cpython import is_protocol, protocol_members
 from ...platform.python_objects import HEAP_TYPE
 from ..guards.source import is_direct, lookup, mapping_of
 from ..shadows.native_arguments import check_conversion
@@ -64,7 +64,7 @@ def is_instance(trace: Trace, value: object, classes: object) -> bool:
         class_function(trace, type(classes), "__instancecheck__")
         return bool(truth(trace, call(trace, check, (classes, value), {})))
     kind = type_of(trace, value)
-    if isinstance(classes, PROTOCOLS) and classes._is_protocol:
+    if isinstance(classes, PROTOCOLS) and is_protocol(classes):
         assume_members(trace, value, kind, classes)
     if isinstance(value, torch.Tensor):
         return tensor_is_instance(value, kind, classes)
