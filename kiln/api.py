@@ -49,6 +49,7 @@ def compile(
 def _compile(target: Any, options: Any) -> Any:
     from . import api_rules  # noqa: F401  (registers rules for the functions of this file)
     from .capture.entry.dispatch import make_compiled
+    from .capture.entry.dispatchers import state_of
     from .capture.interpreter.call_wrappers import object_caller
     from .modules import OptimizedModule
 
@@ -58,7 +59,7 @@ def _compile(target: Any, options: Any) -> Any:
     if is_disabled(target):
         return enclosed(target, options)
     if isinstance(target, _native.Dispatcher):  # compiled already: as it is, or anew with other options
-        known = target.__dict__["_kiln_cache"].options == options
+        known = state_of(target).cache.options == options
         return enclosed(target, options) if known else _compile(target.function, options)
     if isinstance(target, OptimizedModule):
         return target if target._kiln_options == options else OptimizedModule(target._orig_mod, options)
@@ -81,7 +82,7 @@ def enclosed(compiled: Any, options: Any) -> Any:
     """What is called for a compiled function: itself, or what compiles the backward passes that start in it as well."""
     if not options.compiled_autograd:
         return compiled
-    from .capture.entry.dispatch import shared
+    from .capture.entry.dispatchers import shared
     from .capture.interpreter.calls import TRANSPARENT
     from .engine.blocks import ENCLOSING, enclosing
 
@@ -197,7 +198,7 @@ def disallow_in_graph(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def reset() -> None:
     """Forget all compiled code, of backward passes too; functions are compiled again when they are next called."""
-    from .capture.entry.dispatch import reset as reset_dispatch
+    from .capture.entry.dispatchers import reset as reset_dispatch
     from .engine.blocks import forget_graphs
 
     reset_dispatch()

@@ -23,13 +23,13 @@ class OptimizedModule(torch.nn.Module):
         from .api import enclosed
         from .capture.entry.dispatch import make_compiled
         from .capture.interpreter.call_wrappers import module_caller
-        from .capture.shadows.consumed_inputs import stealing_forward
+        from .capture.shadows.consumed_inputs import consuming_forward
 
         super().__init__()
         self._orig_mod = module
         del self.__dict__["training"]  # the original's is the one that counts
         self.__dict__["_kiln_call"] = enclosed(
-            make_compiled(stealing_forward(module) or module_caller(type(module)), options), options
+            make_compiled(consuming_forward(module) or module_caller(type(module)), options), options
         )
         self.__dict__["_kiln_options"] = options
 

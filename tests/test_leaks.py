@@ -11,7 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 import kiln
 from kiln import _native
-from kiln.capture.entry import dispatch
+from kiln.capture.entry import dispatchers
 from kiln.capture.entry.entry import Entry
 from kiln.capture.guards.guards import GuardSet
 from kiln.capture.state.trace import Trace
@@ -19,7 +19,7 @@ from kiln.capture.state.trace import Trace
 X = torch.arange(6.0).reshape(2, 3)
 
 WATCHED = (torch.fx.GraphModule, torch.fx.Graph, torch.fx.Node, FakeTensor, Entry, GuardSet, Trace)
-WATCHED += (_native.Dispatcher, _native.TensorCheck, _native.ItemsCheck, dispatch.FrameCache)
+WATCHED += (_native.Dispatcher, _native.TensorCheck, _native.ItemsCheck, dispatchers.FrameCache)
 
 
 def count():
@@ -209,11 +209,11 @@ def test_a_thousand_functions():
     for number in range(3):
         compile_and_drop(simple, number)
     before = count()
-    tables = len(dispatch._CACHES), len(dispatch._DISPATCHERS)
+    tables = len(dispatchers._CACHES), len(dispatchers._DISPATCHERS)
     for number in range(1000):
         compile_and_drop((simple, breaking)[number % 10 == 0], number)
     assert grown(before) == {}
-    assert len(dispatch._CACHES) <= tables[0] and len(dispatch._DISPATCHERS) <= tables[1]
+    assert len(dispatchers._CACHES) <= tables[0] and len(dispatchers._DISPATCHERS) <= tables[1]
 
 
 def memory():
@@ -306,7 +306,7 @@ def test_errors_keep_no_arguments_once_gone():
 def test_dropped_entries_go_with_reset():
     compiled = kiln.compile(lambda x: x * 2, backend="eager")
     compiled(X)
-    module = weakref.ref(compiled.__dict__["_kiln_cache"].entries[0].graph_module)
+    module = weakref.ref(dispatchers.state_of(compiled).cache.entries[0].graph_module)
     kiln.reset()
     gc.collect()
     assert module() is None

@@ -189,10 +189,11 @@ def keep(compiled: Any) -> None:
 
     It holds no modules and no tensors. Programs compile a model anew for each call, and count on finding what they had.
     """
+    from ..capture.entry.dispatchers import state_of
+
     called = compiled.__dict__["_kiln_call"] if isinstance(compiled, OptimizedModule) else compiled
     called = called.__wrapped__ if api.is_enclosed(called) else called
-    cache = called.__dict__.get("_kiln_cache") if isinstance(called, _native.Dispatcher) else None
-    if cache is not None and cache not in _kept:
+    if isinstance(called, _native.Dispatcher) and (cache := state_of(called).cache) not in _kept:
         _kept.append(cache)
 
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import operator
 import types
+import weakref
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -74,9 +76,20 @@ def spread(module: torch.fx.GraphModule, examples: Sequence[Any]) -> tuple[torch
     return fix_names(torch.fx.GraphModule(module, graph, type(module).__name__)), inputs, places
 
 
-MARK = "__kiln_steals__"
+@dataclass(frozen=True)
+class ConsumedLists:
+    """What is known of the lists that a function takes."""
+
+    names: tuple[str, ...] = ()  # parameters whose lists it consumes
+    examples: Any = None  # what is known of items of lists (capture's `Examples`)
 
 
-def consumed(function: types.FunctionType) -> tuple[tuple[str, ...], Any]:
-    """The parameters whose lists a function consumes, and what is known of the items of its lists."""
-    return getattr(function, MARK, ((), None))
+_CONSUMED: weakref.WeakKeyDictionary[types.FunctionType, ConsumedLists] = weakref.WeakKeyDictionary()
+
+
+def set_consumed(function: types.FunctionType, lists: ConsumedLists) -> None:
+    _CONSUMED[function] = lists
+
+
+def consumed(function: types.FunctionType) -> ConsumedLists:
+    return _CONSUMED.get(function, ConsumedLists())

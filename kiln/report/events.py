@@ -238,13 +238,13 @@ def entry(trace: Any, made: Any, retold: bool) -> None:
         if found is not None:
             recording.breaks.append(found)
         recording.guards.append((place(trace.function), trace.guards.describe()))
-        recording.code.append((place(trace.function), made.check_text, made.run_text))
+        recording.code.append((place(trace.function), made.check.text, made.run.text))
     if found is not None and "breaks" in config.log:
         log("breaks", f"{found}\n  in {place(trace.function)}")
     if "guards" in config.log:
         log("guards", place(trace.function) + "".join(f"\n  {line}" for line in trace.guards.describe()))
     if "code" in config.log:
-        log("code", f"{place(trace.function)}\n{made.check_text}\n{made.run_text}")
+        log("code", f"{place(trace.function)}\n{made.check.text}\n{made.run.text}")
 
 
 class Subscription:

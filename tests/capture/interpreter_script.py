@@ -111,7 +111,7 @@ def install():
 
 def interpret(function, args):
     """What the interpreter says that a call returns or raises; None if it would break the graph."""
-    from kiln.capture.entry.dispatch import root_locals
+    from kiln.capture.entry.compile_frame import root_locals
     from kiln.capture.interpreter.frame import Finished, RootFrame
     from kiln.capture.state.trace import Options, Trace
     from kiln.capture.state.values import GraphBreak, Restart

@@ -12,7 +12,7 @@ from torch import nn
 
 import kiln
 from kiln.capture.entry import routing
-from kiln.capture.entry.dispatch import FrameCache
+from kiln.capture.entry.dispatchers import FrameCache
 from kiln.capture.interpreter import caller_breaks, frame
 from kiln.report import events
 from kiln.testing import CompileCounter, check, same

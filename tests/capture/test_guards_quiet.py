@@ -11,6 +11,7 @@ import torch
 
 import kiln
 from kiln.capture.entry.dispatch import explain_miss
+from kiln.capture.entry.dispatchers import state_of
 
 SEEN: list[str] = []
 
@@ -263,7 +264,7 @@ def look(compiled, args, kwargs=None):
                 answers.append(check is None or check(*args))
             except Exception as error:  # as the dispatcher takes it
                 answers.append(error)
-        reason = explain_miss(compiled.__dict__["_kiln_cache"], compiled.function, args, kwargs or {})
+        reason = explain_miss(state_of(compiled).cache, compiled.function, args, kwargs or {})
     return answers, reason, [str(each.message) for each in caught]
 
 
@@ -396,7 +397,7 @@ def test_keys_that_hash_like_a_constant_are_not_compared_for_a_reason():
     compiled(torch.ones(3), {"a": 1})
     odd = {Key("a"): 1, Key("b"): 2}
     SEEN.clear()
-    reason = explain_miss(compiled.__dict__["_kiln_cache"], compiled.function, (torch.ones(3), odd), {})
+    reason = explain_miss(state_of(compiled).cache, compiled.function, (torch.ones(3), odd), {})
     assert SEEN == []
     assert "'a'" in reason
 

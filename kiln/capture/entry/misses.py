@@ -46,9 +46,9 @@ KEYWORD = re.compile(r"L\['kwargs'\]\['(\w+)'\]")
 
 def reason_for_miss(entry: Entry, function: types.FunctionType, args: tuple, kwargs: dict, hints: Hints) -> str:
     """The first assumption that fails. All sizes and numbers that differ are noted in ``hints``."""
-    reader = SourceReader(function, args, kwargs, entry.trace_guards)  # type: ignore[arg-type]
-    reasons = [entry.state.reason()]  # type: ignore[attr-defined]
-    reasons += [failed(reader, guard, hints) for guard in entry.guard_list]
+    reader = SourceReader(function, args, kwargs, entry.guards)
+    reasons = [entry.state.reason()]
+    reasons += [failed(reader, guard, hints) for guard in entry.guards]
     reasons += failed_elsewhere(entry, reader, hints)
     reasons += [same_objects(entry, reader), reader.first_refused]
     reason = next((words for words in reasons if words is not None), "an assumption that cannot be named")
@@ -72,7 +72,7 @@ def in_callee_names(reason: str, function: types.FunctionType, args: tuple) -> s
 def same_objects(entry: Entry, reader: SourceReader) -> str | None:
     """Which two objects, different when the entry was made, are the same one now."""
     found: dict[int, Source] = {}
-    for source in entry.trace_guards.distinct:  # type: ignore[attr-defined]
+    for source in entry.guards.distinct:
         try:
             value = reader.read(source)
         except Unreachable:
@@ -132,7 +132,7 @@ TOLERATED = 2  # so many values of an operand get an entry each
 
 def failed_elsewhere(entry: Entry, reader: SourceReader, hints: Hints) -> list[str | None]:
     """Assumptions about classes, code, tensors and symbolic sizes."""
-    guards: GuardSet = entry.trace_guards  # type: ignore[assignment]
+    guards = entry.guards
     reasons = [guards.classes.reason(), guards.code_reason()]
     if entry.tensor_check is not None:
         reasons.append(tensor_reason(entry, reader, hints))

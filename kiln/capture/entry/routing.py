@@ -9,7 +9,6 @@ import sys
 import types
 import weakref
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import torch
 from torch.utils.hooks import BackwardHook
@@ -25,9 +24,7 @@ from ..interpreter.frame import COROUTINE_FLAGS, GENERATOR_FLAG
 from ..shadows.module_hooks import OF_GRAPHS
 from ..state.annotations import is_kept_out
 from ..state.trace import Options
-
-if TYPE_CHECKING:
-    from .dispatch import FrameCache
+from .dispatchers import FrameCache, make_dispatcher, state_of
 
 ROUTES = "__kiln_routes__"  # in the dictionary of a function: its routes live as long as it does, and no longer
 WORKING = ("torch.nn.modules", "torch.optim", "kiln.engine.runtime", "kiln.program.accumulation")
@@ -74,7 +71,7 @@ def route(callee: object, cache: FrameCache) -> object:
     if type(callee) is types.FunctionType:
         options = cache.options
         known = callee.__dict__.get(ROUTES, {}).get(id(options))
-        if known is None or known.function is not callee or known.__dict__["_kiln_users"] is not options.users:
+        if known is None or known.function is not callee or state_of(known).users is not options.users:
             known = make_route(callee, cache) if worth_compiling(callee) else None
         return callee if known is None or is_deep() else known
     method = lookup(type(callee), "__call__")
@@ -95,13 +92,11 @@ def is_deep() -> bool:
 
 def make_route(callee: types.FunctionType, cache: FrameCache) -> _native.Dispatcher:
     """A dispatcher for the callee, remembered; in a new table, for the present one may be a copy of another's."""
-    from .dispatch import make_dispatcher
-
     options = cache.options
     made = make_dispatcher(callee, options)
-    made.__dict__["_kiln_users"] = options.users
+    state_of(made).users = options.users
     if is_nested(callee.__code__, cache.code()):  # the next call makes another function of this code
-        cache.nested[id(callee.__code__)] = made.__dict__["_kiln_cache"]
+        cache.nested[id(callee.__code__)] = state_of(made).cache
     known = callee.__dict__.get(ROUTES, {})
     own = {key: dispatcher for key, dispatcher in known.items() if dispatcher.function is callee}
     callee.__dict__[ROUTES] = {**own, id(options): made}
@@ -120,7 +115,7 @@ def _release(key: int, users: weakref.WeakSet, functions: weakref.WeakSet) -> No
         return
     for function in list(functions):
         known = function.__dict__.get(ROUTES, {}).get(key)
-        if known is not None and known.__dict__["_kiln_users"] is users:
+        if known is not None and state_of(known).users is users:
             del function.__dict__[ROUTES][key]
 
 

@@ -415,9 +415,6 @@ def call_trampoline(trace: Trace, trampoline: Trampoline, args: tuple, kwargs: d
 def call_dispatcher(trace: Trace, dispatcher: object, args: tuple, kwargs: dict) -> object:
     """A function that is compiled already is interpreted like any other."""
     function = dispatcher.function  # type: ignore[attr-defined]
-    owner = dispatcher.__dict__.get("_kiln_owner")  # type: ignore[attr-defined]
-    if owner is not None:
-        args = (wrap(trace, owner, trace.outside.pinned(owner)), *args)
     return call(trace, wrap(trace, function, trace.outside.pinned(function)), args, kwargs)
 
 

@@ -20,7 +20,7 @@ import torch.fx
 from torch.nn import Module
 
 from ...platform.torch_modules import forward_hooks_of, forward_pre_hooks_of
-from ...program.consumed_lists import MARK, get_locals_to_steal
+from ...program.consumed_lists import ConsumedLists, get_locals_to_steal, set_consumed
 from ..guards.source import Item, Local, Source
 from ..state.values import Lazy, TensorInfo
 from .list_examples import Examples
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ..writeback.rebuild import Rebuilder
 
 
-def stealing_forward(module: Module) -> types.FunctionType | None:
+def consuming_forward(module: Module) -> types.FunctionType | None:
     """The function to compile for a graph module that consumes lists: its own, with nothing around it."""
     names = get_locals_to_steal(module)
     function = vars(type(module)).get("forward")
@@ -38,21 +38,22 @@ def stealing_forward(module: Module) -> types.FunctionType | None:
         return None
     if forward_hooks_of(module) or forward_pre_hooks_of(module) or "forward" in vars(module):
         return None
-    setattr(function, MARK, (tuple(names), Examples(module)))  # type: ignore[arg-type]
+    assert isinstance(module, torch.fx.GraphModule)
+    set_consumed(function, ConsumedLists(tuple(names), Examples(module)))
     return function
 
 
-def tell_examples(function: types.FunctionType, examples: Examples | None) -> None:
+def set_examples(function: types.FunctionType, examples: Examples | None) -> None:
     """What is known of a graph module's values, for a function that goes on after a graph break."""
     if examples is not None:
-        setattr(function, MARK, ((), examples))
+        set_consumed(function, ConsumedLists(examples=examples))
 
 
 # -- in a trace -----------------------------------------------------------------------------------------------------
 
 
 @dataclass(eq=False)
-class StolenInput:
+class ListInput:
     """A list as a graph input."""
 
     source: Source
@@ -60,7 +61,7 @@ class StolenInput:
     value: list[Any]  # of the fakes, None where the program looked at nothing
 
 
-def lists_to_steal(trace: Trace, rebuilder: Rebuilder) -> list[str]:
+def lists_to_consume(trace: Trace, rebuilder: Rebuilder) -> list[str]:
     """The lists that the graph may have: those of no more use after it."""
     found = []
     for name in trace.inputs.consumed:
@@ -72,14 +73,14 @@ def lists_to_steal(trace: Trace, rebuilder: Rebuilder) -> list[str]:
     return found
 
 
-def steal(trace: Trace, names: Sequence[str], inputs: list[Any]) -> list[Any]:
+def take_from_lists(trace: Trace, names: Sequence[str], inputs: list[Any]) -> list[Any]:
     """Have the graph take its inputs out of the lists; gives the inputs that it then has."""
     for name in names:
-        inputs = steal_list(trace, Local(name), inputs)
+        inputs = take_from_list(trace, Local(name), inputs)
     return inputs
 
 
-def steal_list(trace: Trace, source: Local, inputs: list[Any]) -> list[Any]:
+def take_from_list(trace: Trace, source: Local, inputs: list[Any]) -> list[Any]:
     items = [item for item in inputs if isinstance(item, TensorInfo) and is_item(item.source, source)]
     if not items:
         return inputs
@@ -102,7 +103,7 @@ def steal_list(trace: Trace, source: Local, inputs: list[Any]) -> list[Any]:
         graph.call_method("clear", (node,))
     node.meta["example_value"] = fakes
     taken = set(map(id, items))
-    return [StolenInput(source, node, fakes), *(item for item in inputs if id(item) not in taken)]
+    return [ListInput(source, node, fakes), *(item for item in inputs if id(item) not in taken)]
 
 
 def is_item(source: object, base: Source) -> bool:

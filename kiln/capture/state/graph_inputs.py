@@ -55,7 +55,8 @@ class GraphInputs:
     @classmethod
     def of(cls, function: types.FunctionType) -> GraphInputs:
         """The inputs of a graph of this function, none so far."""
-        return cls(*consumed(function))
+        lists = consumed(function)
+        return cls(lists.names, lists.examples)
 
     def tensors(self) -> list[TensorInfo]:
         return [item for item in self.items if isinstance(item, TensorInfo)]

@@ -20,7 +20,7 @@ class Overrides:
 
 
 @dataclass(eq=False, slots=True)
-class Switches:
+class SwitchChanges:
     """Switches of torch that the program throws while it is traced (torch_state.py)."""
 
     changed: bool = False  # grad mode, autocast …

@@ -28,7 +28,7 @@ from .graph_inputs import GraphInputs, ObjectInput, SymbolInput
 from .operations import operations
 from .outside_objects import OutsideObjects
 from .progress import Progress
-from .torch_modes import Overrides, Switches
+from .torch_modes import Overrides, SwitchChanges
 from .unbuildable import Unbuildable
 from .values import GraphBreak, Kind, Place, TensorInfo, Trampoline
 
@@ -99,7 +99,7 @@ class Trace:
         self.hooks = HookState()
         self.autograd = AutogradState()
         self.overrides = Overrides()
-        self.switches = Switches()
+        self.switches = SwitchChanges()
         self.exceptions = ExceptionState()
         self.unbuildable = Unbuildable()
         self.deferred = DeferredWork()

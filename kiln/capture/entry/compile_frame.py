@@ -1,0 +1,314 @@
+"""Compiling one frame: capture it, compile its graph, and make an entry of both."""
+
+from __future__ import annotations
+
+import itertools
+import types
+import warnings
+from collections.abc import Callable
+
+import torch
+import torch.fx
+
+from ... import _native, exc
+from ..._native import is_instance as isinstance
+from ...bytecode import Bytecode, route_calls
+from ...bytecode.plan import OWN_PREFIX
+from ...bytecode.split import CannotSplit, split
+from ...config import config
+from ...platform.cpython import get_frame
+from ...platform.python_objects import cell_is_empty
+from ...program.backend_registry import call_backend
+from ...program.inference_mode import leaving_on_errors
+from ...program.quiet import quiet, without_collections
+from ...program.shapes.fake_tensors import stored_shapes_in_use, without_torch_compiler
+from ...report import events
+from ..guards import cached_calls
+from ..guards.descriptions import module_of_globals
+from ..guards.hints import Hints
+from ..guards.source import ClosureCell, Local
+from ..interpreter import caller_breaks
+from ..interpreter.calls import DoesNotFit, matched_arguments
+from ..interpreter.frame import COROUTINE_FLAGS, GENERATOR_FLAG, NULL, Broken, Finished, RootFrame
+from ..interpreter.generators import settle_generators
+from ..python.lifetimes import asks_about_lifetimes
+from ..shadows.consumed_inputs import ListInput, emptying, set_examples
+from ..shadows.module_hooks import PASSING_ON
+from ..shadows.tensor_effects import conflict_with_try
+from ..state.trace import Trace
+from ..state.values import BreakPoint, GraphBreak, Lazy, Restart
+from ..torch.overrides import (
+    Outside,
+    enter_outer_modes,
+    overrides_aside,
+    take_out_conversions,
+    without_overrides,
+)
+from ..torch.torch_state import inference_modes_left
+from ..writeback.rebuild import CannotRebuild
+from ..writeback.rewind import Switches, can_rewind
+from . import all_rules  # noqa: F401
+from .check_text import make_check
+from .dispatchers import FrameCache, make_dispatcher, state_of
+from .entry import Entry
+from .graph_module import example_inputs, finish_graph, has_work, make_graph_module
+from .routing import COUNTS_FRAMES, LOOKS_AT_FRAMES, Router
+from .run_text import Continuation, RunText
+
+
+def args_fit(function: types.FunctionType, args: tuple, kwargs: dict) -> bool:
+    try:
+        real_arguments(function, args, kwargs)
+    except DoesNotFit:
+        return False
+    return True
+
+
+def real_arguments(function: types.FunctionType, args: tuple, kwargs: dict) -> dict[str, object]:
+    return matched_arguments(None, function, args, kwargs)
+
+
+def level_of_the_user() -> int:
+    """How many frames above the caller of this function the first one is that is not Kiln's, as warnings count."""
+    frame, level = get_frame(1), 1
+    while frame.f_back is not None and module_of_globals(frame.f_globals).startswith("kiln."):
+        frame, level = frame.f_back, level + 1
+    return level
+
+
+def compile_frame(cache: FrameCache, function: types.FunctionType, args: tuple, kwargs: dict) -> Entry | None:
+    """Capture, compile and wrap one frame; None if it is to be left alone."""
+    if function.__code__.co_flags & (COROUTINE_FLAGS | GENERATOR_FLAG):
+        return skip(cache, function, "a generator or coroutine function: it runs in eager")
+    if function.__code__ in PASSING_ON:
+        return pass_on(cache, function)
+    if any(name.startswith("_k_") for name in function.__code__.co_varnames[: parameter_count(function.__code__)]):
+        return skip(cache, function, "a parameter whose name begins with _k_, as names in generated code do")
+    if not COUNTS_FRAMES.isdisjoint(function.__code__.co_names):
+        events.skip(function, "it traces or counts frames")  # and what it calls must have no frames of Kiln's between
+        return None
+    state = Switches()
+    disabled = _native.set_disabled(True)
+    try:
+        with (
+            events.compiling(function),
+            cached_calls.session(),
+            without_torch_compiler(),
+            stored_shapes_in_use(function.__code__),
+            overrides_aside() as outside,
+        ):
+            return attempts(cache, function, args, kwargs, state, outside)
+    except exc.BackendError as error:
+        if not config.suppress_errors or cache.options.fullgraph:
+            raise
+        warnings.warn(f"{error}\nThe function runs in plain Python.", RuntimeWarning, stacklevel=level_of_the_user())
+        return None
+    except (exc.KilnError, KeyboardInterrupt):
+        raise
+    except GraphBreak as reason:
+        if cache.options.fullgraph:
+            raise unsupported(reason) from reason.error
+        return skip(cache, function, reason.reason)
+    except RecursionError:  # called with the stack nearly used up
+        return skip(cache, function, "calls nested too deep")
+    except Exception as error:
+        return internal_error(cache, function, error)
+    finally:
+        _native.set_disabled(disabled)
+        state.restore()
+
+
+def parameter_count(code: types.CodeType) -> int:
+    return code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & 0x04) + bool(code.co_flags & 0x08)
+
+
+def skip(cache: FrameCache, function: types.FunctionType, reason: str) -> None:
+    events.skip(function, reason)
+    if not function.__code__.co_flags & COROUTINE_FLAGS:
+        pass_on(cache, function)
+
+
+def pass_on(cache: FrameCache, function: types.FunctionType) -> None:
+    """Leave a frame to Python, and compile what it calls."""
+    cache.routed = route_calls(function.__code__, Router(cache))
+
+
+def internal_error(cache: FrameCache, function: types.FunctionType, error: Exception) -> None:
+    """A bug in Kiln must not stop the user's program: eager is right."""
+    where = exc.Location.of_code(function.__code__)
+    problem = exc.InternalError(f"compiling {function.__qualname__}", error, stack=[where])
+    if config.raise_internal_errors or cache.options.fullgraph:
+        raise problem from error
+    warnings.warn(f"{problem}\nThe function runs in plain Python.", RuntimeWarning, stacklevel=level_of_the_user())
+
+
+def attempts(cache: FrameCache, function, args: tuple, kwargs: dict, state, outside: Outside) -> Entry | None:
+    """Trace until nothing more is learnt: each restart moves a break earlier."""
+    forced = caller_breaks.break_of(function.__code__)
+    for _ in range(100):
+        state.restore()
+        trace = Trace(function, cache.options, cache.hints)
+        enter_outer_modes(trace, outside)
+        frame = trace.root = RootFrame(trace, function, root_locals(function, args, kwargs))
+        try:
+            with quiet(), without_collections(), inference_modes_left(trace):
+                outcome = frame.run_root(forced)
+            if trace.progress.start_over:
+                continue
+            if (
+                isinstance(outcome, Broken)
+                and cache.options.fullgraph
+                and outcome.reason.reason != "config.break_every"
+            ):
+                raise unsupported(outcome.reason) from outcome.reason.error
+            settle_generators(trace, outcome)
+            return assemble_entry(cache, trace, outcome, state)
+        except Restart as restart:
+            forced = forced if trace.progress.start_over else restart.args[0]
+        except GraphBreak:
+            if not trace.progress.start_over:
+                raise
+        except CannotRebuild as problem:
+            forced = creation_point(trace, problem)
+        finally:
+            trace.discard()
+    raise GraphBreak("capture did not settle")
+
+
+def creation_point(trace: Trace, problem: CannotRebuild) -> BreakPoint:
+    """Where to break instead: the root instruction that made what cannot be made again."""
+    place = trace.unbuildable.place_made(problem.value) or trace.root.produced.get(id(problem.value))
+    if place is None:
+        raise trace.fail(f"{problem.reason}, and Kiln cannot carry it over a graph break")
+    reason = trace.fail(f"{problem.reason}; it is made by Python instead")
+    return BreakPoint(*place, reason)
+
+
+def root_locals(function: types.FunctionType, args: tuple, kwargs: dict) -> dict[str, object]:
+    bound = real_arguments(function, args, kwargs)
+    return {name: Lazy(value, Local(name)) for name, value in bound.items()}
+
+
+def unsupported(reason: GraphBreak) -> BaseException:
+    """The error for a break where there is to be one graph."""
+    if reason.instead is not None:
+        return reason.instead
+    stack = [exc.Location(*place) for place in reason.stack]
+    return exc.Unsupported(reason.reason, hint=reason.hint or exc.DEFAULT_HINT, stack=stack)
+
+
+def assemble_entry(cache: FrameCache, trace: Trace, outcome: Finished | Broken, state: Switches) -> Entry:
+    """Turn an outcome into an entry: rebuild text, graph, check."""
+    continuation = None
+    if isinstance(outcome, Broken):
+        continuation = continue_after(cache, trace, outcome)
+    text = RunText(trace, outcome, continuation)
+    if trace.effects.in_try:
+        text.keep_lists()  # should the graph raise, eager begins anew
+    outputs = list(text.rebuilder.outputs)
+    take_out_conversions(trace, outputs)  # type: ignore[arg-type]
+    inputs = finish_graph(trace, outputs, text.lists)  # type: ignore[arg-type]
+    graph_module = graph = None
+    if has_work(trace.graph):
+        graph_module, graph = compile_graph(cache, trace, inputs, state)
+    check = make_check(trace, state.state, inputs)
+    check_function = check.write()
+    rewindable = can_rewind(trace) and not text.lists  # what it would begin with is gone
+    if trace.effects.in_try and trace.effects.reasons and not rewindable:
+        raise conflict_with_try(trace, trace.effects.reasons[0], whole=True)
+    eager = events.takes_over(trace.effects.in_with) if rewindable else None
+    entry = Entry(
+        check_function,
+        text.write(graph, inputs, eager, check),
+        trace.guards,
+        state.state,
+        check.tensor_check,
+        graph_module,
+        events.Break.of(outcome.reason) if isinstance(outcome, Broken) else None,
+        [guard.source for guard in trace.guards.tensors],
+    )
+    forget_reals(trace)
+    events.entry(trace, entry, retold=isinstance(outcome, Broken) and caller_breaks.is_retold(outcome.reason))
+    return entry
+
+
+def forget_reals(trace: Trace) -> None:
+    """The entry lives long; the arguments of the call that made it must not."""
+    for guard in trace.guards.tensors:
+        guard.forget()
+
+
+def compile_graph(cache: FrameCache, trace: Trace, inputs: list, state) -> tuple[torch.fx.GraphModule, Callable]:
+    if config.raise_internal_errors:
+        trace.graph.lint()  # else a bad graph would only show as a slow one: it raises, and eager takes over
+    module = make_graph_module(trace)
+    events.graph(trace, module)
+    state.restore()
+    where = exc.Location.of_code(trace.function.__code__)
+    compiled = call_backend(cache.options, module, example_inputs(inputs), where)
+    lists = tuple([place for place, item in enumerate(inputs) if isinstance(item, ListInput)])
+    if lists:
+        compiled = emptying(compiled, lists)
+    if trace.switches.inference_used:
+        compiled = leaving_on_errors(compiled)
+    if trace.overrides.has_overriding or trace.overrides.outer_modes:
+        compiled = without_overrides(compiled, dict(trace.overrides.conversions))
+    return module, compiled
+
+
+def continue_after(cache: FrameCache, trace: Trace, outcome: Broken) -> Continuation:
+    """The skeleton that runs the broken instruction natively and goes on in compiled segments."""
+    frame = outcome.frame
+    check_frame(trace, frame, outcome.reason)
+    nulls = tuple(value is NULL for value in frame.stack)
+    key = (outcome.index, nulls)
+    known = cache.skeletons.get(key)
+    if known is not None:
+        return known
+    try:
+        parts = split(frame.code, outcome.index, nulls)
+    except CannotSplit as error:
+        raise trace.fail(f"{outcome.reason.reason} ({error})") from None
+    options, examples = cache.options, trace.inputs.examples
+
+    def wrap_segment(function, segment):
+        set_examples(function, examples)
+        dispatcher = make_dispatcher(function, options)
+        made = state_of(dispatcher).cache
+        made.hints, made.continues = Hints(cache.hints), True
+        return dispatcher
+
+    skeleton = parts.build(frame.globals, wrap_segment, Router(cache))
+    continuation = cache.skeletons[key] = Continuation(skeleton, parts.parameters, parts.stack)
+    return continuation
+
+
+def check_frame(trace: Trace, frame: RootFrame, reason: GraphBreak) -> None:
+    """Continuations are other frames: where the program could tell, the function runs in eager as a whole."""
+    if sees_locals(frame.bytecode):
+        raise trace.fail(f"{reason.reason} (in a function that looks at its own local variables or frame)")
+    if asks_about_lifetimes(trace.function, frame.code):
+        raise trace.fail(f"{reason.reason} (in a function that asks whether objects are alive)")
+    for index, name in enumerate(frame.code.co_freevars):
+        if name.startswith(OWN_PREFIX):
+            continue
+        if cell_is_empty(frame.cells[name]):
+            raise trace.fail(f"{reason.reason} (while the free variable {name!r} is not bound)")
+        if trace.outside.record_of(frame.cells[name]) is not None:
+            trace.guards.add(ClosureCell(index, name), "full_cell")
+
+
+LOOKS_AT_LOCALS = frozenset({"locals", "eval", "exec"})
+
+
+def sees_locals(bytecode: Bytecode) -> bool:
+    """Whether code calls ``locals()``, ``eval``, ``exec``, ``vars()`` or ``dir()``, or asks for its own frame."""
+    for instruction, following in itertools.pairwise(bytecode.instructions):
+        if instruction.op.startswith("LOAD_") and instruction.argval in LOOKS_AT_FRAMES:
+            return True
+        if instruction.op not in ("LOAD_GLOBAL", "LOAD_NAME"):
+            continue
+        bare_call = following.op in ("PRECALL", "CALL") and following.arg == 0
+        if instruction.argval in LOOKS_AT_LOCALS or (instruction.argval in ("vars", "dir") and bare_call):
+            return True
+    return False

@@ -1,0 +1,49 @@
+"""The captured graph as a module."""
+
+from __future__ import annotations
+
+import weakref
+
+import torch
+import torch.fx
+
+from ..._native import is_instance as isinstance
+from ...platform.fx_graphs import forget_text
+from ...program.graph import fix_names
+from ..autograd.checkpoints import outline
+from ..shadows.consumed_inputs import take_from_lists
+from ..state.trace import Trace
+from ..state.values import TensorInfo
+
+
+def finish_graph(trace: Trace, outputs: list[torch.fx.Node], lists: list[str]) -> list:
+    """Close the graph: outputs, dead code, unused inputs, lists that it consumes. Gives the inputs that are left."""
+    trace.graph.output(tuple(outputs))
+    outline(trace)
+    used = []
+    for item in trace.inputs.items:
+        if item.node.users:
+            used.append(item)
+        else:
+            trace.graph.erase_node(item.node)
+    return take_from_lists(trace, lists, used)
+
+
+def make_graph_module(trace: Trace) -> torch.fx.GraphModule:
+    """The graph as a module; what torch.fx keeps of its text for tracebacks goes when the module goes."""
+    module = torch.fx.GraphModule(dict(trace.inputs.constants), trace.graph, "KilnGraph")
+    file = module.forward.__code__.co_filename
+    weakref.finalize(module, forget_text, file).atexit = False
+    if trace.autograd.checkpoint_regions:  # their modules are inside, and torch.fx has just written their texts anew
+        for part in module.modules():
+            if isinstance(part, torch.fx.GraphModule):
+                fix_names(part)
+    return fix_names(module)
+
+
+def has_work(graph: torch.fx.Graph) -> bool:
+    return any(node.op not in ("placeholder", "output") for node in graph.nodes)
+
+
+def example_inputs(inputs: list) -> list[object]:
+    return [item.fake if isinstance(item, TensorInfo) else item.value for item in inputs]
