@@ -31,7 +31,7 @@ __all__ = ["aot_eager", "eager", "kiln", "list_backends", "lookup_backend", "pri
 def eager(graph_module: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
     """Run the captured graph op by op."""
     if any(isinstance(example, list) for example in example_inputs):
-        from .aot.lists import run_captured
+        from .aot.captured_graphs import run_captured
 
         return run_captured(graph_module, example_inputs) or graph_module.forward
     return graph_module.forward

@@ -17,12 +17,12 @@ _WHERE = {
     "aot_function": "api.aot_function",
     "aot_module": "api.aot_module",
     "aot_module_simplified": "api.aot_module_simplified",
-    "default_partition": "partition.default_partition",
+    "default_partition": "partition.partitioners.default_partition",
     "make_aot_backend": "api.make_aot_backend",
     "make_boxed_compiler": "api.make_boxed_compiler",
     "make_boxed_func": "api.make_boxed_func",
-    "min_cut_partition": "partition.min_cut_partition",
-    "min_cut_rematerialization_partition": "partition.min_cut_partition",
+    "min_cut_partition": "partition.partitioners.min_cut_partition",
+    "min_cut_rematerialization_partition": "partition.partitioners.min_cut_partition",
     "nop": "api.nop",
 }
 
@@ -34,7 +34,7 @@ __all__ = [  # noqa: PLE0604, PLE0605
 def __getattr__(name: str) -> Any:
     if name not in _WHERE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module, _, own = _WHERE[name].partition(".")
+    module, _, own = _WHERE[name].rpartition(".")
     value = globals()[name] = getattr(importlib.import_module(f"{__name__}.{module}"), own)
     return value
 

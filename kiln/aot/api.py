@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
@@ -20,15 +20,13 @@ from .. import exc
 from .._native import GlobalState, TensorCheck
 from ..program.backend_registry import backend_name
 from .backend import compile_or_run
-from .calling import Call, Result, Version, Versions, symbolic_places, take_apart
-from .closures import holding
-from .lists import compile_captured
-from .sizes import symbolic_inputs, varying
-from .state import ModuleState
-from .subclasses import compile_desugared
-
-if TYPE_CHECKING:
-    from .compiling import Compilers
+from .captured_graphs import compile_captured
+from .closure_tensors import holding
+from .compilation import Compilers, compile_flat
+from .dynamic_sizes import symbolic_inputs, varying
+from .module_state import ModuleState
+from .pytree_calls import Call, Result, Version, Versions, symbolic_places, take_apart
+from .wrapper_subclasses import Desugared
 
 Compiler = Callable[..., Callable[..., Any]]
 
@@ -170,8 +168,6 @@ def make_compilers(
     inference: Compiler | None,
 ) -> Compilers:
     """The compilers of one use, the forward's standing in for those that were not given."""
-    from .compiling import Compilers
-
     for compiler in (forward, backward, inference, partition):
         if compiler is not None and not callable(compiler):
             raise exc.NotCallable(compiler, "kiln.aot")
@@ -223,6 +219,21 @@ def compile_call(program: Callable[..., Any], call: Call, compilers: Compilers, 
     descriptions = [(each, varying(each) if dynamic else None, not dynamic) for each in call.looked_at()]
     check = TensorCheck(descriptions + [(each, None, True) for each in held])
     return Version(run, result, check, state, assumed and assumed(), held)
+
+
+def compile_desugared(
+    program: Callable[..., Sequence[Any]], inputs: Sequence[Any], compilers: Compilers
+) -> Callable[..., Sequence[Any]]:
+    """Compile a program whose inputs or outputs may be subclasses."""
+    desugared = Desugared(program, inputs)
+    compiled = compile_flat(desugared, desugared.plain(inputs), compilers)
+    if not desugared.opens and not desugared.closes:
+        return compiled
+
+    def run(*inputs: Any) -> list[Any]:
+        return desugared.put_together(inputs, compiled(*desugared.plain(inputs)))
+
+    return run
 
 
 def make_aot_backend(

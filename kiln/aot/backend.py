@@ -17,7 +17,7 @@ from ..program.backend_registry import current
 from ..program.unsupported import Unsupported
 from ..report import events
 from ..report.events import raised_text
-from .compiling import Compilers, compile_flat
+from .compilation import Compilers, compile_flat
 
 NO_ADDRESS = "Cannot access data pointer"
 

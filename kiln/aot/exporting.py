@@ -20,11 +20,11 @@ from .. import exc
 from ..program.shapes.fake_tensors import make_mode
 from ..program.unsupported import Unsupported
 from ..report.claims import refuse_others
-from .calling import Call, Result, take_apart
-from .cleaning import eliminate_dead
-from .inputs import InputSpec, specs_of
-from .joint import Tracer
-from .state import ModuleState
+from .module_state import ModuleState
+from .partition.graph_cleanup import eliminate_dead
+from .pytree_calls import Call, Result, take_apart
+from .trace.input_specs import InputSpec, specs_of
+from .trace.joint_tracer import Tracer
 
 
 @dataclass

@@ -14,11 +14,11 @@ import torch.fx
 from ..program.quiet import quiet
 from ..program.shapes.fake_tensors import without_torch_compiler
 from ..report import events
-from .inputs import InputSpec
-from .kinds import hint_of
-from .partition import line_of, saved_bytes
-from .recording import Recorder
-from .running import Runner
+from .partition.partitioners import line_of, saved_bytes
+from .partition.recompute_cost import hint_of
+from .trace.graph_runner import Runner
+from .trace.input_specs import InputSpec
+from .trace.recording import Recorder
 
 Modules = dict[str, torch.fx.GraphModule]
 

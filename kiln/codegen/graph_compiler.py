@@ -9,10 +9,10 @@ from typing import Any
 import torch
 import torch.fx
 
-from ..aot.boxing import Boxed, boxed_graph
-from ..aot.compiling import Compilers
-from ..aot.lists import compile_captured
-from ..aot.recipes import BY_FORMULA
+from ..aot.captured_graphs import compile_captured
+from ..aot.compilation import Compilers
+from ..aot.partition.recomputations import BY_FORMULA
+from ..aot.runtime.boxing import Boxed, boxed_graph
 from ..config import config
 from ..program.quiet import without_collections
 from ..report import events

@@ -13,7 +13,7 @@ import torch
 import torch.utils._pytree as pytree
 
 from .. import api, exc
-from ..aot.calling import constant_key
+from ..aot.pytree_calls import constant_key
 from ..report import events
 from ..report.claims import InputClaim, check_kind, claim, refusal, refuse_others
 

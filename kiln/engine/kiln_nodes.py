@@ -15,8 +15,9 @@ import torch
 import torch.fx
 from torch.utils._python_dispatch import _disable_current_modes
 
-from ..aot import autocasting, hooks, random
-from ..aot.compiling import Backwards
+from ..aot.compilation import Backwards
+from ..aot.partition import random_replay
+from ..aot.trace import autocast_state, hook_calls
 from . import runtime
 from .refusal import Refused
 
@@ -39,7 +40,7 @@ def inline(tracer: Any, call: Any, values: list[Any]) -> Sequence[Any]:
     saved = [None if slot is None else tracer.fake(slot) for slot in call.saved]
     arguments = [*numbers, *saved, *map(laid_out, backward.layouts, values)]
     inlining = Inlining(tracer, call, backward)
-    with autocasting.under(()):
+    with autocast_state.under(()):
         results = inlining.run(module, [arguments[place] for place in places])
     outputs = results if backward.order is None else [results[place] for place in backward.order]
     check_outputs(tracer, call, outputs)
@@ -75,9 +76,9 @@ class Inlining:
         self.tracer, self.call, self.backward = tracer, call, backward
         self.called_hooks = False
         self.hooks: dict[Any, Callable[..., Any]] = {
-            hooks.run_hook: self.run_hook,
-            hooks.run_node_hook: self.run_node_hook,
-            hooks.run_node_prehook: self.run_node_prehook,
+            hook_calls.run_hook: self.run_hook,
+            hook_calls.run_node_hook: self.run_node_hook,
+            hook_calls.run_node_prehook: self.run_node_prehook,
         }
 
     def run(self, module: torch.fx.GraphModule, arguments: Sequence[Any]) -> list[Any]:
@@ -101,7 +102,7 @@ class Inlining:
         target: Any = node.target
         if target in self.hooks:
             return self.hooks[target](*args)
-        if target is random.replay:
+        if target is random_replay.replay:
             return self.replay(*args, **keywords)
         if isinstance(target, torch._ops.OpOverload) or not has_tensors((args, keywords)) or target is operator.getitem:
             return target(*args, **keywords)

@@ -14,8 +14,8 @@ import torch
 import torch.fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..aot.numbers import Numbers
-from ..aot.recording import ANSWERS, QUESTIONS, is_random
+from ..aot.trace.recording import ANSWERS, QUESTIONS, is_random
+from ..aot.trace.size_nodes import Numbers
 from ..program.graph import Graph
 from ..program.shapes import shape_cache
 from .refusal import Refused

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from .. import _native
-from ..aot import random
+from ..aot.partition import random_replay
 from ..program.accumulation import Gradients, is_dense, listed
 from ..program.call_markers import caller, foreseen, leaf
 from .departure import Foreseen
@@ -402,7 +402,7 @@ def replay_on_fakes(state: Tensor, name: str, args: tuple, keywords: tuple[tuple
 @leaf(replay_on_fakes)
 def replay(state: Tensor, name: str, args: tuple, keywords: tuple[tuple[str, Any], ...]) -> Any:
     """A random operator of a compiled function's forward, once more, with the numbers that it drew then."""
-    return random.replay(state, operator_named(name), *args, **dict(keywords))
+    return random_replay.replay(state, operator_named(name), *args, **dict(keywords))
 
 
 # -- accumulation ---------------------------------------------------------------------------------------------------

@@ -8,12 +8,12 @@ import torch
 import torch.nn.functional as F
 from joint_graphs import eager_results, joint_graph, run_both
 
-from kiln.aot.cleaning import clean_up, eliminate_dead
-from kiln.aot.extract import extract_backward, saved_names, split_stages
-from kiln.aot.flow import SINK, SOURCE, FlowGraph
-from kiln.aot.halves import CannotExtract
-from kiln.aot.kinds import Kind, operator_kind
-from kiln.aot.partition import default_partition, min_cut_partition, saved_bytes
+from kiln.aot.partition.backward_extraction import extract_backward, saved_names, split_stages
+from kiln.aot.partition.graph_cleanup import clean_up, eliminate_dead
+from kiln.aot.partition.joint_nodes import CannotExtract
+from kiln.aot.partition.max_flow import SINK, SOURCE, FlowGraph
+from kiln.aot.partition.partitioners import default_partition, min_cut_partition, saved_bytes
+from kiln.aot.partition.recompute_cost import Kind, operator_kind
 
 aten = torch.ops.aten
 PARTITIONERS = [default_partition, min_cut_partition]

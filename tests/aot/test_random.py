@@ -5,9 +5,9 @@ import torch
 from joint_graphs import eager_results, joint_graph, run_both
 from torch.utils.checkpoint import checkpoint
 
-from kiln.aot.extract import extract_backward, saved_names
-from kiln.aot.partition import default_partition, min_cut_partition, saved_bytes
-from kiln.aot.random import current_state, generator_for, replay, tie_random_pairs
+from kiln.aot.partition.backward_extraction import extract_backward, saved_names
+from kiln.aot.partition.partitioners import default_partition, min_cut_partition, saved_bytes
+from kiln.aot.partition.random_replay import current_state, generator_for, replay, tie_random_pairs
 from kiln.testing import check
 
 aten = torch.ops.aten

@@ -5,9 +5,9 @@ import torch
 import torch.fx
 
 import kiln
-from kiln.aot import sharing
 from kiln.aot.backend import compile_or_run
-from kiln.aot.compiling import Compilers
+from kiln.aot.compilation import Compilers
+from kiln.aot.runtime import aliased_inputs as sharing
 
 
 def changes_one(x, y):

@@ -6,7 +6,7 @@ from plain_models import PLAIN
 
 import kiln
 from kiln.aot import make_aot_backend
-from kiln.aot.partition import default_partition, min_cut_partition
+from kiln.aot.partition.partitioners import default_partition, min_cut_partition
 from kiln.report import counters
 
 # How much of what eager keeps the smallest cut keeps, at most.

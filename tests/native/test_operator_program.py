@@ -12,7 +12,7 @@ import torch
 import torch.fx
 
 from kiln import _native
-from kiln.aot.programs import program_of
+from kiln.aot.runtime.operator_programs import program_of
 
 aten = torch.ops.aten
 

@@ -24,6 +24,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("kiln.report",),
     ("kiln.loops",),
     ("kiln.lower", "kiln.target"),
+    ("kiln.aot.partition", "kiln.aot.trace"),
+    ("kiln.aot.runtime",),
     ("kiln.aot",),
     ("kiln.capture.guards",),
     ("kiln.capture.state",),
@@ -40,7 +42,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 )
 PACKAGES = tuple(package for packages in LAYERS[1:] for package in packages)
 # Folders that are still to be split.
-LARGE = ("kiln.aot", "kiln.engine")
+LARGE = ("kiln.engine",)
 LARGEST_CYCLE = 3  # modules of one package that may import each other
 LARGEST_FOLDER = 20  # Python files
 
@@ -48,9 +50,13 @@ HEIGHTS = {package: height for height, packages in enumerate(LAYERS) for package
 
 
 def package_of(module: str) -> str:
-    """The package of a module: kiln.lower of kiln.lower.ops.pointwise.copies, kiln.capture.torch of its modules."""
+    """The package of a module: kiln.lower of kiln.lower.ops.pointwise.copies, kiln.capture.torch of its modules.
+
+    Packages within a package are layers of their own where `LAYERS` lists them.
+    """
     parts = module.split(".")
-    return ".".join(parts[: 3 if parts[1:2] == ["capture"] else 2])
+    inner = ".".join(parts[:3])
+    return inner if inner in HEIGHTS or parts[1:2] == ["capture"] else ".".join(parts[:2])
 
 
 def upward(edges: Iterable[Import], done: Iterable[str] = PACKAGES) -> list[str]:

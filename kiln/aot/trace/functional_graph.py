@@ -23,13 +23,13 @@ from typing import Any
 import torch
 import torch.fx
 
-from ..program.graph import Graph
-from ..program.memory import has_overlap, may_overlap
-from ..program.operators.functional_forms import FUNCTIONAL_BY_HAND, Signature, signature
-from ..program.unsupported import Unsupported
-from .inverse import INVERSES, reshape, write_overlapping
-from .numbers import Numbers
-from .stages import edge_of
+from ...program.graph import Graph
+from ...program.memory import has_overlap, may_overlap
+from ...program.operators.functional_forms import FUNCTIONAL_BY_HAND, Signature, signature
+from ...program.unsupported import Unsupported
+from .backward_stages import edge_of
+from .size_nodes import Numbers
+from .view_inverses import INVERSES, reshape, write_overlapping
 
 aten = torch.ops.aten
 # Operators that give their argument's memory to their result: mostly for good, but torch's own code writes through it.

@@ -11,12 +11,12 @@ import torch
 import torch.fx
 from torch.utils._pytree import tree_leaves
 
-from ..program import checkpoint_call, hook_slots, inference_mode
-from ..program.call_markers import leaf_fake
-from ..program.unsupported import Unsupported
+from ...program import checkpoint_call, hook_slots, inference_mode
+from ...program.call_markers import leaf_fake
+from ...program.unsupported import Unsupported
 from . import recurrent
-from .hooks import run_hook, run_node_hook, run_node_prehook
-from .stages import Edge, edge_of
+from .backward_stages import Edge, edge_of
+from .hook_calls import run_hook, run_node_hook, run_node_prehook
 
 PLACED = ("register_hook", "register_shared_hook", "register_post_accumulate_grad_hook", "retain_grad")
 

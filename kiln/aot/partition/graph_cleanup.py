@@ -7,7 +7,7 @@ from typing import Any, cast
 import torch
 import torch.fx
 
-from .kinds import has_effect, is_tensor
+from .recompute_cost import has_effect, is_tensor
 
 aten = torch.ops.aten
 Node = torch.fx.Node

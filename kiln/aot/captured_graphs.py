@@ -15,10 +15,10 @@ import torch.fx
 
 from ..program.consumed_lists import list_places, spread
 from .backend import compile_or_run
-from .boxing import Boxed, boxed, boxed_graph
+from .runtime.boxing import Boxed, boxed, boxed_graph
 
 if TYPE_CHECKING:
-    from .compiling import Compilers
+    from .compilation import Compilers
 
 INPUT = re.compile(r"\bi\d+\b")
 FORWARD = "= forward(["

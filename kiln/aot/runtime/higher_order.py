@@ -14,13 +14,13 @@ from typing import Any
 import torch
 from torch.autograd.graph import GradientEdge
 
-from .. import _native
-from .._native import GlobalState
-from ..program.hook_slots import HookSlot
-from ..program.shared_hooks import on_behalf
-from .hooks import run_all
-from .joint import Joint
-from .stages import Edge, Source, Stage, build_stages, edge_of, follow
+from ... import _native
+from ..._native import GlobalState
+from ...program.hook_slots import HookSlot
+from ...program.shared_hooks import on_behalf
+from ..trace.backward_stages import Edge, Source, Stage, build_stages, edge_of, follow
+from ..trace.hook_calls import run_all
+from ..trace.joint_tracer import Joint
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ import torch.fx
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..program.shapes import shape_cache
-from ..program.unsupported import Unsupported
-from .functional import FunctionalGraph, flat
+from ...program.shapes import shape_cache
+from ...program.unsupported import Unsupported
+from .functional_graph import FunctionalGraph, flat
 
 aten = torch.ops.aten
 DEVICE = torch.ops.prim.device.default

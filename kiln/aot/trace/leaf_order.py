@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-from .stages import Stage
+from .backward_stages import Stage
 
 
 def is_leaf(edge: Any) -> bool:

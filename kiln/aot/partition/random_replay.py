@@ -12,7 +12,7 @@ import torch
 import torch.fx
 from torch.fx.node import has_side_effect
 
-from ..program.shapes import shape_cache
+from ...program.shapes import shape_cache
 
 
 def generator_for(device: torch.device) -> torch.Generator:

@@ -14,8 +14,8 @@ import torch
 import torch.fx
 from torch.nn import Parameter
 
-from ..program.shapes.fake_tensors import History, is_view_of_leaf
-from ..program.unsupported import Unsupported
+from ...program.shapes.fake_tensors import History, is_view_of_leaf
+from ...program.unsupported import Unsupported
 
 NUMBERS = (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool)
 

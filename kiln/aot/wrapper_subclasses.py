@@ -10,15 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ..program.unsupported import Unsupported
-
-if TYPE_CHECKING:
-    from .compiling import Compilers
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,20 +181,3 @@ class Desugared:
             else:
                 outputs.append(closed(plan, [next(remaining) for _ in range(plan.count)]))
         return outputs
-
-
-def compile_desugared(
-    program: Callable[..., Sequence[Any]], inputs: Sequence[Any], compilers: Compilers
-) -> Callable[..., Sequence[Any]]:
-    """Compile a program whose inputs or outputs may be subclasses."""
-    from .compiling import compile_flat
-
-    desugared = Desugared(program, inputs)
-    compiled = compile_flat(desugared, desugared.plain(inputs), compilers)
-    if not desugared.opens and not desugared.closes:
-        return compiled
-
-    def run(*inputs: Any) -> list[Any]:
-        return desugared.put_together(inputs, compiled(*desugared.plain(inputs)))
-
-    return run

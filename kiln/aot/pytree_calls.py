@@ -15,7 +15,7 @@ import torch
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from .._native import GlobalState, TensorCheck
-from .subclasses import inner_tensors, plan_of
+from .wrapper_subclasses import inner_tensors, plan_of
 
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 GRAPH_VALUES = (torch.Tensor, *SYMBOLIC)

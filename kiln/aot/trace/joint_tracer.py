@@ -18,18 +18,24 @@ import torch
 import torch.fx
 from torch.autograd.graph import GradientEdge
 
-from .. import _native
-from ..program.unsupported import Unsupported
-from . import autocasting
-from .functional import SAME_VALUE, FunctionalGraph, Storage, View, storage_key
-from .inputs import InputSpec
-from .modules import graph_module
-from .order import observed
+from ... import _native
+from ...program.graph_modules import graph_module
+from ...program.unsupported import Unsupported
+from . import autocast_state
+from .backward_stages import Edge, Path, Root, Stage, build_stages, edge_of, path_to
+from .functional_graph import SAME_VALUE, FunctionalGraph, Storage, View, storage_key
+from .graph_runner import Registration, Runner
+from .input_specs import InputSpec
+from .leaf_order import observed
 from .recording import Recorder
-from .running import Registration, Runner
-from .sharing import SharedInputs
-from .stages import Edge, Path, Root, Stage, build_stages, edge_of, path_to
-from .storages import storages_kept
+from .storage_resizes import storages_kept
+
+
+class SharedInputs(Unsupported):
+    """The program changes memory that several of its inputs look at."""
+
+    def __init__(self) -> None:
+        super().__init__("inputs that share memory, which the program changes")
 
 
 @dataclass(eq=False)
@@ -68,7 +74,7 @@ class Pattern:
     stage: int
     defined: int
     needed: int
-    autocast: autocasting.State = ()  # under which it runs
+    autocast: autocast_state.State = ()  # under which it runs
 
 
 @dataclass
@@ -106,7 +112,7 @@ def trace(
 ) -> Joint:
     """Trace a program; with a pattern, the backward of one stage as it runs then.
 
-    ``shared``: inputs with those that are views of them, as :mod:`kiln.aot.sharing` has them.
+    ``shared``: inputs with those that are views of them, as :mod:`kiln.aot.runtime.aliased_inputs` has them.
     """
     tracer = Tracer(program, specs, mode, decompositions)
     tracer.shared = shared
@@ -422,7 +428,7 @@ class Tracer:
         if not wanted or not roots:
             return
         self.recorder.region, self.recorder.stage, self.recorder.about = "backward", number, {}
-        autocast = autocasting.under(pattern.autocast if pattern is not None else ())
+        autocast = autocast_state.under(pattern.autocast if pattern is not None else ())
         before = self.written()
         with observed(stage), self.mode, self.recorder, autocast, eager_would_raise(self.recorder):
             # What autograd.grad calls, once it has compared sizes; these gradients were made to fit.

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.fx
 
-from ..program.unsupported import Unsupported
+from ...program.unsupported import Unsupported
 
 if TYPE_CHECKING:
-    from .functional import FunctionalGraph
+    from .functional_graph import FunctionalGraph
 
 aten = torch.ops.aten
 

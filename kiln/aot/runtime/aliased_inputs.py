@@ -15,19 +15,12 @@ from typing import Any
 import torch
 import torch.fx
 
-from ..forking import new_lock
-from ..program.unsupported import Unsupported
+from ...forking import new_lock
+from ...program.unsupported import Unsupported
 
 VARIANTS = 8  # more ways of sharing than this run in eager
 # Views that torch refuses to change in place are left to eager, which says so.
 SEVERAL = ("Unbind", "Split", "Chunk", "UnsafeSplit", "Backward")
-
-
-class SharedInputs(Unsupported):
-    """The program changes memory that several of its inputs look at."""
-
-    def __init__(self) -> None:
-        super().__init__("inputs that share memory, which the program changes")
 
 
 @dataclass(frozen=True)

@@ -16,19 +16,19 @@ from typing import Any
 import torch
 from torch.nn import Parameter
 
-from .. import _native
-from ..program import hook_slots
-from ..program.shapes.fake_tensors import refuses_change
-from ..program.unsupported import Unsupported
-from .functional import SAME_VALUE, Step, View
-from .hooks import open_slot
-from .inputs import InputSpec
-from .joint import Joint, Memory, Output
-from .kinds import is_view
-from .numbers import number_text
-from .random import generator_for
-from .rerun import CallContext
-from .stages import Source
+from ... import _native
+from ...program import hook_slots
+from ...program.shapes.fake_tensors import refuses_change
+from ...program.unsupported import Unsupported
+from ..partition.random_replay import generator_for
+from ..partition.recompute_cost import is_view
+from ..trace.backward_stages import Source
+from ..trace.functional_graph import SAME_VALUE, Step, View
+from ..trace.hook_calls import open_slot
+from ..trace.input_specs import InputSpec
+from ..trace.joint_tracer import Joint, Memory, Output
+from ..trace.size_nodes import number_text
+from .higher_order import CallContext
 
 _counter = itertools.count()
 REGISTER = {

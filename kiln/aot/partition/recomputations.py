@@ -11,9 +11,9 @@ from typing import Any
 import torch
 import torch.fx
 
-from .halves import Emit, JointGraph, Recipe
-from .kinds import Kind, named_arguments
-from .random import capture_state, replay
+from .joint_nodes import Emit, JointGraph, Recipe
+from .random_replay import capture_state, replay
+from .recompute_cost import Kind, named_arguments
 
 aten = torch.ops.aten
 Node = torch.fx.Node

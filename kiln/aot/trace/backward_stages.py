@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 
-from .. import _native
-from ..program.unsupported import Unsupported
+from ... import _native
+from ...program.unsupported import Unsupported
 
 Edge = tuple[Any, int]  # a node of autograd's graph and the number of its output
 

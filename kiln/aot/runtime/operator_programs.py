@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from .._native import OperatorProgram
+from ..._native import OperatorProgram
 
 Node = torch.fx.Node
 

@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 import torch
 import torch.fx
 
-from ..program.graph import Graph
-from ..program.shapes import shape_cache
-from ..program.shapes.symbolic_kernels import symbolic_kernels
-from .kinds import Kind, expression_of, has_effect, is_symbolic, is_tensor, kind_of
-from .modules import graph_module
+from ...program.graph import Graph
+from ...program.graph_modules import graph_module
+from ...program.shapes import shape_cache
+from ...program.shapes.symbolic_kernels import symbolic_kernels
+from .recompute_cost import Kind, expression_of, has_effect, is_symbolic, is_tensor, kind_of
 
 aten = torch.ops.aten
 Node = torch.fx.Node

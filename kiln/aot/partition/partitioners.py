@@ -18,9 +18,8 @@ import torch
 import torch.fx
 from torch.nn import Parameter
 
-from .cleaning import clean_up
-from .flow import SINK, SOURCE, UNBOUNDED, FlowGraph
-from .halves import (
+from .graph_cleanup import clean_up
+from .joint_nodes import (
     BITS,
     COPY,
     PLAIN,
@@ -33,8 +32,9 @@ from .halves import (
     output_values,
     plan_backward,
 )
-from .kinds import Kind, bytes_of, is_tensor, is_view, root_of
-from .recipes import add_recipes, add_replay
+from .max_flow import SINK, SOURCE, UNBOUNDED, FlowGraph
+from .recomputations import add_recipes, add_replay
+from .recompute_cost import Kind, bytes_of, is_tensor, is_view, root_of
 
 Modules = tuple[torch.fx.GraphModule, torch.fx.GraphModule]
 Node = torch.fx.Node

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 
-from ..program.unsupported import Unsupported
+from ...program.unsupported import Unsupported
 
 aten = torch.ops.aten
 Tensors = Sequence[torch.Tensor]

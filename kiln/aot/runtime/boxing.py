@@ -9,10 +9,10 @@ import torch
 import torch.fx
 from torch.fx.graph import CodeGen
 
-from .._native import OperatorProgram
-from ..program.graph import fix_names
-from .modules import module_behind
-from .programs import program_of
+from ..._native import OperatorProgram
+from ...program.graph import fix_names
+from ...program.graph_modules import module_behind
+from .operator_programs import program_of
 
 Boxed = Callable[[list[Any]], Any]
 

@@ -23,26 +23,26 @@ from ..program.shapes.fake_tensors import make_mode, without_torch_compiler
 from ..program.shapes.symbolic_kernels import symbolic_kernels
 from ..program.unsupported import Unsupported
 from ..report import events
-from . import autocasting
-from .boxing import Boxed, boxed
-from .cleaning import eliminate_dead
-from .extract import CannotExtract, extract_backward, saved_names, split_stages
-from .halves import ancestors
-from .hooks import with_hooks
-from .inputs import has_symbols, specs_of
-from .joint import Joint, Pattern, trace
-from .kinds import root_of
-from .partition import min_cut_partition
-from .random import tie_random_pairs
+from .partition.backward_extraction import CannotExtract, extract_backward, saved_names, split_stages
+from .partition.graph_cleanup import eliminate_dead
+from .partition.joint_nodes import ancestors
+from .partition.partitioners import min_cut_partition
+from .partition.random_replay import tie_random_pairs
+from .partition.recompute_cost import root_of
 from .reporting import report, report_inference
-from .rerun import CallContext, Rerun
-from .runtime import RunText
-from .sharing import Group, SharedInputs, Sharing
+from .runtime.aliased_inputs import Group, Sharing
+from .runtime.boxing import Boxed, boxed
+from .runtime.higher_order import CallContext, Rerun
+from .runtime.run_function import RunText
+from .trace import autocast_state
+from .trace.hook_calls import with_hooks
+from .trace.input_specs import has_symbols, specs_of
+from .trace.joint_tracer import Joint, Pattern, SharedInputs, trace
 
 Tensor, STRIDED = torch.Tensor, torch.strided
-Key = tuple[int, int] | tuple[int, int, autocasting.State]
+Key = tuple[int, int] | tuple[int, int, autocast_state.State]
 Graph = tuple[torch.fx.GraphModule, list[int]]  # with the places of what it takes
-autocast_is_on = autocasting.is_on
+autocast_is_on = autocast_state.is_on
 
 
 @dataclass
@@ -201,7 +201,7 @@ class Compilation:
         compiled = boxed(self.call_compiler(compiler, module))
         inputs = [index for index, node in enumerate(joint.input_nodes) if node is not None]
         written = frozenset(inputs[changed[place]] for place in getattr(compiled, "written_inputs", ()))
-        return (autocasting.without(compiled) if autocasting.is_on() else compiled), written
+        return (autocast_state.without(compiled) if autocast_state.is_on() else compiled), written
 
     def call_compiler(self, compiler: Callable[..., Any], module: torch.fx.GraphModule) -> Callable[..., Any]:
         examples = [node.meta.get("val") for node in module.graph.nodes if node.op == "placeholder"]
@@ -272,14 +272,16 @@ class Backwards:
         return found if self.order is None else [found[place] for place in self.order]
 
     def key(self, defined: int, needed: int) -> Key:
-        autocast = autocasting.current()
+        autocast = autocast_state.current()
         return (defined, needed, autocast) if autocast else (defined, needed)
 
     def make(self, *key: Any) -> Boxed | None:
         with self.owner.lock:
             if key not in self.table:
                 compiled = self.compile(*key)
-                self.table[key] = autocasting.without(compiled) if compiled is not None and len(key) > 2 else compiled
+                self.table[key] = (
+                    autocast_state.without(compiled) if compiled is not None and len(key) > 2 else compiled
+                )
             return self.table[key]
 
     def compile(self, *key: Any) -> Boxed | None:
@@ -309,7 +311,7 @@ class Backwards:
                 self.graphs[key] = self.graph(*key)
             return self.graphs[key]
 
-    def graph(self, defined: int, needed: int, autocast: autocasting.State = ()) -> Graph | None:
+    def graph(self, defined: int, needed: int, autocast: autocast_state.State = ()) -> Graph | None:
         owner = self.owner
         if self.order is not None:
             needed = by_source(needed, self.order)

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.fx
 
-from ..program.memory import has_overlap
-from ..program.unsupported import Unsupported
+from ...program.memory import has_overlap
+from ...program.unsupported import Unsupported
 
 if TYPE_CHECKING:
-    from .functional import FunctionalGraph, Step, View
+    from .functional_graph import FunctionalGraph, Step, View
 
 aten = torch.ops.aten
 Inverse = Callable[["FunctionalGraph", "Step", torch.fx.Node, torch.fx.Node, torch.Tensor], torch.fx.Node]

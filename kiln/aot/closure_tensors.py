@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map_only
 
-from .subclasses import inner_tensors
+from .wrapper_subclasses import inner_tensors
 
 ATTEMPTS = 3  # tensors that are made anew in each trace are never known
 

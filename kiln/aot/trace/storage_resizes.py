@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from ..program.unsupported import Unsupported
-from .functional import FunctionalGraph
+from ...program.unsupported import Unsupported
+from .functional_graph import FunctionalGraph
 
 
 class Traced(threading.local):

@@ -9,8 +9,9 @@ from typing import Any
 import torch
 import torch.fx
 
-from .cleaning import clean_up
-from .halves import (
+from ...program.graph_modules import graph_module
+from .graph_cleanup import clean_up
+from .joint_nodes import (
     BITS,
     COPY,
     PLAIN,
@@ -28,9 +29,8 @@ from .halves import (
     output_values,
     plan_backward,
 )
-from .kinds import has_effect, is_tensor
-from .modules import graph_module
-from .recipes import add_recipes, add_replay
+from .recomputations import add_recipes, add_replay
+from .recompute_cost import has_effect, is_tensor
 
 Node = torch.fx.Node
 

@@ -1,0 +1,1 @@
+"""Tracing: a program's forward and backward pass recorded as one functional graph."""
