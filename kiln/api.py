@@ -187,7 +187,7 @@ def allow_in_graph(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def disallow_in_graph(function: Callable[..., Any]) -> Callable[..., Any]:
     """Keep calls of a function, torch's own ones included, out of graphs: the graph ends before such a call."""
-    from .capture.interpreter.native_calls import leave_to_python
+    from .capture.interpreter.call_rules import leave_to_python
 
     for item in function if isinstance(function, (list, tuple)) else (function,):
         if not callable(item):

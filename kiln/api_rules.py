@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from . import api
-from .capture.interpreter.native_calls import leave_to_python, rule
+from .capture.interpreter.call_rules import leave_to_python, rule
 from .capture.shadows.symbolic_numbers import concrete
 from .explain import explain, export
 

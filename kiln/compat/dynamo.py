@@ -15,7 +15,7 @@ import torch
 import torch.utils._pytree as pytree
 
 from .. import _native, api, api_rules, exc
-from ..capture.interpreter.native_calls import rule
+from ..capture.interpreter.call_rules import rule
 from ..capture.state.annotations import is_asked_by_torch
 from ..config import config
 from ..explain import explain as kiln_explain

@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from torch import nn
 
 import kiln
-from kiln.capture.entry import routing
+from kiln.capture.entry import caller_breaks, routing
 from kiln.capture.entry.dispatchers import FrameCache
-from kiln.capture.interpreter import caller_breaks, frame
+from kiln.capture.interpreter import frame
 from kiln.report import events
 from kiln.testing import CompileCounter, check, same
 

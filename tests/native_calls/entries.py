@@ -17,7 +17,8 @@ import types
 from dataclasses import dataclass
 
 import kiln.capture
-from kiln.capture.interpreter import native_calls, polyfills
+from kiln.capture.interpreter import native_calls
+from kiln.capture.interpreter.call_rules import rule_for
 from kiln.capture.shadows import builtin_tables
 from kiln.capture.shadows.native_arguments import CALLBACKS, PROXY_FUNCTIONS
 
@@ -84,9 +85,9 @@ def treatment(entry: Entry) -> list[str]:
     """What capture's tables do with a call, in words of ``docs/natives.md``."""
     function = entry.function
     words = []
-    if native_calls.rule_for(function) is not None:
+    if rule_for(function) is not None:
         words.append("rule")
-    if function in polyfills.POLYFILLS:
+    if function in native_calls.POLYFILLS:
         words.append("polyfill")
     words.append("shallow" if builtin_tables.is_shallow(function) else "deep")
     name = getattr(function, "__name__", "")

@@ -21,7 +21,9 @@ from ..._native import is_instance as isinstance
 from ...platform.fx_graphs import is_erased
 from ...platform.torch_functorch import are_transforms_active
 from ..guards.descriptions import module_of
-from ..interpreter.native_calls import rule
+from ..interpreter.attributes import load_attribute
+from ..interpreter.call_rules import rule
+from ..interpreter.calls import call
 from ..shadows.tensors import adopt, prepare, run_fake, to_nodes
 from ..shadows.wrap import class_attribute, force, is_constant
 from ..state.operations import operation
@@ -165,8 +167,6 @@ def interpret_forward(trace: Trace, cls: type, context: Context, args: tuple) ->
 
 
 def run_forward(trace: Trace, cls: type, context: Context, args: tuple) -> object:
-    from ..interpreter.calls import call
-
     forward = static_method(trace, cls, "forward")
     setup = static_method(trace, cls, "setup_context")
     if setup is torch.autograd.Function.setup_context:
@@ -184,7 +184,6 @@ def static_method(trace: Trace, cls: type, name: str) -> types.FunctionType:
     function = raw.__func__ if isinstance(raw, staticmethod) else raw
     if not isinstance(function, types.FunctionType):
         raise trace.fail(f"{cls.__qualname__}.{name} is not a static method written in Python")
-    from ..interpreter.attributes import load_attribute
 
     return force(trace, load_attribute(trace, cls, name))  # type: ignore[return-value]
 

@@ -14,8 +14,8 @@ from ... import _native
 from ..._native import is_instance as isinstance
 from ...platform.torch_dispatch import DisableTorchFunction
 from ..guards.source import Computed
+from ..interpreter.call_rules import rule
 from ..interpreter.calls import call_function
-from ..interpreter.native_calls import rule
 from ..shadows.symbolic_numbers import concrete
 from ..shadows.wrap import force
 from ..state.exceptions import needs_real

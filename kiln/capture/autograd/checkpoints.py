@@ -18,7 +18,8 @@ from torch import is_grad_enabled  # the program may put another function in its
 from ...platform.fx_graphs import is_erased, root_of
 from ...platform.torch_devices import DeviceContext
 from ...program.checkpoint_call import CHECKPOINT, checkpointed
-from ..interpreter.native_calls import rule
+from ..interpreter.call_rules import rule
+from ..interpreter.calls import call, call_function
 from ..shadows.tensors import constant_node
 from ..shadows.wrap import force
 from ..state.trace import Trace
@@ -50,8 +51,6 @@ class Region:
 
 @rule(torch.utils.checkpoint.checkpoint)
 def rule_checkpoint(trace, args, kwargs):
-    from ..interpreter.calls import call, call_function
-
     options = {name: force(trace, kwargs[name]) for name in OPTIONS if name in kwargs}
     rest = {name: value for name, value in kwargs.items() if name not in (*OPTIONS, "context_fn")}
     if options.get("use_reentrant") is not False or options.get("debug") or not args:

@@ -25,10 +25,12 @@ from ...platform.python_objects import cell_is_empty
 from ...platform.torch_autograd import forward_class_of
 from ..guards.descriptions import module_of_globals
 from ..guards.source import Attribute, GlobalsOf, Source
+from ..interpreter.calls import call
 from ..shadows.tensors import TORCH_CONSTANTS, tensor_leaves
 from ..shadows.wrap import IDENTITY_TYPES, force
 from ..state.trace import Trace
 from ..state.values import CONSTANT_TYPES, GraphBreak, Raised, Restart, TensorInfo
+from ..writeback.outside_state import OutsideState
 
 
 class BackwardContext:
@@ -51,8 +53,6 @@ class FunctionCall:
 
 def run_backward(trace: Trace, call_made: FunctionCall, context: BackwardContext, gradients: tuple) -> object:
     """The fake gradients that ``backward`` gives; its nodes are dropped, its guards stay."""
-    from ..interpreter.calls import call
-    from ..writeback.outside_state import OutsideState
     from .autograd_function import drop_nodes, settle
 
     before, state = set(trace.graph.nodes), OutsideState(trace, ())

@@ -17,8 +17,8 @@ from ..._native import function_facts, function_zeros
 from ..._native import is_instance as isinstance
 from ...platform.torch_autograd import FunctionBase, current_graph_task_id, engine_queue_callback
 from ..guards.source import Attribute, Computed, Source, source
-from ..interpreter.attributes import NATIVE_OWNERS, NATIVE_STORES
-from ..interpreter.native_calls import rule
+from ..interpreter.call_rules import rule
+from ..interpreter.descriptors import NATIVE_OWNERS, NATIVE_STORES
 from ..shadows.marked_calls import defer
 from ..shadows.symbolic_numbers import concrete
 from ..shadows.wrap import SUBCLASS_WRAPPERS, add_attributes, force, guard_type, wrap

@@ -19,7 +19,8 @@ from ..._native import is_instance as isinstance
 from ...platform.torch_dispatch import DisableTorchFunction
 from ...platform.torch_tensors import hooks_on
 from ..guards.source import Computed
-from ..interpreter.native_calls import rule
+from ..interpreter.call_rules import rule
+from ..interpreter.calls import call
 from ..shadows.symbolic_numbers import concrete
 from ..shadows.tensor_effects import note_effects
 from ..shadows.tensors import adopt, prepare, run_fake, tensor_leaves, to_nodes
@@ -84,8 +85,6 @@ def signature() -> inspect.Signature:
 
 def sequence(trace: Trace, value: object) -> tuple[torch.Tensor, ...]:
     """Tensors that were given alone or one after the other."""
-    from ..interpreter.calls import call
-
     value = force(trace, value)
     parts = (value,) if isinstance(value, torch.Tensor) else prepare(trace, call(trace, tuple, (value,), {}))
     if not all(isinstance(part, torch.Tensor) for part in parts):  # type: ignore[attr-defined]

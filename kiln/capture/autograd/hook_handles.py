@@ -19,9 +19,10 @@ from torch.utils.hooks import RemovableHandle
 from ..._native import is_instance as isinstance
 from ...platform.python_objects import words
 from ..guards.source import InstanceAttribute, Referent
-from ..interpreter.attributes import LOADERS, load_from_instance
+from ..interpreter.attributes import LOADERS
+from ..interpreter.call_rules import rule
 from ..interpreter.calls import call_function
-from ..interpreter.native_calls import rule
+from ..interpreter.instance_attributes import load_from_instance
 from ..shadows.wrap import force
 from ..state.trace import Trace
 from ..state.values import HandleNumber

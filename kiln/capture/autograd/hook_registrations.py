@@ -36,8 +36,8 @@ from ...program.hook_slots import (
     settle_together,
 )
 from ..guards.source import Made
+from ..interpreter.call_rules import rule
 from ..interpreter.calls import CALLABLES
-from ..interpreter.native_calls import rule
 from ..shadows.symbolic_numbers import concrete
 from ..shadows.tensors import add_placeholder, function_name, prepare
 from ..shadows.wrap import force

@@ -15,7 +15,8 @@ from torch.utils.checkpoint import create_selective_checkpoint_contexts
 
 from ..._native import is_instance as isinstance
 from ...platform.torch_operators import HigherOrderOperator, OpOverload
-from ..interpreter.native_calls import rule
+from ..interpreter.call_rules import rule
+from ..interpreter.calls import call
 from ..shadows.wrap import IDENTITY_TYPES, force
 from ..state.trace import Trace
 from ..state.values import CONSTANT_TYPES
@@ -45,8 +46,6 @@ def rule_selective(trace, args, kwargs):
 
 def real_contexts(trace: Trace, value: object) -> object | None:
     """The program's ``context_fn`` for the graph to call; None if its contexts do nothing."""
-    from ..interpreter.calls import call
-
     function, state = force(trace, value), OutsideState(trace, ())
     contexts = force(trace, call(trace, function, (), {}))
     parts = [force(trace, part) for part in contexts] if type(contexts) is tuple else []

@@ -14,29 +14,21 @@ from ..autograd import (
     hook_registrations,
 )
 from ..guards import cached_calls
-from ..interpreter import (
-    attributes,
-    caller_breaks,
-    calls,
-    generators,
-    native_calls,
-    opcodes,
-    opcodes_building,
-    opcodes_calls,
-    opcodes_exceptions,
-    opcodes_match,
-    operators,
-)
+from ..interpreter import generators, opcodes
 from ..python import (
-    builtin_rules,
+    attribute_builtins,
     copying,
     dict_views,
     dynamic_ranges,
+    frame_builtins,
     locks,
     logging_calls,
     lru_caches,
+    operator_module,
+    polyfills,
     standard_library,
     text,
+    value_builtins,
     warning_calls,
 )
 from ..shadows import hashing, marked_calls

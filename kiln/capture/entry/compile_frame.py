@@ -27,8 +27,7 @@ from ..guards import cached_calls
 from ..guards.descriptions import module_of_globals
 from ..guards.hints import Hints
 from ..guards.source import ClosureCell, Local
-from ..interpreter import caller_breaks
-from ..interpreter.calls import DoesNotFit, matched_arguments
+from ..interpreter.argument_binding import DoesNotFit, matched_arguments
 from ..interpreter.frame import COROUTINE_FLAGS, GENERATOR_FLAG, NULL, Broken, Finished, RootFrame
 from ..interpreter.generators import settle_generators
 from ..python.lifetimes import asks_about_lifetimes
@@ -37,17 +36,15 @@ from ..shadows.module_hooks import PASSING_ON
 from ..shadows.tensor_effects import conflict_with_try
 from ..state.trace import Trace
 from ..state.values import BreakPoint, GraphBreak, Lazy, Restart
-from ..torch.overrides import (
-    Outside,
-    enter_outer_modes,
-    overrides_aside,
-    take_out_conversions,
-    without_overrides,
-)
+from ..torch.override_modes import Outside, enter_outer_modes, overrides_aside
+from ..torch.subclass_conversions import take_out_conversions, without_overrides
 from ..torch.torch_state import inference_modes_left
 from ..writeback.rebuild import CannotRebuild
 from ..writeback.rewind import Switches, can_rewind
-from . import all_rules  # noqa: F401
+from . import (
+    all_rules,  # noqa: F401
+    caller_breaks,
+)
 from .check_text import make_check
 from .dispatchers import FrameCache, make_dispatcher, state_of
 from .entry import Entry

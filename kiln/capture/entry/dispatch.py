@@ -14,15 +14,12 @@ from ...program.quiet import without_frequent_collections
 from ...report import bytecode_hooks, events
 from ..guards import cached_calls
 from ..guards.tensor_class import operator_is_replaced
-from ..interpreter import caller_breaks
 from ..state.annotations import stance
 from ..state.operations import operation
 from ..state.trace import Options
-from ..torch.overrides import (
-    is_intercepted,
-)
+from ..torch.override_modes import is_intercepted
 from ..torch.torch_state import questions_are_replaced
-from . import all_rules  # noqa: F401
+from . import all_rules, caller_breaks  # noqa: F401
 from .compile_frame import args_fit, compile_frame, level_of_the_user
 from .dispatchers import COMPILE_LOCK, MOST_ENTRIES, FrameCache, make_dispatcher, shared, state_of
 from .misses import reason_for_miss

@@ -21,7 +21,7 @@ from ..interpreter.frame import NULL, Broken, Finished
 from ..shadows.consumed_inputs import ListInput, lists_to_consume
 from ..shadows.tensor_effects import guard_memory, is_restorable, share_memory
 from ..state.trace import Trace
-from ..torch.overrides import modes_changed
+from ..torch.override_modes import modes_changed
 from ..writeback.effects import write_effects
 from ..writeback.rebuild import CannotRebuild, Rebuilder
 from ..writeback.rewind import Snapshot, Switches, is_final, versions_of

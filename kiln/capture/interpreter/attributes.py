@@ -1,50 +1,40 @@
-"""Attribute access as CPython does it, over shadows: descriptors, instance dictionaries, slots, ``__getattr__``.
+"""Reading attributes as CPython does, by the kind of the owner: tensors, modules, classes, functions, ``super``.
 
 User-defined ``__getattribute__``, ``__getattr__``, properties and descriptors are interpreted; what is native (slots,
-builtin methods) is read natively. What was found on a class is watched by the guards.
+builtin methods) is read natively. What was found on a class is guarded.
 """
 
 from __future__ import annotations
 
 import enum
 import functools
-import sys
 import types
-import weakref
-from collections.abc import Callable
 
 import torch
-from torch.nn import Module, Parameter
+from torch.nn import Parameter
 
 from ..._native import MISSING
 from ..._native import is_instance as isinstance
-from ...platform.cpython import lru_cache_class
 from ...platform.python_objects import HEAP_TYPE, words
-from ...program import call_markers
-from ..guards.source import Attribute, Identity, InstanceAttribute, Item, Source, is_direct, lookup
-from ..shadows import marked_calls
+from ..guards.source import Attribute, Item, Source, is_direct, lookup
 from ..shadows.appended_lists import list_method
-from ..shadows.wrap import (
-    IDENTITY_TYPES,
-    class_attribute,
-    class_attribute_source,
-    force,
-    getattr_static_dict,
-    load_slot,
-    wrap,
-)
-from ..state.exceptions import context_of, from_native, needs_real, traceback_of
+from ..shadows.symbolic_numbers import concrete
+from ..shadows.wrap import IDENTITY_TYPES, class_attribute, force, wrap
+from ..state.exceptions import from_native
 from ..state.operations import operation, operations
 from ..state.trace import Trace
-from ..state.values import CONSTANT_TYPES, DELETED, Lazy, Raised, SpecialMethod, Trampoline, unwrap
-from . import native_calls
-
-NATIVE_DESCRIPTORS = (
-    types.MethodDescriptorType,
-    types.WrapperDescriptorType,
-    types.ClassMethodDescriptorType,
-    types.BuiltinFunctionType,
+from ..state.values import CONSTANT_TYPES, DELETED, Lazy, Raised, Trampoline
+from .descriptors import (
+    NATIVE_DESCRIPTORS,
+    bind_class_attribute,
+    class_function,
+    is_data_descriptor,
+    name_class_value,
+    property_part,
+    unbound_class_attribute,
+    watch_method,
 )
+from .instance_attributes import load_from_instance
 
 
 def load_method(trace: Trace, owner: object, name: str) -> object:
@@ -89,272 +79,6 @@ def load_or(trace: Trace, owner: object, name: str, default: object) -> object:
         if isinstance(raised.error, AttributeError):
             return default
         raise
-
-
-# -- instances ------------------------------------------------------------------------------------------------------
-
-
-def load_from_instance(trace: Trace, owner: object, name: str) -> object:
-
-    cls = type(owner)
-    try:
-        if lookup(cls, "__getattribute__") is not object.__getattribute__:
-            getattribute = attribute_hook(trace, cls, "__getattribute__")
-            if getattribute is not None:
-                return operations.call(trace, getattribute, (owner, name), {})
-        return generic_load(trace, owner, name)
-    except Raised as raised:
-        if not isinstance(raised.error, AttributeError):
-            raise
-        fallback = attribute_hook(trace, cls, "__getattr__")
-        if fallback is None:
-            raise
-        if fallback is Module.__getattr__:
-            return load_module_member(trace, owner, name)
-        return operations.call(trace, fallback, (owner, name), {})
-
-
-def attribute_hook(trace: Trace, cls: type, name: str) -> object:
-    """What a class has as ``__getattribute__``, ``__getattr__`` and so on, if it is not the default."""
-    raw = class_attribute(trace, cls, name, MISSING)
-    if isinstance(raw, types.FunctionType):
-        name_class_value(trace, cls, name, raw)
-        return raw
-    if native_calls.is_special(raw):
-        return SpecialMethod(name)
-    native = isinstance(raw, (types.WrapperDescriptorType, types.MethodDescriptorType))
-    return raw if native and raw.__name__ != name else None  # a method of another name, put in its place
-
-
-def load_module_member(trace: Trace, module: object, name: str) -> object:
-    """``nn.Module.__getattr__`` without interpreting it: parameters, then buffers, then submodules."""
-    namespace = module.__dict__
-    for table in ("_parameters", "_buffers", "_modules"):
-        members = force(trace, namespace.get(table))
-        if members is None:
-            continue
-        record = trace.outside.record_of(members)
-        if name in members:
-            return trace.outside.reach(members[name])
-        if record is not None and not record.loaded and name not in record.items:
-            trace.guards.add(record.source, "lacks_key", name)
-    raise Raised(AttributeError(f"'{type(module).__name__}' object has no attribute '{name}'"))
-
-
-def generic_load(trace: Trace, owner: object, name: str) -> object:
-    """``object.__getattribute__``."""
-    cls = type(owner)
-    if id(owner) in trace.autograd.nodes:
-        return operations.load_from_node(trace, owner, name)
-    if name == "__class__" and cls not in weakref.ProxyTypes and lookup(cls, name) is object.__dict__[name]:
-        return cls
-    if id(owner) in trace.outside.foreign:
-        return load_foreign_method(trace, owner, name)
-    if name == "__dict__" and isinstance(lookup(cls, name), NATIVE_NAMESPACES):
-        return load_namespace(trace, owner)
-    if name == "__traceback__" and isinstance(owner, BaseException):
-        return traceback_of(trace, owner)
-    if name == "__context__" and isinstance(owner, BaseException):
-        return context_of(trace, owner)
-    raw = class_attribute(trace, cls, name, MISSING)
-    if is_data_descriptor(raw) and hasattr(type(raw), "__get__"):  # one that can only be set is looked for later
-        return bind_class_attribute(trace, owner, cls, name, raw)
-    namespace = getattr_static_dict(owner)
-    if namespace is not None:
-        if name in namespace:
-            if isinstance(owner, enum.Enum):  # its own shadow, but what it holds may change
-                return Lazy(namespace[name], InstanceAttribute(trace.outside.pinned(owner), name, is_direct(cls)))
-            return trace.outside.reach(namespace[name])
-        record = trace.outside.record_of(owner)
-        if record is not None and record.attributes is not None and name not in record.attributes:
-            trace.guards.add(record.source, "no_attribute", name)
-    if raw is not MISSING:
-        return bind_class_attribute(trace, owner, cls, name, raw)
-    raise Raised(AttributeError(f"'{cls.__name__}' object has no attribute '{name}'"))
-
-
-NATIVE_NAMESPACES = (types.GetSetDescriptorType, types.MemberDescriptorType, types.NoneType)
-
-
-def load_foreign_method(trace: Trace, owner: object, name: str) -> object:
-    """Of an object that nobody may look into, only what its class has in Python: a method to call."""
-    cls = type(owner)
-    raw = class_attribute(trace, cls, name)
-    if isinstance(raw, types.MethodDescriptorType) and native_calls.rule_for(raw) is not None:
-        return raw.__get__(owner, cls)
-    namespace = getattr_static_dict(owner)
-    if not isinstance(raw, (types.FunctionType, lru_cache_class)) or namespace is None or name in namespace:
-        reason = trace.fail(f"attribute {name!r} of a {cls.__module__}.{cls.__qualname__} object")
-        raise needs_real(trace, reason) if cls.__module__.startswith("torch.") else reason
-    trace.guards.add(trace.outside.pinned(owner), "no_attribute", name)
-    name_class_value(trace, cls, name, raw)
-    return types.MethodType(raw, owner)
-
-
-NATIVE_OWNERS: dict[type, Callable[[Trace, object, str], object]] = {}
-"""Native classes whose instances have bare shadows: their native attributes are read by these, from the real object."""
-NATIVE_STORES: dict[type, Callable[[Trace, object, str, object], None]] = {}
-"""How these attributes are assigned to."""
-
-
-def is_foreign(cls: type) -> bool:
-
-    return not any(base in native_calls.SAFE_OWNERS for base in cls.__mro__ if base is not object)
-
-
-@operation
-def load_namespace(trace: Trace, owner: object) -> object:
-    namespace = getattr_static_dict(owner)
-    if namespace is None:
-        raise Raised(AttributeError(f"'{type(owner).__name__}' object has no attribute '__dict__'"))
-    if isinstance(owner, enum.Enum):
-        raise trace.fail("the dictionary of a member of an enumeration", "read its attributes by name")
-    record = trace.outside.record_of(owner)
-    if record is not None and record.attributes is not None:
-        trace.guards.add(Attribute(record.source, "__dict__"), "keys", tuple(record.attributes))
-    trace.outside.namespaces[id(namespace)] = (owner, "__dict__")
-    trace.outside.keep.append(namespace)
-    return namespace
-
-
-def is_data_descriptor(raw: object) -> bool:
-    kind = type(raw)
-    return hasattr(kind, "__set__") or hasattr(kind, "__delete__")
-
-
-def bind_class_attribute(
-    trace: Trace, owner: object, cls: type, name: str, raw: object, own_class: type | None = None
-) -> object:
-    """Run the descriptor protocol for an attribute of an instance that was found on a class.
-
-    ``own_class`` is the class of the instance, where ``cls`` (to reach the attribute by) is another: ``super`` looks
-    past the class, and binds to it nevertheless.
-    """
-
-    kind = type(raw)
-    if kind is types.FunctionType:
-        name_class_value(trace, cls, name, raw)
-        return types.MethodType(raw, owner)
-    if kind is staticmethod or kind is classmethod:
-        function = wrap(trace, raw.__func__, Attribute(class_attribute_source(trace, cls, name), "__func__"))
-        return function if kind is staticmethod else bind_to_class(trace, function, own_class or cls)
-    if isinstance(raw, property) and type(raw).__get__ is property.__get__:
-        if call_markers.is_fact(raw):
-            return marked_calls.load_fact(trace, owner, name, raw)
-        return operations.call(trace, property_part(trace, cls, name, raw, "fget"), (owner,), {})
-    if kind is types.MemberDescriptorType:
-        return load_member(trace, owner, name, raw)
-    if kind is types.BuiltinFunctionType:  # no descriptor: ``__new__``, or a builtin that the class was given
-        return Lazy(raw, class_attribute_source(trace, cls, name))
-    if kind in (types.GetSetDescriptorType,) or isinstance(raw, NATIVE_DESCRIPTORS):
-        return native_get(trace, raw, owner, own_class or cls)
-    if kind is functools.cached_property and getattr_static_dict(owner) is not None:
-        return load_cached_property(trace, owner, cls, name, raw)
-    getter = class_function(trace, kind, "__get__") or lookup(kind, "__get__")
-    if isinstance(getter, types.FunctionType):
-        descriptor = wrap(trace, raw, class_attribute_source(trace, cls, name))
-        return operations.call(trace, getter, (descriptor, owner, own_class or cls), {})
-    if isinstance(getter, (staticmethod, classmethod)):
-        raise trace.fail(f"a descriptor whose __get__ is a {type(getter).__name__}")
-    if kind is functools.partialmethod or getter is not None:
-        return native_get(trace, raw, owner, own_class or cls)
-    return Lazy(raw, class_attribute_source(trace, cls, name))
-
-
-def load_cached_property(trace: Trace, owner: object, cls: type, name: str, raw: functools.cached_property) -> object:
-    """Computed once and kept in the instance dictionary (where it is found before the descriptor next time)."""
-
-    source = class_attribute_source(trace, cls, name)
-    if "attrname" not in raw.__dict__:
-        trace.guards.add(source, "no_attribute", "attrname")
-    else:
-        trace.guards.add(InstanceAttribute(source, "attrname"), "constant", raw.attrname)
-    if raw.__dict__.get("attrname") != name:
-        raise trace.fail(f"a cached property that is kept by another name than {name}")
-    function = wrap(trace, raw.func, Attribute(source, "func"))
-    value = operations.call(trace, function, (owner,), {})
-    owner.__dict__[name] = value
-    return value
-
-
-def bind_to_class(trace: Trace, function: object, cls: type) -> object:
-    """What a ``classmethod`` around something gives: a method, or (before 3.13) what a descriptor in it gives."""
-    function = force(trace, function)
-    if not callable(function) and not hasattr(type(function), "__get__"):
-        return classmethod(function).__get__(None, cls)  # type: ignore[arg-type]
-    if type(function) is types.FunctionType or sys.version_info >= (3, 13):
-        return types.MethodType(function, cls)  # type: ignore[arg-type]
-    getter = class_function(trace, type(function), "__get__") or lookup(type(function), "__get__")
-    if isinstance(getter, types.FunctionType):
-        return operations.call(trace, getter, (function, cls, cls), {})
-    if isinstance(function, classmethod):
-        source = trace.outside.source_of(function)
-        inner = function.__func__ if source is None else wrap(trace, function.__func__, Attribute(source, "__func__"))
-        return bind_to_class(trace, inner, cls)
-    if isinstance(function, property) and type(function).__get__ is property.__get__:
-        return operations.call(trace, function.fget, (cls,), {})
-    return types.MethodType(function, cls) if getter is None else native_get(trace, function, cls, cls)  # type: ignore[arg-type]
-
-
-def native_get(trace: Trace, raw: object, owner: object, cls: type) -> object:
-    loader = NATIVE_OWNERS.get(raw.__objclass__) if type(raw) is types.GetSetDescriptorType else None
-    if loader is not None:
-        return loader(trace, owner, raw.__name__)
-    if is_foreign(cls) and not cls.__flags__ & HEAP_TYPE and type(raw) is types.GetSetDescriptorType:
-        raise trace.fail(f"attribute {getattr(raw, '__name__', '?')!r} of a {cls.__module__}.{cls.__qualname__} object")
-    try:
-        return unwrap(raw.__get__(owner, cls))  # type: ignore[attr-defined]
-    except Exception as error:
-        raise Raised(error) from None
-
-
-def property_part(trace: Trace, cls: type, name: str, raw: property, part: str) -> object:
-    function = getattr(raw, part)
-    if function is None:
-        verb = {"fget": "getter", "fset": "setter", "fdel": "deleter"}[part]
-        raise Raised(AttributeError(f"property {name!r} of {cls.__qualname__!r} object has no {verb}"))
-    return wrap(trace, function, Attribute(class_attribute_source(trace, cls, name), part))
-
-
-def load_member(trace: Trace, owner: object, name: str, descriptor: object) -> object:
-    record = trace.outside.record_of(owner)
-    if record is not None:
-        load_slot(trace, record, name, descriptor)
-    try:
-        value = unwrap(descriptor.__get__(owner))  # type: ignore[attr-defined]
-    except AttributeError as error:
-        raise Raised(error) from None
-    source = trace.outside.source_of(owner) if record is None and isinstance(value, types.FunctionType) else None
-    if (
-        source is not None and trace.outside.source_of(value) is None
-    ):  # the getter of a property from outside is from there
-        trace.outside.name_source(value, Attribute(source, name))
-    return value
-
-
-def watch_method(trace: Trace, cls: type, name: str, function: types.FunctionType) -> None:
-    """A method of a class from outside is about to be called: it is watched, and its cells and defaults are outside."""
-    class_attribute(trace, cls, name)
-    name_class_value(trace, cls, name, function)
-
-
-@operation
-def name_class_value(trace: Trace, cls: type, name: str, value: object) -> None:
-    """A function found on a watched class needs no guard of its own, only a way to be reached."""
-    if id(value) not in trace.outside.sources:
-        trace.outside.name_source(value, class_attribute_source(trace, cls, name))
-
-
-def class_function(trace: Trace, cls: type, name: str) -> types.FunctionType | None:
-    """A special method in Python, if a class has one, named: its closure and defaults are from outside."""
-    raw = class_attribute(trace, cls, name)
-    if not isinstance(raw, types.FunctionType):
-        return None
-    name_class_value(trace, cls, name, raw)
-    return raw
-
-
-# -- tensors, modules, classes, functions ---------------------------------------------------------------------------
 
 
 def load_from_tensor(trace: Trace, tensor: torch.Tensor, name: str) -> object:
@@ -405,14 +129,6 @@ def load_computed(trace: Trace, module: types.ModuleType, name: str, value: obje
     return wrap(trace, value, Attribute(trace.outside.pinned(module), name))
 
 
-def check_plain_module(trace: Trace, module: types.ModuleType, name: str, doing: str) -> None:
-    """Writing to a module is writing to its dictionary - unless its class has another idea."""
-    kind = type(module)
-    own = lookup(kind, "__setattr__") is not lookup(types.ModuleType, "__setattr__")
-    if own or is_data_descriptor(lookup(kind, name)):
-        raise trace.fail(f"{doing} {name!r} of a module that has code of its own for it")
-
-
 def load_from_class(trace: Trace, cls: type, name: str) -> object:
 
     if isinstance(cls, enum.EnumMeta) and name in cls.__members__ and lookup(cls, "__get__") is None:
@@ -429,32 +145,6 @@ def load_from_class(trace: Trace, cls: type, name: str) -> object:
     if raw is MISSING or (meta is not None and is_data_descriptor(meta)):
         return load_through_metaclass(trace, cls, name, meta)
     return unbound_class_attribute(trace, cls, name, raw, cls)
-
-
-def unbound_class_attribute(trace: Trace, cls: type, name: str, raw: object, own_class: type) -> object:
-    """Run the descriptor protocol for an attribute of a class (``own_class``) that was found on ``cls``."""
-    kind = type(raw)
-    if kind is types.FunctionType:
-        name_class_value(trace, cls, name, raw)
-        return raw
-    if kind is staticmethod or kind is classmethod:
-        function = wrap(trace, raw.__func__, Attribute(class_attribute_source(trace, cls, name), "__func__"))
-        return function if kind is staticmethod else bind_to_class(trace, function, own_class)
-    getter = class_function(trace, kind, "__get__") or lookup(kind, "__get__")
-    if isinstance(getter, types.FunctionType):
-        descriptor = wrap(trace, raw, class_attribute_source(trace, cls, name))
-        return operations.call(trace, getter, (descriptor, None, own_class), {})
-    if getter is None:
-        return Lazy(raw, class_attribute_source(trace, cls, name))
-    if isinstance(getter, (staticmethod, classmethod)):
-        raise trace.fail(f"a descriptor whose __get__ is a {type(getter).__name__}")
-    try:
-        value = getattr(cls, name) if cls is own_class else getter(raw, None, own_class)  # type: ignore[operator]
-    except Exception as error:
-        raise Raised(from_native(trace, error)) from None
-    if not isinstance(value, NATIVE_DESCRIPTORS):
-        trace.outside.pinned(value)
-    return value
 
 
 def load_through_metaclass(trace: Trace, cls: type, name: str, meta: object) -> object:
@@ -595,8 +285,6 @@ def load_from_partial(trace: Trace, partial: functools.partial, name: str) -> ob
 
 def load_from_symbol(trace: Trace, number: object, name: str) -> object:
     """Attributes of a number that may vary are those of the number it is: torch's class has others."""
-    from ..shadows.symbolic_numbers import concrete
-
     return load_attribute(trace, concrete(trace, number), name)
 
 
@@ -625,116 +313,3 @@ LOADERS = {
     super: load_from_super,
     Trampoline: load_from_trampoline,
 }
-
-
-# -- writing --------------------------------------------------------------------------------------------------------
-
-
-def store_attribute(trace: Trace, owner: object, name: str, value: object) -> None:
-    """``owner.name = value``."""
-    owner = force(trace, owner)
-    if trace.progress.key_method_depth:
-        raise trace.fail("an effect inside a __hash__ or __eq__ that a dictionary or set is going to call")
-    if isinstance(owner, torch.Tensor):
-        operations.set_tensor_attribute(trace, owner, name, value)
-    elif isinstance(owner, types.ModuleType):
-        check_plain_module(trace, owner, name, "setting")
-        trace.outside.written_globals(owner.__dict__)[name] = value
-    elif isinstance(owner, type):
-        raise trace.fail(f"assigning to attribute {name!r} of class {owner.__qualname__}")
-    else:
-        setter = attribute_hook(trace, type(owner), "__setattr__")
-        if setter is not None:
-            operations.call(trace, setter, (owner, name, value), {})
-        else:
-            generic_store(trace, owner, name, value)
-
-
-def generic_store(trace: Trace, owner: object, name: str, value: object) -> None:
-    """``object.__setattr__``."""
-
-    cls = type(owner)
-    if name in ("__dict__", "__class__"):
-        raise trace.fail(f"assigning to {name} of a {cls.__qualname__} object", "do it outside the compiled function")
-    raw = class_attribute(trace, cls, name)
-    if isinstance(raw, property):
-        operations.call(trace, property_part(trace, cls, name, raw, "fset"), (owner, value), {})
-        return
-    setter = class_function(trace, type(raw), "__set__") if raw is not None else None
-    if setter is None and isinstance(lookup(type(raw), "__set__"), (staticmethod, classmethod)):
-        raise trace.fail("a descriptor whose __set__ is no plain method")
-    if setter is not None:
-        operations.call(trace, setter, (wrap(trace, raw, class_attribute_source(trace, cls, name)), owner, value), {})
-        return
-    if type(raw) is types.MemberDescriptorType:
-        record = trace.outside.record_of(owner)
-        if record is not None:
-            load_slot(trace, record, name, raw)
-    check_writable(trace, owner, name)
-    if type(raw) is types.GetSetDescriptorType and raw.__objclass__ in NATIVE_OWNERS:
-        NATIVE_STORES[raw.__objclass__](trace, owner, name, value)
-        return
-    if type(raw) is types.GetSetDescriptorType or (raw is not None and isinstance(owner, types.FunctionType)):
-        value = force(trace, value)  # native code looks at what it is given (a function's __annotations__, __module__)
-    try:
-        object.__setattr__(owner, name, value)
-    except Exception as error:
-        raise Raised(error) from None
-
-
-def check_writable(trace: Trace, owner: object, name: str) -> None:
-    """Objects that are themselves (not copies) must not be written to while tracing."""
-    if trace.outside.record_of(owner) is None and (
-        id(owner) in trace.outside.sources or id(owner) in trace.outside.foreign
-    ):
-        raise trace.fail(f"assigning to attribute {name!r} of a {type(owner).__qualname__} object from outside")
-    if isinstance(owner, types.FunctionType) and trace.outside.source_of(owner) is not None:
-        raise trace.fail("assigning to an attribute of a function from outside")
-
-
-def delete_attribute(trace: Trace, owner: object, name: str) -> None:
-    """``del owner.name``."""
-
-    owner = force(trace, owner)
-    if isinstance(owner, types.ModuleType):
-        check_plain_module(trace, owner, name, "deleting")
-        load_attribute(trace, owner, name)
-        trace.outside.written_globals(owner.__dict__)[name] = DELETED
-        return
-    if isinstance(owner, (torch.Tensor, type)):
-        raise trace.fail(f"deleting attribute {name!r} of a {type(owner).__qualname__}")
-    deleter = attribute_hook(trace, type(owner), "__delattr__")
-    if deleter is not None:
-        operations.call(trace, deleter, (owner, name), {})
-    else:
-        generic_delete(trace, owner, name)
-
-
-def generic_delete(trace: Trace, owner: object, name: str) -> None:
-    """``object.__delattr__``."""
-
-    cls = type(owner)
-    raw = class_attribute(trace, cls, name)
-    if isinstance(raw, property):
-        operations.call(trace, property_part(trace, cls, name, raw, "fdel"), (owner,), {})
-        return
-    deleter = class_function(trace, type(raw), "__delete__") if raw is not None else None
-    if deleter is None and isinstance(lookup(type(raw), "__delete__"), (staticmethod, classmethod)):
-        raise trace.fail("a descriptor whose __delete__ is no plain method")
-    if deleter is not None:
-        operations.call(trace, deleter, (wrap(trace, raw, class_attribute_source(trace, cls, name)), owner), {})
-        return
-    if type(raw) is types.MemberDescriptorType:
-        load_member(trace, owner, name, raw)
-    check_writable(trace, owner, name)
-    record = trace.outside.record_of(owner)
-    if record is not None and record.attributes is not None:
-        present = name in record.attributes
-        trace.guards.add(record.source, "has_attribute" if present else "no_attribute", name)
-    try:
-        object.__delattr__(owner, name)
-    except Exception as error:
-        raise Raised(error) from None
-
-
-__all__ = ["Identity", "delete_attribute", "generic_load", "load_attribute", "load_or", "store_attribute"]

@@ -1,6 +1,6 @@
 """The symbolic interpreter: a frame, its loop, exceptions, and how a root frame ends (return or graph break).
 
-A :class:`Frame` has what CPython's has: locals, cells, an operand stack and a position. Opcodes are in ``opcodes.py``.
+A :class:`Frame` has what CPython's has: locals, cells, an operand stack and a position. Opcodes are in ``opcodes/``.
 Inlined calls are nested frames. Only the outermost frame (the *root*) can break: it stops *before* an instruction,
 with its state complete, so that the instruction can be run natively and the rest captured as a frame of its own.
 """
@@ -28,7 +28,7 @@ from .call_wrappers import FILE as CALLERS_FILE
 NULL = type("NULL", (), {"__repr__": lambda self: "NULL"})()  # the empty half of a call's operands
 RETURNED, YIELDED = object(), object()  # why a frame's loop stopped
 
-HANDLERS: dict[str, Callable[[Frame, Instruction], object]] = {}  # by opcode; the ``opcodes*.py`` files fill it
+HANDLERS: dict[str, Callable[[Frame, Instruction], object]] = {}  # by opcode; the files of ``opcodes/`` fill it
 
 COROUTINE_FLAGS = 0x80 | 0x100 | 0x200
 GENERATOR_FLAG = 0x20

@@ -18,9 +18,9 @@ from ..state.operations import operation
 from ..state.trace import Trace
 from ..state.values import BreakPoint, InterpretedIterator, Raised, Restart
 from .attributes import LOADERS, load_or
+from .call_rules import rule
 from .calls import call
 from .frame import RETURNED, Broken, Finished, Frame
-from .native_calls import rule
 
 
 class InterpretedGenerator(InterpretedIterator):

@@ -1,4 +1,4 @@
-"""Python's protocols over shadows: type, truth, length, iteration, instance checks."""
+"""Protocols of Python values: truth, length, special methods, instance checks."""
 
 from __future__ import annotations
 
@@ -14,46 +14,32 @@ from ..._native import MISSING
 from ..._native import is_instance as isinstance
 from ...platform.cpython import is_protocol, protocol_members
 from ...platform.python_objects import HEAP_TYPE
-from ..guards.source import is_direct, lookup, mapping_of
-from ..shadows.native_arguments import check_conversion
+from ..guards.source import is_direct, lookup
+from ..shadows.native_arguments import (
+    VIEWS_AND_PROXIES,
+    Survey,
+    check_conversion,
+    guard_all_keys,
+    is_special,
+    python_methods,
+)
 from ..shadows.symbolic_numbers import concrete, is_symbolic
-from ..shadows.unknown_text import is_unknown
 from ..shadows.wrap import class_attribute, force
 from ..state.exceptions import from_native
 from ..state.operations import operations
 from ..state.trace import Trace
 from ..state.value_ranges import known_truth
-from ..state.values import HandleNumber, InterpretedIterator, Raised, SpecialMethod, Trampoline
-from . import native_calls
-from .attributes import class_function, load_attribute, name_class_value
+from ..state.values import InterpretedIterator, Raised, SpecialMethod, Trampoline
+from .attributes import load_attribute
 from .calls import call
+from .descriptors import class_function, name_class_value
+from .program_types import type_of
 
 PROTOCOLS = type(typing.SupportsInt)
-CONTAINER_ITERATORS: frozenset[type] = frozenset(
-    type(iter(empty)) for empty in ([], (), {}, {}.values(), {}.items(), range(0), "")
-)
 
 
 def arguments(trace: Trace, args: tuple) -> tuple:
     return tuple([force(trace, arg) for arg in args])
-
-
-def type_of(trace: Trace, value: object) -> type:
-    """The class that the program sees."""
-    value = force(trace, value)
-    if isinstance(value, torch.Tensor):
-        return trace.tensor_info(value).kind
-    if is_symbolic(value):
-        return {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}[type(value)]
-    if type(value) is Trampoline:
-        return type(value.function)
-    if type(value).__name__ == "InterpretedGenerator":
-        return types.GeneratorType
-    if id(value) in trace.autograd.nodes:
-        raise trace.fail("the class of a node of autograd's graph", "ask for it outside the compiled function")
-    if type(value) is HandleNumber:
-        return int
-    return str if is_unknown(value) else type(value)
 
 
 def is_instance(trace: Trace, value: object, classes: object) -> bool:
@@ -131,15 +117,15 @@ def truth(trace: Trace, value: object) -> bool:
         raise trace.fail(
             "a branch on a tensor's value", "use torch.where, or let the graph break here (without fullgraph=True)"
         )
-    if kind in native_calls.VIEWS_AND_PROXIES:
+    if kind in VIEWS_AND_PROXIES:
         return bool(call(trace, len, (value,), {}))
     record = trace.outside.record_of(value)
-    native_length = isinstance(value, dict) and not {"__len__", "__bool__"} & {*native_calls.python_methods(kind)}
+    native_length = isinstance(value, dict) and not {"__len__", "__bool__"} & {*python_methods(kind)}
     if native_length and record is not None and not record.loaded:
         if len(record.items) == len(value):
             trace.guards.add(record.source, "truth", bool(record.items))
         else:
-            native_calls.guard_all_keys(trace, record)
+            guard_all_keys(trace, record)
         return len(value) > 0
     if kind.__flags__ & HEAP_TYPE:
         for name, check in (("__bool__", checked_truth), ("__len__", checked_length)):
@@ -150,7 +136,7 @@ def truth(trace: Trace, value: object) -> bool:
         return True
     if id(value) in trace.outside.foreign:
         raise trace.fail(f"the truth of a {kind.__module__}.{kind.__qualname__} object from outside")
-    if native_calls.Survey(trace, keep_symbols=True, shallow=True).visit(value) is not value:
+    if Survey(trace, keep_symbols=True, shallow=True).visit(value) is not value:
         return bool(value)
     if kind.__module__ == "numpy":
         raise trace.fail("the truth of a NumPy object")
@@ -199,57 +185,4 @@ def special_method(trace: Trace, value: object, name: str) -> types.FunctionType
     if isinstance(method, types.FunctionType):
         name_class_value(trace, kind, name, method)
         return method
-    return SpecialMethod(name) if native_calls.is_special(method) else None
-
-
-def get_iterator(trace: Trace, value: object) -> object:
-    """``iter(value)``."""
-    value = force(trace, value)
-    if isinstance(value, torch.Tensor):
-        operations.check_method(trace, value, "__iter__")
-        return iter(unbind_tensor(trace, value))
-    method = special_method(trace, value, "__iter__")
-    if method is not None:
-        made = force(trace, call(trace, method, (value,), {}))
-        if not hasattr(type(made), "__next__"):
-            raise Raised(TypeError(f"iter() returned non-iterator of type '{type_of(trace, made).__name__}'"))
-        return made
-    native = lookup(type(value), "__iter__") is not None
-    if not native and special_method(trace, value, "__getitem__") is not None:
-        return iter(native_calls.proxy(trace, value))
-    if isinstance(value, native_calls.Proxy):
-        return value
-    if native and special_method(trace, value, "__next__") is not None:
-        return value
-    if type(value).__flags__ & HEAP_TYPE and not any(lookup(type(value), name) for name in ("__iter__", "__getitem__")):
-        raise Raised(TypeError(f"'{type_of(trace, value).__name__}' object is not iterable"))
-    if type(value) is types.MappingProxyType:
-        return get_iterator(trace, mapping_of(value))
-    made = native_calls.call_native_default(trace, iter, (value,), {})
-    if isinstance(value, dict) or type(value) in native_calls.VIEW_TYPES:
-        trace.mark_unbuildable(made)  # in case the dictionary changes meanwhile
-    return made
-
-
-def unbind_tensor(trace: Trace, tensor: torch.Tensor) -> tuple:
-
-    if tensor.dim() == 0:
-        raise Raised(TypeError("iteration over a 0-d tensor"))
-    return operations.call_torch(trace, torch.Tensor.unbind, (tensor, 0), {})  # type: ignore[return-value]
-
-
-def next_item(trace: Trace, iterator: object) -> object:
-    """``next(iterator)``; raises ``Raised(StopIteration)`` at the end."""
-    iterator = force(trace, iterator)
-    if type(iterator) in CONTAINER_ITERATORS and id(iterator) not in trace.outside.foreign:
-        trace.progress.entered += 1
-        try:
-            return native_calls.unproxy(next(iterator))  # type: ignore[call-overload]  # no code of the program runs
-        except (StopIteration, RuntimeError) as error:
-            raise Raised(from_native(trace, error)) from None
-    if issubclass(type(iterator), InterpretedIterator):
-        return iterator.resume(None)  # type: ignore[attr-defined]
-    method = special_method(trace, iterator, "__next__")
-    if method is not None:
-        return call(trace, method, (iterator,), {})
-    return native_calls.call_native_default(trace, next, (iterator,), {})
+    return SpecialMethod(name) if is_special(method) else None

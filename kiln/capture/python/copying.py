@@ -11,13 +11,15 @@ import copyreg
 
 from ..._native import is_instance as isinstance
 from ...platform.python_objects import HEAP_TYPE, slot_descriptors
-from ..guards.source import is_direct, lookup
+from ..guards.source import getattr_static_dict, is_direct, lookup
 from ..interpreter import native_calls
-from ..interpreter.attributes import class_attribute_source, load_attribute, load_namespace, load_or
+from ..interpreter.attributes import load_attribute, load_or
+from ..interpreter.call_rules import rule
 from ..interpreter.calls import call, call_function
-from ..interpreter.native_calls import rule
+from ..interpreter.instance_attributes import load_namespace
+from ..shadows.native_arguments import python_methods
 from ..shadows.symbolic_numbers import concrete
-from ..shadows.wrap import class_attribute, force, getattr_static_dict, load_slot, wrap
+from ..shadows.wrap import class_attribute, class_attribute_source, force, load_slot, wrap
 from ..state.exceptions import from_native
 from ..state.trace import Trace
 from ..state.values import Raised
@@ -131,7 +133,7 @@ def rule_getstate(trace, args, kwargs):
 
 
 def contents_of(trace: Trace, value: object) -> tuple[object, object]:
-    if isinstance(value, (list, dict)) and {"__iter__", "items"}.intersection(native_calls.python_methods(type(value))):
+    if isinstance(value, (list, dict)) and {"__iter__", "items"}.intersection(python_methods(type(value))):
         raise trace.fail(f"a copy of a {type(value).__qualname__}, which iterates in Python")
     items = iter(list.copy(value)) if isinstance(value, list) else None
     pairs = iter(native_calls.call_native(trace, dict.items, (value,), {})) if isinstance(value, dict) else None  # type: ignore[call-overload]

@@ -15,9 +15,11 @@ from ..._native import is_instance as isinstance
 from ..guards.source import MappingOf, Source, mapping_of
 from ..interpreter import operators
 from ..interpreter.attributes import load_attribute
+from ..interpreter.call_rules import rule
 from ..interpreter.calls import call
-from ..interpreter.native_calls import rule
-from ..interpreter.protocols import get_iterator
+from ..interpreter.items import get_item
+from ..interpreter.iteration import get_iterator
+from ..interpreter.membership import contains
 from ..shadows.builtin_tables import VIEW_TYPES
 from ..shadows.native_arguments import guard_all_keys
 from ..shadows.wrap import WRAPPERS, force, guard_type, known_as, wrap
@@ -62,8 +64,8 @@ def proxy_rule(name: str, run: Callable) -> None:
         return run(trace, *(shown(trace, arg) for arg in args), **kwargs)
 
 
-proxy_rule("__getitem__", operators.get_item)
-proxy_rule("__contains__", operators.contains)
+proxy_rule("__getitem__", get_item)
+proxy_rule("__contains__", contains)
 proxy_rule("__iter__", get_iterator)
 proxy_rule("__len__", lambda trace, mapping: call(trace, len, (mapping,), {}))
 proxy_rule("__reversed__", lambda trace, mapping: call(trace, reversed, (mapping,), {}))

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import torch
 
-from ..interpreter.native_calls import call_native_default, rule
+from ..interpreter.call_rules import rule
+from ..interpreter.native_calls import call_native_default
 from ..interpreter.operators import compare
 from ..interpreter.protocols import truth
 from ..shadows.wrap import force

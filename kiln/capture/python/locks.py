@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from ..interpreter.native_calls import rule
+from ..interpreter.call_rules import rule
 from ..shadows.wrap import force
 from ..state.operations import operation
 from ..state.trace import Trace

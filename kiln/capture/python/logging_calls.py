@@ -10,7 +10,7 @@ import logging
 from dataclasses import dataclass
 
 from ..._native import is_instance as isinstance
-from ..interpreter.native_calls import rule
+from ..interpreter.call_rules import rule
 from ..shadows.symbolic_numbers import concrete
 from ..shadows.wrap import force, is_constant
 from ..state.operations import operation

@@ -17,12 +17,13 @@ from ..._native import is_instance as isinstance
 from ...platform.cpython import lru_cache_class
 from ..guards.cached_calls import SESSION, CachedCall, Outcome
 from ..guards.source import Attribute, Identity, Pinned, lookup
-from ..interpreter.calls import CALLABLES
+from ..interpreter.calls import CALLABLES, call
 from ..shadows.symbolic_numbers import is_symbolic
 from ..shadows.wrap import force, is_constant, wrap
 from ..state.exceptions import from_native
 from ..state.trace import Trace
 from ..state.values import Raised
+from ..writeback.outside_state import OutsideState, is_closed, pending_writes
 
 
 def call_lru_cache(trace: Trace, wrapper: object, args: tuple, kwargs: dict) -> object:
@@ -61,8 +62,6 @@ def ask(trace: Trace, call: CachedCall) -> Outcome:
 def check_settled(trace: Trace, wrapper: object) -> None:
     """The function runs now, for real: neither may it see that effects of the program are still waiting, nor may it
     change what the program has looked at already."""
-    from ..writeback.outside_state import is_closed, pending_writes
-
     if trace.progress.key_method_depth:
         raise trace.fail("a call that fills a cache, in a __hash__ or __eq__ that a dictionary or set is going to call")
     function = getattr(wrapper, "__wrapped__", None)
@@ -95,9 +94,6 @@ def names_of(function: object, seen: set[int]) -> Iterator[object]:
 
 def interpret(trace: Trace, wrapper: object, args: tuple, kwargs: dict) -> object:
     """The function without its cache: only where nobody could tell."""
-    from ..interpreter.calls import call
-    from ..writeback.outside_state import OutsideState
-
     before = OutsideState(trace, args)
     function = wrap(trace, wrapper.__wrapped__, Attribute(trace.outside.pinned(wrapper), "__wrapped__"))  # type: ignore[attr-defined]
     result = force(trace, call(trace, function, args, kwargs))

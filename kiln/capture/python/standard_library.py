@@ -26,8 +26,10 @@ from ...platform.cpython import members_by_value
 from ...platform.torch_operators import OpOverload
 from ..guards.descriptions import module_of
 from ..guards.source import Attribute, Item, Source, lookup
-from ..interpreter import native_calls
-from ..interpreter.native_calls import rule
+from ..interpreter.call_rules import rule
+from ..interpreter.calls import call
+from ..interpreter.program_types import type_of
+from ..shadows.native_arguments import guard_all_keys
 from ..shadows.wrap import class_attribute, force, is_constant, meet_class, wrap
 from ..state.enum_tables import watch_members
 from ..state.exceptions import from_native
@@ -71,8 +73,6 @@ def graph_module_calls() -> set[object]:
 
 
 def call_graph_module(trace: Trace, function: types.FunctionType, args: tuple, kwargs: dict) -> tuple[object] | None:
-    from ..interpreter.calls import call
-
     owner = force(trace, args[0])
     wrapped = class_attribute(trace, type(owner), "_wrapped_call")
     if wrapped is None or wrapped.cls_call is not None:  # type: ignore[attr-defined]
@@ -182,7 +182,7 @@ def assume_contents(trace: Trace, mapping: dict, source: Source) -> list[object]
     if record is None or type(shadow) is not dict:
         raise trace.fail("annotations or defaults that are no plain dictionary")
     if not record.loaded:
-        native_calls.guard_all_keys(trace, record)
+        guard_all_keys(trace, record)
     return [force(trace, value) for value in dict.values(shadow)]
 
 
@@ -240,8 +240,6 @@ def rule_clear_frames(trace, args, kwargs):
 
 @rule(dataclasses.is_dataclass)
 def rule_is_dataclass(trace, args, kwargs):
-    from ..interpreter.protocols import type_of
-
     value = force(trace, args[0])
     cls = value if isinstance(value, type) else type_of(trace, value)
     class_attribute(trace, cls, "__dataclass_fields__")
@@ -250,8 +248,6 @@ def rule_is_dataclass(trace, args, kwargs):
 
 @rule(dataclasses.fields)
 def rule_fields(trace, args, kwargs):
-    from ..interpreter.protocols import type_of
-
     value = force(trace, args[0])
     cls = value if isinstance(value, type) else type_of(trace, value)
     class_attribute(trace, cls, "__dataclass_fields__")

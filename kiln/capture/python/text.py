@@ -2,7 +2,7 @@
 
 Text is made natively, on stand-ins: an object whose ``__str__``, ``__repr__`` or ``__format__`` is Python code is
 replaced by one whose methods lead back into the interpreter, also inside containers. What has an address in its text,
-or is a tensor, breaks the graph. Imported for its effect: it fills the table in ``native_calls.py``.
+or is a tensor, breaks the graph. Imported for its effect: it fills the table in ``call_rules.py``.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ from collections.abc import Callable
 from ..._native import is_instance as isinstance
 from ..guards.source import Attribute, lookup
 from ..interpreter import native_calls
+from ..interpreter.call_rules import rule
 from ..interpreter.calls import call
-from ..interpreter.native_calls import rule
-from ..interpreter.protocols import special_method, type_of
+from ..interpreter.program_types import type_of
+from ..interpreter.protocols import special_method
+from ..shadows.native_arguments import Survey, guard_all_keys
 from ..shadows.symbolic_numbers import concrete
 from ..shadows.wrap import force, wrap
 from ..state.operations import operation
@@ -52,7 +54,7 @@ def stand_in(trace: Trace, value: object, asked: str = "str") -> object:
     value = concrete(trace, force(trace, value))
     kind = type(value)
     if native_calls.is_value(value):  # or nearly: a symbolic number may be inside
-        return native_calls.Survey(trace, keep_symbols=False, shallow=False).visit(value)
+        return Survey(trace, keep_symbols=False, shallow=False).visit(value)
     if special_method(trace, value, "__repr__") is not None or isinstance(value, BaseException):
         return StandIn(trace, value)
     if kind is list or kind is tuple:
@@ -60,11 +62,11 @@ def stand_in(trace: Trace, value: object, asked: str = "str") -> object:
     if kind is dict:
         record = trace.outside.record_of(value)
         if record is not None and not record.loaded:
-            native_calls.guard_all_keys(trace, record)
+            guard_all_keys(trace, record)
         return {stand_in(trace, key): stand_in(trace, item) for key, item in dict.items(value)}  # type: ignore[arg-type]
     if not native_calls.is_value(value, deep=True):
         raise trace.fail(f"the text of a {type_of(trace, value).__qualname__} (builtin: {asked})")
-    return native_calls.Survey(trace, keep_symbols=False, shallow=False).visit(value)
+    return Survey(trace, keep_symbols=False, shallow=False).visit(value)
 
 
 def text_rule(function: Callable) -> None:

@@ -17,8 +17,8 @@ from ..._native import is_instance as isinstance
 from ...platform.cpython import get_frame
 from ...program.quiet import SILENCED
 from ..guards.descriptions import module_of_globals
+from ..interpreter.call_rules import rule
 from ..interpreter.frame import Frame
-from ..interpreter.native_calls import rule
 from ..shadows.symbolic_numbers import concrete
 
 OWN = ("kiln.", "<kiln ", "<eval_with_key>")

@@ -14,13 +14,13 @@ import types
 import torch
 
 from ..._native import is_instance as isinstance
-from ..guards.source import native_iterator
+from ..guards.source import getattr_static_dict, native_iterator
 from ..state.operations import operation, operations
 from ..state.trace import Trace
 from ..state.values import CONSTANT_TYPES, HandleNumber, Lazy
 from .native_arguments import is_object, python_methods
 from .symbolic_numbers import concrete
-from .wrap import force, getattr_static_dict
+from .wrap import force
 
 
 @operation

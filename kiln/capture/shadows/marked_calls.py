@@ -76,7 +76,7 @@ def call_leaf(trace: Trace, function: Callable[..., Any], fake: Callable[..., An
 
 def object_node(trace: Trace, value: object, opaque: bool) -> Any:
     """The graph input for an object from outside that capture does not look into, or need not (``opaque``); or None."""
-    from ..state.trace import ObjectInput
+    from ..state.graph_inputs import ObjectInput
     from .tensors import add_placeholder
     from .wrap import force
 

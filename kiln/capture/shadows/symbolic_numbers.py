@@ -30,9 +30,10 @@ from ...program.shapes.fake_tensors import is_ordinary, like_in_history, static_
 from ..guards.hints import NEEDED
 from ..guards.source import Attribute, Computed, InstanceAttribute, Item, Literal, Source, source
 from ..state.annotations import marked_dimensions
+from ..state.graph_inputs import SymbolInput
 from ..state.operations import operation, operations
 from ..state.shape_conditions import equal, equals_expression, pin, symbol_input
-from ..state.trace import SymbolInput, Trace
+from ..state.trace import Trace
 from ..state.values import Lazy, Raised
 
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)

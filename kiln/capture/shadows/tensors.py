@@ -32,11 +32,12 @@ from ...program.shapes.shape_rules import shape_rule
 from ...program.shapes.symbolic_kernels import symbolic_kernels
 from ..guards.descriptions import module_of
 from ..guards.guards import TensorGuard
-from ..guards.source import Attribute, Source
+from ..guards.source import Attribute, Source, getattr_static_dict
 from ..guards.tensor_class import method_meant
 from ..state.exceptions import needs_real
+from ..state.graph_inputs import ObjectInput
 from ..state.operations import operation, operations
-from ..state.trace import ObjectInput, Trace
+from ..state.trace import Trace
 from ..state.values import CONSTANT_TYPES, GraphBreak, HandleNumber, Opaque, Raised, TensorInfo, Trampoline, new_tuple
 from .input_state import input_state
 from .saved_tensor_changes import note_tampering
@@ -50,7 +51,7 @@ from .symbolic_numbers import (
     symbol_node,
 )
 from .tensor_effects import check_apart, note_effects, version
-from .wrap import force, getattr_static_dict
+from .wrap import force
 
 NOT_WORD = re.compile(r"\W+")
 

@@ -16,7 +16,8 @@ from ..._native import is_instance as isinstance
 from ...program.shapes.expressions import expression_text, substitute, symbol_names
 from ..guards.guards import ShapeCondition
 from ..guards.source import Source
-from .trace import SymbolInput, Trace
+from .graph_inputs import SymbolInput
+from .trace import Trace
 
 EQUALITY = re.compile(r"Eq\((.*), (.*)\)")
 

@@ -14,8 +14,8 @@ from ..._native import is_instance as isinstance
 from ...bytecode import Bytecode, Instruction
 from ...bytecode.analysis import reachable, successors
 from ...platform.torch_functions import assert_async, check_tensor_all_with, check_with, compare_regular_values
+from ..interpreter.call_rules import rule
 from ..interpreter.calls import call_function
-from ..interpreter.native_calls import rule
 from ..interpreter.protocols import truth
 from ..shadows.tensors import record
 from ..shadows.wrap import force

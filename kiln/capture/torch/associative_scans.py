@@ -15,7 +15,10 @@ from ...platform.fx_graphs import root_of
 from ...platform.python_objects import words
 from ...platform.torch_pytree import tree_flatten, tree_unflatten
 from ..guards.descriptions import module_of
-from ..interpreter.native_calls import rule
+from ..interpreter.argument_binding import bind_arguments
+from ..interpreter.call_rules import rule
+from ..interpreter.calls import call
+from ..interpreter.frame import run_function
 from ..python.standard_library import FINDERS
 from ..shadows.tensors import tensor_leaves
 from ..shadows.wrap import force
@@ -34,8 +37,6 @@ def combined(function, left, right):
 
 @rule(combined)
 def rule_combined(trace, args, kwargs):
-    from ..interpreter.calls import call
-
     last = root_of(trace.graph).prev
     result = call(trace, args[0], args[1:], {})
     while last.next is not root_of(trace.graph):
@@ -75,9 +76,6 @@ def is_scan(function: types.FunctionType) -> bool:
 
 def call_scan(trace: Trace, function: types.FunctionType, args: tuple, kwargs: dict) -> tuple[object] | None:
     """The scan above, where torch's own would not complain about its arguments."""
-    from ..interpreter.calls import bind_arguments
-    from ..interpreter.frame import run_function
-
     bound = bind_arguments(trace, function, args, kwargs)
     leaves = tensor_leaves(force(trace, bound["xs"]))
     on_cpu = any(leaf.device.type == "cpu" for leaf in leaves)

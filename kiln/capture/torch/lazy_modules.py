@@ -21,7 +21,7 @@ from ...platform.torch_fake import FakeTensor
 from ...platform.torch_modules import buffers_of, infer_parameters, parameters_of
 from ...program.quiet import aloud
 from ..guards.descriptions import module_of
-from ..interpreter.native_calls import rule
+from ..interpreter.call_rules import rule
 from ..shadows.symbolic_numbers import concrete
 from ..shadows.tensors import NEEDS_VALUES
 from ..shadows.wrap import add_attributes, force

@@ -6,7 +6,7 @@ import torch
 
 from ..._native import is_instance as isinstance
 from ...platform.python_objects import words
-from ..interpreter.native_calls import rule
+from ..interpreter.call_rules import rule
 from ..shadows.tensors import prepare, record
 from ..shadows.wrap import force
 from ..state.trace import Trace

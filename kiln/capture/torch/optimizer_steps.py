@@ -30,7 +30,8 @@ from ...platform.torch_functions import (
     foreach_neg,
     foreach_sqrt,
 )
-from ..interpreter.calls import matched_arguments
+from ..interpreter.argument_binding import matched_arguments
+from ..interpreter.frame import run_function
 from ..python.standard_library import FINDERS
 from ..shadows.wrap import force
 from ..state.trace import Trace
@@ -46,8 +47,6 @@ NUMBERS = (int, float, torch.SymFloat)
 
 
 def call_adam(trace: Trace, function: types.FunctionType, args: tuple, kwargs: dict) -> tuple[object] | None:
-    from ..interpreter.frame import run_function
-
     if trace.options.backend_name != "kiln":
         return None
     bound = {name: force(trace, value) for name, value in matched_arguments(trace, function, args, kwargs).items()}

@@ -18,10 +18,13 @@ from ..._native import is_instance as isinstance
 from ...platform.python_objects import words
 from ...platform.torch_dispatch import DisableTorchFunction
 from ...program.quiet import quiet
-from ..guards.source import Attribute, Computed, Source, source
+from ..guards.source import Attribute, Computed, InstanceAttribute, Source, source
+from ..interpreter.descriptors import bind_class_attribute
+from ..python.warning_calls import rule_warn
 from ..shadows.symbolic_numbers import concrete, may_override
 from ..shadows.tensor_effects import version
 from ..shadows.tensors import record
+from ..shadows.wrap import class_attribute, force, wrap
 from ..state.operations import operation, operations
 from ..state.trace import Trace
 from ..state.values import Lazy, Raised, TensorInfo
@@ -114,8 +117,6 @@ def plain_attribute(tensor: torch.Tensor, name: str) -> object:
 
 
 def tensor_grad(trace: Trace, info: TensorInfo) -> object:
-    from ..shadows.wrap import wrap
-
     if info.source is None:
         if info.fake.grad is None and (info.fake.is_leaf or info.fake.retains_grad):
             return None
@@ -132,8 +133,6 @@ def tensor_grad(trace: Trace, info: TensorInfo) -> object:
 
 def warn_of_missing_gradient(trace: Trace, info: TensorInfo) -> None:
     """Torch warns where the gradient of a tensor is asked for that is no leaf, and keeps none."""
-    from ..python.warning_calls import rule_warn
-
     guard_flag(trace, info, "is_leaf")
     if info.real.is_leaf:  # type: ignore[attr-defined]
         return
@@ -166,9 +165,6 @@ def gradient_quietly(tensor: torch.Tensor) -> torch.Tensor | None:
 @operation
 def python_attribute(trace: Trace, info: TensorInfo, name: str) -> object:
     """An attribute that the program (or its owner) put on the tensor, or a Python method of its class."""
-    from ..guards.source import InstanceAttribute
-    from ..interpreter.attributes import bind_class_attribute
-    from ..shadows.wrap import class_attribute
     from .tensor_subclasses import load_missing
 
     namespace = getattr(info.real, "__dict__", None) or {}
@@ -207,8 +203,6 @@ def set_tensor_attribute(trace: Trace, tensor: torch.Tensor, name: str, value: o
 
 def set_data(trace: Trace, info: TensorInfo, value: object) -> None:
     """``tensor.data = value``: the same tensor with other contents, form and memory."""
-    from ..shadows.wrap import force
-
     value = force(trace, value)
     plain = isinstance(value, torch.Tensor) and value.device == info.fake.device  # type: ignore[attr-defined]
     plain = plain and not value.is_inference() and version(info.fake) >= 0  # type: ignore[attr-defined, arg-type]

@@ -16,6 +16,10 @@ from ..._native import MISSING
 from ..._native import is_instance as isinstance
 from ...platform.python_objects import HEAP_TYPE, words
 from ..interpreter.attributes import LOADERS
+from ..interpreter.calls import call
+from ..interpreter.descriptors import NATIVE_DESCRIPTORS, bind_class_attribute
+from ..interpreter.operators import BINARY, COMPARE, INPLACE, UNARY
+from ..shadows.wrap import class_attribute
 from ..state.operations import operation, operations
 from ..state.trace import Trace
 from ..state.values import Raised, TensorInfo, TensorSuper
@@ -68,9 +72,6 @@ def load_own(trace: Trace, info: TensorInfo, name: str) -> tuple[object] | None:
 
 def load_missing(trace: Trace, info: TensorInfo, name: str) -> object:
     """What ``__getattr__`` of the class gives, or the error."""
-    from ..interpreter.calls import call
-    from ..shadows.wrap import class_attribute
-
     if own_definition(info.kind, "__getattr__") is not MISSING:
         method = class_attribute(trace, info.kind, "__getattr__")
         return call(trace, method, (info.fake, name), {})
@@ -107,8 +108,6 @@ def check_method(trace: Trace, tensor: torch.Tensor, name: str) -> None:
 
 
 def methods_of(function: object) -> tuple[str, ...]:
-    from ..interpreter.operators import BINARY, COMPARE, INPLACE, UNARY
-
     if not _METHODS:
         for row in (*BINARY.values(), *COMPARE.values(), *INPLACE.values(), *UNARY.values()):
             _METHODS.setdefault(row[0], tuple([name for name in row[1:] if type(name) is str]))
@@ -134,7 +133,6 @@ def tensor_super(trace: Trace, start: type, owner: torch.Tensor) -> TensorSuper:
 
 def load_from_tensor_super(trace: Trace, proxy: TensorSuper, name: str) -> object:
     """What comes after a class in the order of a tensor's class, bound to the tensor."""
-    from ..interpreter.attributes import NATIVE_DESCRIPTORS, bind_class_attribute
     from .overrides import attribute_override
 
     info = trace.tensor_info(proxy.owner)

@@ -20,7 +20,10 @@ from ...platform.torch_dispatch import count_dispatch_modes, dispatch_mode_of_ke
 from ...platform.torch_functions import group_tensors, is_compiling, is_scripting, log_api_usage, tracing_state
 from ...platform.torch_operators import OpOverload, OpOverloadPacket
 from ..guards.tensor_class import METHODS
-from ..interpreter.native_calls import rule
+from ..interpreter.call_rules import rule
+from ..interpreter.iteration import get_iterator
+from ..interpreter.protocols import truth
+from ..python.value_builtins import rule_len
 from ..shadows import tensors
 from ..shadows.symbolic_numbers import OffsetOf, concrete, is_symbolic, may_override
 from ..shadows.tensors import record
@@ -30,7 +33,8 @@ from ..state.exceptions import needs_real
 from ..state.operations import operation
 from ..state.trace import Trace
 from ..state.values import GraphBreak, Opaque, Raised, TensorInfo
-from .overrides import LEAF_MODULES, NATIVE_FUNCTIONS, as_subclass_handler, override
+from .overrides import override
+from .subclass_conversions import LEAF_MODULES, NATIVE_FUNCTIONS, as_subclass_handler
 from .tensor_subclasses import defines
 
 # Methods and functions that need values, the autograd graph, storage or text: left to eager between graphs.
@@ -173,22 +177,16 @@ HANDLERS[torch.Tensor.as_subclass] = as_subclass_handler
 
 @handler(torch.Tensor.__len__)
 def tensor_len(trace, args, kwargs):
-    from ..python.builtin_rules import rule_len
-
     return rule_len(trace, args, kwargs)
 
 
 @handler(torch.Tensor.__iter__)
 def tensor_iter(trace, args, kwargs):
-    from ..interpreter.protocols import get_iterator
-
     return get_iterator(trace, args[0])
 
 
 @handler(torch.Tensor.__bool__)
 def tensor_bool(trace, args, kwargs):
-    from ..interpreter.protocols import truth
-
     return truth(trace, args[0])
 
 

@@ -16,7 +16,7 @@ from ..._native import is_instance as isinstance
 from ...platform.torch_autograd import InferenceModeGuard, set_grad_enabled
 from ...platform.torch_functions import native_functions
 from ...program.inference_mode import enter_inference_mode, leave_inference_mode
-from ..interpreter.native_calls import rule
+from ..interpreter.call_rules import rule
 from ..shadows.symbolic_numbers import concrete
 from ..shadows.tensors import prepare, to_nodes
 from ..shadows.wrap import force

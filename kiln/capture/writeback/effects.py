@@ -12,10 +12,9 @@ from collections.abc import Callable, Iterator
 
 from ..._native import is_instance as isinstance
 from ...platform.python_objects import mapping_items
-from ..guards.source import is_direct, namespace_of
+from ..guards.source import getattr_static_dict, is_direct, namespace_of
 from ..shadows.marked_calls import write_deferred
 from ..shadows.native_arguments import guard_all_keys
-from ..shadows.wrap import getattr_static_dict
 from ..state.operations import operations
 from ..state.trace import Trace
 from ..state.values import DELETED, Kind, Record, same_value

@@ -25,13 +25,24 @@ from ...platform.cpython import members_by_name, members_by_value
 from ...platform.python_objects import HEAP_TYPE, mapping_items, plain_value, slot_descriptors
 from ...platform.torch_operators import OpOverload, OpOverloadPacket
 from ..guards.generated_text import Text
-from ..guards.source import Item, Local, Source, is_direct, lookup, mapping_of, namespace_of, parameter_name
-from ..interpreter import native_calls
+from ..guards.source import (
+    Item,
+    Local,
+    Source,
+    getattr_static_dict,
+    is_direct,
+    lookup,
+    mapping_of,
+    namespace_of,
+    parameter_name,
+)
 from ..interpreter.frame import NULL
 from ..shadows.appended_lists import ListMethod
 from ..shadows.bound_builtins import bind_method, is_found_by_name, native_descriptor
+from ..shadows.builtin_tables import ITERATOR_TYPES, LAZY_ITERATORS, VIEW_TYPES
+from ..shadows.native_arguments import Proxy, Settled
 from ..shadows.symbolic_numbers import OffsetOf, SizeOf, StrideOf, concrete, is_symbolic, operand_source
-from ..shadows.wrap import getattr_static_dict, is_constant, layout_of
+from ..shadows.wrap import is_constant, layout_of
 from ..state.ordered_sets import make_set, recipe
 from ..state.trace import Trace
 from ..state.values import CONSTANT_TYPES, Lazy, Opaque, Trampoline, is_struct
@@ -157,7 +168,7 @@ class Rebuilder(Text):
         """Make an object again; shared objects once, cycles closed after the fact."""
         builder = builder_for(shadow)
         if builder is None:
-            from ..interpreter.protocols import type_of  # which needs this file
+            from ..interpreter.program_types import type_of  # which needs this file
 
             raise CannotRebuild(shadow, f"a {type_of(self.trace, shadow).__qualname__} that outlives the graph")
         name = self.names[id(shadow)] = self.fresh(type(shadow).__name__)
@@ -551,11 +562,11 @@ def build_bytearray(r: Rebuilder, shadow: bytearray, name: str, place: int) -> N
     r.lines.append(f"{name} = _k_bytearray({bytes(shadow)!r})")
 
 
-def build_settled(r: Rebuilder, shadow: native_calls.Settled, name: str, place: int) -> None:
+def build_settled(r: Rebuilder, shadow: Settled, name: str, place: int) -> None:
     r.lines.append(f"{name} = {r.value(shadow.iterator)}")
 
 
-def build_proxy(r: Rebuilder, shadow: native_calls.Proxy, name: str, place: int) -> None:
+def build_proxy(r: Rebuilder, shadow: Proxy, name: str, place: int) -> None:
     r.lines.append(f"{name} = {r.value(shadow.target)}")  # type: ignore[attr-defined]
 
 
@@ -589,13 +600,13 @@ BUILDERS: dict[type, Callable] = {
     types.SimpleNamespace: build_namespace,
     object: build_sentinel,
     bytearray: build_bytearray,
-    native_calls.Settled: build_settled,
+    Settled: build_settled,
     types.MappingProxyType: build_mapping_proxy,
-    **{kind: build_reduced for kind in native_calls.ITERATOR_TYPES | native_calls.LAZY_ITERATORS},
+    **{kind: build_reduced for kind in ITERATOR_TYPES | LAZY_ITERATORS},
     **{type(iter(view)): build_dict_iterator for view in ({}, {}.values(), {}.items())},
     type(iter(set())): build_set_iterator,
     type(iter(())): build_tuple_iterator,
-    **{kind: build_view for kind in native_calls.VIEW_TYPES},
+    **{kind: build_view for kind in VIEW_TYPES},
     operator.itemgetter: build_reduced,
     operator.attrgetter: build_reduced,
     operator.methodcaller: build_reduced,
@@ -631,7 +642,7 @@ def builder_for(shadow: object) -> Callable | None:
     builder = BUILDERS.get(type(shadow))
     if builder is not None:
         return builder
-    if isinstance(shadow, native_calls.Proxy):
+    if isinstance(shadow, Proxy):
         return build_proxy
     if isinstance(shadow, FIXED):
         return build_bound if not isinstance(shadow, enum.Enum) or is_member(shadow) else None

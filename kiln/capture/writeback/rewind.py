@@ -17,7 +17,8 @@ from ...exc import CheckFailed
 from ...platform.torch_autograd import top_saved_tensors_hooks
 from ...platform.torch_tensors import set_versions, version_of
 from ..shadows.tensor_effects import is_restorable
-from ..state.trace import ObjectInput, Trace
+from ..state.graph_inputs import ObjectInput
+from ..state.trace import Trace
 
 
 def can_rewind(trace: Trace) -> bool:

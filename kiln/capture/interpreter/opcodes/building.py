@@ -5,18 +5,22 @@ from __future__ import annotations
 import types
 from collections import OrderedDict
 
-from ..._native import is_instance as isinstance
-from ...platform.python_objects import mapping_items
-from ..shadows.unknown_text import UnknownText, is_unknown, unknown_text
-from ..shadows.wrap import force, is_constant
-from ..state.trace import Trace
-from ..state.values import Raised
-from . import native_calls, operators
-from .attributes import load_or
-from .calls import call
-from .frame import Frame
-from .opcode_table import CALLABLE_FIRST, opcode
-from .protocols import type_of
+from ...._native import is_instance as isinstance
+from ....platform.python_objects import mapping_items
+from ...guards.source import lookup
+from ...shadows.native_arguments import guard_all_keys
+from ...shadows.unknown_text import UnknownText, is_unknown, unknown_text
+from ...shadows.wrap import force, is_constant
+from ...state.trace import Trace
+from ...state.values import Raised
+from .. import native_calls, operators
+from ..attributes import load_or
+from ..calls import call
+from ..frame import Frame
+from ..items import get_item, set_item
+from ..iteration import consume, unpack, unpackable
+from ..program_types import type_of
+from .table import CALLABLE_FIRST, opcode
 
 # -- building -------------------------------------------------------------------------------------------------------
 
@@ -43,7 +47,6 @@ def build_set(frame, instruction):
 
 
 def native(frame: Frame, function: object, *args: object) -> object:
-    from . import native_calls
 
     return native_calls.call_native_default(frame.trace, function, args, {})
 
@@ -54,7 +57,7 @@ def build_map(frame, instruction):
     made: dict = {}
     frame.push(made)
     for key, value in zip(items[::2], items[1::2], strict=True):
-        operators.set_item(frame.trace, made, force(frame.trace, key), value)
+        set_item(frame.trace, made, force(frame.trace, key), value)
 
 
 @opcode("BUILD_CONST_KEY_MAP")
@@ -124,7 +127,7 @@ def set_add(frame, instruction):
 @opcode("MAP_ADD")
 def map_add(frame, instruction):
     value, key = frame.pop_raw(), frame.pop()
-    operators.set_item(frame.trace, frame.peek(instruction.arg), key, value)
+    set_item(frame.trace, frame.peek(instruction.arg), key, value)
 
 
 @opcode("LIST_EXTEND")
@@ -165,20 +168,20 @@ def update_mapping(frame: Frame, target: dict, items: object) -> None:
     keys = load_or(trace, items, "keys", None)
     if keys is None:
         frame.raise_error(TypeError(f"'{type_of(trace, items).__name__}' object is not a mapping"))
-    for key in list(operators.consume(trace, call(trace, keys, (), {}))):
-        operators.set_item(trace, target, key, operators.get_item(trace, items, key))
+    for key in list(consume(trace, call(trace, keys, (), {}))):
+        set_item(trace, target, key, get_item(trace, items, key))
 
 
 def is_copied_natively(kind: type) -> bool:
     """Whether CPython copies the items of such a dictionary itself, and asks none of its methods."""
-    return kind is OrderedDict or native_calls.lookup(kind, "__iter__") is dict.__iter__
+    return kind is OrderedDict or lookup(kind, "__iter__") is dict.__iter__
 
 
 def items_of(trace: Trace, mapping: dict) -> dict:
     """A dictionary from which all items are taken, past methods that a subclass overrides."""
     record = trace.outside.record_of(mapping)
     if record is not None and not record.loaded:
-        native_calls.guard_all_keys(trace, record)
+        guard_all_keys(trace, record)
     if type(mapping) in (dict, OrderedDict):
         return mapping
     if not all(is_constant(key) for key in dict.keys(mapping)):
@@ -198,11 +201,11 @@ def merge_keywords(frame: Frame, target: dict, items: object, function: object) 
         keys = items.keys()
     else:
         keys = call(frame.trace, method, (), {})
-    for key in list(operators.consume(frame.trace, keys)):
+    for key in list(consume(frame.trace, keys)):
         if key in target:
             what = name_in_errors(frame, function)
             frame.raise_error(TypeError(f"{what} got multiple values for keyword argument '{key}'"))
-        operators.set_item(frame.trace, target, key, operators.get_item(frame.trace, items, key))
+        set_item(frame.trace, target, key, get_item(frame.trace, items, key))
 
 
 def name_in_errors(frame: Frame, function: object) -> str:
@@ -224,14 +227,14 @@ def list_to_tuple(frame, instruction):
 @opcode("UNPACK_SEQUENCE")
 def unpack_sequence(frame, instruction):
     value = frame.pop()
-    items = operators.unpack(frame.trace, value, instruction.arg)
+    items = unpack(frame.trace, value, instruction.arg)
     frame.stack.extend(reversed(items))
 
 
 @opcode("UNPACK_EX")
 def unpack_ex(frame, instruction):
     before, after = instruction.arg & 0xFF, instruction.arg >> 8
-    items = list(operators.unpackable(frame.trace, frame.pop()))
+    items = list(unpackable(frame.trace, frame.pop()))
     if len(items) < before + after:
         frame.raise_error(
             ValueError(f"not enough values to unpack (expected at least {before + after}, got {len(items)})")

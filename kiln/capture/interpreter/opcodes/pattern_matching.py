@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from ..._native import MISSING
-from ..._native import is_instance as isinstance
-from ..shadows.symbolic_numbers import concrete
-from ..shadows.wrap import force, is_constant
-from .attributes import load_attribute, load_or
-from .calls import call, native_name
-from .frame import Frame
-from .opcode_table import opcode
-from .protocols import is_instance
+from ...._native import MISSING
+from ...._native import is_instance as isinstance
+from ...shadows.symbolic_numbers import concrete
+from ...shadows.wrap import force, is_constant
+from ..attributes import load_attribute, load_or
+from ..calls import call
+from ..frame import Frame
+from ..program_types import native_name
+from ..protocols import is_instance
+from .table import opcode
 
 # -- match ----------------------------------------------------------------------------------------------------------
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from ..._native import MISSING
-from ..._native import is_instance as isinstance
-from ..shadows.wrap import class_attribute, force
-from ..state.exceptions import add_context, traceback_of
-from ..state.values import Raised
-from .calls import call
-from .frame import NULL, Frame
-from .opcode_table import opcode
-from .protocols import is_instance, looked_at, type_of
+from ...._native import MISSING
+from ...._native import is_instance as isinstance
+from ...shadows.wrap import class_attribute, force
+from ...state.exceptions import add_context, traceback_of
+from ...state.values import Raised
+from ..calls import call
+from ..descriptors import bind_class_attribute
+from ..frame import NULL, Frame
+from ..program_types import type_of
+from ..protocols import is_instance, looked_at
+from .table import opcode
 
 # -- exceptions and contexts ----------------------------------------------------------------------------------------
 
@@ -85,8 +87,6 @@ def before_with(frame, instruction):
 
 
 def special_method(frame: Frame, manager: object, name: str) -> object:
-    from .attributes import bind_class_attribute
-
     raw = class_attribute(frame.trace, type(manager), name, MISSING)
     if raw is MISSING:
         return raw

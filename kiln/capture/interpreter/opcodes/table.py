@@ -1,12 +1,12 @@
-"""How the ``opcodes*.py`` files fill the table of opcode handlers."""
+"""The table of opcode handlers, and how to fill it."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
 
-from ...bytecode import Instruction
-from .frame import HANDLERS, NULL, Frame
+from ....bytecode import Instruction
+from ..frame import HANDLERS, NULL, Frame
 
 Handler = Callable[[Frame, Instruction], object]
 

@@ -5,18 +5,19 @@ from __future__ import annotations
 import sys
 import types
 
-from ..._native import is_instance as isinstance
-from ..guards.source import lookup
-from ..shadows.wrap import force
-from ..state.exceptions import generator_stopped
-from ..state.values import InterpretedIterator, Raised
-from . import operators
-from .attributes import load_attribute
-from .calls import call
-from .frame import NULL, YIELDED, Frame
-from .opcode_table import CALLABLE_FIRST, opcode
-from .opcodes_building import list_to_tuple, name_in_errors
-from .protocols import get_iterator, next_item
+from ...._native import is_instance as isinstance
+from ...guards.source import lookup
+from ...shadows.wrap import force
+from ...state.exceptions import generator_stopped
+from ...state.values import InterpretedIterator, Raised
+from .. import operators
+from ..attributes import load_attribute
+from ..calls import call
+from ..frame import NULL, YIELDED, Frame
+from ..items import plain_mapping
+from ..iteration import get_iterator, next_item
+from .building import list_to_tuple, name_in_errors
+from .table import CALLABLE_FIRST, opcode
 
 # -- calls ----------------------------------------------------------------------------------------------------------
 
@@ -68,7 +69,7 @@ def call_function_ex(frame, instruction):
             what = f"{name_in_errors(frame, function)} argument after *"
             frame.raise_error(TypeError(f"{what} must be an iterable, not {type(args).__name__}"))
         args = call(frame.trace, tuple, (args,), {})
-    keywords = operators.plain_mapping(frame.trace, kwargs)
+    keywords = plain_mapping(frame.trace, kwargs)
     if not all(isinstance(name, str) for name in keywords):
         frame.raise_error(TypeError("keywords must be strings"))
     frame.push(call(frame.trace, function, args, keywords))

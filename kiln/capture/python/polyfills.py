@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import collections
 import sys
-from collections.abc import Callable
 
 from ...platform.cpython import count_elements as native_count_elements
+from ..interpreter.native_calls import POLYFILLS
 
 
 def count_elements(mapping, iterable):
@@ -100,13 +100,15 @@ def deque_count(self, value, /):
     return total
 
 
-POLYFILLS: dict[object, Callable] = {
-    native_count_elements: count_elements,
-    list.remove: list_remove,
-    list.index: list_index,
-    list.count: list_count,
-    list.sort: list_sort,
-    collections.deque.remove: deque_remove,
-    collections.deque.index: deque_index,
-    collections.deque.count: deque_count,
-}
+POLYFILLS.update(
+    {
+        native_count_elements: count_elements,
+        list.remove: list_remove,
+        list.index: list_index,
+        list.count: list_count,
+        list.sort: list_sort,
+        collections.deque.remove: deque_remove,
+        collections.deque.index: deque_index,
+        collections.deque.count: deque_count,
+    }
+)

@@ -1,0 +1,118 @@
+"""The table of rules: what a call of a builtin or function means, where running it natively is not enough."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+import sys
+import types
+from collections.abc import Callable
+
+from ..._native import is_instance as isinstance
+from ...platform.python_objects import HEAP_TYPE
+from ..guards.source import lookup
+from ..shadows.builtin_tables import NATIVE_METHODS, describe
+from ..state.exceptions import from_native
+from ..state.trace import Trace
+from ..state.values import GraphBreak, Raised
+
+RULES: dict[object, Callable] = {}
+
+
+def rule(*functions: object) -> Callable:
+    """Register a handler ``(trace, args, kwargs)`` for builtins that need more than running them."""
+
+    def register(handler: Callable) -> Callable:
+        for function in functions:
+            RULES[function] = handler
+        return handler
+
+    return register
+
+
+def leave_to_python(function: object, name: str, why: str = "") -> None:
+    """Give a function the rule that the graph ends before a call of it."""
+
+    @rule(function)
+    def leave(trace, args, kwargs):
+        raise trace.fail(f"a call to {name}" + (f": {why}" if why else ""), "call it outside the compiled function")
+
+
+def rule_for(function: object) -> Callable | None:
+    kind = type(function)
+    if kind.__flags__ & HEAP_TYPE and isinstance(lookup(kind, "__hash__"), types.FunctionType):
+        return None  # an object of the program, whose __hash__ must not run here
+    try:
+        return RULES.get(function)
+    except TypeError:  # unhashable callable object
+        return None
+
+
+def call_rule(trace: Trace, handler: Callable, function: object, args: tuple, kwargs: dict) -> object:
+    """Rules expect the arguments that fit; with others, CPython has the message."""
+    least, most, keywords = limits(function)
+    if not least <= len(args) <= most or (kwargs and not keywords):
+        raise wrong_arguments(trace, function, args, kwargs)
+    try:
+        return handler(trace, args, kwargs)
+    except (IndexError, ValueError) as error:
+        if error.__traceback__.tb_next.tb_next is not None:  # type: ignore[union-attr]  # not in the rule itself
+            raise
+        if type(function) is types.FunctionType:
+            return call_rule_in_order(trace, handler, function, args, kwargs)
+        try:
+            function(*args, **kwargs)  # type: ignore[operator]
+        except TypeError as wrong:
+            raise Raised(from_native(trace, wrong)) from None
+        raise
+
+
+def call_rule_in_order(trace: Trace, handler: Callable, function: object, args: tuple, kwargs: dict) -> object:
+    """The rule of a Python function that was called with names for arguments that the rule takes by position."""
+    try:
+        bound = inspect.signature(function).bind(*args, **kwargs)  # type: ignore[arg-type]
+    except TypeError:
+        raise wrong_arguments(trace, function, args, kwargs) from None
+    return handler(trace, bound.args, bound.kwargs)
+
+
+@functools.cache
+def limits(function: object) -> tuple[float, float, bool]:
+    """The least and the largest number of positional arguments, and whether there are others."""
+    if function in UNSIGNED:
+        return (*UNSIGNED[function], function is object.__init__)
+    if type(function) is types.FunctionType:
+        code = function.__code__
+        return 0, math.inf if code.co_flags & inspect.CO_VARARGS else code.co_argcount, True
+    if not isinstance(function, SIGNED_TYPES):
+        return 0, math.inf, True
+    try:
+        parameters = inspect.signature(function).parameters.values()  # type: ignore[arg-type]
+    except ValueError:
+        return 0, math.inf, True
+    if any(parameter.kind not in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL) for parameter in parameters):
+        return 0, math.inf, True
+    single = [parameter for parameter in parameters if parameter.kind is parameter.POSITIONAL_ONLY]
+    required = sum(parameter.default is parameter.empty for parameter in single)
+    return required, len(single) if len(single) == len(parameters) else math.inf, False
+
+
+SIGNED_TYPES = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
+
+
+UNSIGNED = {getattr: (2, 3), next: (1, 2), iter: (1, 2), vars: (0, 1), dir: (0, 1), bool: (0, 1), super: (0, 2)}
+
+
+UNSIGNED |= {sys.exit: (0, 1), sys.exc_info: (0, 0), sys.exception: (0, 0), object.__init__: (1, math.inf)}
+"""Builtins whose signature Python cannot tell."""
+
+
+def wrong_arguments(trace: Trace, function: object, args: tuple, kwargs: dict) -> Raised | GraphBreak:
+    """The error for too many or too few arguments: they are counted before anybody looks at them."""
+    if not isinstance(function, NATIVE_METHODS):
+        try:
+            function(*[None] * len(args), **dict.fromkeys(kwargs))  # type: ignore[operator]
+        except TypeError as error:
+            return Raised(from_native(trace, error))
+    return trace.fail(f"{describe(function)} with arguments that it does not take")

@@ -1,0 +1,120 @@
+"""Iteration and unpacking."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator
+
+import torch
+
+from ..._native import is_instance as isinstance
+from ...platform.python_objects import HEAP_TYPE
+from ..guards.source import lookup, mapping_of
+from ..shadows.builtin_tables import VIEW_TYPES
+from ..shadows.native_arguments import Proxy, proxy, unproxy
+from ..shadows.wrap import force
+from ..state.exceptions import from_native
+from ..state.operations import operation, operations
+from ..state.trace import Trace
+from ..state.values import InterpretedIterator, Raised
+from . import native_calls
+from .calls import call
+from .program_types import type_of
+from .protocols import special_method
+
+CONTAINER_ITERATORS: frozenset[type] = frozenset(
+    type(iter(empty)) for empty in ([], (), {}, {}.values(), {}.items(), range(0), "")
+)
+
+
+def get_iterator(trace: Trace, value: object) -> object:
+    """``iter(value)``."""
+    value = force(trace, value)
+    if isinstance(value, torch.Tensor):
+        operations.check_method(trace, value, "__iter__")
+        return iter(unbind_tensor(trace, value))
+    method = special_method(trace, value, "__iter__")
+    if method is not None:
+        made = force(trace, call(trace, method, (value,), {}))
+        if not hasattr(type(made), "__next__"):
+            raise Raised(TypeError(f"iter() returned non-iterator of type '{type_of(trace, made).__name__}'"))
+        return made
+    native = lookup(type(value), "__iter__") is not None
+    if not native and special_method(trace, value, "__getitem__") is not None:
+        return iter(proxy(trace, value))
+    if isinstance(value, Proxy):
+        return value
+    if native and special_method(trace, value, "__next__") is not None:
+        return value
+    if type(value).__flags__ & HEAP_TYPE and not any(lookup(type(value), name) for name in ("__iter__", "__getitem__")):
+        raise Raised(TypeError(f"'{type_of(trace, value).__name__}' object is not iterable"))
+    if type(value) is types.MappingProxyType:
+        return get_iterator(trace, mapping_of(value))
+    made = native_calls.call_native_default(trace, iter, (value,), {})
+    if isinstance(value, dict) or type(value) in VIEW_TYPES:
+        trace.mark_unbuildable(made)  # in case the dictionary changes meanwhile
+    return made
+
+
+def unbind_tensor(trace: Trace, tensor: torch.Tensor) -> tuple:
+
+    if tensor.dim() == 0:
+        raise Raised(TypeError("iteration over a 0-d tensor"))
+    return operations.call_torch(trace, torch.Tensor.unbind, (tensor, 0), {})  # type: ignore[return-value]
+
+
+def next_item(trace: Trace, iterator: object) -> object:
+    """``next(iterator)``; raises ``Raised(StopIteration)`` at the end."""
+    iterator = force(trace, iterator)
+    if type(iterator) in CONTAINER_ITERATORS and id(iterator) not in trace.outside.foreign:
+        trace.progress.entered += 1
+        try:
+            return unproxy(next(iterator))  # type: ignore[call-overload]  # no code of the program runs
+        except (StopIteration, RuntimeError) as error:
+            raise Raised(from_native(trace, error)) from None
+    if issubclass(type(iterator), InterpretedIterator):
+        return iterator.resume(None)  # type: ignore[attr-defined]
+    method = special_method(trace, iterator, "__next__")
+    if method is not None:
+        return call(trace, method, (iterator,), {})
+    return native_calls.call_native_default(trace, next, (iterator,), {})
+
+
+@operation
+def consume(trace: Trace, value: object) -> Iterator:
+    """All elements of an iterable of the program."""
+    return remaining(trace, get_iterator(trace, value))
+
+
+def remaining(trace: Trace, iterator: object) -> Iterator:
+    """All elements that an iterator of the program still gives."""
+    while True:
+        try:
+            item = next_item(trace, iterator)
+        except Raised as raised:
+            if isinstance(raised.error, StopIteration):
+                return
+            raise
+        trace.progress.count_step(trace)
+        yield item
+
+
+def unpackable(trace: Trace, value: object) -> Iterator:
+    """The elements of what is being unpacked."""
+    value = force(trace, value)
+    kind = type_of(trace, value)
+    if not hasattr(kind, "__iter__") and not hasattr(kind, "__getitem__"):
+        raise Raised(TypeError(f"cannot unpack non-iterable {kind.__name__} object"))
+    return consume(trace, value)
+
+
+def unpack(trace: Trace, value: object, count: int) -> list[object]:
+    """``a, b = value``."""
+    items: list[object] = []
+    for item in unpackable(trace, value):
+        items.append(item)
+        if len(items) > count:
+            raise Raised(ValueError(f"too many values to unpack (expected {count})"))
+    if len(items) < count:
+        raise Raised(ValueError(f"not enough values to unpack (expected {count}, got {len(items)})"))
+    return items

@@ -1,0 +1,162 @@
+"""Identity (``is``) and membership (``in``)."""
+
+from __future__ import annotations
+
+import functools
+import operator
+import types
+from collections.abc import Iterator
+
+import torch
+
+from ..._native import is_instance as isinstance
+from ...bytecode.split import UNBOUND
+from ..guards.source import lookup, mapping_of, native_iterator
+from ..shadows.builtin_tables import CONTAINERS, VIEW_TYPES
+from ..shadows.native_arguments import guard_all_keys
+from ..shadows.symbolic_numbers import concrete, is_symbolic
+from ..shadows.wrap import force
+from ..state.exceptions import from_native
+from ..state.operations import operations
+from ..state.trace import Trace
+from ..state.values import CONSTANT_TYPES, Lazy, Raised
+from . import calls, native_calls
+from .iteration import get_iterator, remaining
+from .program_types import type_of
+from .protocols import special_method, truth
+
+
+def is_same(trace: Trace, left: object, right: object) -> bool:
+    """``left is right``. Outside objects that were not looked at are compared as they are, with the guard it takes."""
+    for one, other in ((left, right), (right, left)):
+        if other is UNBOUND and type(one) is Lazy:
+            trace.guards.add(one.source, "identity" if one.real is UNBOUND else "not_identity", UNBOUND)
+            return one.real is UNBOUND
+        if type(one) is Lazy and not one.done and (other is None or other is True or other is False):
+            if one.real is None or isinstance(one.real, bool):
+                return force(trace, one) is other
+            if type(one.real) not in CONSTANT_TYPES:
+                force(trace, one)
+                return False
+    if type(left) is Lazy and type(right) is Lazy and is_value(left.real) and is_value(right.real):
+        same = left.real is right.real
+        if left.source != right.source:
+            trace.guards.add(left.source, "same" if same else "not_same", right.source)
+        return same
+    for one in (left, right):
+        if type(one) is Lazy and (
+            isinstance(one.real, types.FunctionType) or id(force(trace, one)) in trace.outside.foreign
+        ):
+            trace.guards.add(one.source, "identity", one.real)
+    if type(right) is Lazy:
+        right = force(trace, right)
+        if right is UNBOUND:
+            return is_same(trace, left, right)
+    left = force(trace, left)
+    if left is right:
+        guard_identity(trace, left)
+        return True
+    if isinstance(left, types.FunctionType) and isinstance(right, types.FunctionType):
+        guard_identity(trace, left)
+        guard_identity(trace, right)
+    guard_apart(trace, left, right)
+    if isinstance(left, types.MethodType) and isinstance(right, types.MethodType):
+        return False
+    if is_symbolic(left) or is_symbolic(right):
+        return False if left is None or right is None else concrete(trace, left) is concrete(trace, right)
+    return left is right
+
+
+def is_value(real: object) -> bool:
+    """Whether an object is guarded by what it is, and not by which one it is: equal ones need not be the same."""
+    return isinstance(real, (int, float, str, bytes, complex, tuple, frozenset, slice))
+
+
+def guard_identity(trace: Trace, value: object) -> None:
+    if isinstance(value, types.FunctionType):
+        source = trace.outside.source_of(value)
+        if source is not None:
+            trace.guards.add(source, "identity", value)
+
+
+def guard_apart(trace: Trace, left: object, right: object) -> None:
+    """Two copies of immutable objects from outside are not the same: neither may the originals be."""
+    if type(left) is super and type(right) is super and left is not right:
+        raise trace.fail("whether two super objects are the same")
+    if type(left) is type(right) and isinstance(left, COPIED):
+        sources = trace.outside.source_of(left), trace.outside.source_of(right)
+        if sources[0] is not None and sources[1] is not None:
+            trace.guards.add(sources[0], "not_same", sources[1])
+
+
+COPIED = (types.MethodType, types.BuiltinFunctionType, types.MethodWrapperType, types.MappingProxyType)
+
+
+COPIED += (functools.partial, slice, *VIEW_TYPES)
+
+
+def contains(trace: Trace, container: object, value: object) -> bool:
+    """``value in container``."""
+
+    method = special_method(trace, container, "__contains__")
+    if method is not None:
+        return truth(trace, calls.call(trace, method, (container, value), {}))
+    if isinstance(container, torch.Tensor):
+        raise trace.fail("`in` on a tensor: it needs the tensor's values")
+    if type(container) in VIEW_TYPES:
+        return contains_in_view(trace, container, value)
+    if type(container) is types.MappingProxyType:
+        return contains(trace, mapping_of(container), value)
+    if isinstance(container, (dict, set, frozenset)):
+        return contains_hashed(trace, container, value)
+    if isinstance(container, (str, bytes, range)):
+        return native_calls.call_native_default(trace, operator.contains, (container, concrete(trace, value)), {})  # type: ignore[return-value]
+    if isinstance(container, CONTAINERS):  # it looks past an __iter__ in Python
+        return search(trace, native_iterator(container), value)
+    if isinstance(lookup(type(container), "__contains__"), (types.WrapperDescriptorType, types.MethodDescriptorType)):
+        return native_calls.call_native(trace, operator.contains, (container, concrete(trace, value)), {})  # type: ignore[return-value]
+    try:
+        iterator = get_iterator(trace, container)
+    except Raised as raised:
+        if not isinstance(raised.error, TypeError):
+            raise
+        raise Raised(TypeError(f"argument of type '{type_of(trace, container).__name__}' is not iterable")) from None
+    return search(trace, remaining(trace, iterator), value)
+
+
+def contains_in_view(trace: Trace, view: object, value: object) -> bool:
+    """``in`` on the keys, values or items of a dictionary, whose values may not have been looked at."""
+    owner, kind = mapping_of(view), type(view).__name__
+    if kind.endswith("keys"):
+        return contains_hashed(trace, owner, value)
+    if kind.endswith("values"):
+        record_ = trace.outside.record_of(owner)
+        if record_ is not None and not record_.loaded:
+            guard_all_keys(trace, record_)
+        return search(trace, iter(dict.values(owner)), value)  # type: ignore[arg-type]
+    if not isinstance(value, tuple) or len(value) != 2 or not contains_hashed(trace, owner, value[0]):
+        return False
+    return search(trace, iter([dict.__getitem__(owner, concrete(trace, value[0]))]), value[1])  # type: ignore[arg-type]
+
+
+def contains_hashed(trace: Trace, container: object, value: object) -> bool:
+    value = concrete(trace, value)
+    base = next(base for base in (dict, set, frozenset) if isinstance(container, base))
+    return native_calls.call_native(trace, base.__contains__, (container, value), {})  # type: ignore[return-value]
+
+
+def search(trace: Trace, items: Iterator, value: object) -> bool:
+    while True:
+        try:
+            item = next(items)
+        except StopIteration:
+            return False
+        except RuntimeError as error:  # an __eq__ has changed the container
+            raise Raised(from_native(trace, error)) from None
+        # Which of two equal ints a size is must not matter: asking would pin it down.
+        item = force(trace, item) if type(item) is Lazy and type(item.real) is int else item
+        symbolic = torch.SymInt in (type(item), type(value))
+        if (not symbolic and is_same(trace, item, value)) or truth(
+            trace, operations.compare(trace, "==", force(trace, item), value)
+        ):
+            return True

@@ -1,0 +1,214 @@
+"""Rules for builtins that ask about types and attributes.
+
+Natively these would see shadows (a ``FakeTensor``, a ``SymInt``, a copy), so each gives what the program would get.
+"""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import types
+
+import torch
+
+from ..._native import MISSING
+from ..._native import is_instance as isinstance
+from ..guards.source import getattr_static_dict, lookup
+from ..interpreter.attribute_stores import delete_attribute, generic_delete, generic_store, store_attribute
+from ..interpreter.attributes import load_attribute, load_or
+from ..interpreter.call_rules import rule
+from ..interpreter.construction import construct, new_object
+from ..interpreter.instance_attributes import generic_load, load_namespace
+from ..interpreter.program_types import type_of
+from ..interpreter.protocols import arguments, is_instance, looked_at
+from ..shadows.symbolic_numbers import concrete
+from ..shadows.wrap import class_attribute, force
+from ..state.exceptions import from_native
+from ..state.trace import Trace
+from ..state.values import Raised
+from .frame_builtins import rule_locals
+
+
+@rule(type)
+def rule_type(trace, args, kwargs):
+    if len(args) != 1 or kwargs:
+        raise trace.fail("making a class inside the compiled function", "define the class at module level")
+    return type_of(trace, args[0])
+
+
+@rule(builtins.isinstance)
+def rule_isinstance(trace, args, kwargs):
+    value, classes = arguments(trace, args)
+    return is_instance(trace, value, classes)
+
+
+@rule(issubclass)
+def rule_issubclass(trace, args, kwargs):
+    cls, classes = arguments(trace, args)
+    classes = looked_at(trace, classes)
+    try:
+        result = issubclass(cls, classes)
+    except TypeError as error:
+        raise Raised(from_native(trace, error)) from None
+    for other in classes if isinstance(classes, tuple) else (classes,):
+        if isinstance(other, type):
+            trace.guards.classes.relate(cls, other, issubclass(cls, other))
+    return result
+
+
+@rule(type.__instancecheck__)
+def rule_instance_check(trace, args, kwargs):
+    """The check itself, past a metaclass that has its own."""
+    cls, value = arguments(trace, args)
+    return type.__subclasscheck__(cls, type_of(trace, value))
+
+
+@rule(type.__subclasscheck__)
+def rule_subclass_check(trace, args, kwargs):
+    return type.__subclasscheck__(*arguments(trace, args))
+
+
+@rule(callable)
+def rule_callable(trace, args, kwargs):
+    value = force(trace, args[0])
+    class_attribute(trace, type(value), "__call__")
+    return callable(value)
+
+
+@rule(getattr)
+def rule_getattr(trace, args, kwargs):
+    owner, name = args[0], attribute_name(trace, args[1])
+    if len(args) == 3:
+        return load_or(trace, owner, name, args[2])
+    return load_attribute(trace, owner, name)
+
+
+@rule(hasattr)
+def rule_hasattr(trace, args, kwargs):
+    missing = object()
+    return load_or(trace, args[0], attribute_name(trace, args[1]), missing) is not missing
+
+
+def attribute_name(trace: Trace, name: object) -> str:
+    name = concrete(trace, name)
+    if not isinstance(name, str):
+        raise Raised(TypeError(f"attribute name must be string, not '{type_of(trace, name).__name__}'"))
+    return name
+
+
+@rule(setattr)
+def rule_setattr(trace, args, kwargs):
+    store_attribute(trace, args[0], attribute_name(trace, args[1]), args[2])
+
+
+@rule(delattr)
+def rule_delattr(trace, args, kwargs):
+    delete_attribute(trace, args[0], attribute_name(trace, args[1]))
+
+
+@rule(vars)
+def rule_vars(trace, args, kwargs):
+    if not args:
+        return rule_locals(trace, args, kwargs)
+    found = load_or(trace, args[0], "__dict__", MISSING)
+    if found is MISSING:
+        raise Raised(TypeError("vars() argument must have __dict__ attribute"))
+    return found
+
+
+@rule(object.__getattribute__)
+def rule_object_getattribute(trace, args, kwargs):
+    owner = force(trace, args[0])
+    if isinstance(owner, (torch.Tensor, types.ModuleType, type, types.FunctionType)):
+        return load_attribute(trace, owner, force(trace, args[1]))
+    return generic_load(trace, owner, force(trace, args[1]))
+
+
+@rule(object.__setattr__)
+def rule_object_setattr(trace, args, kwargs):
+    owner = force(trace, args[0])
+    if isinstance(owner, (torch.Tensor, types.ModuleType, type)):
+        store_attribute(trace, owner, force(trace, args[1]), args[2])
+    else:
+        generic_store(trace, owner, force(trace, args[1]), args[2])
+
+
+@rule(object.__delattr__)
+def rule_object_delattr(trace, args, kwargs):
+    generic_delete(trace, force(trace, args[0]), force(trace, args[1]))
+
+
+@rule(type.__call__)
+def rule_type_call(trace, args, kwargs):
+    return construct(trace, force(trace, args[0]), args[1:], kwargs)
+
+
+@rule(object)
+def rule_object(trace, args, kwargs):
+    if args or kwargs:
+        raise Raised(TypeError("object() takes no arguments"))
+    return object()
+
+
+@rule(object.__new__)
+def rule_object_new(trace, args, kwargs):
+    cls = force(trace, args[0])
+    if not isinstance(cls, type):
+        raise Raised(TypeError(f"object.__new__(X): X is not a type object ({type_of(trace, cls).__name__})"))
+    if len(args) > 1 or kwargs:
+        if lookup(cls, "__new__") is not object.__new__:
+            raise Raised(TypeError("object.__new__() takes exactly one argument (the type to instantiate)"))
+        if lookup(cls, "__init__") is object.__init__:
+            raise Raised(TypeError(f"{cls.__name__}() takes no arguments"))
+    return new_object(trace, cls)
+
+
+@rule(object.__init__)
+def rule_object_init(trace, args, kwargs):
+    if len(args) > 1 or kwargs:
+        cls = type_of(trace, args[0])
+        if lookup(cls, "__init__") is not object.__init__:
+            raise Raised(TypeError("object.__init__() takes exactly one argument (the instance to initialize)"))
+        if lookup(cls, "__new__") is object.__new__:
+            message = f"{cls.__name__}.__init__() takes exactly one argument (the instance to initialize)"
+            raise Raised(TypeError(message))
+
+
+@rule(object.__init_subclass__)
+def rule_init_subclass(trace, args, kwargs):
+    return None
+
+
+@rule(types.FunctionType.__get__)
+def rule_function_get(trace, args, kwargs):
+    function, owner = force(trace, args[0]), force(trace, args[1])
+    return function if owner is None else types.MethodType(function, owner)
+
+
+@rule(functools.partial)
+def rule_partial(trace, args, kwargs):
+    if not args:
+        raise Raised(TypeError("type 'partial' takes at least one argument"))
+    try:
+        return functools.partial(force(trace, args[0]), *args[1:], **kwargs)
+    except TypeError as error:
+        raise Raised(from_native(trace, error)) from None
+
+
+@rule(dir)
+def rule_dir(trace, args, kwargs):
+    """Names of an instance or class: the instance's are guarded, the class's looked up again."""
+    if not args:
+        return sorted(rule_locals(trace, args, kwargs))
+    value = force(trace, args[0])
+    cls = value if isinstance(value, type) else type(value)
+    if isinstance(value, (torch.Tensor, types.ModuleType)) or lookup(type(value), "__dir__") not in (
+        object.__dir__,
+        type.__dir__,
+    ):
+        raise trace.fail(f"dir() of a {type_of(trace, value).__qualname__}")
+    if cls is not value and getattr_static_dict(value) is not None:
+        load_namespace(trace, value)
+    names = dir(cls)
+    trace.guards.extras.append((f"dir({cls.__qualname__}) unchanged", lambda: dir(cls) == names))
+    return dir(value)
