@@ -12,6 +12,7 @@ import inspect
 import types
 import weakref
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.fx
@@ -26,7 +27,7 @@ from ..interpreter.call_rules import rule
 from ..interpreter.calls import call
 from ..shadows.tensors import adopt, prepare, run_fake, to_nodes
 from ..shadows.wrap import class_attribute, force, is_constant
-from ..state.operations import operation
+from ..state.operations import Args, Kwargs, operation
 from ..state.trace import Trace
 from ..state.values import Raised
 from ..torch.overrides import overloaded
@@ -37,7 +38,7 @@ HINT = "the graph breaks here; keep Python side effects out of forward()"
 
 
 @operation
-def call_apply(trace: Trace, cls: type, args: tuple, kwargs: dict) -> object:
+def call_apply(trace: Trace, cls: type, args: Args, kwargs: Kwargs) -> object:
     """``cls.apply(*args)``."""
     name = cls.__qualname__
     if kwargs:
@@ -70,7 +71,7 @@ def call_apply(trace: Trace, cls: type, args: tuple, kwargs: dict) -> object:
     return adopted
 
 
-def apply_of(cls: type) -> Callable:
+def apply_of(cls: type) -> Callable[..., Any]:
     """``cls.apply`` as fx can print it: what says that it lives in a module of torch is looked up there by name."""
 
     def apply(*args):
@@ -90,7 +91,7 @@ def apply_of(cls: type) -> Callable:
 class Context:
     """What ``forward`` and ``setup_context`` see as ``ctx``."""
 
-    def __init__(self, needs_input_grad: tuple[bool, ...]):
+    def __init__(self, needs_input_grad: tuple[bool, ...]) -> None:
         self.needs_input_grad = needs_input_grad
 
     def save_for_backward(self, *tensors): ...
@@ -104,9 +105,9 @@ class Context:
     def set_materialize_grads(self, value): ...
 
 
-def _remembering(method: Callable, name: str) -> None:
+def _remembering(method: Callable[..., Any], name: str) -> None:
     @rule(method)
-    def remember(trace, args, kwargs):
+    def remember(trace: Trace, args: Args, kwargs: Kwargs) -> None:
         owner, *values = [force(trace, arg) for arg in args]
         owner.__dict__[name] = tuple(values)
 
@@ -119,7 +120,9 @@ _remembering(Context.set_materialize_grads, "_materialize")
 MARKS = ("_saved", "_saved_forward", "_dirty", "_non_differentiable", "_materialize")
 
 
-def stand_in(trace: Trace, made: FunctionCall, marks: dict[str, tuple], outputs: object) -> Callable:
+def stand_in(
+    trace: Trace, made: FunctionCall, marks: dict[str, tuple[Any, ...]], outputs: object
+) -> Callable[..., Any]:
     """An autograd function with the same marks and results: it gives the fakes their place in autograd's graph.
 
     It holds none of them: they hold it, in a way that the garbage collector does not see.
@@ -148,7 +151,7 @@ def stand_in(trace: Trace, made: FunctionCall, marks: dict[str, tuple], outputs:
 # -- forward --------------------------------------------------------------------------------------------------------
 
 
-def interpret_forward(trace: Trace, cls: type, context: Context, args: tuple) -> object:
+def interpret_forward(trace: Trace, cls: type, context: Context, args: Args) -> object:
     """The fake results of ``forward``; its nodes are dropped, its guards stay."""
     before, state = set(trace.graph.nodes), OutsideState(trace, args)
     try:
@@ -166,7 +169,7 @@ def interpret_forward(trace: Trace, cls: type, context: Context, args: tuple) ->
     return outputs
 
 
-def run_forward(trace: Trace, cls: type, context: Context, args: tuple) -> object:
+def run_forward(trace: Trace, cls: type, context: Context, args: Args) -> object:
     forward = static_method(trace, cls, "forward")
     setup = static_method(trace, cls, "setup_context")
     if setup is torch.autograd.Function.setup_context:
@@ -219,6 +222,3 @@ def check_settled(trace: Trace, cls: type) -> None:
 
 
 METHODS = ("forward", "setup_context")
-
-
-__all__ = ["Context", "call_apply"]

@@ -19,6 +19,7 @@ from ..interpreter.calls import call_function
 from ..shadows.symbolic_numbers import concrete
 from ..shadows.wrap import force
 from ..state.exceptions import needs_real
+from ..state.operations import Args, Kwargs
 from ..state.trace import Trace
 from ..state.values import GraphBreak
 from ..torch.torch_calls import handler, needs_value
@@ -26,12 +27,12 @@ from .gradients import sequence, way_from
 
 
 @handler(torch.Tensor.backward)
-def rule_tensor_backward(trace, args, kwargs):
+def rule_tensor_backward(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     return inside(trace, torch.Tensor.backward, *arguments_of_tensor(*args, **kwargs))
 
 
 @rule(torch.autograd.backward)
-def rule_backward(trace, args, kwargs):
+def rule_backward(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     return inside(trace, torch.autograd.backward, *arguments(*args, **kwargs))
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import operator
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 import torch.fx
@@ -22,6 +23,7 @@ from ..interpreter.call_rules import rule
 from ..interpreter.calls import call, call_function
 from ..shadows.tensors import constant_node
 from ..shadows.wrap import force
+from ..state.operations import Args, Kwargs
 from ..state.trace import Trace
 from ..state.values import Lazy
 from ..writeback.outside_state import OutsideState
@@ -41,7 +43,7 @@ class Region:
     contexts: object = None  # the program's context_fn, where it does something
     nodes: list[torch.fx.Node] = field(default_factory=list)
 
-    def replace(self, old: list[torch.fx.Node], new: list[torch.fx.Node], parts: dict) -> None:
+    def replace(self, old: list[torch.fx.Node], new: list[torch.fx.Node], parts: dict[Any, Any]) -> None:
         """Nodes have moved into another region: one that this one contains, or one before it."""
         self.arguments = [parts.get(node, node) for node in self.arguments]
         if old[0] in self.nodes:
@@ -50,7 +52,7 @@ class Region:
 
 
 @rule(torch.utils.checkpoint.checkpoint)
-def rule_checkpoint(trace, args, kwargs):
+def rule_checkpoint(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     options = {name: force(trace, kwargs[name]) for name in OPTIONS if name in kwargs}
     rest = {name: value for name, value in kwargs.items() if name not in (*OPTIONS, "context_fn")}
     if options.get("use_reentrant") is not False or options.get("debug") or not args:
@@ -69,7 +71,7 @@ def rule_checkpoint(trace, args, kwargs):
     return result
 
 
-def tensors_passed(trace: Trace, args: tuple) -> list[torch.fx.Node]:
+def tensors_passed(trace: Trace, args: Args) -> list[torch.fx.Node]:
     seen = [arg.value if type(arg) is Lazy else arg for arg in args]  # what nobody looked at is in no graph
     return [trace.tensor_info(value).node for value in seen if isinstance(value, torch.Tensor)]  # type: ignore[misc]
 

@@ -16,6 +16,7 @@ import types
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.fx
@@ -36,7 +37,9 @@ from ..writeback.outside_state import OutsideState
 class BackwardContext:
     """What ``backward`` sees as ``ctx``: what ``forward`` put there, and this."""
 
-    def __init__(self, attributes: dict[str, object], saved: tuple, needs_input_grad: tuple[bool, ...]):
+    def __init__(
+        self, attributes: dict[str, object], saved: tuple[Any, ...], needs_input_grad: tuple[bool, ...]
+    ) -> None:
         self.__dict__.update(attributes)
         self.saved_tensors = self.saved_variables = saved
         self.needs_input_grad = needs_input_grad
@@ -51,7 +54,7 @@ class FunctionCall:
     materialize: bool = True  # gradients that are not there are given as zeros
 
 
-def run_backward(trace: Trace, call_made: FunctionCall, context: BackwardContext, gradients: tuple) -> object:
+def run_backward(trace: Trace, call_made: FunctionCall, context: BackwardContext, gradients: tuple[Any, ...]) -> object:
     """The fake gradients that ``backward`` gives; its nodes are dropped, its guards stay."""
     from .autograd_function import drop_nodes, settle
 
@@ -87,7 +90,7 @@ def introduce(trace: Trace, values: object) -> None:
             trace.add_tensor(TensorInfo(tensor, node, torch.Tensor))
 
 
-def fake_backward(trace: Trace, call_made: FunctionCall, ctx: object, gradients: tuple) -> object:
+def fake_backward(trace: Trace, call_made: FunctionCall, ctx: object, gradients: tuple[Any, ...]) -> object:
     """For the stand-in of a function in a backward pass over fakes."""
     context = BackwardContext(call_made.attributes, ctx.saved_tensors, ctx.needs_input_grad)  # type: ignore
     try:
@@ -109,7 +112,12 @@ _UNTRACEABLE: weakref.WeakKeyDictionary[types.FunctionType, str] = weakref.WeakK
 
 
 def mark_traceable(
-    trace: Trace, node: torch.fx.Node, call_made: FunctionCall, saved: tuple, needs: tuple[bool, ...], outputs: object
+    trace: Trace,
+    node: torch.fx.Node,
+    call_made: FunctionCall,
+    saved: tuple[Any, ...],
+    needs: tuple[bool, ...],
+    outputs: object,
 ) -> None:
     """Say on a node whether its backward may be traced. Finding that it may not undoes nothing: capture starts over."""
     if not any(leaf.requires_grad for leaf in tensor_leaves(outputs)):
@@ -129,7 +137,7 @@ def mark_traceable(
 
 
 def why_untraceable(
-    trace: Trace, call_made: FunctionCall, saved: tuple, needs: tuple[bool, ...], outputs: object
+    trace: Trace, call_made: FunctionCall, saved: tuple[Any, ...], needs: tuple[bool, ...], outputs: object
 ) -> str | None:
     for name, value in call_made.attributes.items():
         if not is_settled(trace, value):
@@ -149,9 +157,9 @@ def why_untraceable(
 def problem_of(
     trace: Trace,
     call_made: FunctionCall,
-    saved: tuple,
+    saved: tuple[Any, ...],
     needs: tuple[bool, ...],
-    gradients: tuple,
+    gradients: tuple[Any, ...],
     may_raise: bool = False,
 ) -> str | None:
     """Why one way to run a backward may come out otherwise another time."""

@@ -11,6 +11,7 @@ with such tensors is left to Python.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from ..._native import function_facts, function_zeros
@@ -23,6 +24,7 @@ from ..shadows.marked_calls import defer
 from ..shadows.symbolic_numbers import concrete
 from ..shadows.wrap import SUBCLASS_WRAPPERS, add_attributes, force, guard_type, wrap
 from ..state.exceptions import needs_real
+from ..state.operations import Args, Kwargs
 from ..state.trace import Trace
 from ..state.values import Kind, Raised, Record
 
@@ -34,14 +36,14 @@ class SavedTensors(Source):
     base: Source
     read_first = True
 
-    def render(self, base, bind):
+    def render(self, base: str, bind: Callable[[object, str], str]) -> str:
         return f"{bind(saved_tensors, 'saved_tensors')}({base})"
 
     def describe(self):
         return f"{self.base.describe()}.saved_tensors"
 
 
-def saved_tensors(context: object) -> tuple | None:
+def saved_tensors(context: object) -> tuple[Any, ...] | None:
     """In guards: the saved tensors, if this is a context at all."""
     return context.saved_tensors if isinstance(context, FunctionBase) else None  # type: ignore[attr-defined]
 
@@ -115,14 +117,14 @@ def set_needs(context: Any, needs: tuple[bool, ...]) -> None:
 NATIVE_STORES[FunctionBase] = store_native
 
 
-def record_of_context(trace: Trace, args: tuple, kwargs: dict) -> Record:
+def record_of_context(trace: Trace, args: Args, kwargs: Kwargs) -> Record:
     record = trace.outside.record_of(force(trace, args[0])) if len(args) == 1 and not kwargs else None
     if record is None or record.source not in trace.autograd.contexts:
         raise trace.fail("something that is not the context of an autograd function")
     return record
 
 
-def guarded_facts(trace: Trace, record: Record) -> tuple:
+def guarded_facts(trace: Trace, record: Record) -> tuple[Any, ...]:
     found = trace.autograd.contexts[record.source]
     if "facts" not in found:
         found["facts"] = function_facts(record.real)
@@ -131,12 +133,12 @@ def guarded_facts(trace: Trace, record: Record) -> tuple:
 
 
 @rule(function_facts)
-def rule_facts(trace, args, kwargs):
+def rule_facts(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     return guarded_facts(trace, record_of_context(trace, args, kwargs))
 
 
 @rule(function_zeros)
-def rule_zeros(trace, args, kwargs):
+def rule_zeros(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     """Sizes of gradients that are not there: they vary like those of tensors."""
     record = record_of_context(trace, args, kwargs)
     zeros = function_zeros(record.real)
@@ -145,7 +147,7 @@ def rule_zeros(trace, args, kwargs):
 
 
 @rule(FunctionBase.name)
-def rule_name(trace, args, kwargs):
+def rule_name(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     record_of_context(trace, args, kwargs)
     return type(force(trace, args[0])).__name__
 
@@ -159,7 +161,7 @@ def queue_callback(engine: Any, callback: object) -> None:
 
 
 @rule(engine_queue_callback)
-def rule_queue_callback(trace, args, kwargs):
+def rule_queue_callback(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     """Something to be called when the backward pass ends: handed on after the graph, which is in time."""
     if len(args) != 2 or kwargs:
         raise trace.fail("queue_callback with these arguments")
@@ -167,6 +169,6 @@ def rule_queue_callback(trace, args, kwargs):
 
 
 @rule(current_graph_task_id)
-def rule_task_id(trace, args, kwargs):
+def rule_task_id(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     """Which backward pass runs: a number that varies."""
     return wrap(trace, current_graph_task_id(), Computed(current_graph_task_id, ()))

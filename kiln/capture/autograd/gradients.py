@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import inspect
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 import torch.fx
@@ -26,6 +27,7 @@ from ..shadows.tensor_effects import note_effects
 from ..shadows.tensors import adopt, prepare, run_fake, tensor_leaves, to_nodes
 from ..shadows.wrap import force
 from ..state.exceptions import needs_real
+from ..state.operations import Args, Kwargs
 from ..state.trace import Trace
 from ..state.values import GraphBreak, TensorInfo
 from ..torch.overrides import overloaded
@@ -36,7 +38,9 @@ FLAGS = ("retain_graph", "create_graph", "allow_unused", "materialize_grads")
 NAME = "torch.autograd.grad"
 
 
-def gradients(outputs: tuple, inputs: tuple, grad_outputs: object, **flags: bool | None) -> tuple:
+def gradients(
+    outputs: tuple[Any, ...], inputs: tuple[Any, ...], grad_outputs: object, **flags: bool | None
+) -> tuple[Any, ...]:
     """In graphs: ``torch.autograd.grad``."""
     with DisableTorchFunction():
         return torch.autograd.grad(outputs, inputs, grad_outputs, **flags)
@@ -46,14 +50,14 @@ torch.fx.node.has_side_effect(gradients)  # it frees what was saved
 
 
 @rule(torch.autograd.grad)
-def rule_grad(trace, args, kwargs):
+def rule_grad(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     try:
         return captured(trace, args, kwargs)
     except GraphBreak as reason:
         raise needs_real(trace, reason) from None
 
 
-def captured(trace: Trace, args: tuple, kwargs: dict) -> object:
+def captured(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     try:
         given = signature().bind(*args, **kwargs)
     except TypeError:

@@ -13,6 +13,7 @@ import types
 import weakref
 from collections import OrderedDict
 from dataclasses import dataclass
+from typing import Any
 
 from torch.utils.hooks import RemovableHandle
 
@@ -24,6 +25,7 @@ from ..interpreter.call_rules import rule
 from ..interpreter.calls import call_function
 from ..interpreter.instance_attributes import load_from_instance
 from ..shadows.wrap import force
+from ..state.operations import Args, Kwargs
 from ..state.trace import Trace
 from ..state.values import HandleNumber
 from ..writeback.rebuild import BUILDERS, CannotRebuild, Rebuilder, build_instance
@@ -55,12 +57,12 @@ class MadeHandle:
 
     shadow: RemovableHandle
     number: HandleNumber
-    hooks: dict
-    extra: tuple[dict, ...]
+    hooks: dict[Any, Any]
+    extra: tuple[dict[Any, Any], ...]
 
 
 @rule(RemovableHandle)
-def rule_make_handle(trace, args, kwargs):
+def rule_make_handle(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     """``RemovableHandle(hooks, extra_dict=…)``."""
     hooks = force(trace, args[0]) if len(args) == 1 else None
     extra = force(trace, kwargs.get("extra_dict"))
@@ -118,7 +120,7 @@ class Removal:
 
 
 @rule(RemovableHandle.remove)
-def rule_remove(trace, args, kwargs):
+def rule_remove(trace: Trace, args: Args, kwargs: Kwargs) -> None:
     handle = force(trace, args[0])
     if trace.progress.key_method_depth or kwargs or len(args) != 1:
         raise trace.fail("removing a hook here")

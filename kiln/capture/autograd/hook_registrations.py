@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.fx
@@ -41,7 +42,7 @@ from ..interpreter.calls import CALLABLES
 from ..shadows.symbolic_numbers import concrete
 from ..shadows.tensors import add_placeholder, function_name, prepare
 from ..shadows.wrap import force
-from ..state.operations import operation
+from ..state.operations import Args, Kwargs, operation
 from ..state.trace import Trace
 from ..state.values import Raised, TensorInfo
 from ..torch.tensor_attributes import guard_flag
@@ -68,7 +69,7 @@ class SlotInput:
 class Registration:
     """One hook on one tensor, or the wish to keep its gradient."""
 
-    function: Callable
+    function: Callable[..., Any]
     info: TensorInfo
     node: torch.fx.Node
     grad_fn: object  # the tensor's place in autograd's graph
@@ -88,13 +89,13 @@ class Group:
     members: list[Registration]
 
 
-def add_registration(trace: Trace, function: Callable, info: TensorInfo, hook: object = None) -> object:
+def add_registration(trace: Trace, function: Callable[..., Any], info: TensorInfo, hook: object = None) -> object:
     """Note a registration at this place of the graph; gives the handle's shadow."""
     if trace.progress.key_method_depth:
         raise trace.fail("a hook registered inside a __hash__ or __eq__ that a dictionary or set is going to call")
     grad_fn = info.fake.grad_fn  # type: ignore[attr-defined]
     made = Registration(function, info, None, grad_fn)  # type: ignore[arg-type]
-    arguments: tuple = (info.node,)
+    arguments: tuple[Any, ...] = (info.node,)
     if function is not retain_grad:
         made.slot, made.hook = add_slot(trace, function), hook
         made.handle = object.__new__(RemovableHandle)
@@ -106,7 +107,7 @@ def add_registration(trace: Trace, function: Callable, info: TensorInfo, hook: o
     return made.handle
 
 
-def add_slot(trace: Trace, function: Callable) -> SlotInput:
+def add_slot(trace: Trace, function: Callable[..., Any]) -> SlotInput:
     source = Made(f"_k_hook{len(trace.hooks.registrations)}")  # generated names end in _ and a number
     slot = SlotInput(source, add_placeholder(trace, source), HookSlot())
     slot.node.meta["example_value"] = slot.value
@@ -115,9 +116,9 @@ def add_slot(trace: Trace, function: Callable) -> SlotInput:
     return slot
 
 
-def _register(method: Callable, function: Callable) -> None:
+def _register(method: Callable[..., Any], function: Callable[..., Any]) -> None:
     @handler(method)
-    def register(trace, args, kwargs):
+    def register(trace: Trace, args: Args, kwargs: Kwargs) -> object:
         given = {**dict(zip(("self", "hook"), args, strict=False)), **kwargs}
         tensor = force(trace, given.get("self"))
         if not isinstance(tensor, torch.Tensor) or given.keys() != {"self", "hook"} or len(args) > 2:
@@ -127,7 +128,7 @@ def _register(method: Callable, function: Callable) -> None:
         return add_registration(trace, function, info, given["hook"])
 
 
-def check_eager(trace: Trace, info: TensorInfo, method: Callable, *args: object) -> None:
+def check_eager(trace: Trace, info: TensorInfo, method: Callable[..., Any], *args: object) -> None:
     """Eager's own error, from a real tensor of the same standing in autograd's graph."""
     for_leaves = method is torch.Tensor.register_post_accumulate_grad_hook
     if for_leaves and info.source is not None:
@@ -149,7 +150,7 @@ _register(torch.Tensor.register_post_accumulate_grad_hook, register_post_accumul
 
 
 @handler(torch.Tensor.retain_grad)
-def rule_retain_grad(trace, args, kwargs):
+def rule_retain_grad(trace: Trace, args: Args, kwargs: Kwargs) -> None:
     info = trace.tensor_info(force(trace, args[0]))
     check_eager(trace, info, torch.Tensor.retain_grad)
     add_registration(trace, retain_grad, info)
@@ -157,7 +158,7 @@ def rule_retain_grad(trace, args, kwargs):
 
 
 @rule(torch.autograd.graph.register_multi_grad_hook)
-def rule_multi_grad_hook(trace, args, kwargs):
+def rule_multi_grad_hook(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     """``register_multi_grad_hook(tensors, hook, mode=…)``; what torch refuses, it refuses itself."""
     given = {**dict(zip(("tensors", "fn"), args, strict=False)), **kwargs}
     mode = concrete(trace, given.pop("mode", "all"))
@@ -188,7 +189,7 @@ class NodeMethod:
 
     unbuildable = True
 
-    def __init__(self, node: object, name: str):
+    def __init__(self, node: object, name: str) -> None:
         self.node, self.name = node, name
 
 
@@ -211,7 +212,7 @@ def load_from_node(trace: Trace, node: object, name: str) -> object:
     raise trace.fail(f"attribute {name!r} of a node of autograd's graph", "read it outside the compiled function")
 
 
-def call_node_method(trace: Trace, method: NodeMethod, args: tuple, kwargs: dict) -> object:
+def call_node_method(trace: Trace, method: NodeMethod, args: Args, kwargs: Kwargs) -> object:
     info = trace.autograd.nodes[id(method.node)]
     if kwargs or len(args) != (method.name != "name"):
         raise trace.fail(f"{method.name} of a node of autograd's graph with these arguments")

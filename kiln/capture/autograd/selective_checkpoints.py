@@ -18,6 +18,7 @@ from ...platform.torch_operators import HigherOrderOperator, OpOverload
 from ..interpreter.call_rules import rule
 from ..interpreter.calls import call
 from ..shadows.wrap import IDENTITY_TYPES, force
+from ..state.operations import Args, Kwargs
 from ..state.trace import Trace
 from ..state.values import CONSTANT_TYPES
 from ..writeback.outside_state import OutsideState, is_closed, pending_writes
@@ -30,7 +31,7 @@ class SelectiveContext:
 
 
 @rule(create_selective_checkpoint_contexts)
-def rule_selective(trace, args, kwargs):
+def rule_selective(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     """The policy is not asked: torch asks it, operation by operation, when the graph runs."""
     policy = force(trace, args[0]) if len(args) == 1 and not kwargs else None
     operators = isinstance(policy, list) and all(

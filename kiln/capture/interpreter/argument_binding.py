@@ -5,6 +5,7 @@ from __future__ import annotations
 import types
 
 from ..guards.source import signature
+from ..state.operations import Args, Kwargs
 
 try:
     import numpy
@@ -23,7 +24,7 @@ class DoesNotFit(Exception):
 
 
 @operation
-def bind_arguments(trace: Trace, function: types.FunctionType, args: tuple, kwargs: dict) -> dict[str, object]:
+def bind_arguments(trace: Trace, function: types.FunctionType, args: Args, kwargs: Kwargs) -> dict[str, object]:
     """Local variables on entry, as CPython binds them; the program sees a ``TypeError`` where they do not fit."""
     try:
         return matched_arguments(trace, function, args, kwargs)
@@ -32,7 +33,7 @@ def bind_arguments(trace: Trace, function: types.FunctionType, args: tuple, kwar
 
 
 def matched_arguments(
-    trace: Trace | None, function: types.FunctionType, args: tuple, kwargs: dict
+    trace: Trace | None, function: types.FunctionType, args: Args, kwargs: Kwargs
 ) -> dict[str, object]:
     code = function.__code__
     names = code.co_varnames
@@ -87,7 +88,7 @@ def fill_defaults(trace: Trace | None, function: types.FunctionType, bound: dict
         bound[name] = value
 
 
-def bad_call(trace: Trace, function: types.FunctionType, args: tuple, kwargs: dict) -> BaseException:
+def bad_call(trace: Trace, function: types.FunctionType, args: Args, kwargs: Kwargs) -> BaseException:
     """CPython's own error, from a function that has the same parameters and does nothing."""
     assume_parameters(trace, function)
     namespace: dict[str, types.FunctionType] = {}

@@ -8,22 +8,24 @@ import math
 import sys
 import types
 from collections.abc import Callable
+from typing import Any
 
 from ..._native import is_instance as isinstance
 from ...platform.python_objects import HEAP_TYPE
 from ..guards.source import lookup
 from ..shadows.builtin_tables import NATIVE_METHODS, describe
 from ..state.exceptions import from_native
+from ..state.operations import Args, Kwargs
 from ..state.trace import Trace
 from ..state.values import GraphBreak, Raised
 
-RULES: dict[object, Callable] = {}
+RULES: dict[object, Callable[..., Any]] = {}
 
 
-def rule(*functions: object) -> Callable:
+def rule(*functions: object) -> Callable[..., Any]:
     """Register a handler ``(trace, args, kwargs)`` for builtins that need more than running them."""
 
-    def register(handler: Callable) -> Callable:
+    def register(handler: Callable[..., Any]) -> Callable[..., Any]:
         for function in functions:
             RULES[function] = handler
         return handler
@@ -35,11 +37,11 @@ def leave_to_python(function: object, name: str, why: str = "") -> None:
     """Give a function the rule that the graph ends before a call of it."""
 
     @rule(function)
-    def leave(trace, args, kwargs):
+    def leave(trace: Trace, args: Args, kwargs: Kwargs) -> None:
         raise trace.fail(f"a call to {name}" + (f": {why}" if why else ""), "call it outside the compiled function")
 
 
-def rule_for(function: object) -> Callable | None:
+def rule_for(function: object) -> Callable[..., Any] | None:
     kind = type(function)
     if kind.__flags__ & HEAP_TYPE and isinstance(lookup(kind, "__hash__"), types.FunctionType):
         return None  # an object of the program, whose __hash__ must not run here
@@ -49,7 +51,7 @@ def rule_for(function: object) -> Callable | None:
         return None
 
 
-def call_rule(trace: Trace, handler: Callable, function: object, args: tuple, kwargs: dict) -> object:
+def call_rule(trace: Trace, handler: Callable[..., Any], function: object, args: Args, kwargs: Kwargs) -> object:
     """Rules expect the arguments that fit; with others, CPython has the message."""
     least, most, keywords = limits(function)
     if not least <= len(args) <= most or (kwargs and not keywords):
@@ -68,7 +70,9 @@ def call_rule(trace: Trace, handler: Callable, function: object, args: tuple, kw
         raise
 
 
-def call_rule_in_order(trace: Trace, handler: Callable, function: object, args: tuple, kwargs: dict) -> object:
+def call_rule_in_order(
+    trace: Trace, handler: Callable[..., Any], function: object, args: Args, kwargs: Kwargs
+) -> object:
     """The rule of a Python function that was called with names for arguments that the rule takes by position."""
     try:
         bound = inspect.signature(function).bind(*args, **kwargs)  # type: ignore[arg-type]
@@ -108,7 +112,7 @@ UNSIGNED |= {sys.exit: (0, 1), sys.exc_info: (0, 0), sys.exception: (0, 0), obje
 """Builtins whose signature Python cannot tell."""
 
 
-def wrong_arguments(trace: Trace, function: object, args: tuple, kwargs: dict) -> Raised | GraphBreak:
+def wrong_arguments(trace: Trace, function: object, args: Args, kwargs: Kwargs) -> Raised | GraphBreak:
     """The error for too many or too few arguments: they are counted before anybody looks at them."""
     if not isinstance(function, NATIVE_METHODS):
         try:

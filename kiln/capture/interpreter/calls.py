@@ -14,6 +14,7 @@ import weakref
 import torch
 
 from ..shadows.native_arguments import is_special
+from ..state.operations import Args, Kwargs
 from .attributes import load_attribute
 from .call_rules import call_rule, rule_for
 
@@ -56,7 +57,7 @@ NATIVE_CALLABLES = (
 
 
 @operation
-def call(trace: Trace, function: object, args: tuple, kwargs: dict) -> object:
+def call(trace: Trace, function: object, args: Args, kwargs: Kwargs) -> object:
     """The result of ``function(*args, **kwargs)`` in the program."""
     if type(function) is Lazy:
         function = called(trace, function)
@@ -107,7 +108,7 @@ SKIPPED_MODULES += ("random", "tempfile", "traceback", "linecache", "inspect", "
 SKIPPED_MODULES += ("kiln.capture", "warnings")  # warnings: its filters are others while tracing (quiet.py)
 
 
-def call_function(trace: Trace, function: types.FunctionType, args: tuple, kwargs: dict) -> object:
+def call_function(trace: Trace, function: types.FunctionType, args: Args, kwargs: Kwargs) -> object:
     """Interpret a Python function in place."""
     if call_markers.is_deferred(function):
         return marked_calls.defer(trace, function, args, kwargs)
@@ -201,7 +202,7 @@ TRANSPARENT = {reprlib.recursive_repr()(lambda self: "").__code__, disable_in_co
 TRANSPARENT.update(recursive_repr_codes())
 
 
-def call_method(trace: Trace, method: types.MethodType, args: tuple, kwargs: dict) -> object:
+def call_method(trace: Trace, method: types.MethodType, args: Args, kwargs: Kwargs) -> object:
     owner = method.__self__
     function = method.__func__
     if function is APPLY and isinstance(owner, type):
@@ -212,23 +213,23 @@ def call_method(trace: Trace, method: types.MethodType, args: tuple, kwargs: dic
 APPLY = torch.autograd.Function.apply.__func__  # type: ignore[attr-defined]
 
 
-def call_partial(trace: Trace, partial: functools.partial, args: tuple, kwargs: dict) -> object:
+def call_partial(trace: Trace, partial: functools.partial, args: Args, kwargs: Kwargs) -> object:
     return call(
         trace, partial.func, (*partial.args, *args), {**operations.plain_mapping(trace, partial.keywords), **kwargs}
     )
 
 
-def call_trampoline(trace: Trace, trampoline: Trampoline, args: tuple, kwargs: dict) -> object:
+def call_trampoline(trace: Trace, trampoline: Trampoline, args: Args, kwargs: Kwargs) -> object:
     return call(trace, trampoline.function, args, kwargs)
 
 
-def call_dispatcher(trace: Trace, dispatcher: object, args: tuple, kwargs: dict) -> object:
+def call_dispatcher(trace: Trace, dispatcher: object, args: Args, kwargs: Kwargs) -> object:
     """A function that is compiled already is interpreted like any other."""
     function = dispatcher.function  # type: ignore[attr-defined]
     return call(trace, wrap(trace, function, trace.outside.pinned(function)), args, kwargs)
 
 
-def call_object(trace: Trace, instance: object, args: tuple, kwargs: dict) -> object:
+def call_object(trace: Trace, instance: object, args: Args, kwargs: Kwargs) -> object:
     """An instance with ``__call__``."""
     cls = type(instance)
     method = class_attribute(trace, cls, "__call__", MISSING)
@@ -245,7 +246,7 @@ def call_object(trace: Trace, instance: object, args: tuple, kwargs: dict) -> ob
     )
 
 
-def call_special_method(trace: Trace, method: SpecialMethod, args: tuple, kwargs: dict) -> object:
+def call_special_method(trace: Trace, method: SpecialMethod, args: Args, kwargs: Kwargs) -> object:
     """A special method that is bound like any attribute; ``None`` in its place says that there is none."""
     owner, cls = args[0], type(args[0])
     raw = class_attribute(trace, cls, method.name)
@@ -263,7 +264,7 @@ BLOCKED = {
 """What Python says where these are ``None``; with others it calls ``None``, and says so."""
 
 
-def call_weak_reference(trace: Trace, reference: object, args: tuple, kwargs: dict) -> object:
+def call_weak_reference(trace: Trace, reference: object, args: Args, kwargs: Kwargs) -> object:
     """``reference()``: what a weak reference from outside refers to."""
     source = trace.outside.source_of(reference)
     if source is None or args or kwargs:
@@ -272,14 +273,14 @@ def call_weak_reference(trace: Trace, reference: object, args: tuple, kwargs: di
     return wrap(trace, reference(), Referent(source))  # type: ignore[operator]
 
 
-def call_staticmethod(trace: Trace, method: staticmethod, args: tuple, kwargs: dict) -> object:
+def call_staticmethod(trace: Trace, method: staticmethod, args: Args, kwargs: Kwargs) -> object:
     """A ``staticmethod`` object may be called itself."""
     source = trace.outside.source_of(method)
     function = method.__func__ if source is None else wrap(trace, method.__func__, Attribute(source, "__func__"))
     return call(trace, function, args, kwargs)
 
 
-def call_ufunc(trace: Trace, ufunc: object, args: tuple, kwargs: dict) -> object:
+def call_ufunc(trace: Trace, ufunc: object, args: Args, kwargs: Kwargs) -> object:
     """A function of numpy on plain numbers is arithmetic; on anything else it makes arrays, which are Python's."""
     values = [force(trace, arg) for arg in args]
     if kwargs or not all(type(value) in (int, float, bool) or isinstance(value, numpy.number) for value in values):

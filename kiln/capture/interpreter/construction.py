@@ -7,6 +7,7 @@ import enum
 import types
 
 from ..shadows.native_arguments import is_special
+from ..state.operations import Args, Kwargs
 
 try:
     import numpy
@@ -30,7 +31,7 @@ def made_with_finalizer(trace: Trace, cls: type) -> BaseException:
     return trace.fail(f"making a {cls.__qualname__}, which has a __del__", "make it outside", whole=True)
 
 
-def call_class(trace: Trace, cls: type, args: tuple, kwargs: dict) -> object:
+def call_class(trace: Trace, cls: type, args: Args, kwargs: Kwargs) -> object:
     """``cls(...)``: a real instance of a real class, its Python ``__new__`` and ``__init__`` interpreted."""
     if has_finalizer(cls):
         raise made_with_finalizer(trace, cls)
@@ -48,7 +49,7 @@ def call_class(trace: Trace, cls: type, args: tuple, kwargs: dict) -> object:
 TYPE_CALL = type.__call__
 
 
-def construct(trace: Trace, cls: type, args: tuple, kwargs: dict) -> object:
+def construct(trace: Trace, cls: type, args: Args, kwargs: Kwargs) -> object:
     """``type.__call__``: ``__new__``, then ``__init__``."""
     if not cls.__flags__ & HEAP_TYPE or not has_python_constructor(cls):
         return native_calls.call_native(trace, cls, args, kwargs)
@@ -64,7 +65,7 @@ def has_python_constructor(cls: type) -> bool:
     return isinstance(new, staticmethod) or isinstance(init, types.FunctionType) or new is object.__new__
 
 
-def make_instance(trace: Trace, cls: type, args: tuple, kwargs: dict) -> object:
+def make_instance(trace: Trace, cls: type, args: Args, kwargs: Kwargs) -> object:
     new = class_attribute(trace, cls, "__new__")
     if isinstance(new, staticmethod):
         function = wrap(trace, new.__func__, Attribute(class_attribute_source(trace, cls, "__new__"), "__func__"))
@@ -96,7 +97,7 @@ def new_object(trace: Trace, cls: type) -> object:
     return instance
 
 
-def initialize(trace: Trace, instance: object, args: tuple, kwargs: dict) -> None:
+def initialize(trace: Trace, instance: object, args: Args, kwargs: Kwargs) -> None:
     cls = type(instance)
     init = class_attribute(trace, cls, "__init__")
     if isinstance(init, types.FunctionType):

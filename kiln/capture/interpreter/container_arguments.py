@@ -6,6 +6,7 @@ import collections
 import enum
 import types
 from collections.abc import Iterable
+from typing import Any
 
 from ..._native import is_instance as isinstance
 from ...platform.python_objects import words
@@ -121,7 +122,7 @@ def is_operator(function: object) -> bool:
     return name.startswith("__") and name not in ("__init__", "__new__", "__ior__")
 
 
-def elements_in_python(trace: Trace, function: object, value: object) -> list:
+def elements_in_python(trace: Trace, function: object, value: object) -> list[Any]:
     """What native code would get out of an iterable, or for a dictionary out of a mapping, that is Python code."""
 
     base = getattr(function, "__objclass__", function)
@@ -133,7 +134,7 @@ def elements_in_python(trace: Trace, function: object, value: object) -> list:
     return [(key, force(trace, operations.get_item(trace, value, key))) for key in names]
 
 
-def up_to_refused(items: Iterable, pairs: bool) -> list:
+def up_to_refused(items: Iterable[Any], pairs: bool) -> list[Any]:
     """Elements up to the first that native code refuses: it takes no more of them either."""
     taken = []
     for item in items:

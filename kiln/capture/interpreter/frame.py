@@ -80,7 +80,7 @@ def looks_at_exception(bytecode: Bytecode, start: int) -> bool:
 class Frame:
     """One Python frame, interpreted."""
 
-    def __init__(self, trace: Trace, function: types.FunctionType, bound: dict[str, object]):
+    def __init__(self, trace: Trace, function: types.FunctionType, bound: dict[str, object]) -> None:
         self.trace = trace
         self.function = function
         self.code = function.__code__
@@ -236,7 +236,7 @@ class Broken:
 class RootFrame(Frame):
     """The frame being captured."""
 
-    def __init__(self, trace: Trace, function: types.FunctionType, bound: dict[str, object]):
+    def __init__(self, trace: Trace, function: types.FunctionType, bound: dict[str, object]) -> None:
         super().__init__(trace, function, bound)
         self.arguments = dict(bound)  # as they came, whatever becomes of the variables
         self.visits: dict[int, int] = {}

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from typing import Any
 
 from ..._native import is_instance as isinstance
 from ..shadows.tensors import back_from_native
 from ..shadows.wrap import force
 from ..state.exceptions import add_context, as_native, generator_stopped
-from ..state.operations import operation
+from ..state.operations import Args, Kwargs, operation
 from ..state.trace import Trace
 from ..state.values import BreakPoint, InterpretedIterator, Raised, Restart
 from .attributes import LOADERS, load_or
@@ -28,7 +29,7 @@ class InterpretedGenerator(InterpretedIterator):
 
     unbuildable = True
 
-    def __init__(self, frame: Frame):
+    def __init__(self, frame: Frame) -> None:
         self.frame = frame
         self.started = False
         self.running = False
@@ -64,7 +65,7 @@ class InterpretedGenerator(InterpretedIterator):
     def close(self) -> object:
         return self._native(self.leave)
 
-    def _native(self, resume: Callable, *args: object) -> object:
+    def _native(self, resume: Callable[..., Any], *args: object) -> object:
         with as_native(self.frame.trace), back_from_native():
             return force(self.frame.trace, resume(*args))
 
@@ -246,7 +247,7 @@ def method_rule(name: str, resume: str) -> None:
     """A method called by the program runs in the interpreter, without native code in between."""
 
     @rule(getattr(InterpretedGenerator, name))
-    def rule_generator_method(trace, args, kwargs):
+    def rule_generator_method(trace: Trace, args: Args, kwargs: Kwargs) -> object:
         generator, *rest = (force(trace, arg) for arg in args)
         return getattr(generator, resume)(*rest)
 
@@ -256,12 +257,12 @@ for _name, _resume in METHODS.items():
 
 
 @rule(InterpretedGenerator.__next__)
-def rule_generator_next(trace, args, kwargs):
+def rule_generator_next(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     return force(trace, args[0]).resume(None)
 
 
 @rule(InterpretedGenerator.__iter__)
-def rule_generator_iter(trace, args, kwargs):
+def rule_generator_iter(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     return force(trace, args[0])
 
 

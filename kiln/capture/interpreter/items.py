@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import types
+from typing import Any
 
 import torch
 
@@ -14,7 +15,7 @@ from ..shadows.native_arguments import guard_all_keys, is_object
 from ..shadows.symbolic_numbers import concrete
 from ..shadows.wrap import force
 from ..state.enum_tables import watch_members
-from ..state.operations import operation
+from ..state.operations import Args, Kwargs, operation
 from ..state.trace import Trace
 from ..state.values import Opaque
 from . import calls, native_calls
@@ -75,7 +76,7 @@ def subscript(trace: Trace, name: str, container: object, *operands: object) -> 
     return native_calls.call_native_default(trace, function, (container, key, *operands[1:]), {})
 
 
-def missing_item(trace: Trace, container: dict, key: object) -> object:
+def missing_item(trace: Trace, container: dict[Any, Any], key: object) -> object:
     """A dict subclass with a Python ``__missing__``."""
 
     if contains_hashed(trace, container, key):
@@ -84,7 +85,7 @@ def missing_item(trace: Trace, container: dict, key: object) -> object:
 
 
 @rule(dict.__getitem__)
-def rule_dict_item(trace, args, kwargs):
+def rule_dict_item(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     """Also reached by ``super().__getitem__``: a ``__missing__`` in Python is interpreted."""
     container, key = [force(trace, arg) for arg in args]
     if special_method(trace, container, "__missing__") is not None:

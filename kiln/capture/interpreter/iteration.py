@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 
@@ -56,7 +57,7 @@ def get_iterator(trace: Trace, value: object) -> object:
     return made
 
 
-def unbind_tensor(trace: Trace, tensor: torch.Tensor) -> tuple:
+def unbind_tensor(trace: Trace, tensor: torch.Tensor) -> tuple[Any, ...]:
 
     if tensor.dim() == 0:
         raise Raised(TypeError("iteration over a 0-d tensor"))
@@ -81,12 +82,12 @@ def next_item(trace: Trace, iterator: object) -> object:
 
 
 @operation
-def consume(trace: Trace, value: object) -> Iterator:
+def consume(trace: Trace, value: object) -> Iterator[Any]:
     """All elements of an iterable of the program."""
     return remaining(trace, get_iterator(trace, value))
 
 
-def remaining(trace: Trace, iterator: object) -> Iterator:
+def remaining(trace: Trace, iterator: object) -> Iterator[Any]:
     """All elements that an iterator of the program still gives."""
     while True:
         try:
@@ -99,7 +100,7 @@ def remaining(trace: Trace, iterator: object) -> Iterator:
         yield item
 
 
-def unpackable(trace: Trace, value: object) -> Iterator:
+def unpackable(trace: Trace, value: object) -> Iterator[Any]:
     """The elements of what is being unpacked."""
     value = force(trace, value)
     kind = type_of(trace, value)

@@ -6,6 +6,7 @@ import functools
 import operator
 import types
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 
@@ -145,7 +146,7 @@ def contains_hashed(trace: Trace, container: object, value: object) -> bool:
     return native_calls.call_native(trace, base.__contains__, (container, value), {})  # type: ignore[return-value]
 
 
-def search(trace: Trace, items: Iterator, value: object) -> bool:
+def search(trace: Trace, items: Iterator[Any], value: object) -> bool:
     while True:
         try:
             item = next(items)

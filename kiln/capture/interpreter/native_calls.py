@@ -10,6 +10,7 @@ import collections
 import enum
 import types
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -49,14 +50,14 @@ from ..shadows.tensors import RecordMode
 from ..shadows.wrap import force
 from ..state.exceptions import from_native, is_of_program, needs_real
 from ..state.native_watch import call_watched
-from ..state.operations import operations
+from ..state.operations import Args, Kwargs, operations
 from ..state.trace import Trace
 from ..state.values import CONSTANT_TYPES, GraphBreak, InterpretedIterator, Lazy, Raised
 from .call_rules import call_rule, rule_for
 from .container_arguments import KEY_NAMES, hashed_argument, iterable_argument, ordered_elements
 
 
-def call_native(trace: Trace, function: object, args: tuple, kwargs: dict) -> object:
+def call_native(trace: Trace, function: object, args: Args, kwargs: Kwargs) -> object:
     """Run a builtin on shadows, or break."""
     function, args = unbind(function, args)
     handler = rule_for(function)
@@ -77,7 +78,7 @@ class Traits:
 
     __slots__ = ("iterates", "mutating", "name", "shallow", "symbolic", "text")
 
-    def __init__(self, function: object):
+    def __init__(self, function: object) -> None:
         self.name: str = getattr(function, "__name__", "")
         self.shallow = is_shallow(function)  # it passes elements on without looking at them
         self.text = function in TEXT_FUNCTIONS or (self.name in TEXT_NAMES and not isinstance(function, type))
@@ -100,7 +101,7 @@ def traits_of(function: object) -> Traits:
     return found
 
 
-def run(trace: Trace, function: object, args: tuple, kwargs: dict) -> object:
+def run(trace: Trace, function: object, args: Args, kwargs: Kwargs) -> object:
     """Prepare the arguments and run natively."""
     if function in NUMBER_FUNCTIONS and not kwargs:
         args = tuple([force(trace, arg) for arg in args])
@@ -160,7 +161,7 @@ def run(trace: Trace, function: object, args: tuple, kwargs: dict) -> object:
     return result
 
 
-def run_on_proxies(trace: Trace, function: object, args: tuple, kwargs: dict) -> object:
+def run_on_proxies(trace: Trace, function: object, args: Args, kwargs: Kwargs) -> object:
     """Native code that may call special methods in Python: it sees copies, which must stay true to what they copy."""
     containers = copied_containers((*args, *kwargs.values()), [])
     result = run_natively(trace, function, *callbacks(trace, function, *proxies(trace, function, args, kwargs)))
@@ -169,7 +170,7 @@ def run_on_proxies(trace: Trace, function: object, args: tuple, kwargs: dict) ->
     return result
 
 
-ONE_BY_ONE: dict[object, Callable] = {
+ONE_BY_ONE: dict[object, Callable[..., Any]] = {
     set.update: set.add,
     set.difference_update: set.discard,
     dict.update: dict.__setitem__,
@@ -177,7 +178,7 @@ ONE_BY_ONE: dict[object, Callable] = {
 }
 
 
-def is_one_by_one(args: tuple) -> bool:
+def is_one_by_one(args: Args) -> bool:
     """Whether a container is changed by what comes out of an iterator, which may look at it, or raise, meanwhile."""
     if len(args) != 2:
         return False
@@ -185,7 +186,7 @@ def is_one_by_one(args: tuple) -> bool:
     return kind in LAZY_ITERATORS or kind in ITERATOR_TYPES or issubclass(kind, InterpretedIterator)
 
 
-def update_one_by_one(trace: Trace, function: object, args: tuple, kwargs: dict) -> None:
+def update_one_by_one(trace: Trace, function: object, args: Args, kwargs: Kwargs) -> None:
 
     target, items = args
     step = ONE_BY_ONE[function]
@@ -205,14 +206,14 @@ POLYFILLS: dict[object, types.FunctionType] = {}
 """Builtins -> the same in Python, to interpret where native code would run special methods past the interpreter."""
 
 
-def call_polyfill(trace: Trace, function: object, args: tuple, kwargs: dict) -> object:
+def call_polyfill(trace: Trace, function: object, args: Args, kwargs: Kwargs) -> object:
 
     polyfill = POLYFILLS[function]
     trace.outside.pinned(polyfill)
     return operations.run_function(trace, polyfill, operations.bind_arguments(trace, polyfill, args, kwargs))
 
 
-def call_native_default(trace: Trace, function: object, args: tuple, kwargs: dict) -> object:
+def call_native_default(trace: Trace, function: object, args: Args, kwargs: Kwargs) -> object:
     """Run a builtin that has a rule, past that rule."""
     guard_keys(trace, function, args)
     return run(trace, function, args, kwargs)
@@ -234,7 +235,7 @@ def is_value(value: object, deep: bool = False) -> bool:
     return isinstance(value, (types.BuiltinFunctionType, torch.layout, torch.memory_format)) or kind in SYMBOLIC
 
 
-def run_natively(trace: Trace, function: object, args: tuple, kwargs: dict) -> object:
+def run_natively(trace: Trace, function: object, args: Args, kwargs: Kwargs) -> object:
     """The call itself; operations on tensors inside it are recorded, exceptions are the program's."""
     trace.progress.entered += 1
     try:
@@ -262,7 +263,7 @@ ORDERLESS = words(
 STAND_INS = ("FakeTensor", "'Proxy'", "'Trampoline'", "'Settled'", "'Lazy'", "'SymInt'", "'InterpretedGenerator'")
 
 
-def unbind(function: object, args: tuple) -> tuple[object, tuple]:
+def unbind(function: object, args: Args) -> tuple[object, tuple[Any, ...]]:
     """A bound builtin method as its descriptor with the owner as first argument."""
     owner = getattr(function, "__self__", None)
     if owner is None or isinstance(owner, types.ModuleType):

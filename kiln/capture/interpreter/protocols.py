@@ -6,6 +6,7 @@ import builtins
 import sys
 import types
 import typing
+from typing import Any
 
 import torch
 from torch.nn import Parameter
@@ -26,7 +27,7 @@ from ..shadows.native_arguments import (
 from ..shadows.symbolic_numbers import concrete, is_symbolic
 from ..shadows.wrap import class_attribute, force
 from ..state.exceptions import from_native
-from ..state.operations import operations
+from ..state.operations import Args, operations
 from ..state.trace import Trace
 from ..state.value_ranges import known_truth
 from ..state.values import InterpretedIterator, Raised, SpecialMethod, Trampoline
@@ -38,7 +39,7 @@ from .program_types import type_of
 PROTOCOLS = type(typing.SupportsInt)
 
 
-def arguments(trace: Trace, args: tuple) -> tuple:
+def arguments(trace: Trace, args: Args) -> tuple[Any, ...]:
     return tuple([force(trace, arg) for arg in args])
 
 

@@ -24,26 +24,27 @@ from ..interpreter.protocols import arguments, is_instance, looked_at
 from ..shadows.symbolic_numbers import concrete
 from ..shadows.wrap import class_attribute, force
 from ..state.exceptions import from_native
+from ..state.operations import Args, Kwargs
 from ..state.trace import Trace
 from ..state.values import Raised
 from .frame_builtins import rule_locals
 
 
 @rule(type)
-def rule_type(trace, args, kwargs):
+def rule_type(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     if len(args) != 1 or kwargs:
         raise trace.fail("making a class inside the compiled function", "define the class at module level")
     return type_of(trace, args[0])
 
 
 @rule(builtins.isinstance)
-def rule_isinstance(trace, args, kwargs):
+def rule_isinstance(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     value, classes = arguments(trace, args)
     return is_instance(trace, value, classes)
 
 
 @rule(issubclass)
-def rule_issubclass(trace, args, kwargs):
+def rule_issubclass(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     cls, classes = arguments(trace, args)
     classes = looked_at(trace, classes)
     try:
@@ -57,26 +58,26 @@ def rule_issubclass(trace, args, kwargs):
 
 
 @rule(type.__instancecheck__)
-def rule_instance_check(trace, args, kwargs):
+def rule_instance_check(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     """The check itself, past a metaclass that has its own."""
     cls, value = arguments(trace, args)
     return type.__subclasscheck__(cls, type_of(trace, value))
 
 
 @rule(type.__subclasscheck__)
-def rule_subclass_check(trace, args, kwargs):
+def rule_subclass_check(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     return type.__subclasscheck__(*arguments(trace, args))
 
 
 @rule(callable)
-def rule_callable(trace, args, kwargs):
+def rule_callable(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     value = force(trace, args[0])
     class_attribute(trace, type(value), "__call__")
     return callable(value)
 
 
 @rule(getattr)
-def rule_getattr(trace, args, kwargs):
+def rule_getattr(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     owner, name = args[0], attribute_name(trace, args[1])
     if len(args) == 3:
         return load_or(trace, owner, name, args[2])
@@ -84,7 +85,7 @@ def rule_getattr(trace, args, kwargs):
 
 
 @rule(hasattr)
-def rule_hasattr(trace, args, kwargs):
+def rule_hasattr(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     missing = object()
     return load_or(trace, args[0], attribute_name(trace, args[1]), missing) is not missing
 
@@ -97,17 +98,17 @@ def attribute_name(trace: Trace, name: object) -> str:
 
 
 @rule(setattr)
-def rule_setattr(trace, args, kwargs):
+def rule_setattr(trace: Trace, args: Args, kwargs: Kwargs) -> None:
     store_attribute(trace, args[0], attribute_name(trace, args[1]), args[2])
 
 
 @rule(delattr)
-def rule_delattr(trace, args, kwargs):
+def rule_delattr(trace: Trace, args: Args, kwargs: Kwargs) -> None:
     delete_attribute(trace, args[0], attribute_name(trace, args[1]))
 
 
 @rule(vars)
-def rule_vars(trace, args, kwargs):
+def rule_vars(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     if not args:
         return rule_locals(trace, args, kwargs)
     found = load_or(trace, args[0], "__dict__", MISSING)
@@ -117,7 +118,7 @@ def rule_vars(trace, args, kwargs):
 
 
 @rule(object.__getattribute__)
-def rule_object_getattribute(trace, args, kwargs):
+def rule_object_getattribute(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     owner = force(trace, args[0])
     if isinstance(owner, (torch.Tensor, types.ModuleType, type, types.FunctionType)):
         return load_attribute(trace, owner, force(trace, args[1]))
@@ -125,7 +126,7 @@ def rule_object_getattribute(trace, args, kwargs):
 
 
 @rule(object.__setattr__)
-def rule_object_setattr(trace, args, kwargs):
+def rule_object_setattr(trace: Trace, args: Args, kwargs: Kwargs) -> None:
     owner = force(trace, args[0])
     if isinstance(owner, (torch.Tensor, types.ModuleType, type)):
         store_attribute(trace, owner, force(trace, args[1]), args[2])
@@ -134,24 +135,24 @@ def rule_object_setattr(trace, args, kwargs):
 
 
 @rule(object.__delattr__)
-def rule_object_delattr(trace, args, kwargs):
+def rule_object_delattr(trace: Trace, args: Args, kwargs: Kwargs) -> None:
     generic_delete(trace, force(trace, args[0]), force(trace, args[1]))
 
 
 @rule(type.__call__)
-def rule_type_call(trace, args, kwargs):
+def rule_type_call(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     return construct(trace, force(trace, args[0]), args[1:], kwargs)
 
 
 @rule(object)
-def rule_object(trace, args, kwargs):
+def rule_object(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     if args or kwargs:
         raise Raised(TypeError("object() takes no arguments"))
     return object()
 
 
 @rule(object.__new__)
-def rule_object_new(trace, args, kwargs):
+def rule_object_new(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     cls = force(trace, args[0])
     if not isinstance(cls, type):
         raise Raised(TypeError(f"object.__new__(X): X is not a type object ({type_of(trace, cls).__name__})"))
@@ -164,7 +165,7 @@ def rule_object_new(trace, args, kwargs):
 
 
 @rule(object.__init__)
-def rule_object_init(trace, args, kwargs):
+def rule_object_init(trace: Trace, args: Args, kwargs: Kwargs) -> None:
     if len(args) > 1 or kwargs:
         cls = type_of(trace, args[0])
         if lookup(cls, "__init__") is not object.__init__:
@@ -175,18 +176,18 @@ def rule_object_init(trace, args, kwargs):
 
 
 @rule(object.__init_subclass__)
-def rule_init_subclass(trace, args, kwargs):
+def rule_init_subclass(trace: Trace, args: Args, kwargs: Kwargs) -> None:
     return None
 
 
 @rule(types.FunctionType.__get__)
-def rule_function_get(trace, args, kwargs):
+def rule_function_get(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     function, owner = force(trace, args[0]), force(trace, args[1])
     return function if owner is None else types.MethodType(function, owner)
 
 
 @rule(functools.partial)
-def rule_partial(trace, args, kwargs):
+def rule_partial(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     if not args:
         raise Raised(TypeError("type 'partial' takes at least one argument"))
     try:
@@ -196,7 +197,7 @@ def rule_partial(trace, args, kwargs):
 
 
 @rule(dir)
-def rule_dir(trace, args, kwargs):
+def rule_dir(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     """Names of an instance or class: the instance's are guarded, the class's looked up again."""
     if not args:
         return sorted(rule_locals(trace, args, kwargs))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import copyreg
+from typing import Any
 
 from ..._native import is_instance as isinstance
 from ...platform.python_objects import HEAP_TYPE, slot_descriptors
@@ -21,6 +22,7 @@ from ..shadows.native_arguments import python_methods
 from ..shadows.symbolic_numbers import concrete
 from ..shadows.wrap import class_attribute, class_attribute_source, force, load_slot, wrap
 from ..state.exceptions import from_native
+from ..state.operations import Args, Kwargs
 from ..state.trace import Trace
 from ..state.values import Raised
 
@@ -37,7 +39,7 @@ def is_copying(trace: Trace) -> bool:
 
 
 @rule(copy.deepcopy)
-def rule_deepcopy(trace, args, kwargs):
+def rule_deepcopy(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     memo = force(trace, args[1]) if len(args) > 1 else force(trace, kwargs.get("memo"))
     if memo is not None and (trace.outside.record_of(memo) is not None or not is_copying(trace)):
         raise trace.fail("copy.deepcopy with a memo of the program's own")  # which has ids of real objects in it
@@ -45,7 +47,7 @@ def rule_deepcopy(trace, args, kwargs):
 
 
 @rule(object.__reduce_ex__)
-def rule_reduce_ex(trace, args, kwargs):
+def rule_reduce_ex(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     value, protocol = force(trace, args[0]), concrete(trace, args[1])
     cls = type(value)
     if class_attribute(trace, cls, "__reduce__") is not object.__reduce__:
@@ -65,7 +67,7 @@ def check_reduced(trace: Trace, value: object, protocol: object) -> None:
         raise Raised(from_native(trace, error)) from None
 
 
-def new_arguments(trace: Trace, value: object) -> tuple:
+def new_arguments(trace: Trace, value: object) -> tuple[Any, ...]:
     """What ``__new__`` is to be called with."""
     if lookup(type(value), "__getnewargs_ex__") is not None:
         raise trace.fail(f"a copy of a {type(value).__qualname__}, which has __getnewargs_ex__")
@@ -125,7 +127,7 @@ def slots_of(trace: Trace, value: object) -> dict[str, object]:
 
 
 @rule(object.__getstate__)
-def rule_getstate(trace, args, kwargs):
+def rule_getstate(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     value = force(trace, args[0])
     if id(value) in trace.outside.foreign:
         raise trace.fail(f"the state of a {type(value).__qualname__} object")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import collections
 import types
 from collections.abc import Callable
+from typing import Any
 
 from ..._native import is_instance as isinstance
 from ..guards.source import MappingOf, Source, mapping_of
@@ -23,6 +24,7 @@ from ..interpreter.membership import contains
 from ..shadows.builtin_tables import VIEW_TYPES
 from ..shadows.native_arguments import guard_all_keys
 from ..shadows.wrap import WRAPPERS, force, guard_type, known_as, wrap
+from ..state.operations import Args, Kwargs
 from ..state.trace import Trace
 
 
@@ -56,11 +58,11 @@ def shown(trace: Trace, value: object) -> object:
     return mapping_of(value) if type(value) is types.MappingProxyType else value
 
 
-def proxy_rule(name: str, run: Callable) -> None:
+def proxy_rule(name: str, run: Callable[..., Any]) -> None:
     """A special method of a proxy is an operation on its mapping."""
 
     @rule(types.MappingProxyType.__dict__[name])
-    def rule_proxy(trace, args, kwargs):
+    def rule_proxy(trace: Trace, args: Args, kwargs: Kwargs) -> object:
         return run(trace, *(shown(trace, arg) for arg in args), **kwargs)
 
 
@@ -75,7 +77,7 @@ proxy_rule("__ror__", lambda trace, left, right: operators.binary(trace, "|", ri
 
 def proxy_method_rule(name: str) -> None:
     @rule(types.MappingProxyType.__dict__[name])
-    def rule_proxy_method(trace, args, kwargs):
+    def rule_proxy_method(trace: Trace, args: Args, kwargs: Kwargs) -> object:
         return call(trace, load_attribute(trace, shown(trace, args[0]), name), args[1:], kwargs)
 
 

@@ -12,11 +12,12 @@ from ..interpreter.native_calls import call_native_default
 from ..interpreter.operators import compare
 from ..interpreter.protocols import truth
 from ..shadows.wrap import force
+from ..state.operations import Args, Kwargs
 from ..state.trace import Trace
 
 
 @rule(range)
-def rule_range(trace, args, kwargs):
+def rule_range(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     values = [force(trace, arg) for arg in args]
     if kwargs or not in_steps(values) or not is_loop(trace):
         return call_native_default(trace, range, args, kwargs)

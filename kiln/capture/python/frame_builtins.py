@@ -19,13 +19,13 @@ from ..interpreter.program_types import type_of
 from ..interpreter.protocols import arguments
 from ..shadows.wrap import force
 from ..state.exceptions import from_native, guard_caller, traceback_of
-from ..state.operations import operations
+from ..state.operations import Args, Kwargs, operations
 from ..state.trace import Trace
 from ..state.values import GraphBreak, Raised, TensorSuper
 
 
 @rule(super)
-def rule_super(trace, args, kwargs):
+def rule_super(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     if args:
         return made_super(trace, *arguments(trace, args))
     frame = trace.frames[-1]
@@ -56,7 +56,7 @@ def class_of_super(trace: Trace, cls: object, owner: object) -> super | TensorSu
 
 
 @rule(call_super)
-def rule_call_super(trace, args, kwargs):
+def rule_call_super(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     """``super()`` in a method, as the bytecode was rewritten."""
     function = force(trace, args[0])
     if function is not super:
@@ -89,7 +89,7 @@ def made_super(trace: Trace, *args: object) -> super | TensorSuper:
 
 
 @rule(super.__get__)
-def rule_super_get(trace, args, kwargs):
+def rule_super_get(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     proxy, owner = force(trace, args[0]), force(trace, args[1])
     if owner is None or object.__getattribute__(proxy, "__self__") is not None:
         return proxy
@@ -97,30 +97,30 @@ def rule_super_get(trace, args, kwargs):
 
 
 @rule(sys.exception)
-def rule_exception(trace, args, kwargs):
+def rule_exception(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     if trace.exceptions.handled is None:
         guard_caller(trace)
     return trace.exceptions.handled
 
 
 @rule(sys.exc_info)
-def rule_exc_info(trace, args, kwargs):
+def rule_exc_info(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     error = rule_exception(trace, (), {})
     return (None, None, None) if error is None else (type(error), error, traceback_of(trace, error))
 
 
 @rule(sys.exit)
-def rule_exit(trace, args, kwargs):
+def rule_exit(trace: Trace, args: Args, kwargs: Kwargs) -> None:
     raise Raised(SystemExit(*arguments(trace, args)))
 
 
 @rule(globals)
-def rule_globals(trace, args, kwargs):
+def rule_globals(trace: Trace, args: Args, kwargs: Kwargs) -> None:
     raise trace.fail("globals()", "read and write global variables by name")
 
 
 @rule(locals)
-def rule_locals(trace, args, kwargs):
+def rule_locals(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     frame = trace.frames[-1]
     code, values = frame.code, {}
     for name in dict.fromkeys((*code.co_varnames, *code.co_cellvars, *code.co_freevars)):
@@ -135,7 +135,7 @@ def rule_locals(trace, args, kwargs):
 
 
 @rule(builtins.__import__)
-def rule_import(trace, args, kwargs):
+def rule_import(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     module = __import__(*arguments(trace, args), **kwargs)
     trace.outside.pinned(module)
     return module
@@ -145,7 +145,7 @@ def outside_rule(builtin: types.BuiltinFunctionType) -> None:
     """A builtin with effects outside the program is always left to Python."""
 
     @rule(builtin)
-    def rule_outside(trace, args, kwargs):
+    def rule_outside(trace: Trace, args: Args, kwargs: Kwargs) -> None:
         raise trace.fail(f"a call to {builtin.__name__}(), which acts outside the program's own objects")
 
 

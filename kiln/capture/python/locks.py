@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ..interpreter.call_rules import rule
 from ..shadows.wrap import force
-from ..state.operations import operation
+from ..state.operations import Args, Kwargs, operation
 from ..state.trace import Trace
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def outside_lock(trace: Trace, value: object) -> object:
 
 
 @rule(*(kind.__enter__ for kind in KINDS))
-def rule_enter(trace, args, kwargs):
+def rule_enter(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     lock = outside_lock(trace, args[0])
     if lock in trace.deferred.locks_held and type(lock) is type(threading.Lock()):
         raise trace.fail("a lock that is acquired twice")
@@ -38,7 +38,7 @@ def rule_enter(trace, args, kwargs):
 
 
 @rule(*(kind.__exit__ for kind in KINDS))
-def rule_exit(trace, args, kwargs):
+def rule_exit(trace: Trace, args: Args, kwargs: Kwargs) -> None:
     lock = outside_lock(trace, args[0])
     if lock not in trace.deferred.locks_held:
         raise trace.fail("releasing a lock that was acquired outside")

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from typing import Any
 
 from ..._native import is_instance as isinstance
 from ..interpreter.call_rules import rule
 from ..shadows.symbolic_numbers import concrete
 from ..shadows.wrap import force, is_constant
-from ..state.operations import operation
+from ..state.operations import Args, Kwargs, operation
 from ..state.trace import Trace
 
 
@@ -24,13 +25,13 @@ class LogLine:
     logger: logging.Logger
     level: int
     message: object
-    arguments: tuple
+    arguments: tuple[Any, ...]
     place: tuple[str, int, str]  # file, line and function of the call
 
 
 @operation
 def log_line(
-    logger: logging.Logger, level: int, message: object, arguments: tuple, place: tuple[str, int, str]
+    logger: logging.Logger, level: int, message: object, arguments: tuple[Any, ...], place: tuple[str, int, str]
 ) -> None:
     """What ``Logger._log`` does, as if called from the place."""
     file, line, function = place
@@ -44,7 +45,7 @@ def is_enabled(trace: Trace, logger: logging.Logger, level: int) -> bool:
     return enabled
 
 
-def note(trace: Trace, level: int, args: tuple, kwargs: dict) -> None:
+def note(trace: Trace, level: int, args: Args, kwargs: Kwargs) -> None:
     """A call of ``logger.info`` and its like."""
     logger, message, *rest = [concrete(trace, arg) for arg in args]
     if id(logger) not in trace.outside.foreign or not isinstance(level, int):
@@ -63,7 +64,7 @@ def note(trace: Trace, level: int, args: tuple, kwargs: dict) -> None:
 
 def level_rule(name: str, level: int) -> None:
     @rule(getattr(logging.Logger, name))
-    def rule_log_level(trace, args, kwargs):
+    def rule_log_level(trace: Trace, args: Args, kwargs: Kwargs) -> None:
         note(trace, level, args, kwargs)
 
 
@@ -72,12 +73,12 @@ for _name in ("debug", "info", "warning", "error", "critical"):
 
 
 @rule(logging.Logger.log)
-def rule_log(trace, args, kwargs):
+def rule_log(trace: Trace, args: Args, kwargs: Kwargs) -> None:
     note(trace, concrete(trace, args[1]), (args[0], *args[2:]), kwargs)
 
 
 @rule(logging.Logger.isEnabledFor)
-def rule_is_enabled(trace, args, kwargs):
+def rule_is_enabled(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     logger, level = force(trace, args[0]), concrete(trace, args[1])
     if id(logger) not in trace.outside.foreign:
         raise trace.fail("a call to a logger that was made inside")
@@ -85,7 +86,7 @@ def rule_is_enabled(trace, args, kwargs):
 
 
 @rule(logging.Logger.getEffectiveLevel)
-def rule_effective_level(trace, args, kwargs):
+def rule_effective_level(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     logger = force(trace, args[0])
     if id(logger) not in trace.outside.foreign:
         raise trace.fail("a call to a logger that was made inside")

@@ -10,6 +10,7 @@ import contextlib
 import gc
 import types
 from collections.abc import Hashable, Iterator
+from typing import Any
 
 import torch
 
@@ -21,12 +22,13 @@ from ..interpreter.calls import CALLABLES, call
 from ..shadows.symbolic_numbers import is_symbolic
 from ..shadows.wrap import force, is_constant, wrap
 from ..state.exceptions import from_native
+from ..state.operations import Args, Kwargs
 from ..state.trace import Trace
 from ..state.values import Raised
 from ..writeback.outside_state import OutsideState, is_closed, pending_writes
 
 
-def call_lru_cache(trace: Trace, wrapper: object, args: tuple, kwargs: dict) -> object:
+def call_lru_cache(trace: Trace, wrapper: object, args: Args, kwargs: Kwargs) -> object:
     """The cached result, guarded; numbers that vary would miss the cache each time, so the function is interpreted."""
     args = tuple([force(trace, arg) for arg in args])
     kwargs = {key: force(trace, value) for key, value in kwargs.items()}
@@ -92,7 +94,7 @@ def names_of(function: object, seen: set[int]) -> Iterator[object]:
         yield from names_of(value, seen)
 
 
-def interpret(trace: Trace, wrapper: object, args: tuple, kwargs: dict) -> object:
+def interpret(trace: Trace, wrapper: object, args: Args, kwargs: Kwargs) -> object:
     """The function without its cache: only where nobody could tell."""
     before = OutsideState(trace, args)
     function = wrap(trace, wrapper.__wrapped__, Attribute(trace.outside.pinned(wrapper), "__wrapped__"))  # type: ignore[attr-defined]
@@ -113,7 +115,7 @@ def is_same_outside(trace: Trace, value: object) -> bool:
     return is_constant(value)
 
 
-def open_cache(trace: Trace, wrapper: object, args: tuple, kwargs: dict) -> tuple[dict, Hashable]:
+def open_cache(trace: Trace, wrapper: object, args: Args, kwargs: Kwargs) -> tuple[dict[Any, Any], Hashable]:
     """The dictionary of a cache, and the key of a call in it, as ``functools`` makes it."""
     referents = gc.get_referents(wrapper)
     parameters = getattr(wrapper, "cache_parameters", None)

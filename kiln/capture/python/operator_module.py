@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from typing import Any
 
 from ..._native import is_instance as isinstance
 from ..interpreter import calls, native_calls
@@ -14,10 +15,11 @@ from ..interpreter.membership import contains, is_same
 from ..interpreter.operators import BINARY, COMPARE, INPLACE, UNARY, binary, compare, unary
 from ..interpreter.protocols import truth
 from ..shadows.wrap import force
+from ..state.operations import Args, Kwargs
 from ..state.trace import Trace
 
 
-def call_getter(trace: Trace, getter: object, args: tuple, kwargs: dict) -> object:
+def call_getter(trace: Trace, getter: object, args: Args, kwargs: Kwargs) -> object:
     """``itemgetter``, ``attrgetter`` and ``methodcaller`` objects."""
     if len(args) != 1 or kwargs:
         raise trace.fail(f"a call to an operator.{type(getter).__name__} with wrong arguments")
@@ -44,11 +46,11 @@ def load_path(trace: Trace, owner: object, path: str) -> object:
     return owner
 
 
-def operator_rule(function: object, run: Callable) -> None:
+def operator_rule(function: object, run: Callable[..., Any]) -> None:
     """``operator.add(a, b)`` is ``a + b``, also where the operands' methods are Python code."""
 
     @rule(function)
-    def rule_operator(trace, args, kwargs):
+    def rule_operator(trace: Trace, args: Args, kwargs: Kwargs) -> object:
         try:
             return run(trace, *[force(trace, arg) for arg in args], **kwargs)
         except TypeError as error:

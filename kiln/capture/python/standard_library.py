@@ -17,6 +17,7 @@ import typing
 import warnings
 import weakref
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch.fx import GraphModule
@@ -33,7 +34,7 @@ from ..shadows.native_arguments import guard_all_keys
 from ..shadows.wrap import class_attribute, force, is_constant, meet_class, wrap
 from ..state.enum_tables import watch_members
 from ..state.exceptions import from_native
-from ..state.operations import operation
+from ..state.operations import Args, Kwargs, operation
 from ..state.trace import Trace
 from ..state.values import Raised
 
@@ -48,12 +49,12 @@ PLAIN_RESULTS = (*PURE_CLASSES, re.Pattern, re.Match, types.MappingProxyType, en
 DISPATCH_CODE = functools.singledispatch(lambda value: value).dispatch.__code__
 
 
-FINDERS: list[Callable[[types.FunctionType], Callable | None]] = []
+FINDERS: list[Callable[[types.FunctionType], Callable[..., Any] | None]] = []
 """How functions of torch that have rules find their handlers; filled by the files that have them."""
 
 
 @operation
-def handler_for(function: types.FunctionType) -> Callable | None:
+def handler_for(function: types.FunctionType) -> Callable[..., Any] | None:
     """How to call a library function without interpreting it; the handler gives a 1-tuple, or None to interpret."""
     if function in PURE_FUNCTIONS or function.__module__ == "inspect":
         return run_pure
@@ -72,7 +73,7 @@ def graph_module_calls() -> set[object]:
     return {code for code in GraphModule.recompile.__code__.co_consts if isinstance(code, types.CodeType)}
 
 
-def call_graph_module(trace: Trace, function: types.FunctionType, args: tuple, kwargs: dict) -> tuple[object] | None:
+def call_graph_module(trace: Trace, function: types.FunctionType, args: Args, kwargs: Kwargs) -> tuple[object] | None:
     owner = force(trace, args[0])
     wrapped = class_attribute(trace, type(owner), "_wrapped_call")
     if wrapped is None or wrapped.cls_call is not None:  # type: ignore[attr-defined]
@@ -83,7 +84,7 @@ def call_graph_module(trace: Trace, function: types.FunctionType, args: tuple, k
     return (call(trace, method, (owner, *args[1:]), kwargs),)
 
 
-def run_pure(trace: Trace, function: types.FunctionType, args: tuple, kwargs: dict) -> tuple[object] | None:
+def run_pure(trace: Trace, function: types.FunctionType, args: Args, kwargs: Kwargs) -> tuple[object] | None:
     values = [force(trace, arg) for arg in (*args, *kwargs.values())]
     method = function not in PURE_FUNCTIONS
     if method and not (values and isinstance(values[0], PURE_CLASSES)):
@@ -102,7 +103,7 @@ def is_known(value: object) -> bool:
 
 
 @operation
-def runs_plainly(trace: Trace, cls: type, args: tuple, kwargs: dict) -> bool:
+def runs_plainly(trace: Trace, cls: type, args: Args, kwargs: Kwargs) -> bool:
     """An enum class called with a value looks a member up; what it does where there is none may be the program's."""
     if not isinstance(cls, enum.EnumMeta) or kwargs or not all(is_constant(force(trace, arg)) for arg in args):
         return False
@@ -112,7 +113,7 @@ def runs_plainly(trace: Trace, cls: type, args: tuple, kwargs: dict) -> bool:
 
 
 @operation
-def run_plainly(trace: Trace, function: object, args: tuple, kwargs: dict) -> object:
+def run_plainly(trace: Trace, function: object, args: Args, kwargs: Kwargs) -> object:
     """Call it; what comes back is outside the program, like what a module holds."""
     args = tuple([force(trace, arg) for arg in args])
     kwargs = {key: force(trace, value) for key, value in kwargs.items()}
@@ -138,7 +139,7 @@ def is_debugging(flags: object) -> bool:
     return isinstance(flags, int) and bool(flags & re.DEBUG)
 
 
-def call_dispatch(trace: Trace, function: types.FunctionType, args: tuple, kwargs: dict) -> tuple[object] | None:
+def call_dispatch(trace: Trace, function: types.FunctionType, args: Args, kwargs: Kwargs) -> tuple[object] | None:
     """``singledispatch`` chooses an implementation: guarded, since another may be registered later."""
     cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
     if type(getattr(cells.get("dispatch_cache"), "cell_contents", None)) is not weakref.WeakKeyDictionary:
@@ -154,7 +155,7 @@ def call_dispatch(trace: Trace, function: types.FunctionType, args: tuple, kwarg
 
 
 @rule(inspect.signature)
-def rule_signature(trace, args, kwargs):
+def rule_signature(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     function = force(trace, args[0])
     if len(args) > 1 or kwargs or not isinstance(function, (types.FunctionType, types.MethodType, type)):
         raise trace.fail("inspect.signature of this value")
@@ -175,7 +176,7 @@ def rule_signature(trace, args, kwargs):
     return run_plainly(trace, inspect.signature, (function,), {})
 
 
-def assume_contents(trace: Trace, mapping: dict, source: Source) -> list[object]:
+def assume_contents(trace: Trace, mapping: dict[Any, Any], source: Source) -> list[object]:
     """Assume the keys of a dictionary that is only read, and what it holds."""
     shadow = wrap(trace, mapping, source)
     record = trace.outside.record_of(shadow)
@@ -187,7 +188,7 @@ def assume_contents(trace: Trace, mapping: dict, source: Source) -> list[object]
 
 
 @rule(typing.get_type_hints)
-def rule_type_hints(trace, args, kwargs):
+def rule_type_hints(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     """Annotations, and what the names in those that are text stand for."""
     owner = force(trace, args[0])
     if len(args) > 1 or kwargs or not isinstance(owner, (types.FunctionType, type)):
@@ -215,7 +216,7 @@ def names_in(annotation: str) -> tuple[str, ...]:
 
 
 @rule(typing.cast)
-def rule_cast(trace, args, kwargs):
+def rule_cast(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     return args[1]
 
 
@@ -223,7 +224,7 @@ def operator_text(function: Callable[[object], str]) -> None:
     """Operators are what they are for good; errors about them name them."""
 
     @rule(function)
-    def text(trace, args, kwargs):
+    def text(trace: Trace, args: Args, kwargs: Kwargs) -> object:
         operator = force(trace, args[0])
         trace.guards.add(trace.outside.pinned(operator), "identity", operator)
         return function(operator)
@@ -234,12 +235,12 @@ for _function in (OpOverload.__str__, OpOverload.__repr__):
 
 
 @rule(traceback.clear_frames)
-def rule_clear_frames(trace, args, kwargs):
+def rule_clear_frames(trace: Trace, args: Args, kwargs: Kwargs) -> None:
     """What frames held when an exception left them: frames that were interpreted hold nothing (``assertRaises``)."""
 
 
 @rule(dataclasses.is_dataclass)
-def rule_is_dataclass(trace, args, kwargs):
+def rule_is_dataclass(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     value = force(trace, args[0])
     cls = value if isinstance(value, type) else type_of(trace, value)
     class_attribute(trace, cls, "__dataclass_fields__")
@@ -247,7 +248,7 @@ def rule_is_dataclass(trace, args, kwargs):
 
 
 @rule(dataclasses.fields)
-def rule_fields(trace, args, kwargs):
+def rule_fields(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     value = force(trace, args[0])
     cls = value if isinstance(value, type) else type_of(trace, value)
     class_attribute(trace, cls, "__dataclass_fields__")
@@ -258,6 +259,3 @@ def rule_fields(trace, args, kwargs):
     for item in made:
         trace.outside.pinned(item)
     return made
-
-
-__all__ = ["FINDERS", "handler_for", "run_plainly", "runs_plainly"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from typing import Any
 
 from ..._native import is_instance as isinstance
 from ..guards.source import Attribute, lookup
@@ -20,7 +21,7 @@ from ..interpreter.protocols import special_method
 from ..shadows.native_arguments import Survey, guard_all_keys
 from ..shadows.symbolic_numbers import concrete
 from ..shadows.wrap import force, wrap
-from ..state.operations import operation
+from ..state.operations import Args, Kwargs, operation
 from ..state.trace import Trace
 from ..state.values import Raised
 
@@ -30,7 +31,7 @@ METHODS = {str: "__str__", repr: "__repr__", ascii: "__repr__", format: "__forma
 class StandIn:
     """Stands for an object of the program whose text is made by Python code."""
 
-    def __init__(self, trace: Trace, value: object):
+    def __init__(self, trace: Trace, value: object) -> None:
         self._trace = trace
         self._value = value
 
@@ -69,9 +70,9 @@ def stand_in(trace: Trace, value: object, asked: str = "str") -> object:
     return Survey(trace, keep_symbols=False, shallow=False).visit(value)
 
 
-def text_rule(function: Callable) -> None:
+def text_rule(function: Callable[..., Any]) -> None:
     @rule(function)
-    def rule_text(trace, args, kwargs):
+    def rule_text(trace: Trace, args: Args, kwargs: Kwargs) -> object:
         if not args or kwargs or (function is str and len(args) > 1):
             return native_calls.call_native_default(trace, function, args, kwargs)
         value, rest = concrete(trace, force(trace, args[0])), tuple([concrete(trace, arg) for arg in args[1:]])
@@ -111,7 +112,7 @@ def checked_text(trace: Trace, text: object, name: str) -> object:
 TEXTS_OF_ARGUMENTS = (BaseException.__str__, BaseException.__repr__, KeyError.__str__)
 
 
-def exception_text(trace: Trace, error: BaseException, function: Callable) -> object:
+def exception_text(trace: Trace, error: BaseException, function: Callable[..., Any]) -> object:
     """The text of an exception is that of its arguments."""
     native = lookup(type(error), METHODS[function])
     given: object = error.args
@@ -131,7 +132,7 @@ def exception_text(trace: Trace, error: BaseException, function: Callable) -> ob
     raise trace.fail(f"the text of a {type(error).__qualname__}")
 
 
-def run_text(trace: Trace, function: Callable, args: tuple, kwargs: dict) -> object:
+def run_text(trace: Trace, function: Callable[..., Any], args: Args, kwargs: Kwargs) -> object:
     """Make text natively; what classes are called may be in it."""
     text = native_calls.run_natively(trace, function, args, kwargs)
     if type(text) is str:
@@ -144,14 +145,14 @@ for _function in METHODS:
 
 
 @rule(str.format)
-def rule_format(trace, args, kwargs):
+def rule_format(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     values = [stand_in(trace, arg) for arg in args]
     keywords = {name: stand_in(trace, value) for name, value in kwargs.items()}
     return run_text(trace, str.format, tuple(values), keywords)
 
 
 @rule(str.format_map)
-def rule_format_map(trace, args, kwargs):
+def rule_format_map(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     mapping = force(trace, args[1])
     if type(mapping) is not dict:
         raise trace.fail(f"str.format_map with a {type_of(trace, mapping).__qualname__}")
@@ -170,5 +171,5 @@ def percent(trace: Trace, template: object, values: object) -> object:
 
 
 @rule(str.__mod__)
-def rule_mod(trace, args, kwargs):
+def rule_mod(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     return percent(trace, *(force(trace, arg) for arg in args))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import types
+from typing import Any
 
 import torch
 
@@ -20,14 +21,14 @@ from ..shadows.hashing import as_hash
 from ..shadows.native_arguments import Survey, check_conversion
 from ..shadows.symbolic_numbers import concrete, is_symbolic
 from ..shadows.wrap import class_attribute, force
-from ..state.operations import operations
+from ..state.operations import Args, Kwargs, operations
 from ..state.trace import Trace
 from ..state.values import InterpretedIterator, Raised
 from .copying import compares_ids
 
 
 @rule(id)
-def rule_id(trace, args, kwargs):
+def rule_id(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     """The number itself where the object exists already; what is made inside has none yet."""
     value = force(trace, args[0])
     if compares_ids(trace):
@@ -42,14 +43,14 @@ def rule_id(trace, args, kwargs):
 
 
 @rule(bool)
-def rule_bool(trace, args, kwargs):
+def rule_bool(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     if len(args) > 1 or kwargs:
         return native_calls.run_natively(trace, bool, arguments(trace, args), kwargs)  # which raises
     return truth(trace, args[0]) if args else False
 
 
 @rule(len)
-def rule_len(trace, args, kwargs):
+def rule_len(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     value = force(trace, args[0])
     if isinstance(value, torch.Tensor):
         operations.check_method(trace, value, "__len__")
@@ -63,7 +64,7 @@ def rule_len(trace, args, kwargs):
 
 
 @rule(hash)
-def rule_hash(trace, args, kwargs):
+def rule_hash(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     value = concrete(trace, args[0])
     method = special_method(trace, value, "__hash__")
     if method is not None:
@@ -79,9 +80,9 @@ def rule_hash(trace, args, kwargs):
     return native_calls.run_natively(trace, hash, (value,), {})
 
 
-def number_rule(kind: type, name: str, symbolic: tuple):
+def number_rule(kind: type, name: str, symbolic: tuple[Any, ...]):
     @rule(kind)
-    def rule_number(trace, args, kwargs):
+    def rule_number(trace: Trace, args: Args, kwargs: Kwargs) -> object:
         values = arguments(trace, args)
         if len(values) == 1 and not kwargs:
             value = values[0]
@@ -128,7 +129,7 @@ number_rule(float, "__float__", (torch.SymFloat,))
 
 
 @rule(complex)
-def rule_complex(trace, args, kwargs):
+def rule_complex(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     """It asks even a float for its ``__float__``, as no other native function does."""
     for value in arguments(trace, args):
         if isinstance(value, float) and class_function(trace, type(value), "__float__") is not None:
@@ -137,14 +138,14 @@ def rule_complex(trace, args, kwargs):
 
 
 @rule(iter)
-def rule_iter(trace, args, kwargs):
+def rule_iter(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     if len(args) == 1:
         return get_iterator(trace, args[0])
     return native_calls.call_native_default(trace, iter, args, kwargs)
 
 
 @rule(next)
-def rule_next(trace, args, kwargs):
+def rule_next(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     try:
         return next_item(trace, args[0])
     except Raised as raised:

@@ -12,6 +12,7 @@ import sys
 import types
 import warnings
 from dataclasses import dataclass
+from typing import Any
 
 from ..._native import is_instance as isinstance
 from ...platform.cpython import get_frame
@@ -20,6 +21,8 @@ from ..guards.descriptions import module_of_globals
 from ..interpreter.call_rules import rule
 from ..interpreter.frame import Frame
 from ..shadows.symbolic_numbers import concrete
+from ..state.operations import Args, Kwargs
+from ..state.trace import Trace
 
 OWN = ("kiln.", "<kiln ", "<eval_with_key>")
 
@@ -30,7 +33,7 @@ class WarnLater:
 
     message: str
     category: type[Warning]
-    place: tuple[str, int, dict] | None
+    place: tuple[str, int, dict[Any, Any]] | None
     further: int
     __name__ = "warn"
 
@@ -41,7 +44,7 @@ class WarnLater:
         warnings.warn_explicit(self.message, self.category, file, line, name, registry)
 
 
-def outer_place(further: int) -> tuple[str, int, dict]:
+def outer_place(further: int) -> tuple[str, int, dict[Any, Any]]:
     """The line in the program's n-th frame from here; past the last one, as Python has it."""
     frame: types.FrameType | None = get_frame(1)
     while frame is not None:
@@ -66,7 +69,7 @@ SIGNATURE = inspect.signature(parameters)
 
 
 @rule(warnings.warn)
-def rule_warn(trace, args, kwargs):
+def rule_warn(trace: Trace, args: Args, kwargs: Kwargs) -> None:
     given = SIGNATURE.bind(*args, **kwargs)
     given.apply_defaults()
     values = {name: concrete(trace, value) for name, value in given.arguments.items()}
@@ -87,10 +90,10 @@ def rule_warn(trace, args, kwargs):
 NO_ERRORS = "no warning is an error"
 
 
-def is_strict(filters: list) -> bool:
+def is_strict(filters: list[Any]) -> bool:
     """Whether some warning would be raised."""
     return any(each[0] == "error" for each in filters)
 
 
-def place_of(frame: Frame) -> tuple[str, int, dict]:
+def place_of(frame: Frame) -> tuple[str, int, dict[Any, Any]]:
     return frame.code.co_filename, frame.line(), frame.globals

@@ -19,7 +19,7 @@ from ..interpreter.calls import call_function
 from ..interpreter.protocols import truth
 from ..shadows.tensors import record
 from ..shadows.wrap import force
-from ..state.operations import operation
+from ..state.operations import Args, Kwargs, operation
 from ..state.trace import Trace
 from ..state.value_ranges import known_truth
 from ..writeback.rewind import can_rewind
@@ -54,7 +54,7 @@ def branch(frame: Frame, instruction: Instruction, value: object) -> bool:
 
 
 @handler(torch.Tensor.item)
-def item_in_check(trace, args, kwargs):
+def item_in_check(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     """``t.item()`` whose number only decides whether an error is raised: the tensor does as well."""
     value = force(trace, args[0])
     frame = trace.frames[-1]
@@ -88,7 +88,7 @@ def is_number(frame: Frame, instruction: Instruction) -> bool:
 
 
 @rule(check_with)
-def rule_check(trace, args, kwargs):
+def rule_check(trace: Trace, args: Args, kwargs: Kwargs) -> None:
     """``torch._check`` on a plain or symbolic truth; what fails is eager's to raise."""
     condition = force(trace, args[1])
     if isinstance(condition, (bool, torch.SymBool)) and truth(trace, condition):
@@ -97,7 +97,7 @@ def rule_check(trace, args, kwargs):
 
 
 @rule(check_tensor_all_with)
-def rule_check_all(trace, args, kwargs):
+def rule_check_all(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     """``torch._check_tensor_all``: as in an assertion, the error is eager's."""
     condition = force(trace, args[1])
     if not isinstance(condition, torch.Tensor) or condition.dtype is not torch.bool:
@@ -107,7 +107,7 @@ def rule_check_all(trace, args, kwargs):
 
 
 @rule(compare_regular_values)
-def rule_compare_values(trace, args, kwargs):
+def rule_compare_values(trace: Trace, args: Args, kwargs: Kwargs) -> None:
     """``torch.testing.assert_close``, where shapes and types are equal already: all that is left may only raise."""
     left, right = (force(trace, value) for value in args[1:3])
     options = {name: kwargs[name] for name in ("rtol", "atol", "equal_nan")}

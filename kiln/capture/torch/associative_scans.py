@@ -22,6 +22,7 @@ from ..interpreter.frame import run_function
 from ..python.standard_library import FINDERS
 from ..shadows.tensors import tensor_leaves
 from ..shadows.wrap import force
+from ..state.operations import Args, Kwargs
 from ..state.trace import Trace
 
 POINTWISE = words(
@@ -36,7 +37,7 @@ def combined(function, left, right):
 
 
 @rule(combined)
-def rule_combined(trace, args, kwargs):
+def rule_combined(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     last = root_of(trace.graph).prev
     result = call(trace, args[0], args[1:], {})
     while last.next is not root_of(trace.graph):
@@ -74,7 +75,7 @@ def is_scan(function: types.FunctionType) -> bool:
     return function.__name__ == "associative_scan" and module_of(function).startswith("torch._higher_order_ops")
 
 
-def call_scan(trace: Trace, function: types.FunctionType, args: tuple, kwargs: dict) -> tuple[object] | None:
+def call_scan(trace: Trace, function: types.FunctionType, args: Args, kwargs: Kwargs) -> tuple[object] | None:
     """The scan above, where torch's own would not complain about its arguments."""
     bound = bind_arguments(trace, function, args, kwargs)
     leaves = tensor_leaves(force(trace, bound["xs"]))

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch.nn import Module
@@ -25,6 +26,7 @@ from ..interpreter.call_rules import rule
 from ..shadows.symbolic_numbers import concrete
 from ..shadows.tensors import NEEDS_VALUES
 from ..shadows.wrap import add_attributes, force
+from ..state.operations import Args, Kwargs
 from ..state.trace import Trace
 from ..state.values import GraphBreak, Record, new_tuple
 from ..writeback.effects import write_effects
@@ -32,7 +34,7 @@ from ..writeback.rebuild import CannotRebuild, Rebuilder
 
 
 @rule(infer_parameters)
-def rule_infer_parameters(trace, args, kwargs):
+def rule_infer_parameters(trace: Trace, args: Args, kwargs: Kwargs) -> None:
     owner, module, inputs = (force(trace, arg) for arg in args[:3])
     record = trace.outside.record_of(module)
     if owner is not module or record is None:
@@ -143,7 +145,7 @@ def check_no_fakes(module: Module) -> None:
                 raise Early("it keeps something that depends on its input's values")
 
 
-def flat(container: dict | list | tuple) -> list:
+def flat(container: dict[Any, Any] | list[Any] | tuple[Any, ...]) -> list[Any]:
     return list(container.values()) if isinstance(container, dict) else list(container)
 
 
@@ -169,7 +171,7 @@ def undoing(module: Module) -> Iterator[None]:
         raise
 
 
-def copied_tables(module: Module) -> list[tuple[dict, dict]]:
+def copied_tables(module: Module) -> list[tuple[dict[Any, Any], dict[Any, Any]]]:
     return [(value, dict(value)) for value in vars(module).values() if isinstance(value, dict)]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from ..._native import is_instance as isinstance
@@ -9,6 +11,7 @@ from ...platform.python_objects import words
 from ..interpreter.call_rules import rule
 from ..shadows.tensors import prepare, record
 from ..shadows.wrap import force
+from ..state.operations import Args, Kwargs
 from ..state.trace import Trace
 from .torch_calls import handler
 
@@ -26,13 +29,13 @@ def plain_numbers(value: object, integral: bool) -> bool:
     return type(value) in ((int, bool) if integral else (int, bool, float))
 
 
-def is_size(values: list) -> bool:
+def is_size(values: list[Any]) -> bool:
     """Whether these arguments are one ``torch.Size``: only that is a shape, any other sequence is data."""
     return len(values) == 1 and type(values[0]) is torch.Size
 
 
 @handler(torch.Tensor.new)
-def tensor_new(trace, args, kwargs):
+def tensor_new(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     """``tensor.new(size)``; a graph has no ``torch.Size`` to tell a shape from data, so it has ``new_empty``."""
     values = [force(trace, arg) for arg in args]
     refuse_filled(trace, values[1:])
@@ -41,14 +44,14 @@ def tensor_new(trace, args, kwargs):
     return record(trace, torch.Tensor.new, args, kwargs, method="new")
 
 
-def refuse_filled(trace: Trace, values: list) -> None:
+def refuse_filled(trace: Trace, values: list[Any]) -> None:
     """Where torch fills new memory, these constructors do it in place: the tensor's version is 1, not 0."""
     fills = torch.are_deterministic_algorithms_enabled()
     if fills and (not values or is_size(values) or any(type(value) in (int, torch.SymInt) for value in values)):
         raise trace.fail("a tensor without data made by a legacy constructor, in deterministic mode", "use torch.empty")
 
 
-def make(trace: Trace, cls: type, dtype: torch.dtype, args: tuple, kwargs: dict) -> object:
+def make(trace: Trace, cls: type, dtype: torch.dtype, args: Args, kwargs: Kwargs) -> object:
     values = [prepare(trace, force(trace, arg)) for arg in args]
     refuse_filled(trace, values)
     if not kwargs and torch.get_default_device().type == "cpu":
@@ -64,7 +67,7 @@ def make(trace: Trace, cls: type, dtype: torch.dtype, args: tuple, kwargs: dict)
 
 def register(cls: type, dtype: torch.dtype | None) -> None:
     @rule(cls)
-    def made(trace, args, kwargs):
+    def made(trace: Trace, args: Args, kwargs: Kwargs) -> object:
         return make(trace, cls, torch.get_default_dtype() if dtype is None else dtype, args, kwargs)
 
 
@@ -74,7 +77,7 @@ register(torch.Tensor, None)
 
 
 @rule(torch.autograd.Variable)
-def rule_variable(trace, args, kwargs):
+def rule_variable(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     """``Variable(tensor)``: since tensors and variables are one, a tensor without history on the same memory."""
     given = dict(zip(("data", "requires_grad"), args, strict=False)) | kwargs
     data, flag = force(trace, given.pop("data", None)), force(trace, given.pop("requires_grad", False))

@@ -12,6 +12,7 @@ import inspect
 import sys
 import types
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.optim
@@ -34,6 +35,7 @@ from ..interpreter.argument_binding import matched_arguments
 from ..interpreter.frame import run_function
 from ..python.standard_library import FINDERS
 from ..shadows.wrap import force
+from ..state.operations import Args, Kwargs
 from ..state.trace import Trace
 
 # The two ways that torch goes through lists of parameters: one by one, or by operators on lists. They give the same.
@@ -46,7 +48,7 @@ EXACT = (torch.float32, torch.float64)
 NUMBERS = (int, float, torch.SymFloat)
 
 
-def call_adam(trace: Trace, function: types.FunctionType, args: tuple, kwargs: dict) -> tuple[object] | None:
+def call_adam(trace: Trace, function: types.FunctionType, args: Args, kwargs: Kwargs) -> tuple[object] | None:
     if trace.options.backend_name != "kiln":
         return None
     bound = {name: force(trace, value) for name, value in matched_arguments(trace, function, args, kwargs).items()}
@@ -57,7 +59,7 @@ def call_adam(trace: Trace, function: types.FunctionType, args: tuple, kwargs: d
     return (None,)
 
 
-def is_usual(trace: Trace, bound: dict) -> bool:
+def is_usual(trace: Trace, bound: dict[Any, Any]) -> bool:
     if any(bound[name] for name in ("has_complex", "capturable", "differentiable")):
         return False
     if any(bound[name] is not None for name in ("grad_scale", "found_inf")):
@@ -128,7 +130,7 @@ def adam(
 ADAM_ARGUMENTS = set(inspect.signature(adam).parameters)
 
 
-def handler_for_adam(function: types.FunctionType) -> Callable | None:
+def handler_for_adam(function: types.FunctionType) -> Callable[..., Any] | None:
     return call_adam if function.__module__ == "torch.optim.adam" and function.__code__ in REPLACED else None
 
 

@@ -1,13 +1,13 @@
 """Torch-function modes, and switches that turn overrides off.
 
-While Kiln traces, modes that are active outside are taken off torch's stack and kept in ``trace.overrides.modes``, where modes
-pushed by the program go as well.
+While Kiln traces, modes that are active outside are taken off torch's stack and kept in ``trace.overrides.modes``, where
+modes pushed by the program go as well.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from torch import is_anomaly_enabled  # the program may put another function in its place
@@ -35,6 +35,7 @@ from ...platform.torch_functorch import innermost_transform
 from ..guards.source import Identity, Pinned, Source, source
 from ..interpreter.call_rules import rule
 from ..shadows.wrap import force
+from ..state.operations import Args, Kwargs
 from ..state.trace import Trace
 from ..state.values import Lazy
 
@@ -74,7 +75,7 @@ class ModeAt(Source):
     base: Source
     index: int
 
-    def render(self, base, bind):
+    def render(self, base: str, bind: Callable[[object, str], str]) -> str:
         return f"{base}({self.index})"
 
     def describe(self):
@@ -148,26 +149,26 @@ def modes_changed(trace: Trace) -> object | None:
 
 
 @rule(push_function_mode)
-def rule_push(trace, args, kwargs):
+def rule_push(trace: Trace, args: Args, kwargs: Kwargs) -> None:
     mode = force(trace, args[0])
     trace.mark_unbuildable(mode)
     trace.overrides.modes.append(mode)
 
 
 @rule(pop_function_mode)
-def rule_pop(trace, args, kwargs):
+def rule_pop(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     if len(trace.overrides.modes) <= len(trace.overrides.outer_modes):
         raise trace.fail("leaving a torch-function mode that was entered outside")
     return trace.overrides.modes.pop()
 
 
 @rule(count_function_modes)
-def rule_length(trace, args, kwargs):
+def rule_length(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     return len(trace.overrides.modes)
 
 
 @rule(function_mode_at)
-def rule_mode_at(trace, args, kwargs):
+def rule_mode_at(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     return trace.overrides.modes[force(trace, args[0])]
 
 
@@ -176,22 +177,22 @@ class Switch:
 
     unbuildable = True
 
-    def __init__(self, level: int):
+    def __init__(self, level: int) -> None:
         self.level = level
         self.before = ENABLED
 
-    def __enter__(self): ...
+    def __enter__(self) -> None: ...
 
     def __exit__(self, *error): ...
 
 
 @rule(DisableTorchFunctionSubclass)
-def rule_subclasses_off(trace, args, kwargs):
+def rule_subclasses_off(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     return new_switch(trace, SUBCLASSES_OFF)
 
 
 @rule(DisableTorchFunction)
-def rule_all_off(trace, args, kwargs):
+def rule_all_off(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     return new_switch(trace, ALL_OFF)
 
 
@@ -202,24 +203,24 @@ def new_switch(trace: Trace, value: int) -> Switch:
 
 
 @rule(Switch.__enter__)
-def rule_enter(trace, args, kwargs):
+def rule_enter(trace: Trace, args: Args, kwargs: Kwargs) -> None:
     switch = force(trace, args[0])
     switch.before = trace.overrides.level
     trace.overrides.level = max(switch.level, switch.before)
 
 
 @rule(Switch.__exit__)
-def rule_exit(trace, args, kwargs):
+def rule_exit(trace: Trace, args: Args, kwargs: Kwargs) -> None:
     trace.overrides.level = force(trace, args[0]).before
 
 
 @rule(is_torch_function_enabled)
-def rule_enabled(trace, args, kwargs):
+def rule_enabled(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     guard_level(trace)
     return trace.overrides.level == ENABLED
 
 
 @rule(is_torch_function_mode_enabled)
-def rule_mode_enabled(trace, args, kwargs):
+def rule_mode_enabled(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     guard_level(trace)
     return bool(trace.overrides.modes) and trace.overrides.level != ALL_OFF

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import types
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 import torch.fx
@@ -22,7 +23,7 @@ from ..interpreter.attributes import load_attribute
 from ..interpreter.call_rules import rule
 from ..interpreter.calls import call
 from ..shadows.wrap import force
-from ..state.operations import operation
+from ..state.operations import Args, Kwargs, operation
 from ..state.trace import Trace
 from ..state.values import Lazy
 from .override_modes import ALL_OFF, ENABLED, SUBCLASSES_OFF, guard_level, level
@@ -41,7 +42,7 @@ def is_overriding(kind: type) -> bool:
     return method is not None and method is not DISABLED and kind is not torch.Tensor
 
 
-def override(trace: Trace, function: object, args: tuple, kwargs: dict) -> tuple[object] | None:
+def override(trace: Trace, function: object, args: Args, kwargs: Kwargs) -> tuple[object] | None:
     """What an override makes of a call, in a tuple; None where there is none and the operation itself is meant."""
     level = trace.overrides.level
     if level == ALL_OFF or not (
@@ -121,7 +122,7 @@ def overriding_values(trace: Trace, value: object) -> Iterator[object]:
 
 
 @rule(DEFAULT_OVERRIDE)
-def rule_default_override(trace, args, kwargs):
+def rule_default_override(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     names = ("cls", "func", "types", "args", "kwargs")
     given = {**dict(zip(names, args, strict=False)), **kwargs}
     values = {name: force(trace, value) for name, value in given.items()}
@@ -132,7 +133,7 @@ def rule_default_override(trace, args, kwargs):
     return default_override(trace, cls, values["func"], arguments, dict(values.get("kwargs") or {}))
 
 
-def default_override(trace: Trace, cls: type, function: object, args: tuple, kwargs: dict) -> object:
+def default_override(trace: Trace, cls: type, function: object, args: Args, kwargs: Kwargs) -> object:
     """``Tensor.__torch_function__``: run the function, and give its results the subclass."""
     with level(trace, SUBCLASSES_OFF):
         result = force(trace, call(trace, function, args, kwargs))
@@ -153,7 +154,7 @@ class Probe(TorchFunctionMode):
 
 
 @functools.cache
-def announced(function: Callable, tensors: tuple[bool, ...]) -> tuple[object, tuple[int, ...]] | None:
+def announced(function: Callable[..., Any], tensors: tuple[bool, ...]) -> tuple[object, tuple[int, ...]] | None:
     """The function an override is told for an operator with tensors at these places, and the order of its operands."""
     operands = [torch.empty(1) if flag else number for number, flag in enumerate(tensors)]
     try:
@@ -168,7 +169,7 @@ def announced(function: Callable, tensors: tuple[bool, ...]) -> tuple[object, tu
 
 
 @operation
-def operator_override(trace: Trace, function: object, operands: tuple) -> tuple[object] | None:
+def operator_override(trace: Trace, function: object, operands: tuple[Any, ...]) -> tuple[object] | None:
     """What an override makes of an operator."""
     if not (trace.overrides.modes or trace.overrides.has_overriding) or trace.overrides.level == ALL_OFF:
         return None
@@ -187,7 +188,7 @@ def attribute_override(trace: Trace, tensor: torch.Tensor, raw: object) -> tuple
 
 
 @rule(device_constructors)
-def rule_device_constructors(trace, args, kwargs):
+def rule_device_constructors(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     return device_constructors()
 
 
@@ -196,14 +197,14 @@ def rule_device_constructors(trace, args, kwargs):
     torch.overrides.has_torch_function_unary,
     torch.overrides.has_torch_function_variadic,
 )
-def rule_has_torch_function(trace, args, kwargs):
+def rule_has_torch_function(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     if trace.overrides.level == ALL_OFF:
         return False
     return bool(trace.overrides.modes) or (trace.overrides.level == ENABLED and bool(overloaded(trace, args)))
 
 
 @rule(torch.overrides.handle_torch_function)
-def rule_handle(trace, args, kwargs):
+def rule_handle(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     function, relevant, *rest = args
     result = override(trace, force(trace, function), tuple(rest), kwargs)
     if result is None:
@@ -212,6 +213,6 @@ def rule_handle(trace, args, kwargs):
 
 
 @rule(torch.overrides.is_tensor_like)
-def rule_tensor_like(trace, args, kwargs):
+def rule_tensor_like(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     value = force(trace, args[0])
     return isinstance(value, torch.Tensor) or hasattr(type(value), "__torch_function__")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.fx
@@ -14,6 +15,7 @@ from ...platform.torch_operators import NATIVE_MODULES, VARIABLE_FUNCTIONS
 from ..shadows.tensor_effects import is_named_in_place
 from ..shadows.tensors import constant_node, plain_subclass
 from ..shadows.wrap import force
+from ..state.operations import Args, Kwargs
 from ..state.trace import Trace
 from ..state.values import TensorInfo
 
@@ -48,7 +50,7 @@ def as_subclass(trace: Trace, tensor: torch.Tensor, cls: type) -> object:
     return trace.add_tensor(TensorInfo(alias, node, cls))
 
 
-def as_subclass_handler(trace: Trace, args: tuple, kwargs: dict) -> object:
+def as_subclass_handler(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     """``tensor.as_subclass(cls)``."""
     tensor, cls = (force(trace, arg) for arg in args)
     kind = force(trace, cls)
@@ -60,7 +62,7 @@ def as_subclass_handler(trace: Trace, args: tuple, kwargs: dict) -> object:
     return as_subclass(trace, tensor, kind)
 
 
-def without_overrides(graph: Callable, conversions: dict[int, type]) -> Callable:
+def without_overrides(graph: Callable[..., Any], conversions: dict[int, type]) -> Callable[..., Any]:
     """A graph of what overrides came down to runs without them, on plain tensors: results get their classes here."""
 
     def run(*inputs):

@@ -150,7 +150,7 @@ class GradientOf(Source):
 
     base: Source
 
-    def render(self, base, bind):
+    def render(self, base: str, bind: Callable[[object, str], str]) -> str:
         return f"({base}.grad if {base}.is_leaf else {bind(gradient_quietly, 'gradient')}({base}))"
 
     def describe(self):

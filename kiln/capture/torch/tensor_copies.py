@@ -8,13 +8,14 @@ from ..guards.source import Computed
 from ..shadows.tensor_effects import storage_key
 from ..shadows.tensors import record
 from ..shadows.wrap import force
+from ..state.operations import Args, Kwargs
 from ..state.trace import Trace
 from ..state.values import TensorInfo
 from .torch_calls import handler
 
 
 @handler(torch.Tensor.__deepcopy__)
-def tensor_deepcopy(trace, args, kwargs):
+def tensor_deepcopy(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     """A tensor that has its memory to itself, and nothing hanging on it, is copied.
 
     Into new memory rather than by ``clone``: torch's copy of a tensor has been changed once by its version counter.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 import types
+from typing import Any
 
 import torch
 from torch.nn import Parameter
@@ -89,7 +90,7 @@ def check_store(trace: Trace, info: TensorInfo, name: str) -> None:
 
 
 @operation
-def check_operator(trace: Trace, function: object, operands: tuple) -> None:
+def check_operator(trace: Trace, function: object, operands: tuple[Any, ...]) -> None:
     """An operator that the class of an operand defines in Python is left to Python."""
     for operand in operands:
         if isinstance(operand, torch.Tensor):

@@ -30,9 +30,9 @@ from ..shadows.tensors import record
 from ..shadows.wrap import force
 from ..state.annotations import ALLOWED, is_asked_by_torch, is_hashable
 from ..state.exceptions import needs_real
-from ..state.operations import operation
+from ..state.operations import Args, Kwargs, operation
 from ..state.trace import Trace
-from ..state.values import GraphBreak, Opaque, Raised, TensorInfo
+from ..state.values import GraphBreak, TensorInfo
 from .overrides import override
 from .subclass_conversions import LEAF_MODULES, NATIVE_FUNCTIONS, as_subclass_handler
 from .tensor_subclasses import defines
@@ -59,7 +59,7 @@ UNTRUE_ON_FAKES = re.compile(r"^(de)?quantize|^int_repr$|^q_|^_make_per_|^_empty
 
 
 @operation
-def is_operation(trace: Trace, function: object, args: tuple, kwargs: dict) -> bool:
+def is_operation(trace: Trace, function: object, args: Args, kwargs: Kwargs) -> bool:
     """Whether a callee is a leaf of the graph."""
     kind = type(function)
     if kind is types.FunctionType:
@@ -87,7 +87,7 @@ def is_public(function: types.FunctionType) -> bool:
 
 
 @operation
-def call_torch(trace: Trace, function: object, args: tuple, kwargs: dict) -> object:
+def call_torch(trace: Trace, function: object, args: Args, kwargs: Kwargs) -> object:
     """Record a torch call, or do what it means for the trace."""
     if isinstance(function, types.MethodType):
         args, function = (function.__self__, *args), function.__func__
@@ -128,7 +128,7 @@ def needs_value(trace: Trace, function: object) -> GraphBreak:
     return reason if getattr(function, "__name__", "") in VALUE_NAMES else needs_real(trace, reason)
 
 
-def are_plain(trace: Trace, args: tuple, kwargs: dict) -> bool:
+def are_plain(trace: Trace, args: Args, kwargs: Kwargs) -> bool:
     """Whether the graph can hold all arguments."""
     try:
         tensors.prepare(trace, (args, kwargs))
@@ -137,7 +137,7 @@ def are_plain(trace: Trace, args: tuple, kwargs: dict) -> bool:
     return True
 
 
-def method_name(function: object, args: tuple) -> str | None:
+def method_name(function: object, args: Args) -> str | None:
     """The name for a ``call_method`` node, if the callee is a method of tensors."""
     if not args or not isinstance(args[0], torch.Tensor):
         return None
@@ -151,7 +151,7 @@ def method_name(function: object, args: tuple) -> str | None:
     return name if name is not None and getattr(torch.Tensor, name, None) is function else None
 
 
-def load_property(trace: Trace, getter: types.MethodWrapperType, args: tuple) -> object:
+def load_property(trace: Trace, getter: types.MethodWrapperType, args: Args) -> object:
     """``Tensor.prop.__get__`` reached from native code."""
     from .tensor_attributes import tensor_attribute
 
@@ -176,27 +176,27 @@ HANDLERS[torch.Tensor.as_subclass] = as_subclass_handler
 
 
 @handler(torch.Tensor.__len__)
-def tensor_len(trace, args, kwargs):
+def tensor_len(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     return rule_len(trace, args, kwargs)
 
 
 @handler(torch.Tensor.__iter__)
-def tensor_iter(trace, args, kwargs):
+def tensor_iter(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     return get_iterator(trace, args[0])
 
 
 @handler(torch.Tensor.__bool__)
-def tensor_bool(trace, args, kwargs):
+def tensor_bool(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     return truth(trace, args[0])
 
 
 @handler(torch.Tensor.__hash__)
-def tensor_hash(trace, args, kwargs):
+def tensor_hash(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     return id(force(trace, args[0]))  # as eager: by identity; shadows are one to one with tensors
 
 
 @handler(torch.Tensor.__contains__)
-def tensor_contains(trace, args, kwargs):
+def tensor_contains(trace: Trace, args: Args, kwargs: Kwargs) -> None:
     raise trace.fail("`in` on a tensor: it needs the tensor's values")
 
 
@@ -210,7 +210,7 @@ def guard_offsets(trace: Trace) -> None:
 
 def _layout_query(name: str):
     @handler(getattr(torch.Tensor, name))
-    def query(trace, args, kwargs):
+    def query(trace: Trace, args: Args, kwargs: Kwargs) -> object:
         """Sizes and strides are plain (or symbolic) numbers that the guards know: no node."""
         tensor = force(trace, args[0])
         rest = [concrete(trace, arg) for arg in args[1:]]
@@ -229,12 +229,12 @@ for _name in ("size", "stride", "dim", "numel", "nelement", "ndimension", "stora
 
 
 @rule(torch.Size.numel)
-def rule_size_numel(trace, args, kwargs):
+def rule_size_numel(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     return math.prod(force(trace, args[0]))
 
 
 @handler(torch.Tensor.data_ptr)
-def refuse_pointer(trace, args, kwargs):
+def refuse_pointer(trace: Trace, args: Args, kwargs: Kwargs) -> None:
     raise needs_real(trace, trace.fail("data_ptr() of a tensor"))
 
 
@@ -242,41 +242,41 @@ def refuse_pointer(trace, args, kwargs):
 
 
 @rule(torch.is_tensor)
-def rule_is_tensor(trace, args, kwargs):
+def rule_is_tensor(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     return isinstance(force(trace, args[0]), torch.Tensor)
 
 
 @rule(torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling, is_compiling)
-def rule_is_compiling(trace, args, kwargs):
+def rule_is_compiling(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     """Yes to the user's code; torch's own must do what it does in eager (Adam would compute in another order)."""
     return not is_asked_by_torch(trace)
 
 
 @rule(torch.jit.is_scripting, torch.jit.is_tracing, is_scripting, tracing_state)
-def rule_never(trace, args, kwargs):
+def rule_never(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     return False
 
 
 @rule(count_dispatch_modes)
-def rule_no_modes(trace, args, kwargs):
+def rule_no_modes(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     """Calls under a dispatch mode are not compiled, so there is none."""
     return 0
 
 
 @rule(dispatch_mode_of_key)
-def rule_no_mode(trace, args, kwargs):
+def rule_no_mode(trace: Trace, args: Args, kwargs: Kwargs) -> None:
     return None
 
 
 @rule(torch.distributed.is_available)
-def rule_distributed(trace, args, kwargs):
+def rule_distributed(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     return torch.distributed.is_available()
 
 
 if torch.distributed.is_available():
 
     @rule(torch.distributed.is_initialized, torch.distributed.distributed_c10d.is_initialized)
-    def rule_initialized(trace, args, kwargs):
+    def rule_initialized(trace: Trace, args: Args, kwargs: Kwargs) -> object:
         """Whether there is a group of processes: asked now, and before every run."""
         found = torch.distributed.is_initialized()
         words = f"torch.distributed is {'' if found else 'not '}initialised"
@@ -286,12 +286,12 @@ if torch.distributed.is_available():
 
 
 @rule(torch.jit.annotate)
-def rule_annotate(trace, args, kwargs):
+def rule_annotate(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     return args[1]
 
 
 @rule(group_tensors)
-def rule_group_tensors(trace, args, kwargs):
+def rule_group_tensors(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     """Sorts tensors by what their guards know, in an order of its own: it is asked itself."""
     lists = [[force(trace, tensor) for tensor in force(trace, group)] for group in force(trace, args[0])]
     rest = [concrete(trace, value) for value in (*args[1:], *kwargs.values())]
@@ -302,8 +302,5 @@ def rule_group_tensors(trace, args, kwargs):
 
 
 @rule(log_api_usage)
-def rule_nothing(trace, args, kwargs):
+def rule_nothing(trace: Trace, args: Args, kwargs: Kwargs) -> None:
     return None
-
-
-__all__ = ["HANDLERS", "Opaque", "Raised", "call_torch", "is_operation", "is_symbolic"]

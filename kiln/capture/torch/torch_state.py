@@ -21,6 +21,7 @@ from ..shadows.symbolic_numbers import concrete
 from ..shadows.tensors import prepare, to_nodes
 from ..shadows.wrap import force
 from ..state.exceptions import from_native
+from ..state.operations import Args, Kwargs
 from ..state.trace import Trace
 from ..state.values import Opaque, Raised
 from .torch_calls import handler
@@ -102,7 +103,7 @@ def questions_are_replaced() -> bool:
 
 def _state_setter(function):
     @rule(function)
-    def set_state(trace, args, kwargs):
+    def set_state(trace: Trace, args: Args, kwargs: Kwargs) -> object:
         """Done now, so that what follows is traced in that state, and again by the graph at run time."""
         args = tuple([concrete(trace, arg) for arg in args])
         kwargs = {key: concrete(trace, value) for key, value in kwargs.items()}
@@ -118,14 +119,14 @@ def _state_setter(function):
 
 def _state_getter(function):
     @rule(function)
-    def get_state(trace, args, kwargs):
+    def get_state(trace: Trace, args: Args, kwargs: Kwargs) -> object:
         args = tuple([concrete(trace, arg) for arg in args])
         return with_errors(trace, function, args, {key: concrete(trace, value) for key, value in kwargs.items()})
 
     return get_state
 
 
-def with_errors(trace: Trace, function: Callable[..., object], args: tuple, kwargs: dict) -> object:
+def with_errors(trace: Trace, function: Callable[..., object], args: Args, kwargs: Kwargs) -> object:
     """A call of torch's whose errors are the program's."""
     try:
         return function(*args, **kwargs)
@@ -143,7 +144,7 @@ for _function in STATE_GETTERS:
 
 
 @handler(torch.ops.profiler._record_function_enter_new, torch.ops.profiler._record_function_enter)
-def enter_record_function(trace, args, kwargs):
+def enter_record_function(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     """``with record_function(name)``: marks the block when the graph runs; its handle is a value of the graph."""
     node = trace.graph.call_function(
         torch.ops.profiler._record_function_enter_new, to_nodes(trace, prepare(trace, args))
@@ -152,7 +153,7 @@ def enter_record_function(trace, args, kwargs):
 
 
 @handler(torch.ops.profiler._record_function_exit._RecordFunction)
-def leave_record_function(trace, args, kwargs):
+def leave_record_function(trace: Trace, args: Args, kwargs: Kwargs) -> None:
     opaque = force(trace, args[0])
     if not isinstance(opaque, Opaque):
         raise trace.fail("leaving a record_function block that was entered outside")
@@ -163,13 +164,13 @@ def leave_record_function(trace, args, kwargs):
 
 
 @rule(torch.device.__enter__, torch.device.__exit__)
-def rule_default_device(trace, args, kwargs):
+def rule_default_device(trace: Trace, args: Args, kwargs: Kwargs) -> None:
     """Entering a device puts a torch-function mode of torch's own in place: done for real, between two graphs."""
     raise trace.fail("`with torch.device(…)`", "pass device= to the functions that make tensors")
 
 
 @rule(torch.inference_mode.__enter__)
-def rule_enter_inference(trace, args, kwargs):
+def rule_enter_inference(trace: Trace, args: Args, kwargs: Kwargs) -> None:
     owner = force(trace, args[0])
     flag = concrete(trace, owner.__dict__["mode"])
     owner.__dict__["_inference_mode_context"] = Opaque(trace.graph.call_function(enter_inference_mode, (flag,)))
@@ -179,7 +180,7 @@ def rule_enter_inference(trace, args, kwargs):
 
 
 @rule(torch.inference_mode.__exit__)
-def rule_leave_inference(trace, args, kwargs):
+def rule_leave_inference(trace: Trace, args: Args, kwargs: Kwargs) -> None:
     opaque = force(trace, force(trace, args[0]).__dict__.get("_inference_mode_context"))
     if not isinstance(opaque, Opaque) or not trace.switches.inference_modes:
         raise trace.fail("leaving an inference mode that was entered outside")

@@ -20,12 +20,13 @@ from ..guards.descriptions import module_of
 from ..guards.source import Attribute, lookup
 from ..interpreter.calls import CALLABLES, call
 from ..shadows.wrap import wrap
+from ..state.operations import Args, Kwargs
 from ..state.trace import Trace
 
 MET: weakref.WeakKeyDictionary[object, list[object]] = weakref.WeakKeyDictionary()
 
 
-def call_script(trace: Trace, script: object, args: tuple, kwargs: dict) -> object:
+def call_script(trace: Trace, script: object, args: Args, kwargs: Kwargs) -> object:
     function = inlined_function(script)
     source = Attribute(trace.outside.pinned(script), "_torchdynamo_inline")
     if not isinstance(function, types.FunctionType):

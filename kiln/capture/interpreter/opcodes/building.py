@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import types
 from collections import OrderedDict
+from typing import Any
 
 from ...._native import is_instance as isinstance
+from ....bytecode import Instruction
 from ....platform.python_objects import mapping_items
 from ...guards.source import lookup
 from ...shadows.native_arguments import guard_all_keys
@@ -26,7 +28,7 @@ from .table import CALLABLE_FIRST, opcode
 
 
 @opcode("BUILD_TUPLE")
-def build_tuple(frame, instruction):
+def build_tuple(frame: Frame, instruction: Instruction) -> None:
     items = frame.pop_many(instruction.arg)
     following = frame.bytecode.instructions[frame.next]
     if following.op == "RETURN_VALUE" and frame is frame.trace.frames[0]:
@@ -36,12 +38,12 @@ def build_tuple(frame, instruction):
 
 
 @opcode("BUILD_LIST")
-def build_list(frame, instruction):
+def build_list(frame: Frame, instruction: Instruction) -> None:
     frame.push(frame.pop_many(instruction.arg))
 
 
 @opcode("BUILD_SET")
-def build_set(frame, instruction):
+def build_set(frame: Frame, instruction: Instruction) -> None:
     items = [force(frame.trace, item) for item in frame.pop_many(instruction.arg)]
     frame.push(native(frame, set, items))
 
@@ -52,33 +54,33 @@ def native(frame: Frame, function: object, *args: object) -> object:
 
 
 @opcode("BUILD_MAP")
-def build_map(frame, instruction):
+def build_map(frame: Frame, instruction: Instruction) -> None:
     items = frame.pop_many(2 * instruction.arg)
-    made: dict = {}
+    made: dict[Any, Any] = {}
     frame.push(made)
     for key, value in zip(items[::2], items[1::2], strict=True):
         set_item(frame.trace, made, force(frame.trace, key), value)
 
 
 @opcode("BUILD_CONST_KEY_MAP")
-def build_const_key_map(frame, instruction):
+def build_const_key_map(frame: Frame, instruction: Instruction) -> None:
     keys = frame.pop()
     frame.push(dict(zip(keys, frame.pop_many(instruction.arg), strict=True)))
 
 
 @opcode("BUILD_STRING")
-def build_string(frame, instruction):
+def build_string(frame: Frame, instruction: Instruction) -> None:
     parts = [force(frame.trace, part) for part in frame.pop_many(instruction.arg)]
     frame.push(UnknownText(frame.trace) if any(map(is_unknown, parts)) else "".join(parts))
 
 
 @opcode("BUILD_SLICE")
-def build_slice(frame, instruction):
+def build_slice(frame: Frame, instruction: Instruction) -> None:
     frame.push(slice(*(force(frame.trace, part) for part in frame.pop_many(instruction.arg))))
 
 
 @opcode("FORMAT_VALUE")
-def format_value(frame, instruction):
+def format_value(frame: Frame, instruction: Instruction) -> None:
     flags = instruction.arg
     spec = frame.pop() if flags & 4 else ""
     value = convert_text(frame, frame.pop(), flags & 3)
@@ -97,41 +99,41 @@ def convert_text(frame: Frame, value: object, kind: int) -> object:
 
 
 @opcode("CONVERT_VALUE")
-def convert_value(frame, instruction):
+def convert_value(frame: Frame, instruction: Instruction) -> None:
     frame.push(convert_text(frame, frame.pop(), instruction.arg))
 
 
 @opcode("FORMAT_SIMPLE")
-def format_simple(frame, instruction):
+def format_simple(frame: Frame, instruction: Instruction) -> None:
     frame.push(format_text(frame, frame.pop(), ""))
 
 
 @opcode("FORMAT_WITH_SPEC")
-def format_with_spec(frame, instruction):
+def format_with_spec(frame: Frame, instruction: Instruction) -> None:
     spec, value = frame.pop(), frame.pop()
     frame.push(format_text(frame, value, spec))
 
 
 @opcode("LIST_APPEND")
-def list_append(frame, instruction):
+def list_append(frame: Frame, instruction: Instruction) -> None:
     value = frame.pop_raw()
     frame.peek(instruction.arg).append(value)
 
 
 @opcode("SET_ADD")
-def set_add(frame, instruction):
+def set_add(frame: Frame, instruction: Instruction) -> None:
     value = frame.pop()
     call(frame.trace, frame.peek(instruction.arg).add, (value,), {})
 
 
 @opcode("MAP_ADD")
-def map_add(frame, instruction):
+def map_add(frame: Frame, instruction: Instruction) -> None:
     value, key = frame.pop_raw(), frame.pop()
     set_item(frame.trace, frame.peek(instruction.arg), key, value)
 
 
 @opcode("LIST_EXTEND")
-def list_extend(frame, instruction):
+def list_extend(frame: Frame, instruction: Instruction) -> None:
     items = frame.pop()
     target = frame.peek(instruction.arg)
     try:
@@ -144,13 +146,13 @@ def list_extend(frame, instruction):
 
 
 @opcode("SET_UPDATE")
-def set_update(frame, instruction):
+def set_update(frame: Frame, instruction: Instruction) -> None:
     items = frame.pop()
     call(frame.trace, frame.peek(instruction.arg).update, (operators.operand_iterable(frame.trace, items),), {})
 
 
 @opcode("DICT_UPDATE", "DICT_MERGE")
-def dict_update(frame, instruction):
+def dict_update(frame: Frame, instruction: Instruction) -> None:
     items = frame.pop()
     target = frame.peek(instruction.arg)
     if instruction.op == "DICT_MERGE":
@@ -159,7 +161,7 @@ def dict_update(frame, instruction):
         update_mapping(frame, target, items)
 
 
-def update_mapping(frame: Frame, target: dict, items: object) -> None:
+def update_mapping(frame: Frame, target: dict[Any, Any], items: object) -> None:
     """``{**items}``. Unlike ``dict.update`` it takes mappings alone; instances of dict are copied past overrides."""
     trace = frame.trace
     if isinstance(items, dict) and is_copied_natively(type(items)):
@@ -177,7 +179,7 @@ def is_copied_natively(kind: type) -> bool:
     return kind is OrderedDict or lookup(kind, "__iter__") is dict.__iter__
 
 
-def items_of(trace: Trace, mapping: dict) -> dict:
+def items_of(trace: Trace, mapping: dict[Any, Any]) -> dict[Any, Any]:
     """A dictionary from which all items are taken, past methods that a subclass overrides."""
     record = trace.outside.record_of(mapping)
     if record is not None and not record.loaded:
@@ -189,7 +191,7 @@ def items_of(trace: Trace, mapping: dict) -> dict:
     return dict(mapping_items(mapping))
 
 
-def merge_keywords(frame: Frame, target: dict, items: object, function: object) -> None:
+def merge_keywords(frame: Frame, target: dict[Any, Any], items: object, function: object) -> None:
     """``f(**items)``, after other keyword arguments."""
     method = load_or(frame.trace, items, "keys", None)
     if method is None:
@@ -220,19 +222,19 @@ NAMED = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, type)
 
 
 @opcode("LIST_TO_TUPLE")
-def list_to_tuple(frame, instruction):
+def list_to_tuple(frame: Frame, instruction: Instruction) -> None:
     frame.push(tuple([force(frame.trace, item) for item in frame.pop()]))
 
 
 @opcode("UNPACK_SEQUENCE")
-def unpack_sequence(frame, instruction):
+def unpack_sequence(frame: Frame, instruction: Instruction) -> None:
     value = frame.pop()
     items = unpack(frame.trace, value, instruction.arg)
     frame.stack.extend(reversed(items))
 
 
 @opcode("UNPACK_EX")
-def unpack_ex(frame, instruction):
+def unpack_ex(frame: Frame, instruction: Instruction) -> None:
     before, after = instruction.arg & 0xFF, instruction.arg >> 8
     items = list(unpackable(frame.trace, frame.pop()))
     if len(items) < before + after:

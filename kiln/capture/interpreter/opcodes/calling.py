@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import sys
 import types
+from typing import Any
 
 from ...._native import is_instance as isinstance
+from ....bytecode import Instruction
 from ...guards.source import lookup
 from ...shadows.wrap import force
 from ...state.exceptions import generator_stopped
@@ -23,19 +25,19 @@ from .table import CALLABLE_FIRST, opcode
 
 
 @opcode("KW_NAMES")
-def kw_names(frame, instruction):
+def kw_names(frame: Frame, instruction: Instruction) -> None:
     frame.keyword_names = instruction.argval
 
 
 @opcode("CALL")
-def call_opcode(frame, instruction):
+def call_opcode(frame: Frame, instruction: Instruction) -> None:
     names = frame.keyword_names
     frame.keyword_names = ()
     do_call(frame, frame.pop_many(instruction.arg), names)
 
 
 @opcode("CALL_KW")
-def call_kw(frame, instruction):
+def call_kw(frame: Frame, instruction: Instruction) -> None:
     names = frame.pop()
     do_call(frame, frame.pop_many(instruction.arg), names)
 
@@ -55,7 +57,7 @@ def do_call(frame: Frame, values: list[object], names: tuple[str, ...]) -> None:
 
 
 @opcode("CALL_FUNCTION_EX")
-def call_function_ex(frame, instruction):
+def call_function_ex(frame: Frame, instruction: Instruction) -> None:
     kwargs = frame.pop() if instruction.arg & 1 else {}
     args = frame.pop()
     if CALLABLE_FIRST:
@@ -76,7 +78,7 @@ def call_function_ex(frame, instruction):
 
 
 @opcode("MAKE_FUNCTION")
-def make_function(frame, instruction):
+def make_function(frame: Frame, instruction: Instruction) -> None:
     code = frame.pop()
     if CALLABLE_FIRST:
         pending = PendingFunction(code)
@@ -93,22 +95,22 @@ def make_function(frame, instruction):
 class PendingFunction:
     """3.13 makes a function first and gives it its closure after; here the closure must come first."""
 
-    def __init__(self, code: types.CodeType):
+    def __init__(self, code: types.CodeType) -> None:
         self.code = code
         self.parts: dict[int, object] = {}
 
-    def finish(self, frame: Frame, closure: tuple | None) -> types.FunctionType:
+    def finish(self, frame: Frame, closure: tuple[Any, ...] | None) -> types.FunctionType:
         function = types.FunctionType(self.code, frame.globals, self.code.co_name, None, closure)
         for flag, content in self.parts.items():
             set_part(frame, function, flag, content)
         return set_up(frame, function)
 
 
-def annotations(value: object) -> dict:
+def annotations(value: object) -> dict[Any, Any]:
     return dict(zip(value[::2], value[1::2], strict=True)) if isinstance(value, tuple) else value  # type: ignore[return-value]
 
 
-def settle_dict(frame: Frame, value: dict) -> dict:
+def settle_dict(frame: Frame, value: dict[Any, Any]) -> dict[Any, Any]:
     return {key: force(frame.trace, item) for key, item in value.items()}
 
 
@@ -119,7 +121,7 @@ def set_up(frame: Frame, function: types.FunctionType) -> types.FunctionType:
 
 
 @opcode("SET_FUNCTION_ATTRIBUTE")
-def set_function_attribute(frame, instruction):
+def set_function_attribute(frame: Frame, instruction: Instruction) -> None:
     function, value = frame.pop(), frame.pop()
     flag = instruction.arg
     if not isinstance(function, PendingFunction):
@@ -144,24 +146,24 @@ def set_part(frame: Frame, function: types.FunctionType, flag: int, value: objec
 
 
 @opcode("RETURN_GENERATOR")
-def return_generator(frame, instruction):
+def return_generator(frame: Frame, instruction: Instruction) -> None:
     frame.push(None)  # the generator object, which POP_TOP drops: the caller has it already
 
 
 @opcode("YIELD_VALUE")
-def yield_value(frame, instruction):
+def yield_value(frame: Frame, instruction: Instruction) -> object:
     frame.result = frame.pop_raw()
     return YIELDED
 
 
 @opcode("GET_YIELD_FROM_ITER")
-def get_yield_from_iter(frame, instruction):
+def get_yield_from_iter(frame: Frame, instruction: Instruction) -> None:
     value = frame.pop()
     frame.push(value if issubclass(type(value), InterpretedIterator) else get_iterator(frame.trace, value))
 
 
 @opcode("SEND")
-def send(frame, instruction):
+def send(frame: Frame, instruction: Instruction) -> None:
     value = frame.pop()
     receiver = frame.peek()
     try:
@@ -179,14 +181,14 @@ def send(frame, instruction):
 
 
 @opcode("END_SEND")
-def end_send(frame, instruction):
+def end_send(frame: Frame, instruction: Instruction) -> None:
     value = frame.pop_raw()
     frame.stack.pop()
     frame.push(value)
 
 
 @opcode("CLEANUP_THROW")
-def cleanup_throw(frame, instruction):
+def cleanup_throw(frame: Frame, instruction: Instruction) -> None:
     """An exception came out of what a generator delegates to: its end, or one to go on with."""
     error = frame.pop()
     if not isinstance(error, StopIteration):
@@ -200,7 +202,7 @@ def cleanup_throw(frame, instruction):
 
 
 @opcode("IMPORT_NAME")
-def import_name(frame, instruction):
+def import_name(frame: Frame, instruction: Instruction) -> None:
     names, level = frame.pop(), frame.pop()
     try:
         module = __import__(instruction.argval, frame.globals, None, names, level)
@@ -211,7 +213,7 @@ def import_name(frame, instruction):
 
 
 @opcode("IMPORT_FROM")
-def import_from(frame, instruction):
+def import_from(frame: Frame, instruction: Instruction) -> None:
     module = frame.peek()
     try:
         frame.push(load_attribute(frame.trace, module, instruction.argval))
@@ -223,7 +225,7 @@ def import_from(frame, instruction):
 
 
 @opcode("CALL_INTRINSIC_1")
-def call_intrinsic(frame, instruction):
+def call_intrinsic(frame: Frame, instruction: Instruction) -> None:
     number = instruction.arg
     if number == 6:
         list_to_tuple(frame, instruction)

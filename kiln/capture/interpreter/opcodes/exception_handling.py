@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ...._native import MISSING
 from ...._native import is_instance as isinstance
+from ....bytecode import Instruction
 from ...shadows.wrap import class_attribute, force
 from ...state.exceptions import add_context, traceback_of
 from ...state.values import Raised
@@ -18,7 +19,7 @@ from .table import opcode
 
 
 @opcode("PUSH_EXC_INFO")
-def push_exc_info(frame, instruction):
+def push_exc_info(frame: Frame, instruction: Instruction) -> None:
     error = frame.pop()
     frame.push(frame.trace.exceptions.handled)
     frame.push(error)
@@ -26,12 +27,12 @@ def push_exc_info(frame, instruction):
 
 
 @opcode("POP_EXCEPT")
-def pop_except(frame, instruction):
+def pop_except(frame: Frame, instruction: Instruction) -> None:
     frame.trace.exceptions.handled = frame.pop()
 
 
 @opcode("CHECK_EXC_MATCH")
-def check_exc_match(frame, instruction):
+def check_exc_match(frame: Frame, instruction: Instruction) -> None:
     classes = looked_at(frame.trace, frame.pop())
     for cls in classes if isinstance(classes, tuple) else (classes,):
         if not (isinstance(cls, type) and issubclass(cls, BaseException)):
@@ -40,17 +41,17 @@ def check_exc_match(frame, instruction):
 
 
 @opcode("CHECK_EG_MATCH", "PREP_RERAISE_STAR", "CALL_INTRINSIC_2")
-def exception_groups(frame, instruction):
+def exception_groups(frame: Frame, instruction: Instruction) -> None:
     raise frame.trace.fail("except* and exception groups, or type parameters")
 
 
 @opcode("RERAISE")
-def reraise(frame, instruction):
+def reraise(frame: Frame, instruction: Instruction) -> None:
     raise Raised(frame.pop())
 
 
 @opcode("RAISE_VARARGS")
-def raise_varargs(frame, instruction):
+def raise_varargs(frame: Frame, instruction: Instruction) -> None:
     cause = frame.pop() if instruction.arg == 2 else NULL
     if instruction.arg == 0:
         if frame.trace.exceptions.handled is None:
@@ -74,7 +75,7 @@ def exception_instance(frame: Frame, value: object, otherwise: str) -> BaseExcep
 
 
 @opcode("BEFORE_WITH")
-def before_with(frame, instruction):
+def before_with(frame: Frame, instruction: Instruction) -> None:
     manager = frame.pop()
     enter = special_method(frame, manager, "__enter__")
     leave = special_method(frame, manager, "__exit__")
@@ -94,7 +95,7 @@ def special_method(frame: Frame, manager: object, name: str) -> object:
 
 
 @opcode("WITH_EXCEPT_START")
-def with_except_start(frame, instruction):
+def with_except_start(frame: Frame, instruction: Instruction) -> None:
     error = frame.peek()
     leave = frame.peek(4)
     frame.push(call(frame.trace, leave, (type(error), error, traceback_of(frame.trace, error)), {}))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ....bytecode import Instruction
 from ...state.operations import operations
 from .. import operators  # noqa: F401  (fill the table)
 from ..attribute_stores import delete_attribute, store_attribute
@@ -15,7 +16,7 @@ from .table import CALLABLE_FIRST, opcode, push_callable
 
 
 @opcode("LOAD_ATTR")
-def load_attr(frame, instruction):
+def load_attr(frame: Frame, instruction: Instruction) -> None:
     if instruction.flag:
         push_callable(frame, load_method(frame.trace, frame.pop_raw(), instruction.argval))
     else:
@@ -30,12 +31,12 @@ def is_split_method_load(frame: Frame) -> bool:
 
 
 @opcode("LOAD_METHOD")
-def load_method_opcode(frame, instruction):
+def load_method_opcode(frame: Frame, instruction: Instruction) -> None:
     push_callable(frame, load_method(frame.trace, frame.pop_raw(), instruction.argval))
 
 
 @opcode("LOAD_SUPER_ATTR")
-def load_super_attr(frame, instruction):
+def load_super_attr(frame: Frame, instruction: Instruction) -> None:
     owner, cls, function = frame.pop(), frame.pop(), frame.pop()
     proxy = call(frame.trace, function, (cls, owner) if (instruction.arg & 2) else (), {})
     value = load_attribute(frame.trace, proxy, instruction.argval)
@@ -46,82 +47,82 @@ def load_super_attr(frame, instruction):
 
 
 @opcode("STORE_ATTR")
-def store_attr(frame, instruction):
+def store_attr(frame: Frame, instruction: Instruction) -> None:
     owner, value = frame.pop(), frame.pop_raw()
     store_attribute(frame.trace, owner, instruction.argval, value)
 
 
 @opcode("DELETE_ATTR")
-def delete_attr(frame, instruction):
+def delete_attr(frame: Frame, instruction: Instruction) -> None:
     delete_attribute(frame.trace, frame.pop(), instruction.argval)
 
 
 @opcode("BINARY_SUBSCR")
-def binary_subscr(frame, instruction):
+def binary_subscr(frame: Frame, instruction: Instruction) -> None:
     key, container = frame.pop(), frame.pop()
     frame.push(get_item(frame.trace, container, key))
 
 
 @opcode("BINARY_SLICE")
-def binary_slice(frame, instruction):
+def binary_slice(frame: Frame, instruction: Instruction) -> None:
     stop, start, container = frame.pop(), frame.pop(), frame.pop()
     frame.push(get_item(frame.trace, container, slice(start, stop)))
 
 
 @opcode("STORE_SUBSCR")
-def store_subscr(frame, instruction):
+def store_subscr(frame: Frame, instruction: Instruction) -> None:
     key, container, value = frame.pop(), frame.pop(), frame.pop_raw()
     set_item(frame.trace, container, key, value)
 
 
 @opcode("STORE_SLICE")
-def store_slice(frame, instruction):
+def store_slice(frame: Frame, instruction: Instruction) -> None:
     stop, start, container, value = frame.pop(), frame.pop(), frame.pop(), frame.pop()
     set_item(frame.trace, container, slice(start, stop), value)
 
 
 @opcode("DELETE_SUBSCR")
-def delete_subscr(frame, instruction):
+def delete_subscr(frame: Frame, instruction: Instruction) -> None:
     key, container = frame.pop(), frame.pop()
     delete_item(frame.trace, container, key)
 
 
 @opcode("BINARY_OP")
-def binary_op(frame, instruction):
+def binary_op(frame: Frame, instruction: Instruction) -> None:
     right, left = frame.pop(), frame.pop()
     frame.push(operators.binary(frame.trace, instruction.argval, left, right))
 
 
 @opcode("UNARY_NEGATIVE", "UNARY_POSITIVE", "UNARY_INVERT")
-def unary(frame, instruction):
+def unary(frame: Frame, instruction: Instruction) -> None:
     frame.push(operators.unary(frame.trace, instruction.op, frame.pop()))
 
 
 @opcode("UNARY_NOT")
-def unary_not(frame, instruction):
+def unary_not(frame: Frame, instruction: Instruction) -> None:
     frame.push(not truth(frame.trace, frame.pop()))
 
 
 @opcode("TO_BOOL")
-def to_bool(frame, instruction):
+def to_bool(frame: Frame, instruction: Instruction) -> None:
     frame.push(operations.branch_ahead(frame, frame.pop()))
 
 
 @opcode("COMPARE_OP")
-def compare_op(frame, instruction):
+def compare_op(frame: Frame, instruction: Instruction) -> None:
     right, left = frame.pop(), frame.pop()
     result = operators.compare(frame.trace, instruction.argval, left, right)
     frame.push(operations.branch_ahead(frame, result) if CALLABLE_FIRST and instruction.flag else result)
 
 
 @opcode("IS_OP")
-def is_op(frame, instruction):
+def is_op(frame: Frame, instruction: Instruction) -> None:
     right, left = frame.pop_raw(), frame.pop_raw()
     same = is_same(frame.trace, left, right)
     frame.push(same != bool(instruction.arg))
 
 
 @opcode("CONTAINS_OP")
-def contains_op(frame, instruction):
+def contains_op(frame: Frame, instruction: Instruction) -> None:
     container, value = frame.pop(), frame.pop()
     frame.push(contains(frame.trace, container, value) != bool(instruction.arg))

@@ -18,13 +18,13 @@ from .table import CALLABLE_FIRST, opcode
 
 
 @opcode("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT")
-def jump(frame, instruction):
+def jump(frame: Frame, instruction: Instruction) -> None:
     frame.jump(instruction.target)
     frame.trace.progress.count_step(frame.trace)
 
 
 def conditional(names: tuple[str, ...], test: Callable[[Frame, Instruction], bool]) -> None:
-    def handler(frame, instruction):
+    def handler(frame: Frame, instruction: Instruction) -> None:
         if test(frame, instruction):
             frame.jump(instruction.target)
 
@@ -57,7 +57,7 @@ conditional(
 
 
 @opcode("JUMP_IF_TRUE_OR_POP", "JUMP_IF_FALSE_OR_POP")
-def jump_or_pop(frame, instruction):
+def jump_or_pop(frame: Frame, instruction: Instruction) -> None:
     wanted = instruction.op == "JUMP_IF_TRUE_OR_POP"
     if truth(frame.trace, frame.peek()) == wanted:
         frame.jump(instruction.target)
@@ -66,12 +66,12 @@ def jump_or_pop(frame, instruction):
 
 
 @opcode("GET_ITER")
-def get_iter(frame, instruction):
+def get_iter(frame: Frame, instruction: Instruction) -> None:
     frame.push(get_iterator(frame.trace, frame.pop()))
 
 
 @opcode("FOR_ITER")
-def for_iter(frame, instruction):
+def for_iter(frame: Frame, instruction: Instruction) -> None:
     frame.trace.progress.count_step(frame.trace)
     iterator = frame.peek()
     try:
@@ -91,19 +91,19 @@ def for_iter(frame, instruction):
 
 
 @opcode("END_FOR")
-def end_for(frame, instruction):
+def end_for(frame: Frame, instruction: Instruction) -> None:
     frame.stack.pop()
     if not CALLABLE_FIRST:
         frame.stack.pop()
 
 
 @opcode("RETURN_VALUE")
-def return_value(frame, instruction):
+def return_value(frame: Frame, instruction: Instruction) -> object:
     frame.result = frame.pop_raw()
     return RETURNED
 
 
 @opcode("RETURN_CONST")
-def return_const(frame, instruction):
+def return_const(frame: Frame, instruction: Instruction) -> object:
     frame.result = instruction.argval
     return RETURNED

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ...._native import MISSING
 from ...._native import is_instance as isinstance
+from ....bytecode import Instruction
 from ...shadows.symbolic_numbers import concrete
 from ...shadows.wrap import force, is_constant
 from ..attributes import load_attribute, load_or
@@ -17,22 +18,22 @@ from .table import opcode
 
 
 @opcode("GET_LEN")
-def get_len(frame, instruction):
+def get_len(frame: Frame, instruction: Instruction) -> None:
     frame.push(call(frame.trace, len, (frame.peek(),), {}))
 
 
 @opcode("MATCH_SEQUENCE")
-def match_sequence(frame, instruction):
+def match_sequence(frame: Frame, instruction: Instruction) -> None:
     frame.push(bool(type(frame.peek()).__flags__ & (1 << 5)))
 
 
 @opcode("MATCH_MAPPING")
-def match_mapping(frame, instruction):
+def match_mapping(frame: Frame, instruction: Instruction) -> None:
     frame.push(bool(type(frame.peek()).__flags__ & (1 << 6)))
 
 
 @opcode("MATCH_KEYS")
-def match_keys(frame, instruction):
+def match_keys(frame: Frame, instruction: Instruction) -> None:
     """Keys are asked for with the subject's ``get``, whatever it is."""
     keys, subject = frame.peek(), frame.peek(2)
     values: list[object] = []
@@ -55,7 +56,7 @@ def match_keys(frame, instruction):
 
 
 @opcode("MATCH_CLASS")
-def match_class(frame, instruction):
+def match_class(frame: Frame, instruction: Instruction) -> None:
     names, cls, subject = frame.pop(), frame.pop(), frame.pop()
     if not isinstance(cls, type):
         frame.raise_error(TypeError("called match pattern must be a type"))

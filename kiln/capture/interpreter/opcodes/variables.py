@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import types
 
+from ....bytecode import Instruction
 from ...shadows.wrap import force
 from ...state.values import DELETED
 from .. import operators  # noqa: F401  (fill the table)
@@ -12,38 +13,38 @@ from .table import CALLABLE_FIRST, opcode
 
 
 @opcode("NOP", "RESUME", "PRECALL", "CACHE", "COPY_FREE_VARS", "SETUP_ANNOTATIONS", "EXTENDED_ARG")
-def nothing(frame, instruction):
+def nothing(frame: Frame, instruction: Instruction) -> None:
     return None
 
 
 @opcode("POP_TOP")
-def pop_top(frame, instruction):
+def pop_top(frame: Frame, instruction: Instruction) -> None:
     frame.stack.pop()
 
 
 @opcode("PUSH_NULL")
-def push_null(frame, instruction):
+def push_null(frame: Frame, instruction: Instruction) -> None:
     frame.push(NULL)
 
 
 @opcode("COPY")
-def copy(frame, instruction):
+def copy(frame: Frame, instruction: Instruction) -> None:
     frame.push(frame.stack[-instruction.arg])
 
 
 @opcode("SWAP")
-def swap(frame, instruction):
+def swap(frame: Frame, instruction: Instruction) -> None:
     stack, depth = frame.stack, instruction.arg
     stack[-1], stack[-depth] = stack[-depth], stack[-1]
 
 
 @opcode("LOAD_CONST")
-def load_const(frame, instruction):
+def load_const(frame: Frame, instruction: Instruction) -> None:
     frame.push(instruction.argval)
 
 
 @opcode("LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_CLOSURE")
-def load_fast(frame, instruction):
+def load_fast(frame: Frame, instruction: Instruction) -> None:
     frame.push(local(frame, instruction.argval))
 
 
@@ -58,13 +59,13 @@ def local(frame: Frame, name: str) -> object:
 
 
 @opcode("LOAD_FAST_LOAD_FAST")
-def load_fast_twice(frame, instruction):
+def load_fast_twice(frame: Frame, instruction: Instruction) -> None:
     for name in instruction.argval:
         frame.push(local(frame, name))
 
 
 @opcode("LOAD_FAST_AND_CLEAR")
-def load_fast_and_clear(frame, instruction):
+def load_fast_and_clear(frame: Frame, instruction: Instruction) -> None:
     name = instruction.argval
     if name in frame.cells:
         frame.push(frame.cells.pop(name))
@@ -73,7 +74,7 @@ def load_fast_and_clear(frame, instruction):
 
 
 @opcode("STORE_FAST")
-def store_fast(frame, instruction):
+def store_fast(frame: Frame, instruction: Instruction) -> None:
     store_local(frame, instruction.argval, frame.pop_raw())
 
 
@@ -92,26 +93,26 @@ def store_local(frame: Frame, name: str, value: object) -> None:
 
 
 @opcode("STORE_FAST_STORE_FAST")
-def store_fast_twice(frame, instruction):
+def store_fast_twice(frame: Frame, instruction: Instruction) -> None:
     for name in instruction.argval:
         store_local(frame, name, frame.pop_raw())
 
 
 @opcode("STORE_FAST_LOAD_FAST")
-def store_and_load(frame, instruction):
+def store_and_load(frame: Frame, instruction: Instruction) -> None:
     first, second = instruction.argval
     store_local(frame, first, frame.pop_raw())
     frame.push(local(frame, second))
 
 
 @opcode("DELETE_FAST")
-def delete_fast(frame, instruction):
+def delete_fast(frame: Frame, instruction: Instruction) -> None:
     local(frame, instruction.argval)
     frame.locals.pop(instruction.argval, None)
 
 
 @opcode("MAKE_CELL")
-def make_cell(frame, instruction):
+def make_cell(frame: Frame, instruction: Instruction) -> None:
     name = instruction.argval
     if name in frame.locals:
         frame.cells[name] = types.CellType(frame.locals.pop(name))
@@ -120,7 +121,7 @@ def make_cell(frame, instruction):
 
 
 @opcode("LOAD_DEREF", "LOAD_CLASSDEREF")
-def load_deref(frame, instruction):
+def load_deref(frame: Frame, instruction: Instruction) -> None:
     name = instruction.argval
     try:
         frame.push(frame.trace.outside.reach(frame.cells[name].cell_contents))
@@ -136,19 +137,19 @@ def load_deref(frame, instruction):
 
 
 @opcode("STORE_DEREF")
-def store_deref(frame, instruction):
+def store_deref(frame: Frame, instruction: Instruction) -> None:
     frame.cells[instruction.argval].cell_contents = frame.pop_raw()
 
 
 @opcode("DELETE_DEREF")
-def delete_deref(frame, instruction):
+def delete_deref(frame: Frame, instruction: Instruction) -> None:
     load_deref(frame, instruction)
     frame.stack.pop()
     del frame.cells[instruction.argval].cell_contents
 
 
 @opcode("LOAD_GLOBAL", "LOAD_NAME")
-def load_global(frame, instruction):
+def load_global(frame: Frame, instruction: Instruction) -> None:
     if instruction.op == "LOAD_GLOBAL" and instruction.flag and not CALLABLE_FIRST:
         frame.push(NULL)
     frame.push(frame.trace.outside.load_global(frame.globals, instruction.argval))
@@ -157,12 +158,12 @@ def load_global(frame, instruction):
 
 
 @opcode("STORE_GLOBAL", "STORE_NAME")
-def store_global(frame, instruction):
+def store_global(frame: Frame, instruction: Instruction) -> None:
     frame.trace.outside.written_globals(frame.globals)[instruction.argval] = frame.pop_raw()
 
 
 @opcode("DELETE_GLOBAL", "DELETE_NAME")
-def delete_global(frame, instruction):
+def delete_global(frame: Frame, instruction: Instruction) -> None:
     name = instruction.argval
     if name not in frame.globals and name not in frame.trace.outside.written_globals(frame.globals):
         frame.raise_error(NameError(f"name {name!r} is not defined", name=name))
@@ -171,15 +172,15 @@ def delete_global(frame, instruction):
 
 
 @opcode("LOAD_ASSERTION_ERROR")
-def load_assertion_error(frame, instruction):
+def load_assertion_error(frame: Frame, instruction: Instruction) -> None:
     frame.push(AssertionError)
 
 
 @opcode("LOAD_BUILD_CLASS")
-def load_build_class(frame, instruction):
+def load_build_class(frame: Frame, instruction: Instruction) -> None:
     raise frame.trace.fail("a class statement inside the compiled function", "define the class at module level")
 
 
 @opcode("LOAD_LOCALS")
-def load_locals(frame, instruction):
+def load_locals(frame: Frame, instruction: Instruction) -> None:
     raise frame.trace.fail("locals of a class body")
