@@ -83,10 +83,10 @@ def enclosed(compiled: Any, options: Any) -> Any:
     if not options.compiled_autograd:
         return compiled
     from .capture.entry.dispatchers import shared
-    from .capture.interpreter.calls import TRANSPARENT
+    from .capture.interpreter.calls import TRANSPARENT_WRAPPERS
     from .engine.blocks import ENCLOSING, enclosing
 
-    TRANSPARENT.add(ENCLOSING)  # in a compiled function, it is that one's engine that counts
+    TRANSPARENT_WRAPPERS.add(ENCLOSING)  # in a compiled function, it is that one's engine that counts
     return enclosing(compiled, compile_backward(shared(options)))
 
 

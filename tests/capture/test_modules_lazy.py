@@ -288,7 +288,7 @@ def test_put_back_after_a_failure():
     """Under fullgraph eager raises the module's own error, and so initialises half of it; once, as eager does."""
     module = nn.Sequential(nn.Dropout(), HalfDone())
     before = dict(vars(module[1]))
-    with pytest.raises(ValueError), lazy_modules.undoing(module):
+    with pytest.raises(ValueError), lazy_modules.rollback_on_error(module):
         module(X)
     assert vars(module[1]) == before and type(module[1].weight) is UninitializedParameter
     assert torch.equal(module.eval()(X[:2]), X[:2] * 4)

@@ -30,7 +30,7 @@ from ..shadows.wrap import class_attribute, force, is_constant
 from ..state.operations import Args, Kwargs, operation
 from ..state.trace import Trace
 from ..state.values import Raised
-from ..torch.overrides import overloaded
+from ..torch.overrides import overriding_arguments
 from ..writeback.outside_state import OutsideState, is_closed, pending_writes
 from .function_backward import FunctionCall, fake_backward, mark_traceable
 
@@ -51,17 +51,17 @@ def call_apply(trace: Trace, cls: type, args: Args, kwargs: Kwargs) -> object:
             "use checkpoint(..., use_reentrant=False), which is captured",
         )
     args = tuple([force(trace, arg) for arg in args])
-    if trace.overrides.modes or overloaded(trace, args):
+    if trace.overrides.modes or overriding_arguments(trace, args):
         raise trace.fail(f"{name}.apply under a torch-function mode or on tensors with __torch_function__")
     prepared = prepare(trace, args, exact=True)
-    check_settled(trace, cls)
+    check_no_pending_writes(trace, cls)
     context = Context(tuple(isinstance(arg, torch.Tensor) and arg.requires_grad for arg in args))
     outputs = interpret_forward(trace, cls, context, args)
     marks = {name: context.__dict__.pop(name, ()) for name in MARKS}
     attributes = {name: value for name, value in vars(context).items() if name != "needs_input_grad"}
     made = FunctionCall(cls, attributes, False not in marks["_materialize"])
     trace.autograd.function_calls[id(made)] = made
-    result = run_fake(trace, stand_in(trace, made, marks, outputs), prepared, {})  # type: ignore[arg-type]
+    result = run_fake(trace, stand_in_function(trace, made, marks, outputs), prepared, {})  # type: ignore[arg-type]
     node = trace.graph.call_function(apply_of(cls), to_nodes(trace, prepared, exact=True))  # type: ignore[arg-type]
     node.meta["stack_trace"] = trace.stack_trace()
     node.meta["example_value"] = result
@@ -105,22 +105,22 @@ class Context:
     def set_materialize_grads(self, value): ...
 
 
-def _remembering(method: Callable[..., Any], name: str) -> None:
+def add_mark_rule(method: Callable[..., Any], name: str) -> None:
     @rule(method)
     def remember(trace: Trace, args: Args, kwargs: Kwargs) -> None:
         owner, *values = [force(trace, arg) for arg in args]
         owner.__dict__[name] = tuple(values)
 
 
-_remembering(Context.save_for_backward, "_saved")
-_remembering(Context.save_for_forward, "_saved_forward")
-_remembering(Context.mark_dirty, "_dirty")
-_remembering(Context.mark_non_differentiable, "_non_differentiable")
-_remembering(Context.set_materialize_grads, "_materialize")
+add_mark_rule(Context.save_for_backward, "_saved")
+add_mark_rule(Context.save_for_forward, "_saved_forward")
+add_mark_rule(Context.mark_dirty, "_dirty")
+add_mark_rule(Context.mark_non_differentiable, "_non_differentiable")
+add_mark_rule(Context.set_materialize_grads, "_materialize")
 MARKS = ("_saved", "_saved_forward", "_dirty", "_non_differentiable", "_materialize")
 
 
-def stand_in(
+def stand_in_function(
     trace: Trace, made: FunctionCall, marks: dict[str, tuple[Any, ...]], outputs: object
 ) -> Callable[..., Any]:
     """An autograd function with the same marks and results: it gives the fakes their place in autograd's graph.
@@ -173,11 +173,11 @@ def run_forward(trace: Trace, cls: type, context: Context, args: Args) -> object
     forward = static_method(trace, cls, "forward")
     setup = static_method(trace, cls, "setup_context")
     if setup is torch.autograd.Function.setup_context:
-        return settle(trace, call(trace, forward, (context, *args), {}))
+        return force_outputs(trace, call(trace, forward, (context, *args), {}))
     bound = inspect.signature(forward).bind(*args)  # as apply does
     bound.apply_defaults()
     context.needs_input_grad += (False,) * (len(bound.args) - len(args))
-    outputs = settle(trace, call(trace, forward, bound.args, {}))
+    outputs = force_outputs(trace, call(trace, forward, bound.args, {}))
     call(trace, setup, (context, bound.args, outputs), {})
     return outputs
 
@@ -191,7 +191,7 @@ def static_method(trace: Trace, cls: type, name: str) -> types.FunctionType:
     return force(trace, load_attribute(trace, cls, name))  # type: ignore[return-value]
 
 
-def settle(trace: Trace, outputs: object) -> object:
+def force_outputs(trace: Trace, outputs: object) -> object:
     outputs = force(trace, outputs)
     return tuple([force(trace, item) for item in outputs]) if type(outputs) is tuple else outputs
 
@@ -215,7 +215,7 @@ def check_outputs(trace: Trace, cls: type, outputs: object) -> None:
 # -- side effects ---------------------------------------------------------------------------------------------------
 
 
-def check_settled(trace: Trace, cls: type) -> None:
+def check_no_pending_writes(trace: Trace, cls: type) -> None:
     """``forward`` runs with the graph, before pending writes to outside objects: it must not be able to see any."""
     if pending_writes(trace) and not all(is_closed(vars(klass).get(name)) for klass in cls.__mro__ for name in METHODS):
         raise trace.fail(f"{cls.__qualname__}.apply after changes to objects that its forward might look at", HINT)

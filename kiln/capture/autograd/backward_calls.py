@@ -23,17 +23,17 @@ from ..state.operations import Args, Kwargs
 from ..state.trace import Trace
 from ..state.values import GraphBreak
 from ..torch.torch_calls import handler, needs_value
-from .gradients import sequence, way_from
+from .gradients import path_from, tensor_sequence
 
 
 @handler(torch.Tensor.backward)
 def rule_tensor_backward(trace: Trace, args: Args, kwargs: Kwargs) -> object:
-    return inside(trace, torch.Tensor.backward, *arguments_of_tensor(*args, **kwargs))
+    return capture_or_break(trace, torch.Tensor.backward, *arguments_of_tensor(*args, **kwargs))
 
 
 @rule(torch.autograd.backward)
 def rule_backward(trace: Trace, args: Args, kwargs: Kwargs) -> object:
-    return inside(trace, torch.autograd.backward, *arguments(*args, **kwargs))
+    return capture_or_break(trace, torch.autograd.backward, *arguments(*args, **kwargs))
 
 
 def arguments_of_tensor(tensor, gradient=None, retain_graph=None, create_graph=False, inputs=None):
@@ -44,15 +44,15 @@ def arguments(tensors, grad_tensors=None, retain_graph=None, create_graph=False,
     return tensors, grad_tensors if grad_variables is None else grad_variables, retain_graph, create_graph, inputs
 
 
-def inside(trace: Trace, *args: Any) -> object:
+def capture_or_break(trace: Trace, *args: Any) -> object:
     """A pass in captured code; in the code of another pass it can be left to torch's engine."""
     try:
-        return captured(trace, *args)
+        return capture_backward(trace, *args)
     except GraphBreak as reason:
         raise needs_real(trace, reason) from None
 
 
-def captured(
+def capture_backward(
     trace: Trace, function: object, tensors: Any, weights: Any, retain_graph: Any, create_graph: Any, inputs: Any
 ) -> object:
     if not trace.options.fullgraph:
@@ -62,24 +62,24 @@ def captured(
             "backward(create_graph=True): gradients of leaves would have a history that the graph does not know",
             "use torch.autograd.grad with create_graph=True, or drop fullgraph=True",
         )
-    outputs = sequence(trace, tensors)
-    way = way_from(trace, outputs)
+    outputs = tensor_sequence(trace, tensors)
+    way = path_from(trace, outputs)
     if way.origins:
         raise trace.fail("a backward pass through what an input of the graph was computed from")
     if force(trace, inputs) is None:
         leaves = tuple(dict.fromkeys(leaf for leaf in way.leaves if leaf.requires_grad))
     else:
-        leaves = tuple(dict.fromkeys(sequence(trace, inputs)))
+        leaves = tuple(dict.fromkeys(tensor_sequence(trace, inputs)))
         if not all(leaf.requires_grad and leaf.is_leaf for leaf in leaves):
             raise trace.fail("backward(inputs=…) to tensors that are no leaves", "use torch.autograd.grad")
     infos = [trace.fakes.infos[id(leaf)] for leaf in leaves if id(leaf) in trace.fakes.infos]
     if not leaves or len(infos) < len(leaves):
         raise needs_value(trace, function)
     given = [info for info in infos if info.source is not None]
-    watched = watch(*[info.real for info in given])  # type: ignore[misc]
+    watched = gradient_observers(*[info.real for info in given])  # type: ignore[misc]
     if watched:
         raise trace.fail(f"a backward pass to {watched}")
-    trace.guards.add(Computed(watch, tuple([info.source for info in given])), "constant", "")  # type: ignore[misc]
+    trace.guards.add(Computed(gradient_observers, tuple([info.source for info in given])), "constant", "")  # type: ignore[misc]
     if isinstance(force(trace, tensors), torch.Tensor) and weights is not None:
         weights = (weights,)
     from ...program.accumulation import backward_to_leaves  # the rules of accumulation are the engine's
@@ -87,7 +87,7 @@ def captured(
     return call_function(trace, backward_to_leaves, (outputs, weights, leaves, concrete(trace, retain_graph)), {})
 
 
-def watch(*leaves: torch.Tensor) -> str:
+def gradient_observers(*leaves: torch.Tensor) -> str:
     """What is there that would hear of gradients of these leaves; empty: nothing."""
     if not leaves:
         return ""

@@ -100,7 +100,7 @@ def outline_region(
     closed = [node for node in inputs if node not in region.arguments and node.op != "get_attr"]
     name = f"checkpointed_{number}"
     held = [node for node in inputs if node.op == "get_attr"]
-    trace.inputs.constants[name] = extracted(trace, inside, [*passed, *closed, *held], outputs)
+    trace.inputs.constants[name] = extract_module(trace, inside, [*passed, *closed, *held], outputs)
     with trace.graph.inserting_before(inside[0]):
         new = [trace.graph.get_attr(name)]
         options = dict(region.options)
@@ -122,21 +122,21 @@ def outline_region(
 
 def nodes_of(region: Region) -> list[torch.fx.Node]:
     nodes = []
-    region.before, region.last = standing(region.before), standing(region.last)
+    region.before, region.last = surviving_node(region.before), surviving_node(region.last)
     while region.before is not region.last:
         region.before = region.before.next
         nodes.append(region.before)
     return [node for node in nodes if node.op not in ("placeholder", "output")]
 
 
-def standing(node: torch.fx.Node) -> torch.fx.Node:
+def surviving_node(node: torch.fx.Node) -> torch.fx.Node:
     """A node, or the one before it that is still there: conversions of classes are taken out of graphs."""
     while is_erased(node):
         node = node.prev
     return node
 
 
-def extracted(
+def extract_module(
     trace: Trace, inside: list[torch.fx.Node], inputs: list[torch.fx.Node], outputs: list[torch.fx.Node]
 ) -> torch.fx.GraphModule:
     """The nodes as a module that takes what they use and returns what others use of them."""

@@ -56,13 +56,13 @@ class FunctionCall:
 
 def run_backward(trace: Trace, call_made: FunctionCall, context: BackwardContext, gradients: tuple[Any, ...]) -> object:
     """The fake gradients that ``backward`` gives; its nodes are dropped, its guards stay."""
-    from .autograd_function import drop_nodes, settle
+    from .autograd_function import drop_nodes, force_outputs
 
     before, state = set(trace.graph.nodes), OutsideState(trace, ())
     name, attributes = call_made.cls.__qualname__, dict(vars(context))
-    introduce(trace, (gradients, attributes))
+    register_unknown_tensors(trace, (gradients, attributes))
     try:
-        result = settle(trace, call(trace, backward_of(trace, call_made.cls), (context, *gradients), {}))
+        result = force_outputs(trace, call(trace, backward_of(trace, call_made.cls), (context, *gradients), {}))
     finally:
         drop_nodes(trace, before)
     if state.is_changed(trace):
@@ -82,7 +82,7 @@ def backward_of(trace: Trace, cls: type) -> types.FunctionType:
     return own if own is not torch.autograd.Function.backward else static_method(trace, cls, "vjp")
 
 
-def introduce(trace: Trace, values: object) -> None:
+def register_unknown_tensors(trace: Trace, values: object) -> None:
     """Make tensors known that the trace has not seen, or no longer knows: those that forward computed, gradients."""
     for tensor in tensor_leaves(values):
         if id(tensor) not in trace.fakes.infos:
@@ -140,21 +140,21 @@ def why_untraceable(
     trace: Trace, call_made: FunctionCall, saved: tuple[Any, ...], needs: tuple[bool, ...], outputs: object
 ) -> str | None:
     for name, value in call_made.attributes.items():
-        if not is_settled(trace, value):
+        if not is_unchangeable(trace, value):
             return f"{call_made.cls.__qualname__}: ctx.{name} is an object that may change before the backward pass"
     parts = outputs if isinstance(outputs, tuple) else (outputs,)
-    with effects_aside(trace), torch.no_grad():
+    with effects_discarded(trace), torch.no_grad():
         with trace.fakes.mode:
             gradients = tuple([torch.empty_like(part) if isinstance(part, torch.Tensor) else None for part in parts])
-        reasons = [problem_of(trace, call_made, saved, needs, gradients)]
+        reasons = [why_not_repeatable(trace, call_made, saved, needs, gradients)]
         if not call_made.materialize and len(gradients) > 1:  # some of them may not be there
             for index in range(len(gradients)):
                 some = tuple([gradient if index == place else None for place, gradient in enumerate(gradients)])
-                reasons.append(problem_of(trace, call_made, saved, needs, some, may_raise=True))
+                reasons.append(why_not_repeatable(trace, call_made, saved, needs, some, may_raise=True))
     return next((reason for reason in reasons if reason is not None), None)
 
 
-def problem_of(
+def why_not_repeatable(
     trace: Trace,
     call_made: FunctionCall,
     saved: tuple[Any, ...],
@@ -165,21 +165,21 @@ def problem_of(
     """Why one way to run a backward may come out otherwise another time."""
     context = BackwardContext(call_made.attributes, saved, needs)
     try:
-        with outside_reads(trace) as reads:
+        with recording_reads(trace) as reads:
             run_backward(trace, call_made, context, gradients)
     except GraphBreak as problem:
         return problem.reason
     except Raised as raised:
         if not may_raise:
             return f"{call_made.cls.__qualname__}.backward raises {type(raised.error).__name__}"
-    unsettled = [source for source, value in reads if not is_fixed(trace, source, value)]
+    unsettled = [source for source, value in reads if not is_program_constant(trace, source, value)]
     if unsettled:
         return f"{call_made.cls.__qualname__}.backward reads {unsettled[0].describe()}, which may change before it runs"
     return None
 
 
 @contextlib.contextmanager
-def effects_aside(trace: Trace) -> Iterator[None]:
+def effects_discarded(trace: Trace) -> Iterator[None]:
     """What the block does is not done when the graph runs."""
     before = trace.effects.copy()
     try:
@@ -189,7 +189,7 @@ def effects_aside(trace: Trace) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def outside_reads(trace: Trace) -> Iterator[list[tuple[Source, object]]]:
+def recording_reads(trace: Trace) -> Iterator[list[tuple[Source, object]]]:
     """What the program looks at outside meanwhile."""
     before, trace.outside.reads = trace.outside.reads, []
     try:
@@ -198,26 +198,30 @@ def outside_reads(trace: Trace) -> Iterator[list[tuple[Source, object]]]:
         trace.outside.reads = before
 
 
-def is_settled(trace: Trace, value: object) -> bool:
+def is_unchangeable(trace: Trace, value: object) -> bool:
     """Whether nobody can change a value before the backward pass: no objects, no containers from outside."""
     value = force(trace, value)
     if trace.outside.record_of(value) is not None or id(value) in trace.outside.foreign:
         return False
     if isinstance(value, (list, tuple, set, frozenset)):
-        return all(is_settled(trace, item) for item in value)
+        return all(is_unchangeable(trace, item) for item in value)
     if isinstance(value, dict):
-        return all(is_settled(trace, item) for pair in value.items() for item in pair)
+        return all(is_unchangeable(trace, item) for pair in value.items() for item in pair)
     plain = (*CONSTANT_TYPES, *TORCH_CONSTANTS, *IDENTITY_TYPES)
     return isinstance(value, (*plain, torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool, types.FunctionType))
 
 
-def is_fixed(trace: Trace, source: Source, value: object) -> bool:
+def is_program_constant(trace: Trace, source: Source, value: object) -> bool:
     """Whether something from outside is what programs define once: code, not data."""
     if isinstance(value, (*IDENTITY_TYPES, *TORCH_CONSTANTS, types.FunctionType, enum.Enum)):
         return True
     base = getattr(source, "base", None)
     if isinstance(value, types.CellType):
-        return cell_is_empty(value) or is_of_library(trace, base) or is_fixed(trace, source, value.cell_contents)
+        return (
+            cell_is_empty(value)
+            or is_of_library(trace, base)
+            or is_program_constant(trace, source, value.cell_contents)
+        )
     if isinstance(base, GlobalsOf) and base.owner is not None:
         return module_of_globals(base.owner.value).split(".")[0] in FIXED_MODULES  # type: ignore[attr-defined]
     if isinstance(source, Attribute) and source.name == "cell_contents":

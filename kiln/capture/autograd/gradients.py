@@ -30,7 +30,7 @@ from ..state.exceptions import needs_real
 from ..state.operations import Args, Kwargs
 from ..state.trace import Trace
 from ..state.values import GraphBreak, TensorInfo
-from ..torch.overrides import overloaded
+from ..torch.overrides import overriding_arguments
 from ..torch.tensor_attributes import guard_flag
 from .function_backward import is_stand_in
 
@@ -52,12 +52,12 @@ torch.fx.node.has_side_effect(gradients)  # it frees what was saved
 @rule(torch.autograd.grad)
 def rule_grad(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     try:
-        return captured(trace, args, kwargs)
+        return capture_grad(trace, args, kwargs)
     except GraphBreak as reason:
         raise needs_real(trace, reason) from None
 
 
-def captured(trace: Trace, args: Args, kwargs: Kwargs) -> object:
+def capture_grad(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     try:
         given = signature().bind(*args, **kwargs)
     except TypeError:
@@ -65,13 +65,13 @@ def captured(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     given.apply_defaults()
     values = given.arguments
     flags = {name: concrete(trace, values[name]) for name in FLAGS}
-    outputs, inputs = (sequence(trace, values[name]) for name in ("outputs", "inputs"))
+    outputs, inputs = (tensor_sequence(trace, values[name]) for name in ("outputs", "inputs"))
     weights = prepare(trace, values["grad_outputs"])
     if concrete(trace, values["is_grads_batched"]) or not concrete(trace, values["only_inputs"]):
         raise trace.fail(f"{NAME} with these options")
-    if trace.overrides.modes or overloaded(trace, tensor_leaves((outputs, inputs, weights))):
+    if trace.overrides.modes or overriding_arguments(trace, tensor_leaves((outputs, inputs, weights))):
         raise trace.fail(f"{NAME} under a torch-function mode or on tensors with __torch_function__")
-    written = check_way(trace, outputs, inputs)
+    written = check_path(trace, outputs, inputs)
     result = run_fake(trace, torch.autograd.grad, (outputs, inputs, weights), flags)
     function = gradients if written else torch.autograd.grad  # code of the user's may raise
     note_effects(trace, function, (), {}, tensor_leaves((outputs, inputs, weights)), [])
@@ -87,7 +87,7 @@ def signature() -> inspect.Signature:
     return inspect.signature(torch.autograd.grad)
 
 
-def sequence(trace: Trace, value: object) -> tuple[torch.Tensor, ...]:
+def tensor_sequence(trace: Trace, value: object) -> tuple[torch.Tensor, ...]:
     """Tensors that were given alone or one after the other."""
     value = force(trace, value)
     parts = (value,) if isinstance(value, torch.Tensor) else prepare(trace, call(trace, tuple, (value,), {}))
@@ -100,7 +100,7 @@ def sequence(trace: Trace, value: object) -> tuple[torch.Tensor, ...]:
 
 
 @dataclass
-class Way:
+class BackwardPath:
     """What a backward pass from some tensors may come to, inside the graph."""
 
     nodes: set[object] = field(default_factory=set)
@@ -108,8 +108,8 @@ class Way:
     origins: list[TensorInfo] = field(default_factory=list)  # inputs that have a history
 
 
-def way_from(trace: Trace, outputs: tuple[torch.Tensor, ...]) -> Way:
-    way = Way(leaves=[output for output in outputs if output.grad_fn is None])
+def path_from(trace: Trace, outputs: tuple[torch.Tensor, ...]) -> BackwardPath:
+    way = BackwardPath(leaves=[output for output in outputs if output.grad_fn is None])
     pending = [output.grad_fn for output in outputs if output.grad_fn is not None]
     while pending:
         node = pending.pop()
@@ -125,16 +125,16 @@ def way_from(trace: Trace, outputs: tuple[torch.Tensor, ...]) -> Way:
     return way
 
 
-def check_way(trace: Trace, outputs: tuple[torch.Tensor, ...], inputs: tuple[torch.Tensor, ...]) -> bool:
+def check_path(trace: Trace, outputs: tuple[torch.Tensor, ...], inputs: tuple[torch.Tensor, ...]) -> bool:
     """Break the graph where the fakes' history does not tell; gives whether code of the user's is on the way."""
     if trace.autograd.approximate_history:
         raise trace.fail(f"{NAME} after an operation of whose gradient only real tensors know")
-    way = way_from(trace, outputs)
+    way = path_from(trace, outputs)
     for registration in trace.hooks.registrations.values():
         on_way = registration.grad_fn in way.nodes or any(registration.info.fake is asked for asked in inputs)
         if registration.slot is not None and not registration.removed and on_way:
             raise trace.fail(f"{NAME} through a tensor that got a hook in the same graph")
-    asked = [info for info in map(trace.tensor_info, inputs) if is_where_it_was(trace, info)]
+    asked = [info for info in map(trace.tensor_info, inputs) if keeps_its_history(trace, info)]
     if any(origin is not info for origin in way.origins for info in asked):
         raise trace.fail(f"{NAME} of an input of the graph through another input that has a history")
     known = [trace.fakes.infos[id(leaf)] for leaf in way.leaves if id(leaf) in trace.fakes.infos]
@@ -147,7 +147,7 @@ def check_way(trace: Trace, outputs: tuple[torch.Tensor, ...], inputs: tuple[tor
     return any(is_stand_in(node) for node in way.nodes)
 
 
-def is_where_it_was(trace: Trace, info: TensorInfo) -> bool:
+def keeps_its_history(trace: Trace, info: TensorInfo) -> bool:
     """Whether a tensor is an input that has the place in autograd's graph that it came with."""
     if info.source is None or not info.fake.requires_grad:  # type: ignore[attr-defined]
         return False

@@ -82,7 +82,7 @@ def blank_handle() -> RemovableHandle:
     return RemovableHandle(OrderedDict())
 
 
-def connect(handle: RemovableHandle, hooks: OrderedDict, *extra: OrderedDict) -> None:
+def set_dictionaries(handle: RemovableHandle, hooks: OrderedDict, *extra: OrderedDict) -> None:
     handle.hooks_dict_ref = weakref.ref(hooks)
     handle.extra_dict_ref = tuple([weakref.ref(table) for table in extra])
 
@@ -93,7 +93,7 @@ def build_handle(r: Rebuilder, shadow: RemovableHandle, name: str, place: int) -
         r.lines.append(f"{name} = {registration.slot.source.name}.handle")
     elif made is not None:
         r.lines[place] = f"{name} = {r.bind(blank_handle, 'blank_handle')}()"  # its number may be a key in its hooks
-        r.lines.append(f"{r.bind(connect, 'connect')}({name}, {r.items((made.hooks, *made.extra))})")
+        r.lines.append(f"{r.bind(set_dictionaries, 'connect')}({name}, {r.items((made.hooks, *made.extra))})")
     else:
         build_instance(r, shadow, name, place)
 

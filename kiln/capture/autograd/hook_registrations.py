@@ -124,11 +124,11 @@ def _register(method: Callable[..., Any], function: Callable[..., Any]) -> None:
         if not isinstance(tensor, torch.Tensor) or given.keys() != {"self", "hook"} or len(args) > 2:
             raise trace.fail(f"{function_name(method)} with these arguments")
         info = trace.tensor_info(tensor)
-        check_eager(trace, info, method, given["hook"])
+        check_like_eager(trace, info, method, given["hook"])
         return add_registration(trace, function, info, given["hook"])
 
 
-def check_eager(trace: Trace, info: TensorInfo, method: Callable[..., Any], *args: object) -> None:
+def check_like_eager(trace: Trace, info: TensorInfo, method: Callable[..., Any], *args: object) -> None:
     """Eager's own error, from a real tensor of the same standing in autograd's graph."""
     for_leaves = method is torch.Tensor.register_post_accumulate_grad_hook
     if for_leaves and info.source is not None:
@@ -152,7 +152,7 @@ _register(torch.Tensor.register_post_accumulate_grad_hook, register_post_accumul
 @handler(torch.Tensor.retain_grad)
 def rule_retain_grad(trace: Trace, args: Args, kwargs: Kwargs) -> None:
     info = trace.tensor_info(force(trace, args[0]))
-    check_eager(trace, info, torch.Tensor.retain_grad)
+    check_like_eager(trace, info, torch.Tensor.retain_grad)
     add_registration(trace, retain_grad, info)
     info.fake.retain_grad()
 
@@ -238,8 +238,8 @@ def write_registrations(r: Rebuilder) -> None:
         slot = registration.slot
         if slot is not None:
             r.reads.append(f"{slot.source.name} = {r.bind(HookSlot, 'HookSlot')}()")
-            settled += settling_lines(r, registration)
-        if is_left_to_python(trace, registration):
+            settled += slot_lines(r, registration)
+        if runs_after_graph(trace, registration):
             trace.graph.erase_node(registration.node)
             arguments = [r.value(registration.info.fake)] + ([slot.source.name] if slot is not None else [])
             after.append(f"{r.bind(registration.function, registration.function.__name__)}({', '.join(arguments)})")
@@ -249,7 +249,7 @@ def write_registrations(r: Rebuilder) -> None:
     r.effects[:0] = settled
 
 
-def settling_lines(r: Rebuilder, registration: Registration) -> list[str]:
+def slot_lines(r: Rebuilder, registration: Registration) -> list[str]:
     """Put a hook in the place of its slot, or take the slot away."""
     group, name = registration.group, registration.slot.source.name  # type: ignore[union-attr]
     if group is None:
@@ -262,7 +262,7 @@ def settling_lines(r: Rebuilder, registration: Registration) -> list[str]:
     return [settle, *(f"{name}.remove()" for name, gone in zip(names, removed, strict=True) if gone)]
 
 
-def is_left_to_python(trace: Trace, registration: Registration) -> bool:
+def runs_after_graph(trace: Trace, registration: Registration) -> bool:
     """Whether a registration may wait until the graph has run: on an input that is where it was in autograd's graph."""
     info = registration.info
     if info.source is None or id(info.fake) in trace.effects.changed:

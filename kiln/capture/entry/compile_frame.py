@@ -27,18 +27,18 @@ from ..guards import cached_calls
 from ..guards.descriptions import module_of_globals
 from ..guards.hints import Hints
 from ..guards.source import ClosureCell, Local
-from ..interpreter.argument_binding import DoesNotFit, matched_arguments
+from ..interpreter.argument_binding import SignatureMismatch, match_arguments
 from ..interpreter.frame import COROUTINE_FLAGS, GENERATOR_FLAG, NULL, Broken, Finished, RootFrame
-from ..interpreter.generators import settle_generators
+from ..interpreter.generators import check_open_generators
 from ..python.lifetimes import asks_about_lifetimes
 from ..shadows.consumed_inputs import ListInput, emptying, set_examples
 from ..shadows.module_hooks import PASSING_ON
 from ..shadows.tensor_effects import conflict_with_try
 from ..state.trace import Trace
 from ..state.values import BreakPoint, GraphBreak, Lazy, Restart
-from ..torch.override_modes import Outside, enter_outer_modes, overrides_aside
-from ..torch.subclass_conversions import take_out_conversions, without_overrides
-from ..torch.torch_state import inference_modes_left
+from ..torch.override_modes import OuterModes, enter_outer_modes, overrides_suspended
+from ..torch.subclass_conversions import remove_conversions, without_overrides
+from ..torch.torch_state import leaving_inference_modes
 from ..writeback.rebuild import CannotRebuild
 from ..writeback.rewind import Switches, can_rewind
 from . import (
@@ -56,13 +56,13 @@ from .run_text import Continuation, RunText
 def args_fit(function: types.FunctionType, args: tuple, kwargs: dict) -> bool:
     try:
         real_arguments(function, args, kwargs)
-    except DoesNotFit:
+    except SignatureMismatch:
         return False
     return True
 
 
 def real_arguments(function: types.FunctionType, args: tuple, kwargs: dict) -> dict[str, object]:
-    return matched_arguments(None, function, args, kwargs)
+    return match_arguments(None, function, args, kwargs)
 
 
 def level_of_the_user() -> int:
@@ -92,7 +92,7 @@ def compile_frame(cache: FrameCache, function: types.FunctionType, args: tuple, 
             cached_calls.session(),
             without_torch_compiler(),
             stored_shapes_in_use(function.__code__),
-            overrides_aside() as outside,
+            overrides_suspended() as outside,
         ):
             return attempts(cache, function, args, kwargs, state, outside)
     except exc.BackendError as error:
@@ -139,7 +139,7 @@ def internal_error(cache: FrameCache, function: types.FunctionType, error: Excep
     warnings.warn(f"{problem}\nThe function runs in plain Python.", RuntimeWarning, stacklevel=level_of_the_user())
 
 
-def attempts(cache: FrameCache, function, args: tuple, kwargs: dict, state, outside: Outside) -> Entry | None:
+def attempts(cache: FrameCache, function, args: tuple, kwargs: dict, state, outside: OuterModes) -> Entry | None:
     """Trace until nothing more is learnt: each restart moves a break earlier."""
     forced = caller_breaks.break_of(function.__code__)
     for _ in range(100):
@@ -148,7 +148,7 @@ def attempts(cache: FrameCache, function, args: tuple, kwargs: dict, state, outs
         enter_outer_modes(trace, outside)
         frame = trace.root = RootFrame(trace, function, root_locals(function, args, kwargs))
         try:
-            with quiet(), without_collections(), inference_modes_left(trace):
+            with quiet(), without_collections(), leaving_inference_modes(trace):
                 outcome = frame.run_root(forced)
             if trace.progress.start_over:
                 continue
@@ -158,7 +158,7 @@ def attempts(cache: FrameCache, function, args: tuple, kwargs: dict, state, outs
                 and outcome.reason.reason != "config.break_every"
             ):
                 raise unsupported(outcome.reason) from outcome.reason.error
-            settle_generators(trace, outcome)
+            check_open_generators(trace, outcome)
             return assemble_entry(cache, trace, outcome, state)
         except Restart as restart:
             forced = forced if trace.progress.start_over else restart.args[0]
@@ -203,7 +203,7 @@ def assemble_entry(cache: FrameCache, trace: Trace, outcome: Finished | Broken, 
     if trace.effects.in_try:
         text.keep_lists()  # should the graph raise, eager begins anew
     outputs = list(text.rebuilder.outputs)
-    take_out_conversions(trace, outputs)  # type: ignore[arg-type]
+    remove_conversions(trace, outputs)  # type: ignore[arg-type]
     inputs = finish_graph(trace, outputs, text.lists)  # type: ignore[arg-type]
     graph_module = graph = None
     if has_work(trace.graph):

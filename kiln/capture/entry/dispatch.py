@@ -18,7 +18,7 @@ from ..state.annotations import stance
 from ..state.operations import operation
 from ..state.trace import Options
 from ..torch.override_modes import is_intercepted
-from ..torch.torch_state import questions_are_replaced
+from ..torch.torch_state import state_queries_are_replaced
 from . import all_rules, caller_breaks  # noqa: F401
 from .compile_frame import args_fit, compile_frame, level_of_the_user
 from .dispatchers import COMPILE_LOCK, MOST_ENTRIES, FrameCache, make_dispatcher, shared, state_of
@@ -113,7 +113,7 @@ def find_or_compile(dispatcher, function, args: tuple, kwargs: dict, again: bool
 
 def is_torch_replaced() -> bool:
     """Whether the program has put something of its own where capture itself, and fake tensors, rely on torch."""
-    return operator_is_replaced() or questions_are_replaced()
+    return operator_is_replaced() or state_queries_are_replaced()
 
 
 def raising(function: types.FunctionType, problem: exc.Unsupported) -> Callable:

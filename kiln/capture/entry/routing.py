@@ -19,7 +19,7 @@ from ...platform.python_objects import words
 from ...program.call_markers import is_marked
 from ..guards.descriptions import module_of
 from ..guards.source import lookup
-from ..interpreter.calls import SKIPPED_MODULES, TRANSPARENT
+from ..interpreter.calls import SKIPPED_MODULES, TRANSPARENT_WRAPPERS
 from ..interpreter.frame import COROUTINE_FLAGS, GENERATOR_FLAG
 from ..shadows.module_hooks import OF_GRAPHS
 from ..state.annotations import is_kept_out
@@ -128,7 +128,7 @@ def is_nested(code: types.CodeType, outer: types.CodeType | None) -> bool:
 
 def worth_compiling(function: types.FunctionType) -> bool:
     module = module_of(function)
-    if is_kept_out(function) or function.__code__ in TRANSPARENT or is_marked(function):
+    if is_kept_out(function) or function.__code__ in TRANSPARENT_WRAPPERS or is_marked(function):
         return False
     if function.__code__ in CALLING_BACK or function.__code__ in OF_GRAPHS:
         return True

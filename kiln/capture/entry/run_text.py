@@ -21,7 +21,7 @@ from ..interpreter.frame import NULL, Broken, Finished
 from ..shadows.consumed_inputs import ListInput, lists_to_consume
 from ..shadows.tensor_effects import guard_memory, is_restorable, share_memory
 from ..state.trace import Trace
-from ..torch.override_modes import modes_changed
+from ..torch.override_modes import changed_mode
 from ..writeback.effects import write_effects
 from ..writeback.rebuild import CannotRebuild, Rebuilder
 from ..writeback.rewind import Snapshot, Switches, is_final, versions_of
@@ -47,7 +47,7 @@ class RunText:
     def __init__(self, trace: Trace, outcome: Finished | Broken, continuation: Continuation | None):
         self.trace = trace
         self.rebuilder = Rebuilder(trace)
-        mode = modes_changed(trace)
+        mode = changed_mode(trace)
         if mode is not None:
             raise CannotRebuild(mode, "a torch-function mode is active here")
         if isinstance(outcome, Finished):

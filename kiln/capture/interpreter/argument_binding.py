@@ -19,7 +19,7 @@ from ..state.trace import Trace
 from ..state.values import Raised
 
 
-class DoesNotFit(Exception):
+class SignatureMismatch(Exception):
     """The arguments of a call are not those that the function takes."""
 
 
@@ -27,14 +27,12 @@ class DoesNotFit(Exception):
 def bind_arguments(trace: Trace, function: types.FunctionType, args: Args, kwargs: Kwargs) -> dict[str, object]:
     """Local variables on entry, as CPython binds them; the program sees a ``TypeError`` where they do not fit."""
     try:
-        return matched_arguments(trace, function, args, kwargs)
-    except DoesNotFit:
-        raise bad_call(trace, function, args, kwargs) from None
+        return match_arguments(trace, function, args, kwargs)
+    except SignatureMismatch:
+        raise signature_error(trace, function, args, kwargs) from None
 
 
-def matched_arguments(
-    trace: Trace | None, function: types.FunctionType, args: Args, kwargs: Kwargs
-) -> dict[str, object]:
+def match_arguments(trace: Trace | None, function: types.FunctionType, args: Args, kwargs: Kwargs) -> dict[str, object]:
     code = function.__code__
     names = code.co_varnames
     positional, keyword_only = code.co_argcount, code.co_kwonlyargcount
@@ -44,7 +42,7 @@ def matched_arguments(
     for name in names[code.co_posonlyargcount : positional + keyword_only]:
         if name in rest:
             if name in bound:
-                raise DoesNotFit
+                raise SignatureMismatch
             bound[name] = rest.pop(name)
     fill_defaults(trace, function, bound)
     index = positional + keyword_only
@@ -52,11 +50,11 @@ def matched_arguments(
         bound[names[index]] = tuple([force(trace, value) for value in extra])
         index += 1
     elif extra:
-        raise DoesNotFit
+        raise SignatureMismatch
     if code.co_flags & 0x08:
         bound[names[index]] = rest
     elif rest:
-        raise DoesNotFit
+        raise SignatureMismatch
     return bound
 
 
@@ -71,7 +69,7 @@ def fill_defaults(trace: Trace | None, function: types.FunctionType, bound: dict
             continue
         index = position - len(positional)  # from the end: there may be more defaults another time
         if index < -len(defaults):
-            raise DoesNotFit
+            raise SignatureMismatch
         value = defaults[index]
         if source is not None:
             value = wrap(trace, value, Item(Attribute(source, "__defaults__"), index))
@@ -81,14 +79,14 @@ def fill_defaults(trace: Trace | None, function: types.FunctionType, bound: dict
         if name in bound:
             continue
         if name not in keyword_defaults:
-            raise DoesNotFit
+            raise SignatureMismatch
         value = keyword_defaults[name]
         if source is not None:
             value = wrap(trace, value, Item(Attribute(source, "__kwdefaults__"), name))
         bound[name] = value
 
 
-def bad_call(trace: Trace, function: types.FunctionType, args: Args, kwargs: Kwargs) -> BaseException:
+def signature_error(trace: Trace, function: types.FunctionType, args: Args, kwargs: Kwargs) -> BaseException:
     """CPython's own error, from a function that has the same parameters and does nothing."""
     assume_parameters(trace, function)
     namespace: dict[str, types.FunctionType] = {}

@@ -71,7 +71,7 @@ def load_by_kind(trace: Trace, owner: object, name: str) -> object:
 
 
 @operation
-def load_or(trace: Trace, owner: object, name: str, default: object) -> object:
+def load_or_default(trace: Trace, owner: object, name: str, default: object) -> object:
     """The attribute, or a default where the program would see an ``AttributeError``."""
     try:
         return load_attribute(trace, owner, name)
@@ -180,7 +180,7 @@ def load_from_function(trace: Trace, function: types.FunctionType, name: str) ->
             raise trace.fail("reading the globals of a function")
         return getattr(function, name)
     if name == "__module__" and source is None:
-        return load_module_of_made(trace, function)
+        return load_module_of_new_function(trace, function)
     if name in ("__name__", "__qualname__", "__module__", "__doc__"):
         value = getattr(function, name)
         if source is not None:
@@ -201,7 +201,7 @@ def load_from_function(trace: Trace, function: types.FunctionType, name: str) ->
     raise Raised(AttributeError(f"'function' object has no attribute '{name}'"))
 
 
-def load_module_of_made(trace: Trace, function: types.FunctionType) -> object:
+def load_module_of_new_function(trace: Trace, function: types.FunctionType) -> object:
     """``__module__`` of a function made inside: what the global ``__name__`` was, unless the program assigned to it."""
     namespace, module = function.__globals__, function.__module__
     if module is namespace.get("__name__"):

@@ -53,7 +53,7 @@ def rule_for(function: object) -> Callable[..., Any] | None:
 
 def call_rule(trace: Trace, handler: Callable[..., Any], function: object, args: Args, kwargs: Kwargs) -> object:
     """Rules expect the arguments that fit; with others, CPython has the message."""
-    least, most, keywords = limits(function)
+    least, most, keywords = positional_limits(function)
     if not least <= len(args) <= most or (kwargs and not keywords):
         raise wrong_arguments(trace, function, args, kwargs)
     try:
@@ -62,7 +62,7 @@ def call_rule(trace: Trace, handler: Callable[..., Any], function: object, args:
         if error.__traceback__.tb_next.tb_next is not None:  # type: ignore[union-attr]  # not in the rule itself
             raise
         if type(function) is types.FunctionType:
-            return call_rule_in_order(trace, handler, function, args, kwargs)
+            return call_rule_by_position(trace, handler, function, args, kwargs)
         try:
             function(*args, **kwargs)  # type: ignore[operator]
         except TypeError as wrong:
@@ -70,7 +70,7 @@ def call_rule(trace: Trace, handler: Callable[..., Any], function: object, args:
         raise
 
 
-def call_rule_in_order(
+def call_rule_by_position(
     trace: Trace, handler: Callable[..., Any], function: object, args: Args, kwargs: Kwargs
 ) -> object:
     """The rule of a Python function that was called with names for arguments that the rule takes by position."""
@@ -82,7 +82,7 @@ def call_rule_in_order(
 
 
 @functools.cache
-def limits(function: object) -> tuple[float, float, bool]:
+def positional_limits(function: object) -> tuple[float, float, bool]:
     """The least and the largest number of positional arguments, and whether there are others."""
     if function in UNSIGNED:
         return (*UNSIGNED[function], function is object.__init__)

@@ -60,7 +60,7 @@ NATIVE_CALLABLES = (
 def call(trace: Trace, function: object, args: Args, kwargs: Kwargs) -> object:
     """The result of ``function(*args, **kwargs)`` in the program."""
     if type(function) is Lazy:
-        function = called(trace, function)
+        function = resolve_callee(trace, function)
     rule = rule_for(function)
     if rule is not None:
         return call_rule(trace, rule, function, args, kwargs)
@@ -85,7 +85,7 @@ def call(trace: Trace, function: object, args: Args, kwargs: Kwargs) -> object:
     return call_object(trace, function, args, kwargs)
 
 
-def called(trace: Trace, value: Lazy) -> object:
+def resolve_callee(trace: Trace, value: Lazy) -> object:
     """What is called, looked at only as far as a call does."""
     if value.done:
         return value.value
@@ -124,7 +124,7 @@ def call_function(trace: Trace, function: types.FunctionType, args: Args, kwargs
         original = annotations.captured_instead(function)
         if original is not None:
             return call(trace, original, args, kwargs)
-    if function.__code__ in TRANSPARENT:
+    if function.__code__ in TRANSPARENT_WRAPPERS:
         return call(trace, wrapped_function(trace, function), args, kwargs)
     handler = operations.handler_for(function)
     if handler is not None and (made := handler(trace, function, args, kwargs)) is not None:
@@ -135,15 +135,15 @@ def call_function(trace: Trace, function: types.FunctionType, args: Args, kwargs
             return found[0]
         raise trace.fail(f"a call to {module}.{function.__qualname__}, which Kiln does not look into")
     if len(trace.frames) > config.max_inline_depth:
-        raise too_deep(trace)
+        raise nesting_too_deep(trace)
     trace.guards.add_code(function, trace.outside.source_of(function))
     try:
         return run_function(trace, function, bind_arguments(trace, function, args, kwargs))
     except RecursionError:  # Kiln's own: that of the program is Raised
-        raise too_deep(trace) from None
+        raise nesting_too_deep(trace) from None
 
 
-def too_deep(trace: Trace) -> BaseException:
+def nesting_too_deep(trace: Trace) -> BaseException:
     """Recursion, with or without an end, is Python's: a frame that calls itself is left alone as a whole."""
     root = trace.frames[0].code
     recursive = any(frame.code is root for frame in trace.frames[1:])
@@ -160,7 +160,7 @@ def wrapped_function(trace: Trace, wrapper: types.FunctionType) -> object:
         return load_attribute(trace, wrapper, "__wrapped__")
     if any(map(cell_is_empty, wrapper.__closure__)):  # type: ignore[arg-type]
         raise trace.fail(f"{wrapper.__qualname__}, whose closure has been emptied")
-    key_parts(trace, wrapper)
+    check_wrapper_globals(trace, wrapper)
     closure = Attribute(trace.outside.pinned(wrapper), "__closure__")
     for index, (name, cell) in enumerate(zip(names, wrapper.__closure__, strict=True)):  # type: ignore[arg-type]
         trace.guards.add(Item(closure, index), "full_cell")
@@ -173,21 +173,21 @@ def wrapped_function(trace: Trace, wrapper: types.FunctionType) -> object:
     return found
 
 
-def key_parts(trace: Trace, wrapper: types.FunctionType) -> None:
+def check_wrapper_globals(trace: Trace, wrapper: types.FunctionType) -> None:
     """Look up what ``reprlib.recursive_repr`` and its copy in dataclasses call: they may have been replaced."""
     names, namespace = wrapper.__code__.co_names, wrapper.__globals__
     found = {
         name: trace.outside.load_global(namespace, name) for name in ("id", "_thread", "get_ident") if name in names[:2]
     }
-    if "_thread" in found and is_still(trace, found["_thread"], thread_module):
+    if "_thread" in found and is_same_object(trace, found["_thread"], thread_module):
         found["get_ident"] = load_attribute(trace, thread_module, "get_ident")
     known = {"id": id, "_thread": thread_module, "get_ident": get_ident}
     for name, value in found.items():
-        if not is_still(trace, value, known[name]):
+        if not is_same_object(trace, value, known[name]):
             raise trace.fail(f"{wrapper.__qualname__}, which calls another {name}")
 
 
-def is_still(trace: Trace, value: object, known: object) -> bool:
+def is_same_object(trace: Trace, value: object, known: object) -> bool:
     """Whether something from outside is this object, which nobody looks into."""
     if type(value) is not Lazy:
         return value is known
@@ -196,10 +196,10 @@ def is_still(trace: Trace, value: object, known: object) -> bool:
     return value.real is known
 
 
-TRANSPARENT = {reprlib.recursive_repr()(lambda self: "").__code__, disable_in_compiler(lambda: None).__code__}
+TRANSPARENT_WRAPPERS = {reprlib.recursive_repr()(lambda self: "").__code__, disable_in_compiler(lambda: None).__code__}
 
 
-TRANSPARENT.update(recursive_repr_codes())
+TRANSPARENT_WRAPPERS.update(recursive_repr_codes())
 
 
 def call_method(trace: Trace, method: types.MethodType, args: Args, kwargs: Kwargs) -> object:

@@ -26,7 +26,7 @@ from .descriptors import bind_class_attribute, name_class_value
 from .program_types import native_name
 
 
-def made_with_finalizer(trace: Trace, cls: type) -> BaseException:
+def finalizer_break(trace: Trace, cls: type) -> BaseException:
     """When it is dropped can be seen, and frames of Kiln's would keep it: the whole function is Python's."""
     return trace.fail(f"making a {cls.__qualname__}, which has a __del__", "make it outside", whole=True)
 
@@ -34,11 +34,11 @@ def made_with_finalizer(trace: Trace, cls: type) -> BaseException:
 def call_class(trace: Trace, cls: type, args: Args, kwargs: Kwargs) -> object:
     """``cls(...)``: a real instance of a real class, its Python ``__new__`` and ``__init__`` interpreted."""
     if has_finalizer(cls):
-        raise made_with_finalizer(trace, cls)
+        raise finalizer_break(trace, cls)
     maker = class_attribute(trace, type(cls), "__call__")
     if isinstance(maker, types.FunctionType):
-        if operations.runs_plainly(trace, cls, args, kwargs):
-            return operations.run_plainly(trace, cls, args, kwargs)
+        if operations.is_enum_lookup(trace, cls, args, kwargs):
+            return operations.run_uninterpreted(trace, cls, args, kwargs)
         name_class_value(trace, type(cls), "__call__", maker)
         return operations.call(trace, maker, (cls, *args), kwargs)
     if maker is not TYPE_CALL and is_special(maker):  # a static method, or an object with a __call__
@@ -86,7 +86,7 @@ EMPTY_MAKERS = frozenset(lookup(kind, "__new__") for kind in (list, dict, set, c
 
 def new_object(trace: Trace, cls: type) -> object:
     if has_finalizer(cls):
-        raise made_with_finalizer(trace, cls)
+        raise finalizer_break(trace, cls)
     if isinstance(cls, enum.EnumMeta):  # members count as constants
         raise trace.fail(f"making a member of the enumeration {short_name(cls)}")
     try:

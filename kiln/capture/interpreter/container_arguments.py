@@ -127,14 +127,14 @@ def elements_in_python(trace: Trace, function: object, value: object) -> list[An
 
     base = getattr(function, "__objclass__", function)
     mapping = isinstance(base, type) and issubclass(base, dict)
-    keys = operations.load_or(trace, value, "keys", None) if mapping else None
+    keys = operations.load_or_default(trace, value, "keys", None) if mapping else None
     if keys is None:
-        return up_to_refused(operations.consume(trace, value), mapping)
+        return take_until_refused(operations.consume(trace, value), mapping)
     names = operations.consume(trace, operations.call(trace, keys, (), {}))
     return [(key, force(trace, operations.get_item(trace, value, key))) for key in names]
 
 
-def up_to_refused(items: Iterable[Any], pairs: bool) -> list[Any]:
+def take_until_refused(items: Iterable[Any], pairs: bool) -> list[Any]:
     """Elements up to the first that native code refuses: it takes no more of them either."""
     taken = []
     for item in items:

@@ -70,7 +70,7 @@ def bind_class_attribute(
     if kind is types.BuiltinFunctionType:  # no descriptor: ``__new__``, or a builtin that the class was given
         return Lazy(raw, class_attribute_source(trace, cls, name))
     if kind in (types.GetSetDescriptorType,) or isinstance(raw, NATIVE_DESCRIPTORS):
-        return native_get(trace, raw, owner, own_class or cls)
+        return get_natively(trace, raw, owner, own_class or cls)
     if kind is functools.cached_property and getattr_static_dict(owner) is not None:
         return load_cached_property(trace, owner, cls, name, raw)
     getter = class_function(trace, kind, "__get__") or lookup(kind, "__get__")
@@ -80,7 +80,7 @@ def bind_class_attribute(
     if isinstance(getter, (staticmethod, classmethod)):
         raise trace.fail(f"a descriptor whose __get__ is a {type(getter).__name__}")
     if kind is functools.partialmethod or getter is not None:
-        return native_get(trace, raw, owner, own_class or cls)
+        return get_natively(trace, raw, owner, own_class or cls)
     return Lazy(raw, class_attribute_source(trace, cls, name))
 
 
@@ -116,10 +116,10 @@ def bind_to_class(trace: Trace, function: object, cls: type) -> object:
         return bind_to_class(trace, inner, cls)
     if isinstance(function, property) and type(function).__get__ is property.__get__:
         return operations.call(trace, function.fget, (cls,), {})
-    return types.MethodType(function, cls) if getter is None else native_get(trace, function, cls, cls)  # type: ignore[arg-type]
+    return types.MethodType(function, cls) if getter is None else get_natively(trace, function, cls, cls)  # type: ignore[arg-type]
 
 
-def native_get(trace: Trace, raw: object, owner: object, cls: type) -> object:
+def get_natively(trace: Trace, raw: object, owner: object, cls: type) -> object:
     loader = NATIVE_OWNERS.get(raw.__objclass__) if type(raw) is types.GetSetDescriptorType else None
     if loader is not None:
         return loader(trace, owner, raw.__name__)

@@ -36,7 +36,7 @@ GENERATOR_FLAG = 0x20
 _DECODED: dict[int, tuple[weakref.ref, Bytecode]] = {}
 
 
-def decoded(code: types.CodeType) -> Bytecode:
+def decode_once(code: types.CodeType) -> Bytecode:
     """The instructions of a code object, decoded once; but a continuation is not called again and again."""
     known = _DECODED.get(id(code))
     if known is not None and known[0]() is code:
@@ -52,7 +52,7 @@ def decoded(code: types.CodeType) -> Bytecode:
 HANDLING = frozenset({"POP_EXCEPT", "RAISE_VARARGS", "CHECK_EXC_MATCH", "CHECK_EG_MATCH"})
 
 
-def catches(bytecode: Bytecode, index: int) -> bool:
+def is_in_except_block(bytecode: Bytecode, index: int) -> bool:
     """Whether a handler around an instruction looks at what was raised; ``with`` and ``finally`` only pass it on.
 
     (A ``with`` block whose manager swallows what is raised is told apart when eager takes over.)
@@ -61,14 +61,14 @@ def catches(bytecode: Bytecode, index: int) -> bool:
     while entry is not None:
         start = entry.target.index
         if start not in bytecode.handling:
-            bytecode.handling[start] = looks_at_exception(bytecode, start)
+            bytecode.handling[start] = is_except_clause(bytecode, start)
         if bytecode.handling[start]:
             return True
         entry = bytecode.handler_at[start]
     return False
 
 
-def looks_at_exception(bytecode: Bytecode, start: int) -> bool:
+def is_except_clause(bytecode: Bytecode, start: int) -> bool:
     """Whether the handler that begins here is that of an ``except``."""
     first, second = (bytecode.instructions[min(at, len(bytecode) - 1)].op for at in (start, start + 1))
     if first != "PUSH_EXC_INFO" or second == "WITH_EXCEPT_START":  # what cleans up after a handler; a with block
@@ -85,7 +85,7 @@ class Frame:
         self.function = function
         self.code = function.__code__
         self.globals = function.__globals__
-        self.bytecode = decoded(self.code)
+        self.bytecode = decode_once(self.code)
         self.locals = bound
         self.cells: dict[str, types.CellType] = self.closure()
         self.cell_names = frozenset((*self.code.co_cellvars, *self.code.co_freevars))
@@ -119,7 +119,7 @@ class Frame:
 
     def protected(self) -> bool:
         """Whether an ``except`` of this frame could catch an exception raised here."""
-        return catches(self.bytecode, self.index)
+        return is_in_except_block(self.bytecode, self.index)
 
     # -- the operand stack ----------------------------------------------------------------------------------------
 
@@ -278,7 +278,7 @@ class RootFrame(Frame):
             visit = self.visits[index] = self.visits.get(index, 0) + 1
             if forced is not None and index == forced.index and visit == forced.visit:
                 return Broken(index, self, forced.reason)
-            if config.break_every is not None and is_of_program(instruction):
+            if config.break_every is not None and has_source_position(instruction):
                 if first_line is None:
                     first_line = (instruction.line, index)
                 elif self.break_here(instruction, first_line):
@@ -320,7 +320,7 @@ class RootFrame(Frame):
         return instruction.line != first[0]
 
 
-def is_of_program(instruction: Instruction) -> bool:
+def has_source_position(instruction: Instruction) -> bool:
     """Not one that the splitter wrote: a break there would not get any further."""
     positions = instruction.positions
     return positions is not None and positions[0] is not None and positions[2] is not None

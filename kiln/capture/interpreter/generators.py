@@ -18,7 +18,7 @@ from ..state.exceptions import add_context, as_native, generator_stopped
 from ..state.operations import Args, Kwargs, operation
 from ..state.trace import Trace
 from ..state.values import BreakPoint, InterpretedIterator, Raised, Restart
-from .attributes import LOADERS, load_or
+from .attributes import LOADERS, load_or_default
 from .call_rules import rule
 from .calls import call
 from .frame import RETURNED, Broken, Finished, Frame
@@ -150,10 +150,10 @@ class InterpretedGenerator(InterpretedIterator):
         return self.frame.peek() if suspended_by.op == "SEND" else None
 
     def _has(self, receiver: object, name: str) -> bool:
-        return load_or(self.frame.trace, receiver, name, None) is not None
+        return load_or_default(self.frame.trace, receiver, name, None) is not None
 
     def _call_delegate(self, receiver: object, name: str, *args: object) -> object:
-        method = load_or(self.frame.trace, receiver, name, None)
+        method = load_or_default(self.frame.trace, receiver, name, None)
         self.running = True
         try:
             return None if method is None else call(self.frame.trace, method, args, {})
@@ -208,7 +208,7 @@ class InterpretedGenerator(InterpretedIterator):
         return self.frame.result
 
 
-def settle_generators(trace: Trace, outcome: Finished | Broken) -> None:
+def check_open_generators(trace: Trace, outcome: Finished | Broken) -> None:
     """The frame's end drops what only it holds; a generator that is left open after that must be Python's own."""
     if isinstance(outcome, Finished):
         root = trace.root

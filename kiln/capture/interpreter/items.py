@@ -22,8 +22,8 @@ from . import calls, native_calls
 from .call_rules import rule
 from .descriptors import name_class_value
 from .membership import contains_hashed
-from .operators import SIMPLE, operand_iterable, plain, record_operator
-from .protocols import index_by, special_method
+from .operators import SIMPLE, operand_iterable, record_operator, run_operator
+from .protocols import call_index, special_method
 
 
 @operation
@@ -34,9 +34,9 @@ def get_item(trace: Trace, container: object, key: object) -> object:
     if isinstance(container, torch.Tensor):
         return record_operator(trace, operator.getitem, container, key)
     if isinstance(container, type):
-        return class_item(trace, container, key)
+        return get_class_item(trace, container, key)
     if type(container).__module__ == "typing":  # Optional[int]: a cache of typing's own is no state of the program
-        return class_item(trace, container, key)  # type: ignore[arg-type]
+        return get_class_item(trace, container, key)  # type: ignore[arg-type]
     method = special_method(trace, container, "__getitem__")
     if method is not None:
         return calls.call(trace, method, (container, key), {})
@@ -58,12 +58,12 @@ def index_of(trace: Trace, container: object, key: object) -> object:
     if type(key) is tuple and isinstance(container, torch.Tensor):
         return tuple([index_of(trace, container, part) for part in key])
     method = special_method(trace, key, "__index__") if not isinstance(key, int) else None  # which is not asked
-    return key if method is None else index_by(trace, method, key)
+    return key if method is None else call_index(trace, method, key)
 
 
 def subscript(trace: Trace, name: str, container: object, *operands: object) -> object:
     """An item method of a builtin container, with the key made concrete."""
-    key = slice_concrete(trace, operands[0])
+    key = concrete_key(trace, operands[0])
     descriptor = lookup(type(container), name)
     if name == "__getitem__" and isinstance(container, dict):
         if special_method(trace, container, "__missing__") is not None:
@@ -73,7 +73,7 @@ def subscript(trace: Trace, name: str, container: object, *operands: object) -> 
     function = {"__getitem__": operator.getitem, "__setitem__": operator.setitem, "__delitem__": operator.delitem}[name]
     if descriptor is not None and not is_allowed(descriptor):
         raise trace.fail(f"an item of a {type(container).__qualname__} object")
-    return native_calls.call_native_default(trace, function, (container, key, *operands[1:]), {})
+    return native_calls.call_without_rule(trace, function, (container, key, *operands[1:]), {})
 
 
 def missing_item(trace: Trace, container: dict[Any, Any], key: object) -> object:
@@ -89,27 +89,27 @@ def rule_dict_item(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     """Also reached by ``super().__getitem__``: a ``__missing__`` in Python is interpreted."""
     container, key = [force(trace, arg) for arg in args]
     if special_method(trace, container, "__missing__") is not None:
-        return missing_item(trace, container, slice_concrete(trace, key))
-    return native_calls.call_native_default(trace, dict.__getitem__, (container, key), kwargs)
+        return missing_item(trace, container, concrete_key(trace, key))
+    return native_calls.call_without_rule(trace, dict.__getitem__, (container, key), kwargs)
 
 
-def slice_concrete(trace: Trace, key: object) -> object:
+def concrete_key(trace: Trace, key: object) -> object:
     if type(key) is slice:
         return slice(*(concrete(trace, part) for part in (key.start, key.stop, key.step)))
     return concrete(trace, key)
 
 
-def class_item(trace: Trace, cls: type, key: object) -> object:
+def get_class_item(trace: Trace, cls: type, key: object) -> object:
     """``list[int]``, ``Color["RED"]``."""
 
     method = lookup(type(cls), "__getitem__")
     if isinstance(method, types.FunctionType) and type(cls).__module__ != "typing":
         if isinstance(cls, native_calls.enum.EnumMeta):
             watch_members(trace, cls)
-            return plain(trace, operator.getitem, cls, concrete(trace, key))
+            return run_operator(trace, operator.getitem, cls, concrete(trace, key))
         name_class_value(trace, type(cls), "__getitem__", method)
         return calls.call(trace, method, (cls, key), {})
-    made = plain(trace, operator.getitem, cls, key)
+    made = run_operator(trace, operator.getitem, cls, key)
     trace.outside.pinned(made)
     return made
 

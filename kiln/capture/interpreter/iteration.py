@@ -51,7 +51,7 @@ def get_iterator(trace: Trace, value: object) -> object:
         raise Raised(TypeError(f"'{type_of(trace, value).__name__}' object is not iterable"))
     if type(value) is types.MappingProxyType:
         return get_iterator(trace, mapping_of(value))
-    made = native_calls.call_native_default(trace, iter, (value,), {})
+    made = native_calls.call_without_rule(trace, iter, (value,), {})
     if isinstance(value, dict) or type(value) in VIEW_TYPES:
         trace.mark_unbuildable(made)  # in case the dictionary changes meanwhile
     return made
@@ -78,16 +78,16 @@ def next_item(trace: Trace, iterator: object) -> object:
     method = special_method(trace, iterator, "__next__")
     if method is not None:
         return call(trace, method, (iterator,), {})
-    return native_calls.call_native_default(trace, next, (iterator,), {})
+    return native_calls.call_without_rule(trace, next, (iterator,), {})
 
 
 @operation
 def consume(trace: Trace, value: object) -> Iterator[Any]:
     """All elements of an iterable of the program."""
-    return remaining(trace, get_iterator(trace, value))
+    return iterate_rest(trace, get_iterator(trace, value))
 
 
-def remaining(trace: Trace, iterator: object) -> Iterator[Any]:
+def iterate_rest(trace: Trace, iterator: object) -> Iterator[Any]:
     """All elements that an iterator of the program still gives."""
     while True:
         try:
@@ -100,7 +100,7 @@ def remaining(trace: Trace, iterator: object) -> Iterator[Any]:
         yield item
 
 
-def unpackable(trace: Trace, value: object) -> Iterator[Any]:
+def elements_to_unpack(trace: Trace, value: object) -> Iterator[Any]:
     """The elements of what is being unpacked."""
     value = force(trace, value)
     kind = type_of(trace, value)
@@ -112,7 +112,7 @@ def unpackable(trace: Trace, value: object) -> Iterator[Any]:
 def unpack(trace: Trace, value: object, count: int) -> list[object]:
     """``a, b = value``."""
     items: list[object] = []
-    for item in unpackable(trace, value):
+    for item in elements_to_unpack(trace, value):
         items.append(item)
         if len(items) > count:
             raise Raised(ValueError(f"too many values to unpack (expected {count})"))

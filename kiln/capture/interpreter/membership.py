@@ -22,7 +22,7 @@ from ..state.operations import operations
 from ..state.trace import Trace
 from ..state.values import CONSTANT_TYPES, Lazy, Raised
 from . import calls, native_calls
-from .iteration import get_iterator, remaining
+from .iteration import get_iterator, iterate_rest
 from .program_types import type_of
 from .protocols import special_method, truth
 
@@ -39,7 +39,12 @@ def is_same(trace: Trace, left: object, right: object) -> bool:
             if type(one.real) not in CONSTANT_TYPES:
                 force(trace, one)
                 return False
-    if type(left) is Lazy and type(right) is Lazy and is_value(left.real) and is_value(right.real):
+    if (
+        type(left) is Lazy
+        and type(right) is Lazy
+        and is_guarded_by_value(left.real)
+        and is_guarded_by_value(right.real)
+    ):
         same = left.real is right.real
         if left.source != right.source:
             trace.guards.add(left.source, "same" if same else "not_same", right.source)
@@ -60,7 +65,7 @@ def is_same(trace: Trace, left: object, right: object) -> bool:
     if isinstance(left, types.FunctionType) and isinstance(right, types.FunctionType):
         guard_identity(trace, left)
         guard_identity(trace, right)
-    guard_apart(trace, left, right)
+    guard_not_same(trace, left, right)
     if isinstance(left, types.MethodType) and isinstance(right, types.MethodType):
         return False
     if is_symbolic(left) or is_symbolic(right):
@@ -68,7 +73,7 @@ def is_same(trace: Trace, left: object, right: object) -> bool:
     return left is right
 
 
-def is_value(real: object) -> bool:
+def is_guarded_by_value(real: object) -> bool:
     """Whether an object is guarded by what it is, and not by which one it is: equal ones need not be the same."""
     return isinstance(real, (int, float, str, bytes, complex, tuple, frozenset, slice))
 
@@ -80,7 +85,7 @@ def guard_identity(trace: Trace, value: object) -> None:
             trace.guards.add(source, "identity", value)
 
 
-def guard_apart(trace: Trace, left: object, right: object) -> None:
+def guard_not_same(trace: Trace, left: object, right: object) -> None:
     """Two copies of immutable objects from outside are not the same: neither may the originals be."""
     if type(left) is super and type(right) is super and left is not right:
         raise trace.fail("whether two super objects are the same")
@@ -111,7 +116,7 @@ def contains(trace: Trace, container: object, value: object) -> bool:
     if isinstance(container, (dict, set, frozenset)):
         return contains_hashed(trace, container, value)
     if isinstance(container, (str, bytes, range)):
-        return native_calls.call_native_default(trace, operator.contains, (container, concrete(trace, value)), {})  # type: ignore[return-value]
+        return native_calls.call_without_rule(trace, operator.contains, (container, concrete(trace, value)), {})  # type: ignore[return-value]
     if isinstance(container, CONTAINERS):  # it looks past an __iter__ in Python
         return search(trace, native_iterator(container), value)
     if isinstance(lookup(type(container), "__contains__"), (types.WrapperDescriptorType, types.MethodDescriptorType)):
@@ -122,7 +127,7 @@ def contains(trace: Trace, container: object, value: object) -> bool:
         if not isinstance(raised.error, TypeError):
             raise
         raise Raised(TypeError(f"argument of type '{type_of(trace, container).__name__}' is not iterable")) from None
-    return search(trace, remaining(trace, iterator), value)
+    return search(trace, iterate_rest(trace, iterator), value)
 
 
 def contains_in_view(trace: Trace, view: object, value: object) -> bool:

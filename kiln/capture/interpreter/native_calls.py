@@ -59,7 +59,7 @@ from .container_arguments import KEY_NAMES, hashed_argument, iterable_argument, 
 
 def call_native(trace: Trace, function: object, args: Args, kwargs: Kwargs) -> object:
     """Run a builtin on shadows, or break."""
-    function, args = unbind(function, args)
+    function, args = unbind_method(function, args)
     handler = rule_for(function)
     if handler is not None:
         return call_rule(trace, handler, function, args, kwargs)
@@ -70,7 +70,7 @@ def call_native(trace: Trace, function: object, args: Args, kwargs: Kwargs) -> o
         )
         raise needs_real(trace, reason) if describe(function).startswith("torch.") else reason
     guard_keys(trace, function, args)
-    return run(trace, function, args, kwargs)
+    return prepare_and_run(trace, function, args, kwargs)
 
 
 class Traits:
@@ -101,7 +101,7 @@ def traits_of(function: object) -> Traits:
     return found
 
 
-def run(trace: Trace, function: object, args: Args, kwargs: Kwargs) -> object:
+def prepare_and_run(trace: Trace, function: object, args: Args, kwargs: Kwargs) -> object:
     """Prepare the arguments and run natively."""
     if function in NUMBER_FUNCTIONS and not kwargs:
         args = tuple([force(trace, arg) for arg in args])
@@ -144,8 +144,8 @@ def run(trace: Trace, function: object, args: Args, kwargs: Kwargs) -> object:
         raise trace.fail(f"{describe(function)} of an iterator")
     if trace.progress.key_method_depth and traits.mutating:
         raise trace.fail("an effect inside a __hash__ or __eq__ that a dictionary or set is going to call")
-    if function in ONE_BY_ONE and is_one_by_one(args):
-        return update_one_by_one(trace, function, args, kwargs)
+    if function in ELEMENTWISE_UPDATES and has_lazy_elements(args):
+        return update_elementwise(trace, function, args, kwargs)
     if is_hashing(function, args):
         args = tuple([hashed_argument(trace, function, at, arg) for at, arg in enumerate(args)])
         hashing.prepare(trace, args[:2] if is_keyed(function) else args)
@@ -170,7 +170,7 @@ def run_on_proxies(trace: Trace, function: object, args: Args, kwargs: Kwargs) -
     return result
 
 
-ONE_BY_ONE: dict[object, Callable[..., Any]] = {
+ELEMENTWISE_UPDATES: dict[object, Callable[..., Any]] = {
     set.update: set.add,
     set.difference_update: set.discard,
     dict.update: dict.__setitem__,
@@ -178,7 +178,7 @@ ONE_BY_ONE: dict[object, Callable[..., Any]] = {
 }
 
 
-def is_one_by_one(args: Args) -> bool:
+def has_lazy_elements(args: Args) -> bool:
     """Whether a container is changed by what comes out of an iterator, which may look at it, or raise, meanwhile."""
     if len(args) != 2:
         return False
@@ -186,10 +186,10 @@ def is_one_by_one(args: Args) -> bool:
     return kind in LAZY_ITERATORS or kind in ITERATOR_TYPES or issubclass(kind, InterpretedIterator)
 
 
-def update_one_by_one(trace: Trace, function: object, args: Args, kwargs: Kwargs) -> None:
+def update_elementwise(trace: Trace, function: object, args: Args, kwargs: Kwargs) -> None:
 
     target, items = args
-    step = ONE_BY_ONE[function]
+    step = ELEMENTWISE_UPDATES[function]
     for item in operations.consume(trace, items.iterator if type(items) is Settled else items):
         item = force(trace, item)
         if not isinstance(target, dict):
@@ -213,10 +213,10 @@ def call_polyfill(trace: Trace, function: object, args: Args, kwargs: Kwargs) ->
     return operations.run_function(trace, polyfill, operations.bind_arguments(trace, polyfill, args, kwargs))
 
 
-def call_native_default(trace: Trace, function: object, args: Args, kwargs: Kwargs) -> object:
+def call_without_rule(trace: Trace, function: object, args: Args, kwargs: Kwargs) -> object:
     """Run a builtin that has a rule, past that rule."""
     guard_keys(trace, function, args)
-    return run(trace, function, args, kwargs)
+    return prepare_and_run(trace, function, args, kwargs)
 
 
 def is_value(value: object, deep: bool = False) -> bool:
@@ -263,7 +263,7 @@ ORDERLESS = words(
 STAND_INS = ("FakeTensor", "'Proxy'", "'Trampoline'", "'Settled'", "'Lazy'", "'SymInt'", "'InterpretedGenerator'")
 
 
-def unbind(function: object, args: Args) -> tuple[object, tuple[Any, ...]]:
+def unbind_method(function: object, args: Args) -> tuple[object, tuple[Any, ...]]:
     """A bound builtin method as its descriptor with the owner as first argument."""
     owner = getattr(function, "__self__", None)
     if owner is None or isinstance(owner, types.ModuleType):

@@ -26,11 +26,11 @@ from ..state.operations import operation, operations
 from ..state.trace import Trace
 from ..state.values import CONSTANT_TYPES, InterpretedIterator, Raised, Trampoline
 from . import calls, native_calls
-from .attributes import load_or
+from .attributes import load_or_default
 from .iteration import get_iterator
 from .membership import is_same
 from .program_types import type_of
-from .protocols import index_by, special_method, truth
+from .protocols import call_index, special_method, truth
 
 BINARY: dict[str, tuple[object, str, str]] = {
     "+": (operator.add, "__add__", "__radd__"),
@@ -87,7 +87,7 @@ def binary(trace: Trace, sign: str, left: object, right: object) -> object:
     """``left <sign> right``, augmented assignment included."""
     if type(left) in SIMPLE and type(right) in SIMPLE:
         function = INPLACE[sign][0] if sign.endswith("=") else BINARY[sign][0]
-        return plain(trace, function, left, right)
+        return run_operator(trace, function, left, right)
     if sign in ("%", "%=") and type(left) in (str, bytes):
         return operations.percent(trace, left, right)
     own = sign.endswith("=") and not isinstance(left, torch.Tensor)  # the left operand's own augmented assignment
@@ -99,39 +99,39 @@ def binary(trace: Trace, sign: str, left: object, right: object) -> object:
         return inplace(trace, sign, left, right)
     function, name, reflected = BINARY[sign]
     if has_python_method(left) or has_python_method(right):
-        return interpreted(trace, sign, function, name, reflected, left, right)
-    return run(trace, function, left, right)
+        return interpret_binary(trace, sign, function, name, reflected, left, right)
+    return run_native_operator(trace, function, left, right)
 
 
-def plain(trace: Trace, function: object, *operands: object) -> object:
+def run_operator(trace: Trace, function: object, *operands: object) -> object:
     try:
         return function(*operands)  # type: ignore[operator]
     except Exception as error:
         raise Raised(from_native(trace, error)) from None
 
 
-def run(trace: Trace, function: object, left: object, right: object) -> object:
+def run_native_operator(trace: Trace, function: object, left: object, right: object) -> object:
     if isinstance(left, str):
-        right = deep_concrete(trace, right)
-    return native_calls.call_native_default(trace, function, (left, right), {})
+        right = concrete_elements(trace, right)
+    return native_calls.call_without_rule(trace, function, (left, right), {})
 
 
-def deep_concrete(trace: Trace, value: object) -> object:
+def concrete_elements(trace: Trace, value: object) -> object:
     value = concrete(trace, value)
     if type(value) is tuple:
-        return tuple([deep_concrete(trace, item) for item in value])
+        return tuple([concrete_elements(trace, item) for item in value])
     return value
 
 
 def tensor_binary(trace: Trace, sign: str, left: object, right: object) -> object:
     other = right if isinstance(left, torch.Tensor) else left
     if type(other).__flags__ & HEAP_TYPE:
-        check_attributes(trace, other)
+        check_dynamic_override(trace, other)
     taken = other is right and isinstance(other, NUMBERS)  # by the tensor's own method, which comes first
     if not taken and not isinstance(other, torch.Tensor) and has_python_method(other) and not isinstance(other, type):
         function, name, reflected = BINARY[sign.rstrip("=")]
         if special_method(trace, other, reflected if other is right else name) is not None:
-            return interpreted(trace, sign, function, name, reflected, left, right)
+            return interpret_binary(trace, sign, function, name, reflected, left, right)
     if sign.endswith("=") and isinstance(left, torch.Tensor):
         function = INPLACE[sign][0]
     else:
@@ -160,11 +160,11 @@ def inplace(trace: Trace, sign: str, left: object, right: object) -> object:
             if result is not NotImplemented:
                 return result
     if has_python_method(left) or has_python_method(right):
-        return interpreted(trace, sign, *BINARY[sign[:-1]], left, right)
+        return interpret_binary(trace, sign, *BINARY[sign[:-1]], left, right)
     if isinstance(left, list) and sign == "+=":
         native_calls.call_native(trace, list.extend, (left, operand_iterable(trace, right)), {})
         return left
-    return run(trace, function, left, right)
+    return run_native_operator(trace, function, left, right)
 
 
 def operand_iterable(trace: Trace, value: object) -> object:
@@ -175,14 +175,14 @@ def operand_iterable(trace: Trace, value: object) -> object:
     return value if iterates and not issubclass(type(value), InterpretedIterator) else get_iterator(trace, value)
 
 
-def interpreted(
+def interpret_binary(
     trace: Trace, sign: str, function: object, name: str, reflected: str, left: object, right: object
 ) -> object:
     """An operator with an operand that has it in Python: CPython's order of attempts, then what sequences do."""
-    for owner, other, method_name in attempts(trace, name, reflected, left, right):
+    for owner, other, method_name in operand_order(trace, name, reflected, left, right):
         if is_sequence_operator(owner, method_name):
             continue
-        result = asked(trace, owner, other, method_name)
+        result = call_operand_method(trace, owner, other, method_name)
         if result is not NotImplemented:
             return result
     for owner, other, method_name in ((left, right, name), (right, left, reflected)):
@@ -192,28 +192,30 @@ def interpreted(
     raise Raised(TypeError(f"unsupported operand type(s) for {'** or pow()' if sign == '**' else sign}: {operands}"))
 
 
-def attempts(trace: Trace, name: str, reflected: str, left: object, right: object) -> list[tuple[object, object, str]]:
+def operand_order(
+    trace: Trace, name: str, reflected: str, left: object, right: object
+) -> list[tuple[object, object, str]]:
     """Who is asked with what: the right operand first if its class is derived and has a method of its own."""
     first, second = (left, right, name), (right, left, reflected)
     left_kind, right_kind = type(left), type(right)
     if left_kind is right_kind:
         return [first]
-    if left_kind in right_kind.__mro__ and is_overloaded(trace, reflected, left_kind, right_kind):
+    if left_kind in right_kind.__mro__ and overrides_method(trace, reflected, left_kind, right_kind):
         return [second, first]
     return [first, second]
 
 
-def is_overloaded(trace: Trace, name: str, base: type, derived: type) -> bool:
+def overrides_method(trace: Trace, name: str, base: type, derived: type) -> bool:
     own = class_attribute(trace, derived, name, MISSING)
     return own is not MISSING and own is not class_attribute(trace, base, name, MISSING)
 
 
-def asked(trace: Trace, owner: object, other: object, name: str) -> object:
+def call_operand_method(trace: Trace, owner: object, other: object, name: str) -> object:
     """What one operand's method answers, ``NotImplemented`` where it has none."""
     method = special_method(trace, owner, name)
     if method is not None:
         return force(trace, calls.call(trace, method, (owner, other), {}))
-    return native_attempt(trace, owner, other, name)
+    return call_native_method(trace, owner, other, name)
 
 
 SEQUENCE_OPERATORS = frozenset(
@@ -236,7 +238,7 @@ def sequence_operator(trace: Trace, sign: str, owner: object, other: object, nam
     """``+`` and ``*`` of a sequence, which look at the class of the other operand and run no code of it."""
     if name != "__add__":
         index = special_method(trace, other, "__index__") if not isinstance(other, int) else None
-        other = concrete(trace, other) if index is None else index_by(trace, index, other)
+        other = concrete(trace, other) if index is None else call_index(trace, index, other)
         if not isinstance(other, int):
             raise Raised(TypeError(f"can't multiply sequence by non-int of type '{type_of(trace, other).__name__}'"))
     method = lookup(type(owner), INPLACE[sign][1]) if sign.endswith("=") else None
@@ -248,7 +250,7 @@ def sequence_operator(trace: Trace, sign: str, owner: object, other: object, nam
     return native_calls.run_natively(trace, lookup(type(owner), name), (owner, other), {})
 
 
-def native_attempt(trace: Trace, owner: object, other: object, name: str) -> object:
+def call_native_method(trace: Trace, owner: object, other: object, name: str) -> object:
     """The builtin operator method of an operand, or ``NotImplemented``."""
     if isinstance(owner, torch.Tensor):
         method = getattr(torch.Tensor, name, None)
@@ -262,7 +264,7 @@ def native_attempt(trace: Trace, owner: object, other: object, name: str) -> obj
     if isinstance(owner, CONTAINERS) and isinstance(other, CONTAINERS):
         if name in COMPARING and isinstance(owner, (list, tuple)):
             owner, other = plain_sequence(owner), plain_sequence(other)
-            return native_calls.call_native_default(trace, COMPARING[name], (owner, other), {})
+            return native_calls.call_without_rule(trace, COMPARING[name], (owner, other), {})
         return native_calls.call_native(trace, method, (owner, other), {})
     return native_calls.run_natively(trace, method, (owner, other), {})
 
@@ -282,21 +284,21 @@ def compare(trace: Trace, sign: str, left: object, right: object) -> object:
     """``left <sign> right`` for comparison signs."""
     function = COMPARE[sign][0]
     if type(left) in SIMPLE and type(right) in SIMPLE:
-        return plain(trace, function, left, right)
+        return run_operator(trace, function, left, right)
     if isinstance(left, torch.Tensor) or isinstance(right, torch.Tensor):
         return compare_tensor(trace, sign, function, left, right)
     if has_python_method(left) or has_python_method(right):
-        return compared(trace, sign, left, right)
-    return native_calls.call_native_default(trace, function, (left, right), {})
+        return interpret_comparison(trace, sign, left, right)
+    return native_calls.call_without_rule(trace, function, (left, right), {})
 
 
-def compared(trace: Trace, sign: str, left: object, right: object) -> object:
+def interpret_comparison(trace: Trace, sign: str, left: object, right: object) -> object:
     """A comparison with an operand that has it in Python, in CPython's order."""
     _, name, reflected = COMPARE[sign]
     first, second = (left, right, name), (right, left, reflected)
     derived = type(left) is not type(right) and type(left) in type(right).__mro__  # registered ones are not derived
     for owner, other, method_name in (second, first) if derived else (first, second):
-        result = asked_to_compare(trace, owner, other, method_name)
+        result = call_comparison_method(trace, owner, other, method_name)
         if result is not NotImplemented:
             return result
     if sign in ("==", "!="):
@@ -305,12 +307,12 @@ def compared(trace: Trace, sign: str, left: object, right: object) -> object:
     raise Raised(TypeError(f"{sign!r} not supported between instances of {operands}"))
 
 
-def asked_to_compare(trace: Trace, owner: object, other: object, name: str) -> object:
+def call_comparison_method(trace: Trace, owner: object, other: object, name: str) -> object:
     """What one operand answers; the default ``!=`` is its own ``==``, negated."""
     if name == "__ne__" and has_python_method(owner) and class_attribute(trace, type(owner), name) is object.__ne__:
-        result = asked(trace, owner, other, "__eq__")
+        result = call_operand_method(trace, owner, other, "__eq__")
         return result if result is NotImplemented else not truth(trace, result)
-    return asked(trace, owner, other, name)
+    return call_operand_method(trace, owner, other, name)
 
 
 def compare_tensor(trace: Trace, sign: str, function: object, left: object, right: object) -> object:
@@ -319,22 +321,22 @@ def compare_tensor(trace: Trace, sign: str, function: object, left: object, righ
         if sign in ("==", "!="):
             return (sign == "!=") if other is None or isinstance(other, (str, type, dict)) else None
     if type(other).__flags__ & HEAP_TYPE:
-        check_attributes(trace, other)
+        check_dynamic_override(trace, other)
     taken = other is right and isinstance(other, NUMBERS)
     if not taken and not isinstance(other, torch.Tensor) and has_python_method(other):
-        return compared(trace, sign, left, right)
+        return interpret_comparison(trace, sign, left, right)
     return record_operator(trace, function, left, right)
 
 
 NUMBERS = (int, float, complex)
 
 
-def check_attributes(trace: Trace, operand: object) -> None:
+def check_dynamic_override(trace: Trace, operand: object) -> None:
     """torch asks the other operand for ``__torch_function__``, which a ``__getattr__`` may answer."""
     kind = type(operand)
     if not isinstance(operand, torch.Tensor):
         if isinstance(class_attribute(trace, kind, "__getattr__"), types.FunctionType):
-            if load_or(trace, operand, "__torch_function__", None) is not None:
+            if load_or_default(trace, operand, "__torch_function__", None) is not None:
                 raise trace.fail(f"an operator on a tensor and a {kind.__qualname__}, whose __getattr__ overrides it")
 
 
@@ -346,4 +348,4 @@ def unary(trace: Trace, name: str, value: object) -> object:
     method = special_method(trace, value, method_name) if has_python_method(value) else None
     if method is not None:
         return calls.call(trace, method, (value,), {})
-    return native_calls.call_native_default(trace, function, (value,), {})
+    return native_calls.call_without_rule(trace, function, (value,), {})

@@ -39,7 +39,7 @@ from .program_types import type_of
 PROTOCOLS = type(typing.SupportsInt)
 
 
-def arguments(trace: Trace, args: Args) -> tuple[Any, ...]:
+def force_all(trace: Trace, args: Args) -> tuple[Any, ...]:
     return tuple([force(trace, arg) for arg in args])
 
 
@@ -47,7 +47,7 @@ def is_instance(trace: Trace, value: object, classes: object) -> bool:
     if isinstance(classes, tuple):
         return any(is_instance(trace, value, force(trace, cls)) for cls in classes)
     check = lookup(type(classes), "__instancecheck__")
-    if isinstance(check, types.FunctionType) and not natively_checked(trace, value, classes):
+    if isinstance(check, types.FunctionType) and not has_default_instance_check(trace, value, classes):
         class_function(trace, type(classes), "__instancecheck__")
         return bool(truth(trace, call(trace, check, (classes, value), {})))
     kind = type_of(trace, value)
@@ -81,7 +81,7 @@ def assume_members(trace: Trace, value: object, kind: type, protocol: type) -> N
             trace.guards.add(record.source, "has_attribute" if name in record.attributes else "no_attribute", name)
 
 
-def natively_checked(trace: Trace, value: object, cls: object) -> bool:
+def has_default_instance_check(trace: Trace, value: object, cls: object) -> bool:
     """Whether a metaclass's ``__instancecheck__`` says nothing else than the class of the value does."""
     if type(cls).__module__ == "torch.nn.parameter":  # it may be an attribute of the tensor that decides
         return not isinstance(value, torch.Tensor) or (
@@ -98,10 +98,10 @@ def tensor_is_instance(value: torch.Tensor, kind: type, classes: object) -> bool
     return issubclass(kind, classes)  # type: ignore[arg-type]
 
 
-def looked_at(trace: Trace, classes: object) -> object:
+def force_classes(trace: Trace, classes: object) -> object:
     """A class or (nested) tuple of classes for native code; ``tuple(a_list)`` has elements nobody has looked at."""
     classes = force(trace, classes)
-    return tuple([looked_at(trace, cls) for cls in classes]) if isinstance(classes, tuple) else classes
+    return tuple([force_classes(trace, cls) for cls in classes]) if isinstance(classes, tuple) else classes
 
 
 def truth(trace: Trace, value: object) -> bool:
@@ -152,7 +152,7 @@ def checked_truth(trace: Trace, result: object) -> bool:
     return result
 
 
-def index_by(trace: Trace, method: object, value: object) -> object:
+def call_index(trace: Trace, method: object, value: object) -> object:
     """What an ``__index__`` gives."""
     index = force(trace, call(trace, method, (value,), {}))
     if type(index) is not torch.SymInt:
@@ -167,7 +167,7 @@ def checked_length(trace: Trace, result: object) -> int:
         if index is None:
             name = type_of(trace, result).__name__
             raise Raised(TypeError(f"'{name}' object cannot be interpreted as an integer"))
-        result = concrete(trace, index_by(trace, index, result))
+        result = concrete(trace, call_index(trace, index, result))
     if result < 0:  # type: ignore[operator]
         raise Raised(ValueError("__len__() should return >= 0"))
     if result > sys.maxsize:  # type: ignore[operator]

@@ -15,12 +15,12 @@ from ..._native import MISSING
 from ..._native import is_instance as isinstance
 from ..guards.source import getattr_static_dict, lookup
 from ..interpreter.attribute_stores import delete_attribute, generic_delete, generic_store, store_attribute
-from ..interpreter.attributes import load_attribute, load_or
+from ..interpreter.attributes import load_attribute, load_or_default
 from ..interpreter.call_rules import rule
 from ..interpreter.construction import construct, new_object
 from ..interpreter.instance_attributes import generic_load, load_namespace
 from ..interpreter.program_types import type_of
-from ..interpreter.protocols import arguments, is_instance, looked_at
+from ..interpreter.protocols import force_all, force_classes, is_instance
 from ..shadows.symbolic_numbers import concrete
 from ..shadows.wrap import class_attribute, force
 from ..state.exceptions import from_native
@@ -39,14 +39,14 @@ def rule_type(trace: Trace, args: Args, kwargs: Kwargs) -> object:
 
 @rule(builtins.isinstance)
 def rule_isinstance(trace: Trace, args: Args, kwargs: Kwargs) -> object:
-    value, classes = arguments(trace, args)
+    value, classes = force_all(trace, args)
     return is_instance(trace, value, classes)
 
 
 @rule(issubclass)
 def rule_issubclass(trace: Trace, args: Args, kwargs: Kwargs) -> object:
-    cls, classes = arguments(trace, args)
-    classes = looked_at(trace, classes)
+    cls, classes = force_all(trace, args)
+    classes = force_classes(trace, classes)
     try:
         result = issubclass(cls, classes)
     except TypeError as error:
@@ -60,13 +60,13 @@ def rule_issubclass(trace: Trace, args: Args, kwargs: Kwargs) -> object:
 @rule(type.__instancecheck__)
 def rule_instance_check(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     """The check itself, past a metaclass that has its own."""
-    cls, value = arguments(trace, args)
+    cls, value = force_all(trace, args)
     return type.__subclasscheck__(cls, type_of(trace, value))
 
 
 @rule(type.__subclasscheck__)
 def rule_subclass_check(trace: Trace, args: Args, kwargs: Kwargs) -> object:
-    return type.__subclasscheck__(*arguments(trace, args))
+    return type.__subclasscheck__(*force_all(trace, args))
 
 
 @rule(callable)
@@ -80,14 +80,14 @@ def rule_callable(trace: Trace, args: Args, kwargs: Kwargs) -> object:
 def rule_getattr(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     owner, name = args[0], attribute_name(trace, args[1])
     if len(args) == 3:
-        return load_or(trace, owner, name, args[2])
+        return load_or_default(trace, owner, name, args[2])
     return load_attribute(trace, owner, name)
 
 
 @rule(hasattr)
 def rule_hasattr(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     missing = object()
-    return load_or(trace, args[0], attribute_name(trace, args[1]), missing) is not missing
+    return load_or_default(trace, args[0], attribute_name(trace, args[1]), missing) is not missing
 
 
 def attribute_name(trace: Trace, name: object) -> str:
@@ -111,7 +111,7 @@ def rule_delattr(trace: Trace, args: Args, kwargs: Kwargs) -> None:
 def rule_vars(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     if not args:
         return rule_locals(trace, args, kwargs)
-    found = load_or(trace, args[0], "__dict__", MISSING)
+    found = load_or_default(trace, args[0], "__dict__", MISSING)
     if found is MISSING:
         raise Raised(TypeError("vars() argument must have __dict__ attribute"))
     return found

@@ -14,7 +14,7 @@ from ..._native import is_instance as isinstance
 from ...platform.python_objects import HEAP_TYPE, slot_descriptors
 from ..guards.source import getattr_static_dict, is_direct, lookup
 from ..interpreter import native_calls
-from ..interpreter.attributes import load_attribute, load_or
+from ..interpreter.attributes import load_attribute, load_or_default
 from ..interpreter.call_rules import rule
 from ..interpreter.calls import call, call_function
 from ..interpreter.instance_attributes import load_namespace
@@ -71,7 +71,7 @@ def new_arguments(trace: Trace, value: object) -> tuple[Any, ...]:
     """What ``__new__`` is to be called with."""
     if lookup(type(value), "__getnewargs_ex__") is not None:
         raise trace.fail(f"a copy of a {type(value).__qualname__}, which has __getnewargs_ex__")
-    method = load_or(trace, value, "__getnewargs__", None)
+    method = load_or_default(trace, value, "__getnewargs__", None)
     if method is None:
         return ()
     given = force(trace, call(trace, method, (), {}))
@@ -96,7 +96,7 @@ def default_state(trace: Trace, value: object) -> object:
     return (namespace, slots) if slots else namespace
 
 
-def names_known(trace: Trace, cls: type, names: set[str]) -> bool:
+def slot_names_match(trace: Trace, cls: type, names: set[str]) -> bool:
     """Whether the class has the names of its slots noted as they are, or not at all. (copyreg notes them.)"""
     noted = class_attribute(trace, cls, "__slotnames__")
     if noted is None:
@@ -114,7 +114,7 @@ def slots_of(trace: Trace, value: object) -> dict[str, object]:
     slots = slot_descriptors(type(value))
     names = {slot.__name__ for slot in slots}  # type: ignore[attr-defined]
     hooked = lookup(type(value), "__getattr__") is not None or not is_direct(type(value))
-    if not names_known(trace, type(value), names) or (slots and hooked):
+    if not slot_names_match(trace, type(value), names) or (slots and hooked):
         raise trace.fail(f"the state of a {type(value).__qualname__}, whose slots are not what they seem")
     for slot in slots:
         if record is not None:

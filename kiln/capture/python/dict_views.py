@@ -52,7 +52,7 @@ WRAPPERS.update({kind: wrap_view for kind in VIEW_TYPES})
 WRAPPERS[types.MappingProxyType] = wrap_mapping_proxy
 
 
-def shown(trace: Trace, value: object) -> object:
+def unwrap_proxy(trace: Trace, value: object) -> object:
     """The mapping behind a proxy; anything else as it is."""
     value = force(trace, value)
     return mapping_of(value) if type(value) is types.MappingProxyType else value
@@ -63,7 +63,7 @@ def proxy_rule(name: str, run: Callable[..., Any]) -> None:
 
     @rule(types.MappingProxyType.__dict__[name])
     def rule_proxy(trace: Trace, args: Args, kwargs: Kwargs) -> object:
-        return run(trace, *(shown(trace, arg) for arg in args), **kwargs)
+        return run(trace, *(unwrap_proxy(trace, arg) for arg in args), **kwargs)
 
 
 proxy_rule("__getitem__", get_item)
@@ -78,7 +78,7 @@ proxy_rule("__ror__", lambda trace, left, right: operators.binary(trace, "|", ri
 def proxy_method_rule(name: str) -> None:
     @rule(types.MappingProxyType.__dict__[name])
     def rule_proxy_method(trace: Trace, args: Args, kwargs: Kwargs) -> object:
-        return call(trace, load_attribute(trace, shown(trace, args[0]), name), args[1:], kwargs)
+        return call(trace, load_attribute(trace, unwrap_proxy(trace, args[0]), name), args[1:], kwargs)
 
 
 for _name in ("get", "keys", "values", "items", "copy"):

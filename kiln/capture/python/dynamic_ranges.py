@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 
 from ..interpreter.call_rules import rule
-from ..interpreter.native_calls import call_native_default
+from ..interpreter.native_calls import call_without_rule
 from ..interpreter.operators import compare
 from ..interpreter.protocols import truth
 from ..shadows.wrap import force
@@ -20,7 +20,7 @@ from ..state.trace import Trace
 def rule_range(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     values = [force(trace, arg) for arg in args]
     if kwargs or not in_steps(values) or not is_loop(trace):
-        return call_native_default(trace, range, args, kwargs)
+        return call_without_rule(trace, range, args, kwargs)
     start, stop, step = values
     index = start
     while truth(trace, compare(trace, "<", index, stop)):

@@ -16,7 +16,7 @@ from ...bytecode.plan import OWN_PREFIX
 from ..interpreter.call_rules import rule
 from ..interpreter.calls import call
 from ..interpreter.program_types import type_of
-from ..interpreter.protocols import arguments
+from ..interpreter.protocols import force_all
 from ..shadows.wrap import force
 from ..state.exceptions import from_native, guard_caller, traceback_of
 from ..state.operations import Args, Kwargs, operations
@@ -27,32 +27,32 @@ from ..state.values import GraphBreak, Raised, TensorSuper
 @rule(super)
 def rule_super(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     if args:
-        return made_super(trace, *arguments(trace, args))
+        return make_super(trace, *force_all(trace, args))
     frame = trace.frames[-1]
     code = frame.code
     if code.co_argcount == 0:
-        raise no_super(trace, "super(): no arguments")
+        raise super_error(trace, "super(): no arguments")
     first = code.co_varnames[0]
     if first in frame.cells:
         owner = cell_value(frame.cells[first])
     else:
         owner = frame.locals.get(first, MISSING)
     if owner is MISSING:
-        raise no_super(trace, "super(): arg[0] deleted")
+        raise super_error(trace, "super(): arg[0] deleted")
     cell = frame.cells.get("__class__")
     if cell is None:
-        raise no_super(trace, "super(): __class__ cell not found")
-    return class_of_super(trace, cell_value(cell), owner)
+        raise super_error(trace, "super(): __class__ cell not found")
+    return super_of_class(trace, cell_value(cell), owner)
 
 
-def class_of_super(trace: Trace, cls: object, owner: object) -> super | TensorSuper:
+def super_of_class(trace: Trace, cls: object, owner: object) -> super | TensorSuper:
     """``super()``, given what is in the cell of the class, if anything."""
     if cls is MISSING:
         raise Raised(RuntimeError("super(): empty __class__ cell"))
     cls = force(trace, cls)
     if not isinstance(cls, type):
         raise Raised(RuntimeError(f"super(): __class__ is not a type ({type_of(trace, cls).__name__})"))
-    return made_super(trace, cls, force(trace, owner))
+    return make_super(trace, cls, force(trace, owner))
 
 
 @rule(call_super)
@@ -62,10 +62,10 @@ def rule_call_super(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     if function is not super:
         return call(trace, function, (), {})
     cls = cell_value(args[1]) if type(args[1]) is types.CellType else args[1]
-    return class_of_super(trace, cls, args[2])
+    return super_of_class(trace, cls, args[2])
 
 
-def no_super(trace: Trace, message: str) -> Raised | GraphBreak:
+def super_error(trace: Trace, message: str) -> Raised | GraphBreak:
     """The error of ``super()`` where no class is known. Python looks at the frame: in the root only its own will do."""
     if len(trace.frames) == 1:
         return trace.fail("super() in a function that is no method", whole=True)
@@ -79,7 +79,7 @@ def cell_value(cell: types.CellType) -> object:
         return MISSING
 
 
-def made_super(trace: Trace, *args: object) -> super | TensorSuper:
+def make_super(trace: Trace, *args: object) -> super | TensorSuper:
     if len(args) == 2 and isinstance(args[1], torch.Tensor):
         return operations.tensor_super(trace, *args)  # type: ignore[arg-type]
     try:
@@ -93,7 +93,7 @@ def rule_super_get(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     proxy, owner = force(trace, args[0]), force(trace, args[1])
     if owner is None or object.__getattribute__(proxy, "__self__") is not None:
         return proxy
-    return made_super(trace, object.__getattribute__(proxy, "__thisclass__"), owner)
+    return make_super(trace, object.__getattribute__(proxy, "__thisclass__"), owner)
 
 
 @rule(sys.exception)
@@ -111,7 +111,7 @@ def rule_exc_info(trace: Trace, args: Args, kwargs: Kwargs) -> object:
 
 @rule(sys.exit)
 def rule_exit(trace: Trace, args: Args, kwargs: Kwargs) -> None:
-    raise Raised(SystemExit(*arguments(trace, args)))
+    raise Raised(SystemExit(*force_all(trace, args)))
 
 
 @rule(globals)
@@ -136,12 +136,12 @@ def rule_locals(trace: Trace, args: Args, kwargs: Kwargs) -> object:
 
 @rule(builtins.__import__)
 def rule_import(trace: Trace, args: Args, kwargs: Kwargs) -> object:
-    module = __import__(*arguments(trace, args), **kwargs)
+    module = __import__(*force_all(trace, args), **kwargs)
     trace.outside.pinned(module)
     return module
 
 
-def outside_rule(builtin: types.BuiltinFunctionType) -> None:
+def add_break_rule(builtin: types.BuiltinFunctionType) -> None:
     """A builtin with effects outside the program is always left to Python."""
 
     @rule(builtin)
@@ -150,4 +150,4 @@ def outside_rule(builtin: types.BuiltinFunctionType) -> None:
 
 
 for _builtin in (print, input, open, breakpoint, exec, eval, compile):
-    outside_rule(_builtin)
+    add_break_rule(_builtin)

@@ -13,8 +13,8 @@ import weakref
 from ...bytecode.instruction import codes_in
 from ...platform.python_objects import words
 
-ASKING = words("weakref _weakref WeakSet WeakMethod WeakKeyDictionary WeakValueDictionary __weakref__ __del__")
-ASKING |= words("getrefcount getsizeof get_referrers get_referents get_objects __subclasses__")
+LIFETIME_NAMES = words("weakref _weakref WeakSet WeakMethod WeakKeyDictionary WeakValueDictionary __weakref__ __del__")
+LIFETIME_NAMES |= words("getrefcount getsizeof get_referrers get_referents get_objects __subclasses__")
 """Names that stand for such a question wherever they occur: modules, attributes, methods that a class body defines."""
 
 WEAK_OBJECTS = {id(getattr(weakref, name)) for name in weakref.__all__}
@@ -24,4 +24,4 @@ def asks_about_lifetimes(function: types.FunctionType, code: types.CodeType) -> 
     """Whether a function's code, or code that it makes functions of, could tell that an object outlives its names."""
     names = {name for part in codes_in(code) for name in part.co_names}
     table = function.__globals__
-    return not ASKING.isdisjoint(names) or any(id(table.get(name)) in WEAK_OBJECTS for name in names)
+    return not LIFETIME_NAMES.isdisjoint(names) or any(id(table.get(name)) in WEAK_OBJECTS for name in names)

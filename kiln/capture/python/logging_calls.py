@@ -38,19 +38,19 @@ def log_line(
     logger.handle(logger.makeRecord(logger.name, level, file, line, message, arguments, None, function))
 
 
-def is_enabled(trace: Trace, logger: logging.Logger, level: int) -> bool:
+def guard_enabled(trace: Trace, logger: logging.Logger, level: int) -> bool:
     enabled = logger.isEnabledFor(level)
     words = f"logger {logger.name} {'logs' if enabled else 'does not log'} {logging.getLevelName(level)}"
     trace.guards.extras.append((words, lambda: logger.isEnabledFor(level) is enabled))
     return enabled
 
 
-def note(trace: Trace, level: int, args: Args, kwargs: Kwargs) -> None:
+def record_log_call(trace: Trace, level: int, args: Args, kwargs: Kwargs) -> None:
     """A call of ``logger.info`` and its like."""
     logger, message, *rest = [concrete(trace, arg) for arg in args]
     if id(logger) not in trace.outside.foreign or not isinstance(level, int):
         raise trace.fail("a call to a logger that was made inside")
-    if not is_enabled(trace, logger, level):
+    if not guard_enabled(trace, logger, level):
         return
     stack_level = concrete(trace, kwargs.get("stacklevel", 1))
     if not all(map(is_constant, (message, *rest))) or kwargs.keys() - {"stacklevel"}:
@@ -65,7 +65,7 @@ def note(trace: Trace, level: int, args: Args, kwargs: Kwargs) -> None:
 def level_rule(name: str, level: int) -> None:
     @rule(getattr(logging.Logger, name))
     def rule_log_level(trace: Trace, args: Args, kwargs: Kwargs) -> None:
-        note(trace, level, args, kwargs)
+        record_log_call(trace, level, args, kwargs)
 
 
 for _name in ("debug", "info", "warning", "error", "critical"):
@@ -74,7 +74,7 @@ for _name in ("debug", "info", "warning", "error", "critical"):
 
 @rule(logging.Logger.log)
 def rule_log(trace: Trace, args: Args, kwargs: Kwargs) -> None:
-    note(trace, concrete(trace, args[1]), (args[0], *args[2:]), kwargs)
+    record_log_call(trace, concrete(trace, args[1]), (args[0], *args[2:]), kwargs)
 
 
 @rule(logging.Logger.isEnabledFor)
@@ -82,7 +82,7 @@ def rule_is_enabled(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     logger, level = force(trace, args[0]), concrete(trace, args[1])
     if id(logger) not in trace.outside.foreign:
         raise trace.fail("a call to a logger that was made inside")
-    return is_enabled(trace, logger, level)
+    return guard_enabled(trace, logger, level)
 
 
 @rule(logging.Logger.getEffectiveLevel)

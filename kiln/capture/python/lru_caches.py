@@ -35,13 +35,13 @@ def call_lru_cache(trace: Trace, wrapper: object, args: Args, kwargs: Kwargs) ->
     values = (*args, *kwargs.values())
     if any(is_symbolic(value) for value in values):
         return interpret(trace, wrapper, args, kwargs)
-    if not all(is_same_outside(trace, value) for value in values):
+    if not all(is_real_object(trace, value) for value in values):
         raise trace.fail(
             "a call to a function under functools.lru_cache with objects or tensors",
             "call it outside, or cache its result yourself",
         )
-    call = CachedCall(wrapper, args, kwargs, *open_cache(trace, wrapper, args, kwargs))
-    call.outcome = ask(trace, call)
+    call = CachedCall(wrapper, args, kwargs, *cache_and_key(trace, wrapper, args, kwargs))
+    call.outcome = find_outcome(trace, call)
     trace.guards.cached.calls.append(call)
     if call.outcome.error is not None:
         raise Raised(from_native(trace, call.outcome.error))
@@ -49,19 +49,19 @@ def call_lru_cache(trace: Trace, wrapper: object, args: Args, kwargs: Kwargs) ->
     return result if is_constant(result) else wrap(trace, result, Pinned(Identity(result)))
 
 
-def ask(trace: Trace, call: CachedCall) -> Outcome:
+def find_outcome(trace: Trace, call: CachedCall) -> Outcome:
     """The outcome of a call: of one that was made before capture started over, or made now."""
     made = SESSION.made.setdefault(call.place, [])
     used = sum(other.place == call.place for other in trace.guards.cached.calls)
     if used >= len(made):
         if call.key not in call.known:
-            check_settled(trace, call.wrapper)
+            check_no_pending_effects(trace, call.wrapper)
         trace.progress.entered += 1
         made.append(call.make())
     return made[used]
 
 
-def check_settled(trace: Trace, wrapper: object) -> None:
+def check_no_pending_effects(trace: Trace, wrapper: object) -> None:
     """The function runs now, for real: neither may it see that effects of the program are still waiting, nor may it
     change what the program has looked at already."""
     if trace.progress.key_method_depth:
@@ -70,7 +70,8 @@ def check_settled(trace: Trace, wrapper: object) -> None:
     if is_closed(function):
         return
     if any(
-        id(value) in trace.outside.by_real or id(value) in trace.outside.appended for value in names_of(function, set())
+        id(value) in trace.outside.by_real or id(value) in trace.outside.appended
+        for value in named_values(function, set())
     ):
         raise trace.fail("a call that fills a cache, whose function knows objects that the program has used", HINT)
     if pending_writes(trace):
@@ -80,7 +81,7 @@ def check_settled(trace: Trace, wrapper: object) -> None:
 HINT = "call it once outside the compiled function"
 
 
-def names_of(function: object, seen: set[int]) -> Iterator[object]:
+def named_values(function: object, seen: set[int]) -> Iterator[object]:
     """What a function has names for (globals and free variables), and the functions among them have names for."""
     if not isinstance(function, types.FunctionType) or id(function) in seen:
         return
@@ -91,7 +92,7 @@ def names_of(function: object, seen: set[int]) -> Iterator[object]:
             known.append(cell.cell_contents)
     for value in known:
         yield value
-        yield from names_of(value, seen)
+        yield from named_values(value, seen)
 
 
 def interpret(trace: Trace, wrapper: object, args: Args, kwargs: Kwargs) -> object:
@@ -106,7 +107,7 @@ def interpret(trace: Trace, wrapper: object, args: Args, kwargs: Kwargs) -> obje
     return result
 
 
-def is_same_outside(trace: Trace, value: object) -> bool:
+def is_real_object(trace: Trace, value: object) -> bool:
     """Whether a value is itself in the real program, not a shadow, and hashed natively."""
     if isinstance(value, (types.FunctionType, type, types.ModuleType)):
         return trace.outside.source_of(value) is not None
@@ -115,7 +116,7 @@ def is_same_outside(trace: Trace, value: object) -> bool:
     return is_constant(value)
 
 
-def open_cache(trace: Trace, wrapper: object, args: Args, kwargs: Kwargs) -> tuple[dict[Any, Any], Hashable]:
+def cache_and_key(trace: Trace, wrapper: object, args: Args, kwargs: Kwargs) -> tuple[dict[Any, Any], Hashable]:
     """The dictionary of a cache, and the key of a call in it, as ``functools`` makes it."""
     referents = gc.get_referents(wrapper)
     parameters = getattr(wrapper, "cache_parameters", None)

@@ -55,7 +55,7 @@ def operator_rule(function: object, run: Callable[..., Any]) -> None:
             return run(trace, *[force(trace, arg) for arg in args], **kwargs)
         except TypeError as error:
             if error.__traceback__.tb_next is None:  # the wrong number of arguments: let CPython say so
-                return native_calls.call_native_default(trace, function, args, kwargs)
+                return native_calls.call_without_rule(trace, function, args, kwargs)
             raise
 
 

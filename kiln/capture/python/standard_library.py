@@ -91,19 +91,19 @@ def run_pure(trace: Trace, function: types.FunctionType, args: Args, kwargs: Kwa
         return None
     if function.__name__.startswith("is") and not method and isinstance(values[0], torch.Tensor):
         return (False,)
-    if not all(is_known(value) for value in values):
+    if not all(is_immutable(value) for value in values):
         return None
-    return (run_plainly(trace, function, args, kwargs),)
+    return (run_uninterpreted(trace, function, args, kwargs),)
 
 
-def is_known(value: object) -> bool:
+def is_immutable(value: object) -> bool:
     """Whether a value is what it is in the real program, and cannot change."""
     kinds = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, type, *PURE_CLASSES, re.Pattern)
     return is_constant(value) or isinstance(value, kinds)
 
 
 @operation
-def runs_plainly(trace: Trace, cls: type, args: Args, kwargs: Kwargs) -> bool:
+def is_enum_lookup(trace: Trace, cls: type, args: Args, kwargs: Kwargs) -> bool:
     """An enum class called with a value looks a member up; what it does where there is none may be the program's."""
     if not isinstance(cls, enum.EnumMeta) or kwargs or not all(is_constant(force(trace, arg)) for arg in args):
         return False
@@ -113,11 +113,11 @@ def runs_plainly(trace: Trace, cls: type, args: Args, kwargs: Kwargs) -> bool:
 
 
 @operation
-def run_plainly(trace: Trace, function: object, args: Args, kwargs: Kwargs) -> object:
+def run_uninterpreted(trace: Trace, function: object, args: Args, kwargs: Kwargs) -> object:
     """Call it; what comes back is outside the program, like what a module holds."""
     args = tuple([force(trace, arg) for arg in args])
     kwargs = {key: force(trace, value) for key, value in kwargs.items()}
-    if getattr(function, "__module__", "") == "re" and any(is_debugging(arg) for arg in (*args, *kwargs.values())):
+    if getattr(function, "__module__", "") == "re" and any(has_debug_flag(arg) for arg in (*args, *kwargs.values())):
         raise trace.fail("a pattern compiled with re.DEBUG, which prints")
     try:
         with warnings.catch_warnings():
@@ -135,7 +135,7 @@ def run_plainly(trace: Trace, function: object, args: Args, kwargs: Kwargs) -> o
     return result if isinstance(result, PLAIN_RESULTS) else wrap(trace, result, source)
 
 
-def is_debugging(flags: object) -> bool:
+def has_debug_flag(flags: object) -> bool:
     return isinstance(flags, int) and bool(flags & re.DEBUG)
 
 
@@ -173,7 +173,7 @@ def rule_signature(trace: Trace, args: Args, kwargs: Kwargs) -> object:
                 trace.guards.add(Item(namespace, name), "identity", plain.__dict__[name])
             else:
                 trace.guards.add(namespace, "lacks_key", name)
-    return run_plainly(trace, inspect.signature, (function,), {})
+    return run_uninterpreted(trace, inspect.signature, (function,), {})
 
 
 def assume_contents(trace: Trace, mapping: dict[Any, Any], source: Source) -> list[object]:
@@ -204,7 +204,7 @@ def rule_type_hints(trace: Trace, args: Args, kwargs: Kwargs) -> object:
             for name in names_in(text) if type(text) is str else ():
                 if name in namespace:
                     wrap(trace, namespace[name], Item(trace.outside.globals_source(namespace), name))
-    return run_plainly(trace, typing.get_type_hints, (owner,), {})
+    return run_uninterpreted(trace, typing.get_type_hints, (owner,), {})
 
 
 def names_in(annotation: str) -> tuple[str, ...]:

@@ -74,10 +74,10 @@ def text_rule(function: Callable[..., Any]) -> None:
     @rule(function)
     def rule_text(trace: Trace, args: Args, kwargs: Kwargs) -> object:
         if not args or kwargs or (function is str and len(args) > 1):
-            return native_calls.call_native_default(trace, function, args, kwargs)
+            return native_calls.call_without_rule(trace, function, args, kwargs)
         value, rest = concrete(trace, force(trace, args[0])), tuple([concrete(trace, arg) for arg in args[1:]])
         if function is ascii:
-            return run_text(trace, ascii, (stand_in(trace, value),), {})
+            return format_natively(trace, ascii, (stand_in(trace, value),), {})
         method = python_method(trace, value, METHODS[function])
         if method is not None:
             return checked_text(trace, call(trace, method, (value, *rest), {}), METHODS[function])
@@ -88,7 +88,7 @@ def text_rule(function: Callable[..., Any]) -> None:
                 what = f"unsupported format string passed to {type(value).__name__}.__format__"
                 raise Raised(TypeError(what))
             return exception_text(trace, value, function)
-        return run_text(trace, function, (stand_in(trace, value, function.__name__), *rest), {})
+        return format_natively(trace, function, (stand_in(trace, value, function.__name__), *rest), {})
 
 
 def python_method(trace: Trace, value: object, name: str) -> object:
@@ -122,17 +122,17 @@ def exception_text(trace: Trace, error: BaseException, function: Callable[..., A
         given = wrap(trace, given, Attribute(trace.outside.pinned(error), "args"))
     args = stand_in(trace, given)
     if args is error.args or all(a is b for a, b in zip(args, error.args, strict=True)):  # type: ignore[call-overload]
-        return run_text(trace, function, (error,), {})
+        return format_natively(trace, function, (error,), {})
     if native is BaseException.__repr__:
-        text = run_text(trace, repr, (args,), {})
+        text = format_natively(trace, repr, (args,), {})
         trace.guards.classes.watch_name(type(error))
         return type(error).__name__ + (text[:-2] + ")" if len(error.args) == 1 else text)  # type: ignore[index, operator]
     if native is BaseException.__str__:
-        return run_text(trace, str, (args[0] if len(error.args) == 1 else args,), {})  # type: ignore[index]
+        return format_natively(trace, str, (args[0] if len(error.args) == 1 else args,), {})  # type: ignore[index]
     raise trace.fail(f"the text of a {type(error).__qualname__}")
 
 
-def run_text(trace: Trace, function: Callable[..., Any], args: Args, kwargs: Kwargs) -> object:
+def format_natively(trace: Trace, function: Callable[..., Any], args: Args, kwargs: Kwargs) -> object:
     """Make text natively; what classes are called may be in it."""
     text = native_calls.run_natively(trace, function, args, kwargs)
     if type(text) is str:
@@ -148,7 +148,7 @@ for _function in METHODS:
 def rule_format(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     values = [stand_in(trace, arg) for arg in args]
     keywords = {name: stand_in(trace, value) for name, value in kwargs.items()}
-    return run_text(trace, str.format, tuple(values), keywords)
+    return format_natively(trace, str.format, tuple(values), keywords)
 
 
 @rule(str.format_map)
@@ -156,7 +156,7 @@ def rule_format_map(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     mapping = force(trace, args[1])
     if type(mapping) is not dict:
         raise trace.fail(f"str.format_map with a {type_of(trace, mapping).__qualname__}")
-    return run_text(trace, str.format_map, (force(trace, args[0]), stand_in(trace, mapping)), {})
+    return format_natively(trace, str.format_map, (force(trace, args[0]), stand_in(trace, mapping)), {})
 
 
 @operation
@@ -167,7 +167,7 @@ def percent(trace: Trace, template: object, values: object) -> object:
         given: object = tuple([stand_in(trace, item) for item in tuple.__iter__(values)])
     else:
         given = stand_in(trace, values)
-    return run_text(trace, operator.mod, (template, given), {})
+    return format_natively(trace, operator.mod, (template, given), {})
 
 
 @rule(str.__mod__)

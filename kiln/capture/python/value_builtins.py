@@ -16,7 +16,7 @@ from ..interpreter.call_rules import rule
 from ..interpreter.calls import call
 from ..interpreter.descriptors import class_function, name_class_value
 from ..interpreter.iteration import get_iterator, next_item
-from ..interpreter.protocols import arguments, checked_length, special_method, truth
+from ..interpreter.protocols import checked_length, force_all, special_method, truth
 from ..shadows.hashing import as_hash
 from ..shadows.native_arguments import Survey, check_conversion
 from ..shadows.symbolic_numbers import concrete, is_symbolic
@@ -45,7 +45,7 @@ def rule_id(trace: Trace, args: Args, kwargs: Kwargs) -> object:
 @rule(bool)
 def rule_bool(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     if len(args) > 1 or kwargs:
-        return native_calls.run_natively(trace, bool, arguments(trace, args), kwargs)  # which raises
+        return native_calls.run_natively(trace, bool, force_all(trace, args), kwargs)  # which raises
     return truth(trace, args[0]) if args else False
 
 
@@ -60,7 +60,7 @@ def rule_len(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     method = special_method(trace, value, "__len__")
     if method is not None:
         return checked_length(trace, concrete(trace, call(trace, method, (value,), {})))
-    return native_calls.call_native_default(trace, len, (value,), kwargs)
+    return native_calls.call_without_rule(trace, len, (value,), kwargs)
 
 
 @rule(hash)
@@ -83,7 +83,7 @@ def rule_hash(trace: Trace, args: Args, kwargs: Kwargs) -> object:
 def number_rule(kind: type, name: str, symbolic: tuple[Any, ...]):
     @rule(kind)
     def rule_number(trace: Trace, args: Args, kwargs: Kwargs) -> object:
-        values = arguments(trace, args)
+        values = force_all(trace, args)
         if len(values) == 1 and not kwargs:
             value = values[0]
             if isinstance(value, torch.Tensor):
@@ -91,18 +91,18 @@ def number_rule(kind: type, name: str, symbolic: tuple[Any, ...]):
             if isinstance(value, symbolic):
                 return value
             if is_symbolic(value):
-                return native_calls.call_native_default(trace, kind, values, kwargs)
-            converted = converted_in_python(trace, value, kind, name)
+                return native_calls.call_without_rule(trace, kind, values, kwargs)
+            converted = convert_in_python(trace, value, kind, name)
             if converted is not None:
                 return converted
             if isinstance(value, (int, float, str, bytes)):  # subclasses too: native code looks at their value
                 return native_calls.run_natively(trace, kind, values, kwargs)
-        return native_calls.call_native_default(trace, kind, values, kwargs)
+        return native_calls.call_without_rule(trace, kind, values, kwargs)
 
     return rule_number
 
 
-def converted_in_python(trace: Trace, value: object, kind: type, name: str) -> object | None:
+def convert_in_python(trace: Trace, value: object, kind: type, name: str) -> object | None:
     """What a conversion method written in Python gives; None where native code converts."""
     cls = type(value)
     if not cls.__flags__ & HEAP_TYPE or issubclass(cls, InterpretedIterator):
@@ -131,17 +131,17 @@ number_rule(float, "__float__", (torch.SymFloat,))
 @rule(complex)
 def rule_complex(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     """It asks even a float for its ``__float__``, as no other native function does."""
-    for value in arguments(trace, args):
+    for value in force_all(trace, args):
         if isinstance(value, float) and class_function(trace, type(value), "__float__") is not None:
             raise trace.fail("complex() of a float that has a __float__ of its own")
-    return native_calls.call_native_default(trace, complex, args, kwargs)
+    return native_calls.call_without_rule(trace, complex, args, kwargs)
 
 
 @rule(iter)
 def rule_iter(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     if len(args) == 1:
         return get_iterator(trace, args[0])
-    return native_calls.call_native_default(trace, iter, args, kwargs)
+    return native_calls.call_without_rule(trace, iter, args, kwargs)
 
 
 @rule(next)

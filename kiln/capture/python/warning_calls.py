@@ -24,11 +24,11 @@ from ..shadows.symbolic_numbers import concrete
 from ..state.operations import Args, Kwargs
 from ..state.trace import Trace
 
-OWN = ("kiln.", "<kiln ", "<eval_with_key>")
+INTERNAL_PREFIXES = ("kiln.", "<kiln ", "<eval_with_key>")
 
 
 @dataclass(eq=False)
-class WarnLater:
+class DeferredWarning:
     """A warning to give when the graph has run: from a known line, or so many frames further out."""
 
     message: str
@@ -38,17 +38,17 @@ class WarnLater:
     __name__ = "warn"
 
     def __call__(self) -> None:
-        file, line, namespace = self.place or outer_place(self.further)
+        file, line, namespace = self.place or caller_location(self.further)
         registry = namespace.setdefault("__warningregistry__", {})
         name = namespace.get("__name__") or "<string>"
         warnings.warn_explicit(self.message, self.category, file, line, name, registry)
 
 
-def outer_place(further: int) -> tuple[str, int, dict[Any, Any]]:
+def caller_location(further: int) -> tuple[str, int, dict[Any, Any]]:
     """The line in the program's n-th frame from here; past the last one, as Python has it."""
     frame: types.FrameType | None = get_frame(1)
     while frame is not None:
-        if not is_own(module_of_globals(frame.f_globals), frame.f_code):
+        if not is_internal_frame(module_of_globals(frame.f_globals), frame.f_code):
             further -= 1
             if not further:
                 return frame.f_code.co_filename, frame.f_lineno, frame.f_globals
@@ -56,9 +56,13 @@ def outer_place(further: int) -> tuple[str, int, dict[Any, Any]]:
     return "sys", 1, vars(sys)
 
 
-def is_own(module: str, code: types.CodeType) -> bool:
+def is_internal_frame(module: str, code: types.CodeType) -> bool:
     """Whether a frame is Kiln's, or that of a graph, which eager has not."""
-    return module == "kiln" or module.startswith(OWN[0]) or code.co_filename.startswith(OWN[1:])
+    return (
+        module == "kiln"
+        or module.startswith(INTERNAL_PREFIXES[0])
+        or code.co_filename.startswith(INTERNAL_PREFIXES[1:])
+    )
 
 
 def parameters(message, category=None, stacklevel=1, source=None, *, skip_file_prefixes=()):
@@ -77,23 +81,25 @@ def rule_warn(trace: Trace, args: Args, kwargs: Kwargs) -> None:
     plain = isinstance(message, str) and isinstance(category, type) and issubclass(category, Warning)
     if not plain or values["source"] is not None or values["skip_file_prefixes"] or level < 1:
         raise trace.fail("warnings.warn with these arguments", "the warning is issued between graphs")
-    if SILENCED and is_strict(SILENCED[-1][0]):
+    if SILENCED and has_error_filter(SILENCED[-1][0]):
         raise trace.fail("warnings.warn, where warnings are errors", "the warning is issued between graphs")
     if not any(words == NO_ERRORS for words, _ in trace.guards.extras):
-        trace.guards.extras.append((NO_ERRORS, lambda: not is_strict(warnings.filters)))
-    frames = [frame for frame in reversed(trace.frames) if not is_own(module_of_globals(frame.globals), frame.code)]
-    place = place_of(frames[level - 1]) if level <= len(frames) else None
-    later = WarnLater(message, category, place, level - len(frames))
+        trace.guards.extras.append((NO_ERRORS, lambda: not has_error_filter(warnings.filters)))
+    frames = [
+        frame for frame in reversed(trace.frames) if not is_internal_frame(module_of_globals(frame.globals), frame.code)
+    ]
+    place = frame_location(frames[level - 1]) if level <= len(frames) else None
+    later = DeferredWarning(message, category, place, level - len(frames))
     trace.deferred.calls.append((later, (), {}))
 
 
 NO_ERRORS = "no warning is an error"
 
 
-def is_strict(filters: list[Any]) -> bool:
+def has_error_filter(filters: list[Any]) -> bool:
     """Whether some warning would be raised."""
     return any(each[0] == "error" for each in filters)
 
 
-def place_of(frame: Frame) -> tuple[str, int, dict[Any, Any]]:
+def frame_location(frame: Frame) -> tuple[str, int, dict[Any, Any]]:
     return frame.code.co_filename, frame.line(), frame.globals

@@ -57,10 +57,10 @@ class Operations:
     run_function: Callable[[Trace, types.FunctionType, dict[str, object]], Any]
     make_generator: Callable[[Frame], InterpretedGenerator]
     handler_for: Callable[[types.FunctionType], FunctionHandler | None]
-    runs_plainly: Callable[[Trace, type, Args, Kwargs], bool]
-    run_plainly: Callable[[Trace, object, Args, Kwargs], Any]
+    is_enum_lookup: Callable[[Trace, type, Args, Kwargs], bool]
+    run_uninterpreted: Callable[[Trace, object, Args, Kwargs], Any]
     # attributes, items, operators
-    load_or: Callable[[Trace, object, str, object], Any]
+    load_or_default: Callable[[Trace, object, str, object], Any]
     load_namespace: Callable[[Trace, object], Any]
     name_class_value: Callable[[Trace, type, str, object], None]
     get_item: Callable[[Trace, object, object], Any]

@@ -46,10 +46,10 @@ def branch(frame: Frame, instruction: Instruction, value: object) -> bool:
         return truth(frame.trace, value)
     if value.device.type == "meta":  # it has no value: torch raises
         return truth(frame.trace, value)
-    wanted = raising_side(frame.bytecode, instruction)
+    wanted = continuing_truth(frame.bytecode, instruction)
     if wanted is None:
         return truth(frame.trace, value)
-    require(frame.trace, value if wanted else record(frame.trace, torch.logical_not, (value,), {}))
+    assert_in_graph(frame.trace, value if wanted else record(frame.trace, torch.logical_not, (value,), {}))
     return wanted
 
 
@@ -63,7 +63,7 @@ def item_in_check(trace: Trace, args: Args, kwargs: Kwargs) -> object:
         if is_number(frame, ahead[0]) and value.dtype is not torch.bool and ahead[1].op == "COMPARE_OP":
             del ahead[:2]
         jump = next((after for after in ahead[:2] if after.op != "TO_BOOL"), None)
-        if jump is not None and raising_side(frame.bytecode, jump) is not None:
+        if jump is not None and continuing_truth(frame.bytecode, jump) is not None:
             return as_number(trace, value)
     raise needs_value(trace, torch.Tensor.item)
 
@@ -102,7 +102,7 @@ def rule_check_all(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     condition = force(trace, args[1])
     if not isinstance(condition, torch.Tensor) or condition.dtype is not torch.bool:
         return call_function(trace, check_tensor_all_with, args, kwargs)
-    require(trace, record(trace, torch.all, (condition,), {}))
+    assert_in_graph(trace, record(trace, torch.all, (condition,), {}))
     return None
 
 
@@ -111,10 +111,10 @@ def rule_compare_values(trace: Trace, args: Args, kwargs: Kwargs) -> None:
     """``torch.testing.assert_close``, where shapes and types are equal already: all that is left may only raise."""
     left, right = (force(trace, value) for value in args[1:3])
     options = {name: kwargs[name] for name in ("rtol", "atol", "equal_nan")}
-    require(trace, record(trace, torch.all, (record(trace, torch.isclose, (left, right), options),), {}))
+    assert_in_graph(trace, record(trace, torch.all, (record(trace, torch.isclose, (left, right), options),), {}))
 
 
-def raising_side(bytecode: Bytecode, instruction: Instruction) -> bool | None:
+def continuing_truth(bytecode: Bytecode, instruction: Instruction) -> bool | None:
     """The truth that a conditional jump needs for the program to go on, where the other one only raises."""
     if not instruction.op.startswith("POP_JUMP") or not instruction.op.endswith(("IF_TRUE", "IF_FALSE")):
         return None
@@ -126,7 +126,7 @@ def raising_side(bytecode: Bytecode, instruction: Instruction) -> bool | None:
     return None
 
 
-def require(trace: Trace, condition: object) -> None:
+def assert_in_graph(trace: Trace, condition: object) -> None:
     """The graph raises if this is not true."""
     if trace.effects.reasons and not can_rewind(trace):
         raise trace.fail("a check of a tensor's value after an effect that cannot be undone")

@@ -31,12 +31,12 @@ POINTWISE = words(
 )
 
 
-def combined(function, left, right):
+def combine_pairs(function, left, right):
     """The function on all pairs at once."""
     return function(left, right)
 
 
-@rule(combined)
+@rule(combine_pairs)
 def rule_combined(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     last = root_of(trace.graph).prev
     result = call(trace, args[0], args[1:], {})
@@ -60,7 +60,7 @@ def scan(combine_fn, xs, dim, reverse=False, combine_mode="pointwise"):
         before, grown = [], []
         for leaf in leaves:
             before.append(leaf.roll(step, 0))
-        made = combined(combine_fn, tree_unflatten(before, spec), tree_unflatten(leaves, spec))
+        made = combine_pairs(combine_fn, tree_unflatten(before, spec), tree_unflatten(leaves, spec))
         for leaf, new in zip(leaves, tree_flatten(made)[0], strict=True):
             grown.append(torch.cat((leaf[:step], new[step:])))
         leaves = grown

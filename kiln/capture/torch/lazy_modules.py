@@ -40,34 +40,34 @@ def rule_infer_parameters(trace: Trace, args: Args, kwargs: Kwargs) -> None:
     if owner is not module or record is None:
         raise trace.fail("the first call of a lazy module that was made here", "make it outside the compiled function")
     given = args[3] if len(args) > 3 else kwargs.get("kwargs")
-    with quiet_failure(trace, record):
+    with failures_as_breaks(trace, record):
         shapes, keywords = as_shapes(trace, inputs), as_shapes(trace, given)
-        check_order(trace, record.real)
-        with undoing(record.real), drawing_in_order(trace), aloud():
+        check_nothing_changed(trace, record.real)
+        with rollback_on_error(record.real), random_order_kept(trace), aloud():
             infer_parameters(record.real, record.real, shapes, keywords)
             check_no_fakes(record.real)
-    refresh(trace, record)
+    refresh_shadows(trace, record)
     trace.progress.start_over = True
 
 
-class Early(Exception):
+class CannotInitialise(Exception):
     """The module cannot be initialised before the graph has run."""
 
 
-def is_early(error: Exception) -> bool:
+def is_capture_failure(error: Exception) -> bool:
     """Whether eager would not raise this, too."""
-    return isinstance(error, Early) or type(error).__name__ in NEEDS_VALUES
+    return isinstance(error, CannotInitialise) or type(error).__name__ in NEEDS_VALUES
 
 
 @contextlib.contextmanager
-def quiet_failure(trace: Trace, record: Record) -> Iterator[None]:
+def failures_as_breaks(trace: Trace, record: Record) -> Iterator[None]:
     """What goes wrong is a graph break: eager then does it right, or raises the module's own error."""
     try:
         yield
     except (GraphBreak, Exception) as error:
         why = "" if isinstance(error, GraphBreak) else f" ({error})"
         hint = "call the module once before compiling, or compile without fullgraph"
-        own = error if isinstance(error, Exception) and not is_early(error) else None
+        own = error if isinstance(error, Exception) and not is_capture_failure(error) else None
         name = type(record.shadow).__qualname__
         raise trace.fail(f"the first call of a lazy module, {name}, cannot be captured{why}", hint, error=own) from None
 
@@ -100,25 +100,25 @@ def without_symbols(trace: Trace, fake: torch.Tensor) -> torch.Tensor:
 # -- that nobody can tell -------------------------------------------------------------------------------------------
 
 
-def check_order(trace: Trace, module: Module) -> None:
+def check_nothing_changed(trace: Trace, module: Module) -> None:
     """Torch's own modules look at shapes alone; the user's may read anything that this frame has changed so far."""
     if trace.overrides.modes or trace.overrides.outer_modes:
-        raise Early("a torch-function mode is active")
+        raise CannotInitialise("a torch-function mode is active")
     if module_of(type(module).initialize_parameters).startswith("torch.nn.modules."):
         return
     if trace.effects.changed:
-        raise Early("tensors were changed before")
+        raise CannotInitialise("tensors were changed before")
     scratch = Rebuilder(trace)
     try:
         write_effects(scratch)
     except CannotRebuild as problem:
-        raise Early(problem.reason) from None
+        raise CannotInitialise(problem.reason) from None
     if scratch.effects:
-        raise Early("objects were changed before")
+        raise CannotInitialise("objects were changed before")
 
 
 @contextlib.contextmanager
-def drawing_in_order(trace: Trace) -> Iterator[None]:
+def random_order_kept(trace: Trace) -> Iterator[None]:
     """Random numbers are drawn in the program's order: the graph's own have not been drawn yet."""
     if not any("random" in effect for effect in trace.effects.reasons):
         yield
@@ -129,7 +129,7 @@ def drawing_in_order(trace: Trace) -> Iterator[None]:
         torch.set_rng_state(before[0])
         if len(before) > 1:
             torch.cuda.set_rng_state_all(before[1:])
-        raise Early("random numbers were drawn before")
+        raise CannotInitialise("random numbers were drawn before")
 
 
 def random_state() -> list[torch.Tensor]:
@@ -142,7 +142,7 @@ def check_no_fakes(module: Module) -> None:
         members = [value for value in vars(part).values() if isinstance(value, (dict, list, tuple))]
         for value in (*vars(part).values(), *(item for member in members for item in flat(member))):
             if isinstance(value, FakeTensor):
-                raise Early("it keeps something that depends on its input's values")
+                raise CannotInitialise("it keeps something that depends on its input's values")
 
 
 def flat(container: dict[Any, Any] | list[Any] | tuple[Any, ...]) -> list[Any]:
@@ -150,7 +150,7 @@ def flat(container: dict[Any, Any] | list[Any] | tuple[Any, ...]) -> list[Any]:
 
 
 @contextlib.contextmanager
-def undoing(module: Module) -> Iterator[None]:
+def rollback_on_error(module: Module) -> Iterator[None]:
     """Put the module and its parts back as they were, should the block fail."""
     parts = [(part, type(part), dict(vars(part)), copied_tables(part)) for part in module.modules()]
     tensors = [(tensor, type(tensor), tensor.data) for tensor in uninitialised(module)]
@@ -180,7 +180,7 @@ def uninitialised(module: Module) -> list[torch.Tensor]:
     return [value for table in tables for value in table.values() if torch.nn.parameter.is_lazy(value)]
 
 
-def refresh(trace: Trace, record: Record) -> None:
+def refresh_shadows(trace: Trace, record: Record) -> None:
     """Let the rest of this attempt see the module as it is now: it may come to more lazy modules."""
     for part in record.real.modules():  # type: ignore[attr-defined]
         for value in vars(part).values():

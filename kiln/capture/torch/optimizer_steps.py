@@ -31,7 +31,7 @@ from ...platform.torch_functions import (
     foreach_neg,
     foreach_sqrt,
 )
-from ..interpreter.argument_binding import matched_arguments
+from ..interpreter.argument_binding import match_arguments
 from ..interpreter.frame import run_function
 from ..python.standard_library import FINDERS
 from ..shadows.wrap import force
@@ -51,15 +51,15 @@ NUMBERS = (int, float, torch.SymFloat)
 def call_adam(trace: Trace, function: types.FunctionType, args: Args, kwargs: Kwargs) -> tuple[object] | None:
     if trace.options.backend_name != "kiln":
         return None
-    bound = {name: force(trace, value) for name, value in matched_arguments(trace, function, args, kwargs).items()}
-    if bound.keys() != ADAM_ARGUMENTS or not is_usual(trace, bound):
+    bound = {name: force(trace, value) for name, value in match_arguments(trace, function, args, kwargs).items()}
+    if bound.keys() != ADAM_ARGUMENTS or not is_supported(trace, bound):
         return None
     trace.outside.pinned(adam)
     run_function(trace, adam, bound)
     return (None,)
 
 
-def is_usual(trace: Trace, bound: dict[Any, Any]) -> bool:
+def is_supported(trace: Trace, bound: dict[Any, Any]) -> bool:
     if any(bound[name] for name in ("has_complex", "capturable", "differentiable")):
         return False
     if any(bound[name] is not None for name in ("grad_scale", "found_inf")):

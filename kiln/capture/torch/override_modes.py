@@ -1,7 +1,7 @@
 """Torch-function modes, and switches that turn overrides off.
 
-While Kiln traces, modes that are active outside are taken off torch's stack and kept in ``trace.overrides.modes``, where
-modes pushed by the program go as well.
+While Kiln traces, modes that are active outside are taken off torch's stack and kept in ``trace.overrides.modes``;
+modes pushed by the program go there as well.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ LEVEL_WORDS = "__torch_function__ switched on or off as before"
 
 
 @contextlib.contextmanager
-def level(trace: Trace, value: int) -> Iterator[None]:
+def at_level(trace: Trace, value: int) -> Iterator[None]:
     before = trace.overrides.level
     trace.overrides.level = max(before, value)
     try:
@@ -83,20 +83,20 @@ class ModeAt(Source):
 
 
 @contextlib.contextmanager
-def overrides_aside() -> Iterator[Outside]:
+def overrides_suspended() -> Iterator[OuterModes]:
     """While Kiln looks at real tensors no override of the program is called; gives what there was outside."""
     level = current_level()
     modes = [pop_function_mode() for _ in range(count_function_modes())][::-1]
     try:
-        with DisableTorchFunctionSubclass(), saved_tensors_hooks_aside():
-            yield Outside(modes, level)
+        with DisableTorchFunctionSubclass(), saved_tensor_hooks_suspended():
+            yield OuterModes(modes, level)
     finally:
         for mode in modes:
             push_function_mode(mode)
 
 
 @contextlib.contextmanager
-def saved_tensors_hooks_aside() -> Iterator[None]:
+def saved_tensor_hooks_suspended() -> Iterator[None]:
     """Hooks on what autograd saves are called when the graph runs, not for fake tensors."""
     hooks = []
     while (pair := top_saved_tensors_hooks(True)) is not None:
@@ -119,14 +119,14 @@ def is_intercepted() -> bool:
 
 
 @dataclass(eq=False)
-class Outside:
+class OuterModes:
     """Torch-function modes that are active, and how much of ``__torch_function__`` is switched off."""
 
     modes: list[object]
     level: int
 
 
-def enter_outer_modes(trace: Trace, outside: Outside) -> None:
+def enter_outer_modes(trace: Trace, outside: OuterModes) -> None:
     """Start a trace with the modes that are active outside."""
     modes = outside.modes
     base = Pinned(Identity(function_mode_at))
@@ -137,7 +137,7 @@ def enter_outer_modes(trace: Trace, outside: Outside) -> None:
         guard_level(trace)
 
 
-def modes_changed(trace: Trace) -> object | None:
+def changed_mode(trace: Trace) -> object | None:
     """The first mode that the program pushed and left on the stack, or something, if it popped more than it pushed."""
     now, before = trace.overrides.modes, trace.overrides.outer_modes
     for index in range(max(len(now), len(before))):

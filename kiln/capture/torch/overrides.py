@@ -26,7 +26,7 @@ from ..shadows.wrap import force
 from ..state.operations import Args, Kwargs, operation
 from ..state.trace import Trace
 from ..state.values import Lazy
-from .override_modes import ALL_OFF, ENABLED, SUBCLASSES_OFF, guard_level, level
+from .override_modes import ALL_OFF, ENABLED, SUBCLASSES_OFF, at_level, guard_level
 from .subclass_conversions import convert
 
 DEFAULT_OVERRIDE = torch.Tensor.__torch_function__.__func__  # type: ignore[attr-defined]
@@ -46,15 +46,18 @@ def override(trace: Trace, function: object, args: Args, kwargs: Kwargs) -> tupl
     """What an override makes of a call, in a tuple; None where there is none and the operation itself is meant."""
     level = trace.overrides.level
     if level == ALL_OFF or not (
-        trace.overrides.modes or trace.overrides.has_overriding or has_like(args) or has_like(kwargs.values())
+        trace.overrides.modes
+        or trace.overrides.has_overriding
+        or has_override_argument(args)
+        or has_override_argument(kwargs.values())
     ):
         return None
-    owners = overloaded(trace, (args, kwargs)) if level == ENABLED else []
+    owners = overriding_arguments(trace, (args, kwargs)) if level == ENABLED else []
     if not owners and not trace.overrides.modes:
         return None
 
     guard_level(trace)
-    kinds = tuple(kind_of(trace, owner) for owner in owners)
+    kinds = tuple(class_of(trace, owner) for owner in owners)
     if trace.overrides.modes:
         mode = force(trace, trace.overrides.modes.pop())
         try:
@@ -70,14 +73,14 @@ def override(trace: Trace, function: object, args: Args, kwargs: Kwargs) -> tupl
     raise trace.fail(f"no override takes {getattr(function, '__name__', function)}")
 
 
-def has_like(values: object) -> bool:
+def has_override_argument(values: object) -> bool:
     """Whether something with an override that was not met yet is among the arguments, or in a list among them."""
     for value in values:  # type: ignore[attr-defined]
         if type(value) is Lazy:
             value = value.value if value.done else value.real
         kind = type(value)
         if kind is list or kind is tuple:
-            if has_like(value):
+            if has_override_argument(value):
                 return True
         elif kind.__flags__ & HEAP_TYPE and is_overriding(kind):
             return True
@@ -89,16 +92,16 @@ def load_override(trace: Trace, owner: object) -> object:
     return force(trace, load_attribute(trace, place, "__torch_function__"))
 
 
-def kind_of(trace: Trace, value: object) -> type:
+def class_of(trace: Trace, value: object) -> type:
     return trace.tensor_info(value).kind if isinstance(value, torch.Tensor) else type(value)
 
 
-def overloaded(trace: Trace, arguments: object) -> list[object]:
+def overriding_arguments(trace: Trace, arguments: object) -> list[object]:
     """Arguments with an override, one of each class, subclasses before their bases, as torch asks them."""
     found: list[object] = []
     for value in overriding_values(trace, arguments):
-        kind = kind_of(trace, value)
-        kinds = [kind_of(trace, other) for other in found]
+        kind = class_of(trace, value)
+        kinds = [class_of(trace, other) for other in found]
         if kind in kinds:
             continue
         place = next((index for index, other in enumerate(kinds) if issubclass(kind, other)), len(found))
@@ -135,14 +138,14 @@ def rule_default_override(trace: Trace, args: Args, kwargs: Kwargs) -> object:
 
 def default_override(trace: Trace, cls: type, function: object, args: Args, kwargs: Kwargs) -> object:
     """``Tensor.__torch_function__``: run the function, and give its results the subclass."""
-    with level(trace, SUBCLASSES_OFF):
+    with at_level(trace, SUBCLASSES_OFF):
         result = force(trace, call(trace, function, args, kwargs))
     if function in torch.overrides.get_default_nowrap_functions():
         return result
     return convert(trace, result, cls)
 
 
-class Told(BaseException):
+class ProbeResult(BaseException):
     """Thrown by the probe: the function and arguments that an override is called with."""
 
 
@@ -150,11 +153,11 @@ class Probe(TorchFunctionMode):
     """Finds out what an operator on tensors is called when it comes to overrides."""
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
-        raise Told(func, args)
+        raise ProbeResult(func, args)
 
 
 @functools.cache
-def announced(function: Callable[..., Any], tensors: tuple[bool, ...]) -> tuple[object, tuple[int, ...]] | None:
+def override_target(function: Callable[..., Any], tensors: tuple[bool, ...]) -> tuple[object, tuple[int, ...]] | None:
     """The function an override is told for an operator with tensors at these places, and the order of its operands."""
     operands = [torch.empty(1) if flag else number for number, flag in enumerate(tensors)]
     try:
@@ -162,7 +165,7 @@ def announced(function: Callable[..., Any], tensors: tuple[bool, ...]) -> tuple[
             function(*operands)
     except TypeError:
         return None
-    except Told as told:
+    except ProbeResult as told:
         func, args = told.args
         return func, tuple(next(index for index, operand in enumerate(operands) if operand is arg) for arg in args)
     return None
@@ -173,7 +176,7 @@ def operator_override(trace: Trace, function: object, operands: tuple[Any, ...])
     """What an override makes of an operator."""
     if not (trace.overrides.modes or trace.overrides.has_overriding) or trace.overrides.level == ALL_OFF:
         return None
-    told = announced(function, tuple(isinstance(operand, torch.Tensor) for operand in operands))  # type: ignore[arg-type]
+    told = override_target(function, tuple(isinstance(operand, torch.Tensor) for operand in operands))  # type: ignore[arg-type]
     if told is None:
         raise trace.fail(f"the operator {function} under __torch_function__")
     return override(trace, told[0], tuple(operands[index] for index in told[1]), {})
@@ -200,7 +203,7 @@ def rule_device_constructors(trace: Trace, args: Args, kwargs: Kwargs) -> object
 def rule_has_torch_function(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     if trace.overrides.level == ALL_OFF:
         return False
-    return bool(trace.overrides.modes) or (trace.overrides.level == ENABLED and bool(overloaded(trace, args)))
+    return bool(trace.overrides.modes) or (trace.overrides.level == ENABLED and bool(overriding_arguments(trace, args)))
 
 
 @rule(torch.overrides.handle_torch_function)

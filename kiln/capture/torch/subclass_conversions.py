@@ -78,7 +78,7 @@ def without_overrides(graph: Callable[..., Any], conversions: dict[int, type]) -
     return run
 
 
-def take_out_conversions(trace: Trace, outputs: list[torch.fx.Node]) -> None:
+def remove_conversions(trace: Trace, outputs: list[torch.fx.Node]) -> None:
     """Leave the classes of tensors to `without_overrides` where no operation can tell.
 
     With overrides off, operations do not care what class a tensor has, so a backend need not see it.
@@ -86,7 +86,7 @@ def take_out_conversions(trace: Trace, outputs: list[torch.fx.Node]) -> None:
     graph = trace.graph
     for node in reversed(graph.find_nodes(op="call_function", target=torch.Tensor.as_subclass)):
         tensor, cls = node.args
-        inside = tensor.op != "placeholder" and all(is_indifferent(user) for user in node.users)
+        inside = tensor.op != "placeholder" and all(ignores_class(user) for user in node.users)
         places = [place for place, output in enumerate(outputs) if output is node]
         if not inside:
             continue
@@ -99,7 +99,7 @@ def take_out_conversions(trace: Trace, outputs: list[torch.fx.Node]) -> None:
             graph.erase_node(cls)
 
 
-def is_indifferent(node: torch.fx.Node) -> bool:
+def ignores_class(node: torch.fx.Node) -> bool:
     """Whether an operation only computes: what changes a tensor, or hangs something on it, needs the very object."""
 
     if node.op == "call_method":

@@ -26,9 +26,9 @@ def tensor_deepcopy(trace: Trace, args: Args, kwargs: Kwargs) -> object:
         raise trace.fail("Tensor.__deepcopy__ with a memo from outside")
     if id(tensor) in memo:
         return memo[id(tensor)]
-    if info.source is None or info.attributes or shares_memory(trace, info) or not is_clone(info.real):
+    if info.source is None or info.attributes or shares_memory(trace, info) or not copies_as_clone(info.real):
         raise trace.fail("copy.deepcopy of a tensor that is a view or not a leaf, or has a gradient or attributes")
-    trace.guards.add(Computed(is_clone, (info.source,)), "constant", True)
+    trace.guards.add(Computed(copies_as_clone, (info.source,)), "constant", True)
     trace.inputs.deep_copied[id(tensor)] = info
     detached = record(trace, torch.Tensor.detach, (tensor,), {})
     made = record(trace, torch.empty_like, (detached,), {})
@@ -39,7 +39,7 @@ def tensor_deepcopy(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     return made
 
 
-def is_clone(tensor: torch.Tensor) -> bool:
+def copies_as_clone(tensor: torch.Tensor) -> bool:
     """Whether a deep copy of a tensor is what ``clone`` gives."""
     plain = type(tensor) is torch.Tensor and tensor.is_leaf and tensor.grad is None and not tensor.__dict__
     if not plain or tensor.storage_offset() or tensor.is_conj() or tensor.is_neg():

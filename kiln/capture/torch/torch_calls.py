@@ -110,7 +110,7 @@ def call_torch(trace: Trace, function: object, args: Args, kwargs: Kwargs) -> ob
         raise needs_value(trace, function)
     if UNTRUE_ON_FAKES.search(name):
         raise trace.fail(f"{tensors.function_name(function)}: quantized tensors stay outside graphs")
-    if type(function) is types.FunctionType and function not in ALLOWED and not are_plain(trace, args, kwargs):
+    if type(function) is types.FunctionType and function not in ALLOWED and not fit_in_graph(trace, args, kwargs):
         from ..interpreter.calls import call_function
 
         return call_function(trace, function, args, kwargs)  # it was given functions or objects to call
@@ -128,7 +128,7 @@ def needs_value(trace: Trace, function: object) -> GraphBreak:
     return reason if getattr(function, "__name__", "") in VALUE_NAMES else needs_real(trace, reason)
 
 
-def are_plain(trace: Trace, args: Args, kwargs: Kwargs) -> bool:
+def fit_in_graph(trace: Trace, args: Args, kwargs: Kwargs) -> bool:
     """Whether the graph can hold all arguments."""
     try:
         tensors.prepare(trace, (args, kwargs))

@@ -85,20 +85,20 @@ STATE_GETTERS = _present(
 )
 
 
-QUESTIONS = {
+STATE_QUERIES = {
     name: value
     for name, value in list(vars(torch).items())
     if name.startswith(("is_", "are_", "get_")) and callable(value)
 }
 
 
-def questions_are_replaced() -> bool:
+def state_queries_are_replaced() -> bool:
     """Whether a program has put another function in the place of ``torch.is_grad_enabled`` or the like.
 
     Fake tensors ask by these names too, and so do torch's context managers, which put back what they were told: calls
     are left to Python meanwhile.
     """
-    return not all(map(operator.is_, map(torch.__dict__.get, QUESTIONS), QUESTIONS.values()))
+    return not all(map(operator.is_, map(torch.__dict__.get, STATE_QUERIES), STATE_QUERIES.values()))
 
 
 def _state_setter(function):
@@ -109,7 +109,7 @@ def _state_setter(function):
         kwargs = {key: concrete(trace, value) for key, value in kwargs.items()}
         if function is set_grad_enabled and args == (is_grad_enabled(),):
             return None  # as it is, which is assumed
-        result = with_errors(trace, function, args, kwargs)
+        result = call_for_program(trace, function, args, kwargs)
         trace.graph.call_function(function, args, kwargs)
         trace.switches.changed = True
         return result
@@ -121,12 +121,12 @@ def _state_getter(function):
     @rule(function)
     def get_state(trace: Trace, args: Args, kwargs: Kwargs) -> object:
         args = tuple([concrete(trace, arg) for arg in args])
-        return with_errors(trace, function, args, {key: concrete(trace, value) for key, value in kwargs.items()})
+        return call_for_program(trace, function, args, {key: concrete(trace, value) for key, value in kwargs.items()})
 
     return get_state
 
 
-def with_errors(trace: Trace, function: Callable[..., object], args: Args, kwargs: Kwargs) -> object:
+def call_for_program(trace: Trace, function: Callable[..., object], args: Args, kwargs: Kwargs) -> object:
     """A call of torch's whose errors are the program's."""
     try:
         return function(*args, **kwargs)
@@ -190,7 +190,7 @@ def rule_leave_inference(trace: Trace, args: Args, kwargs: Kwargs) -> None:
 
 
 @contextlib.contextmanager
-def inference_modes_left(trace: Trace) -> Iterator[None]:
+def leaving_inference_modes(trace: Trace) -> Iterator[None]:
     """Whatever a capture enters it leaves, also when it ends in the middle of the block."""
     try:
         yield

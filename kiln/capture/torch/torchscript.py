@@ -23,7 +23,7 @@ from ..shadows.wrap import wrap
 from ..state.operations import Args, Kwargs
 from ..state.trace import Trace
 
-MET: weakref.WeakKeyDictionary[object, list[object]] = weakref.WeakKeyDictionary()
+FIRST_SEEN: weakref.WeakKeyDictionary[object, list[object]] = weakref.WeakKeyDictionary()
 
 
 def call_script(trace: Trace, script: object, args: Args, kwargs: Kwargs) -> object:
@@ -35,8 +35,8 @@ def call_script(trace: Trace, script: object, args: Args, kwargs: Kwargs) -> obj
         raise trace.fail("a call to a TorchScript function, whose operations no __torch_function__ sees")
     if any(is_replaced(lookup(torch.Tensor, name)) for name in function.__code__.co_names):
         raise trace.fail("a call to a TorchScript function, which knows nothing of a method of tensors replaced since")
-    found = read_by(function, [])
-    met = MET.setdefault(script, found)
+    found = objects_read_by(function, [])
+    met = FIRST_SEEN.setdefault(script, found)
     if len(met) != len(found) or not all(map(operator.is_, met, found)):
         raise trace.fail("a call to a TorchScript function, which knows nothing of what was changed since")
     return call(trace, wrap(trace, function, source), args, kwargs)
@@ -47,7 +47,7 @@ def is_replaced(method: object) -> bool:
     return isinstance(method, types.FunctionType) and not module_of(method).startswith("torch")
 
 
-def read_by(function: types.FunctionType, found: list[object]) -> list[object]:
+def objects_read_by(function: types.FunctionType, found: list[object]) -> list[object]:
     """What a compiler of a function reads: its code, defaults and closure, and what the code names, functions too."""
     code, namespace = function.__code__, function.__globals__
     found += [function, code]
@@ -60,7 +60,7 @@ def read_by(function: types.FunctionType, found: list[object]) -> list[object]:
         if not isinstance(value, types.FunctionType) or module_of(value).partition(".")[0] == "torch":
             found.append(value)
         elif not any(value is other for other in found):
-            read_by(value, found)
+            objects_read_by(value, found)
     return found
 
 

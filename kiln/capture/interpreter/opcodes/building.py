@@ -16,11 +16,11 @@ from ...shadows.wrap import force, is_constant
 from ...state.trace import Trace
 from ...state.values import Raised
 from .. import native_calls, operators
-from ..attributes import load_or
+from ..attributes import load_or_default
 from ..calls import call
 from ..frame import Frame
 from ..items import get_item, set_item
-from ..iteration import consume, unpack, unpackable
+from ..iteration import consume, elements_to_unpack, unpack
 from ..program_types import type_of
 from .table import CALLABLE_FIRST, opcode
 
@@ -45,12 +45,12 @@ def build_list(frame: Frame, instruction: Instruction) -> None:
 @opcode("BUILD_SET")
 def build_set(frame: Frame, instruction: Instruction) -> None:
     items = [force(frame.trace, item) for item in frame.pop_many(instruction.arg)]
-    frame.push(native(frame, set, items))
+    frame.push(call_builtin(frame, set, items))
 
 
-def native(frame: Frame, function: object, *args: object) -> object:
+def call_builtin(frame: Frame, function: object, *args: object) -> object:
 
-    return native_calls.call_native_default(frame.trace, function, args, {})
+    return native_calls.call_without_rule(frame.trace, function, args, {})
 
 
 @opcode("BUILD_MAP")
@@ -167,7 +167,7 @@ def update_mapping(frame: Frame, target: dict[Any, Any], items: object) -> None:
     if isinstance(items, dict) and is_copied_natively(type(items)):
         call(trace, dict.update, (target, items_of(trace, items)), {})
         return
-    keys = load_or(trace, items, "keys", None)
+    keys = load_or_default(trace, items, "keys", None)
     if keys is None:
         frame.raise_error(TypeError(f"'{type_of(trace, items).__name__}' object is not a mapping"))
     for key in list(consume(trace, call(trace, keys, (), {}))):
@@ -193,7 +193,7 @@ def items_of(trace: Trace, mapping: dict[Any, Any]) -> dict[Any, Any]:
 
 def merge_keywords(frame: Frame, target: dict[Any, Any], items: object, function: object) -> None:
     """``f(**items)``, after other keyword arguments."""
-    method = load_or(frame.trace, items, "keys", None)
+    method = load_or_default(frame.trace, items, "keys", None)
     if method is None:
         what = f"{name_in_errors(frame, function)} argument after **"
         frame.raise_error(TypeError(f"{what} must be a mapping, not {type(items).__name__}"))
@@ -236,7 +236,7 @@ def unpack_sequence(frame: Frame, instruction: Instruction) -> None:
 @opcode("UNPACK_EX")
 def unpack_ex(frame: Frame, instruction: Instruction) -> None:
     before, after = instruction.arg & 0xFF, instruction.arg >> 8
-    items = list(unpackable(frame.trace, frame.pop()))
+    items = list(elements_to_unpack(frame.trace, frame.pop()))
     if len(items) < before + after:
         frame.raise_error(
             ValueError(f"not enough values to unpack (expected at least {before + after}, got {len(items)})")

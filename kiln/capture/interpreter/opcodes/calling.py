@@ -33,16 +33,16 @@ def kw_names(frame: Frame, instruction: Instruction) -> None:
 def call_opcode(frame: Frame, instruction: Instruction) -> None:
     names = frame.keyword_names
     frame.keyword_names = ()
-    do_call(frame, frame.pop_many(instruction.arg), names)
+    call_with_values(frame, frame.pop_many(instruction.arg), names)
 
 
 @opcode("CALL_KW")
 def call_kw(frame: Frame, instruction: Instruction) -> None:
     names = frame.pop()
-    do_call(frame, frame.pop_many(instruction.arg), names)
+    call_with_values(frame, frame.pop_many(instruction.arg), names)
 
 
-def do_call(frame: Frame, values: list[object], names: tuple[str, ...]) -> None:
+def call_with_values(frame: Frame, values: list[object], names: tuple[str, ...]) -> None:
     second, first = frame.pop_raw(), frame.pop_raw()
     if CALLABLE_FIRST:
         function, owner = first, second
@@ -88,8 +88,8 @@ def make_function(frame: Frame, instruction: Instruction) -> None:
     function = types.FunctionType(code, frame.globals, code.co_name, None, frame.pop() if flags & 8 else None)
     for flag in (4, 2, 1):
         if flags & flag:
-            set_part(frame, function, flag, frame.pop())
-    frame.push(set_up(frame, function))
+            set_function_part(frame, function, flag, frame.pop())
+    frame.push(set_names(frame, function))
 
 
 class PendingFunction:
@@ -102,19 +102,19 @@ class PendingFunction:
     def finish(self, frame: Frame, closure: tuple[Any, ...] | None) -> types.FunctionType:
         function = types.FunctionType(self.code, frame.globals, self.code.co_name, None, closure)
         for flag, content in self.parts.items():
-            set_part(frame, function, flag, content)
-        return set_up(frame, function)
+            set_function_part(frame, function, flag, content)
+        return set_names(frame, function)
 
 
-def annotations(value: object) -> dict[Any, Any]:
+def annotation_table(value: object) -> dict[Any, Any]:
     return dict(zip(value[::2], value[1::2], strict=True)) if isinstance(value, tuple) else value  # type: ignore[return-value]
 
 
-def settle_dict(frame: Frame, value: dict[Any, Any]) -> dict[Any, Any]:
+def force_items(frame: Frame, value: dict[Any, Any]) -> dict[Any, Any]:
     return {key: force(frame.trace, item) for key, item in value.items()}
 
 
-def set_up(frame: Frame, function: types.FunctionType) -> types.FunctionType:
+def set_names(frame: Frame, function: types.FunctionType) -> types.FunctionType:
     function.__qualname__ = function.__code__.co_qualname
     function.__module__ = frame.globals.get("__name__")  # type: ignore[assignment]
     return function
@@ -125,7 +125,7 @@ def set_function_attribute(frame: Frame, instruction: Instruction) -> None:
     function, value = frame.pop(), frame.pop()
     flag = instruction.arg
     if not isinstance(function, PendingFunction):
-        set_part(frame, function, flag, value)
+        set_function_part(frame, function, flag, value)
     elif flag == 8:
         function = function.finish(frame, value)
     else:
@@ -133,11 +133,11 @@ def set_function_attribute(frame: Frame, instruction: Instruction) -> None:
     frame.push(function)
 
 
-def set_part(frame: Frame, function: types.FunctionType, flag: int, value: object) -> None:
+def set_function_part(frame: Frame, function: types.FunctionType, flag: int, value: object) -> None:
     if flag == 4:
-        function.__annotations__ = annotations(value)
+        function.__annotations__ = annotation_table(value)
     elif flag == 2:
-        function.__kwdefaults__ = settle_dict(frame, value)  # type: ignore[arg-type]
+        function.__kwdefaults__ = force_items(frame, value)  # type: ignore[arg-type]
     else:
         function.__defaults__ = value  # type: ignore[assignment]
 

@@ -12,7 +12,7 @@ from ..calls import call
 from ..descriptors import bind_class_attribute
 from ..frame import NULL, Frame
 from ..program_types import type_of
-from ..protocols import is_instance, looked_at
+from ..protocols import force_classes, is_instance
 from .table import opcode
 
 # -- exceptions and contexts ----------------------------------------------------------------------------------------
@@ -33,7 +33,7 @@ def pop_except(frame: Frame, instruction: Instruction) -> None:
 
 @opcode("CHECK_EXC_MATCH")
 def check_exc_match(frame: Frame, instruction: Instruction) -> None:
-    classes = looked_at(frame.trace, frame.pop())
+    classes = force_classes(frame.trace, frame.pop())
     for cls in classes if isinstance(classes, tuple) else (classes,):
         if not (isinstance(cls, type) and issubclass(cls, BaseException)):
             frame.raise_error(TypeError("catching classes that do not inherit from BaseException is not allowed"))

@@ -7,7 +7,7 @@ from ...._native import is_instance as isinstance
 from ....bytecode import Instruction
 from ...shadows.symbolic_numbers import concrete
 from ...shadows.wrap import force, is_constant
-from ..attributes import load_attribute, load_or
+from ..attributes import load_attribute, load_or_default
 from ..calls import call
 from ..frame import Frame
 from ..program_types import native_name
@@ -76,7 +76,7 @@ def match_class(frame: Frame, instruction: Instruction) -> None:
         if name in seen:
             frame.raise_error(TypeError(f"{cls.__name__}() got multiple sub-patterns for attribute {name!r}"))
         seen.add(name)
-        value = load_or(frame.trace, subject, name, MISSING)
+        value = load_or_default(frame.trace, subject, name, MISSING)
         if value is MISSING:
             frame.push(None)
             return
@@ -91,7 +91,7 @@ MATCH_SELF = 1 << 22  # the flag of classes of which that holds
 def positional_names(frame: Frame, cls: type, count: int) -> list[object]:
     if not count:
         return []
-    names = force(frame.trace, load_or(frame.trace, cls, "__match_args__", MISSING))
+    names = force(frame.trace, load_or_default(frame.trace, cls, "__match_args__", MISSING))
     if names is MISSING:
         names = (SELF,) if cls.__flags__ & MATCH_SELF else ()
     elif type(names) is not tuple:
