@@ -2,11 +2,11 @@
 
 from .analysis import Loop, assigned, handler, live_locals, loops, reachable, stack_kinds, stack_size, successors
 from .assemble import assemble
+from .call_routing import route_calls
 from .decode import decode
 from .instruction import Bytecode, ExceptionRange, Instruction, codes_in
+from .listing import dis_text
 from .normalize import normalize
-from .printing import dis_text
-from .routing import route_calls
 from .split import UNBOUND, CannotSplit, Segment, Split, split
 
 __all__ = [

@@ -5,10 +5,11 @@ All results are indexed by instruction index.  Who wants several hands on `flow`
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import overload
 
-from .effects import Stack, apply, at_handler, effect, merge
 from .instruction import Bytecode, ExceptionRange, Instruction
-from .opcodes import HAS_JUMP, NO_FALLTHROUGH
+from .opcode_info import HAS_JUMP, NO_FALLTHROUGH
+from .stack_effects import Stack, apply, at_handler, effect, merge
 
 
 def successors(bytecode: Bytecode, instruction: Instruction) -> list[Instruction]:
@@ -44,7 +45,7 @@ def flow(bytecode: Bytecode, exceptional: bool = True) -> list[list[int]]:
         edges[-1].clear()
     for index, instruction in enumerate(bytecode.instructions):
         if instruction.op in HAS_JUMP:
-            edges[index].append(instruction.argval.index)  # type: ignore[attr-defined]
+            edges[index].append(instruction.argval.index)
     if exceptional:
         for index, entry in enumerate(bytecode.handler_at):
             if entry is not None and bytecode.instructions[index].op not in QUIET:
@@ -121,7 +122,13 @@ class NameSets(Sequence[frozenset[str]]):
     def __len__(self) -> int:
         return len(self.masks)
 
-    def __getitem__(self, place):  # type: ignore[no-untyped-def]
+    @overload
+    def __getitem__(self, place: int) -> frozenset[str]: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[frozenset[str]]: ...
+    def __getitem__(self, place: int | slice) -> frozenset[str] | list[frozenset[str]]:
+        if isinstance(place, slice):
+            return [self.names.unpack(mask) for mask in self.masks[place]]
         return self.names.unpack(self.masks[place])
 
 
@@ -238,7 +245,7 @@ def _bindings(names: _Names, instruction: Instruction, stack: Stack | None) -> t
 
 
 def stack_kinds(bytecode: Bytecode) -> list[Stack | None]:
-    """The kinds of the operand stack's slots before each instruction (see `effects`); None where unreachable."""
+    """The kinds of the operand stack's slots before each instruction (see `stack_effects`); None where unreachable."""
     kinds: list[Stack | None] = [None] * len(bytecode.instructions)
     if not kinds:
         return kinds
@@ -260,7 +267,7 @@ def stack_kinds(bytecode: Bytecode) -> list[Stack | None]:
         if instruction.op not in NO_FALLTHROUGH and index + 1 < len(kinds):
             arrive(index + 1, apply(instruction, stack))
         if instruction.op in HAS_JUMP:
-            arrive(instruction.target.index, apply(instruction, stack, jump=True))  # type: ignore[union-attr]
+            arrive(instruction.argval.index, apply(instruction, stack, jump=True))
         entry = bytecode.handler_at[index]
         # A range may begin at PUSH_EXC_INFO, which cannot raise and before which the slot it makes is not there yet.
         if entry is not None and instruction.op != "PUSH_EXC_INFO":
@@ -287,7 +294,7 @@ def stack_size(bytecode: Bytecode) -> int:
             if instruction.op in HAS_JUMP:
                 pops, pushed = effect(instruction, True)
                 deepest = max(deepest, depth - pops + len(pushed))
-                pending.append((instruction.target.index, depth - pops + len(pushed)))  # type: ignore[union-attr]
+                pending.append((instruction.argval.index, depth - pops + len(pushed)))
             if instruction.op in NO_FALLTHROUGH or index + 1 == count:
                 break
             pops, pushed = effect(instruction)

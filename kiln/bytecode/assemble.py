@@ -2,10 +2,11 @@
 
 import struct
 import types
+from typing import Any
 
 from .analysis import stack_size
 from .instruction import Bytecode, Instruction, Positions
-from .opcodes import (
+from .opcode_info import (  # fmt: skip
     BACKWARD,
     BINARY_OPERATORS,
     CACHE,
@@ -25,8 +26,8 @@ from .opcodes import (
     OPCODE,
     SHIFT,
     VERSION,
-)  # fmt: skip
-from .tables import build_exception_table, build_line_table
+)
+from .side_tables import build_exception_table, build_line_table
 
 
 def assemble(bytecode: Bytecode) -> types.CodeType:
@@ -94,7 +95,7 @@ class _Tables:
         return self._slot_at[name]
 
 
-def constant_key(value: object) -> object:
+def constant_key(value: Any) -> object:
     """A key under which two constants meet only if nothing can tell them apart; other objects meet only themselves."""
     kind = type(value)
     if kind in (int, str, bytes, bool, type(None), type(...)):
@@ -102,11 +103,11 @@ def constant_key(value: object) -> object:
     if kind is float:
         return kind, struct.pack("d", value)
     if kind is complex:
-        return kind, struct.pack("dd", value.real, value.imag)  # type: ignore[attr-defined]
+        return kind, struct.pack("dd", value.real, value.imag)
     if kind is tuple:
-        return kind, tuple(map(constant_key, value))  # type: ignore[call-overload]
+        return kind, tuple(map(constant_key, value))
     if kind is frozenset:
-        return kind, frozenset(map(constant_key, value))  # type: ignore[call-overload]
+        return kind, frozenset(map(constant_key, value))
     return id, id(value)
 
 
@@ -174,7 +175,7 @@ def _lower_jump(instruction: Instruction, pieces: list[_Piece], waiting: list[tu
 
 def _lower_pair(instruction: Instruction, tables: _Tables, pieces: list[_Piece]) -> None:
     """A superinstruction, or its two halves if a variable's number needs more than four bits."""
-    first, second = (tables.slot(name, None) for name in instruction.argval)  # type: ignore[attr-defined]
+    first, second = (tables.slot(name, None) for name in instruction.argval)
     if first < 16 and second < 16:
         pieces.append(_Piece(instruction.op, first << 4 | second, instruction))
         return
@@ -187,17 +188,17 @@ def _argument(instruction: Instruction, tables: _Tables) -> int:
     """The raw argument of anything that is no jump."""
     op, arg, value = instruction.op, instruction.arg, instruction.argval
     if op in HAS_VARIABLE:
-        return tables.slot(value, arg)  # type: ignore[arg-type]
+        return tables.slot(value, arg)
     if op in HAS_CONST:
         return tables.const(value, arg)
     if op in HAS_NAME:
         shift = SHIFT.get(op, 0)
         flags = (arg or 0) & ((1 << shift) - 1)
-        return tables.name(value, None if arg is None else arg >> shift) << shift | flags  # type: ignore[arg-type]
+        return tables.name(value, None if arg is None else arg >> shift) << shift | flags
     if op == "BINARY_OP":
         return BINARY_OPERATORS.index(value)
     if op == "COMPARE_OP":
-        return _compare_argument(value, arg or 0)  # type: ignore[arg-type]
+        return _compare_argument(value, arg or 0)
     if isinstance(value, int):
         return value
     return arg or 0

@@ -3,7 +3,7 @@
 import types
 
 from .instruction import Bytecode, ExceptionRange, Instruction
-from .opcodes import (
+from .opcode_info import (  # fmt: skip
     BINARY_OPERATORS,
     CACHES,
     COMPARE_OPERATORS,
@@ -17,8 +17,8 @@ from .opcodes import (
     IS_BACKWARD,
     OPNAME,
     SHIFT,
-)  # fmt: skip
-from .tables import parse_exception_table
+)
+from .side_tables import parse_exception_table
 
 
 def decode(code: types.CodeType) -> Bytecode:

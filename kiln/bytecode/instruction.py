@@ -3,8 +3,9 @@
 import types
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
-from .opcodes import FLAG, HAS_JUMP
+from .opcode_info import FLAG, HAS_JUMP
 
 Positions = tuple[int | None, int | None, int | None, int | None]
 """First line, last line, first column, last column, as `types.CodeType.co_positions` gives them."""
@@ -33,7 +34,7 @@ class Instruction:
     ) -> None:
         self.op = op
         self.arg = arg
-        self.argval = target if target is not None else argval
+        self.argval: Any = target if target is not None else argval
         self.positions = positions
         self.offset = offset
         self.index = index
@@ -43,7 +44,8 @@ class Instruction:
     @property
     def target(self) -> "Instruction | None":
         """Where a jump goes; None for anything but jumps."""
-        return self.argval if self.op in HAS_JUMP else None  # type: ignore[return-value]
+        target: Instruction | None = self.argval if self.op in HAS_JUMP else None
+        return target
 
     @target.setter
     def target(self, instruction: "Instruction") -> None:

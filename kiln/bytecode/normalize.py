@@ -10,7 +10,7 @@ import types
 from typing import Any
 
 from .instruction import Bytecode, Instruction
-from .opcodes import NULL_BELOW_CALLABLE, VERSION
+from .opcode_info import NULL_BELOW_CALLABLE, VERSION
 
 Replaced = dict[Instruction, tuple[Instruction, Instruction]]
 

@@ -20,11 +20,11 @@ from dataclasses import dataclass, field
 
 from .analysis import live_locals, uses
 from .assemble import assemble
-from .effects import Stack
 from .instruction import Bytecode, Instruction
-from .opcodes import CALL_PREFIXES, CALLS, JUMP_IF, NO_FALLTHROUGH, NULL_BELOW_CALLABLE, RETURNS, VERSION
-from .plan import OWN_PREFIX, CannotSplit, Plan, Region
-from .writing import EXCEPTION_NAME, PASSED, ROUTE_NAME, UNBOUND_NAME, Guard, Writer
+from .opcode_info import CALL_PREFIXES, CALLS, JUMP_IF, NO_FALLTHROUGH, NULL_BELOW_CALLABLE, RETURNS, VERSION
+from .split_plan import OWN_PREFIX, CannotSplit, Plan, Region
+from .stack_effects import Stack
+from .writer import EXCEPTION_NAME, PASSED, ROUTE_NAME, UNBOUND_NAME, Guard, Writer
 
 __all__ = ["UNBOUND", "CannotSplit", "Parameter", "Segment", "Split", "split"]
 
@@ -384,7 +384,7 @@ class _Skeleton(_Body):
 
 def callable_place(call: Instruction, stack: tuple[str, ...]) -> int:
     """How far from the top (1 is the top) the callable lies before a call."""
-    arguments = int(call.argval) if call.op != "CALL_FUNCTION_EX" else 1 + call.flag  # type: ignore[call-overload]
+    arguments = int(call.argval) if call.op != "CALL_FUNCTION_EX" else 1 + call.flag
     above = arguments + (call.op == "CALL_KW")
     if not NULL_BELOW_CALLABLE:
         return above + 2

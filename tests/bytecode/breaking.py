@@ -23,7 +23,7 @@ def breakable(code):
     steps = bytecode.decode(code)
     kinds = bytecode.stack_kinds(steps)
     ends = {step.index for step in steps if step.op == "END_FOR"}
-    if bytecode.opcodes.VERSION >= (3, 13):
+    if bytecode.opcode_info.VERSION >= (3, 13):
         ends |= {index + 1 for index in ends}
     ends |= {step.index for step in steps if step.op == "MAKE_CELL"}
     return [index for index in range(entry(code), len(steps)) if index not in ends and kinds[index] is not None]
@@ -123,8 +123,8 @@ class Runner:
 def trampoline(code, runner):
     """Code with the parameters and free variables of `code` that calls runner(arguments, cells)."""
     head = bytecode.decode(code)
-    call = ["PRECALL", "CALL"] if bytecode.opcodes.VERSION == (3, 11) else ["CALL"]
-    below = bytecode.opcodes.NULL_BELOW_CALLABLE
+    call = ["PRECALL", "CALL"] if bytecode.opcode_info.VERSION == (3, 11) else ["CALL"]
+    below = bytecode.opcode_info.NULL_BELOW_CALLABLE
     steps = [Instruction("COPY_FREE_VARS", len(head.freevars))] if head.freevars else []
     steps += [Instruction("RESUME", 0)]
     steps += [Instruction("PUSH_NULL")] if below else []
@@ -132,7 +132,7 @@ def trampoline(code, runner):
     steps += [] if below else [Instruction("PUSH_NULL")]
     steps += [Instruction("LOAD_FAST", argval=name) for name in head.arguments]
     steps += [Instruction("BUILD_TUPLE", len(head.arguments))]
-    closure = "LOAD_FAST" if bytecode.opcodes.VERSION >= (3, 13) else "LOAD_CLOSURE"
+    closure = "LOAD_FAST" if bytecode.opcode_info.VERSION >= (3, 13) else "LOAD_CLOSURE"
     steps += [Instruction(closure, argval=name) for name in head.freevars]
     steps += [Instruction("BUILD_TUPLE", len(head.freevars))]
     steps += [Instruction(op, 2) for op in call]

@@ -80,8 +80,8 @@ def case_created_instructions():
         Instruction("RESUME", 0),
         Instruction("LOAD_FAST", argval="a"),
         Instruction("LOAD_FAST", argval="b"),
-        Instruction("COMPARE_OP", argval="<", flag=bytecode.opcodes.VERSION >= (3, 13)),
-        Instruction(bytecode.opcodes.JUMP_IF["TRUE"], target=false),
+        Instruction("COMPARE_OP", argval="<", flag=bytecode.opcode_info.VERSION >= (3, 13)),
+        Instruction(bytecode.opcode_info.JUMP_IF["TRUE"], target=false),
         Instruction("LOAD_FAST", argval="a"),
         Instruction("LOAD_GLOBAL", argval="len"),
         Instruction("POP_TOP"),
@@ -108,8 +108,8 @@ def case_backward_conditional_jump():
         Instruction("STORE_FAST", argval="n"),
         Instruction("LOAD_FAST", argval="n"),
         Instruction("LOAD_CONST", argval=0),
-        Instruction("COMPARE_OP", argval=">", flag=bytecode.opcodes.VERSION >= (3, 13)),
-        Instruction(bytecode.opcodes.JUMP_IF["TRUE"], target=top),
+        Instruction("COMPARE_OP", argval=">", flag=bytecode.opcode_info.VERSION >= (3, 13)),
+        Instruction(bytecode.opcode_info.JUMP_IF["TRUE"], target=top),
         Instruction("LOAD_FAST", argval="n"),
         Instruction("RETURN_VALUE"),
     ]
@@ -174,7 +174,7 @@ def case_loops():
 
     headers = [loop.header for loop in bytecode.loops(decode(sample.__code__))]
     steps = decode(sample.__code__)
-    assert len(headers) == (2 if bytecode.opcodes.VERSION == (3, 11) else 3)
+    assert len(headers) == (2 if bytecode.opcode_info.VERSION == (3, 11) else 3)
     assert sum(steps[header].op == "FOR_ITER" for header in headers) == len(headers) - 1
 
 
@@ -193,9 +193,9 @@ def case_normalized_super_runs_elsewhere():
     head.varnames = ["other", "self"]  # super() would now find something else in the first slot
     head.argcount = 2
     for step in head:
-        step.arg = None if step.op in bytecode.opcodes.HAS_LOCAL else step.arg
+        step.arg = None if step.op in bytecode.opcode_info.HAS_LOCAL else step.arg
     made = types.FunctionType(assemble(head), globals(), "name", None, Derived.name.__closure__)
-    if bytecode.opcodes.VERSION >= (3, 12):
+    if bytecode.opcode_info.VERSION >= (3, 12):
         assert made(1, Derived()) == "base!"
     else:  # there the first argument is what the rewriting names
         assert "self" in dis_text(head)
@@ -262,8 +262,8 @@ def case_skeleton_called_at_the_break():
 
     call = call_after(sample.__code__, "upper")
     stack = bytecode.stack_kinds(normalized(sample.__code__))
-    made = split(sample.__code__, call, (True, False) if bytecode.opcodes.NULL_BELOW_CALLABLE else (False, True))
-    slot = 1 if bytecode.opcodes.NULL_BELOW_CALLABLE else 0
+    made = split(sample.__code__, call, (True, False) if bytecode.opcode_info.NULL_BELOW_CALLABLE else (False, True))
+    slot = 1 if bytecode.opcode_info.NULL_BELOW_CALLABLE else 0
     assert made.parameters == (("stack", slot), ("local", "b")), (made.parameters, stack)
     seen = []
     skeleton = build(made, route=lambda target: seen.append(target) or (lambda: "routed "))

@@ -14,7 +14,7 @@ import warnings
 
 sys.path.insert(0, sys.argv[1])
 import bytecode  # noqa: E402
-from bytecode import analysis, opcodes  # noqa: E402
+from bytecode import analysis, opcode_info  # noqa: E402
 
 SKIPPED_FOLDERS = ("test", "tests", "idlelib", "lib2to3", "site-packages", "turtledemo", "idle_test")
 
@@ -61,8 +61,10 @@ def check_fresh_tables(code):
         return  # a name that is cell and free at once needs the hint
     taken_apart.names, taken_apart.consts = [], []
     for step in taken_apart:
-        step.arg = None if step.op not in opcodes.FLAG else (step.arg & ((1 << opcodes.SHIFT.get(step.op, 5)) - 1))
-        if step.op == "COMPARE_OP" and opcodes.VERSION < (3, 13):
+        step.arg = (
+            None if step.op not in opcode_info.FLAG else (step.arg & ((1 << opcode_info.SHIFT.get(step.op, 5)) - 1))
+        )
+        if step.op == "COMPARE_OP" and opcode_info.VERSION < (3, 13):
             step.arg = None
     again = bytecode.assemble(taken_apart)
     ops = [step.op for step in bytecode.decode(again)]
@@ -103,7 +105,7 @@ def check_analyses(code):
         read = set(analysis.uses(step)[0])
         if step.op != "LOAD_FAST_AND_CLEAR" and not read <= live[step.index] | set(analysis.uses(step)[1]):
             yield "read but not live"
-        if step.op == "LOAD_FAST" and opcodes.VERSION >= (3, 12) and not read <= bound[step.index]:
+        if step.op == "LOAD_FAST" and opcode_info.VERSION >= (3, 12) and not read <= bound[step.index]:
             yield "unchecked load of what may be unbound"  # CPython itself proved these bound
     bytecode.assemble(taken_apart)
 

@@ -62,7 +62,7 @@ LOOKS_AT_FRAME = {
 
 
 def can_break(code):
-    generator = code.co_flags & bytecode.plan.UNSUPPORTED_FLAGS
+    generator = code.co_flags & bytecode.split_plan.UNSUPPORTED_FLAGS
     return not generator and not LOOKS_AT_FRAME & set(code.co_names) and len(code.co_code) < 6000
 
 

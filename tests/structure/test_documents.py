@@ -10,6 +10,7 @@ from imports import ROOT
 PAGES = (
     "aot.md",
     "architecture.md",
+    "bytecode.md",
     "capture.md",
     "codegen.md",
     "engine.md",

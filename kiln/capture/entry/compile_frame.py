@@ -13,8 +13,8 @@ import torch.fx
 from ... import _native, exc
 from ..._native import is_instance as isinstance
 from ...bytecode import Bytecode, route_calls
-from ...bytecode.plan import OWN_PREFIX
 from ...bytecode.split import CannotSplit, split
+from ...bytecode.split_plan import OWN_PREFIX
 from ...config import config
 from ...platform.cpython import get_frame
 from ...platform.python_objects import cell_is_empty

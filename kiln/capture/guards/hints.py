@@ -8,7 +8,7 @@ break has a name of its own in each.
 
 from __future__ import annotations
 
-from ...bytecode.plan import OWN_PREFIX
+from ...bytecode.split_plan import OWN_PREFIX
 
 NEEDED = "needed"
 

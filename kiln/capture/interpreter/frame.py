@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from ...bytecode import Bytecode, Instruction, decode
 from ...bytecode.analysis import reachable
-from ...bytecode.plan import OWN_PREFIX
+from ...bytecode.split_plan import OWN_PREFIX
 from ...config import config
 from ..guards.descriptions import told_error
 from ..guards.source import Attribute, ClosureCell, Item

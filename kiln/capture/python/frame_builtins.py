@@ -12,7 +12,7 @@ import torch
 from ..._native import MISSING
 from ..._native import is_instance as isinstance
 from ...bytecode.normalize import call_super
-from ...bytecode.plan import OWN_PREFIX
+from ...bytecode.split_plan import OWN_PREFIX
 from ..interpreter.call_rules import rule
 from ..interpreter.calls import call
 from ..interpreter.program_types import type_of

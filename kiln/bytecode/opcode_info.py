@@ -1,7 +1,7 @@
 """What every opcode of CPython 3.11 to 3.13 is: how its argument is read, where it may go, how it names its partner.
 
 All knowledge that differs between interpreter versions and concerns single opcodes lives here, as tables.  The effect
-of opcodes on the operand stack is in `effects`.
+of opcodes on the operand stack is in `stack_effects`.
 """
 
 import dis

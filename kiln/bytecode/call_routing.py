@@ -9,12 +9,12 @@ from collections.abc import Callable
 from .analysis import stack_kinds
 from .assemble import assemble
 from .decode import decode
-from .effects import Stack
 from .instruction import Bytecode, Instruction
 from .normalize import normalize
-from .opcodes import CALL_PREFIXES, CALLS, NULL_BELOW_CALLABLE
+from .opcode_info import CALL_PREFIXES, CALLS, NULL_BELOW_CALLABLE
 from .split import callable_place
-from .writing import Writer
+from .stack_effects import Stack
+from .writer import Writer
 
 
 def route_calls(code: types.CodeType, route: Callable[[object], object]) -> types.CodeType:

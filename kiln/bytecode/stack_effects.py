@@ -9,7 +9,7 @@ raised).
 from collections.abc import Callable
 
 from .instruction import Instruction
-from .opcodes import NULL_BELOW_CALLABLE, VERSION
+from .opcode_info import NULL_BELOW_CALLABLE, VERSION
 
 Stack = tuple[str, ...]
 Effect = tuple[int, Stack]

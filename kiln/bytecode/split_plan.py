@@ -1,6 +1,6 @@
 """Deciding how a function is split at a break: what runs natively in the skeleton, and which segments surround it.
 
-Everything here is about indices into the normalized code; nothing is emitted yet (see `writing` and `split`).
+Everything here is about indices into the normalized code; nothing is emitted yet (see `writer` and `split`).
 """
 
 import types
@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from .analysis import assigned, flow, live_locals, loops, stack_kinds, uses
 from .decode import decode
-from .effects import Stack, reach
 from .instruction import Bytecode, Instruction
 from .normalize import Replaced, normalize
-from .opcodes import CALL_PREFIXES, CALLS, HAS_JUMP, NO_FALLTHROUGH, VERSION
+from .opcode_info import CALL_PREFIXES, CALLS, HAS_JUMP, NO_FALLTHROUGH, VERSION
+from .stack_effects import Stack, reach
 
 UNSUPPORTED_FLAGS = 0x20 | 0x80 | 0x100 | 0x200
 """Generators, coroutines, iterable coroutines and asynchronous generators have frames that outlive a call."""

@@ -8,9 +8,9 @@ and put back on the way in.  A local that is not bound travels as the object UNB
 from collections.abc import Iterable
 
 from .analysis import QUIET
-from .effects import Stack
 from .instruction import Bytecode, ExceptionRange, Instruction, Positions
-from .opcodes import JUMP_IF, NULL_BELOW_CALLABLE, VERSION
+from .opcode_info import JUMP_IF, NULL_BELOW_CALLABLE, VERSION
+from .stack_effects import Stack
 
 Guard = tuple[Instruction, int, bool]
 """Handler, stack depth and lasti of the exception range that an instruction is to lie in."""
