@@ -1,9 +1,15 @@
 """Types of the native module (kiln/native, see docs/native.md). `import torch` must come before it."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar, overload
 
 import torch
+from typing_extensions import TypeIs
+
+_A = TypeVar("_A")
+_B = TypeVar("_B")
+_C = TypeVar("_C")
+_D = TypeVar("_D")
 
 Entry = tuple[Callable[..., Any] | None, Callable[..., Any]] | tuple[Any, ...]
 
@@ -120,9 +126,20 @@ def watch_entered(watcher: Any, /) -> None:
 def distinct(*objects: object) -> bool:
     """Is no object given twice?"""
 
-def is_instance(value: object, kinds: Any, /) -> bool:
+@overload
+def is_instance(value: object, kinds: type[_A], /) -> TypeIs[_A]:
     """`isinstance` by type alone: the value is not asked for its `__class__`, which may be code of the program."""
 
+@overload
+def is_instance(value: object, kinds: tuple[type[_A], type[_B]], /) -> TypeIs[_A | _B]: ...
+@overload
+def is_instance(value: object, kinds: tuple[type[_A], type[_B], type[_C]], /) -> TypeIs[_A | _B | _C]: ...
+@overload
+def is_instance(
+    value: object, kinds: tuple[type[_A], type[_B], type[_C], type[_D]], /
+) -> TypeIs[_A | _B | _C | _D]: ...
+@overload
+def is_instance(value: object, kinds: Any, /) -> bool: ...
 def type_version(cls: type, /) -> int:
     """A number that changes with every change to the class or its bases; 0 when it has none to give."""
 

@@ -13,7 +13,7 @@ import re
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TypeVar, dataclass_transform
+from typing import Any, TypeVar, dataclass_transform
 
 from ..._native import is_instance as isinstance
 from .descriptions import short_name, told
@@ -354,7 +354,7 @@ def parameter_name(name: str) -> str:
     return name if name.isidentifier() else "implicit" + NOT_WORD.sub("_", name)
 
 
-def lookup(cls: type, name: str, default: object = None) -> object:
+def lookup(cls: type, name: str, default: object = None) -> Any:
     """What ``_PyType_Lookup`` finds: the raw attribute along the method resolution order."""
     if type(cls) is not type:  # a metaclass may define attributes of its own
         return lookup_past_metaclass(cls, name, default)

@@ -44,7 +44,7 @@ def is_symbolic(value: object) -> bool:
     return isinstance(value, SYMBOLIC)
 
 
-def concrete(trace: Trace, value: object) -> object:
+def concrete(trace: Trace, value: object) -> Any:
     """A symbolic number as the plain one it is in this call; guarded by torch's own bookkeeping."""
     if type(value) is Lazy:
         from .wrap import force

@@ -17,6 +17,7 @@ import sys
 import types
 import typing
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 
@@ -88,7 +89,7 @@ IDENTITY_TYPES: tuple[type, ...] = (
 
 
 @operation
-def force(trace: Trace, value: object) -> object:
+def force(trace: Trace, value: object) -> Any:
     """The value itself: a lazy one is looked at now."""
     if type(value) is not Lazy:
         return value
@@ -99,7 +100,7 @@ def force(trace: Trace, value: object) -> object:
 
 
 @operation
-def wrap(trace: Trace, real: object, source: Source) -> object:
+def wrap(trace: Trace, real: object, source: Source) -> Any:
     """The shadow of a real object, guarded."""
     if trace.outside.reads is not None:
         trace.outside.reads.append((source, real))
@@ -586,7 +587,7 @@ def load_slot(trace: Trace, record: Record, name: str, descriptor: object) -> No
     descriptor.__set__(record.shadow, value)  # type: ignore[attr-defined]
 
 
-def class_attribute(trace: Trace, cls: type, name: str, default: object = None) -> object:
+def class_attribute(trace: Trace, cls: type, name: str, default: object = None) -> Any:
     """The raw attribute of a class (no descriptor run), watched; the default where there is none."""
     raw = lookup(cls, name, MISSING)
     if cls.__flags__ & HEAP_TYPE:
