@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-PACKAGE_PARENT = HERE.parents[1] / "kiln"
+PACKAGE_PARENT = HERE / "standalone"
 SUPPORTED = ("3.11", "3.12", "3.13")
 
 
