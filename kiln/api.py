@@ -84,10 +84,10 @@ def enclosed(compiled: Any, options: Any) -> Any:
         return compiled
     from .capture.entry.dispatchers import shared
     from .capture.interpreter.calls import TRANSPARENT_WRAPPERS
-    from .engine.blocks import ENCLOSING, enclosing
+    from .engine.run.scopes import SCOPE_CODE, with_scope
 
-    TRANSPARENT_WRAPPERS.add(ENCLOSING)  # in a compiled function, it is that one's engine that counts
-    return enclosing(compiled, compile_backward(shared(options)))
+    TRANSPARENT_WRAPPERS.add(SCOPE_CODE)  # in a compiled function, it is that one's engine that counts
+    return with_scope(compiled, compile_backward(shared(options)))
 
 
 def compile_backward(options: Any) -> Callable[..., Any]:
@@ -102,9 +102,9 @@ def is_enclosed(target: Any) -> bool:
     """Whether `enclosed` made this."""
     if not isinstance(target, types.FunctionType):
         return False
-    from .engine.blocks import ENCLOSING
+    from .engine.run.scopes import SCOPE_CODE
 
-    return target.__code__ is ENCLOSING
+    return target.__code__ is SCOPE_CODE
 
 
 def is_apply(target: Any) -> bool:
@@ -199,7 +199,7 @@ def disallow_in_graph(function: Callable[..., Any]) -> Callable[..., Any]:
 def reset() -> None:
     """Forget all compiled code, of backward passes too; functions are compiled again when they are next called."""
     from .capture.entry.dispatchers import reset as reset_dispatch
-    from .engine.blocks import forget_graphs
+    from .engine.run.scopes import forget_graphs
 
     reset_dispatch()
     forget_graphs()

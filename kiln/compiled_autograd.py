@@ -6,6 +6,6 @@ with kiln.compiled_autograd.enable(lambda graph: kiln.compile(graph, fullgraph=T
 
 from __future__ import annotations
 
-from .engine.blocks import disable, enable, enabled, reset
+from .engine.run.scopes import disable, enable, enabled, reset
 
 __all__ = ["disable", "enable", "enabled", "reset"]

@@ -23,8 +23,8 @@ from ..modules import OptimizedModule
 from ..platform.python_objects import words
 from ..program.backend_registry import list_backends, lookup_backend, register_backend
 from . import aot, internals
-from .missing import Missing
-from .reasons import GuardFail, translated
+from .guard_failures import GuardFail, translated
+from .placeholders import Placeholder
 from .settings import dynamo_config, inductor_config
 
 # Backends known by name to programs that Kiln is to get: naming one is no error, compiling a graph with it is.
@@ -60,8 +60,8 @@ def ahead_of_time_backend(name: str) -> Callable[..., Any]:
 
 
 @functools.cache
-def pending_backend(name: str) -> Missing:
-    return Missing(f"backend {name!r}", PENDING_BACKENDS[name])
+def pending_backend(name: str) -> Placeholder:
+    return Placeholder(f"backend {name!r}", PENDING_BACKENDS[name])
 
 
 def lookup(backend: Any) -> Any:
@@ -242,7 +242,7 @@ class Optimize:
                 "torch.compile(model); with torch._dynamo.config.raise_on_ctx_manager_usage = False, Kiln compiles "
                 "the modules called in the block."
             )
-        from .generations import GenerationTracker
+        from .mutation_guard import GenerationTracker
 
         GenerationTracker.generation += 1
         self.calls = ModuleCalls(self)

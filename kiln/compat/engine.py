@@ -13,12 +13,12 @@ import torch.fx
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from .. import compiled_autograd
-from ..engine import telling
-from ..engine.recorder import Recorder
-from ..engine.sizes import Sizes
+from ..engine.trace.recorder import Recorder
+from ..engine.trace.walk_sizes import WalkSizes
 from ..program import accumulation
 from ..program.consumed_lists import set_locals_to_steal
 from ..program.shapes.fake_tensors import make_mode
+from ..report import engine_events
 from .dynamo import check_accepted
 from .standins import Live
 
@@ -43,10 +43,10 @@ def logger(artefact: str) -> logging.Logger:
 class Logs:
     """Passes on to ``torch._logging``: graphs to ``compiled_autograd``, everything to ``compiled_autograd_verbose``."""
 
-    def asks(self) -> bool:
+    def is_interested(self) -> bool:
         return any(logger(name).isEnabledFor(logging.DEBUG) for name in ("compiled_autograd", VERBOSE))
 
-    def tell(self, kind: str, text: str) -> None:
+    def receive(self, kind: str, text: str) -> None:
         if kind == "graph":
             logger("compiled_autograd").debug("%s", text)
         logger(VERBOSE).debug("%s", text)
@@ -56,12 +56,12 @@ _logs = Logs()
 
 
 def start() -> None:
-    telling.listeners.append(_logs)
+    engine_events.listeners.append(_logs)
 
 
 def stop() -> None:
-    if _logs in telling.listeners:
-        telling.listeners.remove(_logs)
+    if _logs in engine_events.listeners:
+        engine_events.listeners.remove(_logs)
 
 
 # -- a graph written by hand ----------------------------------------------------------------------------------------
@@ -103,7 +103,7 @@ class AutogradCompilerInstance:
 
     def begin_capture(self, inputs: Sequence[torch.Tensor], sizes: Sequence[int]) -> tuple[list[Any], list[Any]]:
         """Stand-ins for the inputs, and symbols for the sizes. All that runs from here on is recorded."""
-        numbers = Sizes(sizes, frozenset(range(len(sizes))))
+        numbers = WalkSizes(sizes, frozenset(range(len(sizes))))
         mode = make_mode(shape_env=numbers.environment)
         stand_ins = [mode.from_tensor(tensor, static_shapes=True) for tensor in inputs]
         self.recorder = Recorder()

@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from .. import exc
-from .missing import Missing
+from .placeholders import Placeholder
 
 
 class LazyString:
@@ -105,7 +105,7 @@ def in_higher_order_operator() -> bool:
 
 def higher_order_operator(wrapper: Any) -> Any:
     """What an operator that takes functions does in plain Python, gradients of what those capture included."""
-    return OPERATORS.get(wrapper.__name__) or Missing(wrapper.__module__)
+    return OPERATORS.get(wrapper.__name__) or Placeholder(wrapper.__module__)
 
 
 def cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], operands: Any) -> Any:

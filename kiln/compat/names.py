@@ -1,7 +1,7 @@
 """The table of what torch's names mean while Kiln is installed.
 
 A row is the thing itself or, for what Kiln is still to get, ``later(topic)``: to bring a name to life, replace its row.
-Names that are in no row but in torch's source can be imported and raise when they are used (`missing.py`).
+Names that are in no row but in torch's source can be imported and raise when they are used (`placeholders.py`).
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from typing import Any
 import torch
 
 from .. import api, exc, modules
-from ..engine.trace_wrapped import make_operator
+from ..engine.calls.trace_wrapped import make_operator
 from ..platform.python_objects import words
 from ..program.consumed_lists import get_locals_to_steal, set_locals_to_steal
 from ..report.bytecode_hooks import register_bytecode_hook
-from . import aot, counting, dynamo, engine, generations, internals, settings, sources, testing
-from .missing import later, source_file
+from . import aot, counting, dynamo, engine, internals, mutation_guard, settings, sources, testing
+from .outlines import source_file
+from .placeholders import later
 from .standins import make_standin
 
 
@@ -90,7 +91,7 @@ CONTENTS: dict[str, dict[str, Any] | Callable[[], dict[str, Any]]] = {
         **DECORATORS,
         **BACKENDS,
         **EVAL_FRAME,
-        "GenerationTracker": generations.GenerationTracker,
+        "GenerationTracker": mutation_guard.GenerationTracker,
         "is_compiling": api.is_compiling,
         "reset": dynamo.reset,
         "reset_code_caches": dynamo.reset,
@@ -104,7 +105,7 @@ CONTENTS: dict[str, dict[str, Any] | Callable[[], dict[str, Any]]] = {
     "torch._dynamo.backends.debugging": {name: dynamo.lookup(name) for name in ("eager", "aot_eager")},
     "torch._dynamo.backends.common": {"aot_autograd": aot.aot_autograd},
     "torch._dynamo.external_utils": {"is_compiling": api.is_compiling, "wrap_inline": dynamo.pass_through},
-    "torch._dynamo.mutation_guard": {"GenerationTracker": generations.GenerationTracker},
+    "torch._dynamo.mutation_guard": {"GenerationTracker": mutation_guard.GenerationTracker},
     "torch._dynamo.debug_utils": {"same_two_models": testing.same_two_models},
     "torch._dynamo.test_case": tests,
     "torch._dynamo.testing": {

@@ -17,7 +17,7 @@ from typing import Any
 from torch._functorch import config as torch_functorch_config
 
 from ..config import config as kiln_config
-from .missing import _NOTHING, evaluated, outline
+from .outlines import NOTHING, evaluated, outline
 
 
 class Setting:
@@ -55,21 +55,21 @@ class ConfigModule(types.ModuleType):
         if name in own["_values"]:
             return own["_values"][name]
         value = self._default(name)
-        if value is _NOTHING:
+        if value is NOTHING:
             raise AttributeError(f"{self.__name__} has no setting {name!r}")
         return value
 
     def _default(self, name: str) -> Any:
         if self._behind is not None:
-            return getattr(self._behind, name, _NOTHING)
+            return getattr(self._behind, name, NOTHING)
         found = outline(self.__name__)
         if name in found.values:
             value = evaluated(found.values[name])
-            self._values[name] = None if value is _NOTHING else value
+            self._values[name] = None if value is NOTHING else value
         elif name in found.classes:
             self._values[name] = _group(found.classes[name])
         else:
-            return _NOTHING
+            return NOTHING
         return self._values[name]
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -94,7 +94,7 @@ class ConfigModule(types.ModuleType):
         found = outline(self.__name__)
         return sorted({*self._known, *self._values, *found.values, *found.classes, "patch"})
 
-    def patch(self, arg1: Any = None, arg2: Any = _NOTHING, **kwargs: Any) -> ConfigPatch:
+    def patch(self, arg1: Any = None, arg2: Any = NOTHING, **kwargs: Any) -> ConfigPatch:
         """Change settings for the length of a ``with`` block, a decorated function or test class."""
         changes = dict(kwargs)
         if isinstance(arg1, dict):
@@ -120,7 +120,7 @@ def _group(body: ast.ClassDef) -> Any:
         target = statement.targets[0] if isinstance(statement, ast.Assign) else getattr(statement, "target", None)
         if isinstance(target, ast.Name):
             value = evaluated(statement.value)  # type: ignore[attr-defined]
-            names[target.id] = None if value is _NOTHING else value
+            names[target.id] = None if value is NOTHING else value
         elif isinstance(statement, ast.ClassDef):
             names[statement.name] = _group(statement)
     return types.SimpleNamespace(**names)
@@ -140,14 +140,14 @@ class ConfigPatch(contextlib.ContextDecorator):
             yield functools.reduce(getattr, groups, self.target), own, value
 
     def __enter__(self) -> ConfigModule:
-        self.before.append([(owner, own, getattr(owner, own, _NOTHING)) for owner, own, _ in self._places()])
+        self.before.append([(owner, own, getattr(owner, own, NOTHING)) for owner, own, _ in self._places()])
         for owner, own, value in self._places():
             setattr(owner, own, value)
         return self.target
 
     def __exit__(self, *error: object) -> None:
         for owner, own, value in self.before.pop():
-            if value is _NOTHING:
+            if value is NOTHING:
                 delattr(owner, own)
             else:
                 setattr(owner, own, value)

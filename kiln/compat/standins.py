@@ -15,7 +15,8 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from .missing import _NOTHING, Missing, from_outline, is_package, source_file
+from .outlines import NOTHING, is_package, source_file
+from .placeholders import Placeholder, from_outline
 
 # Nothing at or below these names is torch's while Kiln is installed.
 ROOTS = (
@@ -56,7 +57,7 @@ def make_standin(name: str, contents: dict[str, Any]) -> types.ModuleType:
 
 
 def is_later(value: Any) -> bool:
-    return getattr(value, "func", None) is Missing
+    return getattr(value, "func", None) is Placeholder
 
 
 def fallback(name: str, module: types.ModuleType, live: dict[str, Live]) -> Callable[[str], Any]:
@@ -71,7 +72,7 @@ def fallback(name: str, module: types.ModuleType, live: dict[str, Live]) -> Call
         if source_file(below) is not None and name in sys.modules:
             return importlib.import_module(below)
         value = from_outline(name, attribute)
-        if value is _NOTHING:
+        if value is NOTHING:
             raise AttributeError(f"module {name!r} has no attribute {attribute!r}")
         module.__dict__[attribute] = value
         return value
@@ -133,7 +134,7 @@ class Aside:
             parent, _, own = root.rpartition(".")
             owner = sys.modules.get(parent)
             if owner is not None and not is_below_roots(parent):
-                self.attributes.append((owner, own, owner.__dict__.pop(own, _NOTHING)))
+                self.attributes.append((owner, own, owner.__dict__.pop(own, NOTHING)))
 
     def restore(self) -> None:
         for name in [name for name in sys.modules if is_below_roots(name)]:
@@ -144,5 +145,5 @@ class Aside:
             if parent in sys.modules and not is_below_roots(parent):
                 sys.modules[parent].__dict__.pop(own, None)
         for owner, own, value in self.attributes:
-            if value is not _NOTHING:
+            if value is not NOTHING:
                 owner.__dict__[own] = value

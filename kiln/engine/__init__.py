@@ -1,1 +1,1 @@
-"""The engine: the backward pass as it really runs, hooks included, as one compiled graph."""
+"""The engine: a backward pass, hooks included, as one compiled graph."""

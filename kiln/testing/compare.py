@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch.utils.hooks import RemovableHandle
 
-from kiln.testing.worlds import own_attributes
+from kiln.testing.program_copies import own_attributes
 
 try:
     import numpy

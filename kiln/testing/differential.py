@@ -17,7 +17,7 @@ from kiln import _native
 from kiln.testing.compare import Comparison, shown
 from kiln.testing.counters import CompileCounterWithBackend
 from kiln.testing.observe import CallOutcome, Outcome, clean_process, numbered_from, observe_call, seed_everything
-from kiln.testing.worlds import Template, World, is_state
+from kiln.testing.program_copies import ProgramCopy, Template, is_state
 
 _DIFFERENCES_SHOWN = 12
 _source_numbers = itertools.count(1)
@@ -145,12 +145,12 @@ def check(
         compare_warnings=compare_warnings,
         compile=compile,
     )
-    make_world = _world_maker(program, args, kwargs or {}, setup, make_args, calls)
-    eager = _run(make_world, settings, None)
+    make_copy = _copy_maker(program, args, kwargs or {}, setup, make_args, calls)
+    eager = _run(make_copy, settings, None)
     report: Report | None = None
     for break_every in breaks_every:
         with _break_every(break_every):
-            counted = _run_compiled(make_world, settings, eager, break_every)
+            counted = _run_compiled(make_copy, settings, eager, break_every)
         if break_every is None:
             _expect_counts(counted, graphs=graphs, ops=ops, breaks=breaks, recompiles=recompiles)
         if report is None or break_every is None:
@@ -196,7 +196,7 @@ class _Namespace:
         self.namespace = namespace
 
 
-def _world_maker(
+def _copy_maker(
     program: Callable[..., Any] | None,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
@@ -204,7 +204,7 @@ def _world_maker(
     make_args: Callable[[], tuple[Any, ...]] | None,
     calls: int | Sequence[tuple[Any, ...] | Call],
 ) -> Callable[[], Any]:
-    """A function that makes a fresh world, as a context manager, in the way that the arguments of `check` ask for."""
+    """A function that makes a fresh copy of the program, as a context manager, by the arguments of `check`."""
 
     def spread(arguments: tuple[Any, ...] | list[Any]) -> list[Call]:
         each = arguments if isinstance(arguments, list) else calls
@@ -215,9 +215,9 @@ def _world_maker(
     if setup is not None:
 
         @contextmanager
-        def made() -> Iterator[tuple[World, Callable[[], dict[str, Any]]]]:
+        def made() -> Iterator[tuple[ProgramCopy, Callable[[], dict[str, Any]]]]:
             fresh_program, fresh_args, *state = setup()
-            yield World(fresh_program, spread(fresh_args), state[0] if state else None), dict
+            yield ProgramCopy(fresh_program, spread(fresh_args), state[0] if state else None), dict
 
         return made
     if program is None:
@@ -225,29 +225,29 @@ def _world_maker(
     template = Template(program, [] if make_args else spread(args))
 
     @contextmanager
-    def copied() -> Iterator[tuple[World, Callable[[], dict[str, Any]]]]:
-        with template.world() as world:
+    def copied() -> Iterator[tuple[ProgramCopy, Callable[[], dict[str, Any]]]]:
+        with template.fresh_copy() as made:
             if make_args is not None:
-                world.calls = spread(make_args())
-            yield world, template.final_globals
+                made.calls = spread(make_args())
+            yield made, template.final_globals
 
     return copied
 
 
-def _run(make_world: Callable[[], Any], settings: _Settings, transform: Callable[..., Any] | None) -> Outcome:
-    """One run in a world of its own; `transform` makes the compiled callable out of the program."""
+def _run(make_copy: Callable[[], Any], settings: _Settings, transform: Callable[..., Any] | None) -> Outcome:
+    """One run on a copy of the program; `transform` makes the compiled callable out of the program."""
     with clean_process(), numbered_from(settings.first_hook):
         seed_everything(settings.seed)
-        with make_world() as (world, final_globals):
+        with make_copy() as (made, final_globals):
             seed_everything(settings.seed)
-            function = world.program if transform is None else transform(world.program)
+            function = made.program if transform is None else transform(made.program)
             outcome = Outcome()
-            for call in world.calls:
+            for call in made.calls:
                 outcome.calls.append(observe_call(function, call.args, call.kwargs, backward=settings.grads))
-            outcome.arguments = [(call.args, call.kwargs) for call in world.calls]
-            outcome.program = world.program
+            outcome.arguments = [(call.args, call.kwargs) for call in made.calls]
+            outcome.program = made.program
             outcome.globals = dict(final_globals())
-            outcome.state = _final_state(world.state)
+            outcome.state = _final_state(made.state)
             return outcome
 
 
@@ -257,14 +257,12 @@ def _final_state(state: Any) -> Any:
     return state
 
 
-def _run_compiled(
-    make_world: Callable[[], Any], settings: _Settings, eager: Outcome, break_every: str | None
-) -> Report:
+def _run_compiled(make_copy: Callable[[], Any], settings: _Settings, eager: Outcome, break_every: str | None) -> Report:
     counter = CompileCounterWithBackend(settings.backend)
     fullgraph = settings.fullgraph and break_every is None
     _reset_kiln()
     before = read_counters()
-    compiled = _run(make_world, settings, lambda program: settings.compile_program(program, counter, fullgraph))
+    compiled = _run(make_copy, settings, lambda program: settings.compile_program(program, counter, fullgraph))
     after = read_counters()
     under = f" with a graph break at every {break_every}" if break_every else ""
     _raise_mismatch(eager, compiled, settings, f"The compiled program differs from eager{under}:")

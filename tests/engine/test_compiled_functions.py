@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import kiln
-from kiln.engine import runtime
+from kiln.engine.calls import hook_calls, node_calls
 from kiln.program import accumulation
 from kiln.testing import same
 
@@ -99,7 +99,7 @@ def test_hooks_inside() -> None:
 
     compiler = run_both(program)
     assert len(compiler.modules) == 1
-    assert sum(target is runtime.call_inner_hook for target in calls(compiler.modules[0])) == 1
+    assert sum(target is hook_calls.call_inner_hook for target in calls(compiler.modules[0])) == 1
 
 
 def test_another_hook_each_time() -> None:
@@ -365,7 +365,7 @@ def test_random_numbers_drawn_again(fullgraph: bool) -> None:
         return x.grad, torch.rand(1)
 
     compiler = run_both(program, fullgraph=fullgraph)
-    assert runtime.replay in calls(compiler.modules[0])
+    assert node_calls.replay in calls(compiler.modules[0])
 
 
 def test_constants_of_compiled_functions() -> None:

@@ -10,7 +10,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.modules._functions import BackwardHookFunction
 
 import kiln
-from kiln.engine import runtime
+from kiln.engine.calls import node_calls
 from kiln.testing import same
 
 GRADIENT = torch.tensor([1.0, 2.0, 3.0])
@@ -22,7 +22,7 @@ def graph_of(count):
     inputs, _, hooks = (graph.placeholder(name) for name in ("inputs", "sizes", "hooks"))
     context = graph.call_function(operator.getitem, (hooks, 0))
     gradients = [graph.call_function(operator.getitem, (inputs, index)) for index in range(count)]
-    graph.output(graph.call_function(runtime.call_backward, (context, *gradients)))
+    graph.output(graph.call_function(node_calls.call_backward, (context, *gradients)))
     return torch.fx.GraphModule(torch.nn.Module(), graph)
 
 
@@ -45,7 +45,7 @@ class Compiled:
 
 @torch.no_grad()
 def eager(context, *gradients):
-    return runtime.call_backward(context, *gradients)
+    return node_calls.call_backward(context, *gradients)
 
 
 KEPT = []  # up to torch 2.12 a context does not keep its node

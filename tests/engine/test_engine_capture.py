@@ -19,11 +19,11 @@ import torch.fx
 from torch.testing._internal.logging_tensor import LoggingTensor
 
 import kiln
-from kiln.engine.runtime import call_accumulate_hooks, call_tensor_hook, retain_grad
-from kiln.engine.sizes import Sizes
-from kiln.engine.stealing import get_locals_to_steal, set_locals_to_steal
+from kiln.engine.calls.hook_calls import call_accumulate_hooks, call_tensor_hook, retain_grad
+from kiln.engine.trace.walk_sizes import WalkSizes
 from kiln.program.accumulation import accumulate_grad_
 from kiln.program.call_markers import fact, foreseen, leaf
+from kiln.program.consumed_lists import get_locals_to_steal, set_locals_to_steal
 from kiln.program.shapes.fake_tensors import make_mode
 from kiln.report.bytecode_hooks import register_bytecode_hook
 from kiln.report.events import counters
@@ -608,7 +608,7 @@ def sized(inputs, sizes, hooks):
 
 def tell_sizes(module, dynamic):
     """Put on the module's nodes what the engine's trace does."""
-    sizes = Sizes([3], frozenset({0}) if dynamic else frozenset())
+    sizes = WalkSizes([3], frozenset({0}) if dynamic else frozenset())
     shapes = {"inputs": [(), (sizes.values[0], 4), (4,)]}
     mode = make_mode(shape_env=sizes.environment)
     for node in module.graph.find_nodes(op="call_function", target=operator.getitem):

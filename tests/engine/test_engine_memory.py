@@ -9,7 +9,7 @@ import torch
 
 import kiln
 from kiln import compiled_autograd
-from kiln.engine import call
+from kiln.engine.run import backward_pass
 from kiln.program import accumulation
 from kiln.report import counters
 
@@ -209,7 +209,7 @@ def test_nothing_is_kept_over_many_passes(compiler):
     assert more_tensors <= tensors
     grown = {name: count - before[name] for name, count in after.items() if count > before[name] + 10}
     assert not grown
-    (cache,) = call._caches.values()
+    (cache,) = backward_pass._caches.values()
     assert [len(family.entries) for family in cache.families.values()] == [1, 2]  # no gradients yet; to be added to
 
 
@@ -233,4 +233,4 @@ def test_graphs_keep_no_model_alive(compiler):
         kept = run()
         gc.collect()
         assert [reference() for reference in kept] == [None] * len(kept)
-        assert call._caches
+        assert backward_pass._caches

@@ -14,7 +14,8 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
 
 import kiln
-from kiln.engine import addresses, opaque
+from kiln.engine.calls import opaque_calls as opaque_functions
+from kiln.engine.trace import address_use
 
 programs = []
 
@@ -292,7 +293,7 @@ def test_one_graph(program, inner):
 
 
 def opaque_calls(graph):
-    return [node.target.__name__ for node in graph.nodes if node.target in opaque.ALL]
+    return [node.target.__name__ for node in graph.nodes if node.target in opaque_functions.ALL]
 
 
 @pytest.mark.parametrize(
@@ -302,7 +303,7 @@ def opaque_calls(graph):
         (gradient_through_forward, ["backward", "accumulate"]),
         (forward_mode, ["backward", "accumulate"]),
         (addresses_compared, ["backward", "accumulate"]),
-        (addresses_in_hooks, ["hook", "stay", "accumulate"]),
+        (addresses_in_hooks, ["hook", "check_hooks", "accumulate"]),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
@@ -619,6 +620,6 @@ def test_addresses_that_nobody_notes_hand_nothing_over():
         return [x.grad]
 
     assert beside_eager(program) == (2, 1)
-    assert not addresses.are_noted([OnlyCompares.apply(leaf(1.0)).grad_fn])
-    assert addresses.are_noted([functools.partial(NotesByHelper.backward, None)])
-    assert addresses.are_noted([NotesInClass.apply(leaf(1.0)).grad_fn])
+    assert not address_use.keep_addresses([OnlyCompares.apply(leaf(1.0)).grad_fn])
+    assert address_use.keep_addresses([functools.partial(NotesByHelper.backward, None)])
+    assert address_use.keep_addresses([NotesInClass.apply(leaf(1.0)).grad_fn])

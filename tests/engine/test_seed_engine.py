@@ -713,7 +713,7 @@ def test_lists_are_consumed_by_graph_modules(kind):
     """An activation is gone once the graph has used it, and the caller's list is empty."""
     import weakref
 
-    from kiln.engine.stealing import set_locals_to_steal
+    from kiln.program.consumed_lists import set_locals_to_steal
 
     alive = []
 

@@ -10,7 +10,8 @@ import torch
 
 import kiln
 from kiln import compiled_autograd
-from kiln.engine import blocks, telling
+from kiln.engine.run import scopes
+from kiln.report import engine_events
 from kiln.testing import CompileCounter
 
 REAL = torch.autograd.Variable._execution_engine
@@ -26,9 +27,9 @@ def calls(monkeypatch):
         made.append(compiler)
         return engine.run_backward(*args, **kwargs)
 
-    stub = types.ModuleType("kiln.engine.call")
+    stub = types.ModuleType("kiln.engine.run.backward_pass")
     stub.run_backward = run_backward
-    monkeypatch.setitem(sys.modules, "kiln.engine.call", stub)
+    monkeypatch.setitem(sys.modules, "kiln.engine.run.backward_pass", stub)
     yield made
     assert torch.autograd.Variable._execution_engine is REAL
     assert not compiled_autograd.enabled()
@@ -198,7 +199,7 @@ def test_one_block_in_several_threads(calls):
 
 def test_reset_leaves_the_blocks_of_this_thread(calls, monkeypatch):
     dropped = []
-    monkeypatch.setattr(blocks, "forget_graphs", lambda: dropped.append(True))
+    monkeypatch.setattr(scopes, "forget_graphs", lambda: dropped.append(True))
     with compiled_autograd.enable(one), compiled_autograd.enable(other):
         compiled_autograd.reset()
         assert torch.autograd.Variable._execution_engine is REAL
@@ -349,26 +350,26 @@ def test_compiled_function_inside_another_is_part_of_its_graph(calls):
     assert counter.frame_count == 1
 
 
-# -- telling --------------------------------------------------------------------------------------------------------
+# -- events ---------------------------------------------------------------------------------------------------------
 
 
 class Hearer:
     def __init__(self):
         self.on, self.heard = False, []
 
-    def asks(self):
+    def is_interested(self):
         return self.on
 
-    def tell(self, kind, text):
+    def receive(self, kind, text):
         self.heard.append((kind, text))
 
 
 def tell_everything():
-    telling.new_node("SumBackward0", 0, 7, [1, 2])
-    telling.dynamic_size(3, "SumBackward0", 1)
-    telling.handed_over("a test of telling")
-    telling.handed_over("a test of telling")
-    telling.graph(torch.fx.symbolic_trace(lambda x: x + 1))
+    engine_events.cache_miss("SumBackward0", 0, 7, [1, 2])
+    engine_events.dynamic_size(3, "SumBackward0", 1)
+    engine_events.handed_over("a test of telling")
+    engine_events.handed_over("a test of telling")
+    engine_events.captured(torch.fx.symbolic_trace(lambda x: x + 1))
 
 
 LINES = [
@@ -380,7 +381,7 @@ LINES = [
 
 @pytest.mark.parametrize(("log", "graph", "lines"), [("engine", 1, 3), ("backward", 1, 0), ("graph", 0, 0)])
 def test_logs(capsys, log, graph, lines):
-    telling.forget()
+    engine_events.reset()
     with kiln.config.patch(log={log}):
         tell_everything()
     text = capsys.readouterr().err
@@ -393,9 +394,9 @@ def test_logs(capsys, log, graph, lines):
 @pytest.mark.covers("test_compiled_autograd::test_snapshot_verbose_logs_flag")
 def test_listeners_are_asked_when_a_block_is_entered(monkeypatch):
     hearer = Hearer()
-    monkeypatch.setattr(telling, "listeners", [hearer])
-    telling.forget()
-    sys.modules["kiln.engine.call"].run_backward = lambda *args, **kwargs: tell_everything()
+    monkeypatch.setattr(engine_events, "listeners", [hearer])
+    engine_events.reset()
+    sys.modules["kiln.engine.run.backward_pass"].run_backward = lambda *args, **kwargs: tell_everything()
     with compiled_autograd.enable(one):
         hearer.on = True
         torch.ones(1, requires_grad=True).backward()
@@ -410,8 +411,8 @@ def test_listeners_are_asked_when_a_block_is_entered(monkeypatch):
 
 def test_counters():
     before = dict(kiln.report.counters)
-    telling.captured()
-    telling.handed_over("for a test")
-    telling.handed_over("for a test")
+    engine_events.captured(torch.fx.symbolic_trace(lambda x: x + 1))
+    engine_events.handed_over("for a test")
+    engine_events.handed_over("for a test")
     assert kiln.report.counters["engine captures"] - before.get("engine captures", 0) == 1
     assert kiln.report.counters["engine handed over"] - before.get("engine handed over", 0) == 2

@@ -6,7 +6,7 @@ from engine_counts import CountingCompiler
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import kiln
-from kiln.engine.trace_wrapped import make_operator, trace_wrapped
+from kiln.engine.calls.trace_wrapped import make_operator, trace_wrapped
 from kiln.testing import same
 
 covers = pytest.mark.covers
@@ -70,7 +70,7 @@ def test_make_fx_records_one_node_that_calls_the_function_later(mode):
 
     graph = make_fx(program, tracing_mode=mode)(halves())
     assert not calls and [node.name for node in graph.graph.nodes if "trace_wrapped" in node.name] == ["trace_wrapped"]
-    assert "trace_wrapped = kiln_engine_trace_wrapped_self_invoke(x_1, scale = 3)" in graph.code
+    assert "trace_wrapped = kiln_engine_calls_trace_wrapped_self_invoke(x_1, scale = 3)" in graph.code
     assert "torch.ops.aten.mul" not in graph.code and "empty" not in graph.code
     for number in (1.0, 2.0):
         assert same(graph(torch.full((2,), number)), torch.full((2,), number * number * 3 + 1))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kiln.testing.differential import Call
-from kiln.testing.worlds import Template, World
+from kiln.testing.program_copies import ProgramCopy, Template
 
 TESTS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 CAPTURE = os.path.join(TESTS, "capture")
@@ -63,7 +63,7 @@ def table_program(name: str, program: Callable, args: tuple, expect: dict[str, A
     template = Template(program, [] if make_args else [call])
 
     @contextmanager
-    def world() -> Iterator[tuple[World, Callable[[], dict[str, Any]]]]:
+    def world() -> Iterator[tuple[ProgramCopy, Callable[[], dict[str, Any]]]]:
         with template.world() as made:
             if make_args is not None:
                 made.calls = [Call(tuple(make_args()))]
@@ -105,12 +105,12 @@ def transformers_as_if_compiled() -> Iterator[None]:
 
 def _model(name: str, build: Callable[[], Any]) -> Program:
     @contextmanager
-    def world() -> Iterator[tuple[World, Callable[[], dict[str, Any]]]]:
+    def world() -> Iterator[tuple[ProgramCopy, Callable[[], dict[str, Any]]]]:
         import torch
 
         torch.manual_seed(0)
         model, inputs = build()
-        yield World(run_model, [Call((model, inputs(2, 8)))]), dict
+        yield ProgramCopy(run_model, [Call((model, inputs(2, 8)))]), dict
 
     return Program(name, world, {})
 
@@ -136,10 +136,10 @@ def _generated(name: str, source: str) -> Program:
     code = compile(source, f"<{name}>", "exec")
 
     @contextmanager
-    def world() -> Iterator[tuple[World, Callable[[], dict[str, Any]]]]:
+    def world() -> Iterator[tuple[ProgramCopy, Callable[[], dict[str, Any]]]]:
         namespace: dict[str, Any] = {"__name__": "program"}
         exec(code, namespace)
         arguments = namespace["make_calls"]()
-        yield World(namespace["main"], [Call(tuple(arguments[0]))]), dict
+        yield ProgramCopy(namespace["main"], [Call(tuple(arguments[0]))]), dict
 
     return Program(name, world, {})

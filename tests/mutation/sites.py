@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from kiln.testing.worlds import World
+from kiln.testing.program_copies import ProgramCopy
 
 from .changes import (
     HEAP_TYPE,
@@ -66,7 +66,7 @@ class Site:
     apply: Callable[[], Undo]
 
 
-def sites_of(world: World) -> list[Site]:
+def sites_of(world: ProgramCopy) -> list[Site]:
     """All changes for a world, in an order that depends on nothing but the program."""
     walk = _Walk(world)
     walk.start()
@@ -79,7 +79,7 @@ def sites_of(world: World) -> list[Site]:
 
 
 class _Walk:
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: ProgramCopy) -> None:
         self.call = world.calls[0]
         self.program = world.program
         self.sites: list[Site] = []
@@ -515,15 +515,15 @@ _TENSOR_METHODS = frozenset(
 _NO_SITES = frozenset("__dict__ __weakref__ __new__".split())
 
 
-def networks_in(world: World) -> list[torch.nn.Module]:
+def networks_in(world: ProgramCopy) -> list[torch.nn.Module]:
     """The modules among the arguments, and the program, with all that is inside them."""
     roots = [value for value in (world.program, *world.calls[0].args) if isinstance(value, torch.nn.Module)]
     return [module for root in roots for module in root.modules()]
 
 
-def names_in(world: World) -> list[str]:
+def names_in(world: ProgramCopy) -> list[str]:
     """All names in the code of a program and of the functions that it can reach, sorted."""
-    from kiln.testing.worlds import reachable
+    from kiln.testing.program_copies import reachable
 
     functions, _ = reachable([world.program, [(call.args, call.kwargs) for call in world.calls]])
     found: set[str] = set()

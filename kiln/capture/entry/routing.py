@@ -27,7 +27,14 @@ from ..state.trace import Options
 from .dispatchers import FrameCache, make_dispatcher, state_of
 
 ROUTES = "__kiln_routes__"  # in the dictionary of a function: its routes live as long as it does, and no longer
-WORKING = ("torch.nn.modules", "torch.optim", "kiln.engine.runtime", "kiln.program.accumulation")
+WORKING = (
+    "torch.nn.modules",
+    "torch.optim",
+    "kiln.engine.calls.checks",
+    "kiln.engine.calls.hook_calls",
+    "kiln.engine.calls.node_calls",
+    "kiln.program.accumulation",
+)
 """Modules of torch's and Kiln's own that compute, or call what is the user's."""
 
 

@@ -1,0 +1,1 @@
+"""The functions that graphs of backward passes call."""

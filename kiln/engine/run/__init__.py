@@ -1,0 +1,1 @@
+"""Backward passes: who runs them, with which compiled graph."""

@@ -1,0 +1,1 @@
+"""A walk becomes a graph of operations."""

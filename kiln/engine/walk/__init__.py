@@ -1,0 +1,1 @@
+"""What a walk over autograd's graph finds, and when it may be made."""
