@@ -12,6 +12,7 @@ PAGES = (
     "architecture.md",
     "bytecode.md",
     "capture.md",
+    "compat.md",
     "codegen.md",
     "engine.md",
     "lower.md",
