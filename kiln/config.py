@@ -26,7 +26,7 @@ from kiln.exc import UnknownSetting, did_you_mean
 from .forking import new_lock
 
 LOG_ARTEFACTS = frozenset(
-    {"graph", "guards", "recompiles", "breaks", "code", "aot", "backward", "engine", "trace", "ir", "kernels"}
+    {"graph", "guards", "recompiles", "breaks", "code", "aot", "backward", "engine", "trace", "ir", "kernels", "stages"}
 )
 BREAK_EVERY_CHOICES = (None, "line", "instruction")
 

@@ -13,6 +13,8 @@ import torch.fx
 
 from . import exc
 from .backends import eager, kiln
+from .program.graph import count_operations
+from .report.stages import Stage
 
 
 @dataclass(eq=False)
@@ -23,6 +25,7 @@ class Explanation:
     each graph break. ``differentiated`` has one for each graph: its forward and backward, and the bytes that it keeps
     for backward, beside eager's. ``programs`` has one for each functional graph that was compiled: its kernels (with
     their loops, LLVM and assembly), what each reads and writes, what ATen runs and why, the time of each stage.
+    ``stages`` has the stages that the call went through, with sizes and times.
     """
 
     function: str
@@ -37,6 +40,7 @@ class Explanation:
     differentiated: list[Any] = field(default_factory=list)
     programs: list[Any] = field(default_factory=list)
     not_lowered: list[str] = field(default_factory=list)
+    stages: list[Stage] = field(default_factory=list)
 
     @property
     def graph_count(self) -> int:
@@ -44,7 +48,7 @@ class Explanation:
 
     @property
     def op_count(self) -> int:
-        return sum(count_operations(graph) for graph in self.graphs)
+        return sum(count_operations(graph.graph) for graph in self.graphs)
 
     @property
     def break_count(self) -> int:
@@ -74,7 +78,7 @@ class Explanation:
         for where, reason in self.recompiles:
             yield f"\nCompiled again: {where}\n  Reason: {reason}"
         for number, graph in enumerate(self.graphs, 1):
-            yield f"\nGraph {number}, {counted(count_operations(graph), 'operation')}:"
+            yield f"\nGraph {number}, {counted(count_operations(graph.graph), 'operation')}:"
             yield textwrap.indent(graph.print_readable(print_output=False).strip(), "  ")
         training = [found for found in self.differentiated if "backward" in found.graphs]
         if training:
@@ -112,11 +116,6 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
-def count_operations(module: torch.fx.GraphModule) -> int:
-    """How many nodes of a graph do something."""
-    return sum(node.op in ("call_function", "call_method", "call_module") for node in module.graph.nodes)
-
-
 def explain(function: Callable[..., Any], *, dynamic: bool | None = None) -> Callable[..., Explanation]:
     """``kiln.explain(f)(*args)``: run the call compiled, and tell what the compiler did for it."""
     from .api import compile
@@ -126,10 +125,10 @@ def explain(function: Callable[..., Any], *, dynamic: bool | None = None) -> Cal
     name = getattr(function, "__qualname__", None) or type(function).__qualname__
 
     def run(*args: Any, **kwargs: Any) -> Explanation:
-        with events.listen() as heard:
+        with events.listen() as recording:
             result = compiled(*args, **kwargs)
-        found = dict(vars(heard))
-        found["breaks"] = list({str(each): each for each in heard.breaks}.values())  # told by each frame it ends
+        found = {**vars(recording), "times": recording.times}
+        found["breaks"] = list({str(each): each for each in recording.breaks}.values())  # one for each frame it ends
         return Explanation(name, result, **found)
 
     return run
@@ -169,11 +168,11 @@ def export(function: Callable[..., Any], *, dynamic: bool | None = None) -> Call
     compiled = compile(function, backend=fresh(eager), dynamic=dynamic, fullgraph=True)
 
     def run(*args: Any, **kwargs: Any) -> Exported:
-        with events.listen() as heard:
+        with events.listen() as recording:
             compiled(*args, **kwargs)
-        if len(heard.graphs) != 1:
-            found = len(heard.graphs)
+        if len(recording.graphs) != 1:
+            found = len(recording.graphs)
             raise exc.UserError(f"kiln.export needs a call that does tensor work, in one graph; {found} graphs found")
-        return Exported(refuse_others(heard.graphs[0]), heard.guards[-1][1])
+        return Exported(refuse_others(recording.graphs[0]), recording.guards[-1][1])
 
     return run

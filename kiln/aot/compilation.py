@@ -19,14 +19,16 @@ from torch.utils.hooks import RemovableHandle
 
 from .._native import GlobalState
 from ..forking import new_lock
+from ..program.graph import count_operations
 from ..program.shapes.fake_tensors import make_mode, without_torch_compiler
 from ..program.shapes.symbolic_kernels import symbolic_kernels
 from ..program.unsupported import Unsupported
 from ..report import events
+from ..report.stages import stage as report_stage
 from .partition.backward_extraction import CannotExtract, extract_backward, saved_names, split_stages
 from .partition.graph_cleanup import eliminate_dead
 from .partition.joint_nodes import ancestors
-from .partition.partitioners import min_cut_partition
+from .partition.partitioners import min_cut_partition, saved_bytes
 from .partition.random_replay import tie_random_pairs
 from .partition.recompute_cost import root_of
 from .reporting import report, report_inference
@@ -113,9 +115,12 @@ class Compilation:
     def trace(self, pattern: Pattern | None) -> Joint:
         quiet = torch.autograd.set_detect_anomaly(False)  # there are no numbers to look at
         kernels = symbolic_kernels(has_symbols(self.specs), recorded=True)
-        with events.at_work(), without_torch_compiler(), unnumbered_hooks(), quiet, as_in_training(), kernels:
-            table = self.compilers.decompositions or {}
-            joint = trace(self.program, self.specs, self.mode, table, pattern, self.shared)
+        with report_stage("aot trace") as record:
+            with events.at_work(), without_torch_compiler(), unnumbered_hooks(), quiet, as_in_training(), kernels:
+                table = self.compilers.decompositions or {}
+                joint = trace(self.program, self.specs, self.mode, table, pattern, self.shared)
+            if record is not None:
+                record.sizes["nodes"] = count_operations(joint.module.graph)
         if self.compilers.prepare is not None:
             self.compilers.prepare(joint.module)
         return joint
@@ -150,7 +155,12 @@ class Compilation:
         partition = self.compilers.partition or min_cut_partition
         inputs = [node.meta.get("val") for node in joint.module.graph.nodes if node.op == "placeholder"]
         holds = self.holds(joint)
-        forward, backward = partition(joint.module, inputs, num_fwd_outputs=joint.forward_count)
+        with report_stage("partition") as record:
+            forward, backward = partition(joint.module, inputs, num_fwd_outputs=joint.forward_count)
+            if record is not None:
+                record.sizes["forward nodes"] = count_operations(forward.graph)
+                record.sizes["backward nodes"] = count_operations(backward.graph)
+                record.sizes["bytes saved"] = saved_bytes(forward, joint.forward_count).activation_bytes
         self.forward_count = joint.forward_count
         self.saved_names = saved_names(forward, joint.forward_count)
         kept = output_values(forward)[joint.forward_count :]
@@ -285,11 +295,14 @@ class Backwards:
             return self.table[key]
 
     def compile(self, *key: Any) -> Boxed | None:
-        found = self.graph(*key)
-        if found is None:
-            return None
-        module, places = found
-        compiled = boxed(self.owner.call_compiler(self.owner.compilers.backward, module))
+        with report_stage("backward", str(self.number or "")) as record:
+            found = self.graph(*key)
+            if found is None:
+                return None
+            module, places = found
+            compiled = boxed(self.owner.call_compiler(self.owner.compilers.backward, module))
+            if record is not None:
+                record.sizes["nodes"] = count_operations(module.graph)
         if places == list(range(self.number_count + len(self.used) + len(self.layouts))):
             return compiled
 

@@ -14,9 +14,11 @@ from ..aot.compilation import Compilers
 from ..aot.partition.recomputations import BY_FORMULA
 from ..aot.runtime.boxing import Boxed, boxed_graph
 from ..config import config
+from ..program.graph import count_operations
 from ..program.quiet import without_collections
 from ..report import events
 from ..report.events import raised_text
+from ..report.stages import stage
 from . import program_cache
 
 
@@ -33,9 +35,19 @@ def compile_captured_graph(
 
 def compile_graph(module: torch.fx.GraphModule, examples: Sequence[Any] = (), check: bool = False) -> Boxed:
     """A functional graph as a program: a function of a list that it empties."""
+    with stage("program") as record:
+        if record is not None:
+            record.sizes["nodes"] = count_operations(module.graph)
+        return load_or_compile(module, check)
+
+
+def load_or_compile(module: torch.fx.GraphModule, check: bool) -> Boxed:
     otherwise = EagerGraph(module)
     key = None if check else program_cache.key_of(module)
-    found = None if events.is_asked_about_code() else program_cache.load(key, module, otherwise)
+    with stage("load") as record:
+        found = None if events.is_asked_about_code() else program_cache.load(key, module, otherwise)
+        if record is not None:
+            record.sizes["cached programs"] = int(found is not None)
     if isinstance(found, program_cache.StoredRefusal):
         events.not_lowered(found.reason)
     elif found is not None:

@@ -7,7 +7,6 @@ generated again when they are asked for.
 from __future__ import annotations
 
 import math
-import time
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -23,19 +22,6 @@ from ..loops.steps import Call, Launch, Lowered, Scheduled
 from ..report.events import in_bytes
 from ..target.cpu import jit
 from ..target.cpu.emit.llvm_module import emit_module
-
-
-class Stopwatch:
-    """How long the stages of a compilation took."""
-
-    def __init__(self) -> None:
-        self.times: dict[str, float] = {}
-        self.last = time.perf_counter()
-
-    def lap(self, stage: str) -> None:
-        now = time.perf_counter()
-        self.times[stage] = self.times.get(stage, 0.0) + now - self.last
-        self.last = now
 
 
 @dataclass
@@ -108,7 +94,12 @@ class Generated:
 
     @classmethod
     def of(
-        cls, module: torch.fx.GraphModule, lowered: Lowered, scheduled: Scheduled, watch: Stopwatch, program: str
+        cls,
+        module: torch.fx.GraphModule,
+        lowered: Lowered,
+        scheduled: Scheduled,
+        times: dict[str, float],
+        program: str,
     ) -> Generated:
         hints = hints_of(module)
         kernels = {kernel: GeneratedKernel(kernel, [], [], []) for kernel in scheduled.kernels}
@@ -120,7 +111,7 @@ class Generated:
                 known.reads.append(reads)
                 known.writes.append(writes)
         items = [f"call {item.target}" if isinstance(item, Call) else repr(item) for item in lowered.items]
-        return cls(module, items, list(kernels.values()), dict(scheduled.called), dict(watch.times), program)
+        return cls(module, items, list(kernels.values()), dict(scheduled.called), times, program)
 
     @property
     def summary(self) -> str:

@@ -18,12 +18,13 @@ from ..lower.lowering import CannotLower, Lowering
 from ..lower.schedule.memory_plan import plan_memory
 from ..lower.schedule.scheduling import schedule
 from ..report import events
+from ..report.stages import Stage, stage
 from ..target.cpu import jit
 from ..target.cpu.emit.llvm_module import emit_module
 from ..target.native_program import Boxed, assemble
 from ..target.program_text import program_text
 from . import program_cache
-from .inspection import Generated, Stopwatch
+from .inspection import Generated
 from .program_description import Describer
 
 KERNELS_OF_A_MODULE = 4  # so that two threads share the modules; fewer repeat more functions that kernels share
@@ -34,26 +35,39 @@ def compile_lowered(
 ) -> Boxed:
     """The program of a graph; it is stored under the key. Raises `CannotLower` for a graph that only ATen can run.
     ``check``: the program compares its kernels with eager as it runs."""
-    watch = Stopwatch()
+    done: list[Stage | None] = []
     try:
-        lowering = Lowering(module)
-        lowered = lowering.run()
-        watch.lap("lowering")
-        scheduled = schedule(lowered)
-        watch.lap("fusion and loops")
-        objects = jit.compile_objects(texts_of(scheduled))
-        watch.lap("LLVM")
-        described = Describer(scheduled, plan_memory(scheduled, module.meta.get("changed_inputs")))
-        data = described.run()
-        code = [jit.load_object(one) for one in objects]
-        names = [(number // KERNELS_OF_A_MODULE, name_of(number)) for number in range(len(scheduled.kernels))]
-        addresses = [code[place].address(name) for place, name in names]
-        program = assemble(data, addresses, described.constants, otherwise, code)
-        watch.lap("memory plan and program")
-        program_cache.store(key, data, names, objects)
-        watch.lap("disk cache")
+        with stage("lowering") as record:
+            lowering = Lowering(module)
+            lowered = lowering.run()
+            if record is not None:
+                record.sizes["writes and calls"] = len(lowered.items)
+        done.append(record)
+        with stage("fusion and loops") as record:
+            scheduled = schedule(lowered)
+            if record is not None:
+                record.sizes["kernels"] = len(scheduled.kernels)
+                record.sizes["calls of ATen"] = len(scheduled.called)
+        done.append(record)
+        with stage("LLVM") as record:
+            objects = jit.compile_objects(texts_of(scheduled))
+            if record is not None:
+                record.sizes["bytes"] = sum(map(len, objects))
+        done.append(record)
+        with stage("memory plan and program") as record:
+            described = Describer(scheduled, plan_memory(scheduled, module.meta.get("changed_inputs")))
+            data = described.run()
+            code = [jit.load_object(one) for one in objects]
+            names = [(number // KERNELS_OF_A_MODULE, name_of(number)) for number in range(len(scheduled.kernels))]
+            addresses = [code[place].address(name) for place, name in names]
+            program = assemble(data, addresses, described.constants, otherwise, code)
+        done.append(record)
+        with stage("disk cache") as record:
+            program_cache.store(key, data, names, objects)
+        done.append(record)
         if events.is_asked_about_code():
-            events.generated(Generated.of(module, lowered, scheduled, watch, program_text(data)))
+            times = {each.name: each.seconds for each in done if each is not None}
+            events.generated(Generated.of(module, lowered, scheduled, times, program_text(data)))
         if check:
             from .checked_program import CheckedProgram
 

@@ -198,7 +198,7 @@ def export(f: Any, *extra_args: Any, **accepted: Any) -> Any:
         leaves = {id(leaf): place for place, leaf in enumerate(given) if isinstance(leaf, torch.Tensor)}
         arguments.constants = {place: leaf for place, leaf in enumerate(given) if not isinstance(leaf, torch.Tensor)}
         claims = arguments.claims(given)
-        with events.listen() as heard:
+        with events.listen() as recording:
             result = api.compile(f, backend=watching, fullgraph=True)(*args, **kwargs)
         if watching.graph is None:
             raise exc.UserError("torch._dynamo.export needs a call that does tensor work; none was captured")
@@ -220,7 +220,7 @@ def export(f: Any, *extra_args: Any, **accepted: Any) -> Any:
         ]
         refuse_others(watching.graph)
         graph = ExportedGraph(watching.graph, attributes, places, (found, spec), arguments)
-        return ExportResult(graph, heard.guards[-1][1])
+        return ExportResult(graph, recording.guards[-1][1])
 
     return inner(*extra_args, **extra) if extra_args or extra else inner
 

@@ -136,3 +136,8 @@ def fix_names(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
         owner.__dict__[name] = target
     names["torch"] = root
     return module
+
+
+def count_operations(graph: torch.fx.Graph) -> int:
+    """How many nodes of a graph are operations, as opposed to inputs, constants and outputs."""
+    return sum(node.op in ("call_function", "call_method", "call_module") for node in graph.nodes)

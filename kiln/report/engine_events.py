@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from ..config import config
 from . import events
+from .log import log
 
 
 class Listener(Protocol):
@@ -49,9 +50,9 @@ def _is_wanted(kind: str) -> bool:
 def _send(kind: str, text: str) -> None:
     asked = config.log
     if "engine" in asked:
-        events.log("engine", text)
+        log("engine", text)
     elif kind == "graph" and "backward" in asked:
-        events.log("backward", text)
+        log("backward", text)
     for listener in getattr(_thread, "chosen", ()):
         listener.receive(kind, text)
 

@@ -6,7 +6,6 @@ Nothing here formats anything unless somebody listens: logging is off by default
 from __future__ import annotations
 
 import contextlib
-import sys
 import threading
 import time
 import types
@@ -18,7 +17,9 @@ from typing import Any
 
 from ..config import config
 from ..exc import Location, innermost
+from .log import log
 from .progress import Progress
+from .stages import Stage, collected, stage
 
 counters: Counter[str] = Counter()
 """Running counts of this process: frames, graphs, breaks, recompiles, skips, entries, kernels."""
@@ -106,10 +107,16 @@ class Recording:
     skips: list[tuple[str, str]] = field(default_factory=list)
     guards: list[tuple[str, list[str]]] = field(default_factory=list)
     code: list[tuple[str, str, str]] = field(default_factory=list)
-    times: list[tuple[str, float]] = field(default_factory=list)
+    stages: list[Stage] = field(default_factory=list)
     differentiated: list[Differentiated] = field(default_factory=list)
     programs: list[Any] = field(default_factory=list)  # kiln.codegen.inspection.Generated
     not_lowered: list[str] = field(default_factory=list)
+
+    @property
+    def times(self) -> list[tuple[str, float]]:
+        """Each frame that was compiled, and how long that took."""
+        done = [stage for outermost in self.stages for stage in outermost.completed()]
+        return [(stage.subject, stage.seconds) for stage in done if stage.name == FRAME]
 
 
 _listening = threading.local()
@@ -125,17 +132,13 @@ def recordings() -> list[Recording]:
 @contextlib.contextmanager
 def listen() -> Iterator[Recording]:
     """Collect what this thread's compiler does in the block."""
-    recording = Recording()
-    recordings().append(recording)
-    try:
-        yield recording
-    finally:
-        recordings().remove(recording)
-
-
-def log(artefact: str, text: str) -> None:
-    """Print an artefact that ``KILN_LOG`` or ``kiln.config.log`` asks for."""
-    print(f"[kiln {artefact}] {text}", file=sys.stderr)
+    with collected() as stages:
+        recording = Recording(stages=stages)
+        recordings().append(recording)
+        try:
+            yield recording
+        finally:
+            recordings().remove(recording)
 
 
 def place(function: types.FunctionType) -> str:
@@ -158,20 +161,21 @@ def at_work() -> Iterator[None]:
         _listening.compiling = outer
 
 
+FRAME = "frame"  # the stage in which one is compiled
+
+
 @contextlib.contextmanager
 def compiling(function: types.FunctionType) -> Iterator[None]:
     """The time one frame takes to compile."""
-    count("frames", place(function))
+    where = place(function)
+    count("frames", where)
     start = time.perf_counter()
     try:
-        with at_work(), Progress(place(function)):
+        with stage(FRAME, where), at_work(), Progress(where):
             yield
     finally:
-        seconds = time.perf_counter() - start
-        for recording in recordings():
-            recording.times.append((place(function), seconds))
         if "trace" in config.log:
-            log("trace", f"{place(function)}: {seconds * 1e3:.1f} ms")
+            log("trace", f"{where}: {(time.perf_counter() - start) * 1e3:.1f} ms")
 
 
 def graph(trace: Any, module: Any) -> None:

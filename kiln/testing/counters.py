@@ -8,14 +8,9 @@ from typing import Any
 
 import torch.fx
 
+from kiln.program.graph import count_operations
+
 Backend = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]
-
-_OPERATIONS = frozenset({"call_function", "call_method", "call_module"})
-
-
-def count_operations(graph_module: torch.fx.GraphModule) -> int:
-    """How many nodes of a graph do something, as opposed to naming inputs, constants and outputs."""
-    return sum(node.op in _OPERATIONS for node in graph_module.graph.nodes)
 
 
 class CompileCounter:
@@ -34,7 +29,7 @@ class CompileCounter:
     def __call__(self, graph_module: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         with self._lock:
             self.frame_count += 1
-            self.op_count += count_operations(graph_module)
+            self.op_count += count_operations(graph_module.graph)
             self.graphs.append(graph_module)
         return self._compile(graph_module, example_inputs)
 

@@ -19,10 +19,12 @@ from ...config import config
 from ...platform.cpython import get_frame
 from ...platform.python_objects import cell_is_empty
 from ...program.backend_registry import call_backend
+from ...program.graph import count_operations
 from ...program.inference_mode import leaving_on_errors
 from ...program.quiet import quiet, without_collections
 from ...program.shapes.fake_tensors import stored_shapes_in_use, without_torch_compiler
 from ...report import events
+from ...report.stages import stage
 from ..guards import cached_calls
 from ..guards.descriptions import module_of_globals
 from ..guards.hints import Hints
@@ -148,8 +150,10 @@ def attempts(cache: FrameCache, function, args: tuple, kwargs: dict, state, outs
         enter_outer_modes(trace, outside)
         frame = trace.root = RootFrame(trace, function, root_locals(function, args, kwargs))
         try:
-            with quiet(), without_collections(), leaving_inference_modes(trace):
+            with stage("capture") as record, quiet(), without_collections(), leaving_inference_modes(trace):
                 outcome = frame.run_root(forced)
+                if record is not None:
+                    record.sizes["nodes"] = count_operations(trace.graph)
             if trace.progress.start_over:
                 continue
             if (
@@ -208,15 +212,22 @@ def assemble_entry(cache: FrameCache, trace: Trace, outcome: Finished | Broken, 
     graph_module = graph = None
     if has_work(trace.graph):
         graph_module, graph = compile_graph(cache, trace, inputs, state)
-    check = make_check(trace, state.state, inputs)
-    check_function = check.write()
+    with stage("guards") as record:
+        check = make_check(trace, state.state, inputs)
+        check_function = check.write()
+        if record is not None:
+            record.sizes["guards"] = len(trace.guards.describe())
     rewindable = can_rewind(trace) and not text.lists  # what it would begin with is gone
     if trace.effects.in_try and trace.effects.reasons and not rewindable:
         raise conflict_with_try(trace, trace.effects.reasons[0], whole=True)
     eager = events.takes_over(trace.effects.in_with) if rewindable else None
+    with stage("entry") as record:
+        run_function = text.write(graph, inputs, eager, check)
+        if record is not None:
+            record.sizes["lines"] = run_function.text.count("\n")
     entry = Entry(
         check_function,
-        text.write(graph, inputs, eager, check),
+        run_function,
         trace.guards,
         state.state,
         check.tensor_check,
@@ -242,7 +253,10 @@ def compile_graph(cache: FrameCache, trace: Trace, inputs: list, state) -> tuple
     events.graph(trace, module)
     state.restore()
     where = exc.Location.of_code(trace.function.__code__)
-    compiled = call_backend(cache.options, module, example_inputs(inputs), where)
+    with stage("backend", cache.options.backend_name) as record:
+        compiled = call_backend(cache.options, module, example_inputs(inputs), where)
+        if record is not None:
+            record.sizes["nodes"] = count_operations(module.graph)
     lists = tuple([place for place, item in enumerate(inputs) if isinstance(item, ListInput)])
     if lists:
         compiled = emptying(compiled, lists)

@@ -18,6 +18,7 @@ from ..._native import Walk
 from ...exc import Unsupported
 from ...forking import new_lock
 from ...report import engine_events
+from ...report.stages import stage
 from ..calls.abandoned import CaptureAbandoned
 from ..calls.bailout import Bailout, Edge, FinishedByTorch
 from ..walk import gradient_patterns
@@ -70,8 +71,10 @@ def run_backward(
         check_state(create_graph)
         if not inputs and not accumulate_grad:
             raise Refused("no input to give a gradient for")
-        with exclusion.lock:
+        with stage("walk") as record, exclusion.lock:
             walk = _native.walk(tuple(tensors), tuple(gradients), tuple(inputs), keep_graph, accumulate_grad)
+            if record is not None and walk.refusal is None:
+                record.sizes |= {"nodes": walk.count, "tensors": len(walk.tensors)}
         if walk.refusal is not None:
             raise Refused(walk.refusal)
         cache = cache_of(compiler)
@@ -143,7 +146,8 @@ def run(entry: Entry, walk: Walk, keep_graph: bool, bailout: Bailout | None) -> 
     compiled = entry.compiled
     _nesting.depth += 1
     try:
-        results = _native.run_in_engine(lambda: compiled(*emptied(box)), keep_graph)
+        with stage("run"):
+            results = _native.run_in_engine(lambda: compiled(*emptied(box)), keep_graph)
     except (CaptureAbandoned, Unsupported):
         restore(walk, keep_graph)
         raise

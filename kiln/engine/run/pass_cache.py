@@ -14,7 +14,9 @@ from typing import Any
 
 from ..._native import Walk
 from ...forking import new_lock
+from ...program.graph import count_operations
 from ...report import engine_events
+from ...report.stages import stage
 from ..calls.bailout import BailoutPoint
 from ..trace.opaque_tracer import OpaqueTracer
 from ..trace.tracer import Traced, Tracer, trace
@@ -131,9 +133,16 @@ class Cache:
         return entry
 
     def make(self, walk: Walk, family: Family, outputs: int) -> Entry:
-        traced = self.traced(walk, family, outputs)
+        with stage("trace") as record:
+            traced = self.traced(walk, family, outputs)
+            if record is not None:
+                record.sizes |= {
+                    "nodes": count_operations(traced.module.graph),
+                    "dynamic sizes": len(traced.picks),
+                    "bailout points": len(traced.points),
+                }
         engine_events.captured(traced.module)
-        with disable():  # passes that the compiler itself starts are not compiled
+        with stage("compile"), disable():  # passes that the compiler itself starts are not compiled
             compiled = self.compiler(traced.module)
         if compiled is traced.module:
             compiled = consuming(traced.module)

@@ -18,6 +18,7 @@ from ... import _native, exc
 from ...forking import new_lock
 from ...program.call_markers import deferred
 from ...report import engine_events, events
+from ...report.stages import stage
 from ..walk.exclusion import exclusion
 
 Compiler = Callable[[torch.fx.GraphModule], Callable[..., Any]]
@@ -61,7 +62,8 @@ class EngineStandIn:
         before = engine_events.set_listeners(scope.listeners)
         disabled = _native.set_disabled(False)  # kiln.disable is about functions; a pass that starts in one is compiled
         try:
-            return run_backward(scope.compiler, self.torch_engine, *args, **kwargs)
+            with stage("backward pass"):
+                return run_backward(scope.compiler, self.torch_engine, *args, **kwargs)
         finally:
             _native.set_disabled(disabled)
             engine_events.set_listeners(before)
