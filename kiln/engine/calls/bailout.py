@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..._native import NodeCall, Walk
 from ...program.accumulation import Gradients
 from ...program.call_markers import OPAQUE, fact, foreseen
 from ...report import engine_events
@@ -19,6 +18,9 @@ from ..walk import gradient_patterns
 from ..walk.exclusion import exclusion
 from .abandoned import CaptureAbandoned, pattern_of
 from .hook_calls import call_post_hook, call_pre_hook, call_tensor_hook
+
+if TYPE_CHECKING:
+    from ..._native import NodeCall, Walk
 
 Pattern = tuple[bool | None, ...]  # where gradients are expected; None: nobody takes it
 Edge = tuple[int, int]  # the index of a call, the number of its input

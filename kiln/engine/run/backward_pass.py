@@ -9,12 +9,11 @@ from __future__ import annotations
 import collections
 import struct
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ... import _native
-from ..._native import Walk
 from ...exc import Unsupported
 from ...forking import new_lock
 from ...report import engine_events
@@ -26,6 +25,9 @@ from ..walk.exclusion import exclusion
 from ..walk.refusal import Refused
 from .pass_cache import Cache, Entry
 from .scopes import Compiler
+
+if TYPE_CHECKING:
+    from ..._native import Walk
 
 MOST_COMPILERS = 16  # a cache each
 _caches: collections.OrderedDict[int, Cache] = collections.OrderedDict()

@@ -10,9 +10,8 @@ import collections
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..._native import Walk
 from ...forking import new_lock
 from ...program.graph import count_operations
 from ...report import engine_events
@@ -23,6 +22,9 @@ from ..trace.tracer import Traced, Tracer, trace
 from ..walk.refusal import Busy, Refused
 from .scopes import Compiler, disable
 from .uncompiled import consuming
+
+if TYPE_CHECKING:
+    from ..._native import Walk
 
 MOST_FAMILIES = 512  # the oldest go then
 MOST_GRAPHS = 64  # made for one key: then symbols do not generalise its sizes

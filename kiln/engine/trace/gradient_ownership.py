@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.fx
 
-from ..._native import Walk
 from ...program import accumulation
 from ..calls import checks, hook_calls, opaque_calls
 from ..walk.refusal import Refused
 from . import address_use
 from .node_meta import NOWHERE, origin_of, value_of
+
+if TYPE_CHECKING:
+    from ..._native import Walk
 
 
 def set_stealing(graph: torch.fx.Graph, walk: Walk) -> None:

@@ -15,7 +15,6 @@ import torch
 import torch.fx
 from torch.utils._python_dispatch import _disable_current_modes
 
-from ..._native import NodeCall
 from ...aot.compilation import Backwards
 from ...aot.partition import random_replay
 from ...aot.trace import autocast_state
@@ -24,6 +23,7 @@ from ..calls import hook_calls, node_calls
 from ..walk.refusal import Refused
 
 if TYPE_CHECKING:
+    from ..._native import NodeCall
     from .tracer import Tracer
 
 Node = torch.fx.Node

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.fx
 
-from ..._native import NodeCall
 from ..calls import opaque_calls
 from .tracer import Tracer, Values
+
+if TYPE_CHECKING:
+    from ..._native import NodeCall
 
 
 class OpaqueTracer(Tracer):

@@ -11,12 +11,11 @@ import dataclasses
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.fx
 
-from ..._native import NodeCall, TensorDescription, Walk
 from ...config import config
 from ...program import accumulation
 from ...program.consumed_lists import set_locals_to_steal
@@ -32,6 +31,9 @@ from .node_comments import add_comments
 from .node_meta import Origin, origin_of, set_value
 from .recorder import Recorder
 from .walk_sizes import WalkSizes
+
+if TYPE_CHECKING:
+    from ..._native import NodeCall, TensorDescription, Walk
 
 Values = list[Any]  # gradients: fake tensors, or None
 
