@@ -15,8 +15,8 @@ import torch.fx
 from ..loops.ir import HALF_TYPES, Buffer, Expr
 from ..loops.reference import FUNCTIONS, Reference
 from ..loops.steps import Launch
-from ..lower.node_facts import is_random
 from ..lower.ops.pointwise.creation import UNWRITTEN
+from ..program.operators.operator_table import find_operator
 
 NARROW_TYPES = (*HALF_TYPES, torch.float32)
 
@@ -35,7 +35,8 @@ class Float64Graph(torch.fx.Interpreter):
         self.eager = eager
 
     def run_node(self, n: torch.fx.Node) -> Any:
-        given = isinstance(n.target, torch._ops.OpOverload) and (is_random(n.target) or n.target in UNWRITTEN)
+        called = find_operator(n.target)
+        given = called is not None and (called.random or n.target in UNWRITTEN)
         if n.op == "call_function" and not given:
             try:
                 return to_float64(super().run_node(n))

@@ -19,7 +19,10 @@ import torch.fx
 from torch.fx import Node
 
 from ..config import config
+from ..platform.torch_operators import OpOverload
+from ..platform.torch_tensors import is_zero_tensor
 from ..program import disk_cache
+from ..program.operators.operator_table import operator_of
 from ..target.cpu import jit
 from ..target.native_program import Boxed, Data, assemble, constant_in
 
@@ -99,10 +102,9 @@ def text_of(module: torch.fx.GraphModule) -> str:
 
 
 def name_of(target: Any) -> str:
-    if type(target) is torch._ops.OpOverload:
-        return (
-            str(target) if target.namespace in ("aten", "prims") else f"{target._schema}{sorted(map(str, target.tags))}"
-        )
+    if type(target) is OpOverload:
+        called = operator_of(target)
+        return str(target) if called.is_own else f"{called.schema}{sorted(map(str, target.tags))}"
     name = getattr(target, "__qualname__", None) or getattr(target, "__name__", None)
     if name is None or "<" in name:  # a function defined inside another cannot be found by name
         raise NotStored(target)
@@ -129,7 +131,7 @@ def argument(given: Any) -> str:
         return symbolic(given)
     if isinstance(given, NAMED):
         return str(given)
-    if kind is torch._ops.OpOverload:
+    if kind is OpOverload:
         return name_of(given)
     if kind is complex:
         return f"{given.real.hex()}+{given.imag.hex()}j"
@@ -154,7 +156,7 @@ def value(given: Any) -> str:
 def form(tensor: torch.Tensor) -> str:
     if tensor.layout is not torch.strided:
         return f"{type(tensor).__name__}{tensor.layout}{tensor.dtype}{tensor.device}{sizes(tensor.shape)}"
-    flags = f"{'c' if tensor.is_conj() else ''}{'n' if tensor.is_neg() else ''}{'z' if tensor._is_zerotensor() else ''}"
+    flags = f"{'c' if tensor.is_conj() else ''}{'n' if tensor.is_neg() else ''}{'z' if is_zero_tensor(tensor) else ''}"
     where = "" if tensor.device.type == "cpu" else str(tensor.device)
     offset = tensor.storage_offset()
     start = "" if type(offset) is int and offset == 0 else f"+{offset}"

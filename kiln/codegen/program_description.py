@@ -16,13 +16,14 @@ from typing import Any
 
 import sympy
 import torch
-import torch.utils._pytree as pytree
 
 from ..loops.ir import Buffer
 from ..loops.sizes import Size, Strides
 from ..loops.steps import Call, Launch, Opaque, Scheduled, View
 from ..lower.lowering import CannotLower
 from ..lower.schedule.memory_plan import OUT_VARIANTS, Plan
+from ..platform.torch_operators import OpOverload, schema_of
+from ..platform.torch_pytree import tree_leaves
 from ..target.cpu.emit.kernel_plan import plan_of
 from ..target.cpu.workload import extent_of
 from ..target.native_program import Data, is_dynamic, python_target
@@ -185,11 +186,11 @@ class Describer:
     # ---- calls -------------------------------------------------------------------------------------------------------
 
     def call(self, call: Call) -> None:
-        if type(call.target) is torch._ops.OpOverload:
+        if type(call.target) is OpOverload:
             self.call_operator(call, call.target)
             return
-        values = pytree.tree_leaves((list(call.args), dict(call.kwargs)))
-        places = pytree.tree_leaves((list(call.node.args), dict(call.node.kwargs)))
+        values = tree_leaves((list(call.args), dict(call.kwargs)))
+        places = tree_leaves((list(call.node.args), dict(call.node.kwargs)))
         arguments = [self.argument(value) for value, place in zip(values, places, strict=True) if is_dynamic(place)]
         target = self.constant(python_target(call.node), "call", call.node.name)
         is_list = isinstance(call.node.meta.get("val"), (list, tuple))
@@ -198,8 +199,8 @@ class Describer:
         self.steps.append(["python", target[1], arguments, result, expected])
         self.steps.extend(items)
 
-    def call_operator(self, call: Call, target: torch._ops.OpOverload) -> None:
-        schema = target._schema
+    def call_operator(self, call: Call, target: OpOverload) -> None:
+        schema = schema_of(target)
         given = dict(zip([argument.name for argument in schema.arguments], call.args, strict=False)) | call.kwargs
         arguments = [self.argument(given[one.name]) if one.name in given else None for one in schema.arguments]
         if call in self.plan.out_variants:
@@ -238,7 +239,7 @@ def seen_inside(scheduled: Scheduled) -> set[Buffer]:
     """The buffers that kernels or views access."""
     found = {buffer for step in scheduled.steps if isinstance(step, Launch) for buffer in step.buffers}
     given = [scheduled.outputs, *((step.args, step.kwargs) for step in scheduled.steps if isinstance(step, Call))]
-    for view in pytree.tree_leaves(given):
+    for view in tree_leaves(given):
         if isinstance(view, View) and not view.is_whole:
             found.add(view.buffer)
     return found

@@ -134,8 +134,9 @@ def tensor(shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype) -> 
 
 def traced(module: torch.nn.Module, inputs: Sequence[Any]) -> torch.fx.GraphModule:
     """The graph of a module of the file, with the form of each value."""
-    from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.passes.fake_tensor_prop import FakeTensorProp
+
+    from ..platform.torch_fake import FakeTensorMode
 
     graph = torch.fx.symbolic_trace(module)
     with torch.no_grad():

@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 import torch.fx
-import torch.utils._pytree as pytree
 
 from ..loops import ir, tensor_views
 from ..loops.ir import Access, Buffer, Expr, Write
@@ -30,17 +29,17 @@ from ..loops.tensor_layouts import (
     sizes_of,
 )
 from ..loops.tensor_views import DynamicFloat, Tensor
+from ..platform.torch_pytree import tree_leaves
+from ..program.operators.operator_table import Operator, find_operator
 from .index_checks import IndexChecks
 from .node_facts import (
     fits_type,
     getitem_arguments,
     is_needed_in_memory,
-    is_random,
     is_view_node,
-    is_view_operator,
     storage_of,
 )
-from .registry import LOWERINGS, TAKES_DYNAMIC_FLOATS, NotLowered
+from .registry import NotLowered
 
 Node = torch.fx.Node
 
@@ -172,23 +171,24 @@ class Lowering:
             return self.values[source][index]
         if isinstance(value, (torch.SymInt, int, torch.SymFloat, float, torch.SymBool, bool)):
             return self.number(node, value)
-        if type(target) is not torch._ops.OpOverload:
+        called = find_operator(target)
+        if called is None:
             return self.call(node, "no operator of ATen")
-        if value is None and target._schema.returns:
+        if value is None and called.schema.returns:
             raise CannotLower(f"nobody knows the form of what {target} gives")
-        if target._schema.is_mutable:
+        if called.mutable:
             raise CannotLower(f"{target} changes its arguments")
-        found = self.lower_view(node, target)
+        found = self.lower_view(node, called)
         if found is not None:
             return found
-        rule = LOWERINGS.get(target)
+        rule = called.lowering
         if rule is None:
             return self.call(node, "no lowering")
-        if not all(fits_kernels(one) for one in pytree.tree_leaves(value) if isinstance(one, torch.Tensor)):
+        if not all(fits_kernels(one) for one in tree_leaves(value) if isinstance(one, torch.Tensor)):
             return self.call(node, "results of a type, or in a place, that kernels do not have")
         before, checks = len(self.items), len(self.checks.sizes)
         try:
-            args, kwargs = self.arguments(node, target)
+            args, kwargs = self.arguments(node, called)
             results = rule(self, node, *args, **kwargs)
             check_results(results, value)
             return results
@@ -197,10 +197,10 @@ class Lowering:
             self.checks.keep(checks)
             return self.call(node, str(reason))
 
-    def arguments(self, node: Node, target: torch._ops.OpOverload) -> tuple[list[Any], dict[str, Any]]:
+    def arguments(self, node: Node, called: Operator) -> tuple[list[Any], dict[str, Any]]:
         """All arguments as values, defaults included."""
         args, kwargs = [], {}
-        for place, argument in enumerate(target._schema.arguments):
+        for place, argument in enumerate(called.arguments):
             if place < len(node.args) and not argument.kwarg_only:
                 given: Any = self.value(node.args[place])
             elif argument.name in node.kwargs:
@@ -220,11 +220,8 @@ class Lowering:
         if isinstance(value, Node):
             found = self.values[value]
             if isinstance(found, Opaque):
-                if (
-                    isinstance(value.meta.get("val"), torch.SymFloat)
-                    and self.node is not None
-                    and self.node.target in TAKES_DYNAMIC_FLOATS
-                ):
+                called = find_operator(self.node.target) if self.node is not None else None
+                if isinstance(value.meta.get("val"), torch.SymFloat) and called and called.lowers_dynamic_floats:
                     return self.dynamic_float(found)
                 raise NotLowered(f"{found} is not in plain memory, or of a type that kernels do not have")
             return found
@@ -253,11 +250,11 @@ class Lowering:
 
     # ---- views -------------------------------------------------------------------------------------------------------
 
-    def lower_view(self, node: Node, target: torch._ops.OpOverload) -> Any:
+    def lower_view(self, node: Node, called: Operator) -> Any:
         """A view of memory, with the strides that torch computed; None for other operators and for expressions."""
-        if not is_view_operator(target) or not node.args or not isinstance(node.args[0], Node):
+        if not called.is_view or not node.args or not isinstance(node.args[0], Node):
             return None
-        if target is torch.ops.aten.as_strided.default:
+        if called.overload is torch.ops.aten.as_strided.default:
             return None  # which does not count from where its argument begins
         source = self.values[node.args[0]]
         if not isinstance(source, Tensor):
@@ -265,7 +262,7 @@ class Lowering:
         before, after = node.args[0].meta["val"], node.meta["val"]
         access = source.access
         if access is None:
-            if target in LOWERINGS:
+            if called.lowering is not None:
                 return None  # the view of an expression
             if not isinstance(after, torch.Tensor) or not fits_kernels(after):
                 return None
@@ -375,18 +372,18 @@ class Lowering:
 
     def call(self, node: Node, reason: str) -> Any:
         """Calls a node's target in the program, with its arguments in memory."""
-        if "as_strided" in str(node.target) and not self.has_own_storage(node.args[0]):
+        called = find_operator(node.target)
+        if called is not None and called.counts_from_storage and not self.has_own_storage(node.args[0]):
             raise CannotLower("a storage that the graph does not have")
         value: Any = node.meta.get("val")
-        target = node.target if type(node.target) is torch._ops.OpOverload else None
-        exact = target is None or target.namespace not in ("aten", "prims")
+        exact = called is None or not called.is_own
         args = tuple(self.call_argument(arg, exact) for arg in node.args)
         kwargs = {name: self.call_argument(arg, exact) for name, arg in node.kwargs.items()}
-        silent = target is not None and not target._schema.returns
+        silent = called is not None and not called.schema.returns
         many = isinstance(value, (list, tuple)) or silent
         results = [] if silent else [self.call_result(node, one) for one in (value if many else [value])]
         # An operator without results is called for its effect, such as raising an error.
-        sealed = target is None or silent or is_random(target)
+        sealed = called is None or silent or called.random
         self.items.append(Call(node, node.target, args, kwargs, results, sealed))
         self.called[node.name] = f"{node.target}: {reason}"
         found = tuple(load_whole(result) if isinstance(result, Buffer) else result for result in results)

@@ -9,23 +9,25 @@ from typing import Any
 import sympy
 import torch
 import torch.fx
-import torch.utils._pytree as pytree
 
 from ..loops.tensor_views import DynamicFloat
-from .registry import LOWERINGS
+from ..platform.torch_operators import Argument
+from ..platform.torch_pytree import tree_leaves
+from ..program.operators.operator_table import find_operator
+from .registry import is_lowered
 
 Node = torch.fx.Node
 NUMBERS = (int, float, sympy.Expr, DynamicFloat)
 SCALARS = ("number", "Optional[number]", "List[number]", "Tensor")  # types of arguments that numbers are given for
 
 
-def fits_type(node: Node, argument: torch._C.Argument, given: Any) -> bool:
+def fits_type(node: Node, argument: Argument, given: Any) -> bool:
     """Whether numbers among an operator's arguments are within the range of the type that it computes in. Dynamic
     numbers are, if the type holds every int64. The ``other`` operand of floats need not be: it becomes infinite."""
     numbers = [one for one in (given if type(given) is list else [given]) if isinstance(one, NUMBERS)]
     if not numbers or str(argument.type) not in SCALARS:
         return True
-    tensors = [one for one in pytree.tree_leaves(node.meta["val"]) if isinstance(one, torch.Tensor)]
+    tensors = [one for one in tree_leaves(node.meta["val"]) if isinstance(one, torch.Tensor)]
     if tensors[0].dtype is torch.bool:
         tensors = [one.meta["val"] for one in node.all_input_nodes if isinstance(one.meta.get("val"), torch.Tensor)]
     dtype = tensors[0].dtype if tensors else torch.bool
@@ -54,22 +56,18 @@ def first_argument(node: Node) -> Node:
     return source
 
 
-def is_view_operator(target: torch._ops.OpOverload) -> bool:
-    returned = target._schema.returns
-    return bool(returned) and returned[0].alias_info is not None and not returned[0].alias_info.is_write
-
-
 def is_view_node(node: Node) -> bool:
     """Whether a node is a view of its first argument, or one of several such views."""
     if node.target is operator.getitem:
         node = first_argument(node)
-    return type(node.target) is torch._ops.OpOverload and is_view_operator(node.target)
+    called = find_operator(node.target)
+    return called is not None and called.is_view
 
 
 def is_needed_in_memory(node: Node) -> bool:
     """Whether a node, or a view of it, is an argument of a call or a result of the graph."""
     for user in node.users:
-        if user.op == "output" or (user.target not in LOWERINGS and not is_view_node(user)):
+        if user.op == "output" or (not is_lowered(user.target) and not is_view_node(user)):
             return True
         if is_view_node(user) and is_needed_in_memory(user):
             return True
@@ -83,7 +81,3 @@ def storage_of(node: Node) -> tuple[Node, Any]:
     if node.target is operator.getitem:
         return getitem_arguments(node)
     return node, None
-
-
-def is_random(target: torch._ops.OpOverload) -> bool:
-    return torch.Tag.nondeterministic_seeded in target.tags

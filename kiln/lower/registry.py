@@ -1,4 +1,4 @@
-"""The table of lowerings: for an ATen operator, the function that lowers it to the loop IR.
+"""Lowerings of ATen operators to the loop IR, registered in the operator table.
 
     @lowers(aten.add.Tensor)
     def add(lowering, node, a, b, *, alpha=1): ...
@@ -12,23 +12,44 @@ are in the same table.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-LOWERINGS: dict[Any, Callable[..., Any]] = {}
+from ..platform.torch_operators import OpOverload
+from ..program.operators.operator_table import find_operator, operator_of
+
 Lowers = TypeVar("Lowers", bound=Callable[..., Any])
-TAKES_DYNAMIC_FLOATS: set[Any] = set()  # operators whose lowerings take `tensor_views.DynamicFloat`s for dynamic floats
 
 
 class NotLowered(Exception):
     """This call is left to ATen; the text says why."""
 
 
-def lowers(*overloads: Any) -> Callable[[Lowers], Lowers]:
+def lowers(*overloads: OpOverload) -> Callable[[Lowers], Lowers]:
     def register(function: Lowers) -> Lowers:
         for overload in overloads:
-            assert overload not in LOWERINGS, f"{overload} is lowered twice"
-            LOWERINGS[overload] = function
+            operator = operator_of(overload)
+            assert operator.lowering is None, f"{overload} is lowered twice"
+            operator.lowering = function
         return function
 
     return register
+
+
+def lowers_dynamic_floats(overloads: Iterable[OpOverload]) -> None:
+    """Register that lowerings take a `tensor_views.DynamicFloat` for a dynamic float."""
+    for overload in overloads:
+        operator_of(overload).lowers_dynamic_floats = True
+
+
+def is_lowered(target: object) -> bool:
+    """Whether there is a lowering of what a node calls."""
+    operator = find_operator(target)
+    return operator is not None and operator.lowering is not None
+
+
+def lowering_of(overload: OpOverload) -> Callable[..., Any]:
+    """The lowering of an operator that has one."""
+    found = operator_of(overload).lowering
+    assert found is not None, f"{overload} has no lowering"
+    return found

@@ -38,6 +38,8 @@ overload_name: Callable[[Any], str] = attrgetter("_overloadname")
 
 find_schema = torch._C._get_schema
 has_kernel_for_key = torch._C._dispatch_has_kernel_for_dispatch_key
+has_kernel: Callable[[str], bool] = torch._C._dispatch_has_kernel
+"""Whether the dispatcher knows an operator; those of TorchScript on lists and numbers it does not."""
 
 NATIVE_MODULES = [getattr(torch._C, name) for name in ("_nn", "_linalg", "_fft", "_special", "_sparse", "_nested")]
 """The modules of C++ functions that torch.nn.functional, torch.linalg and others are written in."""

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .memory import is_dense
+
 Gradients = tuple[Tensor | None, ...]
 
 
@@ -60,19 +62,6 @@ def in_layout_of(gradient: Tensor, variable: Tensor) -> Tensor:
     if is_dense(variable):
         return gradient.new_empty_strided(variable.size(), variable.stride(), device=variable.device).copy_(gradient)
     return gradient.clone(memory_format=torch.contiguous_format)
-
-
-def is_dense(tensor: Tensor) -> bool:
-    """Whether its elements fill a block of memory, each once, in any order of dimensions."""
-    if tensor.is_contiguous():
-        return True
-    size, stride = tensor.shape, tensor.stride()
-    following = 1
-    for place in sorted([place for place in range(len(size)) if size[place] != 1], key=lambda place: stride[place]):
-        if stride[place] != following:
-            return False
-        following = following * size[place]
-    return True
 
 
 def listed(size: Sequence[int]) -> str:

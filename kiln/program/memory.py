@@ -1,10 +1,38 @@
-"""Whether elements of a tensor, or of two, may be one in memory."""
+"""Memory of tensors: whether two share it, whether it is dense, whether elements overlap."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
+
+from ..platform.torch_tensors import storage_address
+
+
+def storage_key(tensor: torch.Tensor) -> int:
+    """The same number for tensors that share memory; one that is not strided shares none."""
+    return storage_address(tensor) if tensor.layout is torch.strided else id(tensor)
+
+
+def is_dense(tensor: torch.Tensor) -> bool:
+    """Whether its elements fill a block of memory, each once, in any order of dimensions."""
+    if tensor.is_contiguous():
+        return True
+    size, stride = tensor.shape, tensor.stride()
+    following = 1
+    for place in sorted([place for place in range(len(size)) if size[place] != 1], key=lambda place: stride[place]):
+        if stride[place] != following:
+            return False
+        following = following * size[place]
+    return True
+
+
+def elements_spanned(tensor: torch.Tensor) -> int:
+    """How many elements of memory a tensor spans, holes counted."""
+    if not tensor.numel():
+        return 0
+    start, end = span(tensor)
+    return int(end - start) + 1
 
 
 def has_overlap(value: torch.Tensor) -> bool:
@@ -24,7 +52,7 @@ def may_overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
     same_places = one.storage_offset() == other.storage_offset() and one.stride() == other.stride()
     if same_places and one.shape == other.shape:
         return False
-    (start, end), (other_start, other_end) = places_of(one), places_of(other)
+    (start, end), (other_start, other_end) = span(one), span(other)
     return bool(start <= other_end and other_start <= end) and not are_columns(one, other)
 
 
@@ -50,7 +78,7 @@ def are_columns(one: torch.Tensor, other: torch.Tensor) -> bool:
     return False
 
 
-def places_of(tensor: torch.Tensor) -> tuple[Any, Any]:
+def span(tensor: torch.Tensor) -> tuple[Any, Any]:
     """The first and last element of a tensor in its memory."""
     reach = [(size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)]
     return tensor.storage_offset(), tensor.storage_offset() + sum(reach)

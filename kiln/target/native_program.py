@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 import torch.fx
-import torch.utils._pytree as pytree
 
 from .._native import OperatorProgram
+from ..platform.torch_pytree import TreeSpec, tree_flatten, tree_unflatten
 from ..report import events
 from .malloc import keep_freed_memory
 
@@ -29,18 +29,18 @@ HOLE = object()
 class PythonTarget:
     """A function of the graph, called with its dynamic arguments; the others are constants."""
 
-    def __init__(self, target: Callable[..., Any], leaves: list[Any], structure: pytree.TreeSpec) -> None:
+    def __init__(self, target: Callable[..., Any], leaves: list[Any], structure: TreeSpec) -> None:
         self.target, self.leaves, self.structure = target, leaves, structure
 
     def __call__(self, *values: Any) -> Any:
         given = iter(values)
         leaves = [next(given) if leaf is HOLE else leaf for leaf in self.leaves]
-        args, kwargs = pytree.tree_unflatten(leaves, self.structure)
+        args, kwargs = tree_unflatten(leaves, self.structure)
         return self.target(*args, **kwargs)
 
 
 def python_target(node: torch.fx.Node) -> PythonTarget:
-    leaves, structure = pytree.tree_flatten((list(node.args), dict(node.kwargs)))
+    leaves, structure = tree_flatten((list(node.args), dict(node.kwargs)))
     assert callable(node.target)
     return PythonTarget(node.target, [HOLE if is_dynamic(leaf) else leaf for leaf in leaves], structure)
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from ..platform.torch_operators import find_schema
 from .native_program import CONSTRUCTORS, Data
 
 INFIX = {"add": "+", "mul": "*", "floordiv": "//", "mod": "%", "pow": "**", "eq": "==", "ne": "!=", "lt": "<"}
@@ -107,7 +108,7 @@ class Text:
         return f"kernel{kernel}({', '.join(given + told)})"
 
     def operator(self, name: str, overload: str, arguments: list[Any], results: list[int], layouts: list[Any]) -> str:
-        schema = torch._C._get_schema(name, overload)
+        schema = find_schema(name, overload)
         given, by_name = [], False
         for argument, told in zip(schema.arguments, arguments, strict=True):
             by_name = by_name or argument.kwarg_only or told is None

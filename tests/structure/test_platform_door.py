@@ -19,7 +19,6 @@ UNFINISHED = (
     "engine",
     "forking.py",
     "loops",
-    "lower",
     "program",
     "report",
     "target",

@@ -1,19 +1,19 @@
 """What the nodes of a joint graph are: which are free to compute again, which are cheap, which must never run twice.
 
-The partitioners look at nothing else, so a new operator is a new line in a table here. An operator nobody knows (a
-user's own) is expensive: it is never run twice.
+The partitioners look at nothing else. What an operator costs is in the operator table.
 """
 
 from __future__ import annotations
 
 import enum
-import functools
 import operator
 from collections.abc import Iterable
 from typing import Any
 
 import torch
 import torch.fx
+
+from ...program.operators.operator_table import Cost, find_operator
 
 aten = torch.ops.aten
 Node = torch.fx.Node
@@ -34,75 +34,39 @@ class Kind(enum.Enum):
     EFFECT = "does something besides computing its result"
 
 
-def names(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-# Moves data or fills memory; what has the tag `pointwise` need not be here.
-CHEAP_NAMES = names(
-    "_to_copy to cat stack constant_pad_nd flip roll repeat tril triu copy fill full full_like zeros zeros_like ones "
-    "ones_like new_zeros new_ones new_full arange eye scalar_tensor linspace slice_scatter select_scatter "
-    "diagonal_scatter as_strided_scatter lift_fresh_copy glu hardswish log_sigmoid_forward _prelu_kernel floor_divide "
-    "empty empty_like empty_strided empty_permuted new_empty "
-    "complex polar expand_copy view_copy permute_copy convert_element_type iota broadcast_tensors"
-)
-PASS_NAMES = names(
-    "native_layer_norm native_group_norm _fused_rms_norm _softmax _log_softmax native_batch_norm "
-    "_native_batch_norm_legit _native_batch_norm_legit_functional _native_batch_norm_legit_no_training "
-    "embedding index index_select gather reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d "
-    "replication_pad2d replication_pad3d upsample_nearest1d upsample_nearest2d upsample_nearest3d "
-    "digamma lgamma polygamma igamma igammac mvlgamma erfinv"
-)
-KNOWN_NAMESPACES = ("aten", "prims")
-VIEW_NAMES = names("_unsafe_view _reshape_alias reshape contiguous")  # as views, whatever the schema says
+KINDS = {
+    Cost.VIEW: Kind.VIEW,
+    Cost.CHEAP: Kind.CHEAP,
+    Cost.PASSES: Kind.PASS,
+    Cost.EXPENSIVE: Kind.EXPENSIVE,
+}
 NUMBER_FUNCTIONS = frozenset(
     {aten.sym_size.int, aten.sym_stride.int, aten.sym_storage_offset.default, aten.sym_numel.default}
 )
 
 
-@functools.cache
 def operator_kind(target: Any) -> Kind:
     """The kind of all nodes that call this, before looking at their arguments."""
-    if not isinstance(target, torch._ops.OpOverload):
+    called = find_operator(target)
+    if called is None:
         return Kind.EXPENSIVE
-    if torch.Tag.nondeterministic_seeded in target.tags:
-        return Kind.RANDOM
-    if target.namespace not in KNOWN_NAMESPACES:
-        return Kind.EXPENSIVE
-    name, schema = target._schema.name.rpartition("::")[2], target._schema
-    if name in VIEW_NAMES or (schema.returns and schema.returns[0].alias_info is not None):
-        return Kind.VIEW
-    if name in PASS_NAMES or name.startswith("special_"):
-        return Kind.PASS
-    return Kind.CHEAP if name in CHEAP_NAMES or torch.Tag.pointwise in target.tags else Kind.EXPENSIVE
-
-
-@functools.cache
-def operator_has_effect(target: torch._ops.OpOverload) -> bool:
-    """Operators that change an argument, draw random numbers, or raise; of users' own one cannot tell."""
-    named = target._opname.startswith("_assert") or target.namespace not in KNOWN_NAMESPACES
-    return (
-        named or torch.Tag.nondeterministic_seeded in target.tags or torch.fx.Graph().call_function(target).is_impure()
-    )
+    return Kind.RANDOM if called.random else KINDS[called.cost]
 
 
 def has_effect(node: Node) -> bool:
     """Whether a node has to run, in its place, even if nobody reads its result: hooks, assertions, random numbers."""
     if node.op not in ("call_function", "call_module", "call_method"):
         return False
-    if isinstance(node.target, torch._ops.OpOverload):
-        return operator_has_effect(node.target) or bool(node.meta.get("effect"))
-    return node.is_impure() or bool(node.meta.get("effect"))
-
-
-def is_random(node: Node) -> bool:
-    return isinstance(node.target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags
+    called = find_operator(node.target)
+    has_one = called.has_effect if called is not None else node.is_impure()
+    return has_one or bool(node.meta.get("effect"))
 
 
 def kind_of(node: Node) -> Kind:
     if node.op != "call_function":
         return {"placeholder": Kind.INPUT, "get_attr": Kind.CONSTANT}.get(node.op, Kind.EFFECT)
-    if is_random(node):
+    called = find_operator(node.target)
+    if called is not None and called.random:
         return Kind.RANDOM
     if has_effect(node):
         return Kind.EFFECT
@@ -110,11 +74,11 @@ def kind_of(node: Node) -> Kind:
         return Kind.PART
     value = node.meta.get("val")
     if node.target in NUMBER_FUNCTIONS or isinstance(value, (int, float, torch.SymInt, torch.SymFloat, torch.SymBool)):
-        is_read_from_data = isinstance(node.target, torch._ops.OpOverload) and node.target not in NUMBER_FUNCTIONS
+        is_read_from_data = called is not None and node.target not in NUMBER_FUNCTIONS
         return Kind.EXPENSIVE if is_read_from_data else Kind.NUMBER
-    return EXCEPTIONS.get(getattr(node.target, "_opname", ""), lambda _node, kind: kind)(
-        node, operator_kind(node.target)
-    )
+    kind = operator_kind(node.target)
+    exception = EXCEPTIONS.get(called.name) if called is not None else None
+    return kind if exception is None else exception(node, kind)
 
 
 def named_arguments(node: Node) -> dict[str, Any]:

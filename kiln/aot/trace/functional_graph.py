@@ -25,7 +25,9 @@ import torch.fx
 
 from ...program.graph import Graph
 from ...program.memory import has_overlap, may_overlap
-from ...program.operators.functional_forms import FUNCTIONAL_BY_HAND, Signature, signature
+from ...program.operators.functional_forms import functional_form, gives_several, takes
+from ...program.operators.operator_table import operator_of, overloads_of
+from ...program.operators.signatures import Signature
 from ...program.unsupported import Unsupported
 from .backward_stages import edge_of
 from .size_nodes import Numbers
@@ -236,8 +238,11 @@ class FunctionalGraph:
 
     def record(self, function: torch._ops.OpOverload, args: tuple, keywords: dict, result: object) -> None:
         """Note an operation that has just run on fakes."""
-        function, args, keywords, known = FUNCTIONAL_BY_HAND.get(function, plain)(function, args, keywords)
-        told = known or signature(function)
+        told = None
+        rewrite = operator_of(function).rewrite
+        if rewrite is not None:
+            function, args, keywords, told = rewrite(function, args, keywords)
+        told = told or operator_of(function).signature
         if told.replaces_metadata:
             self.change_metadata(function, args, keywords)
         elif told.changed:
@@ -333,7 +338,7 @@ class FunctionalGraph:
         """An operation that changes some of its arguments: its functional form, and writing back."""
         targets = [told.argument(place, args, keywords) for place in told.changed]
         self.check_overlap(function, flat(targets), flat([*args, *keywords.values()]))
-        form, left_out = told.functional(function)
+        form, left_out = (told.form, ()) if told.form is not None else functional_form(function)
         given_args, given_keywords = told.without(left_out, args, keywords)
         if function in FILLS_HOLES and args[0].stride() != torch.empty_like(args[0]).stride():
             raise Unsupported(f"{function} on memory with holes")
@@ -344,7 +349,7 @@ class FunctionalGraph:
             with torch.no_grad():
                 values = form(*given_args, **given_keywords)
             node = self.emit(form, self.convert(given_args), self.convert(given_keywords), values)
-        parts = values if isinstance(values, (list, tuple)) and told.several(form) else [values]
+        parts = values if isinstance(values, (list, tuple)) and gives_several(form) else [values]
         fresh = len(parts) - len(targets)
         made = [node] if parts is not values else [self.item(node, i, part) for i, part in enumerate(parts)]
         own_results = [part for part in flat(result) if isinstance(part, torch.Tensor) and id(part) not in self.views]
@@ -443,17 +448,11 @@ class FunctionalGraph:
             self.agree(storage, storage.of)
 
 
-def plain(function: Any, args: tuple, keywords: dict) -> tuple:
-    return function, args, keywords, None
-
-
 def told_plain(function: torch._ops.OpOverload) -> torch._ops.OpOverload:
     """``transpose.int`` of ``transpose_.default``."""
     packet = getattr(aten, function._opname.removesuffix("_"), None)
-    wanted = [(argument.name, str(argument.type)) for argument in function._schema.arguments]
-    for name in packet.overloads() if packet is not None else ():
-        found = getattr(packet, name)
-        if [(argument.name, str(argument.type)) for argument in found._schema.arguments] == wanted:
+    for found in overloads_of(packet) if packet is not None else ():
+        if takes(found, function._schema.arguments):
             return found
     raise Unsupported(f"{function}, which gives a tensor other memory")
 

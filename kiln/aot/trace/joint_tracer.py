@@ -20,6 +20,7 @@ from torch.autograd.graph import GradientEdge
 
 from ... import _native
 from ...program.graph_modules import graph_module
+from ...program.memory import is_dense
 from ...program.unsupported import Unsupported
 from . import autocast_state
 from .backward_stages import Edge, Path, Root, Stage, build_stages, edge_of, path_to
@@ -546,14 +547,3 @@ def has_own_history(view: View) -> bool:
 
 def is_leaf_edge(edge: Edge) -> bool:
     return edge[0].name() == "torch::autograd::AccumulateGrad"
-
-
-def is_dense(tensor: torch.Tensor) -> bool:
-    """Whether a tensor's elements fill its memory without holes, in some order of its dimensions."""
-    expected: Any = 1
-    dims = sorted((stride, size) for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size != 1)
-    for stride, size in dims:
-        if stride != expected:
-            return False
-        expected = stride * size
-    return True

@@ -16,6 +16,7 @@ import torch.fx
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ...program.operators.operator_table import find_operator, operator_of
 from ...program.shapes import shape_cache
 from ...program.unsupported import Unsupported
 from .functional_graph import FunctionalGraph, flat
@@ -94,7 +95,7 @@ class Recorder(TorchDispatchMode):
                 result = rule(*args, **keywords)
             if result is not NotImplemented:
                 return result
-        if torch.Tag.inplace_view in function.tags:
+        if operator_of(function).replaces_metadata:
             self.functional.before_metadata(args[0])
         result = shape_cache.run(function, args, keywords)
         if function in CHECKED and args[0].requires_grad and torch.is_grad_enabled() and is_complex(result):
@@ -144,7 +145,8 @@ class Recorder(TorchDispatchMode):
             meta["forward_aten"] = told.get("original_aten")
         if self.stage is not None:
             meta["stage"] = self.stage
-        if is_random(node.target):
+        operator = find_operator(node.target)
+        if operator is not None and operator.random:
             self.note_random(node)
 
     def note_random(self, node: torch.fx.Node) -> None:
@@ -167,7 +169,3 @@ def is_complex(results: Any) -> bool:
 def switches() -> tuple[torch.dtype, bool]:
     """What operations depend on besides their arguments, and programs may change in between."""
     return torch.get_default_dtype(), torch.are_deterministic_algorithms_enabled()
-
-
-def is_random(target: Any) -> bool:
-    return isinstance(target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in target.tags

@@ -15,9 +15,10 @@ from torch.nn import Parameter
 from ..._native import is_instance as isinstance
 from ...platform.torch_dispatch import DisableTorchFunction
 from ...platform.torch_tensors import address_of, base_of
+from ...program.memory import storage_key
 from ...program.shapes.fake_tensors import is_view_of_leaf
 from ..state.trace import Trace
-from .tensor_effects import storage_key, version
+from .tensor_effects import version
 
 Number = int | torch.SymInt
 

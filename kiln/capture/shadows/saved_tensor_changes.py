@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from ...program.call_markers import FORESEEN
+from ...program.memory import storage_key
 from ..state.values import Restart
-from .tensor_effects import changed_inputs, storage_key
+from .tensor_effects import changed_inputs
 
 if TYPE_CHECKING:
     from ..state.trace import Trace

@@ -5,11 +5,9 @@ Capture needs to know when running a frame again in eager would not be the same,
 
 from __future__ import annotations
 
-import functools
 import math
-import re
 import types
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import is_grad_enabled  # the program may put another function in its place
@@ -20,21 +18,15 @@ from ...platform.torch_autograd import is_any_autocast_enabled
 from ...platform.torch_dispatch import DisableTorchFunction
 from ...platform.torch_functions import native_functions
 from ...platform.torch_operators import OpOverload, OpOverloadPacket
-from ...platform.torch_tensors import base_of, storage_address, version_of
+from ...platform.torch_tensors import base_of, version_of
+from ...program.memory import is_dense, storage_key
+from ...program.operators.operator_table import Operator, Raises, operator_named, operator_of, operator_of_packet
 from ..guards.source import Computed
 from ..state.trace import Trace
 from ..state.values import GraphBreak, TensorInfo
 
 if TYPE_CHECKING:
     from ..interpreter.frame import Frame
-
-RANDOM = re.compile(
-    r"rand|dropout|bernoulli|multinomial|normal|uniform|exponential|geometric|cauchy|poisson|rrelu|binomial|gumbel"
-    r"|standard_gamma|dirichlet|lowrank|lstm|gru|rnn|attention|fractional_max_pool|seed"
-)
-
-# They change their running statistics without a mark on the tensor.
-CHANGES_UNMARKED = re.compile(r"batch_norm|instance_norm|_fq_helper|fake_quant")
 
 
 def version(tensor: torch.Tensor) -> int:
@@ -52,19 +44,19 @@ def note_effects(
     name = getattr(function, "__name__", None) or str(function)
     marked = changed
     followed = [leaf for leaf in changed if leaf.requires_grad] if is_grad_enabled() else []
-    if "attention" in name:
+    operator = operator_called(function, name)
+    if operator.chooses_attention_kernel:
         assume_attention_kernels(trace)
-    clues = clues_in(name)
-    if clues.unmarked:
+    if operator.changes_unmarked:
         changed = leaves
-    elif clues.in_place:  # where nothing is counted, the name must do
+    elif operator.in_place:  # versions of inference tensors are not counted
         changed = changed + [leaf for leaf in leaves[:1] if leaf.is_inference()]
     touched = changed_inputs(trace, changed) if changed else {}
     reasons = [f"{name} changes a tensor from outside"] if touched else []
-    if clues.random and not is_certain(function, name, args, kwargs):
+    if operator.random and not draws_nothing(operator, function, args, kwargs):
         reasons.append(f"{name} draws random numbers")
     inside = any(frame.protected() for frame in trace.frames)
-    raises = may_raise(function, name, leaves) or any(may_overlap(one, leaves) for one in marked)
+    raises = may_raise(operator, function, leaves) or any(may_refuse_overlap(one, leaves) for one in marked)
     raises |= bool(marked) and name not in CASTING and may_not_cast(marked[0], (*args, *kwargs.values()))
     if len(leaves) > 1 and marked:
         raises |= note_written(trace, leaves, marked)
@@ -115,24 +107,28 @@ def conflict_with_try(trace: Trace, reason: str, whole: bool = False) -> GraphBr
     )
 
 
-SWITCHABLE = re.compile(r"dropout|rrelu|attention")
-SWITCHED_OFF = {"training": False, "train": False, "p": 0, "dropout_p": 0, "dropout": 0}
-ARGUMENT_NAMES = {"dropout": ("input", "p", "train"), "dropout_": ("input", "p", "train")}
-ARGUMENT_NAMES["scaled_dot_product_attention"] = ("query", "key", "value", "attn_mask", "dropout_p")
+def operator_called(function: object, name: str) -> Operator:
+    """What is known of a function that captured code calls: one cached look-up."""
+    if type(function) is OpOverload:
+        return operator_of(function)
+    return operator_of_packet(function) if type(function) is OpOverloadPacket else operator_named(name)
 
 
-def is_certain(function: object, name: str, args: tuple, kwargs: dict) -> bool:
+def draws_nothing(operator: Operator, function: object, args: tuple, kwargs: dict) -> bool:
     """Whether a function that may draw random numbers was told not to: not training, or a probability of zero."""
-    if not SWITCHABLE.search(name):
+    switches = operator.draws_nothing_with
+    if not switches:
         return False
+    given: dict[str, Any]
     if isinstance(function, types.FunctionType):
         code = function.__code__
         names = code.co_varnames[: code.co_argcount]
-        defaults = dict(zip(reversed(names), reversed(function.__defaults__ or ()), strict=False))
+        given = dict(zip(reversed(names), reversed(function.__defaults__ or ()), strict=False))
     else:
-        names, defaults = ARGUMENT_NAMES.get(name, ()), {"dropout_p": 0.0} if "attention" in name else {}
-    given = {**defaults, **dict(zip(names, args, strict=False)), **kwargs}
-    return any(type(given.get(key)) in (bool, int, float) and given[key] == off for key, off in SWITCHED_OFF.items())
+        names = tuple([argument.name for argument in operator.arguments])
+        given = {argument.name: argument.default_value for argument in operator.arguments}
+    given |= {**dict(zip(names, args, strict=False)), **kwargs}
+    return any(type(given.get(key)) in (bool, int, float) and given[key] == off for key, off in switches.items())
 
 
 def note_history(trace: Trace, name: str, followed: list[torch.Tensor], raises: bool, inside: bool) -> bool:
@@ -208,68 +204,40 @@ def changed_inputs(trace: Trace, changed: list[torch.Tensor]) -> dict[int, Tenso
     return {id(item.fake): item for item in found}
 
 
-# Operations of torch that raise because of values; what raises because of shapes has raised on fakes already.
-RAISES = re.compile(
-    r"index|gather|scatter|select|take|put|embedding|nll|loss|cross_entropy|linalg|cholesky|inv(?!ert)|solve|svd|(?<!w)eig"
-    r"|(^|_)lu(_|$)|qr|multinomial|bernoulli|poisson|binomial|dirichlet|one_hot|bincount|lstsq|matrix_|det$|hist|unpool"
-    r"|repeat_interleave|packed|pad_sequence|assert|check|bucketize|searchsorted|gamma|lowrank|_ex$|geqrf|ormqr"
-)
-DIVIDES = re.compile(r"div|remainder|mod")
-
-
-class Clues:
-    """What the name of an operation says about it."""
-
-    __slots__ = ("divides", "in_place", "raises", "random", "unmarked")
-
-    def __init__(self, name: str):
-        self.divides = DIVIDES.search(name) is not None
-        self.in_place = is_named_in_place(name)
-        self.raises = RAISES.search(name) is not None
-        self.random = RANDOM.search(name) is not None
-        self.unmarked = CHANGES_UNMARKED.search(name) is not None
-
-
-clues_in = functools.lru_cache(maxsize=1000)(Clues)
-
-
-def may_raise(function: object, name: str, leaves: list[torch.Tensor]) -> bool:
+def may_raise(operator: Operator, function: object, leaves: list[torch.Tensor]) -> bool:
     """Whether an operation that works on fakes may raise on real tensors."""
-    module = getattr(function, "__module__", None) or ""
-    if isinstance(function, (OpOverload, OpOverloadPacket)):
-        module = "torch" if str(function).startswith(("aten", "prims")) else ""
-    own = module.startswith("torch") or module in ("_operator", "builtins") or hasattr(function, "__objclass__")
-    if not own:
-        return True  # code of the user's behind an operator
-    if name.strip("_") in ("getitem", "setitem"):
+    if not is_of_torch(operator, function):
+        return True  # the user's code
+    if operator.raises is Raises.ON_INDICES:
         return len(leaves) > 1
-    clues = clues_in(name)
-    if clues.divides:
+    if operator.raises is Raises.ON_INTEGERS:
         return not any(leaf.dtype.is_floating_point or leaf.dtype.is_complex for leaf in leaves)
-    return clues.raises or (len(leaves) > 1 and refuses_dtypes(name, leaves))
+    return operator.raises is Raises.ON_VALUES or (operator.one_dtype and has_several_dtypes(leaves))
 
 
-# Products and the like take operands of one dtype; fakes are content with several.
-ONE_DTYPE = re.compile(r"linear|norm|matmul|mm$|bmm|addm|addb|addr|dot|mv$|outer|ger$|conv|einsum|tensordot|chain")
+def is_of_torch(operator: Operator, function: object) -> bool:
+    """Whether a function is torch's or Python's own."""
+    if isinstance(function, (OpOverload, OpOverloadPacket)):
+        return operator.is_own
+    module = getattr(function, "__module__", None) or ""
+    return module.startswith("torch") or module in ("_operator", "builtins") or hasattr(function, "__objclass__")
 
 
-def refuses_dtypes(name: str, leaves: list[torch.Tensor]) -> bool:
-    """Whether torch may refuse an operation because its operands have several dtypes."""
-    first = leaves[0].dtype
-    several = any([leaf.dtype is not first for leaf in leaves])
-    return several and ONE_DTYPE.search(name) is not None and not is_any_autocast_enabled()
+def has_several_dtypes(leaves: list[torch.Tensor]) -> bool:
+    """Whether operands have several dtypes, and autocast gives them none in common."""
+    return any([leaf.dtype is not leaves[0].dtype for leaf in leaves]) and not is_any_autocast_enabled()
 
 
-def may_overlap(changed: torch.Tensor, leaves: list[torch.Tensor]) -> bool:
+def may_refuse_overlap(changed: torch.Tensor, leaves: list[torch.Tensor]) -> bool:
     """Whether torch may refuse an in-place change because memory overlaps. Fakes do not notice."""
     if changed.layout is not torch.strided:
         return False
     shape = zip(changed.shape, changed.stride(), strict=True)
     if any(type(stride) is int and stride == 0 and (type(size) is not int or size > 1) for size, stride in shape):
         return True
-    key, own = storage_key(changed), geometry(changed)
-    others = [geometry(leaf) for leaf in leaves if leaf is not changed and storage_key(leaf) == key]
-    return any(partly(own, other) for other in others)
+    key = storage_key(changed)
+    others = [leaf for leaf in leaves if leaf is not changed and storage_key(leaf) == key]
+    return any(overlap_in_part(changed, other) for other in others)
 
 
 CASTING = words("copy_ setitem __setitem__ masked_fill_ fill_ index_put_")
@@ -282,31 +250,15 @@ def may_not_cast(changed: torch.Tensor, operands: tuple) -> bool:
     return not all(dtype is None or torch.can_cast(dtype, changed.dtype) for dtype in dtypes)
 
 
-Geometry = tuple[tuple, tuple, object]
-
-
-def geometry(tensor: torch.Tensor) -> Geometry:
-    return (tuple(tensor.shape), tensor.stride(), tensor.storage_offset())
-
-
-def partly(one: Geometry, other: Geometry) -> bool:
+def overlap_in_part(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two views of one memory overlap in a part; torch looks at dense ones only. Yes if sizes are symbols."""
-    numbers = [number for shape, strides, offset in (one, other) for number in (*shape, *strides, offset)]
-    if any(type(number) is not int for number in numbers):
+    views = [(tuple(view.shape), view.stride(), view.storage_offset()) for view in (one, other)]
+    if any(type(number) is not int for shape, strides, offset in views for number in (*shape, *strides, offset)):
         return True
-    if one == other or not (is_dense(one) and is_dense(other)):
+    if views[0] == views[1] or not (is_dense(one) and is_dense(other)):
         return False
-    (begin, end), (other_begin, other_end) = ((g[2], g[2] + math.prod(g[0])) for g in (one, other))  # type: ignore[operator]
+    (begin, end), (other_begin, other_end) = ((offset, offset + math.prod(shape)) for shape, _, offset in views)
     return begin < other_end and other_begin < end
-
-
-def is_dense(view: Geometry) -> bool:
-    expected = 1
-    for stride, size in sorted((stride, size) for size, stride in zip(*view[:2], strict=True) if size != 1):
-        if stride != expected:
-            return False
-        expected *= size
-    return True
 
 
 def note_written(trace: Trace, leaves: list[torch.Tensor], changed: list[torch.Tensor]) -> bool:
@@ -324,20 +276,6 @@ def note_written(trace: Trace, leaves: list[torch.Tensor], changed: list[torch.T
 def share_memory(*tensors: torch.Tensor) -> bool:
     """Whether any two tensors do."""
     return len(set(map(storage_key, tensors))) < len(tensors)
-
-
-def is_named_in_place(name: str) -> bool:
-    return (name.endswith("_") and not name.endswith("__")) or name.startswith("__i") or name in IN_PLACE_OPERATORS
-
-
-IN_PLACE_OPERATORS = words("setitem iadd isub imul itruediv ifloordiv imod ipow iand ior ixor __setitem__")
-
-
-def storage_key(tensor: torch.Tensor) -> int:
-    """What tells whether two tensors share memory."""
-    if tensor.layout is not torch.strided:
-        return id(tensor)
-    return storage_address(tensor)
 
 
 MOST_COPIED = 1 << 16  # elements of a changed input that is still copied

@@ -12,7 +12,7 @@ import torch.fx
 from ..._native import is_instance as isinstance
 from ...platform.torch_dispatch import DisableTorchFunction
 from ...platform.torch_operators import NATIVE_MODULES, VARIABLE_FUNCTIONS
-from ..shadows.tensor_effects import is_named_in_place
+from ...program.operators.operator_table import operator_named
 from ..shadows.tensors import constant_node, plain_subclass
 from ..shadows.wrap import force
 from ..state.operations import Args, Kwargs
@@ -103,8 +103,8 @@ def ignores_class(node: torch.fx.Node) -> bool:
     """Whether an operation only computes: what changes a tensor, or hangs something on it, needs the very object."""
 
     if node.op == "call_method":
-        return not is_named_in_place(node.target) and node.target not in ("register_hook", "retain_grad")
+        return not operator_named(node.target).in_place and node.target not in ("register_hook", "retain_grad")
     function = node.target
     own = function in NATIVE_FUNCTIONS or getattr(function, "__module__", None) in (*LEAF_MODULES, "_operator")
     known = own or function in (getattr, torch.Tensor.as_subclass)
-    return known and not is_named_in_place(function.__name__)
+    return known and not operator_named(function.__name__).in_place

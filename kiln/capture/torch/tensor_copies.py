@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from ...program.memory import storage_key
 from ..guards.source import Computed
-from ..shadows.tensor_effects import storage_key
 from ..shadows.tensors import record
 from ..shadows.wrap import force
 from ..state.operations import Args, Kwargs

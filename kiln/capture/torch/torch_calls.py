@@ -8,7 +8,6 @@ interpreted like the user's own.
 from __future__ import annotations
 
 import math
-import re
 import types
 
 import torch
@@ -26,6 +25,7 @@ from ..interpreter.protocols import truth
 from ..python.value_builtins import rule_len
 from ..shadows import tensors
 from ..shadows.symbolic_numbers import OffsetOf, concrete, is_symbolic, may_override
+from ..shadows.tensor_effects import operator_called
 from ..shadows.tensors import record
 from ..shadows.wrap import force
 from ..state.annotations import ALLOWED, is_asked_by_torch, is_hashable
@@ -53,9 +53,6 @@ VALUE_NAMES = words(
     "item tolist numpy __reduce_ex__ __array__ __repr__ __format__ __bool__ __int__ __float__ __index__ __complex__ "
     "equal is_nonzero allclose map_ map2_ apply_ save load"
 )
-
-# Fakes know nothing of quantized tensors and give plain ones instead.
-UNTRUE_ON_FAKES = re.compile(r"^(de)?quantize|^int_repr$|^q_|^_make_per_|^_empty_.*quantized")
 
 
 @operation
@@ -108,7 +105,7 @@ def call_torch(trace: Trace, function: object, args: Args, kwargs: Kwargs) -> ob
         return handler(trace, args, kwargs)
     if name in REFUSED_NAMES:
         raise needs_value(trace, function)
-    if UNTRUE_ON_FAKES.search(name):
+    if operator_called(function, name).quantized:
         raise trace.fail(f"{tensors.function_name(function)}: quantized tensors stay outside graphs")
     if type(function) is types.FunctionType and function not in ALLOWED and not fit_in_graph(trace, args, kwargs):
         from ..interpreter.calls import call_function

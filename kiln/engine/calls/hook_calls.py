@@ -12,8 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...program.accumulation import Gradients, is_dense
+from ...program.accumulation import Gradients
 from ...program.call_markers import deferred
+from ...program.memory import is_dense
 from ..walk.inner_hooks import InnerHook
 from .abandoned import calls_user
 

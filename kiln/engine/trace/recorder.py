@@ -14,9 +14,10 @@ import torch
 import torch.fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ...aot.trace.recording import ANSWERS, QUESTIONS, is_random
+from ...aot.trace.recording import ANSWERS, QUESTIONS
 from ...aot.trace.size_nodes import Numbers
 from ...program.graph import Graph
+from ...program.operators.operator_table import find_operator
 from ...program.shapes import shape_cache
 from ..walk.refusal import Refused
 from .node_meta import NOWHERE, note
@@ -150,7 +151,8 @@ def parts_of(result: Any) -> Sequence[Any]:
 
 
 def has_effect(target: Any) -> bool:
-    """Whether a call has an effect besides its result."""
-    if isinstance(target, torch._ops.OpOverload):
-        return target._schema.is_mutable or is_random(target)
+    """Whether a call does something besides giving its result."""
+    called = find_operator(target)
+    if called is not None:
+        return called.mutable or called.random
     return getattr(target, "__module__", "").startswith(("kiln.engine", "kiln.program.accumulation"))

@@ -16,13 +16,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-
 from kiln.loops import ir
 from kiln.loops.ir import Access, Buffer
 from kiln.loops.kernel import Kernel
 from kiln.loops.sizes import Size, hint, is_one, same
 from kiln.loops.steps import Call, Launch, Scheduled, View, buffers_in, uses_of
+from kiln.platform.torch_operators import schema_of_target
+from kiln.program.operators.operator_table import find_operator
 
 from .concurrency import group_concurrent
 
@@ -292,17 +292,12 @@ def has_same_layout(one: Buffer, other: Buffer) -> bool:
 
 def may_return_views(call: Call) -> bool:
     """Whether results of a call may share memory with its arguments."""
-    if type(call.target) is not torch._ops.OpOverload:
-        return True
-    if any(one.alias_info is not None for one in call.target._schema.returns):
-        return True
-    name: str = call.target.name()  # type: ignore[no-untyped-call]
-    # Those that are made of others, such as `contiguous`, may give their argument itself.
-    return torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeImplicitAutograd")
+    called = find_operator(call.target)
+    return called is None or called.may_return_views
 
 
 def has_out_variant(call: Call) -> bool:
-    schema = getattr(call.target, "_schema", None)
+    schema = schema_of_target(call.target)
     return schema is not None and not schema.overload_name and schema.name in OUT_VARIANTS
 
 

@@ -11,30 +11,33 @@ from typing import Any
 
 import torch
 
+from ...platform.torch_operators import OpOverload, suggest_memory_format
+from ..operators.operator_table import operator_of
+
 aten = torch.ops.aten
-Layout = Callable[[Any, tuple], torch.Tensor]
+Layout = Callable[[torch.Tensor, tuple[Any, ...]], torch.Tensor]
 
 
-def contiguous(result: torch.Tensor, args: tuple) -> torch.Tensor:
+def contiguous(result: torch.Tensor, args: tuple[Any, ...]) -> torch.Tensor:
     return torch.empty(result.shape, dtype=result.dtype, device=result.device)
 
 
 def suggested(place: int) -> Layout:
     """Channels-last where an argument is, else contiguous."""
 
-    def layout(result: torch.Tensor, args: tuple) -> torch.Tensor:
-        form = torch._prims_common.suggest_memory_format(args[place])
+    def layout(result: torch.Tensor, args: tuple[Any, ...]) -> torch.Tensor:
+        form = suggest_memory_format(args[place])
         return torch.empty(result.shape, dtype=result.dtype, device=result.device, memory_format=form)
 
     return layout
 
 
-def as_of_operands(result: torch.Tensor, args: tuple) -> torch.Tensor:
+def as_of_operands(result: torch.Tensor, args: tuple[Any, ...]) -> torch.Tensor:
     """As that of any operation on elements of the first two arguments."""
     return torch.empty_like(torch.add(args[0], args[1]), dtype=result.dtype)
 
 
-LAYOUTS: dict[Any, Layout] = {
+LAYOUTS: dict[OpOverload, Layout] = {
     aten._log_softmax_backward_data.default: contiguous,
     aten.huber_loss_backward.default: contiguous,
     aten.log_sigmoid_forward.default: contiguous,
@@ -60,11 +63,12 @@ LAYOUTS: dict[Any, Layout] = {
     aten.floor_divide.default: as_of_operands,
     aten.native_dropout_backward.default: as_of_operands,
 }
+for _overload, _layout in LAYOUTS.items():
+    operator_of(_overload).layout = _layout
 
 
-def corrected(function: Any, args: tuple, result: Any) -> Any:
+def corrected(layout: Layout, args: tuple[Any, ...], result: Any) -> Any:
     """The result of an operator on fakes, what has the first tensor's shape laid out as the real one's is."""
-    layout = LAYOUTS[function]
     parts = list(result) if isinstance(result, (tuple, list)) else [result]
     if parts[0].device.type != "cpu":
         return result

@@ -7,6 +7,9 @@ from typing import Any
 
 import torch
 
+from ...platform.torch_operators import suggest_memory_format
+from ..operators.operator_table import operator_of
+
 Rule = Callable[..., torch.Tensor]
 
 
@@ -16,7 +19,7 @@ def of_input(data: torch.Tensor, output_size: Any, input_size: Any, *rest: Any) 
 
 def of_input_in_order(gradient: torch.Tensor, output_size: Any, input_size: Any, *rest: Any) -> torch.Tensor:
     """Channels-last where the gradient is."""
-    form = torch._prims_common.suggest_memory_format(gradient)
+    form = suggest_memory_format(gradient)
     return torch.empty(input_size, dtype=gradient.dtype, device=gradient.device, memory_format=form)
 
 
@@ -51,3 +54,5 @@ RULES: dict[str, Rule] = {
     "multi_margin_loss_backward": of_data,
     "multilabel_margin_loss_backward": of_data,
 }
+for _name, _rule in RULES.items():
+    operator_of(getattr(torch.ops.aten, _name).default).symbolic_shape = _rule

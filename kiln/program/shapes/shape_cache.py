@@ -17,18 +17,26 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 
-from . import missing_shapes
-from .cpu_layouts import LAYOUTS, corrected
-from .kernel_trials import RULE_ERRORS, CannotTry, run_on_zeros, storage_id
+from ...platform.torch_dispatch import (
+    DisableTorchDispatch,
+    DispatchKey,
+    active_fake_mode,
+    dispatch_keys_of,
+    is_key_excluded,
+)
+from ...platform.torch_fake import FakeTensor
+from ...platform.torch_operators import OpOverload
+from ...platform.torch_tensors import set_conj, set_neg, set_versions, storage_address, version_of
+from ..operators.operator_table import operator_of
+from . import missing_shapes  # noqa: F401  which registers rules
+from .cpu_layouts import corrected
+from .kernel_trials import RULE_ERRORS, CannotTry, run_on_zeros
 from .symbolic_kernels import below_autograd
 
 aten = torch.ops.aten
 DEVICE = torch.ops.prim.device.default
 PLAIN = (int, float, bool, complex, str, torch.dtype, torch.device, torch.layout, torch.memory_format)
-NEEDS_TORCH = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape, torch.Tag.inplace_view)
-LIFTING = ("lift", "lift_fresh", "lift_fresh_copy")
 MAX_ANSWERS = 50_000
 _answers: dict[tuple, Answer | None] = {}  # None: not to be cached
 
@@ -58,11 +66,11 @@ class TensorAnswer:
         elem = torch.empty_strided(self.size, self.stride, dtype=self.dtype, device="meta")
         if self.memory_of is not None:
             elem.set_(given[self.memory_of].untyped_storage(), self.offset, self.size, self.stride)
-            torch._C._autograd._unsafe_set_version_counter((elem,), (0,))  # that was no change
+            set_versions((elem,), (0,))  # that was no change
         if self.bits[0]:
-            torch._C._set_conj(elem, True)
+            set_conj(elem, True)
         if self.bits[1]:
-            torch._C._set_neg(elem, True)
+            set_neg(elem, True)
         return FakeTensor(mode, elem, self.device)
 
 
@@ -78,7 +86,7 @@ class Answer:
 
     def value(self, mode: Any, given: list[FakeTensor]) -> Any:
         there: list[Any] = [*given]
-        with torch._C._DisableTorchDispatch():
+        with DisableTorchDispatch():
             for part in self.parts:
                 there.append(
                     part.tensor(mode, given)
@@ -101,10 +109,9 @@ class NotPlain(Exception):
     """An argument that only torch can work with."""
 
 
-def run(function: torch._ops.OpOverload, args: tuple, keywords: dict[str, Any]) -> Any:
+def run(function: OpOverload, args: tuple, keywords: dict[str, Any]) -> Any:
     """What the operator gives under the present fake mode."""
-    mode = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
-    return cached_result(mode, function, args, keywords, compute)
+    return cached_result(active_fake_mode(), function, args, keywords, compute)
 
 
 def cached_result(mode: Any, function: Any, args: tuple, keywords: dict[str, Any], compute: Callable[..., Any]) -> Any:
@@ -122,7 +129,8 @@ def cached_result(mode: Any, function: Any, args: tuple, keywords: dict[str, Any
         answer = _answers.get(whole, NotPlain)
     except (NotPlain, TypeError):  # symbolic sizes have no hash
         return compute(function, args, keywords)
-    if function._schema.is_mutable and not is_plain_change(function, args, keywords, given):
+    mutable = operator_of(function).mutable
+    if mutable and not is_plain_change(function, args, keywords, given):
         return compute(function, args, keywords)
     if question_log.keys is not None:
         question_log.keys[whole] = None
@@ -130,8 +138,8 @@ def cached_result(mode: Any, function: Any, args: tuple, keywords: dict[str, Any
         return compute(function, args, keywords)
     if answer is not NotPlain:
         return answer.value(mode, given)  # type: ignore[union-attr]
-    if function._schema.is_mutable:
-        before = [(visible_properties(tensor), storage_id(tensor)) for tensor in given]
+    if mutable:
+        before = [(visible_properties(tensor), storage_address(tensor)) for tensor in given]
         result = compute(function, args, keywords)
         answer = change_of(result, given, before)
     else:
@@ -164,27 +172,28 @@ def kernel_tensor_answer(tensor: torch.Tensor) -> TensorAnswer:
     return TensorAnswer(size, stride, 0, tensor.dtype, tensor.device, (False, False), None)
 
 
-def compute(function: torch._ops.OpOverload, args: tuple, keywords: dict[str, Any]) -> Any:
+def compute(function: OpOverload, args: tuple, keywords: dict[str, Any]) -> Any:
     """Torch's result, corrected to match the real kernel."""
     with below_autograd() as is_symbolic:
-        operator = missing_shapes.RULES.get(function._opname, function) if is_symbolic else function
-        return match_real_kernel(function, args, operator(*args, **keywords))
+        rule = operator_of(function).symbolic_shape if is_symbolic else None
+        return match_real_kernel(function, args, (rule or function)(*args, **keywords))
 
 
-def match_real_kernel(function: torch._ops.OpOverload, args: tuple, result: Any) -> Any:
+def match_real_kernel(function: OpOverload, args: tuple, result: Any) -> Any:
     """What torch's Python kernels give, as the real ones would: with their layout, and unchanged since it was made.
 
     They may write to what they make; the real ones do that out of autograd's sight. The version of a view is that of
     what it is a view of, and stays.
     """
-    if function in LAYOUTS:
-        result = corrected(function, args, result)
-    if not function._schema.is_mutable and not function.is_view:
+    operator = operator_of(function)
+    if operator.layout is not None:
+        result = corrected(operator.layout, args, result)
+    if not operator.mutable and not function.is_view:
         for part in result if isinstance(result, (tuple, list)) else (result,):
             if not isinstance(part, FakeTensor) or part.is_inference() or any(part is arg for arg in args):
                 continue
-            if part._version:
-                torch._C._autograd._unsafe_set_version_counter((part,), (0,))
+            if version_of(part):
+                set_versions((part,), (0,))
     return result
 
 
@@ -211,13 +220,13 @@ class ShapeCachingMode:
             return args[0].fake_device  # asked for more often than anything else
         plain = super().__torch_dispatch__  # type: ignore[misc]
         if (
-            type(function) is not torch._ops.OpOverload
+            type(function) is not OpOverload
             or not is_regular(function)
             or torch.is_inference_mode_enabled()  # versions are not counted
         ):
             return plain(function, types, args, kwargs)
 
-        def compute(function: torch._ops.OpOverload, args: tuple, keywords: dict[str, Any]) -> Any:
+        def compute(function: OpOverload, args: tuple, keywords: dict[str, Any]) -> Any:
             result = plain(function, types, args, keywords)
             if result is NotImplemented:
                 return result
@@ -230,22 +239,21 @@ class ShapeCachingMode:
 
 
 @functools.cache
-def container_of(function: torch._ops.OpOverload) -> type:
+def container_of(function: OpOverload) -> type:
     """What an operator gives several tensors in."""
-    returned = function._schema.returns
+    returned = operator_of(function).schema.returns
     return list if len(returned) == 1 and isinstance(returned[0].type, torch.ListType) else tuple
 
 
 @functools.cache
-def is_regular(function: torch._ops.OpOverload) -> bool:
+def is_regular(function: OpOverload) -> bool:
     """Whether what it gives follows from what `run` looks at, and it gives nothing else."""
-    if function.namespace not in ("aten", "prims") or function._opname in LIFTING:
+    operator = operator_of(function)
+    if not operator.is_own or operator.lifts:
         return False
-    if function is not aten.index.Tensor and any(tag in function.tags for tag in NEEDS_TORCH):
+    if function is not aten.index.Tensor and (operator.needs_values or operator.replaces_metadata):
         return False
-    # These may or may not give a view.
-    composite = torch._C.DispatchKey.CompositeImplicitAutograd
-    return not (function.is_view and torch._C._dispatch_has_kernel_for_dispatch_key(function.name(), composite))
+    return not (function.is_view and operator.is_composite)  # those may or may not give a view
 
 
 def describe(values: Any, mode: Any, key: list[Any], given: list[FakeTensor]) -> None:
@@ -292,20 +300,20 @@ def answer_of(result: Any, mode: Any, given: list[FakeTensor]) -> Answer | None:
         part is None or visible_properties(part) == visible_properties(twin)
         for part, twin in zip(parts, twins, strict=True)
     )
-    own = [storage_id(part) for part, made in zip(parts, answer.parts, strict=True) if has_own_memory(made)]
+    own = [storage_address(part) for part, made in zip(parts, answer.parts, strict=True) if has_own_memory(made)]
     return answer if alike and len(own) == len(set(own)) else None
 
 
-def is_plain_change(function: torch._ops.OpOverload, args: tuple, keywords: dict, given: list[FakeTensor]) -> bool:
+def is_plain_change(function: OpOverload, args: tuple, keywords: dict, given: list[FakeTensor]) -> bool:
     """Whether torch counts the change itself, and a change of one of these is none of another (or an error)."""
-    if not torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.ADInplaceOrView):
+    if not is_key_excluded(DispatchKey.ADInplaceOrView):
         return False
-    arguments = function._schema.arguments
+    arguments = operator_of(function).arguments
     written = [value for said, value in zip(arguments, args, strict=False) if said.is_write]
     written += [keywords[said.name] for said in arguments if said.is_write and said.name in keywords]
     tensors = [tensor for value in written for tensor in (value if isinstance(value, list) else [value])]
-    changed = [storage_id(tensor) for tensor in tensors if tensor is not None]
-    memory = [storage_id(tensor) for tensor in given]
+    changed = [storage_address(tensor) for tensor in tensors if tensor is not None]
+    memory = [storage_address(tensor) for tensor in given]
     return all(memory.count(one) == 1 for one in changed)
 
 
@@ -324,7 +332,7 @@ def change_of(result: Any, given: list[FakeTensor], before: list[tuple[tuple, in
     places = [next((i for i, tensor in enumerate(given) if tensor is part), None) for part in parts]
     if any(place is None and part is not None for place, part in zip(places, parts, strict=True)):
         return None
-    after = [(visible_properties(tensor), storage_id(tensor)) for tensor in given]
+    after = [(visible_properties(tensor), storage_address(tensor)) for tensor in given]
     return Answer(container, tuple(places)) if after == before else None
 
 
@@ -338,8 +346,8 @@ def tensor_answer(tensor: FakeTensor, given: list[FakeTensor]) -> TensorAnswer:
     numbers = (*tensor.shape, *tensor.stride(), tensor.storage_offset())
     if any(type(number) is not int for number in numbers):
         raise NotPlain
-    memory = storage_id(tensor)
-    place = next((i for i, other in enumerate(given) if storage_id(other) == memory), None)
+    memory = storage_address(tensor)
+    place = next((i for i, other in enumerate(given) if storage_address(other) == memory), None)
     bits = (tensor.is_conj(), tensor.is_neg())
     size, stride = tuple(tensor.shape), tuple(tensor.stride())
     return TensorAnswer(size, stride, tensor.storage_offset(), tensor.dtype, tensor.fake_device, bits, place)
@@ -357,6 +365,6 @@ def visible_properties(tensor: FakeTensor) -> tuple:
         tensor.is_conj(),
         tensor.is_neg(),
         tensor.requires_grad,
-        tensor._version,
-        torch._C._dispatch_keys(tensor),
+        version_of(tensor),
+        dispatch_keys_of(tensor),
     )

@@ -7,10 +7,14 @@ its own. What comes out follows from the sizes that go in.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import is_grad_enabled  # the program may put another function in its place
+
+from ...platform.torch_autograd import is_any_autocast_enabled
+from ...platform.torch_operators import VARIABLE_FUNCTIONS
 
 
 def recurrent(
@@ -65,14 +69,14 @@ def pooled(
 
 POOLING: tuple[object, ...] = (F.max_pool1d, torch.max_pool1d)
 RECURRENT: tuple[object, ...] = tuple(
-    getattr(torch._C._VariableFunctions, name) for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")
+    getattr(VARIABLE_FUNCTIONS, name) for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")
 )
 
 
-def shape_rule(function: object, args: tuple, kwargs: dict) -> Callable | None:
+def shape_rule(function: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[..., Any] | None:
     """What to run on fakes instead of the operation, where that is known."""
     if function in POOLING:
         return pooled
     if function not in RECURRENT or kwargs or len(args) != 9 or type(args[8]) is not bool:  # else: packed sequences
         return None
-    return recurrent if args[0].dim() == 3 and not torch._C._is_any_autocast_enabled() else None
+    return recurrent if args[0].dim() == 3 and not is_any_autocast_enabled() else None

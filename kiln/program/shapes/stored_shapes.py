@@ -14,9 +14,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 
 from ...config import config
+from ...platform.torch_fake import FakeTensor
+from ...platform.torch_operators import OpOverload, operator_name, overload_name
 from .. import disk_cache
 from . import shape_cache
 from .shape_cache import Answer, TensorAnswer
@@ -111,8 +112,8 @@ def encode(value: Any) -> Any:
         return ["t", str(value).removeprefix("torch.")]
     if kind is torch.device:
         return ["d", str(value)]
-    if kind is torch._ops.OpOverload:
-        return ["o", value.namespace, value._schema.name.partition("::")[2], value._overloadname]
+    if kind is OpOverload:
+        return ["o", value.namespace, operator_name(value), overload_name(value)]
     if isinstance(value, type) and TYPES.get(value.__name__) is value:
         return ["k", value.__name__]
     raise NotEncodable(kind)
@@ -125,8 +126,8 @@ def constant(name: str) -> Any:
     return value
 
 
-def operator(namespace: str, name: str, overload: str) -> torch._ops.OpOverload:
-    found: torch._ops.OpOverload = getattr(getattr(getattr(torch.ops, namespace), name), overload)
+def operator(namespace: str, name: str, overload: str) -> OpOverload:
+    found: OpOverload = getattr(getattr(getattr(torch.ops, namespace), name), overload)
     return found
 
 

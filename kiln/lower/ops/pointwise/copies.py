@@ -12,7 +12,7 @@ from kiln.loops.tensor_views import Tensor, expand
 
 from ... import builders
 from ...lowering import Lowering
-from ...registry import TAKES_DYNAMIC_FLOATS, NotLowered, lowers
+from ...registry import NotLowered, lowers, lowers_dynamic_floats
 from .formulas import Operand, as_type, copy_if_visible
 
 aten = torch.ops.aten
@@ -36,7 +36,7 @@ def copy(lowering: Lowering, node: Node, x: Tensor, source: Operand, non_blockin
     return copy_if_visible(lowering, node, expand(as_type(source, x.dtype), x.shape))
 
 
-TAKES_DYNAMIC_FLOATS.add(aten.copy.default)  # ``tensor.copy_(2)``
+lowers_dynamic_floats([aten.copy.default])  # ``tensor.copy_(2)``
 
 
 @lowers(aten.native_dropout_backward.default)

@@ -13,11 +13,11 @@ from kiln.loops.ir import Buffer
 from kiln.loops.steps import Call
 from kiln.loops.tensor_layouts import load_whole, sizes_of
 from kiln.loops.tensor_views import Tensor, expand
+from kiln.program.operators.operator_table import find_operator
 
 from ... import builders
 from ...lowering import Lowering
-from ...node_facts import is_view_operator
-from ...registry import LOWERINGS, TAKES_DYNAMIC_FLOATS, NotLowered, lowers
+from ...registry import NotLowered, lowers, lowers_dynamic_floats
 from .formulas import Operand, as_type
 
 aten = torch.ops.aten
@@ -59,7 +59,7 @@ def fill(lowering: Lowering, node: Node, *args: Any, **kwargs: Any) -> Tensor:
     return filled(lowering, node, fixed if place is None else args[place])
 
 
-TAKES_DYNAMIC_FLOATS.update(target for target, (place, _) in FILLED.items() if place is not None)
+lowers_dynamic_floats(target for target, (place, _) in FILLED.items() if place is not None)
 
 
 @lowers(aten.fill.Tensor)
@@ -94,11 +94,10 @@ def empty(lowering: Lowering, node: Node, *args: Any, **kwargs: Any) -> Tensor:
 
 def is_called(user: Any) -> bool:
     """Whether a call of ATen takes it, or a view of it."""
-    if user.op != "call_function" or type(user.target) is not torch._ops.OpOverload:
+    operator = find_operator(user.target)
+    if user.op != "call_function" or operator is None:
         return False
-    if is_view_operator(user.target):
-        return any(map(is_called, user.users))
-    return user.target not in LOWERINGS
+    return any(map(is_called, user.users)) if operator.is_view else operator.lowering is None
 
 
 # ---- counts ----------------------------------------------------------------------------------------------------------

@@ -14,10 +14,11 @@ from torch.fx import Node
 
 from kiln.loops.ir import wide
 from kiln.loops.tensor_views import Tensor
+from kiln.program.operators.operator_table import operator_of
 
 from ... import builders
 from ...lowering import Lowering
-from ...registry import TAKES_DYNAMIC_FLOATS, NotLowered, lowers
+from ...registry import NotLowered, lowers, lowers_dynamic_floats
 from .formulas import Operand, Value, as_type, common_type, computed, copy_if_visible, float_type, where
 
 aten = torch.ops.aten
@@ -110,7 +111,7 @@ def overloads(name: str, allowed: tuple[str, ...] = OVERLOADS) -> list[Any]:
 
 def takes_tensors(packet: Any, which: str) -> bool:
     """TorchScript's operators on numbers have the same names."""
-    return any(str(argument.type) == "Tensor" for argument in getattr(packet, which)._schema.arguments)
+    return any(str(argument.type) == "Tensor" for argument in operator_of(getattr(packet, which)).arguments)
 
 
 def in_common_type(names: tuple[str, str | None], lowering: Lowering, node: Node, a: Operand, b: Operand) -> Tensor:
@@ -463,9 +464,7 @@ def pow_any(lowering: Lowering, node: Node, x: Operand, exponent: Operand) -> Te
     return computed(lambda v, by: v.pow(by), [x, exponent], dtype, node.meta["val"])
 
 
-TAKES_DYNAMIC_FLOATS.update(
+lowers_dynamic_floats(
     target for name in ("add", "sub", "rsub", "mul", "div", "pow", *COMPARISONS) for target in overloads(name)
 )
-TAKES_DYNAMIC_FLOATS.update(
-    (aten.clamp.default, aten.clamp_min.default, aten.clamp_max.default, aten.masked_fill.Scalar)
-)
+lowers_dynamic_floats((aten.clamp.default, aten.clamp_min.default, aten.clamp_max.default, aten.masked_fill.Scalar))

@@ -18,6 +18,7 @@ from kiln.loops import ir
 from kiln.loops.ir import wide
 from kiln.loops.sizes import Size
 from kiln.loops.tensor_views import DynamicFloat, Tensor
+from kiln.program.operators.operator_table import find_operator
 
 from ... import builders
 from ...lowering import Lowering
@@ -173,9 +174,8 @@ def copy_if_visible(lowering: Lowering, node: Node, x: Tensor) -> Tensor:
 
 
 def shows_memory(user: Any) -> bool:
-    return type(user.target) is not torch._ops.OpOverload or any(
-        returned.alias_info is not None for returned in user.target._schema.returns
-    )
+    operator = find_operator(user.target)
+    return operator is None or any(returned.alias_info is not None for returned in operator.schema.returns)
 
 
 # ---- lowerings out of functions of values ----------------------------------------------------------------------------

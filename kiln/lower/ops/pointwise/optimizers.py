@@ -16,7 +16,7 @@ from kiln.loops.tensor_views import Tensor
 
 from ... import builders
 from ...lowering import Lowering
-from ...registry import LOWERINGS, TAKES_DYNAMIC_FLOATS, NotLowered, lowers
+from ...registry import NotLowered, lowering_of, lowers, lowers_dynamic_floats
 from ..reductions import statistics  # noqa: F401  (norms are looked up)
 from .formulas import Value, where
 from .special_functions import lerp_number
@@ -63,7 +63,7 @@ TERNARY = ("addcmul", "addcdiv")  # their last argument is the keyword "value" o
 
 
 def of_lists(single: Any, lowering: Lowering, node: Node, *args: Any, **kwargs: Any) -> tuple[Tensor, ...]:
-    rule = LOWERINGS[single]
+    rule = lowering_of(single)
     found = []
     for place, value in enumerate(node.meta["val"]):
         item = Item(single, {"val": value}, node.users, {})
@@ -75,7 +75,7 @@ def of_lists(single: Any, lowering: Lowering, node: Node, *args: Any, **kwargs: 
 def of_three_lists(
     single: Any, lowering: Lowering, node: Node, x: Any, a: Any, b: Any, value: Any
 ) -> tuple[Tensor, ...]:
-    rule = LOWERINGS[single]
+    rule = lowering_of(single)
     found = []
     for place, result in enumerate(node.meta["val"]):
         item = Item(single, {"val": result}, node.users, {})
@@ -106,7 +106,7 @@ def register() -> None:
                 table[overload] = functools.partial(of_three_lists, getattr(aten, name).default)
     for overload, function in table.items():
         lowers(overload)(function)
-    TAKES_DYNAMIC_FLOATS.update(table)
+    lowers_dynamic_floats(table)
 
 
 register()
@@ -117,7 +117,7 @@ def norms(
     lowering: Lowering, node: Node, tensors: Sequence[Tensor], order: Any = 2, dtype: Any = None
 ) -> tuple[Tensor, ...]:
     """The norm of each tensor of a list, as gradients are clipped by."""
-    rule = LOWERINGS[aten.linalg_vector_norm.default]
+    rule = lowering_of(aten.linalg_vector_norm.default)
     items = [Item(aten.linalg_vector_norm.default, {"val": value}, node.users, {}) for value in node.meta["val"]]
     pairs = zip(items, tensors, strict=True)
     return tuple(rule(lowering, item, tensor, order, None, False, dtype=dtype) for item, tensor in pairs)
@@ -233,4 +233,4 @@ def stepped(
 lowers(aten._fused_adam.default, aten._fused_adam.tensor_lr)(functools.partial(adam, False))
 lowers(aten._fused_adamw.default, aten._fused_adamw.tensor_lr)(functools.partial(adam, True))
 lowers(aten._fused_sgd.default, aten._fused_sgd.tensor_lr)(sgd)
-TAKES_DYNAMIC_FLOATS.update((aten._fused_adam.default, aten._fused_adamw.default, aten._fused_sgd.default))
+lowers_dynamic_floats((aten._fused_adam.default, aten._fused_adamw.default, aten._fused_sgd.default))

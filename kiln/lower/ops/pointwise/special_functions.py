@@ -15,7 +15,7 @@ from kiln.loops.tensor_views import Tensor
 
 from ... import builders
 from ...lowering import Lowering
-from ...registry import TAKES_DYNAMIC_FLOATS, NotLowered, lowers
+from ...registry import NotLowered, lowers, lowers_dynamic_floats
 from .elementwise import overloads
 from .formulas import Operand, Value, common_type, computed, copy_if_visible, float_type, formula, of_tensors, where
 
@@ -61,7 +61,7 @@ def lerp(start: Value, end: Value, weight: Value) -> Value:
     return where(near, weight, weight - 1).fma(end - start, where(near, start, end))
 
 
-TAKES_DYNAMIC_FLOATS.update((aten.addcmul.default, aten.addcdiv.default, aten.lerp.Scalar))
+lowers_dynamic_floats((aten.addcmul.default, aten.addcdiv.default, aten.lerp.Scalar))
 
 
 # ---- two numbers -----------------------------------------------------------------------------------------------------
