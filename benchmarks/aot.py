@@ -29,13 +29,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "tests", "models"))
 
-import torch  # noqa: E402
+import torch
 
-import kiln  # noqa: E402
-from benchmarks.capture import Tower  # noqa: E402
-from benchmarks.measuring import (  # noqa: E402
+import kiln
+from benchmarks.capture import Tower
+from benchmarks.measuring import (
     Row,
     as_json,
     judged,
@@ -195,7 +194,7 @@ MODELS = ("bert", "gpt2", "llama", "t5", "vit", "whisper", "four-layer GPT")
 
 
 def four_layer_gpt() -> tuple[torch.nn.Module, dict[str, Any]]:
-    from plain_models import LittleGPT, Settings, tokens
+    from tests.models.plain_models import LittleGPT, Settings, tokens
 
     return LittleGPT(Settings(layers=4)), {**tokens(*SIZE), "targets": tokens(*SIZE)["x"]}
 
@@ -204,8 +203,8 @@ def model_and_batch(name: str) -> tuple[torch.nn.Module, dict[str, Any]]:
     """A model in training mode that returns its loss, and a batch for it."""
     if name == "four-layer GPT":
         return four_layer_gpt()
-    import tiny_models
-    from training import DROPOUT, HEADS
+    from tests.models import tiny_models
+    from tests.models.training import DROPOUT, HEADS
 
     model, inputs = tiny_models.BUILDERS[name](**({"head": HEADS[name]} if name in HEADS else {}), **DROPOUT[name])
     return model.train(), inputs(*SIZE)

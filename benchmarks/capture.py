@@ -23,10 +23,10 @@ from typing import Any
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-import torch  # noqa: E402
+import torch
 
-import kiln  # noqa: E402
-from benchmarks.measuring import (  # noqa: E402
+import kiln
+from benchmarks.measuring import (
     Row,
     as_json,
     in_process,

@@ -40,11 +40,11 @@ from typing import Any
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-import torch  # noqa: E402
-from torch import nn  # noqa: E402
+import torch
+from torch import nn
 
-import kiln  # noqa: E402
-from benchmarks.measuring import (  # noqa: E402
+import kiln
+from benchmarks.measuring import (
     Row,
     as_json,
     judged,

@@ -32,9 +32,9 @@ from typing import Any
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-from benchmarks.measuring import ROOT, Row, as_json, print_table, rotated  # noqa: E402
-from benchmarks.speed_child import ADAMW, THREADS, THREE_OPS  # noqa: E402
-from benchmarks.speed_models import BUILDERS  # noqa: E402
+from benchmarks.measuring import ROOT, Row, as_json, print_table, rotated
+from benchmarks.speed_child import ADAMW, THREADS, THREE_OPS
+from benchmarks.speed_models import BUILDERS
 
 RATIOS = ("ratio", "best_ratio")
 CHILD = os.path.join(ROOT, "benchmarks", "speed_child.py")

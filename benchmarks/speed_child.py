@@ -19,10 +19,10 @@ from typing import Any
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-import torch  # noqa: E402
+import torch
 
-from benchmarks import speed_models  # noqa: E402
-from benchmarks.measuring import no_collection, time_calls  # noqa: E402
+from benchmarks import speed_models
+from benchmarks.measuring import no_collection, time_calls
 
 THREADS = 2
 THREE_OPS, ADAMW = "three ops", "gpt, AdamW"

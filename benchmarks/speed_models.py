@@ -7,8 +7,6 @@ made from configurations; nothing is downloaded.
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +15,6 @@ import torch.nn.functional as F
 from torch import nn
 
 Model = tuple[nn.Module, dict[str, Any]]
-MODELS_OF_TESTS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "tests", "models")
 
 # Of the GPT, also as JAX has it.
 WORDS, WIDTH, HEADS, LAYERS, BATCH, LENGTH = 1000, 128, 4, 4, 4, 128
@@ -86,9 +83,7 @@ NAMED: dict[str, tuple[dict[str, Any], int, int]] = {
 
 
 def named(name: str) -> Model:
-    if MODELS_OF_TESTS not in sys.path:
-        sys.path.insert(0, MODELS_OF_TESTS)
-    import tiny_models
+    from tests.models import tiny_models
 
     settings, batch, length = NAMED[name]
     model, inputs = tiny_models.BUILDERS[name](**settings)

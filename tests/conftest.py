@@ -1,7 +1,7 @@
 """Every test runs with Kiln's own bugs raised, never hidden behind eager, and with a cache that is not the user's.
 
 Where a test names no backend, it is about capture: the graph then runs as it is. ``KILN_TEST_BACKEND=kiln pytest …``
-runs those tests through machine code. Tests of code generation (tests/codegen) name the backend.
+runs those tests through machine code. Tests of code generation (`lower`, `target`, `codegen`) name the backend.
 """
 
 import os
@@ -35,4 +35,4 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: not item.nodeid.startswith(COLLECTING))
 
 
-COLLECTING = ("tests/test_leaks.py", "tests/engine/test_engine_memory.py", "tests/capture/test_module_guards.py")
+COLLECTING = ("tests/test_leaks.py", "tests/engine/test_engine_memory.py", "tests/capture/guards/test_module_guards.py")

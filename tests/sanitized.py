@@ -22,11 +22,12 @@ TESTS = [
     "tests/native",
     "tests/engine",
     "tests/aot",
-    *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "tests" / "capture").glob("test_*guards*.py")),
+    "tests/program",
+    *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "tests" / "capture").rglob("test_*guards*.py")),
 ]
 LEFT_OUT = [
     # It measures resident memory, and the sanitizer keeps what was freed.
-    "--deselect=tests/capture/test_module_guards.py::test_a_thousand_models_made_and_dropped_leave_memory_flat",
+    "--deselect=tests/capture/guards/test_module_guards.py::test_a_thousand_models_made_and_dropped_leave_memory_flat",
 ]
 OPTIONS = [
     # CPython and torch free neither their types nor their registries at exit: leaks would be reported by the thousand.

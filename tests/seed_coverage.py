@@ -15,6 +15,9 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+if __name__ == "__main__":  # the repository takes the place of this folder: `tests` is a package
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
 import pytest
 
 TESTS = Path(__file__).resolve().parent

@@ -33,15 +33,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import sweep_ops
+if __name__ == "__main__":  # the repository takes the place of this folder: `tests` is a package
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
 import torch
 import torch.utils._pytree as pytree
-from sweep_ops import Case, Summary, Verdict
 
 import kiln
 from kiln.testing import differences
 from kiln.testing.observe import _weights as weights
 from kiln.testing.observe import read_random_states, run_backward, seed_everything, tensors_in
+from tests import sweep_ops
+from tests.sweep_ops import Case, Summary, Verdict
 
 KNOWN_FAILURES = Path(__file__).parent / "aot" / "known_failures.txt"
 MOST_FAILURES = 0.02  # of the operators
@@ -137,7 +140,7 @@ def judge_direct(case: Case, dtype: str, options: Options) -> Verdict:
         with sweep_ops.left_to_eager() as left:
             seen = observed(ahead_of_time(function, options), tensors, options.second)
     except Exception as error:
-        return judge_left_alone(function, tensors, expected, dtype, options, told(error))
+        return judge_left_alone(function, tensors, expected, dtype, options, error_text(error))
     found = list(compared(expected, seen, dtype))
     if found:
         return Verdict("failed", re.sub(r"\s+", " ", "; ".join(found[:2])))
@@ -158,7 +161,7 @@ def judge_left_alone(
         with kiln.config.patch(raise_internal_errors=False):
             seen = observed(ahead_of_time(function, options), tensors, options.second)
     except Exception as error:
-        return Verdict("failed", told(error))
+        return Verdict("failed", error_text(error))
     return Verdict("failed", reason) if list(compared(expected, seen, dtype)) else Verdict("eager", reason)
 
 
@@ -178,7 +181,7 @@ def compared(expected: dict[str, Any], seen: dict[str, Any], dtype: str) -> Iter
         yield from differences(*values, name="", versions=versions, **TOLERANCES[dtype])
 
 
-def told(error: Exception) -> str:
+def error_text(error: Exception) -> str:
     """An error in one line that is the same each time."""
     text = f"{type(error).__name__}: {error}".strip().splitlines()[0]
     return re.sub(r"0x[0-9a-f]+", "0x…", text)[:300]
@@ -208,7 +211,7 @@ def judge_operator(operator: Any, options: Options) -> Iterator[tuple[str, Verdi
             continue
         for case in guarded(sweep_ops.cases(operator, options.limit, DTYPES[dtype], noncontiguous=True)):
             if isinstance(case, Exception):
-                yield f"{operator.formatted_name} ({dtype})", Verdict("skipped", f"no samples: {told(case)}")
+                yield f"{operator.formatted_name} ({dtype})", Verdict("skipped", f"no samples: {error_text(case)}")
                 break
             yield f"{case.name} ({dtype}, direct)", judge_direct(case, dtype, options)
         if options.second:
@@ -367,7 +370,7 @@ def compare_with_known(found: dict[str, str], swept: list[str], partial: bool) -
 
 
 def arguments(description: str | None) -> argparse.ArgumentParser:
-    """What all sweeps with worker processes can be told."""
+    """The options of all sweeps with worker processes."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="regular expression that operator names must match")
     parser.add_argument("--shard", default="1/1", help="which part of the operators: 1/2, 2/2")

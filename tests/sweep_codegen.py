@@ -30,12 +30,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import sweep_aot
-import sweep_ops
+if __name__ == "__main__":  # the repository takes the place of this folder: `tests` is a package
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
 import torch
 import torch.utils._pytree as pytree
-from sweep_aot import densified, guarded, of_tensors, told
-from sweep_ops import Case, Verdict, calling
 
 import kiln
 from kiln.aot import aot_function
@@ -43,6 +42,9 @@ from kiln.exc import BackendError
 from kiln.report import events
 from kiln.testing import differences
 from kiln.testing.observe import read_random_states, run_backward, seed_everything
+from tests import sweep_aot, sweep_ops
+from tests.sweep_aot import densified, error_text, guarded, of_tensors
+from tests.sweep_ops import Case, Verdict, calling
 
 KNOWN_FAILURES = Path(__file__).parent / "codegen" / "known_failures.txt"
 MOST_FAILURES = 0.01  # of the operators
@@ -272,9 +274,9 @@ def judge_direct(case: Case, dtype: str, options: Options, seen: Lowerings) -> V
         with seen.watching():
             found = observed(ahead_of_time(function, options), tensors)
     except BackendError as error:
-        return Verdict("failed", told(error))
+        return Verdict("failed", error_text(error))
     except Exception as error:
-        return judge_left_alone(function, tensors, expected, dtype, options, told(error))
+        return judge_left_alone(function, tensors, expected, dtype, options, error_text(error))
     wrong = list(compared(expected, found, dtype, identity=options.level == "code"))
     if wrong and wide_enough(expected, found, case, dtype):
         wrong = []
@@ -296,7 +298,7 @@ def judge_left_alone(
         with kiln.config.patch(raise_internal_errors=False):
             found = observed(ahead_of_time(function, options), tensors)
     except Exception as error:
-        return Verdict("failed", told(error))
+        return Verdict("failed", error_text(error))
     wrong = list(compared(expected, found, dtype, identity=True))
     return Verdict("failed", reason) if wrong else Verdict("eager", reason)
 
@@ -411,7 +413,7 @@ def judge_operator(operator: Any, options: Options) -> Iterator[tuple[str, Verdi
         compiled = 0
         for case in guarded(cases(operator, dtype, options)):
             if isinstance(case, Exception):
-                yield f"{operator.formatted_name} ({dtype})", Verdict("skipped", f"no samples: {told(case)}")
+                yield f"{operator.formatted_name} ({dtype})", Verdict("skipped", f"no samples: {error_text(case)}")
                 break
             seen = Lowerings()
             yield f"{case.name} ({dtype})", judge_direct(case, dtype, options, seen)

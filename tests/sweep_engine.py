@@ -24,18 +24,21 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-import sweep_aot
-import sweep_ops
+if __name__ == "__main__":  # the repository takes the place of this folder: `tests` is a package
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
 import torch
 import torch.utils._pytree as pytree
-from sweep_ops import Case, Verdict
 
 import kiln
 from kiln.report import events
 from kiln.testing import differences
 from kiln.testing.observe import read_random_states, run_backward, seed_everything
+from tests import sweep_aot, sweep_ops
+from tests.sweep_ops import Case, Verdict
 
 Compiler = Callable[[torch.fx.GraphModule], Callable[..., Any]]
 Tensors = list[torch.Tensor]
@@ -114,7 +117,7 @@ def judge_call(function: Callable[..., Any], tensors: Tensors, compiler: Compile
         with kiln.config.patch(raise_internal_errors=False):  # what cannot be traced is left to torch, as for users
             seen = observed(function, tensors, compiler)
     except Exception as error:
-        return Verdict("failed", sweep_aot.told(error))
+        return Verdict("failed", sweep_aot.error_text(error))
     finally:
         events.watchers.remove(watch)
     # Whose memory gradients share is not compared: eager keeps parts of others' memory where nobody holds it.
@@ -179,7 +182,10 @@ def judge_operator(operator: Any, options: Options) -> Iterator[tuple[str, Verdi
         compiler = Counting(compile_graph)
         for case in sweep_aot.guarded(sweep_ops.cases(operator, limit, torch.float64, noncontiguous=name == "graph")):
             if isinstance(case, Exception):
-                yield f"{operator.formatted_name} ({name})", Verdict("skipped", f"no samples: {sweep_aot.told(case)}")
+                yield (
+                    f"{operator.formatted_name} ({name})",
+                    Verdict("skipped", f"no samples: {sweep_aot.error_text(case)}"),
+                )
                 break
             if case.name.endswith(" out="):
                 continue

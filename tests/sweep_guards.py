@@ -20,15 +20,17 @@ import subprocess
 import sys
 import tempfile
 import time
+from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+if __name__ == "__main__":  # the repository takes the place of this folder: `tests` is a package
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 GENERATED = 60  # programs of the fuzzer in a long run
 
 
 def programs(seed: int, generated: int, models: bool) -> list[Any]:
-    from mutation.corpus import generated_programs, model_programs, table_programs
+    from tests.mutation.corpus import generated_programs, model_programs, table_programs
 
     found = list(table_programs())
     if models:
@@ -40,9 +42,8 @@ def programs(seed: int, generated: int, models: bool) -> list[Any]:
 
 def work(options: argparse.Namespace) -> None:
     """One worker: a share of the programs; one line of JSON each."""
-    from mutation.runner import as_rows, mutate_program
-
     import kiln
+    from tests.mutation.runner import as_rows, mutate_program
 
     os.environ.setdefault("KILN_CACHE_DIR", tempfile.mkdtemp())
     kiln.config.raise_internal_errors = True  # Kiln's own bugs are to be seen, not hidden behind eager

@@ -1,23 +1,24 @@
 """Every float32 through every vector function of one argument: ``python tests/sweep_math.py [names] [--step 1]``.
 
 Prints the greatest error of each in units of the last place, and where; takes some minutes a function. With a step,
-every so many bit patterns only. tests/codegen/test_codegen_math.py has the bounds, and checks a sample.
+every so many bit patterns only. tests/target/test_codegen_math.py has the bounds, and checks a sample.
 """
 
 import argparse
-import pathlib
 import sys
 import time
+from pathlib import Path
+
+if __name__ == "__main__":  # the repository takes the place of this folder: `tests` is a package
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import numpy as np
 import torch
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent / "codegen"))
-from test_codegen_math import ERRORS
-from vector_functions import compiled, loop, reference, vector_function
-
 from kiln.target.cpu.llvm_text import Lines
 from kiln.target.cpu.math.vector import Vector
+from tests.target.test_codegen_math import ERRORS
+from tests.target.vector_functions import compiled, loop, reference, vector_function
 
 CHUNK = 1 << 20
 

@@ -10,14 +10,15 @@ Prints the programs that hang, crash or differ, and the numbers. The exit status
 from __future__ import annotations
 
 import argparse
-import os
 import re
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+if __name__ == "__main__":  # the repository takes the place of this folder: `tests` is a package
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from odd.running import SECONDS, all_programs, run, sample  # noqa: E402
+from tests.odd.running import SECONDS, all_programs, run, sample
 
 
 def main() -> int:

@@ -9,14 +9,15 @@ with eager's within what eager itself differs from float64, gradients too; strid
 from __future__ import annotations
 
 import argparse
-import os
 import random
 import sys
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+if __name__ == "__main__":  # the repository takes the place of this folder: `tests` is a package
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import torch
 

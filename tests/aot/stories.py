@@ -1,7 +1,7 @@
-"""Stories: what a user does around compiled functions, told once in eager and once compiled, with the same end.
+"""Stories: what a user does around compiled functions, run once in eager and once compiled, with equal results.
 
-A story is a function of `compile`. It returns whatever there is to see (a list, as a rule); errors that are part of the
-story go through `attempt`. Told in eager, `compile` hands the function back.
+A story is a function of `compile`. It returns everything to compare (a list, as a rule); errors that are part of the
+story go through `attempt`. In the eager run, `compile` returns the function itself.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Stories(list):
     """The stories of one file, as parameters of its test."""
 
     def __call__(self, story: Story | None = None, **options: Any) -> Any:
-        """Decorator: one more story, with options for `tell`."""
+        """Decorator: one more story, with options for `compare_story`."""
         if story is None:
             return lambda function: self(function, **options)
         self.append(pytest.param(story, options, id=story.__name__))
@@ -37,12 +37,12 @@ class Stories(list):
         @pytest.mark.parametrize("backend", BACKENDS)
         @pytest.mark.parametrize(("story", "options"), self)
         def test_story(story: Story, options: dict[str, Any], backend: Any) -> None:
-            tell(story, backend, **options)
+            compare_story(story, backend, **options)
 
         return test_story
 
 
-def tell(
+def compare_story(
     story: Story,
     backend: Any,
     *,
@@ -53,22 +53,22 @@ def tell(
     rtol: float = 1e-6,
     atol: float = 1e-7,
 ) -> None:
-    """Tell a story in eager and compiled, and compare; `captured=False` where nothing is compiled before it ends."""
+    """Run a story in eager and compiled, and compare; `captured=False` where nothing is compiled."""
     counter = CompileCounterWithBackend(backend)
 
     def compiler(function: Callable[..., Any], **more: Any) -> Callable[..., Any]:
         return kiln.compile(function, **{"backend": counter, "fullgraph": fullgraph, "dynamic": dynamic, **more})
 
     kiln.reset()
-    expected = _told(story, lambda function, **more: function)
-    seen = _told(story, compiler)
+    expected = run_story(story, lambda function, **more: function)
+    seen = run_story(story, compiler)
     how = {"rtol": rtol, "atol": atol, "strides": strides, "identity": True, "versions": False}
     found = differences(expected, seen, name=story.__name__, **how)
     assert not found, "\n".join(found)
     assert bool(counter.graphs) == captured, "whether anything was captured"
 
 
-def _told(story: Story, compiler: Callable[..., Any]) -> dict[str, Any]:
+def run_story(story: Story, compiler: Callable[..., Any]) -> dict[str, Any]:
     with clean_process():
         seed_everything(0)
         before = read_modes()

@@ -335,7 +335,7 @@ def test_bad_arguments():
         aot.make_aot_backend(aot.nop, fw_compilr=1)
     assert aot.aot_function(lambda x: x + 1, aot.nop, static_argnums=(0,), hasher_type="x")(leaf()).shape == (3,)
     with pytest.raises(AttributeError):
-        aot.no_such_name  # noqa: B018
+        aot.no_such_name
 
 
 def test_nothing_is_loaded_before_it_is_used():

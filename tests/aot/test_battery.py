@@ -1,7 +1,8 @@
 """Mutation and aliasing in a sample of all combinations; `battery.py` has the combinations, and runs all of them."""
 
 import pytest
-from battery import GRADS, MUTATIONS, RESULTS, USES, Case, Program, Scenario, sample
+
+from tests.aot.battery import GRADS, MUTATIONS, RESULTS, USES, Case, Program, Scenario, sample
 
 BACKENDS = ["eager", "aot_eager"]
 STATIC = sample(130)

@@ -5,9 +5,10 @@ import threading
 
 import pytest
 import torch
-from stories import Stories, attempt, leaf
 from torch import nn
 from torch.autograd import grad
+
+from tests.aot.stories import Stories, attempt, leaf
 
 story = Stories()
 pytestmark = pytest.mark.filterwarnings("ignore:Anomaly Detection", "ignore:Error detected in")

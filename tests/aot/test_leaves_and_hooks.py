@@ -95,7 +95,7 @@ PROGRAMS = [
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda each: each.__name__)
 def test_as_in_eager(program):
-    make_args = lambda: (torch.linspace(1, 2, 3).requires_grad_(), [])  # noqa: E731
+    make_args = lambda: (torch.linspace(1, 2, 3).requires_grad_(), [])
     check(program, make_args=make_args, calls=2, backend="aot_eager", fullgraph=True, graphs=1)
 
 

@@ -5,11 +5,11 @@ import weakref
 
 import pytest
 import torch
-from stories import BACKENDS, leaf
 from torch import nn
 
 import kiln
 from kiln.testing.memory import memory_taken
+from tests.aot.stories import BACKENDS, leaf
 
 pytestmark = pytest.mark.parametrize("backend", BACKENDS)
 

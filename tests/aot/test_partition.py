@@ -6,7 +6,6 @@ import random
 import pytest
 import torch
 import torch.nn.functional as F
-from joint_graphs import eager_results, joint_graph, run_both
 
 from kiln.aot.partition.backward_extraction import extract_backward, saved_names, split_stages
 from kiln.aot.partition.graph_cleanup import clean_up, eliminate_dead
@@ -14,6 +13,7 @@ from kiln.aot.partition.joint_nodes import CannotExtract
 from kiln.aot.partition.max_flow import SINK, SOURCE, FlowGraph
 from kiln.aot.partition.partitioners import default_partition, min_cut_partition, saved_bytes
 from kiln.aot.partition.recompute_cost import Kind, operator_kind
+from tests.aot.joint_graphs import eager_results, joint_graph, run_both
 
 aten = torch.ops.aten
 PARTITIONERS = [default_partition, min_cut_partition]
@@ -573,7 +573,7 @@ def test_what_is_filled_does_not_keep_what_it_is_like():
         forward, _, count = partition(default_partition, program, (leaf(4, 4), leaf(4, 4)), symbolic=symbolic)
         assert saved_bytes(forward, count).activation_bytes <= 4 * 4 * 4 + 4
         assert symbolic or "mm" not in names_of_ops(forward)
-    transposed = lambda x: torch.zeros_like(x.t() * 2) + x.t()  # noqa: E731
+    transposed = lambda x: torch.zeros_like(x.t() * 2) + x.t()
     joint, _ = joint_graph(transposed, leaf(3, 4))
     assert aten.zeros_like.default in targets(clean_up(joint))  # its strides are those of the tensor
 

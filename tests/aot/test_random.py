@@ -2,13 +2,13 @@
 
 import pytest
 import torch
-from joint_graphs import eager_results, joint_graph, run_both
 from torch.utils.checkpoint import checkpoint
 
 from kiln.aot.partition.backward_extraction import extract_backward, saved_names
 from kiln.aot.partition.partitioners import default_partition, min_cut_partition, saved_bytes
 from kiln.aot.partition.random_replay import current_state, generator_for, replay, tie_random_pairs
 from kiln.testing import check
+from tests.aot.joint_graphs import eager_results, joint_graph, run_both
 
 aten = torch.ops.aten
 CPU = torch.device("cpu")

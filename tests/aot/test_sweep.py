@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 
 from kiln.aot import aot_function, nop
 from kiln.report import counters
 from kiln.testing import check
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-import sweep_aot
-import sweep_ops
+from tests import sweep_aot, sweep_ops
 
 PARTS, EVERY = 6, 9  # of every ninth operator, a sixth in each test
 # One of each family that goes another way: views, several results, random numbers, values that shapes depend on …

@@ -8,8 +8,9 @@ import functools
 import random
 import types
 
-import bytecode
-from bytecode import Instruction
+from tests.bytecode.standalone import bytecode
+
+Instruction = bytecode.Instruction
 
 
 @functools.cache

@@ -1,21 +1,19 @@
 """Single facts about assembling, analysing and splitting, each a function `case_…`; run on each interpreter.
 
-Usage: cases_script.py DIRECTORY_OF_THE_PACKAGE
+Usage: python -m tests.bytecode.cases_script
 """
 
 import gc
 import json
-import os
-import sys
 import traceback
 import types
 import weakref
 
-sys.path.insert(0, sys.argv[1])
-sys.path.insert(0, os.path.dirname(__file__))
-import breaking  # noqa: E402
-import bytecode  # noqa: E402
-from bytecode import UNBOUND, Instruction, assemble, decode, dis_text, split  # noqa: E402
+from tests.bytecode import breaking
+from tests.bytecode.standalone import bytecode
+
+UNBOUND, Instruction, assemble, decode = bytecode.UNBOUND, bytecode.Instruction, bytecode.assemble, bytecode.decode
+dis_text, split = bytecode.dis_text, bytecode.split
 
 
 def index_of(code, op, value=None, nth=0):

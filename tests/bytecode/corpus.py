@@ -534,7 +534,7 @@ class Derived(Base):
         for i in range(2):
             total += super().run(n + i) + self.extra
         s = super()
-        first = lambda: self.extra  # noqa: E731  (makes self a cell)
+        first = lambda: self.extra
         return total + s.run(n) + first(), __class__.__name__
 
 

@@ -1,7 +1,7 @@
 """Takes apart and puts together every code object of the standard library; run by `test_bytecode_roundtrip` on each
 interpreter.  Prints one line of JSON.
 
-Usage: roundtrip_script.py DIRECTORY_OF_THE_PACKAGE EVERY_NTH_FILE
+Usage: python -m tests.bytecode.roundtrip_script EVERY_NTH_FILE
 """
 
 import glob
@@ -12,9 +12,9 @@ import sysconfig
 import types
 import warnings
 
-sys.path.insert(0, sys.argv[1])
-import bytecode  # noqa: E402
-from bytecode import analysis, opcode_info  # noqa: E402
+from tests.bytecode.standalone import bytecode
+
+analysis, opcode_info = bytecode.analysis, bytecode.opcode_info
 
 SKIPPED_FOLDERS = ("test", "tests", "idlelib", "lib2to3", "site-packages", "turtledemo", "idle_test")
 
@@ -114,7 +114,7 @@ def main():
     warnings.simplefilter("ignore")
     counts = {"code": 0, "instructions": 0, "files": 0}
     wrong = {}
-    for path in library_files()[:: int(sys.argv[2])]:
+    for path in library_files()[:: int(sys.argv[1])]:
         with open(path, "rb") as file:
             top = compile(file.read(), path, "exec", dont_inherit=True)
         counts["files"] += 1

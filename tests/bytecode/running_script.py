@@ -1,17 +1,13 @@
 """Replaces the code of many standard-library functions by its reassembled (and normalized) self and runs them.
 
-Usage: running_script.py DIRECTORY_OF_THE_PACKAGE
+Usage: python -m tests.bytecode.running_script
 """
 
 import json
-import os
-import sys
 import types
 
-sys.path.insert(0, sys.argv[1])
-sys.path.insert(0, os.path.dirname(__file__))
-import bytecode  # noqa: E402
-import library_programs  # noqa: E402
+from tests.bytecode import library_programs
+from tests.bytecode.standalone import bytecode
 
 
 def rebuilt(code, change):

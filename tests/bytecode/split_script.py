@@ -1,21 +1,16 @@
 """Breaks the functions of the corpus, and of the standard library, and compares with the unbroken ones.
 
-Usage: split_script.py DIRECTORY_OF_THE_PACKAGE EVERY_NTH_INDEX SEEDS
+Usage: python -m tests.bytecode.split_script EVERY_NTH_INDEX SEEDS
 """
 
 import json
-import os
 import sys
 import types
 
-sys.path.insert(0, sys.argv[1])
-sys.path.insert(0, os.path.dirname(__file__))
-import breaking  # noqa: E402
-import bytecode  # noqa: E402
-import corpus  # noqa: E402
-import library_programs  # noqa: E402
+from tests.bytecode import breaking, corpus, library_programs
+from tests.bytecode.standalone import bytecode
 
-EVERY, SEEDS = int(sys.argv[2]), int(sys.argv[3])
+EVERY, SEEDS = int(sys.argv[1]), int(sys.argv[2])
 counts = {"single": 0, "stepped": 0, "nested": 0, "library functions": 0, "library breaks": 0}
 failures = []
 

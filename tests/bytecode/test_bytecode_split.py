@@ -2,13 +2,14 @@
 
 import os
 
-import bytecode_interpreters as interpreters
 import pytest
+
+from tests.support import interpreters
 
 
 @pytest.mark.parametrize("version", interpreters.SUPPORTED)
 def test_single_facts(version):
-    result = interpreters.run(version, "cases_script.py")
+    result = interpreters.run(version, "tests.bytecode.cases_script")
     assert result["failures"] == {}
     assert result["cases"] >= 20
 
@@ -20,7 +21,7 @@ def test_broken_functions_do_the_same(version):
         every, seeds = 1, 16
     else:
         every, seeds = (2, 3) if interpreters.is_current(version) else (8, 1)
-    result = interpreters.run(version, "split_script.py", every, seeds)
+    result = interpreters.run(version, "tests.bytecode.split_script", every, seeds)
     assert result["failures"] == []
     counts = result["counts"]
     assert counts["single"] > 2500 // every

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 import pytest
 import torch
-from program_table import M, ProgramTable, X, Y
 
 import kiln
 from kiln.testing import check
+from tests.support.program_table import M, ProgramTable, X, Y
 
 TABLE = program = ProgramTable()
 

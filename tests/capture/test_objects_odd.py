@@ -9,10 +9,10 @@ import types
 import typing
 
 import torch
-from program_table import ProgramTable, X, Y
 
 import kiln
 from kiln.testing import check
+from tests.support.program_table import ProgramTable, X, Y
 
 TABLE = program = ProgramTable()
 

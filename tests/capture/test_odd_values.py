@@ -9,9 +9,9 @@ import types
 
 import pytest
 import torch
-from program_table import ProgramTable, X
 
 import kiln
+from tests.support.program_table import ProgramTable, X
 
 program = ProgramTable(fullgraph=False)
 

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-import sweep_codegen
+from tests import sweep_codegen
 
 EVERY = 60  # operators
 # One of each family that goes another way: reductions, scatters, several results, random numbers, library calls …

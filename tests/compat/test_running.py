@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from torch_goes_on import CHECKS
 
 from kiln.__main__ import main
+from tests.compat.torch_goes_on import CHECKS
 
 HERE = Path(__file__).parent
 

@@ -14,13 +14,15 @@ import os
 import sys
 import types
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
-import imperative_hooks
-import imperative_training
-from observing import compare, engine, observe, whole, with_breaks
+if __name__ == "__main__":  # the repository takes the place of this folder: `tests` is a package
+    sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 import kiln
+from tests.engine import imperative_hooks, imperative_training
+from tests.engine.observing import compare, engine, observe, whole, with_breaks
 
 PAGE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "docs", "imperative.md")
 TOLERANCE = 1e-6  # of backends that compute gradients ahead of time, whose sums may be in another order
@@ -93,15 +95,15 @@ def table() -> str:
     lines = [
         "# Imperative autograd",
         "",
-        f"{len(rows)} programs that use autograd the way eager code does, each run in eager and in each of these ways,",
-        "and compared in all that a program can see: values, gradients, which object `.grad` is, the order of hooks,",
-        "warnings, errors. Made by `python tests/engine/imperative.py --write`; the programs are in",
+        f"{len(rows)} programs that use autograd as eager code does. Each runs in eager and in each of these ways,",
+        "and is compared in all a program can see: values, gradients, which object `.grad` is, the order of hooks,",
+        "warnings, errors. Written by `python tests/engine/imperative.py --write`; the programs are in",
         "`tests/engine/imperative_hooks.py` and `imperative_training.py`, and `tests/engine/test_imperative.py` checks",
         "this page.",
         "",
         "✓: as in eager. –: `kiln.exc.Unsupported`, under `fullgraph=True` only: more than one graph is needed, or",
-        "plain Python between graphs. The last column has the backward pass in one graph too, unless the engine leaves",
-        "it to torch's own (double backward, anomaly mode, saved tensors that hooks unpack).",
+        "plain Python between graphs. In the last column the backward pass is one graph too, unless the engine leaves",
+        "it to torch's engine (double backward, anomaly mode, saved tensors that hooks unpack).",
         "",
         "| program | eager | " + " | ".join(title for title, *_ in WAYS.values()) + " |",
         "| --- | --- | " + " | ".join("---" for _ in WAYS) + " |",

@@ -7,10 +7,11 @@ import threading
 
 import torch
 import torch.nn.functional as F
-from imperative_hooks import _grads, _inputs, _net
 from torch import nn
 from torch.autograd import Function, Variable, grad
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+
+from tests.engine.imperative_hooks import _grads, _inputs, _net
 
 # -- checkpoints and anomaly mode -------------------------------------------------------------------------------------
 
@@ -64,7 +65,7 @@ def selective_checkpoint(compile):
 
     model = _net(4, 4, 2)
     x = _inputs()
-    contexts = lambda: create_selective_checkpoint_contexts(policy)  # noqa: E731
+    contexts = lambda: create_selective_checkpoint_contexts(policy)
     loss = checkpoint(model, x, use_reentrant=False, context_fn=contexts).sum()
     compile(lambda loss: loss.backward())(loss)
     return x.grad, _grads(model)

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from engine_counts import CountingCompiler, beside_eager
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -17,6 +16,7 @@ import kiln
 from kiln.engine.calls import hook_calls, node_calls
 from kiln.program import accumulation
 from kiln.testing import same
+from tests.engine.engine_counts import CountingCompiler, beside_eager
 
 
 def compiled(function: Any, **options: Any) -> Any:

@@ -4,12 +4,12 @@ import threading
 
 import pytest
 import torch
-from engine_counts import CountingCompiler, captures
 
 import kiln
 from kiln import compiled_autograd
 from kiln.engine.run import scopes
 from kiln.testing import same
+from tests.engine.engine_counts import CountingCompiler, captures
 
 
 @pytest.fixture(autouse=True)

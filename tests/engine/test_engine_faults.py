@@ -11,10 +11,11 @@ import weakref
 
 import pytest
 import torch
-from observing import as_traced, compare, engine, observe, whole, with_breaks
 from torch import nn
 from torch.autograd import Function, Variable
 from torch.autograd.graph import saved_tensors_hooks
+
+from tests.engine.observing import as_traced, compare, engine, observe, whole, with_breaks
 
 FAULTS = {}
 

@@ -4,10 +4,10 @@ import functools
 
 import pytest
 import torch
-from engine_counts import CountingCompiler
 
 import kiln
 from kiln.testing import same
+from tests.engine.engine_counts import CountingCompiler
 
 covers = pytest.mark.covers
 DOCUMENT = "test_hooks"

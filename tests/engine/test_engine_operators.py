@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-import sweep_aot
-import sweep_engine
-import sweep_ops
+from tests import sweep_aot, sweep_engine, sweep_ops
 
 # One of each family whose nodes keep something of their own: numbers, lists, shapes, views, several results, nothing …
 FAMILIES = (

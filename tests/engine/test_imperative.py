@@ -3,9 +3,9 @@
 import os
 
 import pytest
-from imperative import PAGE, PROGRAMS, WAYS, judge, table
 
 import kiln
+from tests.engine.imperative import PAGE, PROGRAMS, WAYS, judge, table
 
 # What one graph cannot hold today, and why. A program that is listed and captured after all must be taken off.
 HISTORY = "a backward through what was computed outside the compiled function"
@@ -48,7 +48,7 @@ def test_the_page_is_current():
 
 def test_what_is_wrong_is_noticed(monkeypatch):
     """A backend that forgets in-place changes, and one that raises: the table would say so."""
-    import imperative
+    from tests.engine import imperative
 
     def forgetful(graph_module, example_inputs):
         return lambda *inputs: [item * 2 for item in graph_module.forward(*inputs)]

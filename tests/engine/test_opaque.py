@@ -6,9 +6,6 @@ import weakref
 
 import pytest
 import torch
-from engine_counts import CountingCompiler, beside_eager, captures
-from observing import as_traced, compare, engine, inner_graph, observe, whole, with_breaks
-from topics import error_of, leaf
 from torch.autograd import Function, Variable, forward_ad, grad
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
@@ -16,6 +13,9 @@ from torch.utils.checkpoint import checkpoint
 import kiln
 from kiln.engine.calls import opaque_calls as opaque_functions
 from kiln.engine.trace import address_use
+from tests.engine.engine_counts import CountingCompiler, beside_eager, captures
+from tests.engine.observing import as_traced, compare, engine, inner_graph, observe, whole, with_breaks
+from tests.engine.topics import error_of, leaf
 
 programs = []
 

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from observing import as_traced, compare, engine, observe, whole, with_breaks
 from torch import nn
 from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
+
+from tests.engine.observing import as_traced, compare, engine, observe, whole, with_breaks
 
 PROGRAMS: list[Any] = []
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from saved_programs import PROGRAMS
 
 from kiln import _native
+from tests.engine.saved_programs import PROGRAMS
 
 StandIn = Callable[[torch.Tensor], torch.Tensor]
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-from saved_programs import PROGRAMS
 
 import kiln
 from kiln import _native
+from tests.engine.saved_programs import PROGRAMS
 
 GENERATOR = Path(kiln.__file__).parent / "native" / "platform" / "generate_saved_values.py"
 

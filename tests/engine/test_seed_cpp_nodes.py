@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from engine_counts import CountingCompiler, beside_eager
 
 import kiln
 from kiln.testing import same
+from tests.engine.engine_counts import CountingCompiler, beside_eager
 
 covers = pytest.mark.covers
 DOCUMENT = "test_compiled_autograd"

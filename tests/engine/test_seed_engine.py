@@ -5,12 +5,12 @@ import functools
 import pytest
 import torch
 import torch.nn.functional as F
-from engine_counts import CountingCompiler, beside_eager, captures
 from torch.utils.checkpoint import checkpoint
 
 import kiln
 from kiln import compiled_autograd
 from kiln.testing import same
+from tests.engine.engine_counts import CountingCompiler, beside_eager, captures
 
 covers = pytest.mark.covers
 DOCUMENT = "test_compiled_autograd"

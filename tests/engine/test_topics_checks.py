@@ -5,11 +5,12 @@ import io
 import unittest
 
 import torch
-from topics import error_of, leaf, topics
 from torch.autograd import Function, detect_anomaly, grad, gradcheck, gradgradcheck
 from torch.autograd.graph import disable_saved_tensors_hooks, saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
+
+from tests.engine.topics import error_of, leaf, topics
 
 topic, test_topic = topics()
 

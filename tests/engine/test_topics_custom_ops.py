@@ -3,10 +3,11 @@
 from typing import Optional
 
 import torch
-from topics import error_of, leaf, topics
 from torch import Tensor
 from torch.autograd import grad, gradcheck
 from torch.library import custom_op
+
+from tests.engine.topics import error_of, leaf, topics
 
 topic, test_topic = topics()
 

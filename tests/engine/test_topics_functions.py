@@ -6,9 +6,10 @@ import weakref
 from collections import namedtuple
 
 import torch
-from topics import error_of, leaf, topics
 from torch.autograd import Function, Variable, grad
 from torch.autograd.function import once_differentiable
+
+from tests.engine.topics import error_of, leaf, topics
 
 topic, test_topic = topics()
 

@@ -4,10 +4,11 @@ import gc
 import weakref
 
 import torch
-from topics import error_of, leaf, topics
 from torch import nn
 from torch.autograd import Function, backward, grad
 from torch.autograd.graph import GradientEdge, get_gradient_edge
+
+from tests.engine.topics import error_of, leaf, topics
 
 topic, test_topic = topics()
 

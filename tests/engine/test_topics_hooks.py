@@ -6,9 +6,10 @@ import weakref
 from functools import partial
 
 import torch
-from topics import error_of, leaf, topics
 from torch import nn
 from torch.autograd.graph import get_gradient_edge, register_multi_grad_hook
+
+from tests.engine.topics import error_of, leaf, topics
 
 topic, test_topic = topics()
 

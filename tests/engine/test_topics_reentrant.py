@@ -3,10 +3,11 @@
 import threading
 
 import torch
-from topics import error_of, leaf, topics
 from torch.autograd import Function, Variable, grad
 from torch.autograd.graph import get_gradient_edge
 from torch.utils.checkpoint import checkpoint
+
+from tests.engine.topics import error_of, leaf, topics
 
 topic, test_topic = topics()
 

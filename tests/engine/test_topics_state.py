@@ -1,11 +1,11 @@
 """Topics: what nodes, hooks and backwards find out about tensors and the pass that they run in."""
 
 import torch
-from topics import error_of, leaf, topics
 from torch.autograd import Function
 from torch.autograd.graph import saved_tensors_hooks
 
 import kiln
+from tests.engine.topics import error_of, leaf, topics
 
 topic, test_topic = topics()
 

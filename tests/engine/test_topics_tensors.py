@@ -2,8 +2,9 @@
 
 import torch
 import torch.nn.functional as F
-from topics import error_of, leaf, topics
 from torch.autograd import grad
+
+from tests.engine.topics import error_of, leaf, topics
 
 topic, test_topic = topics()
 

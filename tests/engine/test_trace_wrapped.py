@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from engine_counts import CountingCompiler
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import kiln
 from kiln.engine.calls.trace_wrapped import make_operator, trace_wrapped
 from kiln.testing import same
+from tests.engine.engine_counts import CountingCompiler
 
 covers = pytest.mark.covers
 DOCUMENT = "test_backward_higher_order_ops"

@@ -476,7 +476,7 @@ def test_released_tensors_die_with_the_list() -> None:
 def test_a_walk_keeps_its_nodes_and_nothing_of_python() -> None:
     x = leaf()
     y = x.sin()
-    hook = lambda gradient: None  # noqa: E731
+    hook = lambda gradient: None
     y.register_hook(hook)
     found = followed(y.sum())
     held = weakref.ref(hook)

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 import torch
-from observing import as_traced, compare, engine, observe, whole, with_breaks
 
 import kiln
+from tests.engine.observing import as_traced, compare, engine, observe, whole, with_breaks
 
 MODES = {"traced": as_traced, "whole": whole}
 

@@ -14,8 +14,10 @@ import subprocess
 import sys
 import tempfile
 import time
+from pathlib import Path
 
-sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+if __name__ == "__main__":  # the repository takes the place of this folder: `tests` is a package
+    sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 CHUNK = 250
 
@@ -23,7 +25,7 @@ CHUNK = 250
 def work(seed: int, examples: int, note_path: str) -> None:
     """One worker: a chunk of programs, its failures reduced and printed as JSON."""
     import kiln
-    from fuzz.oracle import failures_in_chunk, reduced
+    from tests.fuzz.oracle import failures_in_chunk, reduced
 
     kiln.config.raise_internal_errors = True  # Kiln's own bugs are to be seen, not hidden behind eager
 

@@ -13,8 +13,8 @@ from typing import Any
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported
 
-import torch  # noqa: E402
-import transformers  # noqa: E402
+import torch
+import transformers
 
 WORDS = 48
 IMAGE = 32

@@ -14,19 +14,24 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
 import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+if __name__ == "__main__":  # the repository takes the place of this folder: `tests` is a package
+    sys.path[0] = str(Path(__file__).resolve().parents[2])
+
 import torch
-from families import FAMILIES
-from plain_models import PLAIN
 
 import kiln
 from kiln.report import counters, events
+from tests.models.families import FAMILIES
+from tests.models.plain_models import PLAIN
 
 SIZES = [(2, 8), (2, 8), (3, 11), (4, 13), (3, 9)]
 

@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from plain_models import PLAIN
-from tiny_models import BUILDERS
-from training import HEADS
 
 import kiln
 from kiln.report import counters
 from kiln.testing.observe import tensors_in
+from tests.models.plain_models import PLAIN
+from tests.models.tiny_models import BUILDERS
+from tests.models.training import HEADS
 
 FACTOR, SLACK = 2.0, 2e-6  # of eager's error, and of the values' size: eager may be right by luck
 FIRST, OTHERS = (2, 8), [(3, 10), (5, 12)]  # (batch, length)

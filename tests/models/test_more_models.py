@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,12 +11,11 @@ import torch
 import kiln
 from kiln.report import counters
 
-sys.path.insert(0, str(Path(__file__).parent))
 transformers = pytest.importorskip("transformers")
 
-from families import FAMILIES, tiny, tokens  # noqa: E402
-from plain_models import PLAIN  # noqa: E402
-from sweep_models import sweep  # noqa: E402
+from tests.models.families import FAMILIES, tiny, tokens  # noqa: E402
+from tests.models.plain_models import PLAIN  # noqa: E402
+from tests.models.sweep_models import sweep  # noqa: E402
 
 
 @pytest.fixture(autouse=True)

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from tiny_models import BUILDERS, Inputs, attention_mask, numbers
 
 from kiln.testing import Call, check
+from tests.models.tiny_models import BUILDERS, Inputs, attention_mask, numbers
 
 SIZES = [(2, 7), (2, 7), (3, 9), (4, 6), (5, 11), (3, 9)]  # (batch, length): the second call must not recompile
 

@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from plain_models import PLAIN
 
 import kiln
 from kiln.aot import make_aot_backend
 from kiln.aot.partition.partitioners import default_partition, min_cut_partition
 from kiln.report import counters
+from tests.models.plain_models import PLAIN
 
 # How much of what eager keeps the smallest cut keeps, at most.
 SHARES = {"plain-resnet": 0.7, "plain-unet": 0.5, "plain-gpt": 0.7, "plain-encoder": 0.8, "plain-checkpoint": 1.0}

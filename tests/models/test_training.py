@@ -9,11 +9,11 @@ import functools
 
 import pytest
 import torch
-import training
-from tiny_models import BUILDERS
 
 import kiln
 from kiln.report import counters
+from tests.models import training
+from tests.models.tiny_models import BUILDERS
 
 BACKEND = "aot_eager"
 DTYPES = [torch.float64, torch.float32]

@@ -11,8 +11,8 @@ from typing import Any
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported
 
-import torch  # noqa: E402
-import transformers  # noqa: E402
+import torch
+import transformers
 
 WORDS = 40  # of the vocabulary
 WIDTH = dict(hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24)

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import importlib
-import os
 import random
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from kiln.testing.differential import Call
 from kiln.testing.program_copies import ProgramCopy, Template
+from tests.fuzz.program import generate
+from tests.models import plain_models
+from tests.support.program_table import ProgramTable
 
-TESTS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-CAPTURE = os.path.join(TESTS, "capture")
+TESTS = Path(__file__).resolve().parents[1]
 
 
 @dataclass
@@ -30,24 +32,16 @@ class Program:
 
 def table_programs() -> Iterator[Program]:
     """The rows of all program tables under tests/capture."""
-    for folder in (TESTS, CAPTURE):
-        if folder not in sys.path:
-            sys.path.insert(0, folder)
-    from program_table import ProgramTable
-
-    for file in sorted(os.listdir(CAPTURE)):
-        if not file.startswith("test_") or not file.endswith(".py"):
+    for path in sorted((TESTS / "capture").rglob("test_*.py"), key=lambda path: path.name):
+        if "ProgramTable" not in path.read_text():
             continue
-        with open(os.path.join(CAPTURE, file)) as text:
-            if "ProgramTable" not in text.read():
-                continue
-        module = importlib.import_module(file.removesuffix(".py"))
+        module = importlib.import_module(".".join(path.relative_to(TESTS.parent).with_suffix("").parts))
         tables = {id(value): value for value in vars(module).values() if isinstance(value, ProgramTable)}
         for table in tables.values():
             for row in table.programs:
                 program, args, expect = row.values
                 expect = {**table.defaults, **expect}
-                made = table_program(f"{file[5:-3]}.{row.id}", program, args, expect)
+                made = table_program(f"{path.stem.removeprefix('test_')}.{row.id}", program, args, expect)
                 if made is not None:
                     yield made
 
@@ -74,13 +68,10 @@ def table_program(name: str, program: Callable, args: tuple, expect: dict[str, A
 
 def model_programs() -> Iterator[Program]:
     """The plain models; a small Hugging Face one of each kind."""
-    sys.path.insert(0, os.path.join(TESTS, "models"))
-    import plain_models
-
     for name, build in plain_models.PLAIN.items():
         yield _model(f"plain.{name}", build)
     try:
-        import tiny_models
+        from tests.models import tiny_models
     except ImportError:  # transformers is not there
         return
     for name, build in tiny_models.BUILDERS.items():
@@ -121,10 +112,6 @@ def run_model(model: Any, inputs: dict[str, Any]) -> Any:
 
 def generated_programs(seed: int) -> Iterator[Program]:
     """Programs of the fuzzer, without end."""
-    if TESTS not in sys.path:
-        sys.path.insert(0, TESTS)
-    from fuzz.program import generate
-
     number = 0
     while True:
         tape = random.Random(f"{seed}:{number}").randbytes(300)

@@ -279,7 +279,7 @@ def find_site(sites: list[Site], label: str) -> Site:
 
 
 def failure_signature(failure: Failure) -> str:
-    from fuzz.oracle import signature_of
+    from tests.fuzz.oracle import signature_of
 
     return f"{failure.kind} | {signature_of(failure.differences[0])}"
 

@@ -236,7 +236,7 @@ def test_passes_for_its_function():
     assert repr(made) == f"<kiln.compile of {original!r}>"
     assert callable(made)
     with pytest.raises(AttributeError, match="absent"):
-        made.absent  # noqa: B018
+        made.absent
     made.own, made.__doc__ = 1, "other"
     assert (made.own, made.__doc__) == (1, "other")
     assert not hasattr(original, "own") and original.__doc__ == "The documentation."

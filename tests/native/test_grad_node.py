@@ -220,7 +220,7 @@ def test_backward_twice():
         eager.sum().backward()
     assert str(seen.value) == str(expected.value)
     with pytest.raises(RuntimeError, match="second time"):
-        out.grad_fn.saved_tensors  # noqa: B018
+        out.grad_fn.saved_tensors
 
 
 @pytest.mark.parametrize("saved", [(), (None, None)])
@@ -457,7 +457,7 @@ def doubled_in_place(target, following):
     node = node_over(following, backward=lambda d, n, s, g, c: (g[0] * 2,))
     with torch.no_grad():
         target.mul_(2)
-    target.grad_fn  # noqa: B018  (renews a view's history)
+    target.grad_fn
     node.replaced(target)
 
 
@@ -693,7 +693,7 @@ def test_backward_on_other_threads():
                 out = product(shared, own)
                 threading.Thread(target=out.sum().backward, kwargs={"inputs": [own]}).run()
             assert torch.allclose(own.grad, 50 * shared)
-        except BaseException as error:  # noqa: BLE001
+        except BaseException as error:
             errors.append(error)
 
     threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]

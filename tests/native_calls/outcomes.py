@@ -128,7 +128,7 @@ VIEWS += tuple(type(getattr(collections.OrderedDict(), name)()) for name in ("ke
 
 def _filled(cell: types.CellType) -> bool:
     try:
-        cell.cell_contents  # noqa: B018
+        cell.cell_contents
     except ValueError:
         return False
     return True

@@ -12,39 +12,40 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "natives.md"
 
 HEAD = """# What runs natively
 
-Written by `make natives` (CPython 3.11); `tests/native_calls` checks that it is current.
+Written by `make natives` (CPython 3.11); a test in `tests/native_calls` checks that it is up to date.
 
-While it traces, capture runs builtins on shadows (`architecture.md`): lists with lazy elements, fake tensors, symbolic
-numbers, proxies. That is safe only if a builtin does no more with its arguments than `builtin_tables.py` assumes.
-This page lists every builtin that may run, by families that declare what they may do, and how capture treats it:
+While tracing, capture runs builtins on shadows (`capture.md`): lists with lazy elements, fake tensors, symbolic
+numbers, proxies. This is safe only if a builtin does no more with its arguments than `builtin_tables.py` assumes. This
+page lists every builtin that may run, in families that declare what they may do, and how capture treats it:
 
 | word | meaning |
 | --- | --- |
-| rule | a rule in Python answers, and decides what native code sees |
+| rule | a rule in Python computes the result, and decides what native code sees |
 | polyfill | interpreted in Python where an argument has special methods in Python |
-| shallow | passes elements on: they may be lazy values and symbols. Arguments that it iterates over are looked at |
-| deep | everything in its arguments is looked at first; symbols become the numbers they are |
+| shallow | passes elements on: they may be lazy values and symbols. Arguments that it iterates over are realized |
+| deep | everything in its arguments is realized first; symbols become concrete numbers |
 | symbols | symbolic numbers stay symbolic |
-| text | breaks the graph on tensors and objects, whose text capture does not know |
-| hashing | keys with `__hash__` or `__eq__` in Python are rehearsed first, see `hashing.py` |
+| text | breaks the graph on tensors and objects: capture does not know their text |
+| hashing | keys with `__hash__` or `__eq__` in Python are interpreted first, see `hashing.py` |
 | mutating | changes its first argument |
-| proxies | objects with special methods in Python become proxies, which lead back into the interpreter |
+| proxies | objects with special methods in Python become proxies, which call the interpreter |
 | callback | takes a callable, which becomes a trampoline |
 
-What holds for all of them:
+This holds for all of them:
 
 - A special method in Python that native code reaches without a proxy does not run: the call is watched
   (`native_watch.py`, CPython 3.11) and the graph breaks.
-- A lazy value that native code looks at breaks the graph (`Lazy` in `values.py`).
-- A message with the name of a stand-in in it breaks the graph: eager has the real name.
+- A lazy value that native code reads breaks the graph (`Lazy` in `values.py`).
+- An error message with the name of a proxy class in it breaks the graph: eager has the real name.
 
-`tests/sweep_natives.py` calls each entry with drawn arguments (subclasses of builtins that log their special methods,
+`tests/sweep_natives.py` calls each entry with random arguments (subclasses of builtins that log their special methods,
 objects with one special method, tensors, symbolic numbers, lazy values, iterators, callbacks, the same object twice,
 containers that change while they are compared), in eager and compiled, and compares results, arguments, exceptions and
-logs over three calls. A sample is a test. What it found is in `tests/capture/test_native_special_methods.py`.
+logs over three calls. The tests run a sample; tests of what it found are in
+`tests/capture/shadows/test_native_special_methods.py`.
 
-Not the same as in eager: an iterator over a dictionary, set or range that is alive at a graph break may come back as an
-iterator of another class over the same elements.
+One difference from eager remains: an iterator over a dictionary, set or range that is alive at a graph break may come
+back as an iterator of another class over the same elements.
 
 ## Families
 

@@ -17,11 +17,12 @@ import time
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from .ingredients import INGREDIENTS
 from .uses import BODY, SETTINGS, USES
 
-TESTS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 60.0
 FINALIZERS = ("del", "finished")  # logged when an object is collected, which has no fixed time
 
@@ -233,8 +234,8 @@ def run(
 
 def worker_lines(numbers: list[int], seconds: float) -> Iterator[str | None]:
     """Lines of a worker process; None if it was silent for too long."""
-    code = "import json, sys; from odd.running import work; work(json.load(sys.stdin))"
-    paths = os.pathsep.join([TESTS, os.path.dirname(TESTS), os.environ.get("PYTHONPATH", "")])
+    code = "import json, sys; from tests.odd.running import work; work(json.load(sys.stdin))"
+    paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     process = subprocess.Popen(
         [sys.executable, "-X", "faulthandler", "-W", "ignore", "-c", code],
         stdin=subprocess.PIPE,

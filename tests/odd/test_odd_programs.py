@@ -1,6 +1,6 @@
 """A sample of odd programs under the watchdog; ``tests/sweep_odd.py`` runs as many as one likes."""
 
-from odd.running import all_programs, run, sample
+from tests.odd.running import all_programs, run, sample
 
 
 def test_odd_programs_come_to_an_end_and_do_what_python_does():

@@ -1,38 +1,100 @@
-"""Pages of the documentation name only files that exist."""
+"""Pages, comments and docstrings name only files and modules that exist."""
 
 from __future__ import annotations
 
+import ast
+import io
 import re
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
-from imports import ROOT
 
-PAGES = (
-    "aot.md",
-    "architecture.md",
-    "bytecode.md",
-    "capture.md",
-    "compat.md",
-    "codegen.md",
-    "engine.md",
-    "lower.md",
-    "native.md",
-    "target.md",
+from tests.structure.imports import ROOT
+
+PAGES = sorted(
+    str(path.relative_to(ROOT))
+    for path in [*ROOT.glob("docs/*.md"), ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "benchmarks" / "README.md"]
 )
-FILE = re.compile(r"`((?:[\w*]+/)*[\w*]+\.(?:py|cpp|h))(?::[^`]*)?`|`((?:\w+/)+)`")
+SOURCES = sorted(
+    str(path.relative_to(ROOT)) for ending in ("py", "cpp", "h") for path in (ROOT / "kiln").rglob(f"*.{ending}")
+)
+
+# In pages a file or folder stands in backticks; a name may follow it: `frame.py:RootFrame`.
+IN_PAGES = re.compile(r"`((?:[\w*.]+/)*[\w*]+\.(?:py|cpp|h|md|txt))(?::[^`]*)?`|`((?:\w+/)+)`")
+LINKS = re.compile(r"\]\((?!https?:)([^)#]+)\)")
+# In comments it stands anywhere.
+IN_COMMENTS = re.compile(r"(?<![\w/.<-])((?:[\w*]+/)*[\w*]+\.(?:py|cpp|md))\b")
+MODULES = re.compile(r"(?<![\w/.])kiln(?:\.\w+)+")
+
+# Files that are the user's, torch's or Python's, or that are written by a program.
+NOT_OURS = {
+    *"script.py test_file.py program.py file.py f.py sitecustomize.py".split(),
+    *"conftest.py repro.py".split(),
+}
 
 
 def is_there(name: str) -> bool:
     """Whether a file or folder of this name is in the repository; a page may leave out the leading folders."""
-    return any(ROOT.glob(name)) or any((ROOT / "kiln").glob(f"**/{name}"))
+    if name in NOT_OURS:
+        return True
+    return any(any((ROOT / folder).glob(f"{pattern}{name}")) for folder, pattern in PLACES)
+
+
+PLACES = [("", ""), ("kiln", "**/"), ("tests", "**/"), ("benchmarks", ""), ("docs", "")]
+
+
+def defines(name: str) -> bool:
+    """Whether a dotted name, `kiln.package.module.attribute`, begins with a module that has what comes next."""
+    first, *rest = name.split(".")
+    path = ROOT / first
+    for number, part in enumerate(rest):
+        if (path / part).is_dir() or (path / f"{part}.py").exists():
+            path = path / part
+            continue
+        text = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+        return part.startswith("_native") or bool(re.search(rf"\b{part}\b", text.read_text())) or number < 0
+    return True
+
+
+def comments(path: Path) -> Iterator[str]:
+    """The comments and docstrings of a source file."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix != ".py":
+        yield from re.findall(r"//.*", text)
+        return
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.string
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield ast.get_docstring(node) or ""
+
+
+def missing_in_page(page: str) -> list[str]:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    named = {one or two for one, two in IN_PAGES.findall(text)}
+    linked = {name for name in LINKS.findall(text) if not ((ROOT / page).parent / name).exists()}
+    modules = {name for name in MODULES.findall(text) if not defines(name)}
+    return sorted({name for name in named if not is_there(name)} | linked | modules)
+
+
+def missing_in_source(source: str) -> list[str]:
+    found = set()
+    for text in comments(ROOT / source):
+        found |= {name for name in IN_COMMENTS.findall(text) if not is_there(name)}
+        found |= {name for name in MODULES.findall(text) if not defines(name)}
+    return sorted(found)
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_files_exist(page: str) -> None:
-    named = {one or two for one, two in FILE.findall((ROOT / "docs" / page).read_text())}
-    assert named and [name for name in sorted(named) if not is_there(name)] == []
+    assert missing_in_page(page) == []
 
 
 def test_a_file_that_is_gone_is_noticed() -> None:
     assert is_there("lower/schedule/fusion.py") and is_there("native/program/*.cpp") and is_there("tests/structure")
     assert not is_there("lower/fusion.py")
+    assert defines("kiln.testing.check") and not defines("kiln.testing.no_such_name")
+    assert IN_COMMENTS.findall("see routing.py, or native/walk/order.cpp.") == ["routing.py", "native/walk/order.cpp"]

@@ -13,7 +13,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from imports import ROOT, Import, all_imports, cycles, module_names
+
+from tests.structure.imports import ROOT, Import, all_imports, cycles, module_names
 
 # From the bottom to the top. Packages of one line are independent of each other.
 LAYERS: tuple[tuple[str, ...], ...] = (

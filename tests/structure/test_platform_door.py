@@ -7,8 +7,9 @@ goes through the door like everything else.
 from __future__ import annotations
 
 import pytest
-from imports import ROOT
-from private_names import uses, uses_below
+
+from tests.structure.imports import ROOT
+from tests.structure.private_names import uses, uses_below
 
 KILN = ROOT / "kiln"
 # Packages that are not converted yet.

@@ -2,7 +2,7 @@
 
 `emit` writes the code of a function of `lanes` values of float32 or float64; `NAMES` lists the functions. Short ones
 are written in place; long ones become a function of the module, so that each is compiled once. Functions without
-coefficients for float32 compute in float64 and round at the end. tests/codegen/test_codegen_math.py has the bounds of
+coefficients for float32 compute in float64 and round at the end. tests/target/test_codegen_math.py has the bounds of
 their errors.
 """
 
