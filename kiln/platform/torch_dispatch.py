@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch._C import DispatchKey
-from torch._dispatch.python import enable_python_dispatcher
 from torch.overrides import _get_current_function_mode as current_function_mode
 from torch.overrides import _pop_mode_temporarily as without_function_mode
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
@@ -23,7 +22,6 @@ __all__ = [
     "current_dispatch_mode",
     "current_function_mode",
     "disable_current_modes",
-    "enable_python_dispatcher",  # kernels in Python are called, in this thread
     "is_traceable_wrapper_subclass",
     "without_function_mode",
 ]
@@ -49,6 +47,7 @@ AutoDispatchBelowAutograd = torch._C._AutoDispatchBelowAutograd
 DisableTorchDispatch = torch._C._DisableTorchDispatch
 DisablePythonDispatcher = torch._C._DisablePythonDispatcher
 EnablePythonDispatcher = torch._C._EnablePythonDispatcher
+"""Kernels in Python are called, in this thread."""
 dispatch_keys_of = torch._C._dispatch_keys
 is_key_excluded = torch._C._dispatch_tls_is_dispatch_key_excluded
 is_key_included = torch._C._dispatch_tls_is_dispatch_key_included

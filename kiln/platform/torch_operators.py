@@ -5,7 +5,7 @@ The classes and the attributes have been there since torch 1.13. Without one of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable
 from operator import attrgetter
 from typing import Any
 
@@ -57,11 +57,11 @@ def schema_of_target(target: object) -> FunctionSchema | None:
     return getattr(target, "_schema", None)
 
 
-def python_kernels(operator: OpOverload) -> MutableMapping[DispatchKey, Callable[..., Any]]:
+def python_kernels(operator: OpOverload) -> dict[DispatchKey, Callable[..., Any]]:
     """The kernels of an operator that are written in Python, by dispatch key."""
     return operator.py_kernels
 
 
-def forget_dispatch(operator: OpOverload) -> None:
-    """Have an operator look for its kernels anew, after `python_kernels` changed."""
-    operator._dispatch_cache.clear()
+def dispatch_cache(operator: OpOverload) -> dict[DispatchKey, Any]:
+    """The kernels that an operator has looked up; to be cleared when `python_kernels` changes."""
+    return operator._dispatch_cache

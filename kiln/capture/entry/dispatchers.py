@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import sys
 import types
 import weakref
 from collections.abc import Callable
@@ -76,6 +75,7 @@ def make_dispatcher(function: types.FunctionType, options: Options) -> _native.D
     dispatcher = _native.Dispatcher(function, operations.miss)
     dispatcher.__dict__[STATE] = DispatcherState(cache_for(function, options))
     dispatcher.changed = redefined
+    _STANCES.expect()
     _DISPATCHERS.add(dispatcher)
     return dispatcher
 
@@ -110,7 +110,7 @@ def bind_anew() -> None:
         dispatcher.entries[:] = [pair for pair in dispatcher.entries if pair[0] is None]
 
 
-sys.meta_path.insert(0, Arrival(bind_anew))  # type: ignore[arg-type]
+_STANCES = Arrival(bind_anew)
 
 
 def reset() -> None:

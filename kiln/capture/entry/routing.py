@@ -27,6 +27,7 @@ from ..state.trace import Options
 from .dispatchers import FrameCache, make_dispatcher, state_of
 
 ROUTES = "__kiln_routes__"  # in the dictionary of a function: its routes live as long as it does, and no longer
+# Functions that torch's modules define stay as they are: `Options.torch_routes` has their routes. They live on anyway.
 WORKING = (
     "torch.nn.modules",
     "torch.optim",
@@ -78,6 +79,8 @@ def route(callee: object, cache: FrameCache) -> object:
     if type(callee) is types.FunctionType:
         options = cache.options
         known = callee.__dict__.get(ROUTES, {}).get(id(options))
+        if known is None:
+            known = options.torch_routes.get(callee)
         if known is None or known.function is not callee or state_of(known).users is not options.users:
             known = make_route(callee, cache) if worth_compiling(callee) else None
         return callee if known is None or is_deep() else known
@@ -104,6 +107,9 @@ def make_route(callee: types.FunctionType, cache: FrameCache) -> _native.Dispatc
     state_of(made).users = options.users
     if is_nested(callee.__code__, cache.code()):  # the next call makes another function of this code
         cache.nested[id(callee.__code__)] = state_of(made).cache
+    if is_defined_by_torch(callee):
+        options.torch_routes[callee] = made
+        return made
     known = callee.__dict__.get(ROUTES, {})
     own = {key: dispatcher for key, dispatcher in known.items() if dispatcher.function is callee}
     callee.__dict__[ROUTES] = {**own, id(options): made}
@@ -111,15 +117,22 @@ def make_route(callee: types.FunctionType, cache: FrameCache) -> _native.Dispatc
     return made
 
 
+def is_defined_by_torch(function: types.FunctionType) -> bool:
+    """Whether a function was made when a module of torch was loaded, not by a call that will make another."""
+    return module_of(function).split(".", 1)[0] == "torch" and "<locals>" not in function.__qualname__
+
+
 def release_routes(options: Options, user: object) -> None:
     """Have the routes that are made on behalf of what the user compiled go with it, if it is the last."""
     options.users.add(user)
-    weakref.finalize(user, _release, id(options), options.users, options.routed).atexit = False
+    finalizer = weakref.finalize(user, _release, id(options), options.users, options.routed, options.torch_routes)
+    finalizer.atexit = False
 
 
-def _release(key: int, users: weakref.WeakSet, functions: weakref.WeakSet) -> None:
+def _release(key: int, users: weakref.WeakSet, functions: weakref.WeakSet, torch_routes: dict) -> None:
     if list(users):  # its length may still count the one that is going
         return
+    torch_routes.clear()
     for function in list(functions):
         known = function.__dict__.get(ROUTES, {}).get(key)
         if known is not None and state_of(known).users is users:

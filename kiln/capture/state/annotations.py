@@ -148,7 +148,10 @@ CHECK_STANCE = "if _k_stances['_stance'].stance == 'force_eager': return False"
 
 
 class Arrival:
-    """Is told of imports and finds nothing: once the module of stances comes, checks have one thing more to look at."""
+    """Is told of imports and finds nothing: once the module of stances comes, checks have one thing more to look at.
+
+    It is in ``sys.meta_path`` while something is compiled and torch's compiler is not loaded.
+    """
 
     def __init__(self, arrived: Callable[[], None]):
         self.arrived = arrived
@@ -156,6 +159,12 @@ class Arrival:
     def find_spec(self, name: str, path: object = None, target: object = None) -> None:
         if name == STANCES:
             self.arrived()
+
+    def expect(self) -> None:
+        """Wait for the module, unless it is there."""
+        finders: list[Any] = sys.meta_path
+        if (stances() is None) is not (self in finders):
+            finders.remove(self) if self in finders else finders.insert(0, self)
 
 
 ALLOWED: set[object] = set()  # kiln.allow_in_graph

@@ -52,6 +52,7 @@ class Options:
     backward: Callable | None = field(default=None, compare=False, repr=False)  # compiles the engine's graphs
     users: weakref.WeakSet = field(default_factory=weakref.WeakSet, compare=False, repr=False)  # what compile() gave
     routed: weakref.WeakSet = field(default_factory=weakref.WeakSet, compare=False, repr=False)  # see routing.py
+    torch_routes: dict = field(default_factory=dict, compare=False, repr=False)  # of functions that torch defines
 
     def __reduce__(self) -> tuple:
         """Copies and pickles have what was asked for, and nothing that was compiled."""

@@ -23,6 +23,7 @@ import torch
 from torch.nn import Parameter
 
 from ..._native import is_instance as isinstance
+from ...forking import new_lock
 from ...platform.python_objects import cell_is_empty
 
 PEER = "torch._dy" + "namo"
@@ -91,21 +92,42 @@ def shape_caching(cls: type) -> type:
     return type(cls.__name__, (ShapeCachingMode, cls), {})
 
 
-@contextlib.contextmanager
-def without_torch_compiler() -> Iterator[None]:
-    """While capturing in a process that has not loaded torch's compiler: do not load it for a fake operation."""
-    if PEER in sys.modules:
-        yield
-        return
-    marked = [function for function in functions_disabled_for_compiler() if not hasattr(function, KEPT_OUT)]
-    for function in marked:
-        setattr(function, KEPT_OUT, function)
-    try:
-        yield
-    finally:
-        for function in marked:
-            if getattr(function, KEPT_OUT, None) is function:
-                delattr(function, KEPT_OUT)
+class KeptOut:
+    """While capturing in a process that has not loaded torch's compiler: it is not loaded for a fake operation.
+
+    Functions that torch keeps out of its compiler count as kept out already, while some thread captures.
+    """
+
+    def __init__(self) -> None:
+        self.users = 0
+        self.lock = new_lock()
+
+    @functools.cached_property
+    def functions(self) -> list[tuple[dict[str, Any], types.FunctionType]]:
+        return [(function.__dict__, function) for function in functions_disabled_for_compiler()]
+
+    def __enter__(self) -> None:
+        with self.lock:
+            self.users += 1
+            if self.users == 1 and PEER not in sys.modules:
+                for names, function in self.functions:
+                    names.setdefault(KEPT_OUT, function)
+
+    def __exit__(self, *_: object) -> None:
+        with self.lock:
+            self.users -= 1
+            if self.users == 0 and "functions" in self.__dict__:
+                for names, function in self.functions:
+                    if names.get(KEPT_OUT) is function:
+                        del names[KEPT_OUT]
+
+
+_kept_out = KeptOut()
+
+
+def without_torch_compiler() -> contextlib.AbstractContextManager[None]:
+    """A block in which operations on fake tensors do not load torch's compiler."""
+    return _kept_out
 
 
 SHAPE_RULES = ("", ".nn.functional", ".special", ".linalg", ".fft")

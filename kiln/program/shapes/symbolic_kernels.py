@@ -15,62 +15,127 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch._C import DispatchKey
+
+from ...forking import new_lock
+from ...platform.torch_dispatch import DisablePythonDispatcher, DispatchKey, EnablePythonDispatcher
+from ...platform.torch_operators import (
+    OpOverload,
+    OpOverloadPacket,
+    dispatch_cache,
+    operator_name,
+    overload_name,
+    python_kernels,
+)
 
 aten = torch.ops.aten
 ABOVE = (DispatchKey.CompositeImplicitAutograd, DispatchKey.AutogradCPU, DispatchKey.Autograd)
-UNTRUE = frozenset({"dropout"})  # in shapes, or in what memory they are
 FAITHFUL = frozenset("broadcast_tensors tensor_split pad_sequence one_hot unsafe_chunk empty".split())
+UNTRUE = (aten.dropout.default,)  # their rules are wrong in shapes, or in what memory results are
+Kernels = dict[DispatchKey, Callable[..., Any]]
 
 
 class Ours(threading.local):
-    """Whether an operator is left to its real kernel in this thread; rules for others are none of our business."""
+    """Which operators are left to their real kernels in this thread; rules for others are none of our business."""
 
-    is_real: Callable[[str], bool] | None = None
+    is_real: Callable[[OpOverload], bool] | None = None
 
 
 _ours = Ours()
 
 
-@contextlib.contextmanager
-def symbolic_kernels(wanted: bool, recorded: bool = False) -> Iterator[None]:
-    """Where sizes are symbolic, torch's rules in Python; for a graph that is recorded, faithful ones."""
-    if not wanted:
-        yield
-        return
-    from torch._dispatch.python import enable_python_dispatcher
+class ReplacedRules:
+    """Rules above autograd that ask first, in the place of torch's while a thread needs them."""
 
-    replace_rules()
-    before = _ours.is_real
-    _ours.is_real = (lambda name: name not in FAITHFUL) if recorded else UNTRUE.__contains__
-    try:
-        with enable_python_dispatcher():
-            yield
-    finally:
-        _ours.is_real = before
+    def __init__(self, find_operators: Callable[[], tuple[OpOverload, ...]]):
+        self.find_operators = find_operators
+        self.users = 0
+        self.lock = new_lock()
+
+    @functools.cached_property
+    def tables(self) -> list[tuple[Kernels, Kernels, Kernels, dict[DispatchKey, Any]]]:
+        """For each operator: its kernels in Python, torch's rules among them, ours, and what it has looked up."""
+        found = []
+        for operator in self.find_operators():
+            kernels = python_kernels(operator)
+            rules = {key: kernels[key] for key in kernels if key in ABOVE}
+            ours = {key: functools.partial(ruled, operator, rule) for key, rule in rules.items()}
+            found.append((kernels, rules, ours, dispatch_cache(operator)))
+        return found
+
+    def enter(self) -> None:
+        with self.lock:
+            self.users += 1
+            if self.users == 1:
+                for kernels, _, ours, cache in self.tables:
+                    kernels.update(ours)
+                    cache.clear()
+
+    def leave(self) -> None:
+        with self.lock:
+            self.users -= 1
+            if self.users == 0:
+                for kernels, rules, _, cache in self.tables:
+                    kernels.update(rules)
+                    cache.clear()
 
 
 @functools.cache
-def replace_rules() -> None:
-    """Have rules above autograd ask first."""
-    from torch import _decomp  # noqa: F401  which brings them
-
-    for name in dir(aten):
-        packet = getattr(aten, name)
-        for overload in packet.overloads() if isinstance(packet, torch._ops.OpOverloadPacket) else ():
-            operator = getattr(packet, overload)
-            for key in [key for key in ABOVE if key in operator.py_kernels]:
-                rule = operator.py_kernels[key]
-                operator.py_kernels[key] = functools.partial(ruled, operator, rule)
-                operator._dispatch_cache.clear()
+def unfaithful() -> tuple[OpOverload, ...]:
+    """The other operators with rules above autograd that compute something else than the real operator."""
+    packets = [packet for name in dir(aten) if isinstance(packet := getattr(aten, name), OpOverloadPacket)]
+    found = [getattr(packet, overload) for packet in packets for overload in packet.overloads()]
+    ruled_above = [operator for operator in found if any(key in python_kernels(operator) for key in ABOVE)]
+    return tuple([operator for operator in ruled_above if is_unfaithful(operator) and operator not in UNTRUE])
 
 
-def ruled(operator: torch._ops.OpOverload, rule: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
-    if _ours.is_real is None or not _ours.is_real(operator._opname):
+UNTRUE_RULES = ReplacedRules(lambda: UNTRUE)
+UNFAITHFUL_RULES = ReplacedRules(unfaithful)
+
+
+def symbolic_kernels(wanted: bool, recorded: bool = False) -> contextlib.AbstractContextManager[None]:
+    """Where sizes are symbolic, torch's rules in Python; for a graph that is recorded, faithful ones."""
+    if not wanted:
+        return NOTHING
+    return (
+        RulesInPython((UNTRUE_RULES, UNFAITHFUL_RULES), is_unfaithful) if recorded else RulesInPython((UNTRUE_RULES,))
+    )
+
+
+NOTHING: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+
+
+def is_unfaithful(operator: OpOverload) -> bool:
+    return operator_name(operator) not in FAITHFUL
+
+
+class RulesInPython:
+    """torch's rules are in use in this thread, except for operators that are left to their real kernels."""
+
+    def __init__(self, rules: tuple[ReplacedRules, ...], is_real: Callable[[OpOverload], bool] = UNTRUE.__contains__):
+        self.rules = rules
+        self.is_real = is_real
+        self.dispatcher = EnablePythonDispatcher()
+
+    def __enter__(self) -> None:
+        for rules in self.rules:
+            rules.enter()
+        self.before, _ours.is_real = _ours.is_real, self.is_real
+        self.dispatcher.__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        self.dispatcher.__exit__(*error)
+        _ours.is_real = self.before
+        for rules in self.rules:
+            rules.leave()
+
+
+def ruled(operator: OpOverload, rule: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
+    """The rule of an operator, or in a thread that asked for it the real kernel."""
+    if _ours.is_real is None or not _ours.is_real(operator):
         return rule(*args, **keywords)
-    if operator._overloadname == "vec":
+    if overload_name(operator) == "vec":
         return resampled(operator, *args, **keywords)
-    with torch._C._DisablePythonDispatcher():
+    with DisablePythonDispatcher():
         return operator(*args, **keywords)
 
 
@@ -80,11 +145,11 @@ def below_autograd() -> Iterator[bool]:
     if _ours.is_real is None:
         yield False
         return
-    with torch._C._EnablePythonDispatcher():
+    with EnablePythonDispatcher():
         yield True
 
 
-def resampled(operator: torch._ops.OpOverload, data: torch.Tensor, output_size: Any, *rest: Any) -> torch.Tensor:
+def resampled(operator: OpOverload, data: torch.Tensor, output_size: Any, *rest: Any) -> torch.Tensor:
     """What ``upsample_*.vec`` does, which in C++ reads sizes as numbers: find the new sizes and call the default."""
     *flags, factors = rest
     sizes = output_size
