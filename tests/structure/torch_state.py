@@ -25,6 +25,7 @@ from torch._ops import OpOverload
 Facts = dict[str, Any]
 
 IGNORED = frozenset(["__builtins__", "__warningregistry__", "__doc__", "__loader__", "__spec__", "__cached__"])
+EFFECTS = "_side_effectful_functions"  # functions that `torch.fx.node.has_side_effect` was told of, Kiln's among them
 SWITCHES = (
     *("is_grad_enabled", "is_inference_mode_enabled", "get_default_dtype", "get_num_threads", "is_warn_always_enabled"),
     *("are_deterministic_algorithms_enabled", "is_autocast_cache_enabled", "is_anomaly_enabled"),
@@ -42,7 +43,9 @@ class Snapshot:
         self.add("builtins", builtins, vars(builtins))
         for operator in [each for each in gc.get_objects() if type(each) is OpOverload]:
             self.owners[id(operator)] = (str(operator), operator, {"py_kernels": dict(operator.py_kernels)})
-        self.settings: Facts = {name: value for part in (of_registries(), of_python(), of_torch()) for name, value in part}
+        self.settings: Facts = {
+            name: value for part in (of_registries(), of_python(), of_torch()) for name, value in part
+        }
 
     def add(self, name: str, owner: object, namespace: Mapping[str, Any]) -> None:
         """A namespace, and the classes and functions in it."""
@@ -53,7 +56,7 @@ class Snapshot:
         for key, value in list(namespace.items()):
             if key in IGNORED or isinstance(value, types.ModuleType):
                 continue
-            facts[key] = copied(value)
+            facts[key] = without_kiln(value) if key == EFFECTS else copied(value)
             if isinstance(value, type):
                 if str(vars(value).get("__module__", "")).startswith("torch"):
                     self.add(f"{name}.{key}", value, vars(value))
@@ -109,18 +112,26 @@ def same(old: Any, new: Any) -> bool:
 def description(old: Any, new: Any) -> str:
     """A change in words, with some of the items of a container that came, went or were replaced."""
     if type(old) is type(new) and isinstance(old, (dict, set)):
-        parts = [key for key in [*old, *new] if key not in old or key not in new or (dict is type(old) and old[key] is not new[key])]
+        parts = [
+            key
+            for key in [*old, *new]
+            if key not in old or key not in new or (dict is type(old) and old[key] is not new[key])
+        ]
         return f"{shown(old)} -> {shown(new)}: " + ", ".join(dict.fromkeys(repr(part)[:60] for part in parts[:5]))
     return f"{shown(old)} -> {shown(new)}"
 
 
 def shown(value: Any) -> str:
-    return f"{type(value).__name__} of {len(value)}" if isinstance(value, (dict, set, list)) else repr(value)[:80]
+    return f"{type(value).__name__} of {len(value)}" if isinstance(value, (dict, set, list)) else repr(value)[:200]
 
 
 def copied(value: Any) -> Any:
     """The items that a container has now; anything else itself."""
     return type(value)(value) if type(value) in (dict, list, set) else value
+
+
+def without_kiln(functions: set[Any]) -> set[Any]:
+    return {function for function in functions if not is_from_kiln(function)}
 
 
 def is_from_kiln(value: Any) -> bool:
@@ -143,7 +154,7 @@ def of_registries() -> Iterator[tuple[str, Any]]:
 
 
 def of_python() -> Iterator[tuple[str, Any]]:
-    yield "sys.meta_path", list(sys.meta_path)
+    yield "sys.meta_path", tuple(getattr(each, "__qualname__", type(each).__qualname__) for each in sys.meta_path)
     yield "sys.path_hooks", list(sys.path_hooks)
     for name in ("excepthook", "unraisablehook", "displayhook", "breakpointhook"):
         yield f"sys.{name}", getattr(sys, name)
@@ -158,7 +169,8 @@ def of_python() -> Iterator[tuple[str, Any]]:
     yield "warnings.showwarning", warnings.showwarning
     for logger in [logging.root, *logging.root.manager.loggerDict.values()]:
         if isinstance(logger, logging.Logger) and logger.name.startswith(("torch", "root")):
-            yield f"logger {logger.name}", (logger.level, logger.disabled, *logger.filters)
+            if logger.level or logger.disabled or logger.filters:
+                yield f"logger {logger.name}", (logger.level, logger.disabled, *logger.filters)
 
 
 def of_torch() -> Iterator[tuple[str, Any]]:
