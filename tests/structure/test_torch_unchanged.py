@@ -12,7 +12,7 @@ import re
 import subprocess
 import sys
 
-from imports import ROOT
+from tests.structure.imports import ROOT
 
 # What torch changes itself: caches and counters.
 OWN_CHANGES = re.compile(
@@ -38,7 +38,7 @@ PRELUDE = """
 import sys
 import torch
 import torch.distributed.tensor, torch.fx.experimental.symbolic_shapes, torch.utils._device, llvmlite.binding
-from torch_state import Snapshot
+from tests.structure.torch_state import Snapshot
 """
 LOAD_COMPILER = """
 import torch.export._trace, torch._inductor.codecache, torch.profiler
@@ -112,7 +112,7 @@ print("COMPILER LOADED", "torch._dynamo" in sys.modules)
 
 def run(program: str) -> str:
     """What a program prints in a fresh process."""
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT}/tests/structure", "PYTHONWARNINGS": "ignore"}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300
     )
@@ -162,7 +162,7 @@ PLANTED = {
 PLANTING = """
 import functools, logging, sys, types, warnings
 import torch
-from torch_state import Snapshot
+from tests.structure.torch_state import Snapshot
 
 ours = types.FunctionType((lambda: None).__code__, {"__name__": "kiln.planted"})
 before = Snapshot()
