@@ -22,7 +22,7 @@ SOURCES = sorted(
 )
 
 # In pages a file or folder stands in backticks; a name may follow it: `frame.py:RootFrame`.
-IN_PAGES = re.compile(r"`((?:[\w*.]+/)*[\w*]+\.(?:py|cpp|h|md|txt))(?::[^`]*)?`|`((?:\w+/)+)`")
+IN_PAGES = re.compile(r"`((?:[\w*.]+/)*[\w*]+\.(?:py|cpp|h|md|txt)(?::\w[\w.]*)?)`|`((?:\w+/)+)`")
 LINKS = re.compile(r"\]\((?!https?:)([^)#]+)\)")
 # In comments it stands anywhere.
 IN_COMMENTS = re.compile(r"(?<![\w/.<-])((?:[\w*]+/)*[\w*]+\.(?:py|cpp|md))\b")
@@ -36,10 +36,19 @@ NOT_OURS = {
 
 
 def is_there(name: str) -> bool:
-    """Whether a file or folder of this name is in the repository; a page may leave out the leading folders."""
+    """Whether a file or folder of this name is in the repository; a page may leave out the leading folders.
+
+    Of `file.py:Class.method`, each word after the colon must be in the file."""
+    name, _, inside = name.partition(":")
     if name in NOT_OURS:
         return True
-    return any(any((ROOT / folder).glob(f"{pattern}{name}")) for folder, pattern in PLACES)
+    found = [path for folder, pattern in PLACES for path in (ROOT / folder).glob(f"{pattern}{name}")]
+    return any(not inside or has_words(path, inside.split(".")) for path in found)
+
+
+def has_words(path: Path, words: list[str]) -> bool:
+    text = path.read_text(encoding="utf-8")
+    return all(word.isdigit() or re.search(rf"\b{word}\b", text) for word in words)
 
 
 PLACES = [("", ""), ("kiln", "**/"), ("tests", "**/"), ("benchmarks", ""), ("docs", "")]
@@ -96,5 +105,6 @@ def test_files_exist(page: str) -> None:
 def test_a_file_that_is_gone_is_noticed() -> None:
     assert is_there("lower/schedule/fusion.py") and is_there("native/program/*.cpp") and is_there("tests/structure")
     assert not is_there("lower/fusion.py")
+    assert is_there("lower/schedule/fusion.py:Fuser.join") and not is_there("lower/schedule/fusion.py:Fuser.no_such")
     assert defines("kiln.testing.check") and not defines("kiln.testing.no_such_name")
     assert IN_COMMENTS.findall("see routing.py, or native/walk/order.cpp.") == ["routing.py", "native/walk/order.cpp"]
