@@ -44,7 +44,7 @@ def plain_value(value: object) -> object:
     return next((plain(value) for base, plain in PLAIN_VALUES if isinstance(value, base)), value)  # type: ignore[operator]
 
 
-def slot_descriptors(cls: type) -> list[object]:
+def slot_descriptors(cls: type) -> list[types.MemberDescriptorType]:
     return [
         raw
         for klass in cls.__mro__

@@ -38,7 +38,7 @@ HINT = "the graph breaks here; keep Python side effects out of forward()"
 
 
 @operation
-def call_apply(trace: Trace, cls: type, args: Args, kwargs: Kwargs) -> object:
+def call_apply(trace: Trace, cls: type[torch.autograd.Function], args: Args, kwargs: Kwargs) -> object:
     """``cls.apply(*args)``."""
     name = cls.__qualname__
     if kwargs:
@@ -61,8 +61,8 @@ def call_apply(trace: Trace, cls: type, args: Args, kwargs: Kwargs) -> object:
     attributes = {name: value for name, value in vars(context).items() if name != "needs_input_grad"}
     made = FunctionCall(cls, attributes, False not in marks["_materialize"])
     trace.autograd.function_calls[id(made)] = made
-    result = run_fake(trace, stand_in_function(trace, made, marks, outputs), prepared, {})  # type: ignore[arg-type]
-    node = trace.graph.call_function(apply_of(cls), to_nodes(trace, prepared, exact=True))  # type: ignore[arg-type]
+    result = run_fake(trace, stand_in_function(trace, made, marks, outputs), prepared, {})
+    node = trace.graph.call_function(apply_of(cls), to_nodes(trace, prepared, exact=True))
     node.meta["stack_trace"] = trace.stack_trace()
     node.meta["example_value"] = result
     trace.outside.pinned(cls)
@@ -71,17 +71,17 @@ def call_apply(trace: Trace, cls: type, args: Args, kwargs: Kwargs) -> object:
     return adopted
 
 
-def apply_of(cls: type) -> Callable[..., Any]:
+def apply_of(cls: Any) -> Callable[..., Any]:
     """``cls.apply`` as fx can print it: what says that it lives in a module of torch is looked up there by name."""
 
-    def apply(*args):
-        return cls.apply(*args)  # type: ignore[attr-defined]
+    def apply(*args: Any) -> Any:
+        return cls.apply(*args)
 
     module = module_of(cls)
     home = module if module.partition(".")[0] != "torch" else __name__
     apply.__module__, apply.__qualname__ = home, f"{cls.__qualname__}.apply"
     apply.__name__ = f"{cls.__name__}_apply"
-    apply.autograd_function = cls  # type: ignore[attr-defined]  # for backends that look at it
+    vars(apply)["autograd_function"] = cls  # for backends that look at it
     return apply
 
 
@@ -94,15 +94,15 @@ class Context:
     def __init__(self, needs_input_grad: tuple[bool, ...]) -> None:
         self.needs_input_grad = needs_input_grad
 
-    def save_for_backward(self, *tensors): ...
+    def save_for_backward(self, *tensors: object) -> None: ...
 
-    def save_for_forward(self, *tensors): ...
+    def save_for_forward(self, *tensors: object) -> None: ...
 
-    def mark_dirty(self, *tensors): ...
+    def mark_dirty(self, *tensors: object) -> None: ...
 
-    def mark_non_differentiable(self, *tensors): ...
+    def mark_non_differentiable(self, *tensors: object) -> None: ...
 
-    def set_materialize_grads(self, value): ...
+    def set_materialize_grads(self, value: bool) -> None: ...
 
 
 def add_mark_rule(method: Callable[..., Any], name: str) -> None:
@@ -130,7 +130,7 @@ def stand_in_function(
     pending = [(marks, outputs)]
     key, owner = id(made), weakref.ref(trace)
 
-    def forward(ctx, *args):
+    def forward(ctx: Any, *args: Any) -> Any:
         marks, outputs = pending.pop()
         ctx.mark_dirty(*marks["_dirty"])
         ctx.mark_non_differentiable(*marks["_non_differentiable"])
@@ -139,13 +139,15 @@ def stand_in_function(
             ctx.set_materialize_grads(value)
         return outputs
 
-    def backward(ctx, *gradients):
+    def backward(ctx: Any, *gradients: Any) -> Any:
         trace = owner()
         assert trace is not None, "a backward pass over fake tensors after capture"
         return fake_backward(trace, trace.autograd.function_calls[key], ctx, gradients)
 
     methods = {"forward": staticmethod(forward), "backward": staticmethod(backward), "is_stand_in": True}
-    return type(made.cls.__name__, (torch.autograd.Function,), methods).apply  # type: ignore[attr-defined]
+    function: Any = type(made.cls.__name__, (torch.autograd.Function,), methods)
+    apply: Callable[..., Any] = function.apply
+    return apply
 
 
 # -- forward --------------------------------------------------------------------------------------------------------
@@ -188,7 +190,8 @@ def static_method(trace: Trace, cls: type, name: str) -> types.FunctionType:
     if not isinstance(function, types.FunctionType):
         raise trace.fail(f"{cls.__qualname__}.{name} is not a static method written in Python")
 
-    return force(trace, load_attribute(trace, cls, name))  # type: ignore[return-value]
+    found: types.FunctionType = force(trace, load_attribute(trace, cls, name))
+    return found
 
 
 def force_outputs(trace: Trace, outputs: object) -> object:
@@ -202,7 +205,7 @@ def drop_nodes(trace: Trace, before: set[torch.fx.Node]) -> None:
         if node not in before and node.op != "placeholder":
             trace.graph.erase_node(node)
     for key, info in list(trace.fakes.infos.items()):
-        if is_erased(info.node):  # type: ignore[attr-defined]
+        if is_erased(info.node):
             del trace.fakes.infos[key]
 
 

@@ -36,11 +36,20 @@ def rule_backward(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     return capture_or_break(trace, torch.autograd.backward, *arguments(*args, **kwargs))
 
 
-def arguments_of_tensor(tensor, gradient=None, retain_graph=None, create_graph=False, inputs=None):
+def arguments_of_tensor(
+    tensor: Any, gradient: Any = None, retain_graph: Any = None, create_graph: Any = False, inputs: Any = None
+) -> Args:
     return tensor, gradient, retain_graph, create_graph, inputs
 
 
-def arguments(tensors, grad_tensors=None, retain_graph=None, create_graph=False, grad_variables=None, inputs=None):
+def arguments(
+    tensors: Any,
+    grad_tensors: Any = None,
+    retain_graph: Any = None,
+    create_graph: Any = False,
+    grad_variables: Any = None,
+    inputs: Any = None,
+) -> Args:
     return tensors, grad_tensors if grad_variables is None else grad_variables, retain_graph, create_graph, inputs
 
 
@@ -76,10 +85,10 @@ def capture_backward(
     if not leaves or len(infos) < len(leaves):
         raise needs_value(trace, function)
     given = [info for info in infos if info.source is not None]
-    watched = gradient_observers(*[info.real for info in given])  # type: ignore[misc]
+    watched = gradient_observers(*[info.real for info in given])
     if watched:
         raise trace.fail(f"a backward pass to {watched}")
-    trace.guards.add(Computed(gradient_observers, tuple([info.source for info in given])), "constant", "")  # type: ignore[misc]
+    trace.guards.add(Computed(gradient_observers, tuple([info.input_source for info in given])), "constant", "")
     if isinstance(force(trace, tensors), torch.Tensor) and weights is not None:
         weights = (weights,)
     from ...program.accumulation import backward_to_leaves  # the rules of accumulation are the engine's

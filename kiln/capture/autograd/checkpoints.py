@@ -38,7 +38,7 @@ class Region:
 
     before: torch.fx.Node
     last: torch.fx.Node
-    options: dict[str, object]
+    options: dict[str, Any]
     arguments: list[torch.fx.Node]  # tensors that were passed; everything else is closed over
     contexts: object = None  # the program's context_fn, where it does something
     nodes: list[torch.fx.Node] = field(default_factory=list)
@@ -73,7 +73,7 @@ def rule_checkpoint(trace: Trace, args: Args, kwargs: Kwargs) -> object:
 
 def tensors_passed(trace: Trace, args: Args) -> list[torch.fx.Node]:
     seen = [arg.value if type(arg) is Lazy else arg for arg in args]  # what nobody looked at is in no graph
-    return [trace.tensor_info(value).node for value in seen if isinstance(value, torch.Tensor)]  # type: ignore[misc]
+    return [trace.tensor_info(value).node for value in seen if isinstance(value, torch.Tensor)]
 
 
 def outline(trace: Trace) -> None:
@@ -147,7 +147,7 @@ def extract_module(
             copies[node] = graph.placeholder(node.name)
     for node in inputs:
         if node.op == "get_attr":
-            copies[node] = graph.get_attr(node.target)  # type: ignore[arg-type]
+            copies[node] = graph.get_attr(str(node.target))
     for node in inside:
         copies[node] = graph.node_copy(node, copies.__getitem__)
     graph.output(tuple([copies[node] for node in outputs]))

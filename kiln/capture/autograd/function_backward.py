@@ -90,9 +90,9 @@ def register_unknown_tensors(trace: Trace, values: object) -> None:
             trace.add_tensor(TensorInfo(tensor, node, torch.Tensor))
 
 
-def fake_backward(trace: Trace, call_made: FunctionCall, ctx: object, gradients: tuple[Any, ...]) -> object:
+def fake_backward(trace: Trace, call_made: FunctionCall, ctx: Any, gradients: tuple[Any, ...]) -> object:
     """For the stand-in of a function in a backward pass over fakes."""
-    context = BackwardContext(call_made.attributes, ctx.saved_tensors, ctx.needs_input_grad)  # type: ignore
+    context = BackwardContext(call_made.attributes, ctx.saved_tensors, ctx.needs_input_grad)
     try:
         return run_backward(trace, call_made, context, gradients)
     except Raised as raised:
@@ -223,7 +223,7 @@ def is_program_constant(trace: Trace, source: Source, value: object) -> bool:
             or is_program_constant(trace, source, value.cell_contents)
         )
     if isinstance(base, GlobalsOf) and base.owner is not None:
-        return module_of_globals(base.owner.value).split(".")[0] in FIXED_MODULES  # type: ignore[attr-defined]
+        return module_of_globals(base.owner.value).split(".")[0] in FIXED_MODULES
     if isinstance(source, Attribute) and source.name == "cell_contents":
         return True  # the cell was looked at before
     return isinstance(base, Attribute) and base.name in ("__defaults__", "__kwdefaults__")

@@ -39,13 +39,13 @@ class SavedTensors(Source):
     def render(self, base: str, bind: Callable[[object, str], str]) -> str:
         return f"{bind(saved_tensors, 'saved_tensors')}({base})"
 
-    def describe(self):
+    def describe(self) -> str:
         return f"{self.base.describe()}.saved_tensors"
 
 
 def saved_tensors(context: object) -> tuple[Any, ...] | None:
     """In guards: the saved tensors, if this is a context at all."""
-    return context.saved_tensors if isinstance(context, FunctionBase) else None  # type: ignore[attr-defined]
+    return context.saved_tensors if isinstance(context, FunctionBase) else None
 
 
 def wrap_context(trace: Trace, real: object, source: Source) -> object:
@@ -79,7 +79,7 @@ def load_saved(trace: Trace, record: Record) -> object:
     if packed:
         raise trace.fail("ctx.saved_tensors, where reading them calls hooks", "the graph breaks here")
     try:
-        tensors = record.real.saved_tensors  # type: ignore[attr-defined]
+        tensors = record.real.saved_tensors
     except RuntimeError as error:
         if freed:
             raise Raised(error.with_traceback(None)) from None
@@ -89,7 +89,7 @@ def load_saved(trace: Trace, record: Record) -> object:
 
 
 def load_needs(trace: Trace, record: Record) -> object:
-    needs = record.real.needs_input_grad  # type: ignore[attr-defined]
+    needs = record.real.needs_input_grad
     trace.guards.add(Attribute(record.source, "needs_input_grad"), "constant", needs)
     return needs
 
@@ -124,12 +124,12 @@ def record_of_context(trace: Trace, args: Args, kwargs: Kwargs) -> Record:
     return record
 
 
-def guarded_facts(trace: Trace, record: Record) -> tuple[Any, ...]:
+def guarded_facts(trace: Trace, record: Record) -> Any:
     found = trace.autograd.contexts[record.source]
     if "facts" not in found:
         found["facts"] = function_facts(record.real)
         trace.guards.add(Computed(function_facts, (record.source,)), "constant", found["facts"])
-    return found["facts"]  # type: ignore[return-value]
+    return found["facts"]
 
 
 @rule(function_facts)
@@ -146,7 +146,7 @@ def rule_zeros(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     return wrap(trace, zeros, Computed(function_zeros, (record.source,)))
 
 
-@rule(FunctionBase.name)
+@rule(vars(FunctionBase)["name"])
 def rule_name(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     record_of_context(trace, args, kwargs)
     return type(force(trace, args[0])).__name__
@@ -161,11 +161,11 @@ def queue_callback(engine: Any, callback: object) -> None:
 
 
 @rule(engine_queue_callback)
-def rule_queue_callback(trace: Trace, args: Args, kwargs: Kwargs) -> object:
+def rule_queue_callback(trace: Trace, args: Args, kwargs: Kwargs) -> None:
     """Something to be called when the backward pass ends: handed on after the graph, which is in time."""
     if len(args) != 2 or kwargs:
         raise trace.fail("queue_callback with these arguments")
-    return defer(trace, queue_callback, args, kwargs)
+    defer(trace, queue_callback, args, kwargs)
 
 
 @rule(current_graph_task_id)

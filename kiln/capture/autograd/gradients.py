@@ -38,12 +38,11 @@ FLAGS = ("retain_graph", "create_graph", "allow_unused", "materialize_grads")
 NAME = "torch.autograd.grad"
 
 
-def gradients(
-    outputs: tuple[Any, ...], inputs: tuple[Any, ...], grad_outputs: object, **flags: bool | None
-) -> tuple[Any, ...]:
+def gradients(outputs: tuple[Any, ...], inputs: tuple[Any, ...], grad_outputs: Any, **flags: Any) -> tuple[Any, ...]:
     """In graphs: ``torch.autograd.grad``."""
     with DisableTorchFunction():
-        return torch.autograd.grad(outputs, inputs, grad_outputs, **flags)
+        found: tuple[Any, ...] = torch.autograd.grad(outputs, inputs, grad_outputs, **flags)
+        return found
 
 
 torch.fx.node.has_side_effect(gradients)  # it frees what was saved
@@ -76,7 +75,7 @@ def capture_grad(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     function = gradients if written else torch.autograd.grad  # code of the user's may raise
     note_effects(trace, function, (), {}, tensor_leaves((outputs, inputs, weights)), [])
     arguments = to_nodes(trace, (outputs, inputs, weights))
-    node = trace.graph.call_function(gradients, arguments, flags)  # type: ignore[arg-type]
+    node = trace.graph.call_function(gradients, arguments, flags)
     node.meta["stack_trace"] = trace.stack_trace()
     node.meta["example_value"] = result
     return adopt(trace, result, node)
@@ -91,9 +90,9 @@ def tensor_sequence(trace: Trace, value: object) -> tuple[torch.Tensor, ...]:
     """Tensors that were given alone or one after the other."""
     value = force(trace, value)
     parts = (value,) if isinstance(value, torch.Tensor) else prepare(trace, call(trace, tuple, (value,), {}))
-    if not all(isinstance(part, torch.Tensor) for part in parts):  # type: ignore[attr-defined]
+    if not all(isinstance(part, torch.Tensor) for part in parts):
         raise trace.fail(f"{NAME} of something that is no tensor")
-    return parts  # type: ignore[return-value]
+    return parts
 
 
 # -- what is on the way ---------------------------------------------------------------------------------------------
@@ -141,17 +140,17 @@ def check_path(trace: Trace, outputs: tuple[torch.Tensor, ...], inputs: tuple[to
     for info in dict.fromkeys([*asked, *way.origins, *known]):
         guard_flag(trace, info, "is_leaf")
     if asked:
-        if have_hooks(*[info.real for info in asked]):  # type: ignore[misc]
+        if have_hooks(*[info.real for info in asked]):
             raise trace.fail(f"{NAME} of an input that has hooks")
-        trace.guards.add(Computed(have_hooks, tuple([info.source for info in asked])), "constant", False)  # type: ignore
+        trace.guards.add(Computed(have_hooks, tuple([info.input_source for info in asked])), "constant", False)
     return any(is_stand_in(node) for node in way.nodes)
 
 
 def keeps_its_history(trace: Trace, info: TensorInfo) -> bool:
     """Whether a tensor is an input that has the place in autograd's graph that it came with."""
-    if info.source is None or not info.fake.requires_grad:  # type: ignore[attr-defined]
+    if info.source is None or not info.fake.requires_grad:
         return False
-    return info.fake.grad_fn is None or trace.autograd.origins.get(info.fake.grad_fn) is info  # type: ignore[attr-defined]
+    return info.fake.grad_fn is None or trace.autograd.origins.get(info.fake.grad_fn) is info
 
 
 def have_hooks(*tensors: torch.Tensor) -> bool:

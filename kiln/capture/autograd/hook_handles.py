@@ -64,7 +64,7 @@ class MadeHandle:
 @rule(RemovableHandle)
 def rule_make_handle(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     """``RemovableHandle(hooks, extra_dict=…)``."""
-    hooks = force(trace, args[0]) if len(args) == 1 else None
+    hooks: Any = force(trace, args[0]) if len(args) == 1 else None
     extra = force(trace, kwargs.get("extra_dict"))
     extra = tuple([force(trace, item) for item in extra]) if isinstance(extra, list) else (extra,) * (extra is not None)
     if kwargs.keys() - {"extra_dict"} or not all(type(table) is OrderedDict for table in (hooks, *extra)):
@@ -82,7 +82,7 @@ def blank_handle() -> RemovableHandle:
     return RemovableHandle(OrderedDict())
 
 
-def set_dictionaries(handle: RemovableHandle, hooks: OrderedDict, *extra: OrderedDict) -> None:
+def set_dictionaries(handle: RemovableHandle, hooks: OrderedDict[int, Any], *extra: OrderedDict[int, Any]) -> None:
     handle.hooks_dict_ref = weakref.ref(hooks)
     handle.extra_dict_ref = tuple([weakref.ref(table) for table in extra])
 
@@ -90,7 +90,7 @@ def set_dictionaries(handle: RemovableHandle, hooks: OrderedDict, *extra: Ordere
 def build_handle(r: Rebuilder, shadow: RemovableHandle, name: str, place: int) -> None:
     registration, made = r.trace.hooks.registrations.get(id(shadow)), r.trace.hooks.handles.get(id(shadow))
     if registration is not None:
-        r.lines.append(f"{name} = {registration.slot.source.name}.handle")
+        r.lines.append(f"{name} = {registration.slot_name}.handle")
     elif made is not None:
         r.lines[place] = f"{name} = {r.bind(blank_handle, 'blank_handle')}()"  # its number may be a key in its hooks
         r.lines.append(f"{r.bind(set_dictionaries, 'connect')}({name}, {r.items((made.hooks, *made.extra))})")
@@ -151,7 +151,7 @@ def find_removal(trace: Trace, handle: object) -> Removal | None:
         return trace.hooks.removals[id(handle)]
     if force(trace, vars(handle)["extra_dict_ref"]) != ():  # hooks of modules, which calls of the module look at
         return None
-    hooks = record.real.hooks_dict_ref()  # type: ignore[attr-defined]
+    hooks = record.real.hooks_dict_ref()
     source = Referent(InstanceAttribute(record.source, "hooks_dict_ref"))
     if id(hooks) in trace.outside.by_real:
         return None

@@ -50,11 +50,6 @@ from ..torch.torch_calls import handler
 from ..writeback.rebuild import Rebuilder
 from .hook_handles import removal_lines
 
-# -- at run time ----------------------------------------------------------------------------------------------------
-
-
-# -- while tracing --------------------------------------------------------------------------------------------------
-
 
 @dataclass(eq=False)
 class SlotInput:
@@ -79,6 +74,12 @@ class Registration:
     removed: bool = False
     group: Group | None = None
 
+    @property
+    def slot_name(self) -> str:
+        """The variable of the run function that holds the slot."""
+        assert self.slot is not None
+        return self.slot.source.name
+
 
 @dataclass(eq=False)
 class Group:
@@ -89,19 +90,18 @@ class Group:
     members: list[Registration]
 
 
-def add_registration(trace: Trace, function: Callable[..., Any], info: TensorInfo, hook: object = None) -> object:
+def add_registration(
+    trace: Trace, function: Callable[..., Any], info: TensorInfo, hook: object = None
+) -> RemovableHandle | None:
     """Note a registration at this place of the graph; gives the handle's shadow."""
     if trace.progress.key_method_depth:
         raise trace.fail("a hook registered inside a __hash__ or __eq__ that a dictionary or set is going to call")
-    grad_fn = info.fake.grad_fn  # type: ignore[attr-defined]
-    made = Registration(function, info, None, grad_fn)  # type: ignore[arg-type]
-    arguments: tuple[Any, ...] = (info.node,)
-    if function is not retain_grad:
-        made.slot, made.hook = add_slot(trace, function), hook
+    slot = add_slot(trace, function) if function is not retain_grad else None
+    node = trace.graph.call_function(function, (info.node,) if slot is None else (info.node, slot.node))
+    made = Registration(function, info, node, info.fake.grad_fn, slot, hook)
+    if slot is not None:
         made.handle = object.__new__(RemovableHandle)
         trace.outside.foreign[id(made.handle)] = made.handle  # nobody may look into it
-        arguments += (made.slot.node,)
-    made.node = trace.graph.call_function(function, arguments)
     made.node.meta["stack_trace"] = trace.stack_trace()
     trace.hooks.registrations[id(made.handle or made)] = made
     return made.handle
@@ -112,7 +112,7 @@ def add_slot(trace: Trace, function: Callable[..., Any]) -> SlotInput:
     slot = SlotInput(source, add_placeholder(trace, source), HookSlot())
     slot.node.meta["example_value"] = slot.value
     slot.node.meta["hook_slot"] = function.__name__  # for backends: no tensor, and what it is for
-    trace.inputs.items.append(slot)  # type: ignore[arg-type]
+    trace.inputs.items.append(slot)
     return slot
 
 
@@ -133,11 +133,11 @@ def check_like_eager(trace: Trace, info: TensorInfo, method: Callable[..., Any],
     for_leaves = method is torch.Tensor.register_post_accumulate_grad_hook
     if for_leaves and info.source is not None:
         guard_flag(trace, info, "is_leaf")
-    if info.fake.requires_grad and (info.fake.is_leaf or not for_leaves):  # type: ignore[attr-defined]
+    if info.fake.requires_grad and (info.fake.is_leaf or not for_leaves):
         return
     with torch.enable_grad(), torch.inference_mode(False):
-        probe = torch.empty(0, requires_grad=info.fake.requires_grad)  # type: ignore[attr-defined]
-        if not info.fake.is_leaf:  # type: ignore[attr-defined]
+        probe = torch.empty(0, requires_grad=info.fake.requires_grad)
+        if not info.fake.is_leaf:
             probe = probe.view_as(probe)
         try:
             method(probe, *args)
@@ -175,7 +175,7 @@ def rule_multi_grad_hook(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     for member in group.members:
         member.group = group
     shadow = object.__new__(MultiHandle)
-    shadow.handles = tuple(handles)
+    shadow.handles = tuple([handle for handle in handles if handle is not None])
     return shadow
 
 
@@ -190,13 +190,14 @@ class NodeMethod:
     unbuildable = True
 
     def __init__(self, node: object, name: str) -> None:
-        self.node, self.name = node, name
+        self.node: Any = node
+        self.name = name
 
 
 @operation
 def load_grad_fn(trace: Trace, info: TensorInfo) -> object:
     """``tensor.grad_fn`` of a tensor made by the graph: the fake's own node stands for it."""
-    node = info.fake.grad_fn  # type: ignore[attr-defined]
+    node = info.fake.grad_fn
     trace.outside.foreign[id(node)] = node
     trace.autograd.nodes.setdefault(id(node), info)
     trace.mark_unbuildable(node)
@@ -217,8 +218,8 @@ def call_node_method(trace: Trace, method: NodeMethod, args: Args, kwargs: Kwarg
     if kwargs or len(args) != (method.name != "name"):
         raise trace.fail(f"{method.name} of a node of autograd's graph with these arguments")
     if method.name == "name":
-        return method.node.name()  # type: ignore[attr-defined]
-    if info.fake.grad_fn is not method.node:  # type: ignore[attr-defined]
+        return method.node.name()
+    if info.fake.grad_fn is not method.node:
         raise trace.fail("a hook on a node of autograd's graph whose tensor was changed in place since")
     return add_registration(trace, NODE_REGISTRATIONS[method.name], info, args[0])
 
@@ -251,12 +252,12 @@ def write_registrations(r: Rebuilder) -> None:
 
 def slot_lines(r: Rebuilder, registration: Registration) -> list[str]:
     """Put a hook in the place of its slot, or take the slot away."""
-    group, name = registration.group, registration.slot.source.name  # type: ignore[union-attr]
+    group, name = registration.group, registration.slot_name
     if group is None:
         return [f"{name}.remove()" if registration.removed else f"{name}.settle({r.value(registration.hook)})"]
     if registration is not group.members[-1]:
         return []
-    names = [member.slot.source.name for member in group.members]  # type: ignore[union-attr]
+    names = [member.slot_name for member in group.members]
     settle = f"{r.bind(settle_together, 'settle_together')}({r.value(group.hook)}, {group.mode!r}, {', '.join(names)})"
     removed = [member.removed for member in group.members]
     return [settle, *(f"{name}.remove()" for name, gone in zip(names, removed, strict=True) if gone)]
@@ -267,7 +268,7 @@ def runs_after_graph(trace: Trace, registration: Registration) -> bool:
     info = registration.info
     if info.source is None or id(info.fake) in trace.effects.changed:
         return False
-    return info.fake.grad_fn is registration.grad_fn and info.fake.requires_grad  # type: ignore[attr-defined]
+    return info.fake.grad_fn is registration.grad_fn and info.fake.requires_grad
 
 
 def undo_lines(trace: Trace) -> list[str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import types
+from typing import Any
 
 from torch.utils.checkpoint import create_selective_checkpoint_contexts
 
@@ -45,7 +46,7 @@ def rule_selective(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     return contexts
 
 
-def real_contexts(trace: Trace, value: object) -> object | None:
+def real_contexts(trace: Trace, value: object) -> Any:
     """The program's ``context_fn`` for the graph to call; None if its contexts do nothing."""
     function, state = force(trace, value), OutsideState(trace, ())
     contexts = force(trace, call(trace, function, (), {}))
@@ -59,14 +60,14 @@ def real_contexts(trace: Trace, value: object) -> object | None:
     return real_value(trace, function)
 
 
-def real_value(trace: Trace, value: object) -> object:
+def real_value(trace: Trace, value: Any) -> Any:
     """The real counterpart of a function, made now, with everything it refers to."""
     value = force(trace, value)
     kind = type(value)
     if kind in CONSTANT_TYPES or isinstance(value, IDENTITY_TYPES):
         return value
     if kind in (tuple, list, set, frozenset):
-        return kind([real_value(trace, item) for item in value])  # type: ignore[attr-defined, call-arg]
+        return kind([real_value(trace, item) for item in value])
     if kind is functools.partial:
         keywords = {name: real_value(trace, item) for name, item in value.keywords.items()}
         return functools.partial(real_value(trace, value.func), *real_value(trace, value.args), **keywords)
@@ -84,6 +85,6 @@ def real_function(trace: Trace, function: types.FunctionType) -> types.FunctionT
         return function
     cells = tuple([types.CellType(real_value(trace, cell.cell_contents)) for cell in function.__closure__ or ()])
     defaults = real_value(trace, function.__defaults__)
-    made = types.FunctionType(function.__code__, function.__globals__, function.__name__, defaults, cells)  # type: ignore
+    made = types.FunctionType(function.__code__, function.__globals__, function.__name__, defaults, cells)
     made.__kwdefaults__ = {name: real_value(trace, item) for name, item in (function.__kwdefaults__ or {}).items()}
     return made

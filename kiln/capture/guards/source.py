@@ -73,7 +73,7 @@ class Local(Source):
 class GlobalsOf(Source):
     """A globals dictionary: of the captured function itself (``owner is None``) or of another function's module."""
 
-    owner: object = None  # the dictionary, wrapped so that it hashes by identity
+    owner: Identity | None = None  # the dictionary, wrapped so that it hashes by identity
 
     def render(self, base, bind):
         return "_k_G" if self.owner is None else bind(self.owner.value, "globals")
@@ -120,7 +120,7 @@ class Identity:
 
     __slots__ = ("value",)
 
-    def __init__(self, value: object):
+    def __init__(self, value: Any) -> None:
         self.value = value
 
     def __hash__(self):
@@ -401,7 +401,7 @@ def values_of(mapping: dict) -> list:
     return list(collections.OrderedDict.values(mapping) if ordered else dict.values(mapping))
 
 
-def mapping_of(view: object) -> object:
+def mapping_of(view: object) -> Any:
     """What ``keys()``, ``values()``, ``items()`` or ``types.MappingProxyType`` shows: a view refers to nothing else."""
     return gc.get_referents(view)[0]
 

@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import types
+from typing import Any
 
-from ..guards.source import signature
-from ..state.operations import Args, Kwargs
-
-try:
-    import numpy
-except ImportError:  # torch works without it
-    numpy = None  # type: ignore[assignment]
-from ..guards.source import Attribute, Item
+from ..guards.source import Attribute, Item, signature
 from ..shadows.wrap import force, wrap
 from ..state.exceptions import from_native
-from ..state.operations import operation
+from ..state.operations import Args, Kwargs, operation
 from ..state.trace import Trace
 from ..state.values import Raised
 
@@ -24,7 +18,7 @@ class SignatureMismatch(Exception):
 
 
 @operation
-def bind_arguments(trace: Trace, function: types.FunctionType, args: Args, kwargs: Kwargs) -> dict[str, object]:
+def bind_arguments(trace: Trace, function: Any, args: Args, kwargs: Kwargs) -> dict[str, Any]:
     """Local variables on entry, as CPython binds them; the program sees a ``TypeError`` where they do not fit."""
     try:
         return match_arguments(trace, function, args, kwargs)
@@ -32,11 +26,11 @@ def bind_arguments(trace: Trace, function: types.FunctionType, args: Args, kwarg
         raise signature_error(trace, function, args, kwargs) from None
 
 
-def match_arguments(trace: Trace | None, function: types.FunctionType, args: Args, kwargs: Kwargs) -> dict[str, object]:
+def match_arguments(trace: Trace | None, function: Any, args: Args, kwargs: Kwargs) -> dict[str, Any]:
     code = function.__code__
     names = code.co_varnames
     positional, keyword_only = code.co_argcount, code.co_kwonlyargcount
-    bound: dict[str, object] = dict(zip(names[:positional], args))  # noqa: B905 (surplus goes to *args)
+    bound: dict[str, Any] = dict(zip(names[:positional], args))  # noqa: B905 (surplus goes to *args)
     extra = args[positional:]
     rest = dict(kwargs)
     for name in names[code.co_posonlyargcount : positional + keyword_only]:
@@ -47,7 +41,7 @@ def match_arguments(trace: Trace | None, function: types.FunctionType, args: Arg
     fill_defaults(trace, function, bound)
     index = positional + keyword_only
     if code.co_flags & 0x04:
-        bound[names[index]] = tuple([force(trace, value) for value in extra])
+        bound[names[index]] = tuple(extra if trace is None else [force(trace, value) for value in extra])
         index += 1
     elif extra:
         raise SignatureMismatch
@@ -58,7 +52,7 @@ def match_arguments(trace: Trace | None, function: types.FunctionType, args: Arg
     return bound
 
 
-def fill_defaults(trace: Trace | None, function: types.FunctionType, bound: dict[str, object]) -> None:
+def fill_defaults(trace: Trace | None, function: types.FunctionType, bound: dict[str, Any]) -> None:
     code = function.__code__
     positional = code.co_varnames[: code.co_argcount]
     keyword_only = code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]
@@ -71,7 +65,7 @@ def fill_defaults(trace: Trace | None, function: types.FunctionType, bound: dict
         if index < -len(defaults):
             raise SignatureMismatch
         value = defaults[index]
-        if source is not None:
+        if trace is not None and source is not None:
             value = wrap(trace, value, Item(Attribute(source, "__defaults__"), index))
         bound[name] = value
     keyword_defaults = function.__kwdefaults__ or {}
@@ -81,16 +75,16 @@ def fill_defaults(trace: Trace | None, function: types.FunctionType, bound: dict
         if name not in keyword_defaults:
             raise SignatureMismatch
         value = keyword_defaults[name]
-        if source is not None:
+        if trace is not None and source is not None:
             value = wrap(trace, value, Item(Attribute(source, "__kwdefaults__"), name))
         bound[name] = value
 
 
-def signature_error(trace: Trace, function: types.FunctionType, args: Args, kwargs: Kwargs) -> BaseException:
+def signature_error(trace: Trace, function: Any, args: Args, kwargs: Kwargs) -> BaseException:
     """CPython's own error, from a function that has the same parameters and does nothing."""
     assume_parameters(trace, function)
     namespace: dict[str, types.FunctionType] = {}
-    exec(f"def stand_in({signature(function.__code__)}): pass", namespace)  # type: ignore[arg-type]
+    exec(f"def stand_in({signature(function.__code__)}): pass", namespace)
     stand_in = namespace["stand_in"]
     stand_in.__qualname__ = function.__qualname__
     stand_in.__defaults__, stand_in.__kwdefaults__ = function.__defaults__, function.__kwdefaults__

@@ -9,6 +9,8 @@ from __future__ import annotations
 import enum
 import functools
 import types
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch.nn import Parameter
@@ -43,7 +45,7 @@ def load_method(trace: Trace, owner: object, name: str) -> object:
     return load_attribute(trace, owner, name) if appending is None else appending
 
 
-def load_attribute(trace: Trace, owner: object, name: str) -> object:
+def load_attribute(trace: Trace, owner: object, name: str) -> Any:
     """``owner.name``; may be lazy. Raises what the program would see, wrapped in :class:`Raised`."""
     owner = force(trace, owner)
     try:
@@ -71,7 +73,7 @@ def load_by_kind(trace: Trace, owner: object, name: str) -> object:
 
 
 @operation
-def load_or_default(trace: Trace, owner: object, name: str, default: object) -> object:
+def load_or_default(trace: Trace, owner: object, name: str, default: object) -> Any:
     """The attribute, or a default where the program would see an ``AttributeError``."""
     try:
         return load_attribute(trace, owner, name)
@@ -90,8 +92,8 @@ def load_from_tensor(trace: Trace, tensor: torch.Tensor, name: str) -> object:
         custom = operations.attribute_override(trace, tensor, raw)
         if custom is not None:
             return custom[0]
-        if isinstance(raw, NATIVE_DESCRIPTORS):
-            return raw.__get__(tensor)  # type: ignore[attr-defined]
+        if type(raw) in NATIVE_DESCRIPTORS:
+            return raw.__get__(tensor)
         if type(raw) is types.FunctionType and info.kind in (torch.Tensor, Parameter):
             name_class_value(trace, info.kind, name, raw)
             return types.MethodType(raw, tensor)
@@ -132,7 +134,8 @@ def load_computed(trace: Trace, module: types.ModuleType, name: str, value: obje
 def load_from_class(trace: Trace, cls: type, name: str) -> object:
 
     if isinstance(cls, enum.EnumMeta) and name in cls.__members__ and lookup(cls, "__get__") is None:
-        value, raw = cls.__members__[name], class_attribute(trace, cls, name)
+        value: enum.Enum = cls.__members__[name]
+        raw = class_attribute(trace, cls, name)
         if raw is value or isinstance(raw, types.DynamicClassAttribute):
             trace.outside.pinned(value)
             return value
@@ -194,8 +197,9 @@ def load_from_function(trace: Trace, function: types.FunctionType, name: str) ->
     namespace = function.__dict__ if record is None else record.shadow
     if name in namespace:
         value = namespace[name]
-        inside = source is None or record is not None
-        return value if inside else trace.outside.reach(Lazy(value, Item(Attribute(source, "__dict__"), name)))
+        if source is None or record is not None:
+            return value
+        return trace.outside.reach(Lazy(value, Item(Attribute(source, "__dict__"), name)))
     if source is not None and record is None:
         trace.guards.add(Attribute(source, "__dict__"), "lacks_key", name)
     raise Raised(AttributeError(f"'function' object has no attribute '{name}'"))
@@ -216,11 +220,11 @@ def function_namespace(trace: Trace, function: types.FunctionType, source: Sourc
     return function.__dict__ if source is None else wrap(trace, function.__dict__, Attribute(source, "__dict__"))
 
 
-def load_function_part(trace: Trace, function: types.FunctionType, name: str, source: object) -> object:
+def load_function_part(trace: Trace, function: types.FunctionType, name: str, source: Any) -> object:
     value = getattr(function, name)
     if isinstance(value, (types.MethodWrapperType, types.BuiltinFunctionType)) or source is None:
         return value
-    return Lazy(value, Attribute(source, name))  # type: ignore[arg-type]
+    return Lazy(value, Attribute(source, name))
 
 
 def load_from_method(trace: Trace, method: types.MethodType, name: str) -> object:
@@ -270,15 +274,15 @@ def load_from_native(trace: Trace, function: object, name: str) -> object:
     return load_from_instance(trace, function, name)
 
 
-def load_from_partial(trace: Trace, partial: functools.partial, name: str) -> object:
+def load_from_partial(trace: Trace, partial: Any, name: str) -> object:
     if name == "keywords":
         trace.outside.namespaces[id(partial.keywords)] = (partial, "keywords")
         return partial.keywords
     if name == "args":  # nobody has looked at them so far
         args = tuple([force(trace, arg) for arg in partial.args])
         if any(now is not before for now, before in zip(args, partial.args, strict=True)):
-            function, _, keywords, attributes = partial.__reduce__()[2]  # type: ignore[misc]
-            partial.__setstate__((function, args, keywords, attributes))  # type: ignore[attr-defined]
+            function, _, keywords, attributes = partial.__reduce__()[2]
+            partial.__setstate__((function, args, keywords, attributes))
         return partial.args
     return load_from_instance(trace, partial, name)
 
@@ -300,8 +304,7 @@ ALIAS_ATTRIBUTES = words(
     "__reduce_ex__ __reduce__ __copy__ __deepcopy__"
 )
 
-
-LOADERS = {
+LOADERS: dict[type, Callable[[Trace, Any, str], Any]] = {
     types.GenericAlias: load_from_alias,
     **{kind: load_from_symbol for kind in (torch.SymInt, torch.SymFloat, torch.SymBool)},
     functools.partial: load_from_partial,

@@ -19,13 +19,14 @@ from ..state.operations import Args, Kwargs
 from ..state.trace import Trace
 from ..state.values import GraphBreak, Raised
 
-RULES: dict[object, Callable[..., Any]] = {}
+Rule = Callable[[Trace, Args, Kwargs], Any]
+RULES: dict[object, Rule] = {}
 
 
-def rule(*functions: object) -> Callable[..., Any]:
+def rule(*functions: object) -> Callable[[Rule], Rule]:
     """Register a handler ``(trace, args, kwargs)`` for builtins that need more than running them."""
 
-    def register(handler: Callable[..., Any]) -> Callable[..., Any]:
+    def register(handler: Rule) -> Rule:
         for function in functions:
             RULES[function] = handler
         return handler
@@ -41,7 +42,7 @@ def leave_to_python(function: object, name: str, why: str = "") -> None:
         raise trace.fail(f"a call to {name}" + (f": {why}" if why else ""), "call it outside the compiled function")
 
 
-def rule_for(function: object) -> Callable[..., Any] | None:
+def rule_for(function: object) -> Rule | None:
     kind = type(function)
     if kind.__flags__ & HEAP_TYPE and isinstance(lookup(kind, "__hash__"), types.FunctionType):
         return None  # an object of the program, whose __hash__ must not run here
@@ -51,7 +52,7 @@ def rule_for(function: object) -> Callable[..., Any] | None:
         return None
 
 
-def call_rule(trace: Trace, handler: Callable[..., Any], function: object, args: Args, kwargs: Kwargs) -> object:
+def call_rule(trace: Trace, handler: Rule, function: Any, args: Args, kwargs: Kwargs) -> Any:
     """Rules expect the arguments that fit; with others, CPython has the message."""
     least, most, keywords = positional_limits(function)
     if not least <= len(args) <= most or (kwargs and not keywords):
@@ -59,23 +60,31 @@ def call_rule(trace: Trace, handler: Callable[..., Any], function: object, args:
     try:
         return handler(trace, args, kwargs)
     except (IndexError, ValueError) as error:
-        if error.__traceback__.tb_next.tb_next is not None:  # type: ignore[union-attr]  # not in the rule itself
+        if frames_below(error) > 1:  # not in the rule itself
             raise
         if type(function) is types.FunctionType:
             return call_rule_by_position(trace, handler, function, args, kwargs)
         try:
-            function(*args, **kwargs)  # type: ignore[operator]
+            function(*args, **kwargs)
         except TypeError as wrong:
             raise Raised(from_native(trace, wrong)) from None
         raise
 
 
+def frames_below(error: BaseException) -> int:
+    """How many calls deeper than the frame that catches it an exception was raised."""
+    count, entry = -1, error.__traceback__
+    while entry is not None:
+        count, entry = count + 1, entry.tb_next
+    return count
+
+
 def call_rule_by_position(
-    trace: Trace, handler: Callable[..., Any], function: object, args: Args, kwargs: Kwargs
+    trace: Trace, handler: Callable[..., Any], function: Any, args: Args, kwargs: Kwargs
 ) -> object:
     """The rule of a Python function that was called with names for arguments that the rule takes by position."""
     try:
-        bound = inspect.signature(function).bind(*args, **kwargs)  # type: ignore[arg-type]
+        bound = inspect.signature(function).bind(*args, **kwargs)
     except TypeError:
         raise wrong_arguments(trace, function, args, kwargs) from None
     return handler(trace, bound.args, bound.kwargs)
@@ -92,7 +101,7 @@ def positional_limits(function: object) -> tuple[float, float, bool]:
     if not isinstance(function, SIGNED_TYPES):
         return 0, math.inf, True
     try:
-        parameters = inspect.signature(function).parameters.values()  # type: ignore[arg-type]
+        parameters = inspect.signature(function).parameters.values()
     except ValueError:
         return 0, math.inf, True
     if any(parameter.kind not in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL) for parameter in parameters):
@@ -103,20 +112,18 @@ def positional_limits(function: object) -> tuple[float, float, bool]:
 
 
 SIGNED_TYPES = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
-
-
-UNSIGNED = {getattr: (2, 3), next: (1, 2), iter: (1, 2), vars: (0, 1), dir: (0, 1), bool: (0, 1), super: (0, 2)}
-
-
-UNSIGNED |= {sys.exit: (0, 1), sys.exc_info: (0, 0), sys.exception: (0, 0), object.__init__: (1, math.inf)}
+UNSIGNED: dict[object, tuple[float, float]] = {
+    getattr: (2, 3), next: (1, 2), iter: (1, 2), vars: (0, 1), dir: (0, 1), bool: (0, 1), super: (0, 2),
+    sys.exit: (0, 1), sys.exc_info: (0, 0), sys.exception: (0, 0), object.__init__: (1, math.inf),
+}  # fmt: skip
 """Builtins whose signature Python cannot tell."""
 
 
-def wrong_arguments(trace: Trace, function: object, args: Args, kwargs: Kwargs) -> Raised | GraphBreak:
+def wrong_arguments(trace: Trace, function: Any, args: Args, kwargs: Kwargs) -> Raised | GraphBreak:
     """The error for too many or too few arguments: they are counted before anybody looks at them."""
     if not isinstance(function, NATIVE_METHODS):
         try:
-            function(*[None] * len(args), **dict.fromkeys(kwargs))  # type: ignore[operator]
+            function(*[None] * len(args), **dict.fromkeys(kwargs))
         except TypeError as error:
             return Raised(from_native(trace, error))
     return trace.fail(f"{describe(function)} with arguments that it does not take")

@@ -44,7 +44,7 @@ def object_caller(target: Any) -> types.FunctionType:
     return made
 
 
-def parameter_names(caller: types.FunctionType, args: tuple) -> list[str]:
+def parameter_names(caller: types.FunctionType, args: tuple[Any, ...]) -> list[str]:
     """What the callee of one of these functions calls its positional arguments."""
     target = caller.__closure__[0].cell_contents if caller.__closure__ else args[0]
     bound = 0

@@ -10,6 +10,8 @@ import functools
 import reprlib
 import types
 import weakref
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -21,7 +23,7 @@ from .call_rules import call_rule, rule_for
 try:
     import numpy
 except ImportError:  # torch works without it
-    numpy = None  # type: ignore[assignment]
+    numpy: Any = None  # type: ignore[no-redef]
 from ... import _native
 from ..._native import MISSING
 from ..._native import is_instance as isinstance
@@ -36,7 +38,7 @@ from ..shadows import marked_calls
 from ..shadows.appended_lists import ListMethod, call_list_method
 from ..shadows.bound_builtins import appending_method
 from ..shadows.wrap import class_attribute, force, wrap
-from ..state import annotations
+from ..state import annotations as torch_annotations
 from ..state.operations import operation, operations
 from ..state.trace import Trace
 from ..state.values import Lazy, Raised, SpecialMethod, Trampoline
@@ -57,7 +59,7 @@ NATIVE_CALLABLES = (
 
 
 @operation
-def call(trace: Trace, function: object, args: Args, kwargs: Kwargs) -> object:
+def call(trace: Trace, function: Any, args: Args, kwargs: Kwargs) -> Any:
     """The result of ``function(*args, **kwargs)`` in the program."""
     if type(function) is Lazy:
         function = resolve_callee(trace, function)
@@ -65,7 +67,7 @@ def call(trace: Trace, function: object, args: Args, kwargs: Kwargs) -> object:
     if rule is not None:
         return call_rule(trace, rule, function, args, kwargs)
     if id(function) in trace.outside.annotated.all and (
-        found := annotations.call_listed(trace, function, args, kwargs)
+        found := torch_annotations.call_listed(trace, function, args, kwargs)
     ):
         return found[0]
     if operations.is_operation(trace, function, args, kwargs):
@@ -93,35 +95,35 @@ def resolve_callee(trace: Trace, value: Lazy) -> object:
     return force(trace, value) if appending is None else appending
 
 
-SKIPPED_MODULES = ("torch._dynamo", "torch._inductor", "torch.fx", "torch.jit", "torch._subclasses", "torch._guards")
-
-
+SKIPPED_MODULES: tuple[str, ...] = (
+    "torch._dynamo",
+    "torch._inductor",
+    "torch.fx",
+    "torch.jit",
+    "torch._subclasses",
+    "torch._guards",
+)
 SKIPPED_MODULES += ("torch.distributed", "torch.onnx", "torch.export", "logging", "threading", "asyncio", "numpy")
-
-
 SKIPPED_MODULES += ("multiprocessing", "subprocess", "socket", "unittest.mock", "_pytest", "pytest", "tqdm")
-
-
 SKIPPED_MODULES += ("random", "tempfile", "traceback", "linecache", "inspect", "pdb", "importlib", "gc", "weakref")
-
-
 SKIPPED_MODULES += ("kiln.capture", "warnings")  # warnings: its filters are others while tracing (quiet.py)
 
 
-def call_function(trace: Trace, function: types.FunctionType, args: Args, kwargs: Kwargs) -> object:
+def call_function(trace: Trace, function: Any, args: Args, kwargs: Kwargs) -> object:
     """Interpret a Python function in place."""
     if call_markers.is_deferred(function):
-        return marked_calls.defer(trace, function, args, kwargs)
+        marked_calls.defer(trace, function, args, kwargs)
+        return None
     if call_markers.is_foreseen(function):
         raise marked_calls.foresee(trace, function, args, f"a call to {function.__qualname__}")
     fake = call_markers.leaf_fake(function)
     if fake is not None and not kwargs:
         return marked_calls.call_leaf(trace, function, fake, args)
     if function.__dict__:
-        if annotations.is_kept_out(function):
-            reason = annotations.reason_for_keeping_out(function)
+        if torch_annotations.is_kept_out(function):
+            reason = torch_annotations.reason_for_keeping_out(function)
             raise trace.fail(reason, "call it outside the compiled function, or take the decorator away")
-        original = annotations.captured_instead(function)
+        original = torch_annotations.captured_instead(function)
         if original is not None:
             return call(trace, original, args, kwargs)
     if function.__code__ in TRANSPARENT_WRAPPERS:
@@ -131,7 +133,9 @@ def call_function(trace: Trace, function: types.FunctionType, args: Args, kwargs
         return made[0]
     module = module_of(function)
     if module.startswith(SKIPPED_MODULES) and any(module == m or module.startswith(m + ".") for m in SKIPPED_MODULES):
-        if module.startswith(annotations.COMPILER) and (found := annotations.answer(trace, function, args, kwargs)):
+        if module.startswith(torch_annotations.COMPILER) and (
+            found := torch_annotations.answer(trace, function, args, kwargs)
+        ):
             return found[0]
         raise trace.fail(f"a call to {module}.{function.__qualname__}, which Kiln does not look into")
     if len(trace.frames) > config.max_inline_depth:
@@ -158,11 +162,12 @@ def wrapped_function(trace: Trace, wrapper: types.FunctionType) -> object:
     names = wrapper.__code__.co_freevars
     if "user_function" not in names:
         return load_attribute(trace, wrapper, "__wrapped__")
-    if any(map(cell_is_empty, wrapper.__closure__)):  # type: ignore[arg-type]
+    cells = wrapper.__closure__ or ()
+    if any(map(cell_is_empty, cells)):
         raise trace.fail(f"{wrapper.__qualname__}, whose closure has been emptied")
     check_wrapper_globals(trace, wrapper)
     closure = Attribute(trace.outside.pinned(wrapper), "__closure__")
-    for index, (name, cell) in enumerate(zip(names, wrapper.__closure__, strict=True)):  # type: ignore[arg-type]
+    for index, (name, cell) in enumerate(zip(names, cells, strict=True)):
         trace.guards.add(Item(closure, index), "full_cell")
         if name == "repr_running":
             trace.guards.add(Attribute(Item(closure, index), "cell_contents"), "type", type(cell.cell_contents))
@@ -210,10 +215,10 @@ def call_method(trace: Trace, method: types.MethodType, args: Args, kwargs: Kwar
     return call(trace, function, (owner, *args), kwargs)
 
 
-APPLY = torch.autograd.Function.apply.__func__  # type: ignore[attr-defined]
+APPLY: Any = vars(torch.autograd.Function)["apply"].__func__
 
 
-def call_partial(trace: Trace, partial: functools.partial, args: Args, kwargs: Kwargs) -> object:
+def call_partial(trace: Trace, partial: functools.partial[Any], args: Args, kwargs: Kwargs) -> object:
     return call(
         trace, partial.func, (*partial.args, *args), {**operations.plain_mapping(trace, partial.keywords), **kwargs}
     )
@@ -223,9 +228,9 @@ def call_trampoline(trace: Trace, trampoline: Trampoline, args: Args, kwargs: Kw
     return call(trace, trampoline.function, args, kwargs)
 
 
-def call_dispatcher(trace: Trace, dispatcher: object, args: Args, kwargs: Kwargs) -> object:
+def call_dispatcher(trace: Trace, dispatcher: Any, args: Args, kwargs: Kwargs) -> object:
     """A function that is compiled already is interpreted like any other."""
-    function = dispatcher.function  # type: ignore[attr-defined]
+    function = dispatcher.function
     return call(trace, wrap(trace, function, trace.outside.pinned(function)), args, kwargs)
 
 
@@ -264,32 +269,31 @@ BLOCKED = {
 """What Python says where these are ``None``; with others it calls ``None``, and says so."""
 
 
-def call_weak_reference(trace: Trace, reference: object, args: Args, kwargs: Kwargs) -> object:
+def call_weak_reference(trace: Trace, reference: Any, args: Args, kwargs: Kwargs) -> object:
     """``reference()``: what a weak reference from outside refers to."""
     source = trace.outside.source_of(reference)
     if source is None or args or kwargs:
         raise trace.fail("a call to a weak reference that was made here")
     trace.guards.add(source, "type", weakref.ReferenceType)
-    return wrap(trace, reference(), Referent(source))  # type: ignore[operator]
+    return wrap(trace, reference(), Referent(source))
 
 
-def call_staticmethod(trace: Trace, method: staticmethod, args: Args, kwargs: Kwargs) -> object:
+def call_staticmethod(trace: Trace, method: staticmethod[..., Any], args: Args, kwargs: Kwargs) -> object:
     """A ``staticmethod`` object may be called itself."""
     source = trace.outside.source_of(method)
     function = method.__func__ if source is None else wrap(trace, method.__func__, Attribute(source, "__func__"))
     return call(trace, function, args, kwargs)
 
 
-def call_ufunc(trace: Trace, ufunc: object, args: Args, kwargs: Kwargs) -> object:
+def call_ufunc(trace: Trace, ufunc: Any, args: Args, kwargs: Kwargs) -> object:
     """A function of numpy on plain numbers is arithmetic; on anything else it makes arrays, which are Python's."""
     values = [force(trace, arg) for arg in args]
     if kwargs or not all(type(value) in (int, float, bool) or isinstance(value, numpy.number) for value in values):
-        raise trace.fail(f"numpy.{ufunc.__name__}, on something else than plain numbers")  # type: ignore[attr-defined]
+        raise trace.fail(f"numpy.{ufunc.__name__}, on something else than plain numbers")
     return native_calls.run_natively(trace, ufunc, tuple(values), {})
 
 
-CALLABLES = {
-    **({numpy.ufunc: call_ufunc} if numpy is not None else {}),
+CALLABLES: dict[type, Callable[[Trace, Any, Args, Kwargs], Any]] = {
     weakref.ReferenceType: call_weak_reference,
     ListMethod: call_list_method,
     functools.partial: call_partial,
@@ -298,3 +302,5 @@ CALLABLES = {
     Trampoline: call_trampoline,
     _native.Dispatcher: call_dispatcher,
 }
+if numpy is not None:
+    CALLABLES[numpy.ufunc] = call_ufunc

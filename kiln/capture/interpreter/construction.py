@@ -6,19 +6,13 @@ import collections
 import enum
 import types
 
-from ..shadows.native_arguments import is_special
-from ..state.operations import Args, Kwargs
-
-try:
-    import numpy
-except ImportError:  # torch works without it
-    numpy = None  # type: ignore[assignment]
 from ..._native import is_instance as isinstance
 from ...platform.python_objects import HEAP_TYPE
 from ..guards.descriptions import short_name
 from ..guards.source import Attribute, lookup
+from ..shadows.native_arguments import is_special
 from ..shadows.wrap import class_attribute, class_attribute_source, force, has_finalizer, wrap
-from ..state.operations import operations
+from ..state.operations import Args, Kwargs, operations
 from ..state.trace import Trace
 from ..state.values import Raised
 from . import native_calls
@@ -90,7 +84,7 @@ def new_object(trace: Trace, cls: type) -> object:
     if isinstance(cls, enum.EnumMeta):  # members count as constants
         raise trace.fail(f"making a member of the enumeration {short_name(cls)}")
     try:
-        instance = object.__new__(cls)
+        instance: object = object.__new__(cls)
     except TypeError as error:
         raise Raised(error) from None
     trace.outside.pinned(cls)

@@ -32,16 +32,16 @@ from ..state.trace import Trace
 from ..state.values import CONSTANT_TYPES, InterpretedIterator
 
 
-def ordered_elements(trace: Trace, function: object, value: object) -> object:
+def ordered_elements(trace: Trace, function: Any, value: Any) -> object:
     """A set from outside whose shadow iterates in another order: its elements in their order, where these will do."""
     if id(value) not in trace.outside.reordered_sets:
         return value
     record = trace.outside.record_of(value)
-    if function not in ITERATING or set(set.__iter__(value)) != record.items:  # type: ignore[arg-type, union-attr]
+    if record is None or function not in ITERATING or set(set.__iter__(value)) != record.items:
         raise trace.fail(f"{describe(function)} on a set from outside whose order no other set has")
     if function not in (iter, enumerate, zip, map, filter):
-        return record.order  # type: ignore[union-attr]
-    iterator = iter(record.order)  # type: ignore[union-attr]
+        return record.order
+    iterator = iter(record.order)
     trace.outside.set_iterators[id(iterator)] = (iterator, value)
     return iterator
 
@@ -82,12 +82,12 @@ def iterates_in_python(cls: type) -> bool:
     return not isinstance(cls, enum.EnumMeta) and isinstance(lookup(type(cls), "__iter__"), types.FunctionType)
 
 
-def hashed_argument(trace: Trace, function: object, position: int, value: object) -> object:
+def hashed_argument(trace: Trace, function: Any, position: int, value: Any) -> object:
     """An argument whose elements are going to be hashed: looked at, and listed if it comes out of an iterator."""
     if type(value) in CONSTANT_TYPES:
         return value
     if position == 1 and (is_keyed(function) or getattr(function, "__objclass__", None) in (set, frozenset)):
-        iterates = function.__name__ not in KEY_NAMES  # type: ignore[attr-defined]
+        iterates = function.__name__ not in KEY_NAMES
         value = Survey(trace, keep_symbols=False, shallow=False, iterates=iterates).visit(value)
     method = isinstance(function, NATIVE_METHODS)
     consumed = consumes(function, position) or (method and function.__name__ in SET_CONSUMING_NAMES)
@@ -117,8 +117,8 @@ KEY_NAMES = KEYED_NAMES | words("add discard remove contains __setitem__ __hash_
 """Methods that take a key or an element as it is, also where that is an iterator."""
 
 
-def is_operator(function: object) -> bool:
-    name = function.__name__  # type: ignore[attr-defined]
+def is_operator(function: Any) -> bool:
+    name = function.__name__
     return name.startswith("__") and name not in ("__init__", "__new__", "__ior__")
 
 

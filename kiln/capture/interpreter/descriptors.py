@@ -6,6 +6,7 @@ import functools
 import sys
 import types
 from collections.abc import Callable
+from typing import Any
 
 from ..._native import is_instance as isinstance
 from ...platform.python_objects import HEAP_TYPE
@@ -26,10 +27,8 @@ NATIVE_DESCRIPTORS = (
     types.BuiltinFunctionType,
 )
 
-
 NATIVE_OWNERS: dict[type, Callable[[Trace, object, str], object]] = {}
 """Native classes whose instances have bare shadows: their native attributes are read by these, from the real object."""
-
 
 NATIVE_STORES: dict[type, Callable[[Trace, object, str, object], None]] = {}
 """How these attributes are assigned to."""
@@ -46,7 +45,7 @@ def is_data_descriptor(raw: object) -> bool:
 
 
 def bind_class_attribute(
-    trace: Trace, owner: object, cls: type, name: str, raw: object, own_class: type | None = None
+    trace: Trace, owner: Any, cls: type, name: str, raw: Any, own_class: type | None = None
 ) -> object:
     """Run the descriptor protocol for an attribute of an instance that was found on a class.
 
@@ -84,7 +83,9 @@ def bind_class_attribute(
     return Lazy(raw, class_attribute_source(trace, cls, name))
 
 
-def load_cached_property(trace: Trace, owner: object, cls: type, name: str, raw: functools.cached_property) -> object:
+def load_cached_property(
+    trace: Trace, owner: object, cls: type, name: str, raw: functools.cached_property[Any]
+) -> object:
     """Computed once and kept in the instance dictionary (where it is found before the descriptor next time)."""
 
     source = class_attribute_source(trace, cls, name)
@@ -100,13 +101,13 @@ def load_cached_property(trace: Trace, owner: object, cls: type, name: str, raw:
     return value
 
 
-def bind_to_class(trace: Trace, function: object, cls: type) -> object:
+def bind_to_class(trace: Trace, function: Any, cls: type) -> object:
     """What a ``classmethod`` around something gives: a method, or (before 3.13) what a descriptor in it gives."""
     function = force(trace, function)
     if not callable(function) and not hasattr(type(function), "__get__"):
-        return classmethod(function).__get__(None, cls)  # type: ignore[arg-type]
+        return classmethod(function).__get__(None, cls)
     if type(function) is types.FunctionType or sys.version_info >= (3, 13):
-        return types.MethodType(function, cls)  # type: ignore[arg-type]
+        return types.MethodType(function, cls)
     getter = class_function(trace, type(function), "__get__") or lookup(type(function), "__get__")
     if isinstance(getter, types.FunctionType):
         return operations.call(trace, getter, (function, cls, cls), {})
@@ -116,17 +117,17 @@ def bind_to_class(trace: Trace, function: object, cls: type) -> object:
         return bind_to_class(trace, inner, cls)
     if isinstance(function, property) and type(function).__get__ is property.__get__:
         return operations.call(trace, function.fget, (cls,), {})
-    return types.MethodType(function, cls) if getter is None else get_natively(trace, function, cls, cls)  # type: ignore[arg-type]
+    return types.MethodType(function, cls) if getter is None else get_natively(trace, function, cls, cls)
 
 
-def get_natively(trace: Trace, raw: object, owner: object, cls: type) -> object:
+def get_natively(trace: Trace, raw: Any, owner: Any, cls: type) -> object:
     loader = NATIVE_OWNERS.get(raw.__objclass__) if type(raw) is types.GetSetDescriptorType else None
     if loader is not None:
         return loader(trace, owner, raw.__name__)
     if is_foreign(cls) and not cls.__flags__ & HEAP_TYPE and type(raw) is types.GetSetDescriptorType:
         raise trace.fail(f"attribute {getattr(raw, '__name__', '?')!r} of a {cls.__module__}.{cls.__qualname__} object")
     try:
-        return unwrap(raw.__get__(owner, cls))  # type: ignore[attr-defined]
+        return unwrap(raw.__get__(owner, cls))
     except Exception as error:
         raise Raised(error) from None
 
@@ -139,12 +140,12 @@ def property_part(trace: Trace, cls: type, name: str, raw: property, part: str) 
     return wrap(trace, function, Attribute(class_attribute_source(trace, cls, name), part))
 
 
-def load_member(trace: Trace, owner: object, name: str, descriptor: object) -> object:
+def load_member(trace: Trace, owner: Any, name: str, descriptor: Any) -> object:
     record = trace.outside.record_of(owner)
     if record is not None:
         load_slot(trace, record, name, descriptor)
     try:
-        value = unwrap(descriptor.__get__(owner))  # type: ignore[attr-defined]
+        value = unwrap(descriptor.__get__(owner))
     except AttributeError as error:
         raise Raised(error) from None
     source = trace.outside.source_of(owner) if record is None and isinstance(value, types.FunctionType) else None
@@ -177,7 +178,7 @@ def class_function(trace: Trace, cls: type, name: str) -> types.FunctionType | N
     return raw
 
 
-def unbound_class_attribute(trace: Trace, cls: type, name: str, raw: object, own_class: type) -> object:
+def unbound_class_attribute(trace: Trace, cls: type, name: str, raw: Any, own_class: type) -> object:
     """Run the descriptor protocol for an attribute of a class (``own_class``) that was found on ``cls``."""
     kind = type(raw)
     if kind is types.FunctionType:
@@ -195,7 +196,7 @@ def unbound_class_attribute(trace: Trace, cls: type, name: str, raw: object, own
     if isinstance(getter, (staticmethod, classmethod)):
         raise trace.fail(f"a descriptor whose __get__ is a {type(getter).__name__}")
     try:
-        value = getattr(cls, name) if cls is own_class else getter(raw, None, own_class)  # type: ignore[operator]
+        value = getattr(cls, name) if cls is own_class else getter(raw, None, own_class)
     except Exception as error:
         raise Raised(from_native(trace, error)) from None
     if not isinstance(value, NATIVE_DESCRIPTORS):

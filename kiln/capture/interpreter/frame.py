@@ -11,6 +11,7 @@ import types
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from ...bytecode import Bytecode, Instruction, decode
 from ...bytecode.analysis import reachable
@@ -33,7 +34,7 @@ HANDLERS: dict[str, Callable[[Frame, Instruction], object]] = {}  # by opcode; t
 COROUTINE_FLAGS = 0x80 | 0x100 | 0x200
 GENERATOR_FLAG = 0x20
 
-_DECODED: dict[int, tuple[weakref.ref, Bytecode]] = {}
+_DECODED: dict[int, tuple[weakref.ref[types.CodeType], Bytecode]] = {}
 
 
 def decode_once(code: types.CodeType) -> Bytecode:
@@ -89,7 +90,7 @@ class Frame:
         self.locals = bound
         self.cells: dict[str, types.CellType] = self.closure()
         self.cell_names = frozenset((*self.code.co_cellvars, *self.code.co_freevars))
-        self.stack: list[object] = []
+        self.stack: list[Any] = []
         self.index = 0  # the instruction being executed
         self.next = 0
         self.keyword_names: tuple[str, ...] = ()
@@ -103,7 +104,7 @@ class Frame:
             return dict(zip(self.code.co_freevars, cells, strict=True))
         base = Attribute(source, "__closure__")
         return {
-            name: wrap(self.trace, cell, Item(base, index))  # type: ignore[misc]
+            name: wrap(self.trace, cell, Item(base, index))
             for index, (name, cell) in enumerate(zip(self.code.co_freevars, cells, strict=True))
         }
 
@@ -126,22 +127,22 @@ class Frame:
     def push(self, value: object) -> None:
         self.stack.append(value)
 
-    def pop(self) -> object:
+    def pop(self) -> Any:
         """The top value, looked at."""
         value = self.stack.pop()
         return force(self.trace, value) if type(value) is Lazy else value
 
-    def peek(self, depth: int = 1) -> object:
+    def peek(self, depth: int = 1) -> Any:
         """The value at a depth (1 is the top), looked at and left in place."""
         value = self.stack[-depth]
         if type(value) is Lazy:
             value = self.stack[-depth] = force(self.trace, value)
         return value
 
-    def pop_raw(self) -> object:
+    def pop_raw(self) -> Any:
         return self.stack.pop()
 
-    def pop_many(self, count: int) -> list[object]:
+    def pop_many(self, count: int) -> list[Any]:
         """The top values, not looked at."""
         if not count:
             return []
@@ -199,7 +200,7 @@ class Frame:
 
 
 @operation
-def run_function(trace: Trace, function: types.FunctionType, bound: dict[str, object]) -> object:
+def run_function(trace: Trace, function: Any, bound: dict[str, Any]) -> Any:
     """Interpret a call; a generator function gives a generator that is interpreted as it is consumed."""
     flags = function.__code__.co_flags
     if flags & COROUTINE_FLAGS:
@@ -260,7 +261,7 @@ class RootFrame(Frame):
 
     def closure(self) -> dict[str, types.CellType]:
         return {
-            name: wrap(self.trace, cell, ClosureCell(index, name))  # type: ignore[misc]
+            name: wrap(self.trace, cell, ClosureCell(index, name))
             for index, (name, cell) in enumerate(
                 zip(self.code.co_freevars, self.function.__closure__ or (), strict=True)
             )
@@ -312,7 +313,7 @@ class RootFrame(Frame):
                 self.stack, self.keyword_names, self.next = before, keywords, index
                 return Broken(index, self, reason)
 
-    def break_here(self, instruction: Instruction, first: tuple[int, int]) -> bool:
+    def break_here(self, instruction: Instruction, first: tuple[int | None, int]) -> bool:
         if instruction.op in NEVER_FORCED:
             return False
         if config.break_every == "instruction":

@@ -50,10 +50,10 @@ class InterpretedGenerator(InterpretedIterator):
 
     # -- for native code: exceptions leave as themselves ------------------------------------------------------------
 
-    def __iter__(self):
+    def __iter__(self) -> InterpretedGenerator:
         return self
 
-    def __next__(self):
+    def __next__(self) -> object:
         return self._native(self.resume, None)
 
     def send(self, value: object) -> object:
@@ -166,7 +166,7 @@ class InterpretedGenerator(InterpretedIterator):
         if sys.version_info < (3, 12):
             frame.stack.pop()
         frame.push(value)
-        frame.jump(frame.bytecode.instructions[frame.index - 1].target)  # type: ignore[arg-type]
+        frame.jump(frame.bytecode.instructions[frame.index - 1].argval)
         return self._run()
 
     # -- running --------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import operator
 import types
 from typing import Any
@@ -27,7 +28,7 @@ from .protocols import call_index, special_method
 
 
 @operation
-def get_item(trace: Trace, container: object, key: object) -> object:
+def get_item(trace: Trace, container: Any, key: Any) -> object:
     """``container[key]``; may be lazy."""
 
     key = index_of(trace, container, key)
@@ -36,7 +37,7 @@ def get_item(trace: Trace, container: object, key: object) -> object:
     if isinstance(container, type):
         return get_class_item(trace, container, key)
     if type(container).__module__ == "typing":  # Optional[int]: a cache of typing's own is no state of the program
-        return get_class_item(trace, container, key)  # type: ignore[arg-type]
+        return get_class_item(trace, container, key)
     method = special_method(trace, container, "__getitem__")
     if method is not None:
         return calls.call(trace, method, (container, key), {})
@@ -104,7 +105,7 @@ def get_class_item(trace: Trace, cls: type, key: object) -> object:
 
     method = lookup(type(cls), "__getitem__")
     if isinstance(method, types.FunctionType) and type(cls).__module__ != "typing":
-        if isinstance(cls, native_calls.enum.EnumMeta):
+        if isinstance(cls, enum.EnumMeta):
             watch_members(trace, cls)
             return run_operator(trace, operator.getitem, cls, concrete(trace, key))
         name_class_value(trace, type(cls), "__getitem__", method)

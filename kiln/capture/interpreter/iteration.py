@@ -23,12 +23,11 @@ from .calls import call
 from .program_types import type_of
 from .protocols import special_method
 
-CONTAINER_ITERATORS: frozenset[type] = frozenset(
-    type(iter(empty)) for empty in ([], (), {}, {}.values(), {}.items(), range(0), "")
-)
+EMPTY: tuple[Any, ...] = ([], (), {}, {}.values(), {}.items(), range(0), "")
+CONTAINER_ITERATORS: frozenset[type] = frozenset(type(iter(empty)) for empty in EMPTY)
 
 
-def get_iterator(trace: Trace, value: object) -> object:
+def get_iterator(trace: Trace, value: Any) -> object:
     """``iter(value)``."""
     value = force(trace, value)
     if isinstance(value, torch.Tensor):
@@ -61,20 +60,21 @@ def unbind_tensor(trace: Trace, tensor: torch.Tensor) -> tuple[Any, ...]:
 
     if tensor.dim() == 0:
         raise Raised(TypeError("iteration over a 0-d tensor"))
-    return operations.call_torch(trace, torch.Tensor.unbind, (tensor, 0), {})  # type: ignore[return-value]
+    parts: tuple[torch.Tensor, ...] = operations.call_torch(trace, torch.Tensor.unbind, (tensor, 0), {})
+    return parts
 
 
-def next_item(trace: Trace, iterator: object) -> object:
+def next_item(trace: Trace, iterator: Any) -> object:
     """``next(iterator)``; raises ``Raised(StopIteration)`` at the end."""
     iterator = force(trace, iterator)
     if type(iterator) in CONTAINER_ITERATORS and id(iterator) not in trace.outside.foreign:
         trace.progress.entered += 1
         try:
-            return unproxy(next(iterator))  # type: ignore[call-overload]  # no code of the program runs
+            return unproxy(next(iterator))  # no code of the program runs
         except (StopIteration, RuntimeError) as error:
             raise Raised(from_native(trace, error)) from None
     if issubclass(type(iterator), InterpretedIterator):
-        return iterator.resume(None)  # type: ignore[attr-defined]
+        return iterator.resume(None)
     method = special_method(trace, iterator, "__next__")
     if method is not None:
         return call(trace, method, (iterator,), {})

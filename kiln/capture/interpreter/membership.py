@@ -95,13 +95,16 @@ def guard_not_same(trace: Trace, left: object, right: object) -> None:
             trace.guards.add(sources[0], "not_same", sources[1])
 
 
-COPIED = (types.MethodType, types.BuiltinFunctionType, types.MethodWrapperType, types.MappingProxyType)
-
-
+COPIED: tuple[type, ...] = (
+    types.MethodType,
+    types.BuiltinFunctionType,
+    types.MethodWrapperType,
+    types.MappingProxyType,
+)
 COPIED += (functools.partial, slice, *VIEW_TYPES)
 
 
-def contains(trace: Trace, container: object, value: object) -> bool:
+def contains(trace: Trace, container: Any, value: Any) -> bool:
     """``value in container``."""
 
     method = special_method(trace, container, "__contains__")
@@ -116,11 +119,11 @@ def contains(trace: Trace, container: object, value: object) -> bool:
     if isinstance(container, (dict, set, frozenset)):
         return contains_hashed(trace, container, value)
     if isinstance(container, (str, bytes, range)):
-        return native_calls.call_without_rule(trace, operator.contains, (container, concrete(trace, value)), {})  # type: ignore[return-value]
+        return bool(native_calls.call_without_rule(trace, operator.contains, (container, concrete(trace, value)), {}))
     if isinstance(container, CONTAINERS):  # it looks past an __iter__ in Python
         return search(trace, native_iterator(container), value)
     if isinstance(lookup(type(container), "__contains__"), (types.WrapperDescriptorType, types.MethodDescriptorType)):
-        return native_calls.call_native(trace, operator.contains, (container, concrete(trace, value)), {})  # type: ignore[return-value]
+        return bool(native_calls.call_native(trace, operator.contains, (container, concrete(trace, value)), {}))
     try:
         iterator = get_iterator(trace, container)
     except Raised as raised:
@@ -130,7 +133,7 @@ def contains(trace: Trace, container: object, value: object) -> bool:
     return search(trace, iterate_rest(trace, iterator), value)
 
 
-def contains_in_view(trace: Trace, view: object, value: object) -> bool:
+def contains_in_view(trace: Trace, view: object, value: Any) -> bool:
     """``in`` on the keys, values or items of a dictionary, whose values may not have been looked at."""
     owner, kind = mapping_of(view), type(view).__name__
     if kind.endswith("keys"):
@@ -139,16 +142,16 @@ def contains_in_view(trace: Trace, view: object, value: object) -> bool:
         record_ = trace.outside.record_of(owner)
         if record_ is not None and not record_.loaded:
             guard_all_keys(trace, record_)
-        return search(trace, iter(dict.values(owner)), value)  # type: ignore[arg-type]
+        return search(trace, iter(dict.values(owner)), value)
     if not isinstance(value, tuple) or len(value) != 2 or not contains_hashed(trace, owner, value[0]):
         return False
-    return search(trace, iter([dict.__getitem__(owner, concrete(trace, value[0]))]), value[1])  # type: ignore[arg-type]
+    return search(trace, iter([dict.__getitem__(owner, concrete(trace, value[0]))]), value[1])
 
 
-def contains_hashed(trace: Trace, container: object, value: object) -> bool:
+def contains_hashed(trace: Trace, container: Any, value: Any) -> bool:
     value = concrete(trace, value)
     base = next(base for base in (dict, set, frozenset) if isinstance(container, base))
-    return native_calls.call_native(trace, base.__contains__, (container, value), {})  # type: ignore[return-value]
+    return bool(native_calls.call_native(trace, base.__contains__, (container, value), {}))
 
 
 def search(trace: Trace, items: Iterator[Any], value: object) -> bool:

@@ -57,7 +57,7 @@ from .call_rules import call_rule, rule_for
 from .container_arguments import KEY_NAMES, hashed_argument, iterable_argument, ordered_elements
 
 
-def call_native(trace: Trace, function: object, args: Args, kwargs: Kwargs) -> object:
+def call_native(trace: Trace, function: object, args: Args, kwargs: Kwargs) -> Any:
     """Run a builtin on shadows, or break."""
     function, args = unbind_method(function, args)
     handler = rule_for(function)
@@ -101,7 +101,7 @@ def traits_of(function: object) -> Traits:
     return found
 
 
-def prepare_and_run(trace: Trace, function: object, args: Args, kwargs: Kwargs) -> object:
+def prepare_and_run(trace: Trace, function: object, args: Args, kwargs: Kwargs) -> Any:
     """Prepare the arguments and run natively."""
     if function in NUMBER_FUNCTIONS and not kwargs:
         args = tuple([force(trace, arg) for arg in args])
@@ -145,7 +145,8 @@ def prepare_and_run(trace: Trace, function: object, args: Args, kwargs: Kwargs) 
     if trace.progress.key_method_depth and traits.mutating:
         raise trace.fail("an effect inside a __hash__ or __eq__ that a dictionary or set is going to call")
     if function in ELEMENTWISE_UPDATES and has_lazy_elements(args):
-        return update_elementwise(trace, function, args, kwargs)
+        update_elementwise(trace, function, args, kwargs)
+        return None
     if is_hashing(function, args):
         args = tuple([hashed_argument(trace, function, at, arg) for at, arg in enumerate(args)])
         hashing.prepare(trace, args[:2] if is_keyed(function) else args)
@@ -202,7 +203,7 @@ def update_elementwise(trace: Trace, function: object, args: Args, kwargs: Kwarg
         call_native(trace, function, (target, kwargs), {})
 
 
-POLYFILLS: dict[object, types.FunctionType] = {}
+POLYFILLS: dict[object, Callable[..., Any]] = {}
 """Builtins -> the same in Python, to interpret where native code would run special methods past the interpreter."""
 
 
@@ -213,34 +214,34 @@ def call_polyfill(trace: Trace, function: object, args: Args, kwargs: Kwargs) ->
     return operations.run_function(trace, polyfill, operations.bind_arguments(trace, polyfill, args, kwargs))
 
 
-def call_without_rule(trace: Trace, function: object, args: Args, kwargs: Kwargs) -> object:
+def call_without_rule(trace: Trace, function: object, args: Args, kwargs: Kwargs) -> Any:
     """Run a builtin that has a rule, past that rule."""
     guard_keys(trace, function, args)
     return prepare_and_run(trace, function, args, kwargs)
 
 
-def is_value(value: object, deep: bool = False) -> bool:
+def is_value(value: Any, deep: bool = False) -> bool:
     """Whether a value is known by its contents alone: text and hash of it do not depend on identity."""
     kind = type(value)
     if kind in CONSTANT_TYPES or isinstance(value, (enum.Enum, torch.dtype, torch.device, type, types.ModuleType)):
         return True
     if kind in (tuple, frozenset, torch.Size, slice):
-        parts = (value.start, value.stop, value.step) if kind is slice else value  # type: ignore[attr-defined]
-        return all(is_value(item, deep) for item in parts)  # type: ignore[attr-defined]
+        parts = (value.start, value.stop, value.step) if kind is slice else value
+        return all(is_value(item, deep) for item in parts)
     if deep and kind in (list, set, collections.deque):
-        return all(is_value(item.real if type(item) is Lazy else item, deep) for item in value)  # type: ignore[attr-defined]
+        return all(is_value(item.real if type(item) is Lazy else item, deep) for item in value)
     if deep and kind in (dict, collections.OrderedDict, collections.defaultdict, collections.Counter):
-        parts = [*dict.keys(value), *(v.real if type(v) is Lazy else v for v in dict.values(value))]  # type: ignore[arg-type]
+        parts = [*dict.keys(value), *(v.real if type(v) is Lazy else v for v in dict.values(value))]
         return all(is_value(item, deep) for item in parts)
     return isinstance(value, (types.BuiltinFunctionType, torch.layout, torch.memory_format)) or kind in SYMBOLIC
 
 
-def run_natively(trace: Trace, function: object, args: Args, kwargs: Kwargs) -> object:
+def run_natively(trace: Trace, function: Any, args: Args, kwargs: Kwargs) -> Any:
     """The call itself; operations on tensors inside it are recorded, exceptions are the program's."""
     trace.progress.entered += 1
     try:
         with RecordMode(trace):
-            result = call_watched(trace, function, args, kwargs)  # type: ignore[arg-type]
+            result = call_watched(trace, function, args, kwargs)
     except (GraphBreak, Raised):
         raise
     except RecursionError as error:  # of the program, or only of interpreting it
@@ -259,11 +260,10 @@ ORDERLESS = words(
 )
 """Of what takes sets, what does not show their order."""
 
-
 STAND_INS = ("FakeTensor", "'Proxy'", "'Trampoline'", "'Settled'", "'Lazy'", "'SymInt'", "'InterpretedGenerator'")
 
 
-def unbind_method(function: object, args: Args) -> tuple[object, tuple[Any, ...]]:
+def unbind_method(function: Any, args: Args) -> tuple[object, tuple[Any, ...]]:
     """A bound builtin method as its descriptor with the owner as first argument."""
     owner = getattr(function, "__self__", None)
     if owner is None or isinstance(owner, types.ModuleType):
@@ -271,6 +271,6 @@ def unbind_method(function: object, args: Args) -> tuple[object, tuple[Any, ...]
     if isinstance(function, (types.BuiltinFunctionType, types.MethodWrapperType)):
         descriptor = native_descriptor(function)
         # A class has methods of its metaclass, and class methods of its own, which may have the same names.
-        if descriptor is not None and (not isinstance(owner, type) or descriptor.__get__(owner) == function):  # type: ignore[attr-defined]
+        if descriptor is not None and (not isinstance(owner, type) or descriptor.__get__(owner) == function):
             return descriptor, (owner, *args)
     return function, args

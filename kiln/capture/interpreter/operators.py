@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import operator
 import types
+from typing import Any
 
 import torch
 
@@ -32,7 +33,7 @@ from .membership import is_same
 from .program_types import type_of
 from .protocols import call_index, special_method, truth
 
-BINARY: dict[str, tuple[object, str, str]] = {
+BINARY: dict[str, tuple[Any, str, str]] = {
     "+": (operator.add, "__add__", "__radd__"),
     "-": (operator.sub, "__sub__", "__rsub__"),
     "*": (operator.mul, "__mul__", "__rmul__"),
@@ -48,14 +49,12 @@ BINARY: dict[str, tuple[object, str, str]] = {
     "^": (operator.xor, "__xor__", "__rxor__"),
 }
 
-
 INPLACE = {
-    sign + "=": (getattr(operator, "i" + function.__name__.rstrip("_")), "__i" + name[2:])  # type: ignore[attr-defined]
+    sign + "=": (getattr(operator, "i" + function.__name__.rstrip("_")), "__i" + name[2:])
     for sign, (function, name, _) in BINARY.items()
 }
 
-
-COMPARE: dict[str, tuple[object, str, str]] = {
+COMPARE: dict[str, tuple[Any, str, str]] = {
     "<": (operator.lt, "__lt__", "__gt__"),
     "<=": (operator.le, "__le__", "__ge__"),
     ">": (operator.gt, "__gt__", "__lt__"),
@@ -64,13 +63,11 @@ COMPARE: dict[str, tuple[object, str, str]] = {
     "!=": (operator.ne, "__ne__", "__ne__"),
 }
 
-
 UNARY = {
     "UNARY_NEGATIVE": (operator.neg, "__neg__"),
     "UNARY_POSITIVE": (operator.pos, "__pos__"),
     "UNARY_INVERT": (operator.invert, "__invert__"),
 }
-
 
 SIMPLE = CONSTANT_TYPES - {types.CodeType}
 
@@ -103,9 +100,9 @@ def binary(trace: Trace, sign: str, left: object, right: object) -> object:
     return run_native_operator(trace, function, left, right)
 
 
-def run_operator(trace: Trace, function: object, *operands: object) -> object:
+def run_operator(trace: Trace, function: Any, *operands: object) -> object:
     try:
-        return function(*operands)  # type: ignore[operator]
+        return function(*operands)
     except Exception as error:
         raise Raised(from_native(trace, error)) from None
 

@@ -43,7 +43,7 @@ def force_all(trace: Trace, args: Args) -> tuple[Any, ...]:
     return tuple([force(trace, arg) for arg in args])
 
 
-def is_instance(trace: Trace, value: object, classes: object) -> bool:
+def is_instance(trace: Trace, value: Any, classes: Any) -> bool:
     if isinstance(classes, tuple):
         return any(is_instance(trace, value, force(trace, cls)) for cls in classes)
     check = lookup(type(classes), "__instancecheck__")
@@ -56,10 +56,10 @@ def is_instance(trace: Trace, value: object, classes: object) -> bool:
     if isinstance(value, torch.Tensor):
         return tensor_is_instance(value, kind, classes)
     if not is_direct(type(value)) and type(classes) is type and not issubclass(kind, classes):
-        kind = force(trace, load_attribute(trace, value, "__class__"))  # type: ignore[assignment]
+        kind = force(trace, load_attribute(trace, value, "__class__"))
         return issubclass(kind, classes)
     try:
-        result = issubclass(kind, classes) if kind is not type(value) else builtins.isinstance(value, classes)  # type: ignore[arg-type]
+        result = issubclass(kind, classes) if kind is not type(value) else builtins.isinstance(value, classes)
     except TypeError as error:
         raise Raised(from_native(trace, error)) from None
     if isinstance(classes, type) and issubclass(kind, classes) is result:
@@ -90,26 +90,26 @@ def has_default_instance_check(trace: Trace, value: object, cls: object) -> bool
     return type(cls).__module__ in ("abc", "typing", "torch", "enum", "torch._tensor")
 
 
-def tensor_is_instance(value: torch.Tensor, kind: type, classes: object) -> bool:
+def tensor_is_instance(value: torch.Tensor, kind: type, classes: Any) -> bool:
     if classes is Parameter:
-        return isinstance(value, classes)  # type: ignore[arg-type]
+        return isinstance(value, classes)
     if isinstance(classes, type) and type(classes).__module__ == "torch":  # torch.FloatTensor and friends
         return isinstance(value, classes)
-    return issubclass(kind, classes)  # type: ignore[arg-type]
+    return issubclass(kind, classes)
 
 
-def force_classes(trace: Trace, classes: object) -> object:
+def force_classes(trace: Trace, classes: object) -> Any:
     """A class or (nested) tuple of classes for native code; ``tuple(a_list)`` has elements nobody has looked at."""
     classes = force(trace, classes)
     return tuple([force_classes(trace, cls) for cls in classes]) if isinstance(classes, tuple) else classes
 
 
-def truth(trace: Trace, value: object) -> bool:
+def truth(trace: Trace, value: Any) -> bool:
     """The truth of a value, as ``if`` sees it."""
     value = force(trace, value)
     kind = type(value)
     if kind is bool:
-        return value
+        return value is True
     if isinstance(value, torch.Tensor):
         operations.check_method(trace, value, "__bool__")
         known = known_truth(trace, value)
@@ -160,7 +160,7 @@ def call_index(trace: Trace, method: object, value: object) -> object:
     return index
 
 
-def checked_length(trace: Trace, result: object) -> int:
+def checked_length(trace: Trace, result: Any) -> int:
     """What ``__len__`` returned, if it may."""
     if not isinstance(result, int):
         index = special_method(trace, result, "__index__")
@@ -168,11 +168,11 @@ def checked_length(trace: Trace, result: object) -> int:
             name = type_of(trace, result).__name__
             raise Raised(TypeError(f"'{name}' object cannot be interpreted as an integer"))
         result = concrete(trace, call_index(trace, index, result))
-    if result < 0:  # type: ignore[operator]
+    if result < 0:
         raise Raised(ValueError("__len__() should return >= 0"))
-    if result > sys.maxsize:  # type: ignore[operator]
+    if result > sys.maxsize:
         raise Raised(OverflowError("cannot fit 'int' into an index-sized integer"))
-    return result  # type: ignore[return-value]
+    return int(result)
 
 
 def special_method(trace: Trace, value: object, name: str) -> types.FunctionType | SpecialMethod | None:

@@ -56,13 +56,13 @@ def rule_reduce_ex(trace: Trace, args: Args, kwargs: Kwargs) -> object:
         check_reduced(trace, value, protocol)
     if type(protocol) is not int or protocol < 2 or id(value) in trace.outside.foreign:
         raise trace.fail(f"a copy of a {cls.__module__}.{cls.__qualname__} object")
-    return copyreg.__newobj__, (cls, *new_arguments(trace, value)), state_of(trace, value), *contents_of(trace, value)
+    return NEW_OBJECT, (cls, *new_arguments(trace, value)), state_of(trace, value), *contents_of(trace, value)
 
 
-def check_reduced(trace: Trace, value: object, protocol: object) -> None:
+def check_reduced(trace: Trace, value: Any, protocol: Any) -> None:
     """Native objects hold more than an instance dictionary and slots: most refuse to be copied this way."""
     try:
-        object.__reduce_ex__(value, protocol)  # type: ignore[arg-type]
+        object.__reduce_ex__(value, protocol)
     except TypeError as error:
         raise Raised(from_native(trace, error)) from None
 
@@ -80,6 +80,7 @@ def new_arguments(trace: Trace, value: object) -> tuple[Any, ...]:
     return given
 
 
+NEW_OBJECT = vars(copyreg)["__newobj__"]
 GETSTATE = getattr(object, "__getstate__", None)  # new in Python 3.11
 
 
@@ -104,23 +105,23 @@ def slot_names_match(trace: Trace, cls: type, names: set[str]) -> bool:
     if type(noted) is not list or "__slotnames__" not in cls.__dict__:
         return False
     shadow = wrap(trace, noted, class_attribute_source(trace, cls, "__slotnames__"))
-    found = [force(trace, name) for name in shadow]  # type: ignore[attr-defined]
+    found = [force(trace, name) for name in shadow]
     return all(type(name) is str for name in found) and set(found) == names
 
 
-def slots_of(trace: Trace, value: object) -> dict[str, object]:
+def slots_of(trace: Trace, value: Any) -> dict[str, object]:
     found: dict[str, object] = {}
     record = trace.outside.record_of(value)
     slots = slot_descriptors(type(value))
-    names = {slot.__name__ for slot in slots}  # type: ignore[attr-defined]
+    names = {slot.__name__ for slot in slots}
     hooked = lookup(type(value), "__getattr__") is not None or not is_direct(type(value))
     if not slot_names_match(trace, type(value), names) or (slots and hooked):
         raise trace.fail(f"the state of a {type(value).__qualname__}, whose slots are not what they seem")
     for slot in slots:
         if record is not None:
-            load_slot(trace, record, slot.__name__, slot)  # type: ignore[attr-defined]
+            load_slot(trace, record, slot.__name__, slot)
         try:
-            found[slot.__name__] = slot.__get__(value)  # type: ignore[attr-defined]
+            found[slot.__name__] = slot.__get__(value)
         except AttributeError:
             continue
     return found
@@ -134,11 +135,11 @@ def rule_getstate(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     return default_state(trace, value)
 
 
-def contents_of(trace: Trace, value: object) -> tuple[object, object]:
+def contents_of(trace: Trace, value: Any) -> tuple[object, object]:
     if isinstance(value, (list, dict)) and {"__iter__", "items"}.intersection(python_methods(type(value))):
         raise trace.fail(f"a copy of a {type(value).__qualname__}, which iterates in Python")
     items = iter(list.copy(value)) if isinstance(value, list) else None
-    pairs = iter(native_calls.call_native(trace, dict.items, (value,), {})) if isinstance(value, dict) else None  # type: ignore[call-overload]
+    pairs = iter(native_calls.call_native(trace, dict.items, (value,), {})) if isinstance(value, dict) else None
     return items, pairs
 
 

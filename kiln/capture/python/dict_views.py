@@ -39,13 +39,13 @@ def wrap_view(trace: Trace, real: object, source: Source) -> object:
     return known_as(trace, getattr(base, type(real).__name__.rsplit("_", 1)[-1])(owner), source, real)
 
 
-def wrap_mapping_proxy(trace: Trace, real: types.MappingProxyType, source: Source) -> object:
+def wrap_mapping_proxy(trace: Trace, real: types.MappingProxyType[Any, Any], source: Source) -> object:
     """A proxy of the shadow of its mapping."""
     owner = mapping_of(real)
     if type(owner) is dict and "__doc__" in owner:  # every class has one in its namespace
         raise trace.fail("the namespace of a class as a dictionary", "read its attributes by name")
     guard_type(trace, real, source)
-    return known_as(trace, types.MappingProxyType(wrap(trace, owner, MappingOf(source))), source, real)  # type: ignore[type-var]
+    return known_as(trace, types.MappingProxyType(wrap(trace, owner, MappingOf(source))), source, real)
 
 
 WRAPPERS.update({kind: wrap_view for kind in VIEW_TYPES})

@@ -6,6 +6,8 @@ import builtins
 import contextlib
 import sys
 import types
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -79,16 +81,16 @@ def cell_value(cell: types.CellType) -> object:
         return MISSING
 
 
-def make_super(trace: Trace, *args: object) -> super | TensorSuper:
+def make_super(trace: Trace, *args: Any) -> super | TensorSuper:
     if len(args) == 2 and isinstance(args[1], torch.Tensor):
-        return operations.tensor_super(trace, *args)  # type: ignore[arg-type]
+        return operations.tensor_super(trace, args[0], args[1])
     try:
         return super(*args)
     except TypeError as error:
         raise Raised(from_native(trace, error)) from None
 
 
-@rule(super.__get__)
+@rule(vars(super)["__get__"])
 def rule_super_get(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     proxy, owner = force(trace, args[0]), force(trace, args[1])
     if owner is None or object.__getattribute__(proxy, "__self__") is not None:
@@ -141,7 +143,7 @@ def rule_import(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     return module
 
 
-def add_break_rule(builtin: types.BuiltinFunctionType) -> None:
+def add_break_rule(builtin: Callable[..., Any]) -> None:
     """A builtin with effects outside the program is always left to Python."""
 
     @rule(builtin)

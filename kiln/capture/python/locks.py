@@ -7,7 +7,7 @@ back after the graph, and that is done under the lock. A lock that is still held
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..interpreter.call_rules import rule
 from ..shadows.wrap import force
@@ -17,7 +17,7 @@ from ..state.trace import Trace
 if TYPE_CHECKING:
     from ..writeback.rebuild import Rebuilder
 
-KINDS = tuple({type(threading.Lock()), type(threading.RLock())})
+KINDS: tuple[Any, ...] = (type(threading.Lock()), type(threading.RLock()))
 
 
 def outside_lock(trace: Trace, value: object) -> object:

@@ -95,10 +95,10 @@ def named_values(function: object, seen: set[int]) -> Iterator[object]:
         yield from named_values(value, seen)
 
 
-def interpret(trace: Trace, wrapper: object, args: Args, kwargs: Kwargs) -> object:
+def interpret(trace: Trace, wrapper: Any, args: Args, kwargs: Kwargs) -> object:
     """The function without its cache: only where nobody could tell."""
     before = OutsideState(trace, args)
-    function = wrap(trace, wrapper.__wrapped__, Attribute(trace.outside.pinned(wrapper), "__wrapped__"))  # type: ignore[attr-defined]
+    function = wrap(trace, wrapper.__wrapped__, Attribute(trace.outside.pinned(wrapper), "__wrapped__"))
     result = force(trace, call(trace, function, args, kwargs))
     parts = result if isinstance(result, tuple) else (result,)
     simple = all(isinstance(part, torch.Tensor) or is_symbolic(part) or is_constant(part) for part in parts)
@@ -125,11 +125,11 @@ def cache_and_key(trace: Trace, wrapper: object, args: Args, kwargs: Kwargs) -> 
     settings = parameters()
     if settings["maxsize"] == 0:
         raise trace.fail("a call to a function under functools.lru_cache(maxsize=0), which runs each time")
-    key: Hashable = args
+    key: Any = args
     if kwargs:
         key = (*args, referents[-4], *(part for pair in kwargs.items() for part in pair))
     if settings["typed"]:
-        key = (*key, *map(type, args), *map(type, kwargs.values()))  # type: ignore[misc]
+        key = (*key, *map(type, args), *map(type, kwargs.values()))
     elif not kwargs and len(args) == 1 and type(args[0]) in (int, str):
         key = args[0]
     return referents[-6], key

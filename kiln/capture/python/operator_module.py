@@ -9,7 +9,7 @@ from typing import Any
 from ..._native import is_instance as isinstance
 from ..interpreter import calls, native_calls
 from ..interpreter.attributes import load_attribute
-from ..interpreter.call_rules import rule
+from ..interpreter.call_rules import frames_below, rule
 from ..interpreter.items import delete_item, get_item, set_item
 from ..interpreter.membership import contains, is_same
 from ..interpreter.operators import BINARY, COMPARE, INPLACE, UNARY, binary, compare, unary
@@ -19,14 +19,14 @@ from ..state.operations import Args, Kwargs
 from ..state.trace import Trace
 
 
-def call_getter(trace: Trace, getter: object, args: Args, kwargs: Kwargs) -> object:
+def call_getter(trace: Trace, getter: Any, args: Args, kwargs: Kwargs) -> object:
     """``itemgetter``, ``attrgetter`` and ``methodcaller`` objects."""
     if len(args) != 1 or kwargs:
         raise trace.fail(f"a call to an operator.{type(getter).__name__} with wrong arguments")
     owner = force(trace, args[0])
-    made_of, keywords = getter.__reduce__()[1], {}  # type: ignore[operator]
+    made_of, keywords = getter.__reduce__()[1], {}
     if isinstance(getter, operator.methodcaller):
-        maker = getter.__reduce__()[0]
+        maker: Any = getter.__reduce__()[0]
         name, made_of, keywords = (
             (made_of[0], made_of[1:], {})
             if maker is operator.methodcaller
@@ -54,7 +54,7 @@ def operator_rule(function: object, run: Callable[..., Any]) -> None:
         try:
             return run(trace, *[force(trace, arg) for arg in args], **kwargs)
         except TypeError as error:
-            if error.__traceback__.tb_next is None:  # the wrong number of arguments: let CPython say so
+            if frames_below(error) == 0:  # the wrong number of arguments: let CPython say so
                 return native_calls.call_without_rule(trace, function, args, kwargs)
             raise
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import collections
 import sys
+from typing import Any
 
 from ...platform.cpython import count_elements as native_count_elements
 from ..interpreter.native_calls import POLYFILLS
 
 
-def count_elements(mapping, iterable):
+def count_elements(mapping: Any, iterable: Any) -> Any:
     for element in iterable:
         mapping[element] = mapping.get(element, 0) + 1
 
 
-def list_remove(self, value):
+def list_remove(self: Any, value: Any) -> Any:
     index = 0
     while index < list.__len__(self):
         item = list.__getitem__(self, index)
@@ -25,7 +26,7 @@ def list_remove(self, value):
     raise ValueError("list.remove(x): x not in list")
 
 
-def list_index(self, value, start=0, stop=sys.maxsize, /):
+def list_index(self: Any, value: Any, start: int = 0, stop: int = sys.maxsize, /) -> Any:
     size = list.__len__(self)
     index = max(start + size, 0) if start < 0 else start
     stop = max(stop + size, 0) if stop < 0 else stop
@@ -37,7 +38,7 @@ def list_index(self, value, start=0, stop=sys.maxsize, /):
     raise ValueError(f"{value!r} is not in list")
 
 
-def list_count(self, value, /):
+def list_count(self: Any, value: Any, /) -> Any:
     index = total = 0
     while index < list.__len__(self):
         item = list.__getitem__(self, index)
@@ -47,7 +48,7 @@ def list_count(self, value, /):
     return total
 
 
-def list_sort(self, *, key=None, reverse=False):
+def list_sort(self: Any, *, key: Any = None, reverse: bool = False) -> Any:
     items = list.copy(self)
     list.clear(self)
     try:
@@ -61,7 +62,7 @@ def list_sort(self, *, key=None, reverse=False):
 # A deque that an __eq__ changes is noticed by its iterator, also at the end.
 
 
-def deque_remove(self, value):
+def deque_remove(self: Any, value: Any) -> Any:
     items, index = collections.deque.__iter__(self), 0
     while True:
         try:
@@ -80,7 +81,7 @@ def deque_remove(self, value):
         index += 1
 
 
-def deque_index(self, value, start=0, stop=sys.maxsize, /):
+def deque_index(self: Any, value: Any, start: int = 0, stop: int = sys.maxsize, /) -> Any:
     size = collections.deque.__len__(self)
     start = max(start + size, 0) if start < 0 else start
     stop = max(stop + size, 0) if stop < 0 else stop
@@ -92,7 +93,7 @@ def deque_index(self, value, start=0, stop=sys.maxsize, /):
     raise ValueError(f"{value!r} is not in deque")
 
 
-def deque_count(self, value, /):
+def deque_count(self: Any, value: Any, /) -> Any:
     total = 0
     for item in collections.deque.__iter__(self):
         if item is value or item == value:

@@ -17,7 +17,7 @@ import typing
 import warnings
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.fx import GraphModule
@@ -47,8 +47,6 @@ PURE_CLASSES = (inspect.Signature, inspect.Parameter)  # immutable: their method
 PLAIN_RESULTS = (*PURE_CLASSES, re.Pattern, re.Match, types.MappingProxyType, enum.Enum, type, types.GenericAlias)
 
 DISPATCH_CODE = functools.singledispatch(lambda value: value).dispatch.__code__
-
-
 FINDERS: list[Callable[[types.FunctionType], Callable[..., Any] | None]] = []
 """How functions of torch that have rules find their handlers; filled by the files that have them."""
 
@@ -76,9 +74,9 @@ def graph_module_calls() -> set[object]:
 def call_graph_module(trace: Trace, function: types.FunctionType, args: Args, kwargs: Kwargs) -> tuple[object] | None:
     owner = force(trace, args[0])
     wrapped = class_attribute(trace, type(owner), "_wrapped_call")
-    if wrapped is None or wrapped.cls_call is not None:  # type: ignore[attr-defined]
+    if wrapped is None or wrapped.cls_call is not None:
         return None
-    classes = type(owner).__mro__[type(owner).__mro__.index(wrapped.cls) + 1 :]  # type: ignore[attr-defined]
+    classes = type(owner).__mro__[type(owner).__mro__.index(wrapped.cls) + 1 :]
     method = next(vars(cls)["__call__"] for cls in classes if "__call__" in vars(cls))
     trace.outside.pinned(method)
     return (call(trace, method, (owner, *args[1:]), kwargs),)
@@ -109,11 +107,13 @@ def is_enum_lookup(trace: Trace, cls: type, args: Args, kwargs: Kwargs) -> bool:
         return False
     watch_members(trace, cls)
     missing = lookup(cls, "_missing_")
-    return getattr(missing, "__module__", "enum") == "enum" or force(trace, args[0]) in members_by_value(cls)
+    return getattr(missing, "__module__", "enum") == "enum" or force(trace, args[0]) in members_by_value(
+        cast(type[enum.Enum], cls)
+    )
 
 
 @operation
-def run_uninterpreted(trace: Trace, function: object, args: Args, kwargs: Kwargs) -> object:
+def run_uninterpreted(trace: Trace, function: Any, args: Args, kwargs: Kwargs) -> object:
     """Call it; what comes back is outside the program, like what a module holds."""
     args = tuple([force(trace, arg) for arg in args])
     kwargs = {key: force(trace, value) for key, value in kwargs.items()}
@@ -122,7 +122,7 @@ def run_uninterpreted(trace: Trace, function: object, args: Args, kwargs: Kwargs
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            result = function(*args, **kwargs)  # type: ignore[operator]
+            result = function(*args, **kwargs)
     except Warning as warning:
         raise trace.fail(f"a call that warns: {warning}") from None
     except Exception as error:
@@ -220,7 +220,7 @@ def rule_cast(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     return args[1]
 
 
-def operator_text(function: Callable[[object], str]) -> None:
+def operator_text(function: Callable[[Any], str]) -> None:
     """Operators are what they are for good; errors about them name them."""
 
     @rule(function)
@@ -253,7 +253,7 @@ def rule_fields(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     cls = value if isinstance(value, type) else type_of(trace, value)
     class_attribute(trace, cls, "__dataclass_fields__")
     try:
-        made = dataclasses.fields(cls)  # type: ignore[arg-type]
+        made = dataclasses.fields(cls)
     except TypeError as error:
         raise Raised(from_native(trace, error)) from None
     for item in made:

@@ -25,7 +25,7 @@ from ..state.operations import Args, Kwargs, operation
 from ..state.trace import Trace
 from ..state.values import Raised
 
-METHODS = {str: "__str__", repr: "__repr__", ascii: "__repr__", format: "__format__"}
+METHODS: dict[Callable[..., str], str] = {str: "__str__", repr: "__repr__", ascii: "__repr__", format: "__format__"}
 
 
 class StandIn:
@@ -36,21 +36,25 @@ class StandIn:
         self._value = value
 
     def __str__(self) -> str:
-        return self._trace.invoke(str, (self._value,), {})  # type: ignore[return-value]
+        return self._make(str)
 
     def __repr__(self) -> str:
-        return self._trace.invoke(repr, (self._value,), {})  # type: ignore[return-value]
+        return self._make(repr)
 
     def __format__(self, spec: str) -> str:
-        return self._trace.invoke(format, (self._value, spec), {})  # type: ignore[return-value]
+        return self._make(format, spec)
+
+    def _make(self, function: object, *rest: str) -> str:
+        text: str = self._trace.invoke(function, (self._value, *rest), {})
+        return text
 
     def _look_inside(self, *args: object) -> object:
         raise self._trace.fail("formatting that looks into an object", "take the attribute or number out before")
 
-    __getattr__ = __getitem__ = __int__ = __float__ = __index__ = _look_inside  # type: ignore[assignment]
+    __getattr__ = __getitem__ = __int__ = __float__ = __index__ = _look_inside
 
 
-def stand_in(trace: Trace, value: object, asked: str = "str") -> object:
+def stand_in(trace: Trace, value: Any, asked: str = "str") -> Any:
     """Something with the same text as a value, for native code; ``asked`` is the builtin that wants it."""
     value = concrete(trace, force(trace, value))
     kind = type(value)
@@ -59,12 +63,12 @@ def stand_in(trace: Trace, value: object, asked: str = "str") -> object:
     if special_method(trace, value, "__repr__") is not None or isinstance(value, BaseException):
         return StandIn(trace, value)
     if kind is list or kind is tuple:
-        return kind([stand_in(trace, item) for item in value])  # type: ignore[attr-defined]
+        return kind([stand_in(trace, item) for item in value])
     if kind is dict:
         record = trace.outside.record_of(value)
         if record is not None and not record.loaded:
             guard_all_keys(trace, record)
-        return {stand_in(trace, key): stand_in(trace, item) for key, item in dict.items(value)}  # type: ignore[arg-type]
+        return {stand_in(trace, key): stand_in(trace, item) for key, item in dict.items(value)}
     if not native_calls.is_value(value, deep=True):
         raise trace.fail(f"the text of a {type_of(trace, value).__qualname__} (builtin: {asked})")
     return Survey(trace, keep_symbols=False, shallow=False).visit(value)
@@ -121,18 +125,18 @@ def exception_text(trace: Trace, error: BaseException, function: Callable[..., A
             raise trace.fail(f"the text of a {type(error).__qualname__} from outside")
         given = wrap(trace, given, Attribute(trace.outside.pinned(error), "args"))
     args = stand_in(trace, given)
-    if args is error.args or all(a is b for a, b in zip(args, error.args, strict=True)):  # type: ignore[call-overload]
+    if args is error.args or all(a is b for a, b in zip(args, error.args, strict=True)):
         return format_natively(trace, function, (error,), {})
     if native is BaseException.__repr__:
         text = format_natively(trace, repr, (args,), {})
         trace.guards.classes.watch_name(type(error))
-        return type(error).__name__ + (text[:-2] + ")" if len(error.args) == 1 else text)  # type: ignore[index, operator]
+        return type(error).__name__ + (text[:-2] + ")" if len(error.args) == 1 else text)
     if native is BaseException.__str__:
-        return format_natively(trace, str, (args[0] if len(error.args) == 1 else args,), {})  # type: ignore[index]
+        return format_natively(trace, str, (args[0] if len(error.args) == 1 else args,), {})
     raise trace.fail(f"the text of a {type(error).__qualname__}")
 
 
-def format_natively(trace: Trace, function: Callable[..., Any], args: Args, kwargs: Kwargs) -> object:
+def format_natively(trace: Trace, function: Callable[..., Any], args: Args, kwargs: Kwargs) -> Any:
     """Make text natively; what classes are called may be in it."""
     text = native_calls.run_natively(trace, function, args, kwargs)
     if type(text) is str:

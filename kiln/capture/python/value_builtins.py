@@ -80,7 +80,7 @@ def rule_hash(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     return native_calls.run_natively(trace, hash, (value,), {})
 
 
-def number_rule(kind: type, name: str, symbolic: tuple[Any, ...]):
+def number_rule(kind: type, name: str, symbolic: type) -> None:
     @rule(kind)
     def rule_number(trace: Trace, args: Args, kwargs: Kwargs) -> object:
         values = force_all(trace, args)
@@ -99,10 +99,8 @@ def number_rule(kind: type, name: str, symbolic: tuple[Any, ...]):
                 return native_calls.run_natively(trace, kind, values, kwargs)
         return native_calls.call_without_rule(trace, kind, values, kwargs)
 
-    return rule_number
 
-
-def convert_in_python(trace: Trace, value: object, kind: type, name: str) -> object | None:
+def convert_in_python(trace: Trace, value: object, kind: type, name: str) -> Any:
     """What a conversion method written in Python gives; None where native code converts."""
     cls = type(value)
     if not cls.__flags__ & HEAP_TYPE or issubclass(cls, InterpretedIterator):
@@ -122,10 +120,10 @@ def convert_in_python(trace: Trace, value: object, kind: type, name: str) -> obj
     return None
 
 
-number_rule(int, "__int__", (torch.SymInt,))
+number_rule(int, "__int__", torch.SymInt)
 
 
-number_rule(float, "__float__", (torch.SymFloat,))
+number_rule(float, "__float__", torch.SymFloat)
 
 
 @rule(complex)

@@ -11,6 +11,7 @@ import inspect
 import sys
 import types
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,7 +66,9 @@ def is_internal_frame(module: str, code: types.CodeType) -> bool:
     )
 
 
-def parameters(message, category=None, stacklevel=1, source=None, *, skip_file_prefixes=()):
+def parameters(
+    message: Any, category: Any = None, stacklevel: int = 1, source: Any = None, *, skip_file_prefixes: Any = ()
+) -> None:
     """Those of ``warnings.warn``, which does not tell them in all releases."""
 
 
@@ -96,7 +99,7 @@ def rule_warn(trace: Trace, args: Args, kwargs: Kwargs) -> None:
 NO_ERRORS = "no warning is an error"
 
 
-def has_error_filter(filters: list[Any]) -> bool:
+def has_error_filter(filters: Sequence[tuple[Any, ...]]) -> bool:
     """Whether some warning would be raised."""
     return any(each[0] == "error" for each in filters)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import functools
 import types
+from typing import Any
 
 import torch
 
@@ -30,7 +31,7 @@ def bind_method(descriptor: object, owner: object) -> object:
     return descriptor.__get__(owner, type(owner))  # type: ignore[attr-defined]
 
 
-def native_descriptor(bound: object) -> object | None:
+def native_descriptor(bound: object) -> Any:
     """The descriptor that a bound builtin was made from. (``super()`` may have gone past others of the same name.)"""
     owner, name = bound.__self__, bound.__name__  # type: ignore[attr-defined]
     kind = type(owner)

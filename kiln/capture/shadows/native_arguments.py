@@ -17,6 +17,7 @@ import re
 import types
 import weakref
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 
@@ -423,7 +424,7 @@ _PROXY_CLASSES: dict[tuple[object, ...], type] = {}
 """By what `special_methods` finds, and whether it is a builtin container."""
 
 
-def proxy(trace: Trace, value: object) -> object:
+def proxy(trace: Trace, value: object) -> Any:
     _, methods, blocked, native = special_methods(type(value))
     container = isinstance(value, CONTAINERS)
     cls = _PROXY_CLASSES.get((methods, blocked, native, container))

@@ -14,6 +14,7 @@ import operator
 import re
 import types
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 import torch.fx
@@ -36,7 +37,7 @@ from ..guards.source import Attribute, Source, getattr_static_dict
 from ..guards.tensor_class import method_meant
 from ..state.exceptions import needs_real
 from ..state.graph_inputs import ObjectInput
-from ..state.operations import operation, operations
+from ..state.operations import Args, Kwargs, operation, operations
 from ..state.trace import Trace
 from ..state.values import CONSTANT_TYPES, GraphBreak, HandleNumber, Opaque, Raised, TensorInfo, Trampoline, new_tuple
 from .input_state import input_state
@@ -150,7 +151,7 @@ def add_placeholder(trace: Trace, source: Source) -> torch.fx.Node:
 
 def record(
     trace: Trace, function: object, args: tuple, kwargs: dict, *, method: str | None = None, exact: bool = False
-) -> object:
+) -> Any:
     """Run an operation on fakes and add its node. ``exact``: it is the program's code, and may look at classes."""
     args, kwargs = prepare(trace, args, exact), prepare(trace, kwargs, exact)
     kwargs = {key: as_tensor(trace, function, key, value) for key, value in kwargs.items()}
@@ -236,7 +237,7 @@ def plain_floats(trace: Trace, value: object) -> object:
     return concrete(trace, value) if isinstance(value, torch.SymFloat) else value
 
 
-def prepare(trace: Trace, value: object, exact: bool = False) -> object:
+def prepare(trace: Trace, value: object, exact: bool = False) -> Any:
     """Arguments with everything looked at, as plain containers and numbers that torch understands.
 
     The program's own functions see more than torch does: for them (``exact``) values keep their classes.
@@ -325,7 +326,7 @@ def refuse_unresolved(trace: Trace, args: tuple) -> None:
                 raise trace.fail("the value of a conjugated or negated tensor in a list")
 
 
-def run_fake(trace: Trace, function: object, args: tuple, kwargs: dict) -> object:
+def run_fake(trace: Trace, function: object, args: Args, kwargs: Kwargs) -> Any:
     """Run on fakes. What goes wrong here is left to the real operation: it raises eager's own error, or works."""
     if function in READ_LISTS:
         refuse_unresolved(trace, (*args, *kwargs.values()))
@@ -415,7 +416,7 @@ EFFECTS: set[object] = {assert_async}
 """Operations kept for what they do."""
 
 
-def to_nodes(trace: Trace, value: object, exact: bool = False) -> object:
+def to_nodes(trace: Trace, value: object, exact: bool = False) -> Any:
     """Arguments as fx wants them: nodes for tensors, symbolic numbers, and (``exact``) instances of subclasses."""
     if isinstance(value, torch.Tensor):
         return trace.tensor_info(value).node

@@ -14,6 +14,7 @@ from ..guards.source import Source
 from .values import TensorInfo
 
 if TYPE_CHECKING:
+    from ..autograd.hook_registrations import SlotInput
     from ..shadows.list_examples import Examples
 
 
@@ -43,7 +44,7 @@ class GraphInputs:
 
     consumed: tuple[str, ...] = ()  # parameters whose lists the graph empties
     examples: Examples | None = None  # what is known of the items of such lists
-    items: list[TensorInfo | SymbolInput | ObjectInput] = field(default_factory=list)
+    items: list[TensorInfo | SymbolInput | ObjectInput | SlotInput] = field(default_factory=list)
     symbols: dict[str, Source] = field(default_factory=dict)  # symbolic number -> where it is read
     numbers: dict[str | Source, SymbolInput] = field(default_factory=dict)  # by symbol and by source
     constants: dict[str, object] = field(default_factory=dict)  # attributes of the graph module

@@ -53,8 +53,8 @@ class Operations:
     hashed_in_python: Callable[[object], bool]
     # calls
     call: Callable[[Trace, object, Args, Kwargs], Any]
-    bind_arguments: Callable[[Trace, types.FunctionType, Args, Kwargs], dict[str, object]]
-    run_function: Callable[[Trace, types.FunctionType, dict[str, object]], Any]
+    bind_arguments: Callable[[Trace, Any, Args, Kwargs], dict[str, Any]]
+    run_function: Callable[[Trace, Any, dict[str, Any]], Any]
     make_generator: Callable[[Frame], InterpretedGenerator]
     handler_for: Callable[[types.FunctionType], FunctionHandler | None]
     is_enum_lookup: Callable[[Trace, type, Args, Kwargs], bool]

@@ -10,7 +10,7 @@ import types
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.fx
@@ -19,6 +19,7 @@ from torch.nn import Parameter
 from ...program.graph import Graph
 from ..guards.guards import GuardSet
 from ..guards.hints import Hints
+from ..state.operations import Args, Kwargs
 from .autograd_state import AutogradState, HookState
 from .deferred_work import DeferredWork
 from .exceptions import ExceptionState, as_native
@@ -173,7 +174,7 @@ class Trace:
             self.overrides.has_subclasses = True
         return info.fake
 
-    def invoke(self, function: object, args: tuple, kwargs: dict) -> object:
+    def invoke(self, function: object, args: Args, kwargs: Kwargs) -> Any:
         """Native code calls a Python callable of the program: back into the interpreter."""
         with as_native(self), operations.back_from_native():
             return operations.force(

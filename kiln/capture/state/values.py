@@ -18,9 +18,10 @@ import enum
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
+import torch.fx
 
 from ..guards.source import Source
 
@@ -115,11 +116,11 @@ class Kind(enum.Enum):
 class Record:
     """A mutable object from outside: its shadow, and what it held when capture first saw it."""
 
-    shadow: object
-    real: object
+    shadow: Any
+    real: Any
     source: Source
     kind: Kind
-    items: object = None  # contents on arrival (list, dict or tuple of shadows)
+    items: Any = None  # contents on arrival (list, dict or tuple of shadows)
     attributes: dict[str, object] | None = None  # instance dictionary on arrival
     slots: dict[str, object] = field(default_factory=dict)  # slot name -> value on arrival, as read
     loaded: bool = False  # the keys or the whole contents are guarded
@@ -131,20 +132,26 @@ class Record:
 class TensorInfo:
     """What capture knows of a fake tensor."""
 
-    fake: object
-    node: object  # torch.fx.Node
+    fake: torch.Tensor
+    node: torch.fx.Node
     kind: type  # the Python type that the program sees
     source: Source | None = None
-    real: object = None  # the real tensor, for graph inputs
+    real: Any = None  # the real tensor, for graph inputs
     attributes: dict[str, object] = field(default_factory=dict)  # Python attributes the program set on it
     grad_set: bool = False
     data_set: bool = False  # the program has given it other memory
+
+    @property
+    def input_source(self) -> Source:
+        """The source of a tensor that is a graph input."""
+        assert self.source is not None
+        return self.source
 
 
 class Opaque:
     """A graph value that is not a tensor (a handle returned by an operator): only another graph call may take it."""
 
-    def __init__(self, node: object):
+    def __init__(self, node: torch.fx.Node) -> None:
         self.node = node
 
 

@@ -71,7 +71,7 @@ def item_in_check(trace: Trace, args: Args, kwargs: Kwargs) -> object:
 def as_number(trace: Trace, value: torch.Tensor) -> object:
     """A tensor that compares with numbers as its own number does: smaller types would cut the other one off."""
     if value.dim():
-        value = record(trace, torch.Tensor.squeeze, (value,), {}, method="squeeze")  # type: ignore[assignment]
+        value = record(trace, torch.Tensor.squeeze, (value,), {}, method="squeeze")
     if value.dtype in (torch.bool, torch.int64):
         return value
     return record(trace, torch.Tensor.to, (value, torch.int64), {}, method="to")

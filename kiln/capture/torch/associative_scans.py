@@ -8,6 +8,7 @@ between two powers. That is right for functions that work on each element by its
 from __future__ import annotations
 
 import types
+from typing import Any
 
 import torch
 
@@ -31,7 +32,7 @@ POINTWISE = words(
 )
 
 
-def combine_pairs(function, left, right):
+def combine_pairs(function: Any, left: Any, right: Any) -> Any:
     """The function on all pairs at once."""
     return function(left, right)
 
@@ -48,7 +49,7 @@ def rule_combined(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     return result
 
 
-def scan(combine_fn, xs, dim, reverse=False, combine_mode="pointwise"):
+def scan(combine_fn: Any, xs: Any, dim: int, reverse: bool = False, combine_mode: str = "pointwise") -> Any:
     """Interpreted; without functions inside, as those of Kiln itself are not looked into."""
     given, spec = tree_flatten(xs)
     leaves = []

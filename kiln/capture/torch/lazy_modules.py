@@ -94,13 +94,13 @@ def without_symbols(trace: Trace, fake: torch.Tensor) -> torch.Tensor:
     sizes = [concrete(trace, size) for size in fake.shape]
     strides = [concrete(trace, stride) for stride in fake.stride()]
     with trace.fakes.mode:
-        return torch.empty_strided(sizes, strides, dtype=fake.dtype, device=fake.device)  # type: ignore[arg-type]
+        return torch.empty_strided(sizes, strides, dtype=fake.dtype, device=fake.device)
 
 
 # -- that nobody can tell -------------------------------------------------------------------------------------------
 
 
-def check_nothing_changed(trace: Trace, module: Module) -> None:
+def check_nothing_changed(trace: Trace, module: Any) -> None:
     """Torch's own modules look at shapes alone; the user's may read anything that this frame has changed so far."""
     if trace.overrides.modes or trace.overrides.outer_modes:
         raise CannotInitialise("a torch-function mode is active")
@@ -133,7 +133,8 @@ def random_order_kept(trace: Trace) -> Iterator[None]:
 
 
 def random_state() -> list[torch.Tensor]:
-    return [torch.get_rng_state(), *(torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else ())]
+    cuda: Any = torch.cuda
+    return [torch.get_rng_state(), *(cuda.get_rng_state_all() if cuda.is_initialized() else ())]
 
 
 def check_no_fakes(module: Module) -> None:
@@ -164,10 +165,10 @@ def rollback_on_error(module: Module) -> Iterator[None]:
             for table, items in tables:
                 table.clear()
                 table.update(items)
-        for tensor, cls, data in tensors:
+        for tensor, tensor_class, data in tensors:
             tensor.__class__ = torch.Tensor
             tensor.data = data
-            tensor.__class__ = cls
+            tensor.__class__ = tensor_class
         raise
 
 
@@ -182,7 +183,7 @@ def uninitialised(module: Module) -> list[torch.Tensor]:
 
 def refresh_shadows(trace: Trace, record: Record) -> None:
     """Let the rest of this attempt see the module as it is now: it may come to more lazy modules."""
-    for part in record.real.modules():  # type: ignore[attr-defined]
+    for part in record.real.modules():
         for value in vars(part).values():
             trace.outside.by_real.pop(id(value), None)
         known = trace.outside.by_real.get(id(part))

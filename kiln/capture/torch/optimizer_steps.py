@@ -81,27 +81,27 @@ def is_supported(trace: Trace, bound: dict[Any, Any]) -> bool:
 
 
 def adam(
-    params,
-    grads,
-    exp_avgs,
-    exp_avg_sqs,
-    max_exp_avg_sqs,
-    state_steps,
-    grad_scale,
-    found_inf,
+    params: Any,
+    grads: Any,
+    exp_avgs: Any,
+    exp_avg_sqs: Any,
+    max_exp_avg_sqs: Any,
+    state_steps: Any,
+    grad_scale: Any,
+    found_inf: Any,
     *,
-    amsgrad,
-    has_complex,
-    beta1,
-    beta2,
-    lr,
-    weight_decay,
-    eps,
-    maximize,
-    capturable,
-    differentiable,
-    decoupled_weight_decay,
-):
+    amsgrad: Any,
+    has_complex: Any,
+    beta1: Any,
+    beta2: Any,
+    lr: Any,
+    weight_decay: Any,
+    eps: Any,
+    maximize: Any,
+    capturable: Any,
+    differentiable: Any,
+    decoupled_weight_decay: Any,
+) -> None:
     if maximize:
         grads = foreach_neg(grads)
     foreach_add_(state_steps, 1.0)

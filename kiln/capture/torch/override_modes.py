@@ -78,7 +78,7 @@ class ModeAt(Source):
     def render(self, base: str, bind: Callable[[object, str], str]) -> str:
         return f"{base}({self.index})"
 
-    def describe(self):
+    def describe(self) -> str:
         return f"torch-function mode {self.index}"
 
 
@@ -183,7 +183,7 @@ class Switch:
 
     def __enter__(self) -> None: ...
 
-    def __exit__(self, *error): ...
+    def __exit__(self, *error: object) -> None: ...
 
 
 @rule(DisableTorchFunctionSubclass)

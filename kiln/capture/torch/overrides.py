@@ -29,9 +29,7 @@ from ..state.values import Lazy
 from .override_modes import ALL_OFF, ENABLED, SUBCLASSES_OFF, at_level, guard_level
 from .subclass_conversions import convert
 
-DEFAULT_OVERRIDE = torch.Tensor.__torch_function__.__func__  # type: ignore[attr-defined]
-
-
+DEFAULT_OVERRIDE: Any = vars(torch.Tensor)["__torch_function__"].__func__
 DISABLED = disabled_torch_function
 
 
@@ -73,9 +71,9 @@ def override(trace: Trace, function: object, args: Args, kwargs: Kwargs) -> tupl
     raise trace.fail(f"no override takes {getattr(function, '__name__', function)}")
 
 
-def has_override_argument(values: object) -> bool:
+def has_override_argument(values: Any) -> bool:
     """Whether something with an override that was not met yet is among the arguments, or in a list among them."""
-    for value in values:  # type: ignore[attr-defined]
+    for value in values:
         if type(value) is Lazy:
             value = value.value if value.done else value.real
         kind = type(value)
@@ -152,7 +150,7 @@ class ProbeResult(BaseException):
 class Probe(TorchFunctionMode):
     """Finds out what an operator on tensors is called when it comes to overrides."""
 
-    def __torch_function__(self, func, types, args=(), kwargs=None):
+    def __torch_function__(self, func: Any, types: Any, args: Args = (), kwargs: Kwargs | None = None) -> Any:
         raise ProbeResult(func, args)
 
 
@@ -176,7 +174,7 @@ def operator_override(trace: Trace, function: object, operands: tuple[Any, ...])
     """What an override makes of an operator."""
     if not (trace.overrides.modes or trace.overrides.has_overriding) or trace.overrides.level == ALL_OFF:
         return None
-    told = override_target(function, tuple(isinstance(operand, torch.Tensor) for operand in operands))  # type: ignore[arg-type]
+    told = override_target(function, tuple(isinstance(operand, torch.Tensor) for operand in operands))
     if told is None:
         raise trace.fail(f"the operator {function} under __torch_function__")
     return override(trace, told[0], tuple(operands[index] for index in told[1]), {})
@@ -187,7 +185,7 @@ def attribute_override(trace: Trace, tensor: torch.Tensor, raw: object) -> tuple
     """What an override makes of reading an attribute that torch defines."""
     if not (trace.overrides.modes or trace.overrides.has_overriding) or type(raw) is not types.GetSetDescriptorType:
         return None
-    return override(trace, raw.__get__, (tensor,), {})  # type: ignore[attr-defined]
+    return override(trace, raw.__get__, (tensor,), {})
 
 
 @rule(device_constructors)

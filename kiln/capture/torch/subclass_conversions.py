@@ -21,7 +21,6 @@ from ..state.values import TensorInfo
 
 LEAF_MODULES = frozenset({"torch.functional", "torch.nn.functional", "torch._tensor", "torch._C._nn", "torch.special"})
 
-
 NATIVE_FUNCTIONS: frozenset[object] = frozenset(
     value
     for owner in (*NATIVE_MODULES, VARIABLE_FUNCTIONS)
@@ -65,7 +64,7 @@ def as_subclass_handler(trace: Trace, args: Args, kwargs: Kwargs) -> object:
 def without_overrides(graph: Callable[..., Any], conversions: dict[int, type]) -> Callable[..., Any]:
     """A graph of what overrides came down to runs without them, on plain tensors: results get their classes here."""
 
-    def run(*inputs):
+    def run(*inputs: Any) -> Any:
         with DisableTorchFunction():
             results = graph(*inputs)
             if not conversions:
@@ -90,9 +89,10 @@ def remove_conversions(trace: Trace, outputs: list[torch.fx.Node]) -> None:
         places = [place for place, output in enumerate(outputs) if output is node]
         if not inside:
             continue
+        kind: Any = trace.inputs.constants[cls.target]
         for place in places:
             outputs[place] = tensor
-            trace.overrides.conversions.setdefault(place, trace.inputs.constants[cls.target])
+            trace.overrides.conversions.setdefault(place, kind)
         node.replace_all_uses_with(tensor)
         graph.erase_node(node)
         if not cls.users:
@@ -101,10 +101,9 @@ def remove_conversions(trace: Trace, outputs: list[torch.fx.Node]) -> None:
 
 def ignores_class(node: torch.fx.Node) -> bool:
     """Whether an operation only computes: what changes a tensor, or hangs something on it, needs the very object."""
-
+    target: Any = node.target
     if node.op == "call_method":
-        return not operator_named(node.target).in_place and node.target not in ("register_hook", "retain_grad")
-    function = node.target
-    own = function in NATIVE_FUNCTIONS or getattr(function, "__module__", None) in (*LEAF_MODULES, "_operator")
-    known = own or function in (getattr, torch.Tensor.as_subclass)
-    return known and not operator_named(function.__name__).in_place
+        return not operator_named(target).in_place and target not in ("register_hook", "retain_grad")
+    own = target in NATIVE_FUNCTIONS or getattr(target, "__module__", None) in (*LEAF_MODULES, "_operator")
+    known = own or target in (getattr, torch.Tensor.as_subclass)
+    return known and not operator_named(target.__name__).in_place

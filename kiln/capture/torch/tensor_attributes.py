@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch.nn import Parameter
@@ -45,7 +46,6 @@ PLAIN_ATTRIBUTES = _present(
     "__class__ __hash__"
 ) | {"_is_param"}
 
-
 INPUT_FLAGS = _present("is_leaf output_nr names")  # what the guards on a tensor do not already tell
 
 
@@ -76,7 +76,7 @@ def tensor_attribute(trace: Trace, tensor: torch.Tensor, name: str) -> object:
     info = trace.tensor_info(tensor)
     if name in info.attributes:
         if name == "grad" and info.attributes[name] is None and info.source is not None:
-            if info.real.requires_grad and not may_override(info.real):  # type: ignore[attr-defined]
+            if info.real.requires_grad and not may_override(info.real):
                 warn_of_missing_gradient(trace, info)
         return info.attributes[name]
     if name == "grad":
@@ -95,11 +95,11 @@ def tensor_attribute(trace: Trace, tensor: torch.Tensor, name: str) -> object:
     if name in INPUT_FLAGS:
         guard_flag(trace, info, name)
     if name == "output_nr" and info.source is not None and trace.autograd.origins.get(tensor.grad_fn) is info:
-        return info.real.output_nr  # type: ignore[attr-defined]  # the fake's history is a stand-in
+        return info.real.output_nr  # the fake's history is a stand-in
     if name == "retains_grad" and info.source is not None:
         guard_flag(trace, info, "is_leaf")  # leaves have no need to
         guard_flag(trace, info, name)
-        return tensor.retains_grad or info.real.retains_grad  # type: ignore[attr-defined]
+        return tensor.retains_grad or info.real.retains_grad
     if name in PLAIN_ATTRIBUTES:
         return plain_attribute(tensor, name)
     if name in ("__dict__", "grad_fn", "_version", "_grad", "_base", "_backward_hooks", "_post_accumulate_grad_hooks"):
@@ -121,11 +121,11 @@ def tensor_grad(trace: Trace, info: TensorInfo) -> object:
         if info.fake.grad is None and (info.fake.is_leaf or info.fake.retains_grad):
             return None
         raise trace.fail("reading .grad of a tensor made inside the compiled function")
-    if trace.deferred.calls and not info.real.is_leaf:  # type: ignore[attr-defined]
+    if trace.deferred.calls and not info.real.is_leaf:
         raise trace.fail("reading .grad of a tensor that a backward pass may be about to set")
     overriding = may_override(info.real)
-    gradient = gradient_quietly(info.real)  # type: ignore[arg-type]
-    if gradient is None and not overriding and info.real.requires_grad:  # type: ignore[attr-defined]
+    gradient = gradient_quietly(info.real)
+    if gradient is None and not overriding and info.real.requires_grad:
         warn_of_missing_gradient(trace, info)
     source = Computed(past_overrides("grad"), (info.source,)) if overriding else GradientOf(info.source)
     return wrap(trace, gradient, source)
@@ -134,12 +134,12 @@ def tensor_grad(trace: Trace, info: TensorInfo) -> object:
 def warn_of_missing_gradient(trace: Trace, info: TensorInfo) -> None:
     """Torch warns where the gradient of a tensor is asked for that is no leaf, and keeps none."""
     guard_flag(trace, info, "is_leaf")
-    if info.real.is_leaf:  # type: ignore[attr-defined]
+    if info.real.is_leaf:
         return
     guard_flag(trace, info, "retains_grad")
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
-        info.real.grad  # type: ignore[attr-defined]  # noqa: B018
+        info.real.grad  # noqa: B018
     for warning in seen:
         rule_warn(trace, (str(warning.message), warning.category), {})
 
@@ -153,7 +153,7 @@ class GradientOf(Source):
     def render(self, base: str, bind: Callable[[object, str], str]) -> str:
         return f"({base}.grad if {base}.is_leaf else {bind(gradient_quietly, 'gradient')}({base}))"
 
-    def describe(self):
+    def describe(self) -> str:
         return f"{self.base.describe()}.grad"
 
 
@@ -169,7 +169,7 @@ def python_attribute(trace: Trace, info: TensorInfo, name: str) -> object:
 
     namespace = getattr(info.real, "__dict__", None) or {}
     raw = class_attribute(trace, info.kind, name, MISSING)
-    if name in namespace and not hasattr(type(raw), "__set__"):
+    if info.source is not None and name in namespace and not hasattr(type(raw), "__set__"):
         return trace.outside.reach(Lazy(namespace[name], InstanceAttribute(info.source, name)))
     if info.source is not None:
         trace.guards.add(info.source, "no_attribute", name)
@@ -181,7 +181,7 @@ def python_attribute(trace: Trace, info: TensorInfo, name: str) -> object:
 
 
 @operation
-def set_tensor_attribute(trace: Trace, tensor: torch.Tensor, name: str, value: object) -> None:
+def set_tensor_attribute(trace: Trace, tensor: torch.Tensor, name: str, value: Any) -> None:
     from .tensor_subclasses import check_store
 
     info = trace.tensor_info(tensor)
@@ -189,7 +189,7 @@ def set_tensor_attribute(trace: Trace, tensor: torch.Tensor, name: str, value: o
         check_store(trace, info, name)
     if name == "requires_grad":
         guard_flag(trace, info, "is_leaf")
-        if not tensor.is_leaf or (info.source is not None and not info.real.is_leaf):  # type: ignore[attr-defined]
+        if not tensor.is_leaf or (info.source is not None and not info.real.is_leaf):
             raise trace.fail("assigning to .requires_grad of a tensor that is no leaf: torch raises")
         record(trace, torch.Tensor.requires_grad_, (tensor, concrete(trace, value)), {}, method="requires_grad_")
     elif name == "data":
@@ -201,11 +201,11 @@ def set_tensor_attribute(trace: Trace, tensor: torch.Tensor, name: str, value: o
         raise trace.fail(f"assigning to .{name} of a tensor", "do it outside the compiled function")
 
 
-def set_data(trace: Trace, info: TensorInfo, value: object) -> None:
+def set_data(trace: Trace, info: TensorInfo, value: Any) -> None:
     """``tensor.data = value``: the same tensor with other contents, form and memory."""
     value = force(trace, value)
-    plain = isinstance(value, torch.Tensor) and value.device == info.fake.device  # type: ignore[attr-defined]
-    plain = plain and not value.is_inference() and version(info.fake) >= 0  # type: ignore[attr-defined, arg-type]
+    plain = isinstance(value, torch.Tensor) and value.device == info.fake.device
+    plain = plain and not value.is_inference() and version(info.fake) >= 0
     if not plain or trace.effects.in_try or info.kind not in (torch.Tensor, Parameter):
         raise trace.fail("assigning to .data of a tensor here", "do it outside the compiled function")
     trace.inputs.forget_memory()  # the fake gets other memory now

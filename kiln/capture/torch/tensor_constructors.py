@@ -15,7 +15,7 @@ from ..state.operations import Args, Kwargs
 from ..state.trace import Trace
 from .torch_calls import handler
 
-CLASSES: dict[object, torch.dtype] = {
+CLASSES: dict[type, torch.dtype] = {
     getattr(torch, name): getattr(torch, name).dtype
     for name in words("Float Double Half BFloat16 Byte Char Short Int Long Bool")
     for name in (f"{name}Tensor",)
@@ -72,7 +72,7 @@ def register(cls: type, dtype: torch.dtype | None) -> None:
 
 
 for _class, _dtype in CLASSES.items():
-    register(_class, _dtype)  # type: ignore[arg-type]
+    register(_class, _dtype)
 register(torch.Tensor, None)
 
 

@@ -50,6 +50,6 @@ def copies_as_clone(tensor: torch.Tensor) -> bool:
 
 def shares_memory(trace: Trace, info: TensorInfo) -> bool:
     """Whether another input does: copies of both would share theirs."""
-    key = storage_key(info.fake)  # type: ignore[arg-type]
+    key = storage_key(info.fake)
     others = [item for item in trace.inputs.tensors() if item is not info]
-    return any(storage_key(item.fake) == key for item in others)  # type: ignore[arg-type]
+    return any(storage_key(item.fake) == key for item in others)

@@ -147,8 +147,8 @@ def load_from_tensor_super(trace: Trace, proxy: TensorSuper, name: str) -> objec
         if isinstance(raw, types.GetSetDescriptorType) and issubclass(torch.Tensor, cls):
             custom = attribute_override(trace, proxy.owner, raw)
             return operations.tensor_attribute(trace, proxy.owner, name) if custom is None else custom[0]
-        if isinstance(raw, NATIVE_DESCRIPTORS):
-            return raw.__get__(proxy.owner)  # type: ignore[attr-defined]
+        if type(raw) in NATIVE_DESCRIPTORS:
+            return raw.__get__(proxy.owner)
         return bind_class_attribute(trace, proxy.owner, info.kind if isinstance(raw, classmethod) else cls, name, raw)
     raise Raised(AttributeError(f"'super' object has no attribute '{name}'"))
 

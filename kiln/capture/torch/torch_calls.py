@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import math
 import types
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch.nn import Parameter
@@ -19,7 +21,7 @@ from ...platform.torch_dispatch import count_dispatch_modes, dispatch_mode_of_ke
 from ...platform.torch_functions import group_tensors, is_compiling, is_scripting, log_api_usage, tracing_state
 from ...platform.torch_operators import OpOverload, OpOverloadPacket
 from ..guards.tensor_class import METHODS
-from ..interpreter.call_rules import rule
+from ..interpreter.call_rules import Rule, rule
 from ..interpreter.iteration import get_iterator
 from ..interpreter.protocols import truth
 from ..python.value_builtins import rule_len
@@ -56,7 +58,7 @@ VALUE_NAMES = words(
 
 
 @operation
-def is_operation(trace: Trace, function: object, args: Args, kwargs: Kwargs) -> bool:
+def is_operation(trace: Trace, function: Any, args: Args, kwargs: Kwargs) -> bool:
     """Whether a callee is a leaf of the graph."""
     kind = type(function)
     if kind is types.FunctionType:
@@ -92,8 +94,7 @@ def call_torch(trace: Trace, function: object, args: Args, kwargs: Kwargs) -> ob
         function.__self__, torch.Tensor
     ):
         args = (function.__self__, *args)
-        method = function.__name__
-        function = METHODS.get(method) or getattr(torch.Tensor, method)  # whatever tensors have by that name now
+        function = METHODS.get(function.__name__) or getattr(torch.Tensor, function.__name__)  # as tensors have it now
     name = getattr(function, "__name__", "")
     custom = override(trace, function, args, kwargs) if function is not torch.Tensor.as_subclass else None
     if custom is not None:
@@ -148,7 +149,7 @@ def method_name(function: object, args: Args) -> str | None:
     return name if name is not None and getattr(torch.Tensor, name, None) is function else None
 
 
-def load_property(trace: Trace, getter: types.MethodWrapperType, args: Args) -> object:
+def load_property(trace: Trace, getter: Any, args: Args) -> object:
     """``Tensor.prop.__get__`` reached from native code."""
     from .tensor_attributes import tensor_attribute
 
@@ -157,11 +158,13 @@ def load_property(trace: Trace, getter: types.MethodWrapperType, args: Args) -> 
 
 # -- what is not an operation ---------------------------------------------------------------------------------------
 
-HANDLERS: dict[object, object] = {}
+HANDLERS: dict[object, Rule] = {}
 
 
-def handler(*functions: object):
-    def register(function):
+def handler(*functions: object) -> Callable[[Rule], Rule]:
+    """Register what a call of these functions of torch means, where it is not an operation."""
+
+    def register(function: Rule) -> Rule:
         for target in functions:
             HANDLERS[target] = function
         return function
@@ -200,12 +203,12 @@ def tensor_contains(trace: Trace, args: Args, kwargs: Kwargs) -> None:
 def guard_offsets(trace: Trace) -> None:
     """Where in its storage an input begins is assumed only once the program asks (a view's offset follows from it)."""
     for item in trace.inputs.items:
-        if isinstance(item, TensorInfo) and not is_symbolic(item.fake.storage_offset()):  # type: ignore[attr-defined]
-            place = OffsetOf(item.source, may_override(item.real))  # type: ignore[arg-type]
-            trace.guards.add(place, "constant", item.real.storage_offset())  # type: ignore[attr-defined]
+        if isinstance(item, TensorInfo) and item.source is not None and not is_symbolic(item.fake.storage_offset()):
+            place = OffsetOf(item.source, may_override(item.real))
+            trace.guards.add(place, "constant", item.real.storage_offset())
 
 
-def _layout_query(name: str):
+def _layout_query(name: str) -> None:
     @handler(getattr(torch.Tensor, name))
     def query(trace: Trace, args: Args, kwargs: Kwargs) -> object:
         """Sizes and strides are plain (or symbolic) numbers that the guards know: no node."""
@@ -217,8 +220,6 @@ def _layout_query(name: str):
             return getattr(tensor, name)(*rest, **{key: concrete(trace, value) for key, value in kwargs.items()})
         except Exception as error:
             raise trace.fail(f"Tensor.{name} fails: {error}", error=error) from error
-
-    return query
 
 
 for _name in ("size", "stride", "dim", "numel", "nelement", "ndimension", "storage_offset", "element_size"):
@@ -249,7 +250,7 @@ def rule_is_compiling(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     return not is_asked_by_torch(trace)
 
 
-@rule(torch.jit.is_scripting, torch.jit.is_tracing, is_scripting, tracing_state)
+@rule(vars(torch.jit)["is_scripting"], vars(torch.jit)["is_tracing"], is_scripting, tracing_state)
 def rule_never(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     return False
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import operator
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch import is_grad_enabled  # the program may put another function in its place
@@ -84,7 +85,6 @@ STATE_GETTERS = _present(
     "is_autocast_cache_enabled",
 )
 
-
 STATE_QUERIES = {
     name: value
     for name, value in list(vars(torch).items())
@@ -101,7 +101,7 @@ def state_queries_are_replaced() -> bool:
     return not all(map(operator.is_, map(torch.__dict__.get, STATE_QUERIES), STATE_QUERIES.values()))
 
 
-def _state_setter(function):
+def _state_setter(function: Any) -> None:
     @rule(function)
     def set_state(trace: Trace, args: Args, kwargs: Kwargs) -> object:
         """Done now, so that what follows is traced in that state, and again by the graph at run time."""
@@ -114,16 +114,12 @@ def _state_setter(function):
         trace.switches.changed = True
         return result
 
-    return set_state
 
-
-def _state_getter(function):
+def _state_getter(function: Any) -> None:
     @rule(function)
     def get_state(trace: Trace, args: Args, kwargs: Kwargs) -> object:
         args = tuple([concrete(trace, arg) for arg in args])
         return call_for_program(trace, function, args, {key: concrete(trace, value) for key, value in kwargs.items()})
-
-    return get_state
 
 
 def call_for_program(trace: Trace, function: Callable[..., object], args: Args, kwargs: Kwargs) -> object:
@@ -174,7 +170,7 @@ def rule_enter_inference(trace: Trace, args: Args, kwargs: Kwargs) -> None:
     owner = force(trace, args[0])
     flag = concrete(trace, owner.__dict__["mode"])
     owner.__dict__["_inference_mode_context"] = Opaque(trace.graph.call_function(enter_inference_mode, (flag,)))
-    real = InferenceModeGuard(flag)
+    real: Any = InferenceModeGuard(flag)
     real.__enter__()
     trace.switches.inference_modes.append(real)
 
@@ -197,4 +193,4 @@ def leaving_inference_modes(trace: Trace) -> Iterator[None]:
     finally:
         trace.switches.inference_used |= bool(trace.switches.inference_modes)
         while trace.switches.inference_modes:
-            trace.switches.inference_modes.pop().__exit__(None, None, None)  # type: ignore[attr-defined]
+            trace.switches.inference_modes.pop().__exit__(None, None, None)

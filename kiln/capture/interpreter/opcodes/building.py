@@ -29,7 +29,7 @@ from .table import CALLABLE_FIRST, opcode
 
 @opcode("BUILD_TUPLE")
 def build_tuple(frame: Frame, instruction: Instruction) -> None:
-    items = frame.pop_many(instruction.arg)
+    items = frame.pop_many(instruction.argval)
     following = frame.bytecode.instructions[frame.next]
     if following.op == "RETURN_VALUE" and frame is frame.trace.frames[0]:
         frame.push(tuple(items))  # handed back as it is: nobody looks into it here
@@ -39,12 +39,12 @@ def build_tuple(frame: Frame, instruction: Instruction) -> None:
 
 @opcode("BUILD_LIST")
 def build_list(frame: Frame, instruction: Instruction) -> None:
-    frame.push(frame.pop_many(instruction.arg))
+    frame.push(frame.pop_many(instruction.argval))
 
 
 @opcode("BUILD_SET")
 def build_set(frame: Frame, instruction: Instruction) -> None:
-    items = [force(frame.trace, item) for item in frame.pop_many(instruction.arg)]
+    items = [force(frame.trace, item) for item in frame.pop_many(instruction.argval)]
     frame.push(call_builtin(frame, set, items))
 
 
@@ -55,7 +55,7 @@ def call_builtin(frame: Frame, function: object, *args: object) -> object:
 
 @opcode("BUILD_MAP")
 def build_map(frame: Frame, instruction: Instruction) -> None:
-    items = frame.pop_many(2 * instruction.arg)
+    items = frame.pop_many(2 * instruction.argval)
     made: dict[Any, Any] = {}
     frame.push(made)
     for key, value in zip(items[::2], items[1::2], strict=True):
@@ -65,23 +65,23 @@ def build_map(frame: Frame, instruction: Instruction) -> None:
 @opcode("BUILD_CONST_KEY_MAP")
 def build_const_key_map(frame: Frame, instruction: Instruction) -> None:
     keys = frame.pop()
-    frame.push(dict(zip(keys, frame.pop_many(instruction.arg), strict=True)))
+    frame.push(dict(zip(keys, frame.pop_many(instruction.argval), strict=True)))
 
 
 @opcode("BUILD_STRING")
 def build_string(frame: Frame, instruction: Instruction) -> None:
-    parts = [force(frame.trace, part) for part in frame.pop_many(instruction.arg)]
+    parts = [force(frame.trace, part) for part in frame.pop_many(instruction.argval)]
     frame.push(UnknownText(frame.trace) if any(map(is_unknown, parts)) else "".join(parts))
 
 
 @opcode("BUILD_SLICE")
 def build_slice(frame: Frame, instruction: Instruction) -> None:
-    frame.push(slice(*(force(frame.trace, part) for part in frame.pop_many(instruction.arg))))
+    frame.push(slice(*(force(frame.trace, part) for part in frame.pop_many(instruction.argval))))
 
 
 @opcode("FORMAT_VALUE")
 def format_value(frame: Frame, instruction: Instruction) -> None:
-    flags = instruction.arg
+    flags = instruction.argval
     spec = frame.pop() if flags & 4 else ""
     value = convert_text(frame, frame.pop(), flags & 3)
     frame.push(format_text(frame, value, spec))
@@ -100,7 +100,7 @@ def convert_text(frame: Frame, value: object, kind: int) -> object:
 
 @opcode("CONVERT_VALUE")
 def convert_value(frame: Frame, instruction: Instruction) -> None:
-    frame.push(convert_text(frame, frame.pop(), instruction.arg))
+    frame.push(convert_text(frame, frame.pop(), instruction.argval))
 
 
 @opcode("FORMAT_SIMPLE")
@@ -117,25 +117,25 @@ def format_with_spec(frame: Frame, instruction: Instruction) -> None:
 @opcode("LIST_APPEND")
 def list_append(frame: Frame, instruction: Instruction) -> None:
     value = frame.pop_raw()
-    frame.peek(instruction.arg).append(value)
+    frame.peek(instruction.argval).append(value)
 
 
 @opcode("SET_ADD")
 def set_add(frame: Frame, instruction: Instruction) -> None:
     value = frame.pop()
-    call(frame.trace, frame.peek(instruction.arg).add, (value,), {})
+    call(frame.trace, frame.peek(instruction.argval).add, (value,), {})
 
 
 @opcode("MAP_ADD")
 def map_add(frame: Frame, instruction: Instruction) -> None:
     value, key = frame.pop_raw(), frame.pop()
-    set_item(frame.trace, frame.peek(instruction.arg), key, value)
+    set_item(frame.trace, frame.peek(instruction.argval), key, value)
 
 
 @opcode("LIST_EXTEND")
 def list_extend(frame: Frame, instruction: Instruction) -> None:
     items = frame.pop()
-    target = frame.peek(instruction.arg)
+    target = frame.peek(instruction.argval)
     try:
         call(frame.trace, target.extend, (operators.operand_iterable(frame.trace, items),), {})
     except Raised as raised:
@@ -148,15 +148,15 @@ def list_extend(frame: Frame, instruction: Instruction) -> None:
 @opcode("SET_UPDATE")
 def set_update(frame: Frame, instruction: Instruction) -> None:
     items = frame.pop()
-    call(frame.trace, frame.peek(instruction.arg).update, (operators.operand_iterable(frame.trace, items),), {})
+    call(frame.trace, frame.peek(instruction.argval).update, (operators.operand_iterable(frame.trace, items),), {})
 
 
 @opcode("DICT_UPDATE", "DICT_MERGE")
 def dict_update(frame: Frame, instruction: Instruction) -> None:
     items = frame.pop()
-    target = frame.peek(instruction.arg)
+    target = frame.peek(instruction.argval)
     if instruction.op == "DICT_MERGE":
-        merge_keywords(frame, target, items, frame.peek(instruction.arg + (3 if CALLABLE_FIRST else 2)))
+        merge_keywords(frame, target, items, frame.peek(instruction.argval + (3 if CALLABLE_FIRST else 2)))
     else:
         update_mapping(frame, target, items)
 
@@ -229,13 +229,13 @@ def list_to_tuple(frame: Frame, instruction: Instruction) -> None:
 @opcode("UNPACK_SEQUENCE")
 def unpack_sequence(frame: Frame, instruction: Instruction) -> None:
     value = frame.pop()
-    items = unpack(frame.trace, value, instruction.arg)
+    items = unpack(frame.trace, value, instruction.argval)
     frame.stack.extend(reversed(items))
 
 
 @opcode("UNPACK_EX")
 def unpack_ex(frame: Frame, instruction: Instruction) -> None:
-    before, after = instruction.arg & 0xFF, instruction.arg >> 8
+    before, after = instruction.argval & 0xFF, instruction.argval >> 8
     items = list(elements_to_unpack(frame.trace, frame.pop()))
     if len(items) < before + after:
         frame.raise_error(

@@ -33,13 +33,13 @@ def kw_names(frame: Frame, instruction: Instruction) -> None:
 def call_opcode(frame: Frame, instruction: Instruction) -> None:
     names = frame.keyword_names
     frame.keyword_names = ()
-    call_with_values(frame, frame.pop_many(instruction.arg), names)
+    call_with_values(frame, frame.pop_many(instruction.argval), names)
 
 
 @opcode("CALL_KW")
 def call_kw(frame: Frame, instruction: Instruction) -> None:
     names = frame.pop()
-    call_with_values(frame, frame.pop_many(instruction.arg), names)
+    call_with_values(frame, frame.pop_many(instruction.argval), names)
 
 
 def call_with_values(frame: Frame, values: list[object], names: tuple[str, ...]) -> None:
@@ -58,7 +58,7 @@ def call_with_values(frame: Frame, values: list[object], names: tuple[str, ...])
 
 @opcode("CALL_FUNCTION_EX")
 def call_function_ex(frame: Frame, instruction: Instruction) -> None:
-    kwargs = frame.pop() if instruction.arg & 1 else {}
+    kwargs = frame.pop() if instruction.argval & 1 else {}
     args = frame.pop()
     if CALLABLE_FIRST:
         frame.pop_raw()
@@ -84,7 +84,7 @@ def make_function(frame: Frame, instruction: Instruction) -> None:
         pending = PendingFunction(code)
         frame.push(pending if code.co_freevars else pending.finish(frame, None))
         return
-    flags = instruction.arg
+    flags = instruction.argval
     function = types.FunctionType(code, frame.globals, code.co_name, None, frame.pop() if flags & 8 else None)
     for flag in (4, 2, 1):
         if flags & flag:
@@ -106,8 +106,8 @@ class PendingFunction:
         return set_names(frame, function)
 
 
-def annotation_table(value: object) -> dict[Any, Any]:
-    return dict(zip(value[::2], value[1::2], strict=True)) if isinstance(value, tuple) else value  # type: ignore[return-value]
+def annotation_table(value: Any) -> dict[Any, Any]:
+    return dict(zip(value[::2], value[1::2], strict=True)) if isinstance(value, tuple) else value
 
 
 def force_items(frame: Frame, value: dict[Any, Any]) -> dict[Any, Any]:
@@ -116,14 +116,14 @@ def force_items(frame: Frame, value: dict[Any, Any]) -> dict[Any, Any]:
 
 def set_names(frame: Frame, function: types.FunctionType) -> types.FunctionType:
     function.__qualname__ = function.__code__.co_qualname
-    function.__module__ = frame.globals.get("__name__")  # type: ignore[assignment]
+    function.__module__ = frame.globals.get("__name__")  # type: ignore[assignment]  # may be None
     return function
 
 
 @opcode("SET_FUNCTION_ATTRIBUTE")
 def set_function_attribute(frame: Frame, instruction: Instruction) -> None:
     function, value = frame.pop(), frame.pop()
-    flag = instruction.arg
+    flag = instruction.argval
     if not isinstance(function, PendingFunction):
         set_function_part(frame, function, flag, value)
     elif flag == 8:
@@ -133,13 +133,13 @@ def set_function_attribute(frame: Frame, instruction: Instruction) -> None:
     frame.push(function)
 
 
-def set_function_part(frame: Frame, function: types.FunctionType, flag: int, value: object) -> None:
+def set_function_part(frame: Frame, function: types.FunctionType, flag: int, value: Any) -> None:
     if flag == 4:
         function.__annotations__ = annotation_table(value)
     elif flag == 2:
-        function.__kwdefaults__ = force_items(frame, value)  # type: ignore[arg-type]
+        function.__kwdefaults__ = force_items(frame, value)
     else:
-        function.__defaults__ = value  # type: ignore[assignment]
+        function.__defaults__ = value
 
 
 # -- generators -----------------------------------------------------------------------------------------------------
@@ -177,7 +177,7 @@ def send(frame: Frame, instruction: Instruction) -> None:
         if sys.version_info < (3, 12):
             frame.stack.pop()
         frame.push(raised.error.value)
-        frame.jump(instruction.target)
+        frame.jump(instruction.argval)
 
 
 @opcode("END_SEND")
@@ -226,7 +226,7 @@ def import_from(frame: Frame, instruction: Instruction) -> None:
 
 @opcode("CALL_INTRINSIC_1")
 def call_intrinsic(frame: Frame, instruction: Instruction) -> None:
-    number = instruction.arg
+    number = instruction.argval
     if number == 6:
         list_to_tuple(frame, instruction)
     elif number == 5:

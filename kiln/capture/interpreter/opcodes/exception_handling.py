@@ -52,8 +52,8 @@ def reraise(frame: Frame, instruction: Instruction) -> None:
 
 @opcode("RAISE_VARARGS")
 def raise_varargs(frame: Frame, instruction: Instruction) -> None:
-    cause = frame.pop() if instruction.arg == 2 else NULL
-    if instruction.arg == 0:
+    cause = frame.pop() if instruction.argval == 2 else NULL
+    if instruction.argval == 0:
         if frame.trace.exceptions.handled is None:
             raise frame.trace.fail("raising again what a caller is handling")
         raise Raised(frame.trace.exceptions.handled)
@@ -70,8 +70,8 @@ def exception_instance(frame: Frame, value: object, otherwise: str) -> BaseExcep
     if isinstance(value, type) and issubclass(value, BaseException):
         value = force(frame.trace, call(frame.trace, value, (), {}))
     if not isinstance(value, BaseException):
-        frame.raise_error(TypeError(otherwise))
-    return value  # type: ignore[return-value]
+        raise Raised(TypeError(otherwise))
+    return value
 
 
 @opcode("BEFORE_WITH")

@@ -38,7 +38,7 @@ def load_method_opcode(frame: Frame, instruction: Instruction) -> None:
 @opcode("LOAD_SUPER_ATTR")
 def load_super_attr(frame: Frame, instruction: Instruction) -> None:
     owner, cls, function = frame.pop(), frame.pop(), frame.pop()
-    proxy = call(frame.trace, function, (cls, owner) if (instruction.arg & 2) else (), {})
+    proxy = call(frame.trace, function, (cls, owner) if (instruction.arg or 0) & 2 else (), {})
     value = load_attribute(frame.trace, proxy, instruction.argval)
     if instruction.flag:
         push_callable(frame, value)
@@ -119,10 +119,10 @@ def compare_op(frame: Frame, instruction: Instruction) -> None:
 def is_op(frame: Frame, instruction: Instruction) -> None:
     right, left = frame.pop_raw(), frame.pop_raw()
     same = is_same(frame.trace, left, right)
-    frame.push(same != bool(instruction.arg))
+    frame.push(same != bool(instruction.argval))
 
 
 @opcode("CONTAINS_OP")
 def contains_op(frame: Frame, instruction: Instruction) -> None:
     container, value = frame.pop(), frame.pop()
-    frame.push(contains(frame.trace, container, value) != bool(instruction.arg))
+    frame.push(contains(frame.trace, container, value) != bool(instruction.argval))

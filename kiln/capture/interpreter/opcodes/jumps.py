@@ -19,14 +19,14 @@ from .table import CALLABLE_FIRST, opcode
 
 @opcode("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT")
 def jump(frame: Frame, instruction: Instruction) -> None:
-    frame.jump(instruction.target)
+    frame.jump(instruction.argval)
     frame.trace.progress.count_step(frame.trace)
 
 
 def conditional(names: tuple[str, ...], test: Callable[[Frame, Instruction], bool]) -> None:
     def handler(frame: Frame, instruction: Instruction) -> None:
         if test(frame, instruction):
-            frame.jump(instruction.target)
+            frame.jump(instruction.argval)
 
     for name in names:
         HANDLERS[name] = handler
@@ -60,7 +60,7 @@ conditional(
 def jump_or_pop(frame: Frame, instruction: Instruction) -> None:
     wanted = instruction.op == "JUMP_IF_TRUE_OR_POP"
     if truth(frame.trace, frame.peek()) == wanted:
-        frame.jump(instruction.target)
+        frame.jump(instruction.argval)
     else:
         frame.stack.pop()
 
@@ -80,14 +80,14 @@ def for_iter(frame: Frame, instruction: Instruction) -> None:
         if not isinstance(raised.error, StopIteration):
             raise
         if CALLABLE_FIRST:
-            frame.jump(instruction.target)  # END_FOR and POP_TOP follow there
+            frame.jump(instruction.argval)  # END_FOR and POP_TOP follow there
             frame.push(None)
         elif sys.version_info >= (3, 12):
-            frame.jump(instruction.target)
+            frame.jump(instruction.argval)
             frame.push(None)  # END_FOR pops both
         else:
             frame.stack.pop()
-            frame.jump(instruction.target)
+            frame.jump(instruction.argval)
 
 
 @opcode("END_FOR")

@@ -63,7 +63,7 @@ def match_class(frame: Frame, instruction: Instruction) -> None:
     if not is_instance(frame.trace, subject, cls):
         frame.push(None)
         return
-    positional = positional_names(frame, cls, instruction.arg)
+    positional = positional_names(frame, cls, instruction.argval)
     values: list[object] = []
     seen: set[str] = set()
     for name in (*positional, *names):

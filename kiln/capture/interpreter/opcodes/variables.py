@@ -29,12 +29,12 @@ def push_null(frame: Frame, instruction: Instruction) -> None:
 
 @opcode("COPY")
 def copy(frame: Frame, instruction: Instruction) -> None:
-    frame.push(frame.stack[-instruction.arg])
+    frame.push(frame.stack[-instruction.argval])
 
 
 @opcode("SWAP")
 def swap(frame: Frame, instruction: Instruction) -> None:
-    stack, depth = frame.stack, instruction.arg
+    stack, depth = frame.stack, instruction.argval
     stack[-1], stack[-depth] = stack[-depth], stack[-1]
 
 
