@@ -19,6 +19,7 @@ from ..loops.ir import Access, Buffer
 from ..loops.kernel import Kernel
 from ..loops.sizes import Size
 from ..loops.steps import Call, Launch, Lowered, Scheduled
+from ..platform.torch_symbols import expression_of, hint_of
 from ..report.events import in_bytes
 from ..target.cpu import jit
 from ..target.cpu.emit.llvm_module import emit_module
@@ -148,8 +149,8 @@ def hints_of(module: torch.fx.GraphModule) -> dict[sympy.Symbol, int]:
         value = node.meta.get("val")
         numbers = [*value.shape, *value.stride()] if isinstance(value, torch.Tensor) else [value]
         for number in numbers:
-            if isinstance(number, torch.SymInt) and number.node.expr.is_Symbol:
-                found[number.node.expr] = int(number.node.hint)
+            if isinstance(number, torch.SymInt) and expression_of(number).is_Symbol:
+                found[expression_of(number)] = int(hint_of(number))
     return found
 
 

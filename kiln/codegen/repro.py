@@ -16,9 +16,11 @@ from typing import Any
 import torch
 import torch.fx
 
+from ..platform.torch_symbols import hint_of
 from ..version import VERSION
 from .graph_compiler import compile_graph
 
+SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 HEAD = '''\
 """What Kiln compiled, to run on its own: ``python {name}``. Numbers are random, shapes, strides and types are not."""
 
@@ -95,14 +97,14 @@ def spelled(value: Any) -> str:
     if isinstance(value, torch.Tensor):
         shape, strides = [number(size) for size in value.shape], [number(size) for size in value.stride()]
         return f"tensor({shape}, {strides}, {value.dtype})"
-    if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+    if isinstance(value, SYMBOLIC):
         return repr(number(value))
     return repr(value) if isinstance(value, (int, float, bool, str, type(None))) else "None"
 
 
 def number(value: Any) -> Any:
     """A number, or what one that varies was when the graph was made."""
-    return value.node.hint if hasattr(value, "node") else value
+    return hint_of(value) if isinstance(value, SYMBOLIC) else value
 
 
 def imports_of(names: dict[str, Any]) -> Iterable[str]:

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from ..platform.torch_symbols import expression_of
+from ..platform.torch_symbols import hint_of as symbol_hint
 from . import ir
 from .ir import Access, Buffer
 from .sizes import Size, is_empty, is_one, same
@@ -27,7 +29,7 @@ def size_of(value: Any) -> Size:
     """A size as an int or a sympy expression."""
     if isinstance(value, int):
         return value
-    expr = value.node.expr
+    expr = expression_of(value)
     return int(expr) if expr.is_Integer else expr
 
 
@@ -50,7 +52,7 @@ def fits_kernels(value: torch.Tensor) -> bool:
 def has_unbacked(value: Any) -> bool:
     if not isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
         return False
-    from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+    from ..platform.torch_shapes import free_unbacked_symbols
 
     return bool(free_unbacked_symbols(value))
 
@@ -84,7 +86,7 @@ def is_non_overlapping(value: torch.Tensor) -> bool:
 
 
 def hint_of(value: Any) -> int:
-    return value if isinstance(value, int) else int(value.node.hint)
+    return value if isinstance(value, int) else int(symbol_hint(value))
 
 
 def has_strides_of(access: Access, shape: Sequence[Size], like: torch.Tensor) -> bool:

@@ -11,12 +11,13 @@ from operator import attrgetter
 from typing import Any
 
 import torch.fx
-from torch.fx._lazy_graph_module import _LazyGraphModule
+from torch.fx._lazy_graph_module import _LazyGraphModule as LazyGraphModule
 from torch.fx.graph import _PyTreeCodeGen as PyTreeCodeGen
 from torch.fx.graph import _PyTreeInfo as PyTreeInfo
 from torch.fx.node import _get_qualified_name as qualified_name
 
 __all__ = [
+    "LazyGraphModule",  # writes its text when somebody asks for it
     "PyTreeCodeGen",  # writes a forward that takes and returns containers
     "PyTreeInfo",
     "qualified_name",  # the name by which a graph's text calls a function
@@ -27,7 +28,7 @@ root_of: Callable[[torch.fx.Graph], torch.fx.Node] = attrgetter("_root")
 """The node before the first and after the last: ``root_of(graph).prev`` is the last."""
 function_name_of: Callable[[Any], str] = attrgetter("_func_name")
 """The name of the function that a code generator of torch.fx writes."""
-LAZY_FORWARD: str = _LazyGraphModule._lazy_forward.__name__
+LAZY_FORWARD: str = LazyGraphModule._lazy_forward.__name__
 """The name of a graph module's forward that is compiled at its first call."""
 
 

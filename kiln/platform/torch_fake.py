@@ -5,6 +5,8 @@ Without one of the classes, importing this module fails.
 
 from __future__ import annotations
 
+import importlib
+import types
 from typing import Any
 
 from torch._guards import detect_fake_mode
@@ -26,6 +28,14 @@ __all__ = [
     "UnsupportedOperatorException",
     "detect_fake_mode",
 ]
+
+_REFERENCES = ("", ".nn.functional", ".special", ".linalg", ".fft")
+
+
+def reference_modules() -> list[types.ModuleType]:
+    """The modules of torch's operators in Python, by which fake tensors find shapes."""
+    return [importlib.import_module("torch._refs" + name) for name in _REFERENCES]
+
 
 LOGGER = "torch._subclasses.fake_tensor"
 """The logger that failures on fake tensors go to."""

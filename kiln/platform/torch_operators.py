@@ -6,7 +6,7 @@ The classes and the attributes have been there since torch 1.13. Without one of 
 from __future__ import annotations
 
 from collections.abc import Callable
-from operator import attrgetter
+from operator import attrgetter, methodcaller
 from typing import Any
 
 import torch
@@ -35,6 +35,9 @@ schema_of: Callable[[Any], FunctionSchema] = attrgetter("_schema")
 operator_name: Callable[[Any], str] = attrgetter("_opname")
 """The name of an overload without namespace and overload: ``add`` of ``aten.add.Tensor``."""
 overload_name: Callable[[Any], str] = attrgetter("_overloadname")
+qualified_name: Callable[[OpOverload], str] = methodcaller("name")
+"""The name of an overload as the dispatcher knows it: ``aten::add.Tensor``."""
+overload_names: Callable[[OpOverloadPacket], list[str]] = methodcaller("overloads")
 
 find_schema = torch._C._get_schema
 has_kernel_for_key = torch._C._dispatch_has_kernel_for_dispatch_key

@@ -20,7 +20,9 @@ def accumulate_grad_(variable: Tensor, gradient: Tensor | None, steal: bool) -> 
         add_to_grad(variable, gradient, steal)
 
 
-def backward_to_leaves(outputs: Gradients, weights: Any, leaves: Gradients, retain_graph: bool | None) -> None:
+def backward_to_leaves(
+    outputs: tuple[Tensor, ...], weights: Any, leaves: tuple[Tensor, ...], retain_graph: bool | None
+) -> None:
     """A whole pass, to leaves that nobody watches: what ``backward()`` is in captured code."""
     gradients = torch.autograd.grad(outputs, leaves, weights, retain_graph=retain_graph, allow_unused=True)
     with torch.no_grad():

@@ -78,7 +78,7 @@ def caller(raised: Callable[[str], BaseException]) -> Callable[[AnyCallable], An
     """Mark a function by what capture raises, given a reason, where the code that it calls needs real tensors."""
 
     def mark(function: AnyCallable) -> AnyCallable:
-        CALLERS[function.__code__] = raised  # type: ignore[attr-defined]
+        CALLERS[function.__code__] = raised
         return function
 
     return mark

@@ -6,7 +6,8 @@ import types
 from typing import Any
 
 import torch.fx
-from torch.fx.node import _get_qualified_name
+
+from ..platform.fx_graphs import qualified_name
 
 
 class Graph(torch.fx.Graph):
@@ -117,13 +118,13 @@ def fix_names(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
     The text says ``torch.add`` or ``torch.float32``, and looks that up when it runs. A program may have put something
     of its own there by then (or already, which calls the one it replaced).
     """
-    names = type(module).forward.__globals__  # type: ignore[attr-defined]
+    names = type(module).forward.__globals__
     if names.get("torch") is not torch:
         return module
     root = TorchNames(torch)
     for target in {node.target for node in module.graph.nodes if isinstance(node.target, NAMED_TARGETS)}:
         try:
-            *path, name = _get_qualified_name(target).split(".")
+            *path, name = qualified_name(target).split(".")
         except (RuntimeError, AttributeError):  # the text has another way to it
             continue
         if not path or path.pop(0) != "torch":

@@ -10,12 +10,13 @@ from collections.abc import Callable
 from typing import Any
 
 import torch.fx
-from torch.fx._lazy_graph_module import _LazyGraphModule
+
+from ..platform.fx_graphs import LAZY_FORWARD, LazyGraphModule
 
 
 def graph_module(root: Any, graph: torch.fx.Graph, name: str) -> torch.fx.GraphModule:
     """A module of a graph; attributes come from a module or dictionary."""
-    return _LazyGraphModule(root, graph, name)
+    return LazyGraphModule(root, graph, name)
 
 
 def module_behind(compiled: Callable[..., Any]) -> torch.fx.GraphModule | None:
@@ -23,5 +24,5 @@ def module_behind(compiled: Callable[..., Any]) -> torch.fx.GraphModule | None:
     if isinstance(compiled, torch.fx.GraphModule):
         return compiled
     owner = getattr(compiled, "__self__", None)
-    runs = getattr(compiled, "__name__", "") in ("forward", _LazyGraphModule._lazy_forward.__name__)
+    runs = getattr(compiled, "__name__", "") in ("forward", LAZY_FORWARD)
     return owner if runs and isinstance(owner, torch.fx.GraphModule) else None

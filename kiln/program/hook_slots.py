@@ -14,11 +14,13 @@ node of autograd's graph. So the graph registers a `HookSlot`, which is one of i
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.fx
 from torch.utils.hooks import RemovableHandle
 
+from ..platform.torch_dispatch import DisableTorchFunction
 from .shared_hooks import SharedHook
 
 
@@ -48,32 +50,38 @@ class HookSlot:
             self.handle.remove()
 
 
-def register_hook(tensor: torch.Tensor, slot: HookSlot) -> None:
+def register_hook(tensor: Any, slot: HookSlot) -> None:
     """In graphs: ``tensor.register_hook(…)``."""
-    with torch._C.DisableTorchFunction():
+    with DisableTorchFunction():
         slot.handle = tensor.register_hook(slot)
 
 
-def register_post_accumulate_grad_hook(tensor: torch.Tensor, slot: HookSlot) -> None:
+def register_post_accumulate_grad_hook(tensor: Any, slot: HookSlot) -> None:
     """In graphs: ``tensor.register_post_accumulate_grad_hook(…)``."""
-    with torch._C.DisableTorchFunction():
+    with DisableTorchFunction():
         slot.handle = tensor.register_post_accumulate_grad_hook(slot)
 
 
 def register_node_hook(tensor: torch.Tensor, slot: HookSlot) -> None:
     """In graphs: ``tensor.grad_fn.register_hook(…)``."""
-    slot.handle = tensor.grad_fn.register_hook(slot)
+    slot.handle = node_of(tensor).register_hook(slot)
 
 
 def register_node_prehook(tensor: torch.Tensor, slot: HookSlot) -> None:
     """In graphs: ``tensor.grad_fn.register_prehook(…)``."""
-    slot.handle = tensor.grad_fn.register_prehook(slot)
+    slot.handle = node_of(tensor).register_prehook(slot)
+
+
+def node_of(tensor: torch.Tensor) -> torch.autograd.graph.Node:
+    node = tensor.grad_fn
+    assert node is not None, "a hook on the node of a tensor that has none"
+    return node
 
 
 def register_shared_hook(tensor: torch.Tensor, slot: HookSlot) -> None:
     """In graphs: what ``register_multi_grad_hook`` does for one of its tensors."""
     register_hook(tensor, slot)
-    with torch._C.DisableTorchFunction():
+    with DisableTorchFunction():
         slot.node = torch.autograd.graph.get_gradient_edge(tensor).node
 
 
@@ -90,7 +98,7 @@ class Slotted:
         return self.slot.handle
 
 
-def settle_together(hook: Callable, mode: str, *slots: HookSlot) -> None:
+def settle_together(hook: Callable[..., Any], mode: str, *slots: HookSlot) -> None:
     """Put a hook that several tensors share in its place, by torch's own means where that can be."""
     if any(slot.compiled for slot in slots):
         nodes = [slot.node if slot.node is not None else idle_node() for slot in slots]
@@ -98,8 +106,9 @@ def settle_together(hook: Callable, mode: str, *slots: HookSlot) -> None:
         for place, slot in enumerate(slots):
             slot.settle(shared.part(place))
         return
-    tensors: list = [Slotted(slot) for slot in slots]
-    torch.autograd.graph.register_multi_grad_hook(tensors, hook, mode=mode)  # type: ignore[arg-type]
+    tensors: Any = [Slotted(slot) for slot in slots]
+    own_mode: Any = mode
+    torch.autograd.graph.register_multi_grad_hook(tensors, hook, mode=own_mode)
 
 
 def idle_node() -> object:
@@ -110,13 +119,17 @@ def idle_node() -> object:
 
 def retain_grad(tensor: torch.Tensor) -> None:
     """In graphs: ``tensor.retain_grad()``."""
-    with torch._C.DisableTorchFunction():
+    with DisableTorchFunction():
         tensor.retain_grad()
 
 
-for _function in (register_hook, register_post_accumulate_grad_hook, register_shared_hook, retain_grad):
-    torch.fx.node.has_side_effect(_function)
-
-
-for _function in (register_node_hook, register_node_prehook):
+IN_GRAPHS: tuple[Callable[..., None], ...] = (
+    register_hook,
+    register_post_accumulate_grad_hook,
+    register_node_hook,
+    register_node_prehook,
+    register_shared_hook,
+    retain_grad,
+)
+for _function in IN_GRAPHS:
     torch.fx.node.has_side_effect(_function)

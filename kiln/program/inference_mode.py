@@ -4,39 +4,40 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Any
 
-import torch
+from ..platform.torch_autograd import InferenceModeGuard
 
 
 class Entered(threading.local):
     """Inference modes entered by running graphs of this thread and not left yet."""
 
     def __init__(self) -> None:
-        self.guards: list[object] = []
+        self.guards: list[Any] = []
 
 
 ENTERED = Entered()
 
 
-def enter_inference_mode(flag: bool) -> object:
+def enter_inference_mode(flag: bool) -> Any:
     """In graphs: ``with torch.inference_mode(flag)`` begins."""
-    guard = torch._C._InferenceMode(flag)
+    guard: Any = InferenceModeGuard(flag)
     guard.__enter__()
     ENTERED.guards.append(guard)
     return guard
 
 
-def leave_inference_mode(guard: object) -> None:
+def leave_inference_mode(guard: Any) -> None:
     """In graphs: the block ends."""
     if guard in ENTERED.guards:
         ENTERED.guards.remove(guard)
-    guard.__exit__(None, None, None)  # type: ignore[attr-defined]
+    guard.__exit__(None, None, None)
 
 
-def leaving_on_errors(graph: Callable) -> Callable:
+def leaving_on_errors(graph: Callable[..., Any]) -> Callable[..., Any]:
     """A graph that raises inside an inference mode that it entered leaves it."""
 
-    def run(*inputs):
+    def run(*inputs: Any) -> Any:
         depth = len(ENTERED.guards)
         try:
             return graph(*inputs)

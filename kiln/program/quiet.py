@@ -11,6 +11,7 @@ import gc
 import logging
 import warnings
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 
@@ -61,18 +62,19 @@ def without_frequent_collections() -> contextlib.AbstractContextManager[None]:
 FREQUENT = 100  # new objects between collections; Python's own setting is 700
 
 
-SILENCED: list[tuple[list, bool]] = []  # filters of warnings, and torch's switch, as they are outside
+SILENCED: list[tuple[list[Any], bool]] = []  # filters of warnings, and torch's switch, as they are outside
 
 
 @contextlib.contextmanager
-def aloud() -> Iterator[None]:
+def unsilenced() -> Iterator[None]:
     """Inside `quiet`: code that runs for real, and may warn."""
     if not SILENCED:
         yield
         return
     filters, always = SILENCED[-1]
     with warnings.catch_warnings():
-        warnings.filters[:] = filters
+        current: Any = warnings.filters
+        current[:] = filters
         torch.set_warn_always(always)
         try:
             yield

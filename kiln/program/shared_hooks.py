@@ -11,8 +11,11 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
+
+from ..platform.torch_autograd import current_graph_task_id, current_node, will_execute
 
 
 class Tasks(threading.local):
@@ -35,9 +38,9 @@ class Progress:
 class SharedHook:
     """The hook, and where its parts are."""
 
-    hook: Callable
+    hook: Callable[..., object]
     mode: str
-    nodes: list[object]
+    nodes: list[Any]  # of autograd's graph
     compiled: list[bool]  # which of the nodes are compiled backwards, with the tensor somewhere inside
     lock: threading.Lock = field(default_factory=threading.Lock)
     progress: dict[int, Progress] = field(default_factory=dict)
@@ -62,12 +65,12 @@ class SharedHook:
     def runs(self, place: int) -> bool:
         """Whether a part is going to be called. Torch does not count the node that a backward pass begins with."""
         node = self.nodes[place]
-        if self.compiled[place] and torch._C._current_autograd_node() is node:
+        if self.compiled[place] and current_node() is node:
             return True
-        return torch._C._will_engine_execute_node(node)
+        return will_execute(node)
 
     def take(self, place: int, gradient: torch.Tensor) -> None:
-        task = _tasks.outer if _tasks.outer is not None else torch._C._current_graph_task_id()
+        task = _tasks.outer if _tasks.outer is not None else current_graph_task_id()
         if task == -1:
             raise AssertionError("expected this hook to be called inside a backward call")
         if self.mode == "any":
@@ -90,11 +93,11 @@ class SharedHook:
 @contextlib.contextmanager
 def on_behalf(hooks: Iterable[object]) -> Iterator[None]:
     """While one backward pass runs another to do its work: these hooks, called there, are its own."""
-    before, task = _tasks.outer, torch._C._current_graph_task_id()
+    before, task = _tasks.outer, current_graph_task_id()
     if task != -1 and before is None:
         _tasks.outer = task
-        for shared in {getattr(hook, "shared", None) for hook in hooks} - {None}:
-            if shared.mode == "all":
+        for shared in {getattr(hook, "shared", None) for hook in hooks}:
+            if isinstance(shared, SharedHook) and shared.mode == "all":
                 shared.begin(task)
     try:
         yield

@@ -14,7 +14,7 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 
 from ... import _native
-from ...program.quiet import aloud
+from ...program.quiet import unsilenced
 
 ABSENT = object()
 
@@ -96,7 +96,7 @@ class CachedCall:
         """Call it for real. Dispatchers are off: what it calls runs in eager, as it is."""
         disabled = _native.set_disabled(True)
         try:
-            with aloud():
+            with unsilenced():
                 return Outcome(self.wrapper(*self.args, **self.kwargs))  # type: ignore[operator]
         except Exception as error:
             return Outcome(error=error)

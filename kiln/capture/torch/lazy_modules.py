@@ -20,7 +20,7 @@ from ..._native import is_instance as isinstance
 from ...platform.python_objects import mapping_items
 from ...platform.torch_fake import FakeTensor
 from ...platform.torch_modules import buffers_of, infer_parameters, parameters_of
-from ...program.quiet import aloud
+from ...program.quiet import unsilenced
 from ..guards.descriptions import module_of
 from ..interpreter.call_rules import rule
 from ..shadows.symbolic_numbers import concrete
@@ -43,7 +43,7 @@ def rule_infer_parameters(trace: Trace, args: Args, kwargs: Kwargs) -> None:
     with failures_as_breaks(trace, record):
         shapes, keywords = as_shapes(trace, inputs), as_shapes(trace, given)
         check_nothing_changed(trace, record.real)
-        with rollback_on_error(record.real), random_order_kept(trace), aloud():
+        with rollback_on_error(record.real), random_order_kept(trace), unsilenced():
             infer_parameters(record.real, record.real, shapes, keywords)
             check_no_fakes(record.real)
     refresh_shadows(trace, record)

@@ -84,6 +84,7 @@ CHANGES_UNMARKED = names(
 IN_PLACE = names("setitem __setitem__")
 COUNTS_FROM_STORAGE = names("as_strided as_strided_copy as_strided_scatter")
 LIFTS = names("lift lift_fresh lift_fresh_copy")
+FAITHFUL_IN_PYTHON = names("broadcast_tensors tensor_split pad_sequence one_hot unsafe_chunk empty")
 ASSERTIONS = names("_assert_async _assert_scalar _assert_tensor_metadata")
 
 # ---- exceptions -----------------------------------------------------------------------------------------------------

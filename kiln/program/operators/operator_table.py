@@ -24,6 +24,8 @@ from ...platform.torch_operators import (
     has_kernel,
     has_kernel_for_key,
     operator_name,
+    overload_names,
+    qualified_name,
     schema_of,
 )
 from . import declarations
@@ -96,6 +98,8 @@ class Operator:
         """Whether it changes arguments, in some calls, of which neither schema nor version counters tell."""
         self.counts_from_storage = declared(declarations.COUNTS_FROM_STORAGE)
         """Whether its offset counts from where the storage of its argument begins."""
+        self.faithful_in_python = declared(declarations.FAITHFUL_IN_PYTHON)
+        """Whether torch's rule in Python, above autograd, does the same as the operator."""
         self.lifts = declared(declarations.LIFTS)
         """Whether it makes a tensor of the program's a tensor of the trace."""
         self.quantized = declared(declarations.QUANTIZED)
@@ -145,7 +149,7 @@ class Operator:
     @functools.cached_property
     def is_composite(self) -> bool:
         """Whether it is made of other operators, above autograd."""
-        return has_kernel_for_key(self.overload.name(), "CompositeImplicitAutograd")
+        return has_kernel_for_key(qualified_name(self.overload), "CompositeImplicitAutograd")
 
     @functools.cached_property
     def signature(self) -> Signature:
@@ -226,5 +230,5 @@ def operator_of_packet(packet: OpOverloadPacket) -> Operator:
 
 def overloads_of(packet: OpOverloadPacket) -> tuple[OpOverload, ...]:
     """The overloads on tensors: TorchScript has some on lists and numbers by the same names."""
-    overloads = [getattr(packet, name) for name in packet.overloads()]
-    return tuple(overload for overload in overloads if has_kernel(overload.name()))
+    overloads = [getattr(packet, name) for name in overload_names(packet)]
+    return tuple(overload for overload in overloads if has_kernel(qualified_name(overload)))

@@ -6,6 +6,7 @@ import functools
 import math
 import operator
 import re
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -45,9 +46,9 @@ NAMES: dict[str, object] = {
 
 def expression_text(expression: Any) -> str:
     """A sympy expression as Python."""
-    from torch.utils._sympy.printers import PythonPrinter
+    from ...platform.torch_shapes import PythonPrinter
 
-    return PythonPrinter().doprint(expression)
+    return str(PythonPrinter().doprint(expression))
 
 
 @functools.lru_cache(maxsize=1024)
@@ -77,37 +78,35 @@ def named_source(name: str) -> object:
     return _source_class()(name)
 
 
-_SOURCE_CLASS: type | None = None
+@functools.cache
+def _source_class() -> Callable[[str], object]:
+    """The class is made when it is needed: torch's module of sources loads slowly."""
+    from ...platform.torch_sources import GuardSource, Source
 
+    class Named(Source):
+        """A torch source that is only a name; Kiln keeps its own."""
 
-def _source_class() -> type:
-    global _SOURCE_CLASS
-    if _SOURCE_CLASS is None:
-        import torch._guards
+        text: str
 
-        class Named(torch._guards.Source):  # type: ignore[misc]
-            """A torch source that is only a name; Kiln keeps its own."""
+        def __init__(self, text: str):
+            object.__setattr__(self, "text", text)
 
-            def __init__(self, text: str):
-                object.__setattr__(self, "text", text)
+        @property
+        def name(self) -> str:
+            return self.text
 
-            @property
-            def name(self):
-                return self.text
+        @property
+        def _name_template(self) -> str:
+            return self.text
 
-            @property
-            def _name_template(self):
-                return self.text
+        @property
+        def guard_source(self) -> GuardSource:
+            return GuardSource.LOCAL
 
-            @property
-            def guard_source(self):
-                return torch._guards.GuardSource.LOCAL
+        def __hash__(self) -> int:
+            return hash(self.text)
 
-            def __hash__(self):
-                return hash(self.text)
+        def __eq__(self, other: object) -> bool:
+            return isinstance(other, Named) and other.text == self.text
 
-            def __eq__(self, other):
-                return isinstance(other, Named) and other.text == self.text
-
-        _SOURCE_CLASS = Named
-    return _SOURCE_CLASS
+    return Named

@@ -12,11 +12,10 @@ from __future__ import annotations
 import builtins
 import contextlib
 import functools
-import importlib
 import sys
 import threading
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -25,6 +24,9 @@ from torch.nn import Parameter
 from ..._native import is_instance as isinstance
 from ...forking import new_lock
 from ...platform.python_objects import cell_is_empty
+from ...platform.torch_fake import FakeTensor, FakeTensorMode, reference_modules, refuse_data_pointers
+from ...platform.torch_functorch import is_wrapped
+from ...platform.torch_tensors import address_of, base_of, is_plain_view, is_view, is_zero_tensor, mark_parameter
 
 PEER = "torch._dy" + "namo"
 KEPT_OUT = "__dy" + "namo_disable"  # where torch remembers a function that its compiler leaves alone
@@ -69,13 +71,11 @@ def make_mode(**arguments: Any) -> Any:
 
         _compiled.shapes = StoredShapes(_compiled.code)
     mode = plain_mode(**arguments)
-    mode._allow_unsafe_data_ptr_access = False
+    refuse_data_pointers(mode)
     return mode
 
 
 def plain_mode(**arguments: Any) -> Any:
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
     if PEER in sys.modules:
         return shape_caching(FakeTensorMode)(**arguments)
     try:
@@ -130,16 +130,10 @@ def without_torch_compiler() -> contextlib.AbstractContextManager[None]:
     return _kept_out
 
 
-SHAPE_RULES = ("", ".nn.functional", ".special", ".linalg", ".fft")
-
-
 @functools.cache
 def functions_disabled_for_compiler() -> list[types.FunctionType]:
     """The functions that torch keeps out of its compiler's way at their first call, among those that fakes need."""
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
-    modules = [importlib.import_module("torch._refs" + name) for name in SHAPE_RULES]  # fakes load them anyway
-    candidates = [value for module in modules for value in vars(module).values()]
+    candidates = [value for module in reference_modules() for value in vars(module).values()]
     found: dict[int, Any] = {}
     pending = [*candidates, FakeTensorMode.__torch_dispatch__]
     seen: set[int] = set()
@@ -184,27 +178,24 @@ class History(torch.autograd.Function):
     """Gives a fake a history, as results of operations have one: it may be changed in place, which a view may not."""
 
     @staticmethod
-    def forward(ctx, fake, seed):
+    def forward(ctx: Any, fake: torch.Tensor, seed: torch.Tensor) -> torch.Tensor:
         ctx.mark_dirty(fake)
         return fake
 
     @staticmethod
-    def backward(ctx, gradient):
+    def backward(ctx: Any, *gradients: Any) -> Any:
         raise RuntimeError("a backward pass over fake tensors")
 
 
 def is_view_of_leaf(tensor: torch.Tensor) -> bool:
     """Whether torch refuses to change a tensor in place, as that would change a leaf."""
-    base = tensor._base
+    base = base_of(tensor)
     return base is not None and base.is_leaf and base.requires_grad
 
 
 def refuses_change(tensor: torch.Tensor) -> bool:
     """Whether torch may refuse to change a tensor in place under autograd because of what it is a view of, or how."""
-    if not tensor._is_view():
-        return False
-    usual = torch._C._autograd._get_creation_meta(tensor) == torch._C._autograd.CreationMeta.DEFAULT  # type: ignore
-    return not usual or is_view_of_leaf(tensor)
+    return is_view(tensor) and (not is_plain_view(tensor) or is_view_of_leaf(tensor))
 
 
 PLAIN_KINDS = (torch.Tensor, Parameter)
@@ -218,9 +209,11 @@ def static_fake(mode: Any, real: torch.Tensor, storages: dict[int, Any]) -> torc
     if not is_ordinary(real):
         return None
     bare = real.untyped_storage()
-    storage = storages.get(bare._cdata)
+    key = address_of(bare)
+    storage = storages.get(key)
     if storage is None:
-        storage = storages[bare._cdata] = torch.UntypedStorage(bare.nbytes(), device="meta")
+        make_storage: Any = torch.UntypedStorage
+        storage = storages[key] = make_storage(bare.nbytes(), device="meta")
     with torch.no_grad():
         elem = torch.empty(0, dtype=real.dtype, device="meta")
         elem.set_(storage, real.storage_offset(), real.size(), real.stride())
@@ -229,23 +222,22 @@ def static_fake(mode: Any, real: torch.Tensor, storages: dict[int, Any]) -> torc
 
 def is_ordinary(real: torch.Tensor) -> bool:
     """Whether a tensor is no more than memory, a form, and a place in autograd's graph."""
-    if type(real) not in PLAIN_KINDS or real.is_conj() or real.is_neg() or real.is_inference() or real._is_zerotensor():
+    if type(real) not in PLAIN_KINDS or real.is_conj() or real.is_neg() or real.is_inference() or is_zero_tensor(real):
         return False
-    return not torch._C._functorch.is_functorch_wrapped_tensor(real) and real.device.type != "meta"
+    return not is_wrapped(real) and real.device.type != "meta"
 
 
 def like_in_history(mode: Any, real: torch.Tensor, elem: torch.Tensor) -> torch.Tensor:
     """The fake around a tensor without data, with such a place in autograd's graph as the real one has."""
-    from torch._subclasses.fake_tensor import FakeTensor
-
     if not real.is_leaf and not is_view_of_leaf(real):
         with torch.enable_grad():
-            return History.apply(FakeTensor(mode, elem, real.device), torch.empty((), requires_grad=True))  # type: ignore
+            give_history: Callable[..., torch.Tensor] = History.apply
+            return give_history(FakeTensor(mode, elem, real.device), torch.empty((), requires_grad=True))
     elem.requires_grad_(real.requires_grad)
-    fake = FakeTensor(mode, elem, real.device)
+    fake: torch.Tensor = FakeTensor(mode, elem, real.device)
     if not real.is_leaf:
         with torch.enable_grad(), mode:
             fake = fake.view_as(fake)
     elif isinstance(real, Parameter):
-        fake._is_param = True
+        mark_parameter(fake)
     return fake

@@ -38,13 +38,14 @@ aten = torch.ops.aten
 DEVICE = torch.ops.prim.device.default
 PLAIN = (int, float, bool, complex, str, torch.dtype, torch.device, torch.layout, torch.memory_format)
 MAX_ANSWERS = 50_000
-_answers: dict[tuple, Answer | None] = {}  # None: not to be cached
+Key = tuple[Any, ...]
+_answers: dict[Key, Answer | None] = {}  # None: not to be cached
 
 
 class QuestionLog(threading.local):
     """The keys that the compilation in this thread has asked for, where they are recorded."""
 
-    keys: dict[tuple, None] | None = None
+    keys: dict[Key, None] | None = None
 
 
 question_log = QuestionLog()
@@ -109,12 +110,14 @@ class NotPlain(Exception):
     """An argument that only torch can work with."""
 
 
-def run(function: OpOverload, args: tuple, keywords: dict[str, Any]) -> Any:
+def run(function: OpOverload, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
     """What the operator gives under the present fake mode."""
     return cached_result(active_fake_mode(), function, args, keywords, compute)
 
 
-def cached_result(mode: Any, function: Any, args: tuple, keywords: dict[str, Any], compute: Callable[..., Any]) -> Any:
+def cached_result(
+    mode: Any, function: Any, args: tuple[Any, ...], keywords: dict[str, Any], compute: Callable[..., Any]
+) -> Any:
     """The result of an operator under a fake mode: from the cache, else from ``compute``."""
     if mode is None or not is_regular(function):
         return compute(function, args, keywords)
@@ -155,7 +158,7 @@ def cached_result(mode: Any, function: Any, args: tuple, keywords: dict[str, Any
 
 
 def answer_from_kernel(
-    function: Any, args: tuple, keywords: dict[str, Any], mode: Any, given: list[FakeTensor], error: Exception
+    function: Any, args: tuple[Any, ...], keywords: dict[str, Any], mode: Any, given: list[FakeTensor], error: Exception
 ) -> Any:
     """The answer of the kernel itself, where torch's rule made a mistake."""
     try:
@@ -172,14 +175,14 @@ def kernel_tensor_answer(tensor: torch.Tensor) -> TensorAnswer:
     return TensorAnswer(size, stride, 0, tensor.dtype, tensor.device, (False, False), None)
 
 
-def compute(function: OpOverload, args: tuple, keywords: dict[str, Any]) -> Any:
+def compute(function: OpOverload, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
     """Torch's result, corrected to match the real kernel."""
     with below_autograd() as is_symbolic:
         rule = operator_of(function).symbolic_shape if is_symbolic else None
         return match_real_kernel(function, args, (rule or function)(*args, **keywords))
 
 
-def match_real_kernel(function: OpOverload, args: tuple, result: Any) -> Any:
+def match_real_kernel(function: OpOverload, args: tuple[Any, ...], result: Any) -> Any:
     """What torch's Python kernels give, as the real ones would: with their layout, and unchanged since it was made.
 
     They may write to what they make; the real ones do that out of autograd's sight. The version of a view is that of
@@ -197,11 +200,11 @@ def match_real_kernel(function: OpOverload, args: tuple, result: Any) -> Any:
     return result
 
 
-def cached_answer(question: tuple) -> Answer | None:
+def cached_answer(question: Key) -> Answer | None:
     return _answers.get(question)
 
 
-def add_answers(answers: dict[tuple, Answer]) -> None:
+def add_answers(answers: dict[Key, Answer]) -> None:
     """Answers that were found elsewhere. Those that are known here stay."""
     for question, answer in answers.items():
         _answers.setdefault(question, answer)
@@ -215,7 +218,9 @@ class ShapeCachingMode:
         """Asked by torch at the first use of a mode: answering spares loading its compiler."""
         return False
 
-    def __torch_dispatch__(self, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
         if function is DEVICE and type(args[0]) is FakeTensor:
             return args[0].fake_device  # asked for more often than anything else
         plain = super().__torch_dispatch__  # type: ignore[misc]
@@ -226,7 +231,7 @@ class ShapeCachingMode:
         ):
             return plain(function, types, args, kwargs)
 
-        def compute(function: OpOverload, args: tuple, keywords: dict[str, Any]) -> Any:
+        def compute(function: OpOverload, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
             result = plain(function, types, args, keywords)
             if result is NotImplemented:
                 return result
@@ -304,7 +309,9 @@ def answer_of(result: Any, mode: Any, given: list[FakeTensor]) -> Answer | None:
     return answer if alike and len(own) == len(set(own)) else None
 
 
-def is_plain_change(function: OpOverload, args: tuple, keywords: dict, given: list[FakeTensor]) -> bool:
+def is_plain_change(
+    function: OpOverload, args: tuple[Any, ...], keywords: dict[str, Any], given: list[FakeTensor]
+) -> bool:
     """Whether torch counts the change itself, and a change of one of these is none of another (or an error)."""
     if not is_key_excluded(DispatchKey.ADInplaceOrView):
         return False
@@ -325,7 +332,7 @@ def part_of(number: int, parts: list[Any], given: list[FakeTensor]) -> TensorAns
     return tensor_answer(part, given) if first == number else len(given) + first
 
 
-def change_of(result: Any, given: list[FakeTensor], before: list[tuple[tuple, int]]) -> Answer | None:
+def change_of(result: Any, given: list[FakeTensor], before: list[tuple[tuple[Any, ...], int]]) -> Answer | None:
     """The answer of an operator that changes arguments and gives those back, or nothing."""
     container = type(result) if type(result) in (tuple, list) else None
     parts = list(result) if container is not None else [result]
@@ -343,17 +350,17 @@ def has_own_memory(made: TensorAnswer | int | None) -> bool:
 def tensor_answer(tensor: FakeTensor, given: list[FakeTensor]) -> TensorAnswer:
     if tensor.constant is not None or tensor.layout is not torch.strided:
         raise NotPlain
-    numbers = (*tensor.shape, *tensor.stride(), tensor.storage_offset())
-    if any(type(number) is not int for number in numbers):
+    offset = tensor.storage_offset()
+    if not isinstance(offset, int) or any(type(number) is not int for number in (*tensor.shape, *tensor.stride())):
         raise NotPlain
     memory = storage_address(tensor)
     place = next((i for i, other in enumerate(given) if storage_address(other) == memory), None)
     bits = (tensor.is_conj(), tensor.is_neg())
     size, stride = tuple(tensor.shape), tuple(tensor.stride())
-    return TensorAnswer(size, stride, tensor.storage_offset(), tensor.dtype, tensor.fake_device, bits, place)
+    return TensorAnswer(size, stride, offset, tensor.dtype, tensor.fake_device, bits, place)
 
 
-def visible_properties(tensor: FakeTensor) -> tuple:
+def visible_properties(tensor: FakeTensor) -> tuple[Any, ...]:
     """All that a trace can see of a tensor."""
     return (
         tensor.shape,

@@ -55,7 +55,8 @@ def pooled(
     def pair(value: int | tuple[int], other: int) -> tuple[int, int]:
         return (other, value) if isinstance(value, int) else (other, value[0])
 
-    made = F.max_pool2d(
+    pool: Any = F.max_pool2d
+    made = pool(
         data.unsqueeze(-2),
         pair(kernel_size, 1),
         pair(kernel_size if stride is None else stride, 1),

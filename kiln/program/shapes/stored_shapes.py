@@ -24,7 +24,7 @@ from .shape_cache import Answer, TensorAnswer
 
 MAX_ANSWERS = 4000
 FORMAT = "answers 2"
-TYPES = {kind.__name__: kind for kind in (*shape_cache.PLAIN, FakeTensor, list, tuple)}
+TYPES: dict[str, type] = {kind.__name__: kind for kind in (*shape_cache.PLAIN, FakeTensor, list, tuple)}
 CONSTANTS = (torch.dtype, torch.layout, torch.memory_format)
 
 
@@ -99,7 +99,7 @@ def decode_part(value: Any) -> TensorAnswer | int | None:
 
 
 def encode(value: Any) -> Any:
-    kind = type(value)
+    kind: type = type(value)
     if value is None or kind in (bool, int, str):
         return value
     if kind is tuple or kind is torch.Size:

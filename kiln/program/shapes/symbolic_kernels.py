@@ -22,14 +22,13 @@ from ...platform.torch_operators import (
     OpOverload,
     OpOverloadPacket,
     dispatch_cache,
-    operator_name,
     overload_name,
     python_kernels,
 )
+from ..operators.operator_table import operator_of, overloads_of
 
 aten = torch.ops.aten
 ABOVE = (DispatchKey.CompositeImplicitAutograd, DispatchKey.AutogradCPU, DispatchKey.Autograd)
-FAITHFUL = frozenset("broadcast_tensors tensor_split pad_sequence one_hot unsafe_chunk empty".split())
 UNTRUE = (aten.dropout.default,)  # their rules are wrong in shapes, or in what memory results are
 Kernels = dict[DispatchKey, Callable[..., Any]]
 
@@ -58,7 +57,7 @@ class ReplacedRules:
         for operator in self.find_operators():
             kernels = python_kernels(operator)
             rules = {key: kernels[key] for key in kernels if key in ABOVE}
-            ours = {key: functools.partial(ruled, operator, rule) for key, rule in rules.items()}
+            ours: Kernels = {key: functools.partial(ruled, operator, rule) for key, rule in rules.items()}
             found.append((kernels, rules, ours, dispatch_cache(operator)))
         return found
 
@@ -83,7 +82,7 @@ class ReplacedRules:
 def unfaithful() -> tuple[OpOverload, ...]:
     """The other operators with rules above autograd that compute something else than the real operator."""
     packets = [packet for name in dir(aten) if isinstance(packet := getattr(aten, name), OpOverloadPacket)]
-    found = [getattr(packet, overload) for packet in packets for overload in packet.overloads()]
+    found = [overload for packet in packets for overload in overloads_of(packet)]
     ruled_above = [operator for operator in found if any(key in python_kernels(operator) for key in ABOVE)]
     return tuple([operator for operator in ruled_above if is_unfaithful(operator) and operator not in UNTRUE])
 
@@ -105,7 +104,7 @@ NOTHING: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
 
 
 def is_unfaithful(operator: OpOverload) -> bool:
-    return operator_name(operator) not in FAITHFUL
+    return not operator_of(operator).faithful_in_python
 
 
 class RulesInPython:
@@ -114,7 +113,7 @@ class RulesInPython:
     def __init__(self, rules: tuple[ReplacedRules, ...], is_real: Callable[[OpOverload], bool] = UNTRUE.__contains__):
         self.rules = rules
         self.is_real = is_real
-        self.dispatcher = EnablePythonDispatcher()
+        self.dispatcher: Any = EnablePythonDispatcher()
 
     def __enter__(self) -> None:
         for rules in self.rules:
@@ -158,6 +157,9 @@ def resampled(operator: OpOverload, data: torch.Tensor, output_size: Any, *rest:
     return operator.overloadpacket.default(data, sizes, *flags, *(factors or ()))  # type: ignore[no-any-return]
 
 
+sym_int: Callable[[Any], Any] = torch.sym_int
+
+
 def times(size: Any, factor: float) -> Any:
     """Rounded down; without floats where that can be, which graphs of sizes do not have."""
-    return size * int(factor) if factor.is_integer() else torch.sym_int(size * factor)
+    return size * int(factor) if factor.is_integer() else sym_int(size * factor)

@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from torch.utils._sympy.functions import FloorDiv
-
 from kiln.loops.sizes import Size, is_unit_stride, is_zero, product
+from kiln.platform.torch_shapes import FloorDiv
 
 from .emit.kernel_plan import Plan, is_ordered
 from .emit.phases import COSTLY_OPERATIONS
