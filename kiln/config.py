@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 
 from kiln.exc import UnknownSetting, did_you_mean
 
-from .forking import new_lock
+from .platform.locks import new_lock
 
 LOG_ARTEFACTS = frozenset(
     {"graph", "guards", "recompiles", "breaks", "code", "aot", "backward", "engine", "trace", "ir", "kernels", "stages"}

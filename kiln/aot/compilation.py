@@ -18,7 +18,7 @@ import torch.fx
 from torch.utils.hooks import RemovableHandle
 
 from .._native import GlobalState
-from ..forking import new_lock
+from ..platform.locks import new_lock
 from ..program.graph import count_operations
 from ..program.shapes.fake_tensors import make_mode, without_torch_compiler
 from ..program.shapes.symbolic_kernels import symbolic_kernels

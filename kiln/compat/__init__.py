@@ -12,7 +12,7 @@ import sys
 from types import TracebackType
 from typing import Any
 
-from ..forking import new_lock
+from ..platform.locks import new_lock
 
 _lock = new_lock()
 _state: Any = None

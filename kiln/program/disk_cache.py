@@ -32,8 +32,8 @@ import torch
 from kiln.config import config
 
 from .. import version
-from ..forking import new_lock
 from ..platform import cpu_info
+from ..platform.locks import new_lock
 
 FORMAT = 1
 MAGIC = b"kiln\r\n\x1a\n"  # a copy with changed line ends is recognized at once

@@ -6,7 +6,7 @@ import sys
 import threading
 from typing import Any
 
-from ..forking import new_lock
+from ..platform.locks import new_lock
 
 DELAY = 1.0  # seconds before anything is shown
 

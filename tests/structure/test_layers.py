@@ -18,8 +18,9 @@ from tests.structure.imports import ROOT, Import, all_imports, cycles, module_na
 
 # From the bottom to the top. Packages of one line are independent of each other.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("kiln._native", "kiln.config", "kiln.exc", "kiln.forking", "kiln.version"),
+    ("kiln._native", "kiln.exc", "kiln.version"),
     ("kiln.platform",),
+    ("kiln.config",),
     ("kiln.bytecode",),
     ("kiln.program",),
     ("kiln.report",),

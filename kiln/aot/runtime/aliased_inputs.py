@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from ...forking import new_lock
+from ...platform.locks import new_lock
 from ...program.unsupported import Unsupported
 
 VARIANTS = 8  # more ways of sharing than this run in eager

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ... import _native
-from ...forking import new_lock
+from ...platform.locks import new_lock
 from ..guards.hints import Hints
 from ..state.annotations import Arrival
 from ..state.operations import operations

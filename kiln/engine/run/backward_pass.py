@@ -15,7 +15,7 @@ import torch
 
 from ... import _native
 from ...exc import Unsupported
-from ...forking import new_lock
+from ...platform.locks import new_lock
 from ...report import engine_events
 from ...report.stages import stage
 from ..calls.abandoned import CaptureAbandoned

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ...forking import new_lock
+from ...platform.locks import new_lock
 from ...program.graph import count_operations
 from ...report import engine_events
 from ...report.stages import stage

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ... import _native, exc
-from ...forking import new_lock
+from ...platform.locks import new_lock
 from ...program.call_markers import deferred
 from ...report import engine_events, events
 from ...report.stages import stage

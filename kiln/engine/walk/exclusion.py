@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from ...forking import new_lock
+from ...platform.locks import new_lock
 from .refusal import Busy
 
 TIMEOUT = 0.05  # seconds

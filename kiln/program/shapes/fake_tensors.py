@@ -22,7 +22,7 @@ import torch
 from torch.nn import Parameter
 
 from ..._native import is_instance as isinstance
-from ...forking import new_lock
+from ...platform.locks import new_lock
 from ...platform.python_objects import cell_is_empty
 from ...platform.torch_fake import FakeTensor, FakeTensorMode, reference_modules, refuse_data_pointers
 from ...platform.torch_functorch import is_wrapped

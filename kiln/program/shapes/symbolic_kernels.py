@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from ...forking import new_lock
+from ...platform.locks import new_lock
 from ...platform.torch_dispatch import DisablePythonDispatcher, DispatchKey, EnablePythonDispatcher
 from ...platform.torch_operators import (
     OpOverload,

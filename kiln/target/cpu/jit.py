@@ -21,7 +21,7 @@ import torch
 
 from kiln.exc import KilnError
 
-from ...forking import new_lock
+from ...platform.locks import new_lock
 from . import elf
 
 OPTIMIZATION_LEVEL = 1  # of code generation
