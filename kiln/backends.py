@@ -11,9 +11,10 @@ A graph may also take a *list* of tensors, which it empties once it has taken th
 the example is then a list, with None where the graph takes nothing. Calling the graph module itself is right; code that
 takes the tensors out and clears the list, as the graph does, frees each at its last use.
 
-What else a graph tells: placeholders of tensors have ``meta["input_state"]``, what the input is before the program
-changes it (``kiln.capture.shadows.input_state``); nodes that call a ``torch.autograd.Function`` have
-``meta["traceable_backward"]`` and, where it is False, ``meta["traceable_reason"]``.
+Placeholders of tensors have ``meta["input_state"]``, what the input is before the program changes it
+(``kiln.program.graph_meta.InputState``); nodes that call a ``torch.autograd.Function`` have
+``meta["traceable_backward"]`` and, where it is False, ``meta["traceable_reason"]``. ``kiln.program.graph_meta`` has
+typed accessors.
 """
 
 from __future__ import annotations

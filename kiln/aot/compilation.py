@@ -20,6 +20,7 @@ from torch.utils.hooks import RemovableHandle
 from .._native import GlobalState
 from ..platform.locks import new_lock
 from ..program.graph import count_operations
+from ..program.graph_meta import set_changed_inputs
 from ..program.shapes.fake_tensors import make_mode, without_torch_compiler
 from ..program.shapes.symbolic_kernels import symbolic_kernels
 from ..program.unsupported import Unsupported
@@ -203,11 +204,11 @@ class Compilation:
     ) -> tuple[Boxed, frozenset[int]]:
         """The compiled graph, and the inputs that it gives their new content.
 
-        A compiler may let a graph write new contents of inputs into them. ``module.meta["changed_inputs"]`` says which
-        results are such, by place, and which inputs those are; what the compiler gives says by ``written_inputs`` which
-        of these results need not be copied any more.
+        A compiler may let a graph write new contents of inputs into them (`graph_meta.set_changed_inputs`); what it
+        gives says by ``written_inputs`` which results need not be copied any more.
         """
-        changed = module.meta["changed_inputs"] = changed_inputs(joint)
+        changed = changed_inputs(joint)
+        set_changed_inputs(module, changed)
         compiled = boxed(self.call_compiler(compiler, module))
         inputs = [index for index, node in enumerate(joint.input_nodes) if node is not None]
         written = frozenset(inputs[changed[place]] for place in getattr(compiled, "written_inputs", ()))

@@ -11,9 +11,9 @@ import torch.fx
 
 from ..aot.captured_graphs import compile_captured
 from ..aot.compilation import Compilers
-from ..aot.partition.recomputations import BY_FORMULA
 from ..aot.runtime.boxing import Boxed, boxed_graph
 from ..config import config
+from ..program import graph_meta
 from ..program.graph import count_operations
 from ..program.quiet import without_collections
 from ..report import events
@@ -68,7 +68,7 @@ def load_or_compile(module: torch.fx.GraphModule, check: bool) -> Boxed:
 
 
 def prepare_joint(module: torch.fx.GraphModule) -> None:
-    module.meta[BY_FORMULA] = True
+    graph_meta.set_normalizes_by_formula(module)
     drop_unread(module)
 
 

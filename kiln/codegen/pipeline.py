@@ -17,6 +17,7 @@ from ..lower import ops  # noqa: F401  (the table of lowerings is filled by impo
 from ..lower.lowering import CannotLower, Lowering
 from ..lower.schedule.memory_plan import plan_memory
 from ..lower.schedule.scheduling import schedule
+from ..program import graph_meta
 from ..report import events
 from ..report.stages import Stage, stage
 from ..target.cpu import jit
@@ -55,7 +56,7 @@ def compile_lowered(
                 record.sizes["bytes"] = sum(map(len, objects))
         done.append(record)
         with stage("memory plan and program") as record:
-            described = Describer(scheduled, plan_memory(scheduled, module.meta.get("changed_inputs")))
+            described = Describer(scheduled, plan_memory(scheduled, graph_meta.changed_inputs(module)))
             data = described.run()
             code = [jit.load_object(one) for one in objects]
             names = [(number // KERNELS_OF_A_MODULE, name_of(number)) for number in range(len(scheduled.kernels))]

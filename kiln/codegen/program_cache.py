@@ -21,7 +21,7 @@ from torch.fx import Node
 from ..config import config
 from ..platform.torch_operators import OpOverload
 from ..platform.torch_tensors import is_zero_tensor
-from ..program import disk_cache
+from ..program import disk_cache, graph_meta
 from ..program.operators.operator_table import operator_of
 from ..target.cpu import jit
 from ..target.native_program import Boxed, Data, assemble, constant_in
@@ -91,7 +91,7 @@ def store_eager(key: str | None, reason: str) -> None:
 
 def text_of(module: torch.fx.GraphModule) -> str:
     """A graph with the shapes, types and layouts of its values. Equal texts have equal programs."""
-    lines = [str(sorted(module.meta.get("changed_inputs", {}).items()))]
+    lines = [str(sorted(graph_meta.changed_inputs(module).items()))]
     for node in module.graph.nodes:
         if node.op == "get_attr" and not isinstance(operator.attrgetter(str(node.target))(module), torch.Tensor):
             raise NotStored(node.target)

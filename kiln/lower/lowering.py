@@ -30,6 +30,7 @@ from ..loops.tensor_layouts import (
 )
 from ..loops.tensor_views import DynamicFloat, Tensor
 from ..platform.torch_pytree import tree_leaves
+from ..program import graph_meta
 from ..program.operators.operator_table import Operator, find_operator
 from .index_checks import IndexChecks
 from .node_facts import (
@@ -122,7 +123,7 @@ class Lowering:
         if found is None or access is None or access.buffer.kind != "input":
             return None
         view = View(access.buffer, found.shape, access.strides, access.offset)
-        is_same = self.module.meta.get("changed_inputs", {}).get(place) == access.buffer.index
+        is_same = graph_meta.changed_inputs(self.module).get(place) == access.buffer.index
         return view if is_same and view.is_whole else None
 
     def output(self, value: Any) -> Any:

@@ -16,6 +16,7 @@ import torch.fx
 from torch.utils._pytree import tree_leaves
 
 from .. import exc
+from ..program.graph_meta import input_state_of
 from ..program.shapes.expressions import compile_expression, expression_text, symbol_names
 
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
@@ -158,7 +159,7 @@ def copied_with(claims: Claims) -> Callable[..., None]:
 
 def example_of(node: torch.fx.Node) -> Any:
     value = node.meta.get("example_value", node.meta.get("val"))
-    state = node.meta.get("input_state")
+    state = input_state_of(node)
     if state is None or not isinstance(value, torch.Tensor) or tuple(state.size) == tuple(value.shape):
         return value
     with torch.no_grad():  # the program has changed its shape in place since

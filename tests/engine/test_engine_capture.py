@@ -22,7 +22,7 @@ import kiln
 from kiln.engine.calls.hook_calls import call_accumulate_hooks, call_tensor_hook, retain_grad
 from kiln.engine.trace.walk_sizes import WalkSizes
 from kiln.program.accumulation import accumulate_grad_
-from kiln.program.call_markers import fact, foreseen, leaf
+from kiln.program.call_markers import abandons_capture, fact, leaf
 from kiln.program.consumed_lists import get_locals_to_steal, set_locals_to_steal
 from kiln.program.shapes.fake_tensors import make_mode
 from kiln.report.bytecode_hooks import register_bytecode_hook
@@ -721,7 +721,7 @@ class Watching:
 
     @property
     @fact
-    @foreseen(lambda self: Surprise())
+    @abandons_capture(lambda self: Surprise())
     def changed(self):
         return self.tensor._version > 0
 

@@ -11,13 +11,13 @@ from typing import Any
 import torch
 import torch.fx
 
+from ...program.graph_meta import normalizes_by_formula
 from .joint_nodes import Emit, JointGraph, Recipe
 from .random_replay import capture_state, replay
 from .recompute_cost import Kind, named_arguments
 
 aten = torch.ops.aten
 Node = torch.fx.Node
-BY_FORMULA = "by_formula"  # on a joint graph: its compiler computes normalizations as `normalized` does (ATen does not)
 Parts = dict[int, Node]  # the results of a node that somebody reads
 
 
@@ -27,7 +27,7 @@ def add_recipes(joint: JointGraph) -> None:
         if (
             rule is None
             or node in joint.in_backward
-            or (rule is normalization and not joint.module.meta.get(BY_FORMULA))
+            or (rule is normalization and not normalizes_by_formula(joint.module))
         ):
             continue
         parts: Any = {user.args[1]: user for user in node.users if joint.kinds[user] is Kind.PART}

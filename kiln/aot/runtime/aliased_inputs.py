@@ -16,6 +16,7 @@ import torch
 import torch.fx
 
 from ...platform.locks import new_lock
+from ...program.graph_meta import forget_input_state
 from ...program.unsupported import Unsupported
 
 VARIANTS = 8  # more ways of sharing than this run in eager
@@ -130,7 +131,7 @@ def over_bases(program: torch.fx.GraphModule, inputs: Sequence[Any], groups: lis
     placeholders = [node for node in program.graph.nodes if node.op == "placeholder"]
     for node in placeholders:
         made[node] = graph.node_copy(node, made.__getitem__)
-        made[node].meta.pop("input_state", None)
+        forget_input_state(made[node])
     for base, group in zip(bases, groups, strict=True):
         for index in group.members:
             tensor = inputs[index]

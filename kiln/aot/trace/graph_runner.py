@@ -12,7 +12,8 @@ import torch.fx
 from torch.utils._pytree import tree_leaves
 
 from ...program import checkpoint_call, hook_slots, inference_mode
-from ...program.call_markers import leaf_fake
+from ...program.call_markers import marker_of
+from ...program.graph_meta import untraceable_reason
 from ...program.unsupported import Unsupported
 from . import recurrent
 from .backward_stages import Edge, edge_of
@@ -87,9 +88,10 @@ class Runner:
         if node.op == "call_method":
             return getattr(args[0], str(node.target))(*args[1:], **keywords)
         target: Any = node.target if node.op == "call_function" else module.get_submodule(str(node.target))
-        if node.meta.get("traceable_backward") is False:
-            raise Unsupported(node.meta.get("traceable_reason") or "an autograd function whose backward has effects")
-        if leaf_fake(target) is not None:
+        untraceable = untraceable_reason(node)
+        if untraceable is not None:
+            raise Unsupported(untraceable)
+        if marker_of(target).fake is not None:
             raise Unsupported(f"{target.__name__}, which runs code that is not captured")
         rule = RULES.get(target)
         if rule is not None:

@@ -14,6 +14,7 @@ import torch
 import torch.fx
 from torch.nn import Parameter
 
+from ...program.graph_meta import input_state_of
 from ...program.shapes.fake_tensors import History, is_view_of_leaf
 from ...program.unsupported import Unsupported
 
@@ -65,7 +66,7 @@ def has_symbols(specs: Sequence[Any]) -> bool:
 
 def spec_of(value: torch.Tensor, placeholder: torch.fx.Node | None) -> InputSpec:
     """What capture says of an input, else what the example shows."""
-    state = placeholder.meta.get("input_state") if placeholder is not None else None
+    state = input_state_of(placeholder) if placeholder is not None else None
     if state is not None:
         return InputSpec(
             state.size,

@@ -24,6 +24,7 @@ import torch.fx
 from ..._native import is_instance as isinstance
 from ...platform.python_objects import cell_is_empty
 from ...platform.torch_autograd import forward_class_of
+from ...program.graph_meta import set_traceable_backward
 from ..guards.descriptions import module_of_globals
 from ..guards.source import Attribute, GlobalsOf, Source
 from ..interpreter.calls import call
@@ -121,7 +122,7 @@ def mark_traceable(
 ) -> None:
     """Say on a node whether its backward may be traced. Finding that it may not undoes nothing: capture starts over."""
     if not any(leaf.requires_grad for leaf in tensor_leaves(outputs)):
-        node.meta["traceable_backward"] = True  # there is none
+        set_traceable_backward(node)  # there is none
         return
     method = backward_of(trace, call_made.cls)
     known = _UNTRACEABLE.get(method)
@@ -131,9 +132,7 @@ def mark_traceable(
             _UNTRACEABLE[method] = reason
             trace.progress.start_over = True
             raise Restart
-    node.meta["traceable_backward"] = known is None
-    if known is not None:
-        node.meta["traceable_reason"] = known
+    set_traceable_backward(node, known)
 
 
 def why_untraceable(

@@ -26,6 +26,7 @@ from torch.utils.hooks import RemovableHandle
 
 from ..._native import is_instance as isinstance
 from ...platform.torch_autograd import FunctionBase, MultiHandle
+from ...program.graph_meta import set_hook_slot
 from ...program.hook_slots import (
     HookSlot,
     register_hook,
@@ -111,7 +112,7 @@ def add_slot(trace: Trace, function: Callable[..., Any]) -> SlotInput:
     source = Made(f"_k_hook{len(trace.hooks.registrations)}")  # generated names end in _ and a number
     slot = SlotInput(source, add_placeholder(trace, source), HookSlot())
     slot.node.meta["example_value"] = slot.value
-    slot.node.meta["hook_slot"] = function.__name__  # for backends: no tensor, and what it is for
+    set_hook_slot(slot.node, function.__name__)
     trace.inputs.items.append(slot)
     return slot
 

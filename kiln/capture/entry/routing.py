@@ -16,7 +16,7 @@ from torch.utils.hooks import BackwardHook
 from ... import _native
 from ...platform.cpython import get_frame
 from ...platform.python_objects import words
-from ...program.call_markers import is_marked
+from ...program.call_markers import marker_of
 from ..guards.descriptions import module_of
 from ..guards.source import lookup
 from ..interpreter.calls import SKIPPED_MODULES, TRANSPARENT_WRAPPERS
@@ -148,7 +148,7 @@ def is_nested(code: types.CodeType, outer: types.CodeType | None) -> bool:
 
 def worth_compiling(function: types.FunctionType) -> bool:
     module = module_of(function)
-    if is_kept_out(function) or function.__code__ in TRANSPARENT_WRAPPERS or is_marked(function):
+    if is_kept_out(function) or function.__code__ in TRANSPARENT_WRAPPERS or not marker_of(function).is_interpreted:
         return False
     if function.__code__ in CALLING_BACK or function.__code__ in OF_GRAPHS:
         return True

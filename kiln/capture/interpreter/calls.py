@@ -111,15 +111,15 @@ SKIPPED_MODULES += ("kiln.capture", "warnings")  # warnings: its filters are oth
 
 def call_function(trace: Trace, function: Any, args: Args, kwargs: Kwargs) -> object:
     """Interpret a Python function in place."""
-    if call_markers.is_deferred(function):
-        marked_calls.defer(trace, function, args, kwargs)
-        return None
-    if call_markers.is_foreseen(function):
-        raise marked_calls.foresee(trace, function, args, f"a call to {function.__qualname__}")
-    fake = call_markers.leaf_fake(function)
-    if fake is not None and not kwargs:
-        return marked_calls.call_leaf(trace, function, fake, args)
     if function.__dict__:
+        marker = call_markers.marker_of(function)
+        if marker.deferred:
+            marked_calls.defer(trace, function, args, kwargs)
+            return None
+        if marker.abandon is not None:
+            raise marked_calls.abandon(trace, function, args, f"a call to {function.__qualname__}")
+        if marker.fake is not None and not kwargs:
+            return marked_calls.call_leaf(trace, function, marker.fake, args)
         if torch_annotations.is_kept_out(function):
             reason = torch_annotations.reason_for_keeping_out(function)
             raise trace.fail(reason, "call it outside the compiled function, or take the decorator away")

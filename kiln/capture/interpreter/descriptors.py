@@ -61,7 +61,7 @@ def bind_class_attribute(
         function = wrap(trace, raw.__func__, Attribute(class_attribute_source(trace, cls, name), "__func__"))
         return function if kind is staticmethod else bind_to_class(trace, function, own_class or cls)
     if isinstance(raw, property) and type(raw).__get__ is property.__get__:
-        if call_markers.is_fact(raw):
+        if call_markers.marker_of(raw.fget).fact:
             return marked_calls.load_fact(trace, owner, name, raw)
         return operations.call(trace, property_part(trace, cls, name, raw, "fget"), (owner,), {})
     if kind is types.MemberDescriptorType:

@@ -2,12 +2,10 @@
 
 The example inputs that a backend gets are the fakes that the program was traced with: they have been through its
 in-place operations. A backend that traces the graph once more needs to know what they began as. Each tensor placeholder
-has that as ``node.meta["input_state"]``.
+has that as an `InputState`.
 """
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import torch
 from torch.nn import Parameter
@@ -15,51 +13,11 @@ from torch.nn import Parameter
 from ..._native import is_instance as isinstance
 from ...platform.torch_dispatch import DisableTorchFunction
 from ...platform.torch_tensors import address_of, base_of
+from ...program.graph_meta import BaseState, InputState
 from ...program.memory import storage_key
 from ...program.shapes.fake_tensors import is_view_of_leaf
 from ..state.trace import Trace
 from .tensor_effects import version
-
-Number = int | torch.SymInt
-
-
-@dataclass(unsafe_hash=True)  # never changed
-class BaseState:
-    """The tensor that an input is a view of, as autograd sees it. Numbers are those of the call that was captured."""
-
-    key: int  # as InputState.key: the base may be an input itself
-    size: tuple[int, ...]
-    stride: tuple[int, ...]
-    storage_offset: int
-    dtype: torch.dtype
-    requires_grad: bool
-    is_leaf: bool
-
-
-@dataclass(unsafe_hash=True)  # never changed
-class InputState:
-    """A tensor input at the start.
-
-    Guarded, so true of every call that runs the graph: class, dtype, device, ``requires_grad``, sizes and strides (as
-    far as they are plain numbers; symbols stand for what varies), and which inputs are the same object (none are).
-    Everything else was so in the captured call and is not guarded in general: ``is_leaf``, the storage offset, the
-    version, who shares memory, who is a view of what.
-    """
-
-    key: int  # of the tensor, unique among the inputs of a graph and their bases
-    storage_key: int  # equal for inputs that share memory
-    size: tuple[Number, ...]
-    stride: tuple[Number, ...]
-    storage_offset: Number
-    dtype: torch.dtype
-    device: torch.device
-    requires_grad: bool
-    is_leaf: bool
-    is_parameter: bool
-    is_inference: bool
-    is_view_of_leaf: bool  # of one that requires grad: torch refuses to change it in place
-    version: int  # -1 where torch does not count
-    base: BaseState | None
 
 
 def input_state(trace: Trace, real: torch.Tensor, fake: torch.Tensor) -> InputState:

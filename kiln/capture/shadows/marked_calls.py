@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ...program.call_markers import FORESEEN, INSIDE, OPAQUE
+from ...program.call_markers import is_opaque_object, marker_of
 from ..guards.source import Computed
 
 if TYPE_CHECKING:
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from ..writeback.rebuild import Rebuilder
 
 
-def foresee(trace: Trace, function: Any, args: tuple, reason: str) -> BaseException:
-    """The break at a foreseen function."""
+def abandon(trace: Trace, function: Any, args: tuple, reason: str) -> BaseException:
+    """The break at a function that abandons capture."""
     from .wrap import force
 
-    raised = getattr(function, FORESEEN, None)
+    make_error = marker_of(function).abandon
     known = [force(trace, arg) for arg in args]
     known = [tuple([force(trace, item) for item in arg]) if type(arg) is tuple else arg for arg in known]
-    return trace.fail(reason, instead=None if raised is None else raised(*known))
+    return trace.fail(reason, instead=None if make_error is None else make_error(*known))
 
 
 def defer(trace: Trace, function: object, args: tuple, kwargs: dict) -> None:
@@ -43,7 +43,7 @@ def load_fact(trace: Trace, owner: object, name: str, raw: property) -> object:
     if record is None:
         raise trace.fail(f"{name} of an object that was made here")
     if trace.hooks.registrations or trace.hooks.removals or trace.hooks.handles:
-        raise foresee(trace, raw.fget, (owner,), "a hook is registered or removed while a backward pass runs")
+        raise abandon(trace, raw.fget, (owner,), "a hook is registered or removed while a backward pass runs")
     found = raw.fget(record.real)  # type: ignore[misc]
     trace.hooks.read_properties.append((raw.fget, owner, trace.place()))
     trace.guards.add(Computed(raw.fget, (record.source,)), "constant", found)  # type: ignore[arg-type]
@@ -55,7 +55,7 @@ def call_leaf(trace: Trace, function: Callable[..., Any], fake: Callable[..., An
     from .tensors import adopt, prepare, to_nodes
     from .wrap import force
 
-    inside = getattr(function, INSIDE, None)
+    inside = marker_of(function).inside
     apart = inside is not None and not trace.options.fullgraph
     if apart or trace.progress.key_method_depth or any(frame.protected() for frame in trace.frames):
         raise trace.fail(f"a call to {function.__qualname__} here")
@@ -83,7 +83,7 @@ def object_node(trace: Trace, value: object, opaque: bool) -> Any:
     shadow = force(trace, value)
     source = trace.outside.source_of(shadow)
     record = trace.outside.record_of(shadow) if opaque else None
-    taken = id(shadow) in trace.outside.foreign or (record is not None and getattr(type(record.real), OPAQUE, False))
+    taken = id(shadow) in trace.outside.foreign or (record is not None and is_opaque_object(record.real))
     if source is None or not taken:
         return None
     known = next((item for item in trace.inputs.items if item.source == source), None)

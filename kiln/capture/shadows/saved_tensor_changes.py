@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ...program.call_markers import FORESEEN
+from ...program.call_markers import marker_of
 from ...program.memory import storage_key
 from ..state.values import Restart
 from .tensor_effects import changed_inputs
@@ -45,7 +45,7 @@ def left_to_torch(trace: Trace, place: int) -> BaseException:
     if place >= len(trace.hooks.read_properties):
         return reason
     getter, owner, where = trace.hooks.read_properties[place]
-    foreseen = getattr(getter, FORESEEN, None)
-    if trace.inputs.consumed and foreseen is not None:  # the pass has just begun
-        return foreseen(owner)  # type: ignore[no-any-return]
+    abandon = marker_of(getter).abandon
+    if trace.inputs.consumed and abandon is not None:  # the pass has just begun
+        return abandon(owner)
     return Restart(BreakPoint(*where, reason))

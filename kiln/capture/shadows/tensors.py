@@ -29,6 +29,7 @@ from ...platform.torch_dispatch import current_function_mode, disabled_torch_dis
 from ...platform.torch_functions import assert_async
 from ...platform.torch_operators import OpOverload, OpOverloadPacket
 from ...program.graph import exact_constant
+from ...program.graph_meta import set_input_state
 from ...program.shapes.shape_rules import shape_rule
 from ...program.shapes.symbolic_kernels import symbolic_kernels
 from ..guards.descriptions import module_of
@@ -100,7 +101,7 @@ def wrap_tensor(trace: Trace, real: torch.Tensor, source: Source) -> object:
     trace.guards.tensors.append(TensorGuard(source, real, dynamic, strides))
     node = add_placeholder(trace, source)
     node.meta["example_value"] = fake
-    node.meta["input_state"] = input_state(trace, real, fake)
+    set_input_state(node, input_state(trace, real, fake))
     info = TensorInfo(fake, node, type(real), source, real)
     trace.inputs.items.append(info)
     trace.add_tensor(info)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ..._native import is_instance as isinstance
 from ...platform.cpython import get_frame
-from ...program.call_markers import CALLERS
+from ...program.call_markers import PROGRAM_CALLERS
 from .native_watch import stop_watching, watch_again
 from .values import GraphBreak, Raised
 
@@ -139,6 +139,6 @@ def guard_caller(trace: Trace) -> None:
 def needs_real(trace: Trace, reason: GraphBreak) -> GraphBreak:
     """The break at what only real tensors can do, outside graphs or in the code that a marked function calls."""
     if reason.instead is None:
-        found = [CALLERS[frame.code] for frame in trace.frames if frame.code in CALLERS]
+        found = [PROGRAM_CALLERS[frame.code] for frame in trace.frames if frame.code in PROGRAM_CALLERS]
         reason.instead = found[-1](reason.reason) if found else None
     return reason

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...program.call_markers import caller
+from ...program.call_markers import calls_program
 
 
 def pattern_of(results: tuple[Any, ...]) -> tuple[bool, ...]:
@@ -36,4 +36,4 @@ class CaptureAbandoned(BaseException):
 
 
 # Marks functions that call the program's code: where that needs real tensors, the pass needs opaque calls.
-calls_user = caller(lambda reason: CaptureAbandoned(reason=reason, opaque=True))
+calls_user = calls_program(lambda reason: CaptureAbandoned(reason=reason, opaque=True))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...program.accumulation import Gradients
-from ...program.call_markers import OPAQUE, fact, foreseen
+from ...program.call_markers import abandons_capture, fact, opaque_object
 from ...report import engine_events
 from ..walk import gradient_patterns
 from ..walk.exclusion import exclusion
@@ -51,6 +51,7 @@ class FinishedByTorch(BaseException):
         self.learned = False  # whether a new trace would predict better
 
 
+@opaque_object
 class Bailout:
     """What a running pass needs to bail out: made for each call."""
 
@@ -69,7 +70,7 @@ class Bailout:
 
     @property
     @fact
-    @foreseen(lambda self: CaptureAbandoned())
+    @abandons_capture(lambda self: CaptureAbandoned())
     def changed(self) -> bool:
         """Whether hooks came or went since the walk, or a saved tensor was changed in place."""
         return self.walk.changed(0)
@@ -78,7 +79,7 @@ class Bailout:
         """The same for the calls that are still to run after a point."""
         return self.walk.changed(self.points[point].next_call)
 
-    @foreseen(lambda self, point, *rest: CaptureAbandoned(point))
+    @abandons_capture(lambda self, point, *rest: CaptureAbandoned(point))
     def bail_out(self, point: int, values: Gradients, pending: Gradients, outputs: Gradients | None = None) -> None:
         """Finish the pass without the graph; ``outputs`` are what the call at hand returned, if it ran."""
         engine_events.handed_over(f"the rest of a pass, left at {self.walk.calls[self.points[point].index].name}")
@@ -126,7 +127,7 @@ class Bailout:
             outputs = list(call_post_hook(hook, tuple(outputs), tuple(values)))
         return outputs
 
-    @foreseen(lambda self, results, point, *rest: CaptureAbandoned(point, results))
+    @abandons_capture(lambda self, results, point, *rest: CaptureAbandoned(point, results))
     def unpredicted(self, results: Gradients, point: int, values: Gradients, pending: Gradients) -> None:
         """Hooks or a Python backward returned gradients where none were predicted, or the other way round."""
         applied = self.points[point].phase == "applied"
@@ -147,6 +148,3 @@ class Bailout:
         if call.kind == "python":
             return gradient_patterns.learn(type(call.node), pattern)
         return gradient_patterns.record(call.name, pattern)
-
-
-setattr(Bailout, OPAQUE, True)

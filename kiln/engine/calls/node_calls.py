@@ -15,7 +15,7 @@ from torch import Tensor
 from ... import _native
 from ...aot.partition import random_replay
 from ...program.accumulation import Gradients, listed
-from ...program.call_markers import foreseen, leaf
+from ...program.call_markers import abandons_capture, leaf
 from .abandoned import CaptureAbandoned, calls_user
 from .bailout import Bailout, Pattern
 from .checks import follows
@@ -55,7 +55,7 @@ def call_backward(context: Any, *gradients: Tensor | None) -> Gradients:
     return tuple(found)
 
 
-@foreseen(lambda: CaptureAbandoned(reason="hooks unpack what a function saved"))
+@abandons_capture(lambda: CaptureAbandoned(reason="hooks unpack what a function saved"))
 def unpack_in_python() -> None:
     """Each read of what the function saved runs the program's hooks. A graph would read it more often than eager."""
 
@@ -141,7 +141,7 @@ def call_node_on_fakes(node: Any, specs: Specs, *rest: Any) -> Gradients:
     return empty_results(specs)
 
 
-@foreseen(lambda *args: CaptureAbandoned(reason="hooks unpack what a node saved"))
+@abandons_capture(lambda *args: CaptureAbandoned(reason="hooks unpack what a node saved"))
 def call_node(
     node: NodeFunction,
     specs: Specs,
