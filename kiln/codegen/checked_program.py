@@ -25,7 +25,7 @@ from ..loops.reference import Reference
 from ..loops.steps import Call, Launch, Scheduled, View
 from ..loops.tensor_views import Tensor
 from ..lower.lowering import Lowering
-from ..lower.ops.pointwise.creation import UNWRITTEN
+from ..program.operators.operator_table import find_operator
 from ..target.cpu.kernel_call import call_kernel
 from ..target.native_program import Boxed
 from .float64_reference import Float64Reference, float64_values
@@ -95,7 +95,8 @@ class EagerInterpreter(torch.fx.Interpreter):
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         found = super().call_function(target, args, kwargs)
-        if target in UNWRITTEN:
+        called = find_operator(target)
+        if called is not None and called.leaves_unwritten:
             found.untyped_storage().fill_(0)  # (elements may overlap)
         return found
 

@@ -15,7 +15,6 @@ import torch.fx
 from ..loops.ir import HALF_TYPES, Buffer, Expr
 from ..loops.reference import FUNCTIONS, Reference
 from ..loops.steps import Launch
-from ..lower.ops.pointwise.creation import UNWRITTEN
 from ..program.operators.operator_table import find_operator
 
 NARROW_TYPES = (*HALF_TYPES, torch.float32)
@@ -36,7 +35,7 @@ class Float64Graph(torch.fx.Interpreter):
 
     def run_node(self, n: torch.fx.Node) -> Any:
         called = find_operator(n.target)
-        given = called is not None and (called.random or n.target in UNWRITTEN)
+        given = called is not None and (called.random or called.leaves_unwritten)
         if n.op == "call_function" and not given:
             try:
                 return to_float64(super().run_node(n))

@@ -163,6 +163,22 @@ def test_attention_kernels() -> None:
     )
 
 
+def test_facts_for_tracing() -> None:
+    assert operator_of(aten.sym_size.default).asks_form and not operator_of(aten.sym_size.int).asks_form
+    assert operator_of(aten.sym_size.int).gives_size and not operator_of(aten.add.Tensor).gives_size
+    assert operator_of(aten.detach.default).gives_argument and not operator_of(aten.clone.default).gives_argument
+    assert operator_of(aten._unsafe_view.default).hands_memory_on and not operator_of(aten.view.default).hands_memory_on
+    assert operator_of(aten.bernoulli_.float).draws_in_memory_order
+    assert not operator_of(aten.bernoulli_.Tensor).draws_in_memory_order
+    assert operator_of(aten.normal_.default).draws_otherwise_with_holes
+    assert operator_of(aten.linalg_eig.default).derivative_reads_values
+    assert operator_of(aten.lift_fresh.default).lifts and not operator_of(aten.clone.default).lifts
+    assert operator_of(aten.one_hot.default).faithful_in_python
+    assert operator_of(aten.as_strided.default).counts_from_storage
+    assert operator_of(aten.empty_like.default).leaves_unwritten
+    assert not operator_of(aten.zeros_like.default).leaves_unwritten
+
+
 def test_costs() -> None:
     wanted = {
         aten.transpose.int: Cost.VIEW,
@@ -197,6 +213,9 @@ def test_declared_names_exist() -> None:
     places = (torch.ops.aten, torch.ops.prims, torch, torch.Tensor, F, operator)
 
     def exists(name: str) -> bool:
+        if "." in name:
+            packet, overload = name.split(".")
+            return hasattr(getattr(aten, packet, None), overload)
         return any(hasattr(place, spelled) for place in places for spelled in (name, f"{name}_"))
 
     private = {"_svd_lowrank", "_test_check_tensor"}

@@ -1,8 +1,9 @@
 """Facts about operators that torch's schemas and tags do not tell, declared by name.
 
 A name is that of an operator of ATen (``index_add``), or of a function in Python that captured code records whole
-(``cross_entropy`` of ``torch.nn.functional``). A fact of ``name`` also holds for its in-place form ``name_``. Where it
-is not certain that an operator lacks an unwelcome property (it draws random numbers, it may raise), it is listed.
+(``cross_entropy`` of ``torch.nn.functional``), or of one overload (``bernoulli_.float``). A fact of ``name`` also holds
+for its in-place form ``name_``. Where it is not certain that an operator lacks an unwelcome property (it draws random
+numbers, it may raise), it is listed.
 """
 
 from __future__ import annotations
@@ -82,6 +83,29 @@ CHANGES_UNMARKED = names(
     "fused_moving_avg_obs_fake_quant _fused_moving_avg_obs_fq_helper",
 )
 IN_PLACE = names("setitem __setitem__")
+
+# ---- tracing --------------------------------------------------------------------------------------------------------
+
+# Ask for the form of a tensor: a trace answers, and records nothing.
+ASKS_FORM = names(
+    "sym_size.default sym_stride.default sym_numel.default sym_storage_offset.default is_contiguous.default",
+    "is_contiguous.memory_format is_strides_like_format.default is_non_overlapping_and_dense.default size.default",
+    "stride.default storage_offset.default dim.default numel.default",
+)
+# Give the size of a tensor as a number, in graphs.
+GIVES_SIZE = names("sym_size.int sym_stride.int sym_storage_offset.default sym_numel.default")
+# Give what they are given, or a view of all of it.
+GIVES_ARGUMENT = names("detach.default alias.default lift.default lift_fresh.default")
+# Give their argument's memory to their result, of which the schema says nothing: torch's own code writes through it.
+HANDS_MEMORY_ON = names("_unsafe_view.default")
+# Draw numbers in the order of memory, where their functional form goes by dimensions.
+DRAWS_IN_MEMORY_ORDER = names("bernoulli_.float")
+# Draw other numbers for memory with holes than for memory without.
+DRAWS_OTHERWISE_WITH_HOLES = names("normal_.default")
+# Have a derivative that looks at values, for complex results, to refuse a loss that is not well defined.
+DERIVATIVE_READS_VALUES = names("linalg_eig.default _linalg_svd.default _linalg_eigh.default")
+# Make memory whose content is undefined.
+UNWRITTEN = names("empty empty_like empty_strided empty_permuted new_empty new_empty_strided")
 COUNTS_FROM_STORAGE = names("as_strided as_strided_copy as_strided_scatter")
 LIFTS = names("lift lift_fresh lift_fresh_copy")
 FAITHFUL_IN_PYTHON = names("broadcast_tensors tensor_split pad_sequence one_hot unsafe_chunk empty")

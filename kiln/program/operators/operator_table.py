@@ -24,6 +24,7 @@ from ...platform.torch_operators import (
     has_kernel,
     has_kernel_for_key,
     operator_name,
+    overload_name,
     overload_names,
     qualified_name,
     schema_of,
@@ -75,9 +76,10 @@ class Operator:
         self.overloads = overloads
         self.is_own = all(overload.namespace in OWN_NAMESPACES for overload in overloads)
         base = name[:-1] if name.endswith("_") and not name.endswith("__") else name
+        spellings = {name, base, *(f"{name}.{overload_name(overload)}" for overload in overloads)}
 
         def declared(table: frozenset[str]) -> bool:
-            return self.is_own and (name in table or base in table)
+            return self.is_own and not spellings.isdisjoint(table)
 
         self.random = self.has_tag(torch.Tag.nondeterministic_seeded)
         """Whether it draws random numbers, in some calls."""
@@ -102,6 +104,22 @@ class Operator:
         """Whether torch's rule in Python, above autograd, does the same as the operator."""
         self.lifts = declared(declarations.LIFTS)
         """Whether it makes a tensor of the program's a tensor of the trace."""
+        self.asks_form = declared(declarations.ASKS_FORM)
+        """Whether it asks for the form of a tensor, which a trace answers without recording anything."""
+        self.gives_size = declared(declarations.GIVES_SIZE)
+        """Whether it gives a size of a tensor, in graphs."""
+        self.gives_argument = declared(declarations.GIVES_ARGUMENT)
+        """Whether it gives what it is given, or a view of all of it."""
+        self.hands_memory_on = declared(declarations.HANDS_MEMORY_ON)
+        """Whether its result has its argument's memory, without being a view by its schema."""
+        self.draws_in_memory_order = declared(declarations.DRAWS_IN_MEMORY_ORDER)
+        """Whether it draws numbers in the order of memory, unlike its functional form."""
+        self.draws_otherwise_with_holes = declared(declarations.DRAWS_OTHERWISE_WITH_HOLES)
+        """Whether it draws other numbers for memory with holes."""
+        self.derivative_reads_values = declared(declarations.DERIVATIVE_READS_VALUES)
+        """Whether its derivative, for complex results, looks at values."""
+        self.leaves_unwritten = declared(declarations.UNWRITTEN)
+        """Whether the content of its result is undefined."""
         self.quantized = declared(declarations.QUANTIZED)
         """Whether it takes or makes quantized tensors."""
         self.chooses_attention_kernel = declared(declarations.CHOOSES_ATTENTION_KERNEL)

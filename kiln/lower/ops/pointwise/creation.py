@@ -67,17 +67,8 @@ def fill_tensor(lowering: Lowering, node: Node, x: Tensor, value: Tensor) -> Ten
     return expand(builders.cast(value, x.dtype), x.shape)
 
 
-UNWRITTEN = (
-    aten.empty.memory_format,
-    aten.empty_like.default,
-    aten.empty_strided.default,
-    aten.empty_permuted.default,
-    aten.new_empty.default,
-    aten.new_empty_strided.default,
-)
-
-
-@lowers(*UNWRITTEN)
+@lowers(aten.empty.memory_format, aten.empty_like.default, aten.empty_strided.default)
+@lowers(aten.empty_permuted.default, aten.new_empty.default, aten.new_empty_strided.default)
 def empty(lowering: Lowering, node: Node, *args: Any, **kwargs: Any) -> Tensor:
     """Uninitialized memory. It is allocated only where a call of ATen takes it (the random numbers of dropout only take
     its shape); in expressions it is zeros."""
