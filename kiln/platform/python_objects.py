@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import collections
 import types
+from collections.abc import Callable
+from typing import Any
 
 from .._native import is_instance as isinstance
 
 HEAP_TYPE = 1 << 9  # the flag of a class made by a class statement: such a class can change
 
 
-def cell_is_empty(cell: object) -> bool:
+def cell_is_empty(cell: types.CellType) -> bool:
     """Whether a closure cell holds nothing."""
     try:
-        cell.cell_contents  # type: ignore[attr-defined]  # noqa: B018
+        cell.cell_contents  # noqa: B018
     except ValueError:
         return True
     return False
@@ -24,13 +26,14 @@ def words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-def mapping_items(mapping: dict) -> list[tuple[object, object]]:
+def mapping_items(mapping: dict[Any, Any]) -> list[tuple[Any, Any]]:
     """Keys and values in the order of iteration, past any method in Python. (``dict`` ignores ``move_to_end``.)"""
-    ordered = isinstance(mapping, collections.OrderedDict)
-    return list(collections.OrderedDict.items(mapping) if ordered else dict.items(mapping))
+    if isinstance(mapping, collections.OrderedDict):
+        return list(collections.OrderedDict.items(mapping))
+    return list(dict.items(mapping))
 
 
-PLAIN_VALUES = (
+PLAIN_VALUES: tuple[tuple[type, Callable[[Any], object]], ...] = (
     (int, int.__int__),
     (float, float.__float__),
     (str, str.__str__),
@@ -41,7 +44,7 @@ PLAIN_VALUES = (
 
 def plain_value(value: object) -> object:
     """The int, float, str … that an instance of a subclass is, past any method in Python."""
-    return next((plain(value) for base, plain in PLAIN_VALUES if isinstance(value, base)), value)  # type: ignore[operator]
+    return next((plain(value) for base, plain in PLAIN_VALUES if isinstance(value, base)), value)
 
 
 def slot_descriptors(cls: type) -> list[types.MemberDescriptorType]:

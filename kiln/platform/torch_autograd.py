@@ -26,7 +26,7 @@ current_graph_task_id = torch._C._current_graph_task_id
 """The number of the backward pass that runs in this thread, -1 outside."""
 will_execute = torch._C._will_engine_execute_node
 engine_queue_callback = torch._C._ImperativeEngine.queue_callback
-next_sequence_number: Callable[[], int] = torch.autograd._get_sequence_nr
+next_sequence_number: Callable[[], int] = getattr(torch.autograd, "_get_sequence_nr")  # noqa: B009  no stub
 """The number that the next node of the graph gets in this thread."""
 sequence_number_of: Callable[[Any], int] = methodcaller("_sequence_nr")
 input_metadata_of: Callable[[Any], Any] = attrgetter("_input_metadata")

@@ -31,7 +31,7 @@ is_scripting = torch._jit_internal.is_scripting
 tracing_state = torch._C._get_tracing_state
 """The state of ``torch.jit.trace``, None where nothing is traced."""
 log_api_usage = torch._C._log_api_usage_once
-disable_in_compiler: Callable[..., Any] = torch._disable_dynamo
+disable_in_compiler: Callable[..., Any] = getattr(torch, "_disable_dynamo")  # noqa: B009  no stub
 """The decorator by which torch keeps functions of its own out of its compiler."""
 
 

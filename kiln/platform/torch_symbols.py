@@ -20,4 +20,4 @@ environment_of: Callable[[Any], Any] = attrgetter("node.shape_env")
 
 def has_hint(number: Any) -> bool:
     """Whether the number is known in the call that is traced; it is not for what comes from data."""
-    return number.node.has_hint()  # type: ignore[no-any-return]
+    return bool(number.node.has_hint())

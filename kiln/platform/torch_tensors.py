@@ -34,7 +34,7 @@ _DEFAULT_CREATION: object = getattr(torch._C._autograd, "CreationMeta").DEFAULT 
 
 def storage_address(tensor: Tensor) -> int:
     """The identity of a tensor's storage: the same for all that share it."""
-    return tensor.untyped_storage()._cdata
+    return address_of(tensor.untyped_storage())
 
 
 def is_plain_view(tensor: Tensor) -> bool:
