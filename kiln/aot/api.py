@@ -1,8 +1,7 @@
-"""The ways in: functions, modules, and backends for ``kiln.compile``, each compiled by anyone's compiler of graphs.
+"""The public functions: functions, modules, and backends for ``kiln.compile``, compiled by any compiler of graphs.
 
-A compiler is ``compiler(graph_module, example_inputs) -> callable``; what it gives is called with tensors, or, where it
-has the attribute ``_boxed_call``, with one list that it may empty as it goes. Names and arguments are those that the
-ecosystem knows.
+A compiler is ``compiler(graph_module, example_inputs) -> callable``; its result is called with tensors, or, where it
+has the attribute ``_boxed_call``, with one list that it may empty. Names and arguments are those of the ecosystem.
 """
 
 from __future__ import annotations
@@ -13,20 +12,21 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import Module
 
 from .. import exc
 from .._native import GlobalState, TensorCheck
+from ..platform.torch_fake import FakeTensor
 from ..program.backend_registry import backend_name
 from .backend import compile_or_run
 from .captured_graphs import compile_captured
-from .closure_tensors import holding
+from .closure_tensors import compile_closure
 from .compilation import Compilers, compile_flat
-from .dynamic_sizes import symbolic_inputs, varying
+from .dynamic_sizes import dynamic_dims, symbolic_inputs
 from .module_state import ModuleState
-from .pytree_calls import Call, Result, Version, Versions, symbolic_places, take_apart
-from .wrapper_subclasses import Desugared
+from .pytree_calls import Call, Result, Version, Versions, flatten_call, symbolic_places
+from .runtime.boxing import mark_boxed
+from .wrapper_subclasses import UnwrappedProgram
 
 Compiler = Callable[..., Callable[..., Any]]
 
@@ -48,12 +48,12 @@ def aot_function(
 ) -> Callable[..., Any]:
     """``fn`` with its forward and backward compiled by these compilers, for each form of its arguments.
 
-    ``fn`` is run once on tensors without data: what it does to tensors is recorded, and everything else it does happens
-    that once; tensors that it reaches by itself are inputs too, the same in every call. (``kiln.compile`` is for
-    programs that do more.) Arguments and results are pytrees. Leaves that are no
-    tensors are constants; another constant, or a tensor of other metadata, is compiled for anew. With ``dynamic``,
-    sizes may vary. The arguments from ``num_params_buffers`` to ``static_argnums``, and ``keep_inference_input_
-    mutations``, are taken for the sake of programs that give them; they change nothing that can be seen.
+    ``fn`` runs once on tensors without data: what it does to tensors is recorded, and everything else it does happens
+    that once; tensors that it closes over are inputs too, the same in every call. (``kiln.compile`` is for programs
+    that do more.) Arguments and results are pytrees. Leaves that are no tensors are constants; another constant, or a
+    tensor with other metadata, is compiled for anew. With ``dynamic``, sizes are dynamic. The arguments from
+    ``num_params_buffers`` to ``static_argnums``, and ``keep_inference_input_mutations``, are accepted and have no
+    effect.
     """
     check_accepted("aot_function", accepted)
     if not callable(fn):
@@ -63,7 +63,7 @@ def aot_function(
 
     @functools.wraps(fn, updated=())
     def compiled(*args: Any, **kwargs: Any) -> Any:
-        call = take_apart(args, kwargs)
+        call = flatten_call(args, kwargs)
         version = versions.find(call)
         return version.call(call)
 
@@ -77,7 +77,7 @@ def aot_module(mod: Module, *args: Any, **kwargs: Any) -> Module:
 
 
 class AheadOfTimeModule(Module):
-    """What `aot_module` gives: the original, called through its compiled versions."""
+    """The result of `aot_module`: the original, called through its compiled versions."""
 
     def __init__(self, original: Module, compiled: Callable[..., Any]):
         super().__init__()
@@ -101,29 +101,27 @@ def aot_module_simplified(
 ) -> Callable[..., Any]:
     """A module compiled at once for these example arguments; gives a function of the arguments.
 
-    Where an example is a fake tensor or a symbolic number, a compiler is asking, whose guards see to it that later
-    arguments are like it.
-    Where all are real, later calls are looked at, and arguments of another form are compiled for anew.
+    Where an example is a fake tensor or a symbolic number, the caller is a compiler, whose guards check that later
+    arguments are like it. Where all are real, later calls are checked, and other arguments are compiled for anew.
     """
     check_accepted("aot_module_simplified", accepted)
     check_module("aot_module_simplified", mod)
     compilers = make_compilers(fw_compiler, bw_compiler, partition_fn, decompositions, inference_compiler)
-    args = (args,) if isinstance(args, torch.Tensor) else args  # what a part of a graph gives may be one tensor
+    args = (args,) if isinstance(args, torch.Tensor) else args  # the output of a partial graph may be one tensor
     given = (*state_arguments(mod), *args)
     numbers = symbolic_places(given)
-    first = take_apart(given, {}, numbers)
+    first = flatten_call(given, {}, numbers)
     trusted = bool(numbers) or any(isinstance(tensor, FakeTensor) for tensor in first.tensors)
     versions = Versions(lambda call: compile_call(StatefulCall(mod), call, compilers))
     version = versions.make(first) if trusted else versions.find(first)
 
     def forward(*args: Any) -> Any:
-        call = take_apart((*state_arguments(mod), *args), {}, numbers)
+        call = flatten_call((*state_arguments(mod), *args), {}, numbers)
         chosen = version if trusted else versions.find(call)
         return write_back(*chosen.call(call))
 
-    forward.zero_grad = mod.zero_grad  # type: ignore[attr-defined]
-    forward.named_parameters = mod.named_parameters  # type: ignore[attr-defined]
-    forward.named_buffers = mod.named_buffers  # type: ignore[attr-defined]
+    methods = {name: getattr(mod, name) for name in ("zero_grad", "named_parameters", "named_buffers")}
+    vars(forward).update(methods)
     return forward
 
 
@@ -135,14 +133,14 @@ class StatefulCall:
         self.__name__ = type(module).__name__
 
     def __call__(self, tensors: Sequence[Any], training: bytes, *args: Any, **kwargs: Any) -> tuple[Any, list[Any]]:
-        """The result, and what the call has put in place of parameters and buffers."""
+        """The result, and the tensors by which the call replaced parameters and buffers."""
         with ModuleState(self.module).replaced(tensors) as changed:
             result = self.module(*args, **kwargs)
         return result, changed
 
 
 def state_arguments(module: Module) -> tuple[list[torch.Tensor], bytes]:
-    """A module's tensors, and as a constant which of its modules are in training mode."""
+    """A module's tensors, and which of its modules are in training mode, as a constant."""
     return ModuleState(module).tensors, bytes(each.training for each in module.modules())
 
 
@@ -167,7 +165,7 @@ def make_compilers(
     decompositions: dict[Any, Callable[..., Any]] | None,
     inference: Compiler | None,
 ) -> Compilers:
-    """The compilers of one use, the forward's standing in for those that were not given."""
+    """The compilers of one use; the forward's is the default of the others."""
     for compiler in (forward, backward, inference, partition):
         if compiler is not None and not callable(compiler):
             raise exc.NotCallable(compiler, "kiln.aot")
@@ -181,7 +179,7 @@ def make_compilers(
 
 
 def failing_as_backend(compiler: Compiler) -> Compiler:
-    """A compiler whose errors are told apart from those of tracing, whenever it is called."""
+    """A compiler whose errors are `BackendError`s, whenever it is called: errors of tracing fall back to eager."""
 
     @functools.wraps(compiler, updated=())
     def call(graph_module: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
@@ -205,33 +203,33 @@ def compile_call(program: Callable[..., Any], call: Call, compilers: Compilers, 
 
     def flat(*tensors: Any) -> list[Any]:
         args, kwargs = form.arguments(tensors)
-        return result.take_apart(program(*args, **kwargs))
+        return result.flatten(program(*args, **kwargs))
 
-    dynamic = dynamic and len(call.looked_at()) == len(call.tensors)  # inside of subclasses sizes are what they are
-    dynamic = dynamic and all(tensor.layout is torch.strided for tensor in call.tensors)  # others are left to eager
+    dynamic = dynamic and len(call.checked_tensors()) == len(call.tensors)  # sizes inside subclasses are static
+    dynamic = dynamic and all(tensor.layout is torch.strided for tensor in call.tensors)  # others fall back to eager
     inputs, assumed = symbolic_inputs(call.tensors) if dynamic else (call.tensors, None)
 
     def compile_with(whole: Callable[..., Any], held: list[torch.Tensor]) -> Callable[..., Any]:
         whole.__name__ = getattr(program, "__name__", "function")
-        return compile_or_run(whole, [*inputs, *held], compilers, compile_desugared)
+        return compile_or_run(whole, [*inputs, *held], compilers, compile_unwrapped)
 
-    run, held = holding(flat, compile_with)
-    descriptions = [(each, varying(each) if dynamic else None, not dynamic) for each in call.looked_at()]
+    run, held = compile_closure(flat, compile_with)
+    descriptions = [(each, dynamic_dims(each) if dynamic else None, not dynamic) for each in call.checked_tensors()]
     check = TensorCheck(descriptions + [(each, None, True) for each in held])
     return Version(run, result, check, state, assumed and assumed(), held)
 
 
-def compile_desugared(
+def compile_unwrapped(
     program: Callable[..., Sequence[Any]], inputs: Sequence[Any], compilers: Compilers
 ) -> Callable[..., Sequence[Any]]:
-    """Compile a program whose inputs or outputs may be subclasses."""
-    desugared = Desugared(program, inputs)
-    compiled = compile_flat(desugared, desugared.plain(inputs), compilers)
-    if not desugared.opens and not desugared.closes:
+    """Compile a program whose inputs or outputs may be wrapper subclasses."""
+    unwrapped = UnwrappedProgram(program, inputs)
+    compiled = compile_flat(unwrapped, unwrapped.plain(inputs), compilers)
+    if not unwrapped.has_subclasses:
         return compiled
 
     def run(*inputs: Any) -> list[Any]:
-        return desugared.put_together(inputs, compiled(*desugared.plain(inputs)))
+        return unwrapped.wrap_outputs(inputs, compiled(*unwrapped.plain(inputs)))
 
     return run
 
@@ -254,7 +252,7 @@ def make_aot_backend(
     return aot_backend
 
 
-# Arguments that the ecosystem's functions take, in one release or another, and that change nothing here.
+# Arguments that the ecosystem's functions take, in one release or another, and that have no effect here.
 ACCEPTED = {
     "boxed_forward_device_index",
     "compile_region_name",
@@ -288,8 +286,7 @@ def make_boxed_func(function: Callable[..., Any]) -> Callable[[list[Any]], Any]:
     def boxed(arguments: list[Any]) -> Any:
         return function(*arguments)
 
-    boxed._boxed_call = True  # type: ignore[attr-defined]
-    return boxed
+    return mark_boxed(boxed)
 
 
 def make_boxed_compiler(compiler: Compiler) -> Compiler:

@@ -1,6 +1,6 @@
-"""What becomes of a graph that cannot be differentiated ahead of time: it runs in eager, rightly, and that is told.
+"""Falling back to eager: a program that cannot be differentiated ahead of time runs as it is, with correct results.
 
-Such graphs are counted (``aot eager``) and, with ``KILN_LOG=aot``, named with the reason.
+Such programs are counted (``aot eager``) and, with ``KILN_LOG=aot``, logged with the reason.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import torch.fx
 
 from .. import exc
 from ..config import config
+from ..platform import torch_fake
 from ..program.backend_registry import current
 from ..program.unsupported import Unsupported
 from ..report import events
@@ -28,9 +29,20 @@ def compile_or_run(
     compilers: Compilers,
     compile_with: Callable[..., Callable[..., Any]] = compile_flat,
 ) -> Callable[..., Any]:
-    """A program compiled; one that cannot be traced faithfully runs as it is, which is told and counted."""
+    """A program, compiled; or the program itself where it cannot be traced faithfully."""
+    compiled = try_compile(program, inputs, compilers, compile_with)
+    if compiled is None:
+        return program.forward if isinstance(program, torch.fx.GraphModule) else program
+    return compiled
+
+
+def try_compile(
+    program: Callable[..., Any], inputs: Sequence[Any], compilers: Compilers, compile_with: Callable[..., Any]
+) -> Callable[..., Any] | None:
+    """A program, compiled; None, with a report, where it cannot be traced faithfully."""
     try:
-        return compile_with(program, inputs, compilers)
+        compiled: Callable[..., Any] = compile_with(program, inputs, compilers)
+        return compiled
     except exc.KilnError:
         raise
     except Exception as error:
@@ -39,19 +51,18 @@ def compile_or_run(
         if not is_known(error) and config.raise_internal_errors:
             raise
         events.runs_in_eager(str(error) if isinstance(error, Unsupported) else raised_text(error))
-        return program.forward if isinstance(program, torch.fx.GraphModule) else program
+        return None
 
 
 def is_known(error: Exception) -> bool:
-    """Whether it is known that this may happen, and no bug of Kiln's: torch cannot run everything without data."""
-    from torch._subclasses import fake_tensor
-    from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+    """Whether this is an expected refusal and no bug of Kiln: torch cannot run everything without data."""
+    from ..platform.torch_shapes import GuardOnDataDependentSymNode  # loads sympy
 
     refusals = (
-        fake_tensor.DataDependentOutputException,
-        fake_tensor.DynamicOutputShapeException,
-        fake_tensor.UnsupportedFakeTensorException,
-        fake_tensor.UnsupportedOperatorException,
+        torch_fake.DataDependentOutputException,
+        torch_fake.DynamicOutputShapeException,
+        torch_fake.UnsupportedFakeTensorException,
+        torch_fake.UnsupportedOperatorException,
         GuardOnDataDependentSymNode,
     )
     return isinstance(error, (Unsupported, NotImplementedError, *refusals)) or NO_ADDRESS in str(error)

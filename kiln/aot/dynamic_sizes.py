@@ -1,33 +1,35 @@
-"""Sizes that vary in functions compiled ahead of time: fakes with symbols, and a check of what was assumed of them."""
+"""Dynamic sizes in functions compiled ahead of time: fakes with symbols, and a check of what was assumed of them."""
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch.nn import Parameter
 
+from ..platform.torch_symbols import unsimplified_expression_of
 from ..program.shapes.expressions import compile_expression, expression_text, named_source, symbol_names
 from ..program.shapes.fake_tensors import make_mode
 
 Check = Callable[[Sequence[torch.Tensor]], bool]
 
 
-def varying(tensor: torch.Tensor) -> list[bool]:
-    """Which sizes may vary: those of parameters do not, and 0 and 1 are special."""
+def dynamic_dims(tensor: torch.Tensor) -> list[bool]:
+    """Which sizes are dynamic: those of parameters are not, and 0 and 1 are special."""
     free = not isinstance(tensor, Parameter)
     return [free and size > 1 for size in tensor.shape]
 
 
 def symbolic_inputs(tensors: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], Callable[[], Check]]:
-    """Fakes of tensors with symbols for what varies; and, once they have been used, a check for other tensors."""
-    from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+    """Fakes of tensors with symbols for dynamic sizes; and, once they have been used, a check for other tensors."""
+    from ..platform.torch_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext  # loads sympy
 
     mode = make_mode(shape_env=ShapeEnv())
     fakes = []
     for index, tensor in enumerate(tensors):
-        kinds = [DimDynamic.DUCK if free else DimDynamic.STATIC for free in varying(tensor)]
+        kinds = [DimDynamic.DUCK if free else DimDynamic.STATIC for free in dynamic_dims(tensor)]
         context: Any = StatelessSymbolicContext(dynamic_sizes=kinds, constraint_sizes=[None] * tensor.dim())
         source = named_source(f"tensors[{index}]")
         fakes.append(mode.from_tensor(tensor, source=source, symbolic_context=context, trace=False))
@@ -35,7 +37,7 @@ def symbolic_inputs(tensors: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor]
 
 
 def assumptions(shapes: Any, fakes: Sequence[torch.Tensor]) -> Check:
-    """All that was assumed of the numbers of these fakes, as a check of other tensors."""
+    """What was assumed of the sizes and strides of these fakes, as a check of other tensors."""
     places: dict[str, tuple[int, Any]] = {}  # symbol -> where to read it
     plain: list[tuple[int, Any, int]] = []  # tensor, which number of it, what it is
     exact: list[tuple[int, Any, Any]] = []  # the same with an expression
@@ -44,7 +46,8 @@ def assumptions(shapes: Any, fakes: Sequence[torch.Tensor]) -> Check:
             if not isinstance(number, torch.SymInt):
                 plain.append((index, read, number))
                 continue
-            expression = number.node._expr  # as it was made: guards name that symbol, even if it was found to be 4
+            # As it was made: guards name that symbol, even if it was found to be constant.
+            expression = unsimplified_expression_of(number)
             if expression.is_Symbol:
                 places.setdefault(str(expression), (index, read))
             exact.append((index, read, expression))
@@ -74,7 +77,7 @@ def assumptions(shapes: Any, fakes: Sequence[torch.Tensor]) -> Check:
 def numbers_of(fake: torch.Tensor) -> list[tuple[Callable[[torch.Tensor], int], Any]]:
     """The numbers that describe a tensor, with how to read each from another."""
     found: list[tuple[Callable[[torch.Tensor], int], Any]] = []
-    for dimension in range(fake.dim()):
-        found.append((lambda tensor, at=dimension: tensor.size(at), fake.size(dimension)))  # type: ignore[misc]
-        found.append((lambda tensor, at=dimension: tensor.stride(at), fake.stride(dimension)))  # type: ignore[misc]
+    for dim in range(fake.dim()):
+        found.append((operator.methodcaller("size", dim), fake.size(dim)))
+        found.append((operator.methodcaller("stride", dim), fake.stride(dim)))
     return found

@@ -1,6 +1,6 @@
-"""Graphs for those who want them as such: no runtime around them, all effects among the outputs.
+"""Exported graphs: no runtime around them, all effects among the outputs.
 
-An exported graph is functional: what the program does to its inputs comes out as new values, in front of the outputs.
+An exported graph is functional: the new values of inputs that the program changes are outputs, before its own outputs.
 Gradients are computed in the traced program itself, by torch's own engine on the fake tape, and come after the outputs.
 """
 
@@ -12,17 +12,18 @@ from typing import Any
 
 import torch
 import torch.fx
-from torch._guards import detect_fake_mode
 from torch.nn import Module
-from torch.utils._pytree import TreeSpec, tree_flatten
 
 from .. import exc
+from ..platform.fx_graphs import PyTreeCodeGen, PyTreeInfo, rename
+from ..platform.torch_fake import detect_fake_mode
+from ..platform.torch_pytree import TreeSpec, tree_flatten
 from ..program.shapes.fake_tensors import make_mode
 from ..program.unsupported import Unsupported
 from ..report.claims import refuse_others
 from .module_state import ModuleState
 from .partition.graph_cleanup import eliminate_dead
-from .pytree_calls import Call, Result, take_apart
+from .pytree_calls import Call, Result, flatten_call
 from .trace.input_specs import InputSpec, specs_of
 from .trace.joint_tracer import Tracer
 
@@ -58,7 +59,7 @@ class GraphSignature:
 
 @dataclass
 class Traced:
-    """A program as a graph without an output node, and what its results are in it."""
+    """A program as a graph without an output node, and its results as nodes."""
 
     graph: torch.fx.Graph
     attributes: dict[str, Any]
@@ -76,13 +77,13 @@ class Traced:
     def name_inputs(self, names: Iterable[str]) -> None:
         for node, name in zip(self.inputs, names, strict=True):
             node.target = name
-            node._rename(name)
+            rename(node, name)
 
 
 def trace_program(
     program: Callable[..., Sequence[Any]], inputs: Sequence[torch.Tensor], decompositions: dict[Any, Any] | None
 ) -> Traced:
-    """Trace a program whose results need no gradient any more."""
+    """Trace a program whose results nobody differentiates."""
 
     def detached(*tensors: Any) -> list[Any]:
         return [each.detach() if isinstance(each, torch.Tensor) else each for each in program(*tensors)]
@@ -93,14 +94,14 @@ def trace_program(
     except Unsupported as error:
         raise exc.UserError(f"this program cannot be exported: {error}") from error
     functional, nodes = joint.functional, [node for node in joint.input_nodes if node is not None]
-    functional.graph.erase_node(next(node for node in functional.graph.nodes if node.op == "output"))
+    functional.graph.erase_node(functional.graph.output_node())
     results = [functional.convert(output.value if output.fake is None else output.fake) for output in joint.outputs]
     changed = {
         memory.input: functional.node_of(joint.inputs[memory.input])
         for memory in joint.memories
         if memory.input is not None
     }
-    if joint.metadata:
+    if joint.reshaped:
         raise exc.UserError("this program cannot be exported: it changes the shape of an input in place")
     check_sharing(specs, changed)
     for node in functional.graph.nodes:
@@ -121,7 +122,7 @@ def mode_for(inputs: Sequence[Any]) -> Any:
 
 
 def check_sharing(specs: Sequence[InputSpec], changed: Iterable[int]) -> None:
-    """A graph of values cannot say that changing one input changes another."""
+    """A functional graph cannot express that changing one input changes another."""
     for index in changed:
         if sum(spec.storage_key == specs[index].storage_key for spec in specs) > 1:
             raise exc.UserError("this program cannot be exported: it changes an input that shares memory with another")
@@ -144,14 +145,14 @@ def aot_export_joint_simple(
     lists, the tangents those of the outputs that require grad; it gives two lists, the outputs and the gradients of the
     primals, None where there is none. The function must not change its arguments.
     """
-    call = take_apart(tuple(args), {})
+    call = flatten_call(tuple(args), {})
     result = Result()
     program = flat_program(func, call, result)
     if not trace_joint:
         traced = trace_program(program, call.tensors, decompositions)
         refuse_changes(traced)
         traced.name_inputs(f"arg{index}_1" for index in range(len(traced.inputs)))
-        return traced.module(result.put_together_flat(traced.results))
+        return traced.module(result.fill(traced.results))
     tangents = tangents_for(program, call.tensors)
     primal_count = len(call.tensors)
 
@@ -165,7 +166,7 @@ def aot_export_joint_simple(
     traced.name_inputs(
         [f"primals_{index + 1}" for index in range(primal_count)] + [f"tangents_{i + 1}" for i in range(len(tangents))]
     )
-    outputs = result.put_together_flat(traced.results[: len(result.places)])
+    outputs = result.fill(traced.results[: len(result.places)])
     gradients = traced.results[len(result.places) :]
     in_form = ([*range(primal_count)], [*range(len(tangents))])
     set_form(traced.graph, ["primals", "tangents"], in_form, ([*range(len(outputs))], [*range(len(gradients))]))
@@ -177,7 +178,7 @@ def flat_program(function: Callable[..., Any], call: Call, result: Result) -> Ca
 
     def program(*tensors: Any) -> list[Any]:
         args, kwargs = call.arguments(tensors)
-        return result.take_apart(function(*args, **kwargs))
+        return result.flatten(function(*args, **kwargs))
 
     return program
 
@@ -213,9 +214,7 @@ def gradients_of(
 
 def set_form(graph: torch.fx.Graph, names: list[str], inputs: Any, outputs: Any) -> None:
     """Make a graph take and give pytrees of this form."""
-    from torch.fx.graph import _PyTreeCodeGen, _PyTreeInfo
-
-    graph.set_codegen(_PyTreeCodeGen(_PyTreeInfo(names, tree_flatten(inputs)[1], tree_flatten(outputs)[1])))
+    graph.set_codegen(PyTreeCodeGen(PyTreeInfo(names, tree_flatten(inputs)[1], tree_flatten(outputs)[1])))
 
 
 # -- modules --------------------------------------------------------------------------------------------------------
@@ -245,13 +244,13 @@ def aot_export_module(
     if trace_joint != (output_loss_index is not None):
         raise exc.UserError("aot_export_module: trace_joint=True goes with output_loss_index, and only then")
     state = ModuleState(mod)
-    call, result = take_apart(tuple(args), kwargs or {}), Result()
+    call, result = flatten_call(tuple(args), kwargs or {}), Result()
     inputs = [*state.tensors, *call.tensors]
 
     def program(*tensors: Any) -> list[Any]:
         given, keywords = call.arguments(tensors[len(state.tensors) :])
         with state.replaced(tensors[: len(state.tensors)]) as replaced:
-            outputs = result.take_apart(mod(*given, **keywords))
+            outputs = result.flatten(mod(*given, **keywords))
         if replaced:
             names = ", ".join(place.path for place, _ in replaced)
             raise exc.UserError(f"this module cannot be exported: its forward puts new tensors in place of {names}")
@@ -282,7 +281,7 @@ def export_signed(
 ) -> tuple[torch.fx.GraphModule, GraphSignature]:
     names = [node.name for node in traced.inputs]
     count, parameters = len(state.names), state.parameter_count
-    outputs = result.put_together_flat(traced.results[: len(result.places)])
+    outputs = result.fill(traced.results[: len(result.places)])
     gradients = traced.results[len(result.places) :]
     order = sorted(traced.changed, key=lambda index: (not parameters <= index < count, index))  # buffers first
     module = traced.module([*(traced.changed[index] for index in order), *outputs, *gradients])
@@ -331,7 +330,7 @@ def export_function(
     Where an input requires grad the graph is a joint one: for ``no_tangents`` that of a loss, the first output that
     requires grad, else with one tangent for each output that requires grad, given after the arguments.
     """
-    call, result = take_apart(tuple(args), kwargs or {}), Result()
+    call, result = flatten_call(tuple(args), kwargs or {}), Result()
     program = flat_program(func, call, result)
     needs = any(tensor.requires_grad for tensor in call.tensors) and torch.is_grad_enabled()
     tangents = tangents_for(program, call.tensors) if needs and not no_tangents else []

@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch.nn import Module
 
+from ..platform.torch_modules import buffers_of, parameters_of
+
 
 @dataclass(frozen=True)
 class Place:
@@ -28,7 +30,7 @@ class Place:
 
 @dataclass
 class ModuleState:
-    """The tensors of a module, parameters first, each once, and all places they are at."""
+    """The tensors of a module, parameters first, each once, and all their places."""
 
     module: Module
     names: list[str] = field(default_factory=list)
@@ -40,7 +42,7 @@ class ModuleState:
         found: dict[int, int] = {}
         for is_parameter in (True, False):
             for path, module in self.module.named_modules():
-                table = module._parameters if is_parameter else module._buffers
+                table = parameters_of(module) if is_parameter else buffers_of(module)
                 self._add(path, table, found)
             if is_parameter:
                 self.parameter_count = len(self.tensors)
@@ -58,7 +60,7 @@ class ModuleState:
 
     @contextlib.contextmanager
     def replaced(self, tensors: Sequence[Any]) -> Iterator[list[tuple[Place, Any]]]:
-        """In the block the module has these tensors; gives a list that is filled with what was put in their place."""
+        """In the block the module has these tensors; gives a list that is filled with what replaced them."""
         before = [place.table.get(place.name) for place in self.places]
         for place in self.places:
             place.table[place.name] = tensors[place.index]

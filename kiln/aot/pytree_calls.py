@@ -1,8 +1,8 @@
 """Calls with pytrees, keywords and constants, as calls over tensors alone; and which compiled version fits a call.
 
-What a compiler of graphs takes is a function from tensors to tensors. A call is taken apart into its leaves; tensors
-become the inputs, everything else is a constant that belongs to the version compiled for it. The result is put together
-again from the tensors that come out and the constants that were beside them while tracing.
+A compiler of graphs takes a function from tensors to tensors. A call is flattened to its leaves; tensors become the
+inputs, everything else is a constant of the version that is compiled for it. The result is unflattened from the tensors
+that come out and the constants that were beside them while tracing.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from .._native import GlobalState, TensorCheck
+from ..platform.torch_pytree import TreeSpec, tree_flatten, tree_unflatten
+from ..platform.torch_tensors import base_of, storage_address
 from .wrapper_subclasses import inner_tensors, plan_of
 
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
@@ -39,19 +40,19 @@ class Call:
         return tuple(args), kwargs
 
     def key(self) -> tuple[Any, ...]:
-        """What has to be equal for a compiled version to be asked whether it fits."""
+        """What must be equal for a compiled version to be considered."""
         constants = tuple(constant_key(value) for value in self.constants)
         plans = tuple(plan and plan.key() for plan in map(plan_of, self.tensors))
-        return self.spec, self.places, constants, plans, sharing(self.looked_at())
+        return self.spec, self.places, constants, plans, aliasing(self.checked_tensors())
 
-    def looked_at(self) -> list[torch.Tensor]:
-        """The tensors whose properties a compiled version depends on: those inside of subclasses, too."""
+    def checked_tensors(self) -> list[torch.Tensor]:
+        """The tensors whose properties a compiled version depends on, also those inside subclasses."""
         tensors = [each for each in self.tensors if isinstance(each, torch.Tensor)]
         return tensors + [inner for tensor in tensors for inner in inner_tensors(tensor) if inner is not tensor]
 
 
-def take_apart(args: tuple[Any, ...], kwargs: dict[str, Any], numbers: Collection[int] = ()) -> Call:
-    """A call as its leaves; those at the places `numbers` are inputs, as tensors are, and not constants."""
+def flatten_call(args: tuple[Any, ...], kwargs: dict[str, Any], numbers: Collection[int] = ()) -> Call:
+    """A call as its leaves; those at the places `numbers` are inputs as well as tensors."""
     leaves, spec = tree_flatten((args, kwargs))
     tensors: dict[Any, tuple[int, Any]] = {}
     places = []
@@ -72,18 +73,18 @@ def symbolic_places(args: tuple[Any, ...]) -> frozenset[int]:
 
 
 def constant_key(value: Any) -> Any:
-    """Equal for constants that may stand for each other: 1, 1.0 and True may not, nor may 0.0 and -0.0."""
+    """Equal for constants that are interchangeable: 1, 1.0 and True are not, nor 0.0 and -0.0."""
     if isinstance(value, float):
         return float, value.hex()
     if isinstance(value, complex):
         return complex, value.real.hex(), value.imag.hex()
     if value is None or isinstance(value, (int, str, bytes, torch.dtype, torch.device, torch.memory_format)):
         return type(value), value
-    return type(value), Same(value)
+    return type(value), ById(value)
 
 
-class Same:
-    """A key that only the very same object has; it keeps the object, so that no other gets its address."""
+class ById:
+    """A key that only the same object has; it keeps the object alive, so that no other gets its address."""
 
     __slots__ = ("value",)
 
@@ -91,52 +92,47 @@ class Same:
         self.value = value
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Same) and self.value is other.value
+        return isinstance(other, ById) and self.value is other.value
 
     def __hash__(self) -> int:
         return id(self.value)
 
 
-def sharing(tensors: Sequence[torch.Tensor]) -> tuple[Any, ...]:
-    """Which tensors share memory and how, and what torch thinks of changing them in place."""
-    groups = storage_groups(tensors)
-    described = []
-    for tensor in tensors:
-        group = groups[storage_of(tensor)]
-        described.append(((group[0], tensor.storage_offset()) if len(group) > 1 else None, changeable(tensor)))
-    return tuple(described)
-
-
-def storage_groups(tensors: Sequence[torch.Tensor]) -> dict[int, list[int]]:
+def aliasing(tensors: Sequence[torch.Tensor]) -> tuple[Any, ...]:
+    """Which tensors share memory and how, and whether torch lets them change in place."""
     groups: dict[int, list[int]] = {}
     for index, tensor in enumerate(tensors):
         groups.setdefault(storage_of(tensor), []).append(index)
-    return groups
+    described = []
+    for tensor in tensors:
+        group = groups[storage_of(tensor)]
+        described.append(((group[0], tensor.storage_offset()) if len(group) > 1 else None, leaf_state(tensor)))
+    return tuple(described)
 
 
 def storage_of(tensor: torch.Tensor) -> int:
     try:
-        return int(tensor.untyped_storage()._cdata)
+        return storage_address(tensor)
     except (NotImplementedError, RuntimeError):  # sparse tensors and others without one storage
         return id(tensor)
 
 
-def changeable(tensor: torch.Tensor) -> tuple[bool, bool]:
+def leaf_state(tensor: torch.Tensor) -> tuple[bool, bool]:
     """Whether it is a leaf, and whether a view of one that requires grad."""
-    base = tensor._base
+    base = base_of(tensor)
     return tensor.is_leaf, base is not None and base.is_leaf and base.requires_grad
 
 
 @dataclass
 class Result:
-    """How a function's result is put together; known once the function has been traced."""
+    """The form of a function's result; known once the function has been traced."""
 
     spec: TreeSpec | None = None
     leaves: list[Any] = field(default_factory=list)  # constants, and None where a value comes out of the graph
     places: list[int] = field(default_factory=list)
 
-    def take_apart(self, result: Any) -> list[Any]:
-        """Note the form of a result; gives what is to come out of the graph."""
+    def flatten(self, result: Any) -> list[Any]:
+        """Note the form of a result; gives the graph's outputs."""
         leaves, self.spec = tree_flatten(result)
         self.places = [index for index, leaf in enumerate(leaves) if isinstance(leaf, GRAPH_VALUES)]
         self.leaves = list(leaves)
@@ -144,12 +140,12 @@ class Result:
             self.leaves[place] = None
         return [leaves[place] for place in self.places]
 
-    def put_together(self, values: Sequence[Any]) -> Any:
+    def unflatten(self, values: Sequence[Any]) -> Any:
         assert self.spec is not None, "traced"
-        return tree_unflatten(self.put_together_flat(values), self.spec)
+        return tree_unflatten(self.fill(values), self.spec)
 
-    def put_together_flat(self, values: Sequence[Any]) -> list[Any]:
-        """The leaves of the result."""
+    def fill(self, values: Sequence[Any]) -> list[Any]:
+        """The leaves of the result, with these outputs of the graph."""
         leaves = list(self.leaves)
         for place, value in zip(self.places, values, strict=True):
             leaves[place] = value
@@ -158,14 +154,14 @@ class Result:
 
 @dataclass
 class Version:
-    """What was compiled for calls of one form."""
+    """A function compiled for calls of one form."""
 
     run: Callable[..., Sequence[Any]]
     result: Result
     tensor_check: TensorCheck
     state: GlobalState
-    sizes: Callable[[Sequence[torch.Tensor]], bool] | None = None  # what was assumed of sizes that vary
-    held: list[torch.Tensor] = field(default_factory=list)  # what the function reaches by itself
+    sizes: Callable[[Sequence[torch.Tensor]], bool] | None = None  # what was assumed of dynamic sizes
+    held: list[torch.Tensor] = field(default_factory=list)  # that the function closes over
 
     def fits(self, tensors: Sequence[torch.Tensor]) -> bool:
         return (
@@ -175,7 +171,7 @@ class Version:
         )
 
     def call(self, call: Call) -> Any:
-        return self.result.put_together(self.run(*call.tensors, *self.held))
+        return self.result.unflatten(self.run(*call.tensors, *self.held))
 
 
 class Versions:
@@ -187,13 +183,10 @@ class Versions:
 
     def find(self, call: Call) -> Version:
         known = self.by_key.setdefault(call.key(), [])
-        tensors = call.looked_at()
+        tensors = call.checked_tensors()
         for version in known:
             if version.fits(tensors):
                 return version
         made = self.make(call)
         known.append(made)
         return made
-
-    def __len__(self) -> int:
-        return sum(len(versions) for versions in self.by_key.values())

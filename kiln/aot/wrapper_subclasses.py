@@ -1,9 +1,9 @@
-"""Tensor subclasses that are made of tensors (``__tensor_flatten__``): graphs have the inner tensors.
+"""Wrapper subclasses: tensors made of tensors (``__tensor_flatten__``). Graphs have the inner tensors.
 
-A subclass is opened outside the graph and closed again inside while tracing: its own ``__torch_dispatch__`` says what
-the operations on the inner tensors are. Results go the other way. Both steps are functions that autograd knows: the
-gradient of an opened tensor is closed, that of a closed one is opened. So gradients come as the subclass, at any order,
-and nothing else of ahead-of-time autograd needs to know of subclasses.
+A subclass is unwrapped outside the graph and wrapped again inside while tracing: its own ``__torch_dispatch__`` does
+the operations on the inner tensors. Results go the other way. Both steps are autograd functions: the gradient of an
+unwrapped tensor is wrapped, that of a wrapped one is unwrapped. So gradients are subclasses, at any order, and nothing
+else of ahead-of-time autograd handles subclasses.
 """
 
 from __future__ import annotations
@@ -13,18 +13,19 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from ..platform.torch_dispatch import is_traceable_wrapper_subclass
+from ..platform.torch_tensors import version_of
 from ..program.unsupported import Unsupported
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
-    """How a subclass is made of tensors; a part that is None is a plain tensor."""
+class WrapPlan:
+    """How to make a subclass from its inner tensors; a part that is None is a plain tensor."""
 
-    kind: type
+    kind: Any  # the class
     names: tuple[str, ...]
-    parts: tuple[Plan | None, ...]
+    parts: tuple[WrapPlan | None, ...]
     context: Any
     size: torch.Size
     stride: tuple[int, ...]
@@ -35,7 +36,7 @@ class Plan:
         return sum(1 if part is None else part.count for part in self.parts)
 
     def key(self) -> tuple[Any, ...]:
-        """Equal for tensors that are made in the same way, as far as that can be told without the subclass's help."""
+        """Equal for tensors that are made in the same way; contexts are compared by their text."""
         parts = tuple(None if part is None else part.key() for part in self.parts)
         return self.kind, self.names, parts, repr(self.context), self.size, self.stride
 
@@ -45,17 +46,17 @@ class Plan:
             name: next(plain) if part is None else part.build(plain)
             for name, part in zip(self.names, self.parts, strict=True)
         }
-        made: torch.Tensor = self.kind.__tensor_unflatten__(inner, self.context, self.size, self.stride)  # type: ignore
+        made: torch.Tensor = self.kind.__tensor_unflatten__(inner, self.context, self.size, self.stride)
         return made
 
 
-def plan_of(tensor: torch.Tensor) -> Plan | None:
+def plan_of(tensor: torch.Tensor) -> WrapPlan | None:
     """How a tensor is made of others; None for a plain one."""
     if not is_traceable_wrapper_subclass(tensor):
         return None
     names, context = tensor.__tensor_flatten__()
     parts = tuple(plan_of(getattr(tensor, name)) for name in names)
-    return Plan(type(tensor), tuple(names), parts, context, tensor.size(), tensor.stride())
+    return WrapPlan(type(tensor), tuple(names), parts, context, tensor.size(), tensor.stride())
 
 
 def inner_tensors(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
@@ -68,8 +69,8 @@ def inner_tensors(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
         yield from inner_tensors(getattr(tensor, name))
 
 
-class Opened(torch.autograd.Function):
-    """The inner tensors of a subclass: themselves, with a history, where nobody else will see them."""
+class Unwrap(torch.autograd.Function):
+    """The inner tensors of a subclass, with its history. ``is_own``: no aliases, where nobody else has them."""
 
     @staticmethod
     def forward(ctx: Any, outer: torch.Tensor, is_own: bool) -> tuple[torch.Tensor, ...]:
@@ -78,82 +79,83 @@ class Opened(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[Any, ...]:
-        return closed(ctx.plan, gradients), None
+        return wrapped(ctx.plan, gradients), None
 
 
-class Closed(torch.autograd.Function):
+class Wrap(torch.autograd.Function):
     """A subclass from its inner tensors."""
 
     @staticmethod
-    def forward(ctx: Any, plan: Plan, *plain: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, plan: WrapPlan, *plain: torch.Tensor) -> torch.Tensor:
         ctx.plan = plan
         return plan.build(iter([each.detach() for each in plain]))
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
-        found = opened(gradient)
+        found = unwrapped(gradient)
         if len(found) != ctx.plan.count:
             expected, seen = ctx.plan.kind.__name__, type(gradient).__name__
             raise RuntimeError(f"The gradient of a {expected} is to be a {expected}, not a {seen}.")
         return None, *found
 
 
-def opened(tensor: torch.Tensor, is_own: bool = False) -> tuple[torch.Tensor, ...]:
+apply_unwrap: Callable[..., Any] = Unwrap.apply
+apply_wrap: Callable[..., Any] = Wrap.apply
+
+
+def unwrapped(tensor: torch.Tensor, is_own: bool = False) -> tuple[torch.Tensor, ...]:
     """The plain tensors in a tensor, with its history."""
     if not is_traceable_wrapper_subclass(tensor):
         return (tensor,)
     if tensor.requires_grad and torch.is_grad_enabled():
-        return tuple(Opened.apply(tensor, is_own))
+        return tuple(apply_unwrap(tensor, is_own))
     return tuple(inner_tensors(tensor))
 
 
-def closed(plan: Plan, plain: Iterable[torch.Tensor]) -> torch.Tensor:
+def wrapped(plan: WrapPlan, plain: Iterable[torch.Tensor]) -> torch.Tensor:
     """The subclass that plain tensors make up, with their history."""
     inner = list(plain)
     if torch.is_grad_enabled() and any(each.requires_grad for each in inner):
-        return Closed.apply(plan, *inner)  # type: ignore[no-untyped-call,no-any-return]
+        made: torch.Tensor = apply_wrap(plan, *inner)
+        return made
     return plan.build(iter(inner))
 
 
-class Desugared:
+class UnwrappedProgram:
     """A program over tensors some of which are subclasses, as one over plain tensors."""
 
     def __init__(self, program: Callable[..., Sequence[Any]], inputs: Sequence[Any]):
         self.program = program
         self.input_plans = [plan_of(value) if isinstance(value, torch.Tensor) else None for value in inputs]
-        self.output_plans: list[Plan | int | None] = []  # an int: that input itself
+        self.output_plans: list[WrapPlan | int | None] = []  # an int: that input itself
 
     @property
-    def opens(self) -> bool:
-        return any(plan is not None for plan in self.input_plans)
-
-    @property
-    def closes(self) -> bool:
-        return any(plan is not None for plan in self.output_plans)
+    def has_subclasses(self) -> bool:
+        return any(plan is not None for plan in (*self.input_plans, *self.output_plans))
 
     def plain(self, inputs: Sequence[Any]) -> list[Any]:
         """The inputs of the graph, from those of the program."""
         found: list[Any] = []
         for value, plan in zip(inputs, self.input_plans, strict=True):
-            found += [value] if plan is None else opened(value)
+            found += [value] if plan is None else unwrapped(value)
         return found
 
     def __call__(self, *plain: Any) -> list[Any]:
         """The program on the graph's inputs: what is traced."""
         remaining = iter(plain)
         inputs = [
-            next(remaining) if plan is None else closed(plan, [next(remaining) for _ in range(plan.count)])
+            next(remaining) if plan is None else wrapped(plan, [next(remaining) for _ in range(plan.count)])
             for plan in self.input_plans
         ]
         made = [value for value, plan in zip(inputs, self.input_plans, strict=True) if plan is not None]
-        versions = [value._version for value in made]
+        versions = [version_of(value) for value in made]
         outputs = list(self.program(*inputs))
         for value, version in zip(made, versions, strict=True):
-            if value._version != version:
+            if version_of(value) != version:
                 raise Unsupported(f"an input of class {type(value).__name__} that is changed in place")
-        return self._take_apart(inputs, outputs)
+        return self.unwrap_outputs(inputs, outputs)
 
-    def _take_apart(self, inputs: list[Any], outputs: list[Any]) -> list[Any]:
+    def unwrap_outputs(self, inputs: list[Any], outputs: list[Any]) -> list[Any]:
         known = {id(value): index for index, value in enumerate(inputs) if self.input_plans[index] is not None}
         found: list[Any] = []
         self.output_plans = []
@@ -165,11 +167,11 @@ class Desugared:
             plan = plan_of(output) if isinstance(output, torch.Tensor) else None
             self.output_plans.append(plan)
             if plan is not None and id(output) not in parts:
-                parts[id(output)] = opened(output, is_own=True)
+                parts[id(output)] = unwrapped(output, is_own=True)
             found += [output] if plan is None else parts[id(output)]
         return found
 
-    def put_together(self, inputs: Sequence[Any], plain: Sequence[Any]) -> list[Any]:
+    def wrap_outputs(self, inputs: Sequence[Any], plain: Sequence[Any]) -> list[Any]:
         """The program's outputs, from those of the graph."""
         remaining = iter(plain)
         outputs: list[Any] = []
@@ -179,5 +181,5 @@ class Desugared:
             elif plan is None:
                 outputs.append(next(remaining))
             else:
-                outputs.append(closed(plan, [next(remaining) for _ in range(plan.count)]))
+                outputs.append(wrapped(plan, [next(remaining) for _ in range(plan.count)]))
         return outputs

@@ -55,6 +55,21 @@ is_key_included = torch._C._dispatch_tls_is_dispatch_key_included
 _FAKE = torch._C._TorchDispatchModeKey.FAKE
 
 
+class PlainDispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no annotations
+    """A dispatch mode for Kiln's own tracing; torch does not load its compiler for it."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()  # type: ignore[no-untyped-call]
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """torch asks when a class of modes is made. For True it loads its compiler at the first use of the mode."""
+        return False
+
+
 def active_fake_mode() -> Any:
     """The FakeTensorMode that is active in this thread, or None."""
     return dispatch_mode_of_key(_FAKE)

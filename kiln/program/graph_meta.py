@@ -35,6 +35,27 @@ def normalizes_by_formula(module: torch.fx.GraphModule) -> bool:
     return module.meta.get("by_formula", False) is True
 
 
+def set_mutated_primals(module: torch.fx.GraphModule, names: frozenset[str]) -> None:
+    """Note on a joint graph which placeholders get a new value after the forward."""
+    module.meta["mutated_primals"] = names
+
+
+def mutated_primals(module: torch.fx.GraphModule) -> frozenset[str]:
+    names: frozenset[str] = module.meta.get("mutated_primals", frozenset())
+    return names
+
+
+def set_saved_keys(module: torch.fx.GraphModule, keys: tuple[str, ...]) -> None:
+    """Note on a forward graph what it saves for backward, in order: keys as in `kiln.aot.partition.saved_values`."""
+    module.meta["saved_keys"] = keys
+
+
+def saved_keys(module: torch.fx.GraphModule) -> tuple[str, ...] | None:
+    """What a forward graph saves; None for graphs of other partitioners."""
+    keys: tuple[str, ...] | None = module.meta.get("saved_keys")
+    return keys
+
+
 # -- calls of autograd functions ---------------------------------------------------------------------------------------
 
 

@@ -1,8 +1,4 @@
-"""Graph modules whose Python text is written when somebody asks for it.
-
-Between the trace and what runs there are several graphs that nobody calls or reads, and writing their text would take
-most of the time of compiling.
-"""
+"""Inputs and outputs of graph modules, and the modules behind callables."""
 
 from __future__ import annotations
 
@@ -11,12 +7,7 @@ from typing import Any
 
 import torch.fx
 
-from ..platform.fx_graphs import LAZY_FORWARD, LazyGraphModule
-
-
-def graph_module(root: Any, graph: torch.fx.Graph, name: str) -> torch.fx.GraphModule:
-    """A module of a graph; attributes come from a module or dictionary."""
-    return LazyGraphModule(root, graph, name)
+from ..platform.fx_graphs import LAZY_FORWARD
 
 
 def module_behind(compiled: Callable[..., Any]) -> torch.fx.GraphModule | None:
@@ -26,3 +17,13 @@ def module_behind(compiled: Callable[..., Any]) -> torch.fx.GraphModule | None:
     owner = getattr(compiled, "__self__", None)
     runs = getattr(compiled, "__name__", "") in ("forward", LAZY_FORWARD)
     return owner if runs and isinstance(owner, torch.fx.GraphModule) else None
+
+
+def placeholders(module: torch.fx.GraphModule) -> list[torch.fx.Node]:
+    return module.graph.find_nodes(op="placeholder")
+
+
+def output_values(module: torch.fx.GraphModule) -> list[Any]:
+    """What the graph returns: nodes and constants."""
+    values: Any = module.graph.output_node().args[0]
+    return list(values)

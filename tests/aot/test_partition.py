@@ -7,12 +7,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from kiln.aot.partition.backward_extraction import extract_backward, saved_names, split_stages
+from kiln.aot.partition.backward_extraction import extract_backward, saved_keys, split_stages
 from kiln.aot.partition.graph_cleanup import clean_up, eliminate_dead
-from kiln.aot.partition.joint_nodes import CannotExtract
+from kiln.aot.partition.graph_writers import CannotExtract
 from kiln.aot.partition.max_flow import SINK, SOURCE, FlowGraph
-from kiln.aot.partition.partitioners import default_partition, min_cut_partition, saved_bytes
+from kiln.aot.partition.partitioners import default_partition, min_cut_partition
 from kiln.aot.partition.recompute_cost import Kind, operator_kind
+from kiln.aot.partition.saved_report import saved_bytes
+from kiln.program.graph_meta import set_mutated_primals
 from tests.aot.joint_graphs import eager_results, joint_graph, run_both
 
 aten = torch.ops.aten
@@ -258,7 +260,7 @@ def test_small_part_of_large_memory_is_saved_as_a_copy():
 def test_inputs_that_get_new_values_are_saved_as_copies(partitioner, program):
     inputs = leaf(4, 4), leaf(4)
     joint, count = joint_graph(program, *inputs)
-    joint.meta["mutated_primals"] = {"primals_1"}
+    set_mutated_primals(joint, frozenset({"primals_1"}))
     forward, backward = partitioner(joint, inputs, num_fwd_outputs=count)
     x, w = [i.detach().clone() for i in inputs]
     *outputs, tangent = eager_results(program, inputs)
@@ -420,7 +422,7 @@ def test_backward_of_fewer_gradients_from_the_same_saved_values(name, partitione
     output = next(node for node in fewer.graph.nodes if node.op == "output")
     wanted = next(i for i, value in enumerate(output.args[0][count:]) if value is not None)
     output.args = ([value if i in (*range(count), count + wanted) else None for i, value in enumerate(output.args[0])],)
-    backward = extract_backward(clean_up(fewer), saved_names(forward, count), count)
+    backward = extract_backward(clean_up(fewer), saved_keys(forward, count), count)
     torch.manual_seed(7)
     _, gradients, tangents = eager_results(function, inputs)
     torch.manual_seed(7)
@@ -449,7 +451,7 @@ def test_values_moved_to_the_forward_are_found_by_what_they_compute():
     for node in other.graph.nodes:
         if node.target is aten.gt.Scalar:
             node._rename("another_name")
-    backward = extract_backward(other, saved_names(forward, count), count)
+    backward = extract_backward(other, saved_keys(forward, count), count)
     check_equal(program, inputs, forward, backward, count)
 
 
@@ -584,7 +586,7 @@ def test_values_that_the_backward_records_twice_are_saved_once():
 
     inputs = leaf(64, 8), leaf(8, 8)
     forward, _, count = partition(min_cut_partition, program, inputs)
-    names = saved_names(forward, count)
+    names = saved_keys(forward, count)
     assert len(set(names)) == len(names) and any("aten.eq" in name for name in names)
     backward = extract_backward(joint_graph(program, *inputs)[0], names, count)
     check_equal(program, inputs, forward, backward, count)
@@ -637,9 +639,9 @@ def test_random_programs(seed):
     outputs, gradients, tangents = eager_results(program, inputs)
     for partitioner, options in ((default_partition, {}), (min_cut_partition, {"recompute_random": seed % 2 == 0})):
         joint, count = joint_graph(program, *inputs)
-        joint.meta["mutated_primals"] = {"primals_1"}
+        set_mutated_primals(joint, frozenset({"primals_1"}))
         forward, backward = partitioner(joint, inputs, num_fwd_outputs=count, **options)
-        other = extract_backward(joint_graph(program, *inputs)[0], saved_names(forward, count), count)
+        other = extract_backward(joint_graph(program, *inputs)[0], saved_keys(forward, count), count)
         for half in (backward, other):
             given = [value.detach().clone() for value in inputs]
             torch.manual_seed(7)

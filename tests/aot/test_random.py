@@ -4,9 +4,10 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from kiln.aot.partition.backward_extraction import extract_backward, saved_names
-from kiln.aot.partition.partitioners import default_partition, min_cut_partition, saved_bytes
+from kiln.aot.partition.backward_extraction import extract_backward, saved_keys
+from kiln.aot.partition.partitioners import default_partition, min_cut_partition
 from kiln.aot.partition.random_replay import current_state, generator_for, replay, tie_random_pairs
+from kiln.aot.partition.saved_report import saved_bytes
 from kiln.testing import check
 from tests.aot.joint_graphs import eager_results, joint_graph, run_both
 
@@ -82,9 +83,8 @@ def tied_joint(*inputs):
     first = [node for node in drawn if node.meta["region"] == "forward"]
     again = [node for node in drawn if node.meta["region"] == "backward"]
     assert (len(first), len(again)) == (3, 2)
-    for node, repeated in zip(again, first, strict=False):
-        node.meta["replays"] = repeated.name
-    return tie_random_pairs(joint), count
+    tie_random_pairs(joint, dict(zip(again, first, strict=False)))
+    return joint, count
 
 
 def check_stream(function, inputs, forward, backward, count):
@@ -105,7 +105,7 @@ def test_checkpointed_dropout_is_eagers(partitioner):
     forward, backward = partitioner(joint, inputs, num_fwd_outputs=count)
     check_stream(program, inputs, forward, backward, count)
     assert [node.target for node in backward.graph.nodes].count(replay) == 2
-    other = extract_backward(tied_joint(*inputs)[0], saved_names(forward, count), count)
+    other = extract_backward(tied_joint(*inputs)[0], saved_keys(forward, count), count)
     check_stream(program, inputs, forward, other, count)
 
 
@@ -123,7 +123,7 @@ def test_random_numbers_drawn_again_on_request():
         targets = [node.target for node in backward.graph.nodes]
         assert targets.count(replay) == (2 if again else 0) and aten.bernoulli.default not in targets
         sizes.append(saved_bytes(forward, count).activation_bytes)
-        other = extract_backward(joint_graph(plain, *inputs)[0], saved_names(forward, count), count)
+        other = extract_backward(joint_graph(plain, *inputs)[0], saved_keys(forward, count), count)
         check_stream(plain, inputs, forward, other, count)
     states = 2 * current_state(CPU).nbytes
     assert sizes[0] - sizes[1] == 2 * 200 * 80 - states  # masks, a byte an element

@@ -7,7 +7,7 @@ import torch.fx
 import kiln
 from kiln.aot.backend import compile_or_run
 from kiln.aot.compilation import Compilers
-from kiln.aot.runtime import aliased_inputs as sharing
+from kiln.aot.runtime import aliased_inputs
 
 
 def changes_one(x, y):
@@ -101,8 +101,10 @@ def shares(one, other):
 @pytest.fixture
 def eager_runs(monkeypatch):
     runs = []
-    eager = sharing.Sharing.eager
-    monkeypatch.setattr(sharing.Sharing, "eager", lambda self, *inputs: runs.append(1) or eager(self, *inputs))
+    eager = aliased_inputs.AliasVariants.eager
+    monkeypatch.setattr(
+        aliased_inputs.AliasVariants, "eager", lambda self, *inputs: runs.append(1) or eager(self, *inputs)
+    )
     return runs
 
 
@@ -131,7 +133,7 @@ def test_ways_taken_in_turn(program):
 def test_many_ways_end_in_eager(eager_runs):
     compiled = graph_of(changes_one, without_gradients(separate))
     memory = torch.arange(100.0)
-    for start in range(sharing.VARIANTS + 2):
+    for start in range(aliased_inputs.VARIANTS + 2):
         x, y = memory.clone()[start : start + 9], None
         x, y = x.view(3, 3), x[1:7].view(2, 3)
         expected = x.clone().view(-1).mul(2)[1:7].view(2, 3) * 3

@@ -1,18 +1,19 @@
-"""Small clean-ups of graphs: dead code, and nodes that give back what they get."""
+"""Removes dead code, aliases, double transposes, and reads of tensors for their shape only."""
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torch.fx
 
-from .recompute_cost import has_effect, is_tensor
+from ...platform.torch_operators import operator_name
+from .node_values import Node, first_argument, is_tensor
+from .recompute_cost import has_effect
 
 aten = torch.ops.aten
-Node = torch.fx.Node
 
-SAME = frozenset({aten.detach.default, aten.alias.default})
+IDENTITIES = frozenset({aten.detach.default, aten.alias.default})
 OWN_INVERSES = frozenset({aten.t.default, aten.transpose.int, aten._conj.default, aten._neg_view.default})
 
 
@@ -24,10 +25,10 @@ def eliminate_dead(graph: torch.fx.Graph) -> None:
 
 
 def clean_up(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """Read through nodes that give back what they get, and through transposes of transposes; then remove dead code.
+    """Read through aliases and transposes of transposes, then remove dead code.
 
-    What is only filled does not read the tensor that it is like, which then need not be kept for that.
-    A node that is itself a result stays, for who returns an input means its alias. The module's code is not renewed.
+    What is only filled is made from a shape, so that the tensor that it is like need not be saved. A node that is
+    itself a result stays: returning an alias of an input is not returning the input. The module's text is not renewed.
     """
     graph = module.graph
     for node in graph.nodes:
@@ -43,16 +44,16 @@ def clean_up(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
 def read_through(node: Node) -> Node | None:
     if node.op != "call_function":
         return None
-    if node.target in SAME:
-        return node.args[0]  # type: ignore[return-value]
+    if node.target in IDENTITIES:
+        return first_argument(node)
     if node.target in OWN_INVERSES:
-        inner = node.args[0]
-        if isinstance(inner, Node) and inner.target is node.target and sorted_rest(inner) == sorted_rest(node):
-            return inner.args[0]  # type: ignore[return-value]
+        inner = first_argument(node)
+        if inner.target is node.target and transposed_dims(inner) == transposed_dims(node):
+            return first_argument(inner)
     return None
 
 
-# Operators that look at a tensor only for what its like is, what makes the same of a shape, and where the number is.
+# Operators that read only a tensor's properties: the operator that takes a shape instead, and the fill value's place.
 FILLS = {
     aten.full_like.default: (aten.full.default, 1),
     aten.zeros_like.default: (aten.zeros.default, None),
@@ -66,15 +67,16 @@ FILLS = {
 
 
 def fill_without_reading(node: Node) -> None:
-    """Make a tensor from a shape, not like another, which then need not be there; its name stays."""
+    """Make a tensor from a shape instead of like another tensor. The node keeps its name."""
     value: Any = node.meta.get("val")
     like: Any = node.args[0]
-    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided or not is_plain(value):
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided or not has_default_strides(value):
         return
     if not is_tensor(like) or type(like.meta["val"]) is not type(value):
         return
-    target, given = cast(torch._ops.OpOverload, node.target), cast(tuple[Any, ...], node.args)
-    if target in LIKE and not is_plain(like.meta["val"]):
+    target: Any = node.target
+    given: tuple[Any, ...] = node.args
+    if target in LIKE and not has_default_strides(like.meta["val"]):
         return  # the real kernel keeps strides that the fake one does not
     function, number = FILLS[target]
     shape = [size_node(node, like, dim) for dim in range(value.dim())] if target in LIKE else list(given[1])
@@ -83,7 +85,7 @@ def fill_without_reading(node: Node) -> None:
     node.kwargs = {"dtype": value.dtype, "layout": value.layout, "device": value.device, "pin_memory": False}
 
 
-def is_plain(value: torch.Tensor) -> bool:
+def has_default_strides(value: torch.Tensor) -> bool:
     """Whether a tensor has the strides that one made from its shape has, also where the size is 1."""
     if not value.is_contiguous():
         return False
@@ -95,7 +97,7 @@ def is_plain(value: torch.Tensor) -> bool:
     return True
 
 
-LIKE = frozenset({target for target in FILLS if target._opname.endswith("_like")})
+LIKE = frozenset({target for target in FILLS if operator_name(target).endswith("_like")})
 
 
 def size_node(node: Node, like: Node, dim: int) -> Any:
@@ -108,7 +110,7 @@ def size_node(node: Node, like: Node, dim: int) -> Any:
     return made
 
 
-def sorted_rest(node: Node) -> list[int]:
+def transposed_dims(node: Node) -> list[int]:
     """The dimensions that a transpose swaps, counted from the front."""
     rank = node.meta["val"].dim() if is_tensor(node) else 0
     return sorted([dim % rank if rank and isinstance(dim, int) else id(dim) for dim in node.args[1:]])

@@ -1,11 +1,12 @@
-"""Random numbers drawn again: a random operation repeated in the backward gives the forward's numbers.
+"""Replayed random numbers: a random operation repeated in the backward gives the forward's numbers.
 
-The state of the generator is taken right before the forward's operation and handed to the backward as a tensor of
-bytes; there the operation runs from it, and the generator goes on as if nothing had been drawn.
+The generator's state is read right before the forward's operation and saved for the backward as a tensor of bytes;
+there the operation runs from it, and the generator's own state is then restored.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -65,18 +66,13 @@ def capture_state(node: torch.fx.Node) -> torch.fx.Node:
     return state
 
 
-def tie_random_pairs(joint_module: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """Random nodes of the backward that repeat one of the forward (``meta["replays"]`` names it) draw its numbers."""
-    graph = joint_module.graph
-    by_name = {node.name: node for node in graph.nodes}
+def tie_random_pairs(joint_module: torch.fx.GraphModule, pairs: Mapping[torch.fx.Node, torch.fx.Node]) -> None:
+    """Have random nodes of the backward draw the numbers of the forward's nodes that they repeat."""
     states: dict[torch.fx.Node, torch.fx.Node] = {}
-    for node in list(graph.nodes):
-        first = by_name.get(node.meta.get("replays"))
-        if first is None or node.target is replay:
-            continue
+    for node, first in pairs.items():
         if first not in states:
             states[first] = capture_state(first)
-        node.args = (states[first], node.target, *node.args)
+        target: Any = node.target
+        node.args = (states[first], target, *node.args)
         node.target = replay
     joint_module.recompile()
-    return joint_module

@@ -1,7 +1,7 @@
-"""Other ways to compute again what nodes gave: from what is saved anyway, or from the generator's state.
+"""Cheaper ways to compute values again: from statistics or masks that are saved anyway, or from a generator's state.
 
 A normalization is a reduction to a few statistics, which are saved as in eager, and then one pass over elements: only
-that is done again.
+the latter is computed again.
 """
 
 from __future__ import annotations
@@ -11,60 +11,59 @@ from typing import Any
 import torch
 import torch.fx
 
+from ...platform.torch_operators import name_of_target
 from ...program.graph_meta import normalizes_by_formula
-from .joint_nodes import Emit, JointGraph, Recipe
+from .graph_writers import Emit
+from .joint_nodes import JointNodes, Recomputation
+from .node_values import Node, named_arguments
 from .random_replay import capture_state, replay
-from .recompute_cost import Kind, named_arguments
+from .recompute_cost import Kind
 
 aten = torch.ops.aten
-Node = torch.fx.Node
 Parts = dict[int, Node]  # the results of a node that somebody reads
 
 
-def add_recipes(joint: JointGraph) -> None:
+def add_recomputations(joint: JointNodes) -> None:
+    by_formula = normalizes_by_formula(joint.module)
     for node in joint.nodes:
-        rule = RULES.get(getattr(node.target, "_opname", ""))
-        if (
-            rule is None
-            or node in joint.in_backward
-            or (rule is normalization and not normalizes_by_formula(joint.module))
-        ):
+        rule = RULES.get(name_of_target(node.target))
+        if rule is None or node in joint.in_backward or (rule is normalization and not by_formula):
             continue
         parts: Any = {user.args[1]: user for user in node.users if joint.kinds[user] is Kind.PART}
-        recipe = rule(node, parts, named_arguments(node)) if 0 in parts else None
-        if recipe is not None:
-            joint.recipes[parts[0]] = recipe
+        found = rule(node, parts, named_arguments(node)) if 0 in parts else None
+        if found is not None:
+            joint.recomputations[parts[0]] = found
 
 
-def dropout(node: Node, parts: Parts, given: dict[str, Any]) -> Recipe | None:
-    """The result of a dropout is its input where its mask says so, scaled: it can be had again without drawing."""
+def dropout(node: Node, parts: Parts, given: dict[str, Any]) -> Recomputation | None:
+    """The result of a dropout is its input where its mask says so, scaled: no numbers are drawn again."""
     probability = given["p"]
     if 1 not in parts or not isinstance(probability, float) or given["train"] is False:
         return None
     scale = 0.0 if probability == 1 else 1 / (1 - probability)
-    return Recipe(aten.native_dropout_backward.default, (given["input"], parts[1], scale), {})
+    return Recomputation(aten.native_dropout_backward.default, (given["input"], parts[1], scale), {})
 
 
-def normalization(node: Node, parts: Parts, given: dict[str, Any]) -> Recipe | None:
+def normalization(node: Node, parts: Parts, given: dict[str, Any]) -> Recomputation | None:
     """What comes after the result are the statistics: mean and inverse deviation, or only the latter."""
     places = [place for place in (1, 2) if place < len(node.meta["val"])]
     data = given["input"]
     if any(place not in parts for place in places) or not given.get("training", True):
         return None
-    if not lies_as(data.meta["val"], parts[0].meta["val"]):
+    if not has_same_layout(data.meta["val"], parts[0].meta["val"]):
         return None
     axes = 0 if "normalized_shape" in given else data.meta["val"].dim() - 2
     statistics = tuple(parts[place] for place in places)
     keywords = {"weight": given.get("weight"), "bias": given.get("bias"), "axes": axes}
-    return Recipe(normalized, (data, *statistics), keywords, statistics)
+    return Recomputation(normalized, (data, *statistics), keywords, statistics)
 
 
-def lies_as(one: torch.Tensor, other: torch.Tensor) -> bool:
+def has_same_layout(one: torch.Tensor, other: torch.Tensor) -> bool:
     return one.dtype is other.dtype and list(map(str, one.stride())) == list(map(str, other.stride()))
 
 
 def normalized(emit: Emit, data: Node, *statistics: Node, weight: Node | None, bias: Node | None, axes: int) -> Node:
-    """As lowered code computes it, bit for bit; values of channels are followed by so many axes."""
+    """The formula that lowered code computes, bit for bit; statistics of channels are followed by so many axes."""
     dtype = data.meta["val"].dtype
     wide = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
 
@@ -99,11 +98,11 @@ RULES = {
 }
 
 
-def add_replay(joint: JointGraph, node: Node) -> Node:
+def add_replay(joint: JointNodes, node: Node) -> Node:
     """Let a random node of the forward run again from the generator's state; gives the node that takes the state."""
     state = capture_state(node)
-    state.meta["state_of"] = node.name
-    joint.recipes[node] = Recipe(replay, (state, node.target, *node.args), dict(node.kwargs))
+    joint.states[state] = node
+    joint.recomputations[node] = Recomputation(replay, (state, node.target, *node.args), dict(node.kwargs))
     joint.kinds[state] = Kind.EFFECT
     joint.nodes.insert(joint.nodes.index(node), state)
     joint.order = {known: index for index, known in enumerate([*joint.primals, *joint.nodes])}

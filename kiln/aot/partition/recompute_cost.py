@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import enum
 import operator
-from collections.abc import Iterable
 from typing import Any
 
 import torch
 import torch.fx
 
+from ...platform.torch_operators import name_of_target
 from ...program.operators.operator_table import Cost, find_operator
+from .node_values import Node, first_argument, has_unhinted_sizes, is_tensor, named_arguments
 
 aten = torch.ops.aten
-Node = torch.fx.Node
 
 
 class Kind(enum.Enum):
@@ -58,8 +58,7 @@ def has_effect(node: Node) -> bool:
     if node.op not in ("call_function", "call_module", "call_method"):
         return False
     called = find_operator(node.target)
-    has_one = called.has_effect if called is not None else node.is_impure()
-    return has_one or bool(node.meta.get("effect"))
+    return called.has_effect if called is not None else node.is_impure()
 
 
 def kind_of(node: Node) -> Kind:
@@ -81,11 +80,6 @@ def kind_of(node: Node) -> Kind:
     return kind if exception is None else exception(node, kind)
 
 
-def named_arguments(node: Node) -> dict[str, Any]:
-    order = [argument.name for argument in node.target._schema.arguments]  # type: ignore[union-attr]
-    return {**dict(zip(order, node.args, strict=False)), **node.kwargs}
-
-
 def batch_norm_kind(node: Node, kind: Kind) -> Kind:
     """In training this form changes the running statistics without saying so."""
     given = named_arguments(node)
@@ -94,20 +88,20 @@ def batch_norm_kind(node: Node, kind: Kind) -> Kind:
 
 def conversion_kind(node: Node, kind: Kind) -> Kind:
     """Between devices it is a transfer; where it says that it may return its input, it converts all the same."""
-    source, value = node.args[0].meta.get("val"), node.meta.get("val")  # type: ignore[union-attr]
-    same = not isinstance(source, torch.Tensor) or not isinstance(value, torch.Tensor) or source.device == value.device
+    source = node.args[0]
+    same = not is_tensor(source) or not is_tensor(node) or source.meta["val"].device == node.meta["val"].device
     return Kind.CHEAP if same else Kind.EXPENSIVE
 
 
 def as_strided_kind(node: Node, kind: Kind) -> Kind:
     """Counts from the start of the memory, which for an input may be elsewhere than where its copy starts."""
-    return Kind.EXPENSIVE if root_of(node.args[0]).op == "placeholder" else kind  # type: ignore[arg-type]
+    return Kind.EXPENSIVE if root_of(first_argument(node)).op == "placeholder" else kind
 
 
 def index_kind(node: Node, kind: Kind) -> Kind:
     """By a mask, how many elements come out is known only when it runs."""
     value = node.meta.get("val")
-    return Kind.EXPENSIVE if isinstance(value, torch.Tensor) and has_free_numbers(value.shape) else kind
+    return Kind.EXPENSIVE if isinstance(value, torch.Tensor) and has_unhinted_sizes(value.shape) else kind
 
 
 EXCEPTIONS = {
@@ -124,52 +118,12 @@ def is_view(node: Node) -> bool:
     if node.op != "call_function":
         return False
     if node.target is operator.getitem:
-        return is_view(node.args[0])  # type: ignore[arg-type]
-    return operator_kind(node.target) is Kind.VIEW and getattr(node.target, "_opname", "") != "to"
+        return is_view(first_argument(node))
+    return operator_kind(node.target) is Kind.VIEW and name_of_target(node.target) != "to"
 
 
 def root_of(node: Node) -> Node:
     """The node whose memory this one shows."""
     while is_view(node):
-        node = node.args[0]  # type: ignore[assignment]
+        node = first_argument(node)
     return node
-
-
-# -- sizes ------------------------------------------------------------------------------------------------------------
-
-
-def hint_of(value: Any, fallback: int = 128) -> int:
-    """A size as a number: of a symbolic one its example; one that only the data tell counts as some."""
-    if isinstance(value, torch.SymInt):
-        return int(value.node.hint) if value.node.has_hint() else fallback
-    return int(value)
-
-
-def has_free_numbers(shape: Iterable[Any]) -> bool:
-    return any(isinstance(size, torch.SymInt) and not size.node.has_hint() for size in shape)
-
-
-def bytes_of(node: Node) -> int:
-    """The memory that a node's result takes; 0 for what is no tensor."""
-    value = node.meta.get("val")
-    if not isinstance(value, torch.Tensor):
-        return 0
-    count = value.element_size()
-    for size in value.shape:
-        count *= hint_of(size)
-    return count
-
-
-def is_tensor(node: Node) -> bool:
-    return isinstance(node.meta.get("val"), torch.Tensor)
-
-
-def is_symbolic(node: Node) -> bool:
-    """Whether a number is symbolic, or one of those that say how a tensor lies."""
-    value = node.meta.get("val")
-    return value._has_symbolic_sizes_strides if is_tensor(node) else isinstance(value, torch.SymInt)
-
-
-def expression_of(value: Any) -> Any:
-    """What a symbolic size is, to find it again elsewhere; None for what is not symbolic."""
-    return value.node.expr if isinstance(value, torch.SymInt) else None

@@ -1,8 +1,7 @@
-"""A graph of operators as a program that runs natively, without Python between the operators.
+"""A graph of operators as an `OperatorProgram`, which runs natively, without Python between the operators.
 
-`kiln._native.OperatorProgram` says what a program is. Operators are called through torch's dispatcher as Python would,
-but below autocast, where the graph was recorded. Other functions in the graph are called as they are. A graph that has
-something else in it has no program.
+Operators are called through torch's dispatcher as from Python, but below autocast, where the graph was recorded. Other
+functions in the graph are called as they are. A graph with anything else has no program.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ import torch
 import torch.fx
 
 from ..._native import OperatorProgram
+from ...platform.torch_operators import OpOverload, schema_of
 
 Node = torch.fx.Node
 
@@ -42,7 +42,7 @@ class Builder:
         self.places: dict[Node, int] = {}
         self.parts: dict[Node, list[int]] = {}  # of operators with several results
         self.constants: dict[Node, Any] = {}
-        self.steps: list[tuple[Any, tuple, tuple[int, ...]]] = []
+        self.steps: list[tuple[Any, ...]] = []
         self.count = 0
 
     def build(self, otherwise: Callable[[list[Any]], Any]) -> OperatorProgram:
@@ -82,7 +82,7 @@ class Builder:
         target: Any = node.target if node.op == "call_function" else getattr(torch.Tensor, str(node.target))
         if target is operator.getitem and isinstance(node.args[1], int) and self.gives_several(node.args[0]):
             self.add_item(node)
-        elif type(target) is torch._ops.OpOverload:
+        elif type(target) is OpOverload:
             self.add_operator(node, target)
         elif has_nodes(node.kwargs):
             raise NoProgram("keywords")
@@ -92,22 +92,22 @@ class Builder:
             self.steps.append((target, tuple(map(self.describe, node.args)), (self.places[node],)))
 
     def gives_several(self, source: Any) -> bool:
-        """Whether it is known to be no tensor, of which an index gives a part: an operator with several results."""
+        """Whether it is an operator with several results, not a tensor that is indexed."""
         if source in self.parts:
             return True
         target = source.target if isinstance(source, Node) else None
-        return isinstance(target, torch._ops.OpOverload) and isinstance(target._schema.returns[0].type, torch.ListType)
+        return isinstance(target, OpOverload) and isinstance(schema_of(target).returns[0].type, torch.ListType)
 
     def add_item(self, node: Node) -> None:
         source, index = node.args
-        if source in self.parts:
-            self.places[node] = self.parts[source][index]  # type: ignore[index]
+        if isinstance(source, Node) and isinstance(index, int) and source in self.parts:
+            self.places[node] = self.parts[source][index]
             return
         self.places[node] = self.new()
         self.steps.append((index, (self.describe(source),), (self.places[node],)))
 
-    def add_operator(self, node: Node, target: torch._ops.OpOverload) -> None:
-        schema = target._schema
+    def add_operator(self, node: Node, target: OpOverload) -> None:
+        schema = schema_of(target)
         given = dict(zip([argument.name for argument in schema.arguments], node.args, strict=False))
         given.update(node.kwargs)
         arguments = tuple(
@@ -121,7 +121,7 @@ class Builder:
         self.steps.append(((schema.name, schema.overload_name), arguments, tuple(results)))
 
     def describe(self, value: Any) -> Any:
-        """How a program is told of a value: a place, a constant in a tuple, or a list of those."""
+        """The description of a value in a program: a register, a constant in a tuple, or a list of those."""
         if isinstance(value, Node):
             return (self.constants[value],) if value in self.constants else self.place(value)
         if not has_nodes(value):

@@ -1,6 +1,6 @@
-"""Autocast around compiled graphs: a graph is what autocast made of a program, and runs without it.
+"""Autocast around compiled graphs: a graph is recorded below autocast, with the casts in it, and runs without it.
 
-A backward runs under the autocast of whoever calls it, in eager too: mostly none, whatever the forward ran under.
+A backward runs under the autocast of its caller, as in eager: mostly none, whatever the forward ran under.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from typing import Any
 
 import torch
 
-DEVICES = ("cpu", "cuda")
-State = tuple[tuple[str, bool, torch.dtype], ...]  # () where autocast is off
+from ...platform.torch_autograd import is_any_autocast_enabled
 
-is_on: Callable[[], bool] = torch._C._is_any_autocast_enabled
+DEVICES = ("cpu", "cuda")
+is_on: Callable[[], bool] = is_any_autocast_enabled
+State = tuple[tuple[str, bool, torch.dtype], ...]  # () where autocast is off
 
 
 def current() -> State:
@@ -25,17 +26,17 @@ def current() -> State:
 
 
 @contextlib.contextmanager
-def under(state: State) -> Iterator[None]:
-    """As if this autocast were active."""
+def applied(state: State) -> Iterator[None]:
+    """In the block this autocast is active."""
     before = current()
-    put(before, state)
+    switch(before, state)
     try:
         yield
     finally:
-        put(state, before)
+        switch(state, before)
 
 
-def put(old: State, new: State) -> None:
+def switch(old: State, new: State) -> None:
     for device, enabled, dtype in new or [(device, False, dtype) for device, _, dtype in old]:
         torch.set_autocast_enabled(device, enabled)
         torch.set_autocast_dtype(device, dtype)
@@ -45,7 +46,7 @@ def without(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function, run without autocast."""
 
     def run(arguments: list[Any]) -> Any:
-        with under(()):
+        with applied(()):
             return function(arguments)
 
     return run

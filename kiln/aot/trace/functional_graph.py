@@ -1,16 +1,16 @@
 """A graph without mutation, written while a program that mutates runs on fake tensors.
 
-One small structure says what a tensor is. A :class:`Storage` is a piece of memory: the graph node with its current
-content, seen as its first tensor. A :class:`View` is a way to look at it: a tree of view operations, each from its
-parent. Every fake tensor of the trace points to a view. Then
+A :class:`Storage` is a piece of memory: the graph node with its current content, in the shape of its first tensor. A
+:class:`View` is a view of it: a tree of view operations, each from its parent. Every fake tensor of the trace has a
+view. Then
 
 - a pure operation is a node on the current values of its arguments;
 - a view operation is a new view, and a node;
-- an operation that changes a tensor is its functional form, whose result is written back through the views to the
-  storage (``slice`` by ``slice_scatter`` …), so that every other view of the storage is out of date, and is made
-  anew from the new content when somebody looks at it.
+- an operation that mutates a tensor (``x.add_``) is its functional form, whose result is written back through the views
+  to the storage (``slice`` by ``slice_scatter`` …). Every other view of the storage is then out of date, and is made
+  anew from the new content when it is next read.
 
-What the views of an output are is also what the runtime needs: it replays them on the real tensors.
+The runtime replays the views of outputs on the real tensors.
 """
 
 from __future__ import annotations
@@ -18,24 +18,28 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 import torch.fx
 
+from ...platform.torch_operators import OpOverload, ScriptObject, operator_name, schema_of
+from ...platform.torch_tensors import storage_address, version_of
 from ...program.graph import Graph
 from ...program.memory import has_overlap, may_overlap
 from ...program.operators.functional_forms import functional_form, gives_several, takes
 from ...program.operators.operator_table import operator_of, overloads_of
 from ...program.operators.signatures import Signature
 from ...program.unsupported import Unsupported
-from .backward_stages import edge_of
-from .size_nodes import Numbers
+from .autograd_edges import Edge, edge_of
+from .size_nodes import SizeNodes
 from .view_inverses import INVERSES, reshape, write_overlapping
 
 aten = torch.ops.aten
-# Operators that give their argument's memory to their result: mostly for good, but torch's own code writes through it.
-HANDED_ON = {aten._unsafe_view.default}
+Arguments = tuple[Any, ...]
+Keywords = dict[str, Any]
+# Operators whose result takes over the memory of their argument, by their schema as if it were new.
+TAKES_MEMORY = {aten._unsafe_view.default}
 # Operators that draw numbers in the order of memory, where their functional form goes by dimensions.
 FILLS_MEMORY = {aten.bernoulli_.float}
 # Operators that draw other numbers for memory with holes than for memory without.
@@ -48,15 +52,15 @@ class Storage:
     """A piece of memory, by the node with its current content."""
 
     node: torch.fx.Node
-    first: torch.Tensor  # the tensor that first looked at it
-    root: View | None = None
-    generation: int = 0
+    first: torch.Tensor  # its first tensor
+    root: View = field(init=False)  # the view of that
+    generation: int = 0  # how often it was changed
     placeholder: torch.fx.Node | None = None  # of an input
     constant: bool = False
-    of: View | None = None  # whose memory it is, where it was handed on
-    of_generation: int = 0  # that memory's, when they last agreed
+    taken_from: View | None = None  # whose memory it took over
+    taken_generation: int = 0  # that memory's, when the two last agreed
     version: int = 0  # of its first tensor when it was made
-    writes: list[View] = field(default_factory=list)  # where it was changed
+    writes: list[View] = field(default_factory=list)  # the views through which it was changed
 
     def written_in(self, view: View) -> bool:
         """Whether it was changed through a view, or through a view of that."""
@@ -67,20 +71,20 @@ class Storage:
 class Step:
     """One view operation, to be done again on another tensor."""
 
-    function: torch._ops.OpOverload
-    rest: tuple  # arguments after the tensor
+    function: OpOverload
+    rest: tuple[Any, ...]  # arguments after the tensor
     keywords: dict[str, Any]
     index: int | None  # of operations with several results
     differentiable: bool  # whether gradients were being recorded
-    change: torch._ops.OpOverload | None = None  # the operation did this to the tensor itself (``transpose_``)
-    hidden: bool = False  # autograd is not told that the result is a view (``unsafe_split``)
-    detached: torch.Tensor | None = None  # what ``x.detach()`` or ``x.data`` was taken of
-    parts: Any = None  # all that an operation with several results gave
+    in_place: OpOverload | None = None  # the operation that did this to the tensor itself (``transpose_``)
+    hidden: bool = False  # autograd does not know that the result is a view (``unsafe_split``)
+    detached: torch.Tensor | None = None  # x, for ``x.detach()`` or ``x.data``
+    parts: Any = None  # all results of an operation with several
 
 
 @dataclass(eq=False)
 class View:
-    """A way to look at a storage."""
+    """A view of a storage."""
 
     storage: Storage
     parent: View | None
@@ -88,7 +92,7 @@ class View:
     node: torch.fx.Node
     generation: int
     value: torch.Tensor  # a fake with its shape
-    edge: Any = None  # the place in autograd's graph that its tensor had until its shape was changed
+    edge: Edge | None = None  # the place in autograd's graph that its tensor had until its shape was changed
 
     def path(self) -> list[View]:
         """From the first view of the storage to this one."""
@@ -107,12 +111,12 @@ class FunctionalGraph:
         self.graph = Graph()
         self.annotate = annotate
         self.views: dict[int, View] = {}
-        self.memory: dict[int, int] = {}  # the storage that each tensor had when it was met
-        self.kept: list[object] = []  # ids stay true only while their objects live
+        self.memory: dict[int, int] = {}  # the storage that each tensor had at first
+        self.kept: list[object] = []  # tensors, so that their ids stay theirs
         self.storages: dict[int, Storage] = {}
         self.attributes: dict[str, object] = {}
         self.last_input: torch.fx.Node | None = None
-        self.numbers = Numbers(self)
+        self.sizes = SizeNodes(self)
 
     # -- inputs and constants ---------------------------------------------------------------------------------------
 
@@ -126,9 +130,9 @@ class FunctionalGraph:
         self.last_input = node
         node.meta["val"] = value
         if isinstance(value, torch.Tensor):
-            self.own(value, node).placeholder = node
+            self.add_storage(value, node).placeholder = node
         else:
-            self.numbers.add_input(value, node)
+            self.sizes.add_input(value, node)
         return node
 
     def add_constant(self, value: object, fake: torch.Tensor | None = None) -> torch.fx.Node:
@@ -138,21 +142,21 @@ class FunctionalGraph:
         node = self.graph.get_attr(name)
         node.meta["val"] = fake if fake is not None else value
         if fake is not None:
-            self.own(fake, node).constant = True
-            self.numbers.add_tensor(fake, node)
+            self.add_storage(fake, node).constant = True
+            self.sizes.add_tensor(fake, node)
         return node
 
-    def own(self, tensor: torch.Tensor, node: torch.fx.Node) -> Storage:
-        """A tensor with memory that nothing else looks at yet."""
+    def add_storage(self, tensor: torch.Tensor, node: torch.fx.Node) -> Storage:
+        """Note a tensor with new memory."""
         storage = Storage(node, tensor)
-        storage.version = 0 if tensor.is_inference() else tensor._version  # not always 0 when torch works without data
+        storage.version = 0 if tensor.is_inference() else version_of(tensor)  # fakes do not always begin at 0
         storage.root = View(storage, None, None, node, 0, tensor)
-        self.point(tensor, storage.root)
+        self.set_view(tensor, storage.root)
         self.storages[storage_key(tensor)] = storage
-        self.numbers.add_tensor(tensor, node)
+        self.sizes.add_tensor(tensor, node)
         return storage
 
-    def point(self, tensor: torch.Tensor, view: View) -> None:
+    def set_view(self, tensor: torch.Tensor, view: View) -> None:
         self.views[id(tensor)] = view
         self.memory[id(tensor)] = storage_key(tensor)
         self.kept.append(tensor)
@@ -175,14 +179,15 @@ class FunctionalGraph:
         return self.current(self.view_of(tensor))
 
     def current(self, view: View) -> torch.fx.Node:
-        of = view.storage.of
-        if of is not None and of.storage.generation != view.storage.of_generation:
+        """The node with the current content of a view."""
+        source = view.storage.taken_from
+        if source is not None and source.storage.generation != view.storage.taken_generation:
             raise Unsupported("memory that was handed on and then changed")
         if view.generation != view.storage.generation:
-            if view.parent is None:
+            if view.parent is None or view.step is None:
                 view.node = view.storage.node
             else:
-                view.node = self.replay(view.step, self.current(view.parent), view.value)  # type: ignore[arg-type]
+                view.node = self.replay(view.step, self.current(view.parent), view.value)
             view.generation = view.storage.generation
         return view.node
 
@@ -196,7 +201,9 @@ class FunctionalGraph:
 
     # -- writing nodes ----------------------------------------------------------------------------------------------
 
-    def emit(self, function: Any, args: tuple, keywords: dict | None = None, value: object = None) -> torch.fx.Node:
+    def emit(
+        self, function: Any, args: Arguments, keywords: Keywords | None = None, value: object = None
+    ) -> torch.fx.Node:
         """A call as a node; ``value`` is what it gives, on fakes."""
         node = self.graph.call_function(function, args, keywords or {})
         node.meta["val"] = value
@@ -204,7 +211,7 @@ class FunctionalGraph:
         return node
 
     def compute(self, function: Any, *args: Any, **keywords: Any) -> torch.fx.Node:
-        """A call on nodes, with the value worked out."""
+        """A call on nodes, with its value computed."""
         with torch.no_grad():
             value = function(*values_of(args), **values_of(keywords))
         return self.emit(function, self.convert(args), self.convert(keywords), value)
@@ -213,11 +220,11 @@ class FunctionalGraph:
         return self.emit(operator.getitem, (node, index), {}, value)
 
     def convert(self, value: Any) -> Any:
-        """Arguments of a call as a graph has them."""
+        """Arguments of a call with nodes for tensors and symbolic numbers."""
         if isinstance(value, torch.Tensor):
             return self.node_of(value) if id(value) in self.views else self.constant_of(value)
-        if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-            return self.numbers.node_of(value)
+        if is_symbolic(value):
+            return self.sizes.node_of(value)
         if isinstance(value, (list, tuple)):
             made = [self.convert(item) for item in value]
             return made if isinstance(value, list) else tuple(made)
@@ -225,7 +232,7 @@ class FunctionalGraph:
             return {key: self.convert(item) for key, item in value.items()}
         if isinstance(value, torch.Generator):
             raise Unsupported("a generator of random numbers: the program's own, and another one in the next call")
-        if isinstance(value, torch._C.ScriptObject):
+        if isinstance(value, ScriptObject):
             return self.add_constant(value)
         return value
 
@@ -236,51 +243,47 @@ class FunctionalGraph:
 
     # -- one operation ----------------------------------------------------------------------------------------------
 
-    def record(self, function: torch._ops.OpOverload, args: tuple, keywords: dict, result: object) -> None:
+    def record(self, function: OpOverload, args: Arguments, keywords: Keywords, result: Any) -> None:
         """Note an operation that has just run on fakes."""
-        told = None
+        effects: Signature | None = None
         rewrite = operator_of(function).rewrite
         if rewrite is not None:
-            function, args, keywords, told = rewrite(function, args, keywords)
-        told = told or operator_of(function).signature
-        if told.replaces_metadata:
-            self.change_metadata(function, args, keywords)
-        elif told.changed:
-            self.change(told, function, args, keywords, result)
-        elif told.view_of is not None:
-            self.look(told, function, args, keywords, result)
+            function, args, keywords, effects = rewrite(function, args, keywords)
+        effects = effects or operator_of(function).signature
+        if effects.replaces_metadata:
+            self.record_reshape(function, args, keywords)
+        elif effects.changed:
+            self.record_mutation(effects, function, args, keywords, result)
+        elif effects.view_of is not None:
+            self.record_view(effects, function, args, keywords, result)
         else:
             node = self.emit(function, self.convert(args), self.convert(keywords), result)
-            self.adopt(node, result)
-            if function in HANDED_ON:
-                self.agree(self.view_of(result).storage, self.view_of(args[0]))  # type: ignore[arg-type]
+            self.record_result(node, result)
+            if function in TAKES_MEMORY:
+                take_over(self.view_of(result).storage, self.view_of(args[0]))
 
-    def agree(self, storage: Storage, of: View) -> None:
-        storage.of, storage.of_generation = of, of.storage.generation
-
-    def adopt(self, node: torch.fx.Node, result: object) -> None:
-        """Note what a node gave: tensors with memory of their own, numbers, or lists of them."""
+    def record_result(self, node: torch.fx.Node, result: object) -> None:
+        """Note what a node gave: tensors with new memory, numbers, or lists of them."""
         if isinstance(result, torch.Tensor):
-            self.adopt_tensor(node, result)
+            self.record_tensor(node, result)
         elif isinstance(result, (list, tuple)):
             for index, part in enumerate(result):
                 if part is not None and (isinstance(part, torch.Tensor) or is_symbolic(part)):
-                    self.adopt(self.item(node, index, part), part)
+                    self.record_result(self.item(node, index, part), part)
         elif is_symbolic(result):
-            self.numbers.add_input(result, node)
+            self.sizes.add_input(result, node)
 
-    def adopt_tensor(self, node: torch.fx.Node, result: torch.Tensor) -> None:
+    def record_tensor(self, node: torch.fx.Node, result: torch.Tensor) -> None:
         if id(result) in self.views:
-            return  # it gave back what it was given
+            return  # the operator returned its argument
         shared = self.storages.get(storage_key(result))
-        if shared is not None and result.numel() != 0 and node.target not in HANDED_ON:
+        if shared is not None and result.numel() != 0 and node.target not in TAKES_MEMORY:
             raise Unsupported(f"{node.target}, whose result shares memory with something in a way its schema hides")
-        self.own(result, node)
+        self.add_storage(result, node)
 
-    def look(self, told: Signature, function: Any, args: tuple, keywords: dict, result: Any) -> None:
-        """A view operation."""
-        source = args[told.view_of]  # type: ignore[index]
-        if not isinstance(source, torch.Tensor) or told.view_of != 0:
+    def record_view(self, effects: Signature, function: Any, args: Arguments, keywords: Keywords, result: Any) -> None:
+        source = args[0] if effects.view_of == 0 else None
+        if not isinstance(source, torch.Tensor):
             raise Unsupported(f"{function}, a view of something that is no single tensor")
         parent = self.view_of(source) if id(source) in self.views else self.viewed_constant(source)
         differentiable = torch.is_grad_enabled()
@@ -291,7 +294,7 @@ class FunctionalGraph:
         for index, part in enumerate(result if several else [result]):
             if id(part) in self.views:
                 continue
-            step = Step(function, args[1:], keywords, None, differentiable, hidden=told.hidden)
+            step = Step(function, args[1:], keywords, None, differentiable, hidden=effects.hidden)
             if function is torch.ops.aten.detach.default:
                 step.detached = source
             if several:
@@ -300,7 +303,7 @@ class FunctionalGraph:
                 node = self.item(whole, index, part)
             else:
                 node = self.replay(step, self.current(parent), part)
-            self.point(part, View(parent.storage, parent, step, node, parent.storage.generation, part))
+            self.set_view(part, View(parent.storage, parent, step, node, parent.storage.generation, part))
 
     def viewed_constant(self, value: torch.Tensor) -> View:
         self.constant_of(value)
@@ -308,8 +311,8 @@ class FunctionalGraph:
 
     # -- changes ----------------------------------------------------------------------------------------------------
 
-    def before_metadata(self, tensor: object) -> None:
-        """Called before an operation that changes the shape of a tensor in place: its view keeps the shape it has."""
+    def before_reshape(self, tensor: object) -> None:
+        """Called before an operation that changes the shape of a tensor in place: its view keeps the old shape."""
         if isinstance(tensor, torch.Tensor) and id(tensor) in self.views:
             view = self.views[id(tensor)]
             view.edge = edge_of(tensor)
@@ -319,27 +322,29 @@ class FunctionalGraph:
             if view.node.meta.get("val") is tensor:
                 view.node.meta["val"] = view.value
 
-    def change_metadata(self, function: Any, args: tuple, keywords: dict) -> None:
-        """``transpose_`` and its like: the tensor becomes another view of its storage."""
+    def record_reshape(self, function: Any, args: Arguments, keywords: Keywords) -> None:
+        """``transpose_`` and others: the tensor becomes another view of its storage."""
         tensor = args[0]
         view = self.view_of(tensor)
         if function is aten.detach_.default:
             return
         if any(isinstance(arg, torch.Tensor) for arg in (*args[1:], *keywords.values())):
             raise Unsupported(f"{function}, which gives a tensor the memory of another")
-        plain_form = told_plain(function)
+        form = out_of_place(function)
         with torch.no_grad():
-            value = plain_form(view.value, *args[1:], **keywords)
-        step = Step(plain_form, args[1:], keywords, None, torch.is_grad_enabled(), function)
+            value = form(view.value, *args[1:], **keywords)
+        step = Step(form, args[1:], keywords, None, torch.is_grad_enabled(), function)
         node = self.replay(step, self.current(view), value)
         self.views[id(tensor)] = View(view.storage, view, step, node, view.storage.generation, value)
 
-    def change(self, told: Signature, function: Any, args: tuple, keywords: dict, result: Any) -> None:
+    def record_mutation(
+        self, effects: Signature, function: Any, args: Arguments, keywords: Keywords, result: Any
+    ) -> None:
         """An operation that changes some of its arguments: its functional form, and writing back."""
-        targets = [told.argument(place, args, keywords) for place in told.changed]
+        targets = [effects.argument(place, args, keywords) for place in effects.changed]
         self.check_overlap(function, flat(targets), flat([*args, *keywords.values()]))
-        form, left_out = (told.form, ()) if told.form is not None else functional_form(function)
-        given_args, given_keywords = told.without(left_out, args, keywords)
+        form, left_out = (effects.form, ()) if effects.form is not None else functional_form(function)
+        given_args, given_keywords = effects.without(left_out, args, keywords)
         if function in FILLS_HOLES and args[0].stride() != torch.empty_like(args[0]).stride():
             raise Unsupported(f"{function} on memory with holes")
         if function in FILLS_MEMORY and not args[0].is_contiguous():
@@ -355,12 +360,12 @@ class FunctionalGraph:
         own_results = [part for part in flat(result) if isinstance(part, torch.Tensor) and id(part) not in self.views]
         for part, own_node in zip(own_results, made[:fresh], strict=False):
             own_node.meta["val"] = part
-            self.adopt(own_node, part)
+            self.record_result(own_node, part)
         for target, new, value in zip(targets, made[fresh:], parts[fresh:], strict=True):
             self.assign(str(function), target, new, value)
 
-    def check_overlap(self, function: Any, targets: list, arguments: list) -> None:
-        """Torch refuses, or does not define, what reads memory that it writes at other places: that is for eager."""
+    def check_overlap(self, function: Any, targets: list[Any], arguments: list[Any]) -> None:
+        """Torch refuses, or does not define, operations that read memory that they write: left to eager."""
         for target in targets:
             if not isinstance(target, torch.Tensor) or id(target) not in self.views:
                 continue
@@ -371,8 +376,8 @@ class FunctionalGraph:
                 if self.views[id(other)].storage is storage and may_overlap(target, other):
                     raise Unsupported(f"{function} on tensors that overlap in memory")
 
-    def fill_in_order(self, form: Any, args: tuple, keywords: dict) -> torch.fx.Node:
-        """Numbers drawn in the order of memory, which is not that of the dimensions."""
+    def fill_in_order(self, form: Any, args: Arguments, keywords: Keywords) -> torch.fx.Node:
+        """Draw random numbers in the order of memory, which is not that of the dimensions."""
         target, *rest = args
         order = sorted(range(target.dim()), key=lambda dim: -target.stride(dim))
         straight = self.compute(aten.permute.default, self.node_of(target), order)
@@ -389,7 +394,7 @@ class FunctionalGraph:
             for index, part in enumerate(target):
                 self.assign(name, part, self.item(node, index, value[index]), value[index])
                 if not part.is_inference():
-                    torch.autograd.graph.increment_version(part)  # the kernels do, one by one; fakes have none
+                    torch.autograd.graph.increment_version(part)  # as the real kernels do for each
             return
         view = self.view_of(target) if id(target) in self.views else self.viewed_constant(target)
         if view.storage.constant:
@@ -413,7 +418,7 @@ class FunctionalGraph:
         return node
 
     def like(self, view: View, target: torch.Tensor) -> torch.fx.Node:
-        """Something with the layout of a tensor: its present content, or nothing in particular."""
+        """A node with the layout of a tensor: its current content, or uninitialized memory."""
         current = self.current(view)
         if current.meta["val"].stride() == target.stride():
             return current
@@ -443,32 +448,39 @@ class FunctionalGraph:
         storage.node = node
         storage.generation += 1
         storage.writes.append(view)
-        if storage.of is not None:
-            self.write(storage.of, reshape(self, node, list(storage.of.value.shape)), name)
-            self.agree(storage, storage.of)
+        source = storage.taken_from
+        if source is not None:
+            self.write(source, reshape(self, node, list(source.value.shape)), name)
+            take_over(storage, source)
 
 
-def told_plain(function: torch._ops.OpOverload) -> torch._ops.OpOverload:
+def take_over(storage: Storage, source: View) -> None:
+    """Note that a storage has the memory, and now the content, of another."""
+    storage.taken_from, storage.taken_generation = source, source.storage.generation
+
+
+def out_of_place(function: OpOverload) -> OpOverload:
     """``transpose.int`` of ``transpose_.default``."""
-    packet = getattr(aten, function._opname.removesuffix("_"), None)
+    packet = getattr(aten, operator_name(function).removesuffix("_"), None)
     for found in overloads_of(packet) if packet is not None else ():
-        if takes(found, function._schema.arguments):
+        if takes(found, schema_of(function).arguments):
             return found
     raise Unsupported(f"{function}, which gives a tensor other memory")
 
 
 def storage_key(tensor: torch.Tensor) -> int:
     try:
-        return tensor.untyped_storage()._cdata
+        return storage_address(tensor)
     except (NotImplementedError, RuntimeError):
         raise Unsupported("a tensor without plain memory (sparse, nested or of a foreign kind)") from None
 
 
-def is_symbolic(value: object) -> bool:
+def is_symbolic(value: object) -> TypeGuard[torch.SymInt | torch.SymFloat | torch.SymBool]:
     return isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool))
 
 
-def flat(value: Any) -> list:
+def flat(value: Any) -> list[Any]:
+    """The leaves of nested lists and tuples."""
     if isinstance(value, (list, tuple)):
         return [leaf for part in value for leaf in flat(part)]
     return [value]

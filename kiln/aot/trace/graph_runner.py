@@ -1,4 +1,4 @@
-"""Running a captured graph during a trace: node by node, each with the user's line, hooks noted rather than called."""
+"""Runs a captured graph during a trace: node by node, each with the user's line. Hooks are noted, not called."""
 
 from __future__ import annotations
 
@@ -9,31 +9,39 @@ from typing import Any
 
 import torch
 import torch.fx
-from torch.utils._pytree import tree_leaves
 
+from ...platform.torch_dispatch import active_fake_mode
+from ...platform.torch_pytree import tree_leaves
 from ...program import checkpoint_call, hook_slots, inference_mode
 from ...program.call_markers import marker_of
 from ...program.graph_meta import untraceable_reason
 from ...program.unsupported import Unsupported
 from . import recurrent
-from .backward_stages import Edge, edge_of
+from .autograd_edges import Edge, edge_of
+from .backward_stages import Place
 from .hook_calls import run_hook, run_node_hook, run_node_prehook
+from .recording import Recorder
 
 PLACED = ("register_hook", "register_shared_hook", "register_post_accumulate_grad_hook", "retain_grad")
 
 
 @dataclass(eq=False)
 class Registration:
-    """A hook that the graph registers. ``place`` says where it goes: ("input", 2), ("memory", 0) …, or None: inside."""
+    """A hook that the graph registers. ``place`` says on what; None: the compiled backward calls it."""
 
     kind: str
-    slot: int | None  # which input of the graph stands for the hook
+    slot: int | None  # which input of the graph is the hook's slot
     edge: Edge
     number: int  # among the registrations
-    place: tuple[str, int] | None = None
-    tensor: torch.Tensor | None = None  # whose place in autograd's graph it follows: a retained gradient moves along
+    place: Place | None = None
+    tensor: torch.Tensor | None = None  # whose retained gradient it is: that follows the tensor in autograd's graph
 
-    def settle(self, visible: dict[Edge, tuple[str, int]]) -> None:
+    @property
+    def is_inner(self) -> bool:
+        """Whether the compiled backward calls it."""
+        return self.slot is not None and self.place is None
+
+    def find_place(self, visible: dict[Edge, Place]) -> None:
         if self.tensor is not None:
             found = edge_of(self.tensor)
             if found is None:
@@ -50,10 +58,10 @@ class SlotInput:
         self.index = index
 
 
-class Runner:
+class GraphRunner:
     """Runs a program over fakes."""
 
-    def __init__(self, recorder: Any) -> None:
+    def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
         self.registrations: list[Registration] = []
 
@@ -62,7 +70,7 @@ class Runner:
             given = [SlotInput(i) if isinstance(v, hook_slots.HookSlot) else v for i, v in enumerate(inputs)]
             results = self.run_graph(program, given)
         else:
-            with recurrent.instead():
+            with recurrent.replaced():
                 results = program(*inputs)
         return list(results) if isinstance(results, (list, tuple)) else [results]
 
@@ -78,10 +86,12 @@ class Runner:
                 values[node] = self.run_node(module, node, values)
         return ()
 
-    def run_node(self, module: torch.fx.GraphModule, node: torch.fx.Node, values: dict) -> Any:
+    def run_node(self, module: torch.fx.GraphModule, node: torch.fx.Node, values: dict[torch.fx.Node, Any]) -> Any:
         if node.op == "get_attr":
             return self.attribute(module, str(node.target))
-        self.recorder.about = told_about(node)
+        self.recorder.provenance = provenance_of(node)
+        args: Any
+        keywords: Any
         args, keywords = torch.fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
         if node.target == "detach_" or node.target is torch.detach_:
             self.check_detach(args[0])
@@ -96,12 +106,16 @@ class Runner:
         rule = RULES.get(target)
         if rule is not None:
             return rule(self, *args, **keywords)
-        if type(target) is types.FunctionType and "example_value" in node.meta and gives_nothing(node, args, keywords):
+        if (
+            type(target) is types.FunctionType
+            and "example_value" in node.meta
+            and has_only_effects(node, args, keywords)
+        ):
             raise Unsupported(f"{target.__name__}, which is called for what it does")
         return (recurrent.rule_for(target, args, keywords) or target)(*args, **keywords)
 
     def check_detach(self, tensor: torch.Tensor) -> None:
-        """Recorders do not see it, and torch refuses it for views, which an input may be."""
+        """Recorders do not see detach_, and torch refuses it for views, which an input may be."""
         view = self.recorder.functional.view_of(tensor)
         if view.storage.placeholder is not None and view.parent is None:
             raise Unsupported("detach_ of an input, which torch refuses where it is a view")
@@ -117,8 +131,7 @@ class Runner:
     def constant(self, value: torch.Tensor) -> torch.Tensor:
         """A tensor that the graph holds, as a fake."""
         functional = self.recorder.functional
-        mode = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
-        fake = mode.from_tensor(value, static_shapes=True)
+        fake: torch.Tensor = active_fake_mode().from_tensor(value, static_shapes=True)
         if not functional.knows(fake):
             functional.add_constant(value, fake)
         return fake
@@ -134,7 +147,8 @@ class Runner:
 
     def register_hook(self, tensor: torch.Tensor, slot: SlotInput, kind: str = "register_hook") -> None:
         made = self.register(kind, tensor, slot)
-        tensor.register_hook(lambda gradient: self.call_hook(made, gradient))
+        register: Callable[..., Any] = tensor.register_hook
+        register(lambda gradient: self.call_hook(made, gradient))
 
     def register_shared_hook(self, tensor: torch.Tensor, slot: SlotInput) -> None:
         self.register_hook(tensor, slot, "register_shared_hook")
@@ -158,41 +172,41 @@ class Runner:
     def call_hook(self, made: Registration, gradient: torch.Tensor) -> torch.Tensor | None:
         """In the backward trace: the hook's call as a node."""
         if made.place is not None:
-            return None  # it is called outside
+            return None  # autograd calls it
         functional = self.recorder.functional
         node = functional.emit(run_hook, (made.number, functional.node_of(gradient)), {}, gradient)
-        return self.stand_in(gradient, node)
+        return self.hook_result(gradient, node)
 
-    def call_node(self, function: Callable, made: Registration, *gradients: Any) -> Any:
+    def call_node(self, function: Callable[..., Any], made: Registration, *gradients: Any) -> Any:
         functional = self.recorder.functional
         converted = [tuple([functional.convert(part) for part in given]) for given in gradients]
         node = functional.emit(function, (made.number, *converted), {}, gradients[0])
         parts = [
-            None if part is None else self.stand_in(part, functional.item(node, index, part))
+            None if part is None else self.hook_result(part, functional.item(node, index, part))
             for index, part in enumerate(gradients[0])
         ]
         return tuple(parts)
 
-    def stand_in(self, gradient: torch.Tensor, node: torch.fx.Node) -> torch.Tensor:
-        """What a hook gives: a tensor like the one it was given."""
+    def hook_result(self, gradient: torch.Tensor, node: torch.fx.Node) -> torch.Tensor:
+        """The result of a hook: a tensor like the one it was given."""
         result = torch.empty_like(gradient)
         node.meta["val"] = result
-        self.recorder.functional.own(result, node)
+        self.recorder.functional.add_storage(result, node)
         return result
 
     def set_data(self, tensor: torch.Tensor, value: torch.Tensor) -> None:
-        """No operation tells of it: the tensor is another one from here on."""
+        """No operation records it."""
         raise Unsupported("assigning to .data of a tensor")
 
     # -- checkpoints ------------------------------------------------------------------------------------------------
 
-    def checkpointed(self, region: Region, passed: tuple, closed: tuple, **options: Any) -> Any:
-        options["preserve_rng_state"] = False  # random operations are tied to each other in the graph
-        return checkpoint_call.checkpointed(region, passed, closed, **options)  # type: ignore[arg-type]
+    def checkpointed(self, region: Region, passed: tuple[Any, ...], closed: tuple[Any, ...], **options: Any) -> Any:
+        options["preserve_rng_state"] = False  # replayed random nodes draw the first ones' numbers
+        return checkpoint_call.checkpointed(region, passed, closed, **options)
 
 
-def gives_nothing(node: torch.fx.Node, args: Any, keywords: Any) -> bool:
-    """Whether a function of the program's has neither a result nor a tensor to act on: no operator would tell of it."""
+def has_only_effects(node: torch.fx.Node, args: Any, keywords: Any) -> bool:
+    """Whether a function of the program has neither a result nor a tensor to act on: no operator would record it."""
     return node.meta["example_value"] is None and not any(
         isinstance(leaf, torch.Tensor) for leaf in tree_leaves((args, keywords))
     )
@@ -201,48 +215,48 @@ def gives_nothing(node: torch.fx.Node, args: Any, keywords: Any) -> bool:
 class Region:
     """A checkpointed part of the graph: run in the forward, and again in the backward."""
 
-    def __init__(self, runner: Runner, module: torch.fx.GraphModule) -> None:
+    def __init__(self, runner: GraphRunner, module: torch.fx.GraphModule) -> None:
         self.runner, self.module = runner, module
         self.drawn: list[torch.fx.Node] | None = None
 
     def __call__(self, *inputs: Any) -> Any:
         recorder = self.runner.recorder
         if self.drawn is None:
-            self.drawn, outer = [], recorder.random
-            recorder.random = self.drawn
+            self.drawn, outer = [], recorder.drawn_in_region
+            recorder.drawn_in_region = self.drawn
             try:
                 return self.runner.run_graph(self.module, inputs)
             finally:
-                recorder.random = outer
-        outer_replayed, recorder.replayed = recorder.replayed, iter(self.drawn)
+                recorder.drawn_in_region = outer
+        outer_replay, recorder.to_replay = recorder.to_replay, iter(self.drawn)
         try:
             return self.runner.run_graph(self.module, inputs)
         finally:
-            recorder.replayed = outer_replayed
+            recorder.to_replay = outer_replay
 
 
-def refuse_inference(runner: Runner, flag: bool) -> None:
-    """What is made there has no versions, and recording cannot follow: not even begun, as nobody would end it."""
+def refuse_inference(runner: GraphRunner, flag: bool) -> None:
+    """Tensors made in inference mode have no version counters."""
     raise Unsupported("an inference mode that begins inside")
 
 
-RULES: dict[Any, Callable] = {
+RULES: dict[Any, Callable[..., Any]] = {
     inference_mode.enter_inference_mode: refuse_inference,
-    hook_slots.register_hook: Runner.register_hook,
-    hook_slots.register_shared_hook: Runner.register_shared_hook,
-    hook_slots.register_post_accumulate_grad_hook: Runner.register_accumulated,
-    hook_slots.register_node_hook: Runner.register_node_hook,
-    hook_slots.register_node_prehook: Runner.register_node_prehook,
-    hook_slots.retain_grad: Runner.retain_grad,
-    checkpoint_call.checkpointed: Runner.checkpointed,
-    torch.ops.aten.set_data.default: Runner.set_data,
+    hook_slots.register_hook: GraphRunner.register_hook,
+    hook_slots.register_shared_hook: GraphRunner.register_shared_hook,
+    hook_slots.register_post_accumulate_grad_hook: GraphRunner.register_accumulated,
+    hook_slots.register_node_hook: GraphRunner.register_node_hook,
+    hook_slots.register_node_prehook: GraphRunner.register_node_prehook,
+    hook_slots.retain_grad: GraphRunner.retain_grad,
+    checkpoint_call.checkpointed: GraphRunner.checkpointed,
+    torch.ops.aten.set_data.default: GraphRunner.set_data,
 }
 
 
-def told_about(node: torch.fx.Node) -> dict[str, Any]:
-    """What a captured node says about the nodes that come of it."""
-    about: dict[str, Any] = {"source_fn": (node.name, node.target), "source_fn_stack": [(node.name, node.target)]}
+def provenance_of(node: torch.fx.Node) -> dict[str, Any]:
+    """What a captured node says about the nodes that originate from it."""
+    found: dict[str, Any] = {"source_fn": (node.name, node.target), "source_fn_stack": [(node.name, node.target)]}
     for name in ("stack_trace", "nn_module_stack", "source_fn_stack"):
         if node.meta.get(name) is not None:
-            about[name] = node.meta[name]
-    return about
+            found[name] = node.meta[name]
+    return found

@@ -1,7 +1,7 @@
-"""Hooks inside a compiled backward: graph nodes that call whatever the program registered in the call at hand.
+"""Hooks inside a compiled backward: graph nodes that call the hooks that the program registered in the current call.
 
-A backward graph is compiled once; the hooks belong to a call. The runtime makes them known around each run of a
-backward graph (:func:`hooks_of`), and a node finds its own by number.
+A backward graph is compiled once; the hooks belong to a call. The runtime sets them around each run of a backward graph
+(:func:`with_hooks`), and a node finds its own by number.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ import torch
 import torch.fx
 from torch.utils.hooks import RemovableHandle
 
+from ...program.hook_slots import HookSlot
+
 Hooks = OrderedDict[int, Callable[..., Any]]
+Gradients = tuple[Any, ...]  # tensors and None
 
 
 class Current(threading.local):
@@ -34,8 +37,8 @@ def with_hooks(hooks: Sequence[Hooks | None], function: Callable[[list[Any]], An
         _current.hooks = before
 
 
-def open_slot(slot: Any) -> Hooks:
-    """Where a slot's hook goes, once it is there: the slot gets a handle as from ``register_hook``."""
+def open_slot(slot: HookSlot) -> Hooks:
+    """The table that a slot's hook goes to, later: the slot gets a handle as from ``register_hook``."""
     hooks: Hooks = OrderedDict()
     slot.handle = RemovableHandle(hooks)
     slot.compiled = True
@@ -56,8 +59,8 @@ def run_all(hooks: Hooks | None, gradient: torch.Tensor) -> torch.Tensor:
     return gradient
 
 
-def checked(hook: Any, result: Any, gradient: torch.Tensor) -> torch.Tensor:
-    """What eager asks of a hook's result; laid out like the gradient, as the graph expects it."""
+def checked(hook: Any, result: object, gradient: torch.Tensor) -> torch.Tensor:
+    """A hook's result, with eager's checks; it gets the layout of the gradient, which the graph expects."""
     if not isinstance(result, torch.Tensor):
         name = type(result).__name__
         raise TypeError(f"expected Variable, but hook returned '{name}'")
@@ -66,37 +69,37 @@ def checked(hook: Any, result: Any, gradient: torch.Tensor) -> torch.Tensor:
     if result.dtype != gradient.dtype:
         raise RuntimeError(f"hook '{getattr(hook, '__name__', repr(hook))}' has changed the type of value")
     if result.stride() != gradient.stride():
-        result = torch.empty_like(gradient).copy_(result)
+        return torch.empty_like(gradient).copy_(result)
     return result
 
 
-def run_node_hook(number: int, inputs: tuple, outputs: tuple) -> tuple:
+def run_node_hook(number: int, inputs: Gradients, outputs: Gradients) -> Gradients:
     """In backward graphs: a hook on a node of autograd's graph, after the node."""
     for hook in list((_current.hooks[number] or {}).values()):
         result = hook(inputs, outputs)
         if result is not None:
-            inputs = paired(hook, result, inputs)
+            inputs = checked_tuple(hook, result, inputs)
     return inputs
 
 
-def run_node_prehook(number: int, outputs: tuple) -> tuple:
+def run_node_prehook(number: int, outputs: Gradients) -> Gradients:
     """In backward graphs: a hook on a node of autograd's graph, before the node."""
     for hook in list((_current.hooks[number] or {}).values()):
         result = hook(outputs)
         if result is not None:
-            outputs = paired(hook, result, outputs)
+            outputs = checked_tuple(hook, result, outputs)
     return outputs
 
 
-def paired(hook: Any, result: Any, before: tuple) -> tuple:
+def checked_tuple(hook: Any, result: Any, before: Gradients) -> Gradients:
     given = result if isinstance(result, tuple) else (result,)
     if len(given) != len(before):
         name = getattr(hook, "__name__", repr(hook))
         raise RuntimeError(f"hook '{name}' has returned an incorrect number of values")
-    return tuple([replaced(hook, new, old) for new, old in zip(given, before, strict=True)])
+    return tuple([checked_item(hook, new, old) for new, old in zip(given, before, strict=True)])
 
 
-def replaced(hook: Any, new: Any, old: Any) -> Any:
+def checked_item(hook: Any, new: Any, old: Any) -> Any:
     """One gradient of several that a hook gives. None takes a gradient away: what reads it in the graph reads zeros."""
     if old is None:
         if new is not None:

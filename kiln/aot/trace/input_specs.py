@@ -1,12 +1,12 @@
-"""Inputs of a trace: what is known of each, and fresh fakes made from that.
+"""Inputs of a trace: the properties of each, and fresh fakes made from them.
 
-A trace changes its inputs (their shape, their place in autograd's graph), and a program is traced more than once, so
-fakes are made anew each time, from :class:`InputSpec`.
+A trace changes its inputs (their shape, their place in autograd's graph), and a program is traced more than once: each
+trace gets new fakes from :class:`InputSpec`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,19 +14,19 @@ import torch
 import torch.fx
 from torch.nn import Parameter
 
+from ...platform.torch_fake import FakeTensor
+from ...platform.torch_tensors import storage_address
 from ...program.graph_meta import input_state_of
 from ...program.shapes.fake_tensors import History, is_view_of_leaf
 from ...program.unsupported import Unsupported
-
-NUMBERS = (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 @dataclass(frozen=True)
 class InputSpec:
     """One tensor input before the program runs."""
 
-    size: tuple
-    stride: tuple
+    size: tuple[Any, ...]
+    stride: tuple[Any, ...]
     dtype: torch.dtype
     device: torch.device
     requires_grad: bool
@@ -39,8 +39,6 @@ class InputSpec:
 
     def make(self, mode: Any) -> torch.Tensor:
         """A fresh fake, with memory of its own."""
-        from torch._subclasses.fake_tensor import FakeTensor
-
         inference = torch.is_inference_mode_enabled()
         with torch.inference_mode(inference and self.is_inference), torch.no_grad():
             elem = torch.empty_strided(self.size, self.stride, dtype=self.dtype, device="meta")
@@ -48,13 +46,17 @@ class InputSpec:
                 return FakeTensor(mode, elem, self.device)
         with torch.enable_grad():
             if not self.is_leaf and not self.is_view_of_leaf:
-                return History.apply(FakeTensor(mode, elem, self.device), torch.empty((), requires_grad=True))
+                with_history: Callable[..., torch.Tensor] = History.apply
+                return with_history(FakeTensor(mode, elem, self.device), torch.empty((), requires_grad=True))
             elem.requires_grad_()
-            fake = FakeTensor(mode, elem, self.device)
+            fake: torch.Tensor = FakeTensor(mode, elem, self.device)
             if not self.is_leaf:
                 with mode:
                     fake = fake.view_as(fake)
             return fake
+
+
+FIELDS = tuple(InputSpec.__dataclass_fields__)  # `InputState` has them all
 
 
 def has_symbols(specs: Sequence[Any]) -> bool:
@@ -68,19 +70,7 @@ def spec_of(value: torch.Tensor, placeholder: torch.fx.Node | None) -> InputSpec
     """What capture says of an input, else what the example shows."""
     state = input_state_of(placeholder) if placeholder is not None else None
     if state is not None:
-        return InputSpec(
-            state.size,
-            state.stride,
-            state.dtype,
-            state.device,
-            state.requires_grad,
-            state.is_leaf,
-            state.is_view_of_leaf,
-            state.is_parameter,
-            state.storage_key,
-            state.storage_offset,
-            state.is_inference,
-        )
+        return InputSpec(**{name: getattr(state, name) for name in FIELDS})
     if value.layout is not torch.strided:
         raise Unsupported("an input without plain memory: a sparse or nested tensor")
     if lacks_memory(value):
@@ -94,14 +84,14 @@ def spec_of(value: torch.Tensor, placeholder: torch.fx.Node | None) -> InputSpec
         value.is_leaf,
         is_view_of_leaf(value),
         isinstance(value, Parameter),
-        value.untyped_storage()._cdata,
+        storage_address(value),
         value.storage_offset(),
         value.is_inference(),
     )
 
 
 def lacks_memory(tensor: torch.Tensor) -> bool:
-    """Whether it has elements and its storage none, as FSDP leaves parameters that are not needed for now."""
+    """Whether it has elements and its storage none: FSDP frees parameters that are not in use."""
     size = tensor.untyped_storage().nbytes()
     return isinstance(size, int) and size == 0 and tensor.device.type != "meta" and 0 not in tensor.shape
 

@@ -1,32 +1,29 @@
-"""In which order a compiled backward hands gradients to leaves: that in which eager's engine comes to them.
+"""The order in which a compiled backward gives gradients to leaves: that of eager's engine.
 
 Hooks of parameters show it. The engine takes what is ready from a heap, by sequence number, and all leaves have the
-same one, the largest. A compiled node makes all its leaves ready at once, so which comes first is a matter of how the
-heap treats equals. It is the heap of the C++ library, and does the same every time.
+same one, the largest. A compiled node makes all its leaves ready at once, so which comes first depends on how the heap
+orders equals. It is the heap of the C++ standard library, which is deterministic.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
+from .autograd_edges import is_leaf_edge
 from .backward_stages import Stage
 
 
-def is_leaf(edge: Any) -> bool:
-    return hasattr(edge[0], "variable")
-
-
 @contextlib.contextmanager
-def observed(stage: Stage) -> Iterator[None]:
-    """Notes in which order a backward pass over the trace comes to the leaves."""
+def record_leaf_order(stage: Stage) -> Iterator[None]:
+    """In the block a backward pass over the trace runs: notes the order in which it comes to the leaves."""
     seen: list[int] = []
 
-    def noting(place: int) -> Any:
+    def noting(place: int) -> Callable[[Any], None]:
         return lambda gradient: seen.append(place)
 
-    leaves = [(place, source) for place, source in enumerate(stage.sources) if is_leaf(source.edge)]
+    leaves = [(place, source) for place, source in enumerate(stage.sources) if is_leaf_edge(source.edge)]
     handles = [source.edge[0].variable.register_hook(noting(place)) for place, source in leaves]
     try:
         yield
@@ -41,12 +38,12 @@ def edge_order(leaves: list[int], seen: list[int], count: int) -> list[int]:
     wanted = [*dict.fromkeys(seen), *(place for place in leaves if place not in seen)]
     others = [place for place in range(count) if place not in wanted]
     order = [*wanted, *others]
-    for place, source in zip(taken([1] * len(wanted) + [0] * len(others)), wanted, strict=False):
+    for place, source in zip(heap_order([1] * len(wanted) + [0] * len(others)), wanted, strict=False):
         order[place] = source
     return order
 
 
-def taken(priorities: list[int]) -> list[int]:
+def heap_order(priorities: list[int]) -> list[int]:
     """The order in which a heap gives back what was put into it, by place."""
     heap: list[int] = []
     for place in range(len(priorities)):

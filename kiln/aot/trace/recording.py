@@ -1,7 +1,7 @@
-"""The mode under which a program runs on fake tensors while its operations are written down.
+"""The dispatch mode that records the operations of a program that runs on fake tensors.
 
-It sits below autograd, so torch's own autograd decides what is differentiated and how, and above fake tensors, which
-work out shapes. Each operation goes into a :class:`FunctionalGraph`, with the user's line, the number of the autograd
+It is below autograd, so torch's own autograd decides what is differentiated and how, and above fake tensors, which
+compute shapes. Each operation goes into a :class:`FunctionalGraph`, with the user's line, the number of the autograd
 node that it belongs to and, in the backward pass, those of the forward operation that it comes from.
 """
 
@@ -13,9 +13,11 @@ from typing import Any
 
 import torch
 import torch.fx
-from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from ...platform.torch_autograd import current_node, next_sequence_number, sequence_number_of
+from ...platform.torch_dispatch import PlainDispatchMode
+from ...platform.torch_fake import FakeTensor
+from ...platform.torch_operators import OpOverload, operator_name
 from ...program.operators.operator_table import find_operator, operator_of
 from ...program.shapes import shape_cache
 from ...program.unsupported import Unsupported
@@ -23,7 +25,7 @@ from .functional_graph import FunctionalGraph, flat
 
 aten = torch.ops.aten
 DEVICE = torch.ops.prim.device.default
-ANSWERS = {"prim", "profiler"}  # namespaces that ask about a tensor or tell about a program
+ANSWERS = {"prim", "profiler"}  # namespaces of operators that only query a tensor, or only report
 QUESTIONS = {
     aten.sym_size.default,
     aten.sym_stride.default,
@@ -39,18 +41,18 @@ QUESTIONS = {
     aten.dim.default,
     aten.numel.default,
 }
-# Operators whose schemas do not say what they do: as_strided gives a view, and resize changes more than contents.
+# Operators whose schemas are incomplete: as_strided gives a view, and resize changes more than contents.
 SAME_AS = {
     torch.ops.prims.as_strided.default: aten.as_strided.default,
     torch.ops.prims.resize.default: aten.resize_.default,
 }
-# Operators whose derivative, for complex results, looks at values to refuse a loss that is not well defined.
-CHECKED = {aten.linalg_eig.default, aten._linalg_svd.default, aten._linalg_eigh.default}
+# Operators whose derivative, for complex results, reads values to refuse a loss that is not well defined.
+VALUE_CHECKED = {aten.linalg_eig.default, aten._linalg_svd.default, aten._linalg_eigh.default}
 FORWARD_FIELDS = ("stack_trace", "source_fn", "source_fn_stack", "nn_module_stack")
 
 
-class Recorder(TorchDispatchMode):
-    """Writes down what runs."""
+class Recorder(PlainDispatchMode):
+    """Records what runs."""
 
     def __init__(self, decompositions: dict[Any, Any]) -> None:
         super().__init__()
@@ -58,61 +60,57 @@ class Recorder(TorchDispatchMode):
         self.decompositions = decompositions
         self.region = "forward"
         self.stage: int | None = None
-        self.about: dict[str, Any] = {}  # of the call being traced: the user's line
+        self.provenance: dict[str, Any] = {}  # of the call being traced, such as the user's line
         self.original: Any = None
-        self.by_number: dict[
-            int, dict[str, Any]
-        ] = {}  # what forward operations told, by the number of their autograd node
+        self.by_number: dict[int, dict[str, Any]] = {}  # provenance of forward operations, by their autograd node
         self.switches = switches()
-        self.bug: Exception | None = None  # an error of Kiln's own, not of the program
-        self.drew_on: set[torch.device] = set()  # where random numbers were drawn
-        self.random: list[torch.fx.Node] | None = None  # random operations of the checkpointed region being run
-        self.replayed: Iterator[torch.fx.Node] | None = None  # the same, while that region runs again
+        self.internal_error: Exception | None = None  # an error of Kiln's own, not of the program
+        self.random_devices: set[torch.device] = set()  # where random numbers were drawn
+        self.replayed: dict[torch.fx.Node, torch.fx.Node] = {}  # random nodes that repeat another
+        self.drawn_in_region: list[torch.fx.Node] | None = None  # random nodes of the checkpointed region that runs
+        self.to_replay: Iterator[torch.fx.Node] | None = None  # the same, while that region runs again
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Asked by torch at the first use of a mode: answering spares loading its compiler."""
-        return False
-
-    def __torch_dispatch__(self, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
         if function is DEVICE and type(args[0]) is FakeTensor:
-            return args[0].fake_device  # asked for more often than anything else
+            return args[0].fake_device  # the most frequent call
         keywords = kwargs or {}
         if any(hasattr(kind, "__tensor_flatten__") for kind in types):
-            return NotImplemented  # a subclass made of tensors: it says what is done to those, and that comes here
-        if not isinstance(function, torch._ops.OpOverload):
+            return NotImplemented  # a wrapper subclass: its own operations on inner tensors come here
+        if not isinstance(function, OpOverload):
             raise Unsupported(f"the higher-order operator {function}")
         if function in QUESTIONS or function.namespace in ANSWERS:
             return function(*args, **keywords)
-        if function._opname == "resize_storage_bytes_":
+        if operator_name(function) == "resize_storage_bytes_":
             raise Unsupported("resizing a storage")
         if switches() != self.switches:
             raise Unsupported("operations under a default type, or deterministic algorithms, that it switches itself")
         function = SAME_AS.get(function, function)
         rule = self.decompositions.get(function)
         if rule is not None:
-            with self.inside(function), self:
+            with self.recording(function), self:
                 result = rule(*args, **keywords)
             if result is not NotImplemented:
                 return result
         if operator_of(function).replaces_metadata:
-            self.functional.before_metadata(args[0])
+            self.functional.before_reshape(args[0])
         result = shape_cache.run(function, args, keywords)
-        if function in CHECKED and args[0].requires_grad and torch.is_grad_enabled() and is_complex(result):
+        if function in VALUE_CHECKED and args[0].requires_grad and torch.is_grad_enabled() and is_complex(result):
             raise Unsupported(f"the derivative of {function}, which looks at values")
-        with self.inside(function):
+        with self.recording(function):
             try:
                 self.functional.record(function, args, keywords, result)
             except Unsupported:
                 raise
             except Exception as error:
-                self.bug = error
+                self.internal_error = error
                 raise
         return result
 
     @contextlib.contextmanager
-    def inside(self, function: Any) -> Iterator[None]:
-        """Nodes made here come of this operation."""
+    def recording(self, function: Any) -> Iterator[None]:
+        """Nodes made in the block originate from this operation."""
         if self.original is not None:
             yield
             return
@@ -123,26 +121,24 @@ class Recorder(TorchDispatchMode):
             self.original = None
 
     def annotate(self, node: torch.fx.Node) -> None:
-        """Where a node comes from."""
+        """Note where a node comes from."""
         meta = node.meta
         meta["region"] = self.region
         meta["original_aten"] = self.original
-        current = torch._C._current_autograd_node()
+        current = current_node()
         if current is None:
-            number = torch.autograd._get_sequence_nr() - 1
+            number = next_sequence_number() - 1
             meta["seq_nr"] = number
-            meta.update(self.about)
-            self.by_number.setdefault(number, dict(self.about, original_aten=self.original))
+            meta.update(self.provenance)
+            self.by_number.setdefault(number, dict(self.provenance, original_aten=self.original))
         else:
-            meta["seq_nr"] = number = current._sequence_nr()
-            told = self.by_number.get(number, {})
-            meta.update(
-                (f"fwd_{name}" if name.startswith("source") else name, told[name])
-                for name in FORWARD_FIELDS
-                if name in told
-            )
+            meta["seq_nr"] = number = sequence_number_of(current)
+            forward = self.by_number.get(number, {})
+            for name in FORWARD_FIELDS:
+                if name in forward:
+                    meta[f"fwd_{name}" if name.startswith("source") else name] = forward[name]
             meta["partitioner_tag"] = "is_backward"
-            meta["forward_aten"] = told.get("original_aten")
+            meta["forward_aten"] = forward.get("original_aten")
         if self.stage is not None:
             meta["stage"] = self.stage
         operator = find_operator(node.target)
@@ -150,16 +146,16 @@ class Recorder(TorchDispatchMode):
             self.note_random(node)
 
     def note_random(self, node: torch.fx.Node) -> None:
-        """A region that runs again draws again: the same numbers, which ``replays`` asks for."""
+        """A checkpointed region that runs again draws the same numbers again."""
         value = node.meta["val"]
-        self.drew_on |= {part.device for part in flat(value) if isinstance(part, torch.Tensor)}
-        if self.replayed is not None:
-            first = next(self.replayed, None)
+        self.random_devices |= {part.device for part in flat(value) if isinstance(part, torch.Tensor)}
+        if self.to_replay is not None:
+            first = next(self.to_replay, None)
             if first is None:
                 raise Unsupported("a checkpointed region that draws more random numbers when it runs again")
-            node.meta["replays"] = first.name
-        elif self.random is not None:
-            self.random.append(node)
+            self.replayed[node] = first
+        elif self.drawn_in_region is not None:
+            self.drawn_in_region.append(node)
 
 
 def is_complex(results: Any) -> bool:
@@ -167,5 +163,5 @@ def is_complex(results: Any) -> bool:
 
 
 def switches() -> tuple[torch.dtype, bool]:
-    """What operations depend on besides their arguments, and programs may change in between."""
+    """Settings that operations depend on and that programs may change in between."""
     return torch.get_default_dtype(), torch.are_deterministic_algorithms_enabled()

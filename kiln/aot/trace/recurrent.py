@@ -1,7 +1,7 @@
-"""Recurrent networks where sizes are symbolic: what torch's own kernels do, which want plain numbers there.
+"""Recurrent networks with dynamic sizes: written in operators, since torch's own kernels want plain numbers.
 
 An LSTM in float32 is oneDNN's layer, as in eager, for any batch and length; the others are unrolled over their length,
-which so becomes a plain number. Torch's rules in Python are no help: they leave out the dropout between layers.
+which so becomes a constant. Torch's decompositions are not used: they leave out the dropout between layers.
 """
 
 from __future__ import annotations
@@ -15,11 +15,14 @@ import torch
 import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 
+from ...platform.torch_dispatch import DispatchKey, is_key_included
+from ...platform.torch_operators import VARIABLE_FUNCTIONS
 from ...program.unsupported import Unsupported
 
 aten = torch.ops.aten
 Tensors = Sequence[torch.Tensor]
-Cell = Callable[[torch.Tensor, Tensors, Tensors], Tensors]  # gates of the input, state, weights: the next state
+Weights = Sequence[Any]  # tensors; biases may be None
+Cell = Callable[[torch.Tensor, Tensors, Weights], Tensors]  # gates of the input, state, weights: the next state
 Layer = Callable[[torch.Tensor, Tensors, Tensors, bool], tuple[torch.Tensor, Tensors]]
 ONE_DNN_LSTM = 2  # its number among oneDNN's kinds of cells
 
@@ -58,8 +61,11 @@ def recurrent(
     return data.transpose(0, 1) if batch_first else data, *map(torch.stack, zip(*found, strict=True))
 
 
+has_one_dnn: Callable[[], bool] = torch.backends.mkldnn.is_available
+
+
 def layer_of(kind: str, data: torch.Tensor, states: Sequence[Tensors], has_biases: bool, train: bool) -> Layer:
-    if kind == "lstm" and torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled:
+    if kind == "lstm" and has_one_dnn() and torch.backends.mkldnn.enabled:
         if data.dtype in (torch.bfloat16, torch.float16):
             raise Unsupported("an LSTM of a type that oneDNN has for some processors, with sizes that vary")
         is_plain = data.dtype is torch.float32 and data.device.type == "cpu"
@@ -84,15 +90,19 @@ def unrolled_layer(
 ) -> tuple[torch.Tensor, Tensors]:
     """One step after the other; what comes of the inputs alone is computed for all steps at once."""
     gates = F.linear(data, weights[0], weights[2] if has_biases else None).unbind(0)
-    of_state = [weights[1], weights[3] if has_biases else None, *weights[4 if has_biases else 2 :]]
+    of_state: list[torch.Tensor | None] = [
+        weights[1],
+        weights[3] if has_biases else None,
+        *weights[4 if has_biases else 2 :],
+    ]
     outputs = []
     for step in gates[::-1] if reverse else gates:
-        state = cell(step, state, of_state)  # type: ignore[arg-type]
+        state = cell(step, state, of_state)
         outputs.append(state[0])
     return torch.stack(outputs[::-1] if reverse else outputs), state
 
 
-def lstm_cell(gates: torch.Tensor, state: Tensors, weights: Tensors) -> Tensors:
+def lstm_cell(gates: torch.Tensor, state: Tensors, weights: Weights) -> Tensors:
     hidden, memory = state
     enter, forget, new, leave = (F.linear(hidden, *weights[:2]) + gates).chunk(4, 1)
     memory = forget.sigmoid() * memory + enter.sigmoid() * new.tanh()
@@ -100,7 +110,7 @@ def lstm_cell(gates: torch.Tensor, state: Tensors, weights: Tensors) -> Tensors:
     return (F.linear(hidden, weights[2]) if len(weights) > 2 else hidden), memory
 
 
-def gru_cell(gates: torch.Tensor, state: Tensors, weights: Tensors) -> Tensors:
+def gru_cell(gates: torch.Tensor, state: Tensors, weights: Weights) -> Tensors:
     reset, update, new = gates.chunk(3, 1)
     own_reset, own_update, own_new = F.linear(state[0], *weights[:2]).chunk(3, 1)
     new = (new + own_new * (own_reset + reset).sigmoid()).tanh()
@@ -117,30 +127,33 @@ CELLS: dict[str, Cell] = {
     "rnn_tanh": plain_cell(torch.tanh),
     "rnn_relu": plain_cell(torch.relu),
 }
-NAMES = {getattr(torch._C._VariableFunctions, kind): kind for kind in CELLS}
+NAMES = {getattr(VARIABLE_FUNCTIONS, kind): kind for kind in CELLS}
 
 
-def rule_for(function: Any, args: tuple, keywords: dict) -> Callable[..., Any] | None:
-    """What to call instead of a function, if it is a recurrent network and torch's rules in Python are in force."""
+def rule_for(function: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Callable[..., Any] | None:
+    """What to call instead of a function, if it is a recurrent network and sizes are symbolic."""
     kind = NAMES.get(function)
-    if kind is None or not in_python():
+    if kind is None or not is_symbolic_trace():
         return None
     if keywords or len(args) != 9 or type(args[3]) is not bool:
         raise Unsupported("a recurrent network over packed sequences, with sizes that vary")
     return functools.partial(recurrent, kind)
 
 
-def in_python() -> bool:
-    return torch._C._dispatch_tls_is_dispatch_key_included(torch._C.DispatchKey.PythonDispatcher)
+def is_symbolic_trace() -> bool:
+    """Whether torch's kernels in Python are active, as they are while sizes are symbolic."""
+    return is_key_included(DispatchKey.PythonDispatcher)
 
 
-def instead() -> contextlib.AbstractContextManager[object]:
-    """The same for a program that is no graph."""
-    return Instead() if in_python() else contextlib.nullcontext()
+def replaced() -> contextlib.AbstractContextManager[object]:
+    """In the block `rule_for` applies to the calls of a program that is no graph."""
+    return RecurrentRules() if is_symbolic_trace() else contextlib.nullcontext()
 
 
-class Instead(TorchFunctionMode):
-    """Calls what there is a rule for by that rule."""
+class RecurrentRules(TorchFunctionMode):
+    """Calls recurrent networks by `recurrent`."""
 
-    def __torch_function__(self, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+    def __torch_function__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
         return (rule_for(function, args, kwargs or {}) or function)(*args, **(kwargs or {}))

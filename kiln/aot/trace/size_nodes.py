@@ -1,26 +1,32 @@
-"""Symbolic sizes as nodes of a graph: each expression is built once, from sizes of inputs and numbers it makes."""
+"""Symbolic sizes as nodes of a graph: each expression is one node, computed from sizes of tensors in the graph."""
 
 from __future__ import annotations
 
 import math
 import operator
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 import torch.fx
 
+from ...platform.torch_symbols import environment_of, expression_of
 from ...program.unsupported import Unsupported
-
-if TYPE_CHECKING:
-    from .functional_graph import FunctionalGraph
 
 aten = torch.ops.aten
 
 
-class Numbers:
-    """Which node holds which expression."""
+class Emitter(Protocol):
+    """Writes calls as nodes of a graph."""
 
-    def __init__(self, owner: FunctionalGraph) -> None:
+    def emit(
+        self, function: Any, args: tuple[Any, ...], keywords: dict[str, Any] | None = None, value: object = None
+    ) -> torch.fx.Node: ...
+
+
+class SizeNodes:
+    """Which node has which expression."""
+
+    def __init__(self, owner: Emitter) -> None:
         self.owner = owner
         self.is_backward = False
         self.nodes: dict[Any, torch.fx.Node] = {}
@@ -28,26 +34,26 @@ class Numbers:
 
     def add_input(self, value: Any, node: torch.fx.Node) -> None:
         if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-            self.nodes.setdefault(value.node.expr, node)
+            self.nodes.setdefault(expression_of(value), node)
 
     def add_tensor(self, tensor: torch.Tensor, node: torch.fx.Node) -> None:
-        """Remember where a symbol can be read from, should it be needed."""
+        """Note which symbols can be read from a tensor."""
         if self.is_backward:
-            return  # stages, and other patterns of gradients, have other tensors there
+            return  # other stages and patterns of gradients do not have these tensors
         for function, values in ((aten.sym_size.int, tensor.shape), (aten.sym_stride.int, tensor.stride())):
             for dim, value in enumerate(values):
                 if isinstance(value, torch.SymInt):
-                    self.sizes.setdefault(value.node.expr, (function, node, dim))
+                    self.sizes.setdefault(expression_of(value), (function, node, dim))
         offset = tensor.storage_offset()
         if isinstance(offset, torch.SymInt):
-            self.sizes.setdefault(offset.node.expr, (aten.sym_storage_offset.default, node, -1))
+            self.sizes.setdefault(expression_of(offset), (aten.sym_storage_offset.default, node, -1))
 
     def node_of(self, value: Any) -> Any:
         """A node, or a plain number where the expression is one."""
-        expression = value.node.expr
+        expression = expression_of(value)
         if expression.is_number:
             return bool(expression) if isinstance(value, torch.SymBool) else as_number(expression)
-        return self.build(expression, value.node.shape_env)
+        return self.build(expression, environment_of(value))
 
     def build(self, expression: Any, environment: Any) -> Any:
         known = self.nodes.get(expression)
@@ -57,14 +63,14 @@ class Numbers:
             return as_number(expression)
         if expression in self.sizes:
             function, node, dim = self.sizes[expression]
-            args = (node,) if dim < 0 else (node, dim)
+            args: tuple[Any, ...] = (node,) if dim < 0 else (node, dim)
         else:
             function, args = self.parts(expression, environment)
         made = self.owner.emit(function, args, {}, symbol_value(expression, environment))
         self.nodes[expression] = made
         return made
 
-    def parts(self, expression: Any, environment: Any) -> tuple[Any, tuple]:
+    def parts(self, expression: Any, environment: Any) -> tuple[Any, tuple[Any, ...]]:
         name = type(expression).__name__
         if name not in OPERATORS:
             raise Unsupported(f"the symbolic size {expression}")
@@ -82,7 +88,7 @@ def as_number(expression: Any) -> Any:
 
 
 def symbol_value(expression: Any, environment: Any) -> Any:
-    """An expression as a symbolic number; torch works out what it is in this call."""
+    """An expression as a symbolic number; torch computes its hint."""
     if expression.is_Boolean or expression.is_Relational:
         return environment.create_symboolnode(expression)
     if not expression.is_integer:  # (None of quotients, False of few)
@@ -125,6 +131,7 @@ OPERATORS: dict[str, Any] = {
 
 def number_text(value: torch.SymInt) -> str:
     """A symbolic size as Python over the names of its symbols."""
-    from torch.utils._sympy.printers import PythonPrinter
+    from ...platform.torch_shapes import PythonPrinter  # loads sympy
 
-    return PythonPrinter().doprint(value.node.expr)
+    text: str = PythonPrinter().doprint(expression_of(value))
+    return text

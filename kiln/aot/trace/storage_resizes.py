@@ -1,7 +1,8 @@
 """Storages that a program resizes (``x.untyped_storage().resize_``) while it is traced.
 
-No operator tells of it, and a fake storage does not show what the real one was: FSDP gives parameters their memory back
-that way. So the method itself is watched while programs run on fake tensors.
+No operator records it, and a fake storage does not show what the real one was: FSDP gives parameters their memory back
+that way. So the method is replaced while programs run on fake tensors; it acts only on storages of the trace in its own
+thread.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 
 import torch
 
+from ...platform.torch_tensors import address_of
 from ...program.unsupported import Unsupported
 from .functional_graph import FunctionalGraph
 
@@ -30,15 +32,15 @@ _resize: Any = torch.UntypedStorage.resize_
 
 
 def resize(storage: torch.UntypedStorage, size: int) -> Any:
-    """Stands for the method while there is a trace."""
+    """Replaces the method while there is a trace."""
     graph = _traced.graph
-    if graph is not None and storage._cdata in graph.storages:
+    if graph is not None and address_of(storage) in graph.storages:
         raise Unsupported("resizing a storage")
     return _resize(storage, size)
 
 
 @contextlib.contextmanager
-def storages_kept(graph: FunctionalGraph) -> Iterator[None]:
+def refuse_resizes(graph: FunctionalGraph) -> Iterator[None]:
     """In the block, resizing the storage of a tensor of this graph ends the trace."""
     global _count
     kind: Any = torch.UntypedStorage
@@ -54,4 +56,4 @@ def storages_kept(graph: FunctionalGraph) -> Iterator[None]:
         with _lock:
             _count -= 1
             if not _count:
-                del kind.resize_  # the method is its base's
+                del kind.resize_  # the base class has the method

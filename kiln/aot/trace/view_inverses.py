@@ -1,4 +1,4 @@
-"""How a new value of a view gets into what it is a view of: one function for each view operation.
+"""Writing through views: for each view operation a function that puts a view's new value into its base.
 
 ``inverse(graph, step, base, new, base_value)`` gives the node of the base with the view's elements replaced.
 """
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.fx
 
+from ...platform.torch_operators import schema_of
 from ...program.memory import has_overlap
 from ...program.unsupported import Unsupported
 
@@ -18,26 +19,27 @@ if TYPE_CHECKING:
     from .functional_graph import FunctionalGraph, Step, View
 
 aten = torch.ops.aten
-Inverse = Callable[["FunctionalGraph", "Step", torch.fx.Node, torch.fx.Node, torch.Tensor], torch.fx.Node]
+Node = torch.fx.Node
+Inverse = Callable[["FunctionalGraph", "Step", Node, Node, torch.Tensor], Node]
 
 
-def given(step: Step) -> dict[str, Any]:
+def arguments_of(step: Step) -> dict[str, Any]:
     """The arguments of a view operation by name, defaults filled in."""
-    arguments = step.function._schema.arguments[1:]
+    arguments = schema_of(step.function).arguments[1:]
     found = {argument.name: argument.default_value for argument in arguments if argument.has_default_value()}
     found.update(zip([argument.name for argument in arguments], step.rest, strict=False))
     return {**found, **step.keywords}
 
 
-def same(graph, step, base, new, value):
+def identity(graph: FunctionalGraph, step: Step, base: Node, new: Node, value: torch.Tensor) -> Node:
     return new
 
 
-def reshaped(graph, step, base, new, value):
+def reshaped(graph: FunctionalGraph, step: Step, base: Node, new: Node, value: torch.Tensor) -> Node:
     return reshape(graph, new, list(value.shape))
 
 
-def reshape(graph: FunctionalGraph, node: torch.fx.Node, sizes: list) -> torch.fx.Node:
+def reshape(graph: FunctionalGraph, node: Node, sizes: list[Any]) -> Node:
     """A node with another shape; copied first where its layout does not allow a view."""
     try:
         return graph.compute(aten.view.default, node, sizes)
@@ -46,82 +48,85 @@ def reshape(graph: FunctionalGraph, node: torch.fx.Node, sizes: list) -> torch.f
         return graph.compute(aten.view.default, dense, sizes)
 
 
-def transposed(graph, step, base, new, value):
-    told = given(step)
-    return graph.compute(aten.transpose.int, new, told["dim0"], told["dim1"])
+def transposed(graph: FunctionalGraph, step: Step, base: Node, new: Node, value: torch.Tensor) -> Node:
+    given = arguments_of(step)
+    return graph.compute(aten.transpose.int, new, given["dim0"], given["dim1"])
 
 
-def turned(graph, step, base, new, value):
+def transposed_matrix(graph: FunctionalGraph, step: Step, base: Node, new: Node, value: torch.Tensor) -> Node:
     return graph.compute(aten.t.default, new)
 
 
-def permuted(graph, step, base, new, value):
-    dims = [dim % value.dim() for dim in given(step)["dims"]]
+def permuted(graph: FunctionalGraph, step: Step, base: Node, new: Node, value: torch.Tensor) -> Node:
+    dims = [dim % value.dim() for dim in arguments_of(step)["dims"]]
     return graph.compute(aten.permute.default, new, [dims.index(place) for place in range(len(dims))])
 
 
-def unsqueezed(graph, step, base, new, value):
-    return graph.compute(aten.squeeze.dim, new, given(step)["dim"])
+def unsqueezed(graph: FunctionalGraph, step: Step, base: Node, new: Node, value: torch.Tensor) -> Node:
+    return graph.compute(aten.squeeze.dim, new, arguments_of(step)["dim"])
 
 
-def sliced(graph, step, base, new, value):
-    told = given(step)
-    return graph.compute(aten.slice_scatter.default, base, new, told["dim"], told["start"], told["end"], told["step"])
+def sliced(graph: FunctionalGraph, step: Step, base: Node, new: Node, value: torch.Tensor) -> Node:
+    given = arguments_of(step)
+    return graph.compute(
+        aten.slice_scatter.default, base, new, given["dim"], given["start"], given["end"], given["step"]
+    )
 
 
-def selected(graph, step, base, new, value):
-    told = given(step)
-    return graph.compute(aten.select_scatter.default, base, new, told["dim"], told["index"])
+def selected(graph: FunctionalGraph, step: Step, base: Node, new: Node, value: torch.Tensor) -> Node:
+    given = arguments_of(step)
+    return graph.compute(aten.select_scatter.default, base, new, given["dim"], given["index"])
 
 
-def diagonal(graph, step, base, new, value):
-    told = given(step)
-    return graph.compute(aten.diagonal_scatter.default, base, new, told["offset"], told["dim1"], told["dim2"])
+def diagonal(graph: FunctionalGraph, step: Step, base: Node, new: Node, value: torch.Tensor) -> Node:
+    given = arguments_of(step)
+    return graph.compute(aten.diagonal_scatter.default, base, new, given["offset"], given["dim1"], given["dim2"])
 
 
-def strided(graph, step, base, new, value):
-    told = given(step)
-    where = told["storage_offset"]
+def strided(graph: FunctionalGraph, step: Step, base: Node, new: Node, value: torch.Tensor) -> Node:
+    given = arguments_of(step)
+    where = given["storage_offset"]
     if where is None:
         where = value.storage_offset()
-    return graph.compute(aten.as_strided_scatter.default, base, new, told["size"], told["stride"], where)
+    return graph.compute(aten.as_strided_scatter.default, base, new, given["size"], given["stride"], where)
 
 
-def unbound(graph, step, base, new, value):
-    return graph.compute(aten.select_scatter.default, base, new, given(step)["dim"], step.index)
+def unbound(graph: FunctionalGraph, step: Step, base: Node, new: Node, value: torch.Tensor) -> Node:
+    return graph.compute(aten.select_scatter.default, base, new, arguments_of(step)["dim"], step.index)
 
 
-def split(graph, step, base, new, value):
-    told = given(step)
-    size = told.get("split_size", told.get("split_sizes"))
+def split(graph: FunctionalGraph, step: Step, base: Node, new: Node, value: torch.Tensor) -> Node:
+    given = arguments_of(step)
+    size: Any = given.get("split_size", given.get("split_sizes"))
+    index = step.index or 0
     if isinstance(size, (list, tuple)):
-        start, length = sum(size[: step.index]), size[step.index]
+        start, length = sum(size[:index]), size[index]
     else:
-        start, length = size * step.index, size
-    return graph.compute(aten.slice_scatter.default, base, new, told["dim"], start, start + length)
+        start, length = size * index, size
+    return graph.compute(aten.slice_scatter.default, base, new, given["dim"], start, start + length)
 
 
-def retyped(graph, step, base, new, value):
+def retyped(graph: FunctionalGraph, step: Step, base: Node, new: Node, value: torch.Tensor) -> Node:
     return graph.compute(aten.view.dtype, new, value.dtype)
 
 
-def to_complex(graph, step, base, new, value):
+def to_complex(graph: FunctionalGraph, step: Step, base: Node, new: Node, value: torch.Tensor) -> Node:
     return graph.compute(aten.view_as_complex.default, new)
 
 
-def to_real(graph, step, base, new, value):
+def to_real(graph: FunctionalGraph, step: Step, base: Node, new: Node, value: torch.Tensor) -> Node:
     return graph.compute(aten.view_as_real.default, new)
 
 
-def again(graph, step, base, new, value):
-    """An operation that undoes itself."""
+def repeated(graph: FunctionalGraph, step: Step, base: Node, new: Node, value: torch.Tensor) -> Node:
+    """An operation that is its own inverse."""
     return graph.compute(step.function, new)
 
 
 INVERSES: dict[Any, Inverse] = {
-    aten.detach.default: same,
-    aten.alias.default: same,
-    aten.lift_fresh.default: same,
+    aten.detach.default: identity,
+    aten.alias.default: identity,
+    aten.lift_fresh.default: identity,
     aten.view.default: reshaped,
     aten._unsafe_view.default: reshaped,
     aten._reshape_alias.default: reshaped,
@@ -130,7 +135,7 @@ INVERSES: dict[Any, Inverse] = {
     aten.squeeze.dims: reshaped,
     aten.expand.default: reshaped,  # where nothing was repeated
     aten.transpose.int: transposed,
-    aten.t.default: turned,
+    aten.t.default: transposed_matrix,
     aten.permute.default: permuted,
     aten.unsqueeze.default: unsqueezed,
     aten.slice.Tensor: sliced,
@@ -143,13 +148,13 @@ INVERSES: dict[Any, Inverse] = {
     aten.view.dtype: retyped,
     aten.view_as_real.default: to_complex,
     aten.view_as_complex.default: to_real,
-    aten._conj.default: again,
-    aten._neg_view.default: again,
+    aten._conj.default: repeated,
+    aten._neg_view.default: repeated,
 }
 
 
-def write_overlapping(graph: FunctionalGraph, root: View, view: View, new: torch.fx.Node) -> torch.fx.Node:
-    """Write through a view of an expanded tensor: by the places of its elements in the memory of the first tensor."""
+def write_overlapping(graph: FunctionalGraph, root: View, view: View, new: Node) -> Node:
+    """Write through a view of an expanded tensor: by the positions of its elements in the first tensor's memory."""
     first, target = root.value, view.value
     if not first.is_contiguous() or has_overlap(target):
         raise Unsupported("a change of an expanded tensor whose memory is not contiguous")

@@ -15,8 +15,8 @@ import torch
 import torch.fx
 from torch.utils._python_dispatch import _disable_current_modes
 
-from ...aot.compilation import Backwards
 from ...aot.partition import random_replay
+from ...aot.runtime.backward_table import BackwardTable
 from ...aot.trace import autocast_state
 from ...aot.trace import hook_calls as aot_hooks
 from ..calls import hook_calls, node_calls
@@ -32,7 +32,7 @@ Node = torch.fx.Node
 def inline(tracer: Tracer, call: NodeCall, values: list[Any]) -> Sequence[Any]:
     """Record the operations of the node's backward graph; gives its results."""
     backward = call.node.backward
-    if type(backward) is not Backwards:
+    if type(backward) is not BackwardTable:
         raise Refused("a node of Kiln's whose backward is no graph")
     defined = mask([value is not None for value in values])
     needed = mask([edge is not None for edge in call.edges])
@@ -45,7 +45,7 @@ def inline(tracer: Tracer, call: NodeCall, values: list[Any]) -> Sequence[Any]:
     saved = tracer.saved_fakes(call)
     arguments = [*numbers, *saved, *map(laid_out, backward.layouts, values)]
     inlining = Inlining(tracer, call, backward)
-    with autocast_state.under(()):
+    with autocast_state.applied(()):
         results = inlining.run(module, [arguments[place] for place in places])
     outputs = results if backward.order is None else [results[place] for place in backward.order]
     check_outputs(tracer, call, outputs)
@@ -77,7 +77,7 @@ def check_outputs(tracer: Tracer, call: NodeCall, outputs: Sequence[Any]) -> Non
 class Inlining:
     """Runs the nodes of one backward graph."""
 
-    def __init__(self, tracer: Tracer, call: NodeCall, backward: Backwards) -> None:
+    def __init__(self, tracer: Tracer, call: NodeCall, backward: BackwardTable) -> None:
         self.tracer, self.call, self.backward = tracer, call, backward
         self.called_hooks = False
         self.hooks: dict[Any, Callable[..., Any]] = {

@@ -15,7 +15,7 @@ import torch.fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...aot.trace.recording import ANSWERS, QUESTIONS
-from ...aot.trace.size_nodes import Numbers
+from ...aot.trace.size_nodes import SizeNodes
 from ...program.graph import Graph
 from ...program.operators.operator_table import find_operator
 from ...program.shapes import shape_cache
@@ -40,7 +40,7 @@ class Recorder(TorchDispatchMode):
         self.kept: list[torch.Tensor] = []  # so that identities stay unique
         # Tensors that stand for a Python number, by identity: it, and its node if it is an argument.
         self.plain_numbers: dict[int, tuple[Any, torch.fx.Node | None]] = {}
-        self.numbers = Numbers(self)
+        self.numbers = SizeNodes(self)
         self.origin = NOWHERE  # the call that runs
 
     @classmethod
