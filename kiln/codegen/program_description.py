@@ -21,7 +21,7 @@ from ..loops.ir import Buffer
 from ..loops.sizes import Size, Strides
 from ..loops.steps import Call, Launch, Opaque, Scheduled, View
 from ..lower.lowering import CannotLower
-from ..lower.schedule.memory_plan import OUT_VARIANTS, Plan
+from ..lower.schedule.memory_plan import Plan
 from ..platform.torch_operators import OpOverload, schema_of
 from ..platform.torch_pytree import tree_leaves
 from ..target.cpu.emit.kernel_plan import plan_of
@@ -205,7 +205,7 @@ class Describer:
         arguments = [self.argument(given[one.name]) if one.name in given else None for one in schema.arguments]
         if call in self.plan.out_variants:
             out = self.registers[call.results[0]]
-            self.steps.append(["operator", schema.name, OUT_VARIANTS[schema.name], [*arguments, out], [-1], []])
+            self.steps.append(["operator", schema.name, "out", [*arguments, out], [-1], []])
             return
         if len(schema.returns) == 1:
             is_list = isinstance(schema.returns[0].type, torch.ListType)

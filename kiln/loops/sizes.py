@@ -71,6 +71,17 @@ def span_of(shape: Iterable[Size], strides: Iterable[Size]) -> Size:
     return total
 
 
+def fills_memory(shape: Sequence[Size], strides: Sequence[Size], order: Iterable[int]) -> bool:
+    """Whether elements are known to fill memory without holes and overlap, with axes in order of their strides."""
+    step: Size = 1
+    for axis in order:
+        if not is_one(shape[axis]):
+            if not same(strides[axis], step):
+                return False
+            step = step * shape[axis]
+    return True
+
+
 def contiguous(shape: Sequence[Size]) -> Strides:
     """The strides of a contiguous tensor of this shape."""
     strides: list[Size] = []

@@ -11,7 +11,7 @@ from ..platform.torch_symbols import expression_of
 from ..platform.torch_symbols import hint_of as symbol_hint
 from . import ir
 from .ir import Access, Buffer
-from .sizes import Size, is_empty, is_one, same
+from .sizes import Size, fills_memory, is_empty, is_one, same
 from .tensor_views import Tensor
 
 # What a kernel can hold. Everything else (complex numbers, float8, quantized types …) passes through calls only.
@@ -62,14 +62,8 @@ def is_dense(value: torch.Tensor) -> bool:
     sizes, strides = sizes_of(value.shape), sizes_of(value.stride())
     if is_empty(sizes):
         return True
-    axes = [dim for dim in range(len(sizes)) if not is_one(sizes[dim])]
-    hints = [hint_of(value.stride()[dim]) for dim in axes]
-    expected: Size = 1
-    for _, dim in sorted(zip(hints, axes, strict=True), key=lambda pair: (pair[0], -pair[1])):
-        if not same(strides[dim], expected):
-            return False
-        expected = expected * sizes[dim]
-    return True
+    axes = [axis for axis in range(len(sizes)) if not is_one(sizes[axis])]
+    return fills_memory(sizes, strides, sorted(axes, key=lambda axis: (hint_of(value.stride()[axis]), -axis)))
 
 
 def is_non_overlapping(value: torch.Tensor) -> bool:

@@ -19,9 +19,8 @@ from typing import Any
 from kiln.loops import ir
 from kiln.loops.ir import Access, Buffer
 from kiln.loops.kernel import Kernel
-from kiln.loops.sizes import Size, hint, is_one, same
+from kiln.loops.sizes import fills_memory, hint, same
 from kiln.loops.steps import Call, Launch, Scheduled, View, buffers_in, uses_of
-from kiln.platform.torch_operators import schema_of_target
 from kiln.program.operators.operator_table import find_operator
 
 from .concurrency import group_concurrent
@@ -30,16 +29,6 @@ ALIGNMENT = 64
 LARGEST_IN_SCRATCH = 256 * 1024  # bytes of the largest buffer in the scratch block
 LARGEST_SCRATCH = 1024 * 1024  # bytes of that block
 LEAST_KEPT = 64 * 1024  # bytes of a dead buffer that are worth keeping for another
-
-# Operators that compute into memory that they are given, without a copy, as they do into their own.
-OUT_VARIANTS = {
-    "aten::mm": "out",
-    "aten::addmm": "out",
-    "aten::bmm": "out",
-    "aten::baddbmm": "out",
-    "aten::addmv": "out",
-    "aten::mv": "out",
-}
 
 
 @dataclass
@@ -256,7 +245,10 @@ class Planner:
 
     def plan_out_variant(self, call: Call, index: int, dead: list[Buffer]) -> None:
         """Lets an operator with an out variant compute into the memory of a dead buffer, if there is one."""
-        if len(call.results) != 1 or not isinstance(call.results[0], Buffer) or not has_out_variant(call):
+        called = find_operator(call.target)
+        if called is None or not called.computes_into_out:
+            return
+        if len(call.results) != 1 or not isinstance(call.results[0], Buffer):
             return
         result = call.results[0]
         if self.ranges[result].is_result:
@@ -281,24 +273,13 @@ def has_same_layout(one: Buffer, other: Buffer) -> bool:
     if not all(map(same, (*one.shape, *one.strides), (*other.shape, *other.strides))):
         return False
     order = sorted(range(len(one.shape)), key=lambda dim: (hint(one.strides[dim]), hint(one.shape[dim])))
-    step: Size = 1
-    for dim in order:
-        if not is_one(one.shape[dim]):
-            if not same(one.strides[dim], step):
-                return False
-            step = step * one.shape[dim]
-    return True
+    return fills_memory(one.shape, one.strides, order)
 
 
 def may_return_views(call: Call) -> bool:
     """Whether results of a call may share memory with its arguments."""
     called = find_operator(call.target)
     return called is None or called.may_return_views
-
-
-def has_out_variant(call: Call) -> bool:
-    schema = schema_of_target(call.target)
-    return schema is not None and not schema.overload_name and schema.name in OUT_VARIANTS
 
 
 def live_ranges(runs: Sequence[Sequence[Launch | Call]], outputs: Sequence[Any]) -> dict[Any, LiveRange]:

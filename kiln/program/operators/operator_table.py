@@ -118,6 +118,8 @@ class Operator:
         """Whether it draws other numbers for memory with holes."""
         self.derivative_reads_values = declared(declarations.DERIVATIVE_READS_VALUES)
         """Whether its derivative, for complex results, looks at values."""
+        self.computes_into_out = declared(declarations.COMPUTES_INTO_OUT)
+        """Whether its overload ``out`` computes into the memory that it is given, without a copy."""
         self.leaves_unwritten = declared(declarations.UNWRITTEN)
         """Whether the content of its result is undefined."""
         self.quantized = declared(declarations.QUANTIZED)
