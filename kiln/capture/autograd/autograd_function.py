@@ -85,9 +85,6 @@ def apply_of(cls: Any) -> Callable[..., Any]:
     return apply
 
 
-# -- the context ----------------------------------------------------------------------------------------------------
-
-
 class Context:
     """What ``forward`` and ``setup_context`` see as ``ctx``."""
 
@@ -95,13 +92,9 @@ class Context:
         self.needs_input_grad = needs_input_grad
 
     def save_for_backward(self, *tensors: object) -> None: ...
-
     def save_for_forward(self, *tensors: object) -> None: ...
-
     def mark_dirty(self, *tensors: object) -> None: ...
-
     def mark_non_differentiable(self, *tensors: object) -> None: ...
-
     def set_materialize_grads(self, value: bool) -> None: ...
 
 
@@ -148,9 +141,6 @@ def stand_in_function(
     function: Any = type(made.cls.__name__, (torch.autograd.Function,), methods)
     apply: Callable[..., Any] = function.apply
     return apply
-
-
-# -- forward --------------------------------------------------------------------------------------------------------
 
 
 def interpret_forward(trace: Trace, cls: type, context: Context, args: Args) -> object:
@@ -213,9 +203,6 @@ def check_outputs(trace: Trace, cls: type, outputs: object) -> None:
     for item in outputs if type(outputs) is tuple else (outputs,):
         if not isinstance(item, torch.Tensor) and not is_constant(item):
             raise trace.fail(f"{cls.__qualname__}.forward returns a {type(item).__qualname__}")
-
-
-# -- side effects ---------------------------------------------------------------------------------------------------
 
 
 def check_no_pending_writes(trace: Trace, cls: type) -> None:

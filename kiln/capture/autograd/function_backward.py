@@ -106,8 +106,6 @@ def is_stand_in(node: object) -> bool:
     return getattr(forward_class_of(type(node)), "is_stand_in", False)
 
 
-# -- whether a backward may be run once for all times ---------------------------------------------------------------
-
 _UNTRACEABLE: weakref.WeakKeyDictionary[types.FunctionType, str] = weakref.WeakKeyDictionary()
 """Backwards that depend on more, or do more, than a trace shows, and why."""
 

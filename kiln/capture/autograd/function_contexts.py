@@ -59,9 +59,6 @@ def wrap_context(trace: Trace, real: object, source: Source) -> object:
 SUBCLASS_WRAPPERS.append((FunctionBase, wrap_context))
 
 
-# -- what torch keeps natively --------------------------------------------------------------------------------------
-
-
 def load_native(trace: Trace, context: object, name: str) -> object:
     """An attribute of a context that is native code's, without asking the shadow."""
     record, loader = trace.outside.record_of(context), LOADERS.get(name)
@@ -150,9 +147,6 @@ def rule_zeros(trace: Trace, args: Args, kwargs: Kwargs) -> object:
 def rule_name(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     record_of_context(trace, args, kwargs)
     return type(force(trace, args[0])).__name__
-
-
-# -- the engine ------------------------------------------------------------------------------------------------------
 
 
 def queue_callback(engine: Any, callback: object) -> None:

@@ -95,9 +95,6 @@ def tensor_sequence(trace: Trace, value: object) -> tuple[torch.Tensor, ...]:
     return parts
 
 
-# -- what is on the way ---------------------------------------------------------------------------------------------
-
-
 @dataclass
 class BackwardPath:
     """What a backward pass from some tensors may come to, inside the graph."""

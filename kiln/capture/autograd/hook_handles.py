@@ -48,9 +48,6 @@ def load_from_handle(trace: Trace, handle: object, name: str) -> object:
 LOADERS[RemovableHandle] = load_from_handle
 
 
-# -- handles made here ----------------------------------------------------------------------------------------------
-
-
 @dataclass(eq=False)
 class MadeHandle:
     """A handle for dictionaries of hooks."""
@@ -105,9 +102,6 @@ def build_number(r: Rebuilder, shadow: HandleNumber, name: str, place: int) -> N
 
 BUILDERS[RemovableHandle] = build_handle
 BUILDERS[HandleNumber] = build_number
-
-
-# -- removing -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(eq=False)

@@ -180,8 +180,6 @@ def rule_multi_grad_hook(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     return shadow
 
 
-# -- nodes of autograd's graph --------------------------------------------------------------------------------------
-
 NODE_REGISTRATIONS = {"register_hook": register_node_hook, "register_prehook": register_node_prehook}
 
 
@@ -226,9 +224,6 @@ def call_node_method(trace: Trace, method: NodeMethod, args: Args, kwargs: Kwarg
 
 
 CALLABLES[NodeMethod] = call_node_method
-
-
-# -- the end of a trace ---------------------------------------------------------------------------------------------
 
 
 def write_registrations(r: Rebuilder) -> None:

@@ -47,7 +47,6 @@ def store_attribute(trace: Trace, owner: object, name: str, value: object) -> No
 
 def generic_store(trace: Trace, owner: object, name: str, value: object) -> None:
     """``object.__setattr__``."""
-
     cls = type(owner)
     if name in ("__dict__", "__class__"):
         raise trace.fail(f"assigning to {name} of a {cls.__qualname__} object", "do it outside the compiled function")
@@ -89,7 +88,6 @@ def check_writable(trace: Trace, owner: object, name: str) -> None:
 
 def delete_attribute(trace: Trace, owner: object, name: str) -> None:
     """``del owner.name``."""
-
     owner = force(trace, owner)
     if isinstance(owner, types.ModuleType):
         check_plain_module(trace, owner, name, "deleting")
@@ -107,7 +105,6 @@ def delete_attribute(trace: Trace, owner: object, name: str) -> None:
 
 def generic_delete(trace: Trace, owner: object, name: str) -> None:
     """``object.__delattr__``."""
-
     cls = type(owner)
     raw = class_attribute(trace, cls, name)
     if isinstance(raw, property):

@@ -132,7 +132,6 @@ def load_computed(trace: Trace, module: types.ModuleType, name: str, value: obje
 
 
 def load_from_class(trace: Trace, cls: type, name: str) -> object:
-
     if isinstance(cls, enum.EnumMeta) and name in cls.__members__ and lookup(cls, "__get__") is None:
         value: enum.Enum = cls.__members__[name]
         raw = class_attribute(trace, cls, name)
@@ -151,7 +150,6 @@ def load_from_class(trace: Trace, cls: type, name: str) -> object:
 
 
 def load_through_metaclass(trace: Trace, cls: type, name: str, meta: object) -> object:
-
     if name == "__dict__":
         raise trace.fail("reading the __dict__ of a class")
     if isinstance(meta, types.FunctionType):

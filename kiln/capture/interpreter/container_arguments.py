@@ -124,7 +124,6 @@ def is_operator(function: Any) -> bool:
 
 def elements_in_python(trace: Trace, function: object, value: object) -> list[Any]:
     """What native code would get out of an iterable, or for a dictionary out of a mapping, that is Python code."""
-
     base = getattr(function, "__objclass__", function)
     mapping = isinstance(base, type) and issubclass(base, dict)
     keys = operations.load_or_default(trace, value, "keys", None) if mapping else None

@@ -35,7 +35,6 @@ NATIVE_STORES: dict[type, Callable[[Trace, object, str, object], None]] = {}
 
 
 def is_foreign(cls: type) -> bool:
-
     return not any(base in SAFE_OWNERS for base in cls.__mro__ if base is not object)
 
 
@@ -52,7 +51,6 @@ def bind_class_attribute(
     ``own_class`` is the class of the instance, where ``cls`` (to reach the attribute by) is another: ``super`` looks
     past the class, and binds to it nevertheless.
     """
-
     kind = type(raw)
     if kind is types.FunctionType:
         name_class_value(trace, cls, name, raw)
@@ -87,7 +85,6 @@ def load_cached_property(
     trace: Trace, owner: object, cls: type, name: str, raw: functools.cached_property[Any]
 ) -> object:
     """Computed once and kept in the instance dictionary (where it is found before the descriptor next time)."""
-
     source = class_attribute_source(trace, cls, name)
     if "attrname" not in raw.__dict__:
         trace.guards.add(source, "no_attribute", "attrname")

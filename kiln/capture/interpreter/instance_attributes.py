@@ -23,7 +23,6 @@ from .descriptors import bind_class_attribute, is_data_descriptor, name_class_va
 
 
 def load_from_instance(trace: Trace, owner: object, name: str) -> object:
-
     cls = type(owner)
     try:
         if lookup(cls, "__getattribute__") is not object.__getattribute__:

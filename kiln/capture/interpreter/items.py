@@ -30,7 +30,6 @@ from .protocols import call_index, special_method
 @operation
 def get_item(trace: Trace, container: Any, key: Any) -> object:
     """``container[key]``; may be lazy."""
-
     key = index_of(trace, container, key)
     if isinstance(container, torch.Tensor):
         return record_operator(trace, operator.getitem, container, key)
@@ -51,7 +50,6 @@ SEQUENCES = (list, tuple, str, bytes, bytearray, range, torch.Tensor)
 
 def index_of(trace: Trace, container: object, key: object) -> object:
     """A key for a sequence, with the ``__index__`` of user classes asked."""
-
     if not isinstance(container, SEQUENCES) or type(key) in SIMPLE or isinstance(key, torch.Tensor):
         return key
     if type(key) is slice:
@@ -79,7 +77,6 @@ def subscript(trace: Trace, name: str, container: object, *operands: object) -> 
 
 def missing_item(trace: Trace, container: dict[Any, Any], key: object) -> object:
     """A dict subclass with a Python ``__missing__``."""
-
     if contains_hashed(trace, container, key):
         return dict.__getitem__(container, key)
     return calls.call(trace, special_method(trace, container, "__missing__"), (container, key), {})
@@ -102,7 +99,6 @@ def concrete_key(trace: Trace, key: object) -> object:
 
 def get_class_item(trace: Trace, cls: type, key: object) -> object:
     """``list[int]``, ``Color["RED"]``."""
-
     method = lookup(type(cls), "__getitem__")
     if isinstance(method, types.FunctionType) and type(cls).__module__ != "typing":
         if isinstance(cls, enum.EnumMeta):
@@ -117,7 +113,6 @@ def get_class_item(trace: Trace, cls: type, key: object) -> object:
 
 def set_item(trace: Trace, container: object, key: object, value: object) -> None:
     """``container[key] = value``."""
-
     key = index_of(trace, container, key)
     if isinstance(container, torch.Tensor):
         record_operator(trace, operator.setitem, container, key, force(trace, value))
@@ -134,7 +129,6 @@ def set_item(trace: Trace, container: object, key: object, value: object) -> Non
 
 def delete_item(trace: Trace, container: object, key: object) -> None:
     """``del container[key]``."""
-
     key = index_of(trace, container, key)
     method = special_method(trace, container, "__delitem__")
     if method is not None:

@@ -57,7 +57,6 @@ def get_iterator(trace: Trace, value: Any) -> object:
 
 
 def unbind_tensor(trace: Trace, tensor: torch.Tensor) -> tuple[Any, ...]:
-
     if tensor.dim() == 0:
         raise Raised(TypeError("iteration over a 0-d tensor"))
     parts: tuple[torch.Tensor, ...] = operations.call_torch(trace, torch.Tensor.unbind, (tensor, 0), {})

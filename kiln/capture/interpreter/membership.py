@@ -106,7 +106,6 @@ COPIED += (functools.partial, slice, *VIEW_TYPES)
 
 def contains(trace: Trace, container: Any, value: Any) -> bool:
     """``value in container``."""
-
     method = special_method(trace, container, "__contains__")
     if method is not None:
         return truth(trace, calls.call(trace, method, (container, value), {}))

@@ -188,7 +188,6 @@ def has_lazy_elements(args: Args) -> bool:
 
 
 def update_elementwise(trace: Trace, function: object, args: Args, kwargs: Kwargs) -> None:
-
     target, items = args
     step = ELEMENTWISE_UPDATES[function]
     for item in operations.consume(trace, items.iterator if type(items) is Settled else items):
@@ -208,7 +207,6 @@ POLYFILLS: dict[object, Callable[..., Any]] = {}
 
 
 def call_polyfill(trace: Trace, function: object, args: Args, kwargs: Kwargs) -> object:
-
     polyfill = POLYFILLS[function]
     trace.outside.pinned(polyfill)
     return operations.run_function(trace, polyfill, operations.bind_arguments(trace, polyfill, args, kwargs))

@@ -148,7 +148,6 @@ def record_operator(trace: Trace, function: object, *operands: object) -> object
 
 
 def inplace(trace: Trace, sign: str, left: object, right: object) -> object:
-
     function, name = INPLACE[sign]
     if has_python_method(left):
         method = special_method(trace, left, name)
@@ -338,7 +337,6 @@ def check_dynamic_override(trace: Trace, operand: object) -> None:
 
 
 def unary(trace: Trace, name: str, value: object) -> object:
-
     function, method_name = UNARY[name]
     if isinstance(value, torch.Tensor):
         return record_operator(trace, function, value)

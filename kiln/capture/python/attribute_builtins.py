@@ -16,7 +16,7 @@ from ..._native import is_instance as isinstance
 from ..guards.source import getattr_static_dict, lookup
 from ..interpreter.attribute_stores import delete_attribute, generic_delete, generic_store, store_attribute
 from ..interpreter.attributes import load_attribute, load_or_default
-from ..interpreter.call_rules import rule
+from ..interpreter.call_rules import RULES, rule
 from ..interpreter.construction import construct, new_object
 from ..interpreter.instance_attributes import generic_load, load_namespace
 from ..interpreter.program_types import type_of
@@ -64,11 +64,6 @@ def rule_instance_check(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     return type.__subclasscheck__(cls, type_of(trace, value))
 
 
-@rule(type.__subclasscheck__)
-def rule_subclass_check(trace: Trace, args: Args, kwargs: Kwargs) -> object:
-    return type.__subclasscheck__(*force_all(trace, args))
-
-
 @rule(callable)
 def rule_callable(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     value = force(trace, args[0])
@@ -95,16 +90,6 @@ def attribute_name(trace: Trace, name: object) -> str:
     if not isinstance(name, str):
         raise Raised(TypeError(f"attribute name must be string, not '{type_of(trace, name).__name__}'"))
     return name
-
-
-@rule(setattr)
-def rule_setattr(trace: Trace, args: Args, kwargs: Kwargs) -> None:
-    store_attribute(trace, args[0], attribute_name(trace, args[1]), args[2])
-
-
-@rule(delattr)
-def rule_delattr(trace: Trace, args: Args, kwargs: Kwargs) -> None:
-    delete_attribute(trace, args[0], attribute_name(trace, args[1]))
 
 
 @rule(vars)
@@ -139,11 +124,6 @@ def rule_object_delattr(trace: Trace, args: Args, kwargs: Kwargs) -> None:
     generic_delete(trace, force(trace, args[0]), force(trace, args[1]))
 
 
-@rule(type.__call__)
-def rule_type_call(trace: Trace, args: Args, kwargs: Kwargs) -> object:
-    return construct(trace, force(trace, args[0]), args[1:], kwargs)
-
-
 @rule(object)
 def rule_object(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     if args or kwargs:
@@ -173,11 +153,6 @@ def rule_object_init(trace: Trace, args: Args, kwargs: Kwargs) -> None:
         if lookup(cls, "__new__") is object.__new__:
             message = f"{cls.__name__}.__init__() takes exactly one argument (the instance to initialize)"
             raise Raised(TypeError(message))
-
-
-@rule(object.__init_subclass__)
-def rule_init_subclass(trace: Trace, args: Args, kwargs: Kwargs) -> None:
-    return None
 
 
 @rule(types.FunctionType.__get__)
@@ -213,3 +188,14 @@ def rule_dir(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     names = dir(cls)
     trace.guards.extras.append((f"dir({cls.__qualname__}) unchanged", lambda: dir(cls) == names))
     return dir(value)
+
+
+RULES.update(
+    {
+        type.__subclasscheck__: lambda trace, args, kwargs: type.__subclasscheck__(*force_all(trace, args)),
+        setattr: lambda trace, args, kwargs: store_attribute(trace, args[0], attribute_name(trace, args[1]), args[2]),
+        delattr: lambda trace, args, kwargs: delete_attribute(trace, args[0], attribute_name(trace, args[1])),
+        type.__call__: lambda trace, args, kwargs: construct(trace, force(trace, args[0]), args[1:], kwargs),
+        object.__init_subclass__: lambda trace, args, kwargs: None,
+    }
+)

@@ -141,6 +141,3 @@ def contents_of(trace: Trace, value: Any) -> tuple[object, object]:
     items = iter(list.copy(value)) if isinstance(value, list) else None
     pairs = iter(native_calls.call_native(trace, dict.items, (value,), {})) if isinstance(value, dict) else None
     return items, pairs
-
-
-# -- tensors --------------------------------------------------------------------------------------------------------

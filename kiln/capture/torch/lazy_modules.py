@@ -72,9 +72,6 @@ def failures_as_breaks(trace: Trace, record: Record) -> Iterator[None]:
         raise trace.fail(f"the first call of a lazy module, {name}, cannot be captured{why}", hint, error=own) from None
 
 
-# -- what the module is initialised with ----------------------------------------------------------------------------
-
-
 def as_shapes(trace: Trace, value: object) -> object:
     """Arguments for real code: tensors that know shape, dtype and device and have no values, in plain containers."""
     value = concrete(trace, value)
@@ -95,9 +92,6 @@ def without_symbols(trace: Trace, fake: torch.Tensor) -> torch.Tensor:
     strides = [concrete(trace, stride) for stride in fake.stride()]
     with trace.fakes.mode:
         return torch.empty_strided(sizes, strides, dtype=fake.dtype, device=fake.device)
-
-
-# -- that nobody can tell -------------------------------------------------------------------------------------------
 
 
 def check_nothing_changed(trace: Trace, module: Any) -> None:

@@ -33,7 +33,7 @@ from ...platform.torch_dispatch import (
 from ...platform.torch_functions import tracing_state
 from ...platform.torch_functorch import innermost_transform
 from ..guards.source import Identity, Pinned, Source, source
-from ..interpreter.call_rules import rule
+from ..interpreter.call_rules import RULES, rule
 from ..shadows.wrap import force
 from ..state.operations import Args, Kwargs
 from ..state.trace import Trace
@@ -162,16 +162,6 @@ def rule_pop(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     return trace.overrides.modes.pop()
 
 
-@rule(count_function_modes)
-def rule_length(trace: Trace, args: Args, kwargs: Kwargs) -> object:
-    return len(trace.overrides.modes)
-
-
-@rule(function_mode_at)
-def rule_mode_at(trace: Trace, args: Args, kwargs: Kwargs) -> object:
-    return trace.overrides.modes[force(trace, args[0])]
-
-
 class Switch:
     """Stands for ``torch._C.DisableTorchFunction…`` while tracing."""
 
@@ -182,18 +172,7 @@ class Switch:
         self.before = ENABLED
 
     def __enter__(self) -> None: ...
-
     def __exit__(self, *error: object) -> None: ...
-
-
-@rule(DisableTorchFunctionSubclass)
-def rule_subclasses_off(trace: Trace, args: Args, kwargs: Kwargs) -> object:
-    return new_switch(trace, SUBCLASSES_OFF)
-
-
-@rule(DisableTorchFunction)
-def rule_all_off(trace: Trace, args: Args, kwargs: Kwargs) -> object:
-    return new_switch(trace, ALL_OFF)
 
 
 def new_switch(trace: Trace, value: int) -> Switch:
@@ -224,3 +203,13 @@ def rule_enabled(trace: Trace, args: Args, kwargs: Kwargs) -> object:
 def rule_mode_enabled(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     guard_level(trace)
     return bool(trace.overrides.modes) and trace.overrides.level != ALL_OFF
+
+
+RULES.update(
+    {
+        count_function_modes: lambda trace, args, kwargs: len(trace.overrides.modes),
+        function_mode_at: lambda trace, args, kwargs: trace.overrides.modes[force(trace, args[0])],
+        DisableTorchFunctionSubclass: lambda trace, args, kwargs: new_switch(trace, SUBCLASSES_OFF),
+        DisableTorchFunction: lambda trace, args, kwargs: new_switch(trace, ALL_OFF),
+    }
+)

@@ -62,7 +62,6 @@ def check_input(trace: Trace, kind: type) -> None:
 @operation
 def load_own(trace: Trace, info: TensorInfo, name: str) -> tuple[object] | None:
     """An attribute that the class of a tensor defines, in a tuple; None where it is torch's or the instance's."""
-
     raw = own_definition(info.kind, name)
     if raw is MISSING or name in ("__torch_function__", "__torch_dispatch__", "__module__", "__doc__", "__dict__"):
         return None
@@ -84,9 +83,6 @@ def check_store(trace: Trace, info: TensorInfo, name: str) -> None:
     raw = own_definition(info.kind, name)
     if hasattr(type(raw), "__set__") or own_definition(info.kind, "__setattr__") is not MISSING:
         raise trace.fail(f"setting {name} of a {info.kind.__qualname__}, which does so in Python")
-
-
-# -- operators ------------------------------------------------------------------------------------------------------
 
 
 @operation
@@ -120,9 +116,6 @@ def methods_of(function: object) -> tuple[str, ...]:
 
 
 _METHODS: dict[object, tuple[str, ...]] = {}
-
-
-# -- super ----------------------------------------------------------------------------------------------------------
 
 
 @operation

@@ -21,7 +21,7 @@ from ...platform.torch_dispatch import count_dispatch_modes, dispatch_mode_of_ke
 from ...platform.torch_functions import group_tensors, is_compiling, is_scripting, log_api_usage, tracing_state
 from ...platform.torch_operators import OpOverload, OpOverloadPacket
 from ..guards.tensor_class import METHODS
-from ..interpreter.call_rules import Rule, rule
+from ..interpreter.call_rules import RULES, Rule, rule
 from ..interpreter.iteration import get_iterator
 from ..interpreter.protocols import truth
 from ..python.value_builtins import rule_len
@@ -156,8 +156,6 @@ def load_property(trace: Trace, getter: Any, args: Args) -> object:
     return tensor_attribute(trace, args[0], getter.__self__.__name__)
 
 
-# -- what is not an operation ---------------------------------------------------------------------------------------
-
 HANDLERS: dict[object, Rule] = {}
 
 
@@ -226,22 +224,9 @@ for _name in ("size", "stride", "dim", "numel", "nelement", "ndimension", "stora
     _layout_query(_name)
 
 
-@rule(torch.Size.numel)
-def rule_size_numel(trace: Trace, args: Args, kwargs: Kwargs) -> object:
-    return math.prod(force(trace, args[0]))
-
-
 @handler(torch.Tensor.data_ptr)
 def refuse_pointer(trace: Trace, args: Args, kwargs: Kwargs) -> None:
     raise needs_real(trace, trace.fail("data_ptr() of a tensor"))
-
-
-# -- questions -----------------------------------------------------------------------------------------------------
-
-
-@rule(torch.is_tensor)
-def rule_is_tensor(trace: Trace, args: Args, kwargs: Kwargs) -> object:
-    return isinstance(force(trace, args[0]), torch.Tensor)
 
 
 @rule(torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling, is_compiling)
@@ -253,22 +238,6 @@ def rule_is_compiling(trace: Trace, args: Args, kwargs: Kwargs) -> object:
 @rule(vars(torch.jit)["is_scripting"], vars(torch.jit)["is_tracing"], is_scripting, tracing_state)
 def rule_never(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     return False
-
-
-@rule(count_dispatch_modes)
-def rule_no_modes(trace: Trace, args: Args, kwargs: Kwargs) -> object:
-    """Calls under a dispatch mode are not compiled, so there is none."""
-    return 0
-
-
-@rule(dispatch_mode_of_key)
-def rule_no_mode(trace: Trace, args: Args, kwargs: Kwargs) -> None:
-    return None
-
-
-@rule(torch.distributed.is_available)
-def rule_distributed(trace: Trace, args: Args, kwargs: Kwargs) -> object:
-    return torch.distributed.is_available()
 
 
 if torch.distributed.is_available():
@@ -283,11 +252,6 @@ if torch.distributed.is_available():
         return found
 
 
-@rule(torch.jit.annotate)
-def rule_annotate(trace: Trace, args: Args, kwargs: Kwargs) -> object:
-    return args[1]
-
-
 @rule(group_tensors)
 def rule_group_tensors(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     """Sorts tensors by what their guards know, in an order of its own: it is asked itself."""
@@ -299,6 +263,15 @@ def rule_group_tensors(trace: Trace, args: Args, kwargs: Kwargs) -> object:
         raise trace.fail(f"tensors that cannot be grouped: {error}", error=error) from None
 
 
-@rule(log_api_usage)
-def rule_nothing(trace: Trace, args: Args, kwargs: Kwargs) -> None:
-    return None
+RULES.update(
+    {
+        torch.Size.numel: lambda trace, args, kwargs: math.prod(force(trace, args[0])),
+        torch.is_tensor: lambda trace, args, kwargs: isinstance(force(trace, args[0]), torch.Tensor),
+        # Calls under a dispatch mode are not compiled, so there is none.
+        count_dispatch_modes: lambda trace, args, kwargs: 0,
+        dispatch_mode_of_key: lambda trace, args, kwargs: None,
+        torch.distributed.is_available: lambda trace, args, kwargs: torch.distributed.is_available(),
+        torch.jit.annotate: lambda trace, args, kwargs: args[1],
+        log_api_usage: lambda trace, args, kwargs: None,
+    }
+)

@@ -136,9 +136,6 @@ for _function in STATE_GETTERS:
     _state_getter(_function)
 
 
-# -- blocks of the profiler -----------------------------------------------------------------------------------------
-
-
 @handler(torch.ops.profiler._record_function_enter_new, torch.ops.profiler._record_function_enter)
 def enter_record_function(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     """``with record_function(name)``: marks the block when the graph runs; its handle is a value of the graph."""
@@ -154,9 +151,6 @@ def leave_record_function(trace: Trace, args: Args, kwargs: Kwargs) -> None:
     if not isinstance(opaque, Opaque):
         raise trace.fail("leaving a record_function block that was entered outside")
     trace.graph.call_function(torch.ops.profiler._record_function_exit._RecordFunction, (opaque.node,))
-
-
-# -- inference mode -------------------------------------------------------------------------------------------------
 
 
 @rule(torch.device.__enter__, torch.device.__exit__)

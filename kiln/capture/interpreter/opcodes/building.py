@@ -24,8 +24,6 @@ from ..iteration import consume, elements_to_unpack, unpack
 from ..program_types import type_of
 from .table import CALLABLE_FIRST, opcode
 
-# -- building -------------------------------------------------------------------------------------------------------
-
 
 @opcode("BUILD_TUPLE")
 def build_tuple(frame: Frame, instruction: Instruction) -> None:
@@ -49,7 +47,6 @@ def build_set(frame: Frame, instruction: Instruction) -> None:
 
 
 def call_builtin(frame: Frame, function: object, *args: object) -> object:
-
     return native_calls.call_without_rule(frame.trace, function, args, {})
 
 

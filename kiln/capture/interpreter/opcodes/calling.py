@@ -21,8 +21,6 @@ from ..iteration import get_iterator, next_item
 from .building import list_to_tuple, name_in_errors
 from .table import CALLABLE_FIRST, opcode
 
-# -- calls ----------------------------------------------------------------------------------------------------------
-
 
 @opcode("KW_NAMES")
 def kw_names(frame: Frame, instruction: Instruction) -> None:
@@ -142,9 +140,6 @@ def set_function_part(frame: Frame, function: types.FunctionType, flag: int, val
         function.__defaults__ = value
 
 
-# -- generators -----------------------------------------------------------------------------------------------------
-
-
 @opcode("RETURN_GENERATOR")
 def return_generator(frame: Frame, instruction: Instruction) -> None:
     frame.push(None)  # the generator object, which POP_TOP drops: the caller has it already
@@ -198,9 +193,6 @@ def cleanup_throw(frame: Frame, instruction: Instruction) -> None:
     frame.push(error.value)
 
 
-# -- imports --------------------------------------------------------------------------------------------------------
-
-
 @opcode("IMPORT_NAME")
 def import_name(frame: Frame, instruction: Instruction) -> None:
     names, level = frame.pop(), frame.pop()
@@ -219,9 +211,6 @@ def import_from(frame: Frame, instruction: Instruction) -> None:
         frame.push(load_attribute(frame.trace, module, instruction.argval))
     except Raised:
         raise frame.trace.fail(f"cannot import name {instruction.argval!r}") from None
-
-
-# -- intrinsics (3.12+) ---------------------------------------------------------------------------------------------
 
 
 @opcode("CALL_INTRINSIC_1")

@@ -15,8 +15,6 @@ from ..program_types import type_of
 from ..protocols import force_classes, is_instance
 from .table import opcode
 
-# -- exceptions and contexts ----------------------------------------------------------------------------------------
-
 
 @opcode("PUSH_EXC_INFO")
 def push_exc_info(frame: Frame, instruction: Instruction) -> None:

@@ -12,24 +12,7 @@ from ..calls import call
 from ..frame import Frame
 from ..program_types import native_name
 from ..protocols import is_instance
-from .table import opcode
-
-# -- match ----------------------------------------------------------------------------------------------------------
-
-
-@opcode("GET_LEN")
-def get_len(frame: Frame, instruction: Instruction) -> None:
-    frame.push(call(frame.trace, len, (frame.peek(),), {}))
-
-
-@opcode("MATCH_SEQUENCE")
-def match_sequence(frame: Frame, instruction: Instruction) -> None:
-    frame.push(bool(type(frame.peek()).__flags__ & (1 << 5)))
-
-
-@opcode("MATCH_MAPPING")
-def match_mapping(frame: Frame, instruction: Instruction) -> None:
-    frame.push(bool(type(frame.peek()).__flags__ & (1 << 6)))
+from .table import HANDLERS, opcode
 
 
 @opcode("MATCH_KEYS")
@@ -103,3 +86,12 @@ def positional_names(frame: Frame, cls: type, count: int) -> list[object]:
             TypeError(f"{cls.__name__}() accepts {len(names)} positional sub-pattern{plural} ({count} given)")
         )
     return [force(frame.trace, name) for name in names[:count]]
+
+
+HANDLERS.update(
+    {
+        "GET_LEN": lambda frame, instruction: frame.push(call(frame.trace, len, (frame.peek(),), {})),
+        "MATCH_SEQUENCE": lambda frame, instruction: frame.push(bool(type(frame.peek()).__flags__ & (1 << 5))),
+        "MATCH_MAPPING": lambda frame, instruction: frame.push(bool(type(frame.peek()).__flags__ & (1 << 6))),
+    }
+)

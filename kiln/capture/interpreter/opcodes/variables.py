@@ -9,7 +9,7 @@ from ...shadows.wrap import force
 from ...state.values import DELETED
 from .. import operators  # noqa: F401  (fill the table)
 from ..frame import NULL, Frame
-from .table import CALLABLE_FIRST, opcode
+from .table import CALLABLE_FIRST, HANDLERS, opcode
 
 
 @opcode("NOP", "RESUME", "PRECALL", "CACHE", "COPY_FREE_VARS", "SETUP_ANNOTATIONS", "EXTENDED_ARG")
@@ -22,11 +22,6 @@ def pop_top(frame: Frame, instruction: Instruction) -> None:
     frame.stack.pop()
 
 
-@opcode("PUSH_NULL")
-def push_null(frame: Frame, instruction: Instruction) -> None:
-    frame.push(NULL)
-
-
 @opcode("COPY")
 def copy(frame: Frame, instruction: Instruction) -> None:
     frame.push(frame.stack[-instruction.argval])
@@ -36,11 +31,6 @@ def copy(frame: Frame, instruction: Instruction) -> None:
 def swap(frame: Frame, instruction: Instruction) -> None:
     stack, depth = frame.stack, instruction.argval
     stack[-1], stack[-depth] = stack[-depth], stack[-1]
-
-
-@opcode("LOAD_CONST")
-def load_const(frame: Frame, instruction: Instruction) -> None:
-    frame.push(instruction.argval)
 
 
 @opcode("LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_CLOSURE")
@@ -71,11 +61,6 @@ def load_fast_and_clear(frame: Frame, instruction: Instruction) -> None:
         frame.push(frame.cells.pop(name))
     else:
         frame.push(frame.locals.pop(name, NULL))
-
-
-@opcode("STORE_FAST")
-def store_fast(frame: Frame, instruction: Instruction) -> None:
-    store_local(frame, instruction.argval, frame.pop_raw())
 
 
 def store_local(frame: Frame, name: str, value: object) -> None:
@@ -171,11 +156,6 @@ def delete_global(frame: Frame, instruction: Instruction) -> None:
     frame.trace.outside.written_globals(frame.globals)[name] = DELETED
 
 
-@opcode("LOAD_ASSERTION_ERROR")
-def load_assertion_error(frame: Frame, instruction: Instruction) -> None:
-    frame.push(AssertionError)
-
-
 @opcode("LOAD_BUILD_CLASS")
 def load_build_class(frame: Frame, instruction: Instruction) -> None:
     raise frame.trace.fail("a class statement inside the compiled function", "define the class at module level")
@@ -184,3 +164,13 @@ def load_build_class(frame: Frame, instruction: Instruction) -> None:
 @opcode("LOAD_LOCALS")
 def load_locals(frame: Frame, instruction: Instruction) -> None:
     raise frame.trace.fail("locals of a class body")
+
+
+HANDLERS.update(
+    {
+        "PUSH_NULL": lambda frame, instruction: frame.push(NULL),
+        "LOAD_CONST": lambda frame, instruction: frame.push(instruction.argval),
+        "STORE_FAST": lambda frame, instruction: store_local(frame, instruction.argval, frame.pop_raw()),
+        "LOAD_ASSERTION_ERROR": lambda frame, instruction: frame.push(AssertionError),
+    }
+)
