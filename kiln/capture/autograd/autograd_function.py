@@ -3,7 +3,7 @@
 What comes out of it must be known without running the user's code for real: ``forward`` is interpreted with a stand-in
 for its context, into nodes that are then thrown away, and the fake results go through a function of our own, so that
 torch itself says what is differentiable, what is a view and what was changed in place. At run time ``apply`` runs the
-user's ``forward`` in full; what it would do to Python objects outside is not for a graph, so that breaks it.
+user's ``forward``. A ``forward`` that changes Python objects outside breaks the graph.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def call_apply(trace: Trace, cls: type[torch.autograd.Function], args: Args, kwa
 
 
 def apply_of(cls: Any) -> Callable[..., Any]:
-    """``cls.apply`` as fx can print it: what says that it lives in a module of torch is looked up there by name."""
+    """``cls.apply`` as a function that fx can print: fx looks up functions of torch by name."""
 
     def apply(*args: Any) -> Any:
         return cls.apply(*args)
@@ -118,7 +118,7 @@ def stand_in_function(
 ) -> Callable[..., Any]:
     """An autograd function with the same marks and results: it gives the fakes their place in autograd's graph.
 
-    It holds none of them: they hold it, in a way that the garbage collector does not see.
+    It must hold no fakes: they hold it, in a way that the garbage collector does not see.
     """
     pending = [(marks, outputs)]
     key, owner = id(made), weakref.ref(trace)
@@ -190,7 +190,7 @@ def force_outputs(trace: Trace, outputs: object) -> object:
 
 
 def drop_nodes(trace: Trace, before: set[torch.fx.Node]) -> None:
-    """Take back what was recorded since; new inputs stay (the end of capture drops those without users)."""
+    """Erase the nodes recorded since. New inputs stay; the end of capture drops those without users."""
     for node in reversed(list(trace.graph.nodes)):
         if node not in before and node.op != "placeholder":
             trace.graph.erase_node(node)
@@ -206,7 +206,7 @@ def check_outputs(trace: Trace, cls: type, outputs: object) -> None:
 
 
 def check_no_pending_writes(trace: Trace, cls: type) -> None:
-    """``forward`` runs with the graph, before pending writes to outside objects: it must not be able to see any."""
+    """Break the graph if ``forward``, which runs before pending writes to outside objects, could read these."""
     if pending_writes(trace) and not all(is_closed(vars(klass).get(name)) for klass in cls.__mro__ for name in METHODS):
         raise trace.fail(f"{cls.__qualname__}.apply after changes to objects that its forward might look at", HINT)
 

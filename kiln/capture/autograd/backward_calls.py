@@ -1,7 +1,7 @@
 """``backward()`` inside captured code, under ``fullgraph=True``: gradients of the leaves, added to what they have.
 
-Without ``fullgraph`` the graph ends there, and what becomes of the pass is not capture's business. In one graph, all
-that it comes to must be known: leaves that are inputs or made inside, of which nobody wants to hear anything.
+Without ``fullgraph`` the graph ends there, and torch runs the pass. In one graph, everything the pass reaches must be
+known: leaves that are inputs or made inside, without hooks or other observers.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def arguments(
 
 
 def capture_or_break(trace: Trace, *args: Any) -> object:
-    """A pass in captured code; in the code of another pass it can be left to torch's engine."""
+    """Capture a backward pass. Inside the code of another pass, torch's engine can run it instead."""
     try:
         return capture_backward(trace, *args)
     except GraphBreak as reason:
@@ -91,13 +91,13 @@ def capture_backward(
     trace.guards.add(Computed(gradient_observers, tuple([info.input_source for info in given])), "constant", "")
     if isinstance(force(trace, tensors), torch.Tensor) and weights is not None:
         weights = (weights,)
-    from ...program.accumulation import backward_to_leaves  # the rules of accumulation are the engine's
+    from ...program.accumulation import backward_to_leaves  # imported when needed
 
     return call_function(trace, backward_to_leaves, (outputs, weights, leaves, concrete(trace, retain_graph)), {})
 
 
 def gradient_observers(*leaves: torch.Tensor) -> str:
-    """What is there that would hear of gradients of these leaves; empty: nothing."""
+    """What observes the gradients of these leaves (hooks and the like); an empty string if nothing does."""
     if not leaves:
         return ""
     with DisableTorchFunction():

@@ -1,4 +1,4 @@
-"""``torch.utils.checkpoint``: captured as a part of the graph that is still computed anew in the backward pass.
+"""``torch.utils.checkpoint``: captured as a part of the graph that the backward pass still recomputes.
 
 The function is interpreted in place. When the graph is complete, the nodes that came of it move into a graph module of
 their own, and one node calls torch's ``checkpoint`` with that. A function that changes Python objects would do so again
@@ -72,7 +72,7 @@ def rule_checkpoint(trace: Trace, args: Args, kwargs: Kwargs) -> object:
 
 
 def tensors_passed(trace: Trace, args: Args) -> list[torch.fx.Node]:
-    seen = [arg.value if type(arg) is Lazy else arg for arg in args]  # what nobody looked at is in no graph
+    seen = [arg.value if type(arg) is Lazy else arg for arg in args]  # lazy values are in no graph
     return [trace.tensor_info(value).node for value in seen if isinstance(value, torch.Tensor)]
 
 
@@ -93,7 +93,7 @@ def outline(trace: Trace) -> None:
 def outline_region(
     trace: Trace, number: int, region: Region, outputs: list[torch.fx.Node]
 ) -> tuple[list[torch.fx.Node], dict[torch.fx.Node, torch.fx.Node]]:
-    """Move one region; gives the nodes that are there instead, and which of them stands for which output."""
+    """Move one region; returns the nodes in its place, and the node that replaces each output."""
     inside, members = region.nodes, set(region.nodes)
     inputs = [n for n in dict.fromkeys(i for node in inside for i in node.all_input_nodes) if n not in members]
     passed = [node for node in inputs if node in region.arguments]
@@ -130,7 +130,7 @@ def nodes_of(region: Region) -> list[torch.fx.Node]:
 
 
 def surviving_node(node: torch.fx.Node) -> torch.fx.Node:
-    """A node, or the one before it that is still there: conversions of classes are taken out of graphs."""
+    """A node, or the last one before it that was not erased: conversions of classes are removed from graphs."""
     while is_erased(node):
         node = node.prev
     return node

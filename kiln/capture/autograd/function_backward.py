@@ -3,8 +3,8 @@
 It is interpreted, like ``forward``, into nodes that are thrown away, for two reasons. ``torch.autograd.grad`` inside
 captured code runs a backward pass over fakes, so the node that stands for the function there must have one. And a
 backend that compiles the backward pass ahead of time runs the user's ``backward`` once, while compiling: that is the
-same as running it every time only if all it sees are its arguments and its context. The graph node says so in
-``meta["traceable_backward"]``, and in ``meta["traceable_reason"]`` why not.
+same as running it every time only if it reads nothing but its arguments and its context. ``meta["traceable_backward"]``
+of the graph node says whether that holds, and ``meta["traceable_reason"]`` why not.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from ..writeback.outside_state import OutsideState
 
 
 class BackwardContext:
-    """What ``backward`` sees as ``ctx``: what ``forward`` put there, and this."""
+    """What ``backward`` sees as ``ctx``: the attributes that ``forward`` set, saved tensors and flags."""
 
     def __init__(
         self, attributes: dict[str, object], saved: tuple[Any, ...], needs_input_grad: tuple[bool, ...]
@@ -52,7 +52,7 @@ class FunctionCall:
 
     cls: type
     attributes: dict[str, object]  # that forward put on its context
-    materialize: bool = True  # gradients that are not there are given as zeros
+    materialize: bool = True  # missing gradients are given as zeros
 
 
 def run_backward(trace: Trace, call_made: FunctionCall, context: BackwardContext, gradients: tuple[Any, ...]) -> object:
@@ -84,7 +84,7 @@ def backward_of(trace: Trace, cls: type) -> types.FunctionType:
 
 
 def register_unknown_tensors(trace: Trace, values: object) -> None:
-    """Make tensors known that the trace has not seen, or no longer knows: those that forward computed, gradients."""
+    """Register tensors that the trace does not know: results of forward, gradients."""
     for tensor in tensor_leaves(values):
         if id(tensor) not in trace.fakes.infos:
             node = trace.graph.call_function(torch.empty_like, ())  # dropped with the rest
@@ -107,7 +107,7 @@ def is_stand_in(node: object) -> bool:
 
 
 _UNTRACEABLE: weakref.WeakKeyDictionary[types.FunctionType, str] = weakref.WeakKeyDictionary()
-"""Backwards that depend on more, or do more, than a trace shows, and why."""
+"""Backward methods that cannot be traced once for all calls, and why."""
 
 
 def mark_traceable(
@@ -118,7 +118,7 @@ def mark_traceable(
     needs: tuple[bool, ...],
     outputs: object,
 ) -> None:
-    """Say on a node whether its backward may be traced. Finding that it may not undoes nothing: capture starts over."""
+    """Note on a node whether its backward may be traced. Where it may not, capture starts over."""
     if not any(leaf.requires_grad for leaf in tensor_leaves(outputs)):
         set_traceable_backward(node)  # there is none
         return
@@ -144,7 +144,7 @@ def why_untraceable(
         with trace.fakes.mode:
             gradients = tuple([torch.empty_like(part) if isinstance(part, torch.Tensor) else None for part in parts])
         reasons = [why_not_repeatable(trace, call_made, saved, needs, gradients)]
-        if not call_made.materialize and len(gradients) > 1:  # some of them may not be there
+        if not call_made.materialize and len(gradients) > 1:  # some may be missing
             for index in range(len(gradients)):
                 some = tuple([gradient if index == place else None for place, gradient in enumerate(gradients)])
                 reasons.append(why_not_repeatable(trace, call_made, saved, needs, some, may_raise=True))
@@ -159,7 +159,7 @@ def why_not_repeatable(
     gradients: tuple[Any, ...],
     may_raise: bool = False,
 ) -> str | None:
-    """Why one way to run a backward may come out otherwise another time."""
+    """Why a backward with these gradients may do something else in another call; None if it cannot."""
     context = BackwardContext(call_made.attributes, saved, needs)
     try:
         with recording_reads(trace) as reads:
@@ -177,7 +177,7 @@ def why_not_repeatable(
 
 @contextlib.contextmanager
 def effects_discarded(trace: Trace) -> Iterator[None]:
-    """What the block does is not done when the graph runs."""
+    """Discard the effects that the block records."""
     before = trace.effects.copy()
     try:
         yield
@@ -187,7 +187,7 @@ def effects_discarded(trace: Trace) -> Iterator[None]:
 
 @contextlib.contextmanager
 def recording_reads(trace: Trace) -> Iterator[list[tuple[Source, object]]]:
-    """What the program looks at outside meanwhile."""
+    """Record what the program reads outside during the block."""
     before, trace.outside.reads = trace.outside.reads, []
     try:
         yield trace.outside.reads
@@ -196,7 +196,7 @@ def recording_reads(trace: Trace) -> Iterator[list[tuple[Source, object]]]:
 
 
 def is_unchangeable(trace: Trace, value: object) -> bool:
-    """Whether nobody can change a value before the backward pass: no objects, no containers from outside."""
+    """Whether a value cannot change before the backward pass: no objects, no containers from outside."""
     value = force(trace, value)
     if trace.outside.record_of(value) is not None or id(value) in trace.outside.foreign:
         return False
@@ -209,7 +209,7 @@ def is_unchangeable(trace: Trace, value: object) -> bool:
 
 
 def is_program_constant(trace: Trace, source: Source, value: object) -> bool:
-    """Whether something from outside is what programs define once: code, not data."""
+    """Whether a value from outside is code, which programs define once, and not data."""
     if isinstance(value, (*IDENTITY_TYPES, *TORCH_CONSTANTS, types.FunctionType, enum.Enum)):
         return True
     base = getattr(source, "base", None)
@@ -227,7 +227,7 @@ def is_program_constant(trace: Trace, source: Source, value: object) -> bool:
 
 
 def is_of_library(trace: Trace, source: object) -> bool:
-    """Whether this is ``function.__closure__`` of a function of torch's, or of another library that is well known."""
+    """Whether this is ``function.__closure__`` of a function of torch, numpy or the standard library."""
     if not isinstance(source, Attribute) or source.name != "__closure__":
         return False
     functions = [each for each in trace.outside.keep if isinstance(each, types.FunctionType)]

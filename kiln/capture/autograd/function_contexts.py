@@ -3,7 +3,7 @@
 The engine hands such nodes to its graph, and capture goes on into the user's ``backward``. The shadow of a context is a
 bare instance of the same class: what ``forward`` put on it is an instance dictionary like any other, written back like
 any other. What torch keeps natively is read from the real context: saved tensors become graph inputs, flags are
-guarded. Nothing native may be asked of the shadow itself: it has no node.
+guarded. No native method may run on the shadow itself: it has no node.
 
 Reading saved tensors runs the unpack hooks of those that were packed, each time. Guards read them too, so a context
 with such tensors is left to Python.
@@ -60,7 +60,7 @@ SUBCLASS_WRAPPERS.append((FunctionBase, wrap_context))
 
 
 def load_native(trace: Trace, context: object, name: str) -> object:
-    """An attribute of a context that is native code's, without asking the shadow."""
+    """A native attribute of a context, read from the real one."""
     record, loader = trace.outside.record_of(context), LOADERS.get(name)
     if record is None or loader is None:
         raise needs_real(trace, trace.fail(f"attribute {name!r} of the context of an autograd function"))
@@ -71,7 +71,7 @@ def load_native(trace: Trace, context: object, name: str) -> object:
 
 
 def load_saved(trace: Trace, record: Record) -> object:
-    """The tensors that ``forward`` saved; eager's error where they are gone."""
+    """The tensors that ``forward`` saved; raises eager's error if they were freed."""
     *_, freed, packed = guarded_facts(trace, record)
     if packed:
         raise trace.fail("ctx.saved_tensors, where reading them calls hooks", "the graph breaks here")
@@ -107,7 +107,7 @@ def store_native(trace: Trace, context: object, name: str, value: object) -> Non
 
 
 def set_needs(context: Any, needs: tuple[bool, ...]) -> None:
-    """After a graph: what code that goes on in Python sees."""
+    """After a graph: what code that continues in Python reads."""
     context.needs_input_grad = needs
 
 
@@ -136,7 +136,7 @@ def rule_facts(trace: Trace, args: Args, kwargs: Kwargs) -> object:
 
 @rule(function_zeros)
 def rule_zeros(trace: Trace, args: Args, kwargs: Kwargs) -> object:
-    """Sizes of gradients that are not there: they vary like those of tensors."""
+    """Sizes of missing gradients, dynamic like those of tensors."""
     record = record_of_context(trace, args, kwargs)
     zeros = function_zeros(record.real)
     trace.outside.keep.append(zeros)  # sources are found by identity
@@ -156,7 +156,7 @@ def queue_callback(engine: Any, callback: object) -> None:
 
 @rule(engine_queue_callback)
 def rule_queue_callback(trace: Trace, args: Args, kwargs: Kwargs) -> None:
-    """Something to be called when the backward pass ends: handed on after the graph, which is in time."""
+    """A callback for the end of the backward pass: queued after the graph, which is early enough."""
     if len(args) != 2 or kwargs:
         raise trace.fail("queue_callback with these arguments")
     defer(trace, queue_callback, args, kwargs)
@@ -164,5 +164,5 @@ def rule_queue_callback(trace: Trace, args: Args, kwargs: Kwargs) -> None:
 
 @rule(current_graph_task_id)
 def rule_task_id(trace: Trace, args: Args, kwargs: Kwargs) -> object:
-    """Which backward pass runs: a number that varies."""
+    """The number of the running backward pass, which is dynamic."""
     return wrap(trace, current_graph_task_id(), Computed(current_graph_task_id, ()))

@@ -2,8 +2,8 @@
 
 Fakes have a history of their own, so a backward pass over them tells which gradients there are, what they look like and
 what history they have in turn; it frees what eager frees. That history ends at the graph's inputs. So the gradient of
-an input is known here only if no other input that has a history is on the way: that history may lead to it. Hooks are
-not run while tracing, and those that the graph registers are not there yet while it runs, so none may be on the way.
+an input is known here only if no other input that has a history is on the path: that history may lead to it. Hooks are
+not run while tracing, and those that the graph registers are installed after it, so none may be on the path.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def capture_grad(trace: Trace, args: Args, kwargs: Kwargs) -> object:
         raise trace.fail(f"{NAME} under a torch-function mode or on tensors with __torch_function__")
     written = check_path(trace, outputs, inputs)
     result = run_fake(trace, torch.autograd.grad, (outputs, inputs, weights), flags)
-    function = gradients if written else torch.autograd.grad  # code of the user's may raise
+    function = gradients if written else torch.autograd.grad  # user code may raise
     note_effects(trace, function, (), {}, tensor_leaves((outputs, inputs, weights)), [])
     arguments = to_nodes(trace, (outputs, inputs, weights))
     node = trace.graph.call_function(gradients, arguments, flags)
@@ -87,7 +87,7 @@ def signature() -> inspect.Signature:
 
 
 def tensor_sequence(trace: Trace, value: object) -> tuple[torch.Tensor, ...]:
-    """Tensors that were given alone or one after the other."""
+    """A tensor, or a sequence of tensors, as a tuple."""
     value = force(trace, value)
     parts = (value,) if isinstance(value, torch.Tensor) else prepare(trace, call(trace, tuple, (value,), {}))
     if not all(isinstance(part, torch.Tensor) for part in parts):
@@ -97,7 +97,7 @@ def tensor_sequence(trace: Trace, value: object) -> tuple[torch.Tensor, ...]:
 
 @dataclass
 class BackwardPath:
-    """What a backward pass from some tensors may come to, inside the graph."""
+    """What a backward pass from some tensors reaches, inside the graph."""
 
     nodes: set[object] = field(default_factory=set)
     leaves: list[torch.Tensor] = field(default_factory=list)
@@ -122,7 +122,7 @@ def path_from(trace: Trace, outputs: tuple[torch.Tensor, ...]) -> BackwardPath:
 
 
 def check_path(trace: Trace, outputs: tuple[torch.Tensor, ...], inputs: tuple[torch.Tensor, ...]) -> bool:
-    """Break the graph where the fakes' history does not tell; gives whether code of the user's is on the way."""
+    """Break the graph where the history of fakes is not enough; returns whether user code is on the path."""
     if trace.autograd.approximate_history:
         raise trace.fail(f"{NAME} after an operation of whose gradient only real tensors know")
     way = path_from(trace, outputs)
@@ -144,7 +144,7 @@ def check_path(trace: Trace, outputs: tuple[torch.Tensor, ...], inputs: tuple[to
 
 
 def keeps_its_history(trace: Trace, info: TensorInfo) -> bool:
-    """Whether a tensor is an input that has the place in autograd's graph that it came with."""
+    """Whether a tensor is an input that still has the history it came with."""
     if info.source is None or not info.fake.requires_grad:
         return False
     return info.fake.grad_fn is None or trace.autograd.origins.get(info.fake.grad_fn) is info

@@ -2,9 +2,8 @@
 
 A handle made here for a hook on a tensor is that of its registration (``hook_registrations.py``). One made for a
 dictionary of hooks, as modules do, is made again after the graph has run; its number, the key of the hook in the
-dictionary, is known only then, and until then something stands for it that only dictionaries may look at. What is done
-with a handle from outside is done with that handle, whatever number it has: numbers go on from call to call, so none is
-assumed.
+dictionary, is known only then; until then a :class:`HandleNumber` stands for it, which only dictionaries may use. A
+handle from outside is used as it is. Its number is not guarded: numbers grow from call to call.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ def rule_make_handle(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     shadow = object.__new__(RemovableHandle)
     made = MadeHandle(shadow, HandleNumber((1 << 62) + len(trace.hooks.handles)), hooks, extra)
     trace.hooks.handles[id(shadow)] = made
-    trace.outside.foreign[id(shadow)] = shadow  # nobody may look into either
+    trace.outside.foreign[id(shadow)] = shadow  # neither may be read
     trace.outside.foreign[id(made.number)] = made.number
     return shadow
 
@@ -130,14 +129,14 @@ def rule_remove(trace: Trace, args: Args, kwargs: Kwargs) -> None:
 
 
 def remove_number(trace: Trace, made: MadeHandle) -> None:
-    """Take the entries of a handle made here out again."""
+    """Remove the entries of a handle made here."""
     for table in (made.hooks, *made.extra):
         if made.number in table:
             del table[made.number]
 
 
 def find_removal(trace: Trace, handle: object) -> Removal | None:
-    """The removal of a hook, where what it is on has no part in the trace; its handle is then not looked at."""
+    """The removal of a hook on an object that the trace has not read; its handle need not be guarded."""
     record = trace.outside.record_of(handle)
     if record is None or record.attributes != vars(handle) or "extra_dict_ref" not in vars(handle):
         return None

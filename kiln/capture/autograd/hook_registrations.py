@@ -1,17 +1,17 @@
 """Hooks that captured code puts on tensors and on nodes of autograd's graph, and the handles that take them off again.
 
-A hook is not traced: it is a value like any other, to be made again after the graph has run, and nobody looks at it, so
-another hook in its place needs no recompile. Where it is put matters, however: an operation that changes the tensor
-later moves the tensor to another node of autograd's graph, and leaves the hook where it was. So a registration is a
-node of the graph, with a :class:`HookSlot` as an input of the graph that stands for the hook until there is one:
+A hook is not traced or guarded: it is rebuilt after the graph has run, so another hook in its place needs no recompile.
+The order of registration matters, however: an operation that later changes the tensor moves it to another node of
+autograd's graph, and leaves the hook where it was. So a registration is a node of the graph, with a :class:`HookSlot`
+as a graph input that stands for the hook:
 
     slot = HookSlot()
     y, = graph(x, slot)            # in it: register_hook(y, slot)
     hook = …                       # it may close over tensors that the graph computed
     slot.settle(hook)              # now the tensor has the program's own hook, and slot.handle is its handle
 
-Registrations on inputs that the graph does not change are taken out of the graph and done after it: then they are no
-matter of the backend, and a function that only registers hooks on its arguments has no graph at all.
+Registrations on inputs that the graph does not change are removed from the graph and done after it. So backends do not
+see them, and a function that only registers hooks on its arguments has no graph.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class SlotInput:
 
 @dataclass(eq=False)
 class Registration:
-    """One hook on one tensor, or the wish to keep its gradient."""
+    """One hook on one tensor, or a call of ``retain_grad``."""
 
     function: Callable[..., Any]
     info: TensorInfo
@@ -102,7 +102,7 @@ def add_registration(
     made = Registration(function, info, node, info.fake.grad_fn, slot, hook)
     if slot is not None:
         made.handle = object.__new__(RemovableHandle)
-        trace.outside.foreign[id(made.handle)] = made.handle  # nobody may look into it
+        trace.outside.foreign[id(made.handle)] = made.handle  # it may not be read
     made.node.meta["stack_trace"] = trace.stack_trace()
     trace.hooks.registrations[id(made.handle or made)] = made
     return made.handle
@@ -130,7 +130,7 @@ def _register(method: Callable[..., Any], function: Callable[..., Any]) -> None:
 
 
 def check_like_eager(trace: Trace, info: TensorInfo, method: Callable[..., Any], *args: object) -> None:
-    """Eager's own error, from a real tensor of the same standing in autograd's graph."""
+    """Raise eager's own error, by calling the method on a real tensor of the same kind (leaf or not)."""
     for_leaves = method is torch.Tensor.register_post_accumulate_grad_hook
     if for_leaves and info.source is not None:
         guard_flag(trace, info, "is_leaf")
@@ -160,7 +160,7 @@ def rule_retain_grad(trace: Trace, args: Args, kwargs: Kwargs) -> None:
 
 @rule(torch.autograd.graph.register_multi_grad_hook)
 def rule_multi_grad_hook(trace: Trace, args: Args, kwargs: Kwargs) -> object:
-    """``register_multi_grad_hook(tensors, hook, mode=…)``; what torch refuses, it refuses itself."""
+    """``register_multi_grad_hook(tensors, hook, mode=…)``. Arguments that torch refuses break the graph."""
     given = {**dict(zip(("tensors", "fn"), args, strict=False)), **kwargs}
     mode = concrete(trace, given.pop("mode", "all"))
     tensors = prepare(trace, given.get("tensors"))
@@ -205,7 +205,7 @@ def load_grad_fn(trace: Trace, info: TensorInfo) -> object:
 
 @operation
 def load_from_node(trace: Trace, node: object, name: str) -> object:
-    """What the program may ask of a node. The fake's node knows its name where the program wrote its class."""
+    """Attributes of a node that the program may read. The name is known only for classes of the program."""
     written = isinstance(node, FunctionBase)
     if name in NODE_REGISTRATIONS or (name == "name" and written):
         return NodeMethod(node, name)
@@ -227,7 +227,7 @@ CALLABLES[NodeMethod] = call_node_method
 
 
 def write_registrations(r: Rebuilder) -> None:
-    """Append what the run function does about hooks, after everything else is written."""
+    """Add the lines of the run function that register and remove hooks, after all others."""
     trace = r.trace
     after: list[str] = []  # right after the graph
     settled: list[str] = []
@@ -247,7 +247,7 @@ def write_registrations(r: Rebuilder) -> None:
 
 
 def slot_lines(r: Rebuilder, registration: Registration) -> list[str]:
-    """Put a hook in the place of its slot, or take the slot away."""
+    """The lines that replace a slot by its hook, or remove it."""
     group, name = registration.group, registration.slot_name
     if group is None:
         return [f"{name}.remove()" if registration.removed else f"{name}.settle({r.value(registration.hook)})"]
@@ -260,7 +260,7 @@ def slot_lines(r: Rebuilder, registration: Registration) -> list[str]:
 
 
 def runs_after_graph(trace: Trace, registration: Registration) -> bool:
-    """Whether a registration may wait until the graph has run: on an input that is where it was in autograd's graph."""
+    """Whether a registration may be done after the graph: on an input whose history has not changed."""
     info = registration.info
     if info.source is None or id(info.fake) in trace.effects.changed:
         return False
@@ -268,6 +268,6 @@ def runs_after_graph(trace: Trace, registration: Registration) -> bool:
 
 
 def undo_lines(trace: Trace) -> list[str]:
-    """What to do about hooks when the graph has raised."""
+    """The lines that remove slots after the graph has raised."""
     slots = [item for item in trace.inputs.items if isinstance(item, SlotInput)]
     return [f"{slot.source.name}.remove()" for slot in slots if slot.node.users]

@@ -1,8 +1,8 @@
 """``context_fn`` of ``torch.utils.checkpoint``: which results of a checkpointed function are kept after all.
 
-The graph calls the program's own function, which makes contexts anew for each call; what it comes down to must be known
-while tracing, as an arbitrary context could change what the checkpointed function does. So it is interpreted once: it
-has to give torch's contexts for selective checkpointing, or contexts that do nothing. Policies run with the graph.
+The graph calls the program's function, which makes new contexts for each call. An arbitrary context could change what
+the checkpointed function does, so the function is interpreted once: it must return torch's contexts for selective
+checkpointing, or contexts that do nothing. Policies run with the graph.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class SelectiveContext:
 
 @rule(create_selective_checkpoint_contexts)
 def rule_selective(trace: Trace, args: Args, kwargs: Kwargs) -> object:
-    """The policy is not asked: torch asks it, operation by operation, when the graph runs."""
+    """The policy is not interpreted: torch calls it for each operation when the graph runs."""
     policy = force(trace, args[0]) if len(args) == 1 and not kwargs else None
     operators = isinstance(policy, list) and all(
         isinstance(force(trace, item), (OpOverload, HigherOrderOperator)) for item in policy
@@ -61,7 +61,7 @@ def real_contexts(trace: Trace, value: object) -> Any:
 
 
 def real_value(trace: Trace, value: Any) -> Any:
-    """The real counterpart of a function, made now, with everything it refers to."""
+    """The real object for a shadow, made now, with everything it refers to."""
     value = force(trace, value)
     kind = type(value)
     if kind in CONSTANT_TYPES or isinstance(value, IDENTITY_TYPES):

@@ -19,7 +19,7 @@ class SignatureMismatch(Exception):
 
 @operation
 def bind_arguments(trace: Trace, function: Any, args: Args, kwargs: Kwargs) -> dict[str, Any]:
-    """Local variables on entry, as CPython binds them; the program sees a ``TypeError`` where they do not fit."""
+    """The local variables on entry. Raises CPython's ``TypeError`` where arguments and parameters do not match."""
     try:
         return match_arguments(trace, function, args, kwargs)
     except SignatureMismatch:
@@ -61,7 +61,7 @@ def fill_defaults(trace: Trace | None, function: types.FunctionType, bound: dict
     for position, name in enumerate(positional):
         if name in bound:
             continue
-        index = position - len(positional)  # from the end: there may be more defaults another time
+        index = position - len(positional)  # from the end: a later call may have more defaults
         if index < -len(defaults):
             raise SignatureMismatch
         value = defaults[index]
@@ -81,7 +81,7 @@ def fill_defaults(trace: Trace | None, function: types.FunctionType, bound: dict
 
 
 def signature_error(trace: Trace, function: Any, args: Args, kwargs: Kwargs) -> BaseException:
-    """CPython's own error, from a function that has the same parameters and does nothing."""
+    """CPython's own error: calls an empty function that has the same parameters."""
     assume_parameters(trace, function)
     namespace: dict[str, types.FunctionType] = {}
     exec(f"def stand_in({signature(function.__code__)}): pass", namespace)
@@ -96,7 +96,7 @@ def signature_error(trace: Trace, function: Any, args: Args, kwargs: Kwargs) -> 
 
 
 def assume_parameters(trace: Trace, function: types.FunctionType) -> None:
-    """Assume what the error of a call that does not fit depends on: the name, and which parameters have defaults."""
+    """Guard what the message of a mismatch depends on: the name, and which parameters have defaults."""
     source = trace.outside.source_of(function)
     if source is None:
         return

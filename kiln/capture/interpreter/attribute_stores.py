@@ -18,7 +18,7 @@ from .instance_attributes import attribute_hook
 
 
 def check_plain_module(trace: Trace, module: types.ModuleType, name: str, doing: str) -> None:
-    """Writing to a module is writing to its dictionary - unless its class has another idea."""
+    """Writing to a module writes to its dictionary, unless its class overrides that: then the graph breaks."""
     kind = type(module)
     own = lookup(kind, "__setattr__") is not lookup(types.ModuleType, "__setattr__")
     if own or is_data_descriptor(lookup(kind, name)):
@@ -69,7 +69,7 @@ def generic_store(trace: Trace, owner: object, name: str, value: object) -> None
         NATIVE_STORES[raw.__objclass__](trace, owner, name, value)
         return
     if type(raw) is types.GetSetDescriptorType or (raw is not None and isinstance(owner, types.FunctionType)):
-        value = force(trace, value)  # native code looks at what it is given (a function's __annotations__, __module__)
+        value = force(trace, value)  # native code reads it (a function's __annotations__, __module__)
     try:
         object.__setattr__(owner, name, value)
     except Exception as error:
@@ -77,7 +77,7 @@ def generic_store(trace: Trace, owner: object, name: str, value: object) -> None
 
 
 def check_writable(trace: Trace, owner: object, name: str) -> None:
-    """Objects that are themselves (not copies) must not be written to while tracing."""
+    """Break the graph for objects that have no copy: nothing may be written to them while tracing."""
     if trace.outside.record_of(owner) is None and (
         id(owner) in trace.outside.sources or id(owner) in trace.outside.foreign
     ):

@@ -40,7 +40,7 @@ from .instance_attributes import load_from_instance
 
 
 def load_method(trace: Trace, owner: object, name: str) -> object:
-    """``owner.name`` that is about to be called, and only that."""
+    """``owner.name`` for a call that follows immediately."""
     appending = list_method(trace, owner, name)
     return load_attribute(trace, owner, name) if appending is None else appending
 
@@ -125,7 +125,7 @@ def load_from_module(trace: Trace, module: types.ModuleType, name: str) -> objec
 
 
 def load_computed(trace: Trace, module: types.ModuleType, name: str, value: object) -> object:
-    """What a module's ``__getattr__``, or a property of its class, gives: a setting, which may change."""
+    """What a module's ``__getattr__``, or a property of its class, returns. It may change, so it is guarded."""
     if type(value) not in CONSTANT_TYPES and getattr(module, name) is not value:
         raise trace.fail(f"{module.__name__}.{name}: the module makes it anew on each look")
     return wrap(trace, value, Attribute(trace.outside.pinned(module), name))
@@ -244,7 +244,7 @@ def load_from_super(trace: Trace, proxy: super, name: str) -> object:
     if own_class is not None and own_class.__flags__ & HEAP_TYPE:
         trace.guards.classes.meet(own_class)  # the order of its bases, too
     for cls in order[order.index(start) + 1 :] if order else ():
-        if cls.__flags__ & HEAP_TYPE:  # one that has no such attribute could get it
+        if cls.__flags__ & HEAP_TYPE:  # a class without the attribute could get it
             class_attribute(trace, cls, name)
         if name not in cls.__dict__:
             continue
@@ -263,7 +263,7 @@ def load_from_trampoline(trace: Trace, trampoline: Trampoline, name: str) -> obj
 
 
 def load_from_native(trace: Trace, function: object, name: str) -> object:
-    """Builtin functions and the descriptors of native classes: what they are called never changes."""
+    """Attributes of builtin functions and native descriptors. Their names never change, so these need no guard."""
     if name in ("__name__", "__qualname__", "__doc__", "__module__", "__text_signature__", "__objclass__", "__self__"):
         try:
             return getattr(function, name)
@@ -276,7 +276,7 @@ def load_from_partial(trace: Trace, partial: Any, name: str) -> object:
     if name == "keywords":
         trace.outside.namespaces[id(partial.keywords)] = (partial, "keywords")
         return partial.keywords
-    if name == "args":  # nobody has looked at them so far
+    if name == "args":  # not forced so far
         args = tuple([force(trace, arg) for arg in partial.args])
         if any(now is not before for now, before in zip(args, partial.args, strict=True)):
             function, _, keywords, attributes = partial.__reduce__()[2]
@@ -286,12 +286,12 @@ def load_from_partial(trace: Trace, partial: Any, name: str) -> object:
 
 
 def load_from_symbol(trace: Trace, number: object, name: str) -> object:
-    """Attributes of a number that may vary are those of the number it is: torch's class has others."""
+    """Attributes of a symbolic number are those of the plain number; torch's class has others."""
     return load_attribute(trace, concrete(trace, number), name)
 
 
 def load_from_alias(trace: Trace, alias: types.GenericAlias, name: str) -> object:
-    """``list[int]`` has the attributes of ``list``, but for a few of its own."""
+    """``list[int]`` has the attributes of ``list``, except for a few of its own."""
     if name in ALIAS_ATTRIBUTES:
         return load_from_native(trace, alias, name)
     return load_attribute(trace, alias.__origin__, name)

@@ -24,7 +24,7 @@ RULES: dict[object, Rule] = {}
 
 
 def rule(*functions: object) -> Callable[[Rule], Rule]:
-    """Register a handler ``(trace, args, kwargs)`` for builtins that need more than running them."""
+    """Register a handler ``(trace, args, kwargs)`` for functions that must not simply run."""
 
     def register(handler: Rule) -> Rule:
         for function in functions:
@@ -35,7 +35,7 @@ def rule(*functions: object) -> Callable[[Rule], Rule]:
 
 
 def leave_to_python(function: object, name: str, why: str = "") -> None:
-    """Give a function the rule that the graph ends before a call of it."""
+    """Register a rule that breaks the graph before calls of a function."""
 
     @rule(function)
     def leave(trace: Trace, args: Args, kwargs: Kwargs) -> None:
@@ -45,7 +45,7 @@ def leave_to_python(function: object, name: str, why: str = "") -> None:
 def rule_for(function: object) -> Rule | None:
     kind = type(function)
     if kind.__flags__ & HEAP_TYPE and isinstance(lookup(kind, "__hash__"), types.FunctionType):
-        return None  # an object of the program, whose __hash__ must not run here
+        return None  # a callable of the program: its __hash__ must not run here
     try:
         return RULES.get(function)
     except TypeError:  # unhashable callable object
@@ -53,7 +53,7 @@ def rule_for(function: object) -> Rule | None:
 
 
 def call_rule(trace: Trace, handler: Rule, function: Any, args: Args, kwargs: Kwargs) -> Any:
-    """Rules expect the arguments that fit; with others, CPython has the message."""
+    """Call a rule. Where the number of arguments is wrong, raise CPython's own error."""
     least, most, keywords = positional_limits(function)
     if not least <= len(args) <= most or (kwargs and not keywords):
         raise wrong_arguments(trace, function, args, kwargs)
@@ -72,7 +72,7 @@ def call_rule(trace: Trace, handler: Rule, function: Any, args: Args, kwargs: Kw
 
 
 def frames_below(error: BaseException) -> int:
-    """How many calls deeper than the frame that catches it an exception was raised."""
+    """How many calls below the frame that catches it an exception was raised."""
     count, entry = -1, error.__traceback__
     while entry is not None:
         count, entry = count + 1, entry.tb_next
@@ -82,7 +82,7 @@ def frames_below(error: BaseException) -> int:
 def call_rule_by_position(
     trace: Trace, handler: Callable[..., Any], function: Any, args: Args, kwargs: Kwargs
 ) -> object:
-    """The rule of a Python function that was called with names for arguments that the rule takes by position."""
+    """Call a rule that takes arguments by position, where the program passed some by name."""
     try:
         bound = inspect.signature(function).bind(*args, **kwargs)
     except TypeError:
@@ -116,11 +116,11 @@ UNSIGNED: dict[object, tuple[float, float]] = {
     getattr: (2, 3), next: (1, 2), iter: (1, 2), vars: (0, 1), dir: (0, 1), bool: (0, 1), super: (0, 2),
     sys.exit: (0, 1), sys.exc_info: (0, 0), sys.exception: (0, 0), object.__init__: (1, math.inf),
 }  # fmt: skip
-"""Builtins whose signature Python cannot tell."""
+"""Builtins without a signature: the least and the largest number of positional arguments."""
 
 
 def wrong_arguments(trace: Trace, function: Any, args: Args, kwargs: Kwargs) -> Raised | GraphBreak:
-    """The error for too many or too few arguments: they are counted before anybody looks at them."""
+    """The error for too many or too few arguments. CPython counts them before it reads them."""
     if not isinstance(function, NATIVE_METHODS):
         try:
             function(*[None] * len(args), **dict.fromkeys(kwargs))

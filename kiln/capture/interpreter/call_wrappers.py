@@ -1,7 +1,7 @@
 """Functions that call what is not a Python function itself: modules, callable objects, partials, builtins, classes.
 
-Kiln compiles functions. For anything else it compiles one that calls it, with a code object of its own (a code object
-is what compiled entries belong to); modules of one class share theirs, and with it what was compiled.
+Kiln compiles functions. For any other callable it compiles a function that calls it, with its own code object, since
+entries belong to code objects. Modules of one class share a code object, and so their entries.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ def object_caller(target: Any) -> types.FunctionType:
 
 
 def parameter_names(caller: types.FunctionType, args: tuple[Any, ...]) -> list[str]:
-    """What the callee of one of these functions calls its positional arguments."""
+    """The names of the positional parameters of what one of these functions calls."""
     target = caller.__closure__[0].cell_contents if caller.__closure__ else args[0]
     bound = 0
-    if not isinstance(target, (types.FunctionType, types.MethodType)):  # found as Python finds it, but no code is run
+    if not isinstance(target, (types.FunctionType, types.MethodType)):  # found by Python's rules, without running code
         method = "forward" if isinstance(target, Module) else "__call__"
         own = (getattr_static_dict(target) or {}).get(method) if method == "forward" else None
         target, bound = (own, 0) if own is not None else (lookup(type(target), method), 1)

@@ -1,7 +1,7 @@
-"""Calling things: which callee is interpreted, recorded in the graph, run natively, or breaks the graph.
+"""Calls: which callee is interpreted, recorded in the graph, run natively, or breaks the graph.
 
-One function, :func:`call`, tried in order: what has a rule of its own (``call_rules.py``), torch operations, Python
-functions (interpreted), methods, classes, builtins (``native_calls.py``), callable objects.
+:func:`call` tries in order: rules (``call_rules.py``), torch operations, Python functions (interpreted), methods,
+classes, builtins (``native_calls.py``), callable objects.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def call(trace: Trace, function: Any, args: Args, kwargs: Kwargs) -> Any:
 
 
 def resolve_callee(trace: Trace, value: Lazy) -> object:
-    """What is called, looked at only as far as a call does."""
+    """The callee, forced only as far as a call needs."""
     if value.done:
         return value.value
     appending = appending_method(trace, value)
@@ -106,7 +106,7 @@ SKIPPED_MODULES: tuple[str, ...] = (
 SKIPPED_MODULES += ("torch.distributed", "torch.onnx", "torch.export", "logging", "threading", "asyncio", "numpy")
 SKIPPED_MODULES += ("multiprocessing", "subprocess", "socket", "unittest.mock", "_pytest", "pytest", "tqdm")
 SKIPPED_MODULES += ("random", "tempfile", "traceback", "linecache", "inspect", "pdb", "importlib", "gc", "weakref")
-SKIPPED_MODULES += ("kiln.capture", "warnings")  # warnings: its filters are others while tracing (quiet.py)
+SKIPPED_MODULES += ("kiln.capture", "warnings")  # warnings: its filters differ while tracing (quiet.py)
 
 
 def call_function(trace: Trace, function: Any, args: Args, kwargs: Kwargs) -> object:
@@ -143,12 +143,12 @@ def call_function(trace: Trace, function: Any, args: Args, kwargs: Kwargs) -> ob
     trace.guards.add_code(function, trace.outside.source_of(function))
     try:
         return run_function(trace, function, bind_arguments(trace, function, args, kwargs))
-    except RecursionError:  # Kiln's own: that of the program is Raised
+    except RecursionError:  # raised by Kiln's own frames; the program's is Raised
         raise nesting_too_deep(trace) from None
 
 
 def nesting_too_deep(trace: Trace) -> BaseException:
-    """Recursion, with or without an end, is Python's: a frame that calls itself is left alone as a whole."""
+    """The break for deep recursion. A root frame that calls itself runs in eager as a whole."""
     root = trace.frames[0].code
     recursive = any(frame.code is root for frame in trace.frames[1:])
     depth = len(trace.frames)
@@ -158,7 +158,7 @@ def nesting_too_deep(trace: Trace) -> BaseException:
 # Wrappers that only keep a ``__repr__`` from running in circles (one that does breaks the graph anyway), and those that
 # keep functions of torch away from torch's own compiler.
 def wrapped_function(trace: Trace, wrapper: types.FunctionType) -> object:
-    """What a wrapper that changes nothing calls; ``reprlib.recursive_repr`` keeps it in its closure alone."""
+    """The function behind a wrapper that changes nothing. ``reprlib.recursive_repr`` keeps it only in its closure."""
     names = wrapper.__code__.co_freevars
     if "user_function" not in names:
         return load_attribute(trace, wrapper, "__wrapped__")
@@ -179,7 +179,7 @@ def wrapped_function(trace: Trace, wrapper: types.FunctionType) -> object:
 
 
 def check_wrapper_globals(trace: Trace, wrapper: types.FunctionType) -> None:
-    """Look up what ``reprlib.recursive_repr`` and its copy in dataclasses call: they may have been replaced."""
+    """Guard the globals that ``reprlib.recursive_repr`` and its copy in dataclasses call."""
     names, namespace = wrapper.__code__.co_names, wrapper.__globals__
     found = {
         name: trace.outside.load_global(namespace, name) for name in ("id", "_thread", "get_ident") if name in names[:2]
@@ -193,7 +193,7 @@ def check_wrapper_globals(trace: Trace, wrapper: types.FunctionType) -> None:
 
 
 def is_same_object(trace: Trace, value: object, known: object) -> bool:
-    """Whether something from outside is this object, which nobody looks into."""
+    """Whether a value from outside is this object; guarded by identity."""
     if type(value) is not Lazy:
         return value is known
     if value.real is known:
@@ -229,7 +229,7 @@ def call_trampoline(trace: Trace, trampoline: Trampoline, args: Args, kwargs: Kw
 
 
 def call_dispatcher(trace: Trace, dispatcher: Any, args: Args, kwargs: Kwargs) -> object:
-    """A function that is compiled already is interpreted like any other."""
+    """A compiled function is interpreted like the function it was made from."""
     function = dispatcher.function
     return call(trace, wrap(trace, function, trace.outside.pinned(function)), args, kwargs)
 
@@ -252,7 +252,7 @@ def call_object(trace: Trace, instance: object, args: Args, kwargs: Kwargs) -> o
 
 
 def call_special_method(trace: Trace, method: SpecialMethod, args: Args, kwargs: Kwargs) -> object:
-    """A special method that is bound like any attribute; ``None`` in its place says that there is none."""
+    """Call a special method that is bound like any attribute. ``None`` in its place means that there is none."""
     owner, cls = args[0], type(args[0])
     raw = class_attribute(trace, cls, method.name)
     if raw is None and method.name in BLOCKED:
@@ -266,7 +266,7 @@ BLOCKED = {
     "__hash__": "unhashable type: '{}'",
     "__reversed__": "'{}' object is not reversible",
 }
-"""What Python says where these are ``None``; with others it calls ``None``, and says so."""
+"""CPython's messages where these methods are ``None``. For others it calls ``None``."""
 
 
 def call_weak_reference(trace: Trace, reference: Any, args: Args, kwargs: Kwargs) -> object:
@@ -286,7 +286,7 @@ def call_staticmethod(trace: Trace, method: staticmethod[..., Any], args: Args, 
 
 
 def call_ufunc(trace: Trace, ufunc: Any, args: Args, kwargs: Kwargs) -> object:
-    """A function of numpy on plain numbers is arithmetic; on anything else it makes arrays, which are Python's."""
+    """A numpy function on plain numbers. On anything else it makes arrays, and the graph breaks."""
     values = [force(trace, arg) for arg in args]
     if kwargs or not all(type(value) in (int, float, bool) or isinstance(value, numpy.number) for value in values):
         raise trace.fail(f"numpy.{ufunc.__name__}, on something else than plain numbers")

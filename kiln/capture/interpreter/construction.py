@@ -21,12 +21,12 @@ from .program_types import native_name
 
 
 def finalizer_break(trace: Trace, cls: type) -> BaseException:
-    """When it is dropped can be seen, and frames of Kiln's would keep it: the whole function is Python's."""
+    """The break for an object with ``__del__``. Kiln's frames would keep it alive, so the whole frame runs in eager."""
     return trace.fail(f"making a {cls.__qualname__}, which has a __del__", "make it outside", whole=True)
 
 
 def call_class(trace: Trace, cls: type, args: Args, kwargs: Kwargs) -> object:
-    """``cls(...)``: a real instance of a real class, its Python ``__new__`` and ``__init__`` interpreted."""
+    """``cls(...)``: makes a real instance; ``__new__`` and ``__init__`` in Python are interpreted."""
     if has_finalizer(cls):
         raise finalizer_break(trace, cls)
     maker = class_attribute(trace, type(cls), "__call__")
@@ -54,7 +54,7 @@ def construct(trace: Trace, cls: type, args: Args, kwargs: Kwargs) -> object:
 
 
 def has_python_constructor(cls: type) -> bool:
-    """Whether making an instance runs Python code, or makes a bare object."""
+    """Whether making an instance runs Python code, or only ``object.__new__``."""
     new, init = lookup(cls, "__new__"), lookup(cls, "__init__")
     return isinstance(new, staticmethod) or isinstance(init, types.FunctionType) or new is object.__new__
 
@@ -75,7 +75,7 @@ def make_instance(trace: Trace, cls: type, args: Args, kwargs: Kwargs) -> object
 
 
 EMPTY_MAKERS = frozenset(lookup(kind, "__new__") for kind in (list, dict, set, collections.deque))
-"""Those that ignore their arguments: ``__init__`` fills the container."""
+"""``__new__`` methods that ignore their arguments: ``__init__`` fills the container."""
 
 
 def new_object(trace: Trace, cls: type) -> object:

@@ -33,7 +33,7 @@ from ..state.values import CONSTANT_TYPES, InterpretedIterator
 
 
 def ordered_elements(trace: Trace, function: Any, value: Any) -> object:
-    """A set from outside whose shadow iterates in another order: its elements in their order, where these will do."""
+    """The ordered elements of a set from outside whose shadow iterates in another order, where these are enough."""
     if id(value) not in trace.outside.reordered_sets:
         return value
     record = trace.outside.record_of(value)
@@ -49,7 +49,7 @@ def ordered_elements(trace: Trace, function: Any, value: Any) -> object:
 ITERATING: frozenset[object] = frozenset(
     {list, tuple, sorted, sum, min, max, any, all, enumerate, zip, map, filter, collections.deque, iter, str.join}
 )
-"""Builtins that iterate over an argument, and do nothing else with it."""
+"""Builtins that only iterate over an argument."""
 
 
 def iterable_argument(trace: Trace, function: object, position: int, value: object) -> object:
@@ -63,7 +63,7 @@ def iterable_argument(trace: Trace, function: object, position: int, value: obje
     if isinstance(value, CONTAINERS) and "__iter__" not in python_methods(type(value)):
         sized = function in LENGTH_TAKERS and "__len__" in python_methods(type(value))
         if not sized or isinstance(value, dict):
-            return value  # native code looks past the other methods
+            return value  # native code ignores its other methods
     if isinstance(value, dict) and (
         function in HASHING_FUNCTIONS or getattr(function, "__objclass__", None) in HASHING_TYPES
     ):
@@ -83,7 +83,7 @@ def iterates_in_python(cls: type) -> bool:
 
 
 def hashed_argument(trace: Trace, function: Any, position: int, value: Any) -> object:
-    """An argument whose elements are going to be hashed: looked at, and listed if it comes out of an iterator."""
+    """An argument whose elements native code will hash: forced, and turned into a list if it is an iterator."""
     if type(value) in CONSTANT_TYPES:
         return value
     if position == 1 and (is_keyed(function) or getattr(function, "__objclass__", None) in (set, frozenset)):
@@ -104,7 +104,7 @@ def hashed_argument(trace: Trace, function: Any, position: int, value: Any) -> o
     if type(value) is Settled:
         value = value.iterator
     if type(value) in ITERATOR_TYPES or type(value) in LAZY_ITERATORS or issubclass(type(value), InterpretedIterator):
-        trace.progress.entered += 1  # the iterator moves on: an instruction that breaks after this must be run again
+        trace.progress.entered += 1  # the iterator advances: if the instruction breaks after this, capture starts over
         return [survey.visit(item) for item in elements_in_python(trace, function, value)]
     takes_all = isinstance(function, type) or function == dict.fromkeys or (method and not is_operator(function))
     if is_object(value) and takes_all:
@@ -114,7 +114,7 @@ def hashed_argument(trace: Trace, function: Any, position: int, value: Any) -> o
 
 
 KEY_NAMES = KEYED_NAMES | words("add discard remove contains __setitem__ __hash__")
-"""Methods that take a key or an element as it is, also where that is an iterator."""
+"""Methods that take a key or an element as it is, even an iterator."""
 
 
 def is_operator(function: Any) -> bool:
@@ -123,7 +123,7 @@ def is_operator(function: Any) -> bool:
 
 
 def elements_in_python(trace: Trace, function: object, value: object) -> list[Any]:
-    """What native code would get out of an iterable, or for a dictionary out of a mapping, that is Python code."""
+    """The elements that native code would take from an iterable (or mapping, for a dictionary) written in Python."""
     base = getattr(function, "__objclass__", function)
     mapping = isinstance(base, type) and issubclass(base, dict)
     keys = operations.load_or_default(trace, value, "keys", None) if mapping else None
@@ -134,7 +134,7 @@ def elements_in_python(trace: Trace, function: object, value: object) -> list[An
 
 
 def take_until_refused(items: Iterable[Any], pairs: bool) -> list[Any]:
-    """Elements up to the first that native code refuses: it takes no more of them either."""
+    """Elements up to the first that native code refuses, as it stops there."""
     taken = []
     for item in items:
         taken.append(item)

@@ -28,10 +28,10 @@ NATIVE_DESCRIPTORS = (
 )
 
 NATIVE_OWNERS: dict[type, Callable[[Trace, object, str], object]] = {}
-"""Native classes whose instances have bare shadows: their native attributes are read by these, from the real object."""
+"""Native classes whose shadows are bare instances -> how their native attributes are read from the real object."""
 
 NATIVE_STORES: dict[type, Callable[[Trace, object, str, object], None]] = {}
-"""How these attributes are assigned to."""
+"""Native classes -> how these attributes are assigned to."""
 
 
 def is_foreign(cls: type) -> bool:
@@ -48,8 +48,8 @@ def bind_class_attribute(
 ) -> object:
     """Run the descriptor protocol for an attribute of an instance that was found on a class.
 
-    ``own_class`` is the class of the instance, where ``cls`` (to reach the attribute by) is another: ``super`` looks
-    past the class, and binds to it nevertheless.
+    ``own_class`` is the class of the instance if it differs from ``cls``, where the attribute was found: ``super``
+    looks past the class, but binds to it.
     """
     kind = type(raw)
     if kind is types.FunctionType:
@@ -84,7 +84,7 @@ def bind_class_attribute(
 def load_cached_property(
     trace: Trace, owner: object, cls: type, name: str, raw: functools.cached_property[Any]
 ) -> object:
-    """Computed once and kept in the instance dictionary (where it is found before the descriptor next time)."""
+    """``functools.cached_property``: computed once and kept in the instance dictionary."""
     source = class_attribute_source(trace, cls, name)
     if "attrname" not in raw.__dict__:
         trace.guards.add(source, "no_attribute", "attrname")
@@ -99,7 +99,7 @@ def load_cached_property(
 
 
 def bind_to_class(trace: Trace, function: Any, cls: type) -> object:
-    """What a ``classmethod`` around something gives: a method, or (before 3.13) what a descriptor in it gives."""
+    """What ``classmethod(function)`` binds to: a method, or (before 3.13) the result of the inner descriptor."""
     function = force(trace, function)
     if not callable(function) and not hasattr(type(function), "__get__"):
         return classmethod(function).__get__(None, cls)
@@ -148,26 +148,26 @@ def load_member(trace: Trace, owner: Any, name: str, descriptor: Any) -> object:
     source = trace.outside.source_of(owner) if record is None and isinstance(value, types.FunctionType) else None
     if (
         source is not None and trace.outside.source_of(value) is None
-    ):  # the getter of a property from outside is from there
+    ):  # a getter of a property from outside has a source
         trace.outside.name_source(value, Attribute(source, name))
     return value
 
 
 def watch_method(trace: Trace, cls: type, name: str, function: types.FunctionType) -> None:
-    """A method of a class from outside is about to be called: it is watched, and its cells and defaults are outside."""
+    """Guard a method of a class that is about to be called, and give it a source."""
     class_attribute(trace, cls, name)
     name_class_value(trace, cls, name, function)
 
 
 @operation
 def name_class_value(trace: Trace, cls: type, name: str, value: object) -> None:
-    """A function found on a watched class needs no guard of its own, only a way to be reached."""
+    """Give a function found on a guarded class a source; it needs no guard of its own."""
     if id(value) not in trace.outside.sources:
         trace.outside.name_source(value, class_attribute_source(trace, cls, name))
 
 
 def class_function(trace: Trace, cls: type, name: str) -> types.FunctionType | None:
-    """A special method in Python, if a class has one, named: its closure and defaults are from outside."""
+    """A special method that is a Python function, with its source; None if there is none."""
     raw = class_attribute(trace, cls, name)
     if not isinstance(raw, types.FunctionType):
         return None

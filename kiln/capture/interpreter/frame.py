@@ -26,7 +26,7 @@ from ..state.trace import Trace
 from ..state.values import BreakPoint, GraphBreak, Lazy, Raised, Restart
 from .call_wrappers import FILE as CALLERS_FILE
 
-NULL = type("NULL", (), {"__repr__": lambda self: "NULL"})()  # the empty half of a call's operands
+NULL = type("NULL", (), {"__repr__": lambda self: "NULL"})()  # the empty operand of a call
 RETURNED, YIELDED = object(), object()  # why a frame's loop stopped
 
 HANDLERS: dict[str, Callable[[Frame, Instruction], object]] = {}  # by opcode; the files of ``opcodes/`` fill it
@@ -38,14 +38,14 @@ _DECODED: dict[int, tuple[weakref.ref[types.CodeType], Bytecode]] = {}
 
 
 def decode_once(code: types.CodeType) -> Bytecode:
-    """The instructions of a code object, decoded once; but a continuation is not called again and again."""
+    """The instructions of a code object, cached. Those of continuations are not: each is captured once."""
     known = _DECODED.get(id(code))
     if known is not None and known[0]() is code:
         return known[1]
     bytecode = decode(code)
     if any(name.startswith(OWN_PREFIX) for name in (*code.co_freevars, *code.co_varnames)):
         return bytecode
-    key, table = id(code), _DECODED  # the module's own name is gone when the interpreter shuts down
+    key, table = id(code), _DECODED  # module globals are gone when the interpreter shuts down
     table[key] = (weakref.ref(code, lambda _: table.pop(key, None)), bytecode)
     return bytecode
 
@@ -54,9 +54,9 @@ HANDLING = frozenset({"POP_EXCEPT", "RAISE_VARARGS", "CHECK_EXC_MATCH", "CHECK_E
 
 
 def is_in_except_block(bytecode: Bytecode, index: int) -> bool:
-    """Whether a handler around an instruction looks at what was raised; ``with`` and ``finally`` only pass it on.
+    """Whether an ``except`` clause encloses an instruction; ``with`` and ``finally`` only pass exceptions on.
 
-    (A ``with`` block whose manager swallows what is raised is told apart when eager takes over.)
+    (A ``with`` block whose manager swallows exceptions is detected when eager takes over.)
     """
     entry = bytecode.handler_at[index]
     while entry is not None:
@@ -72,7 +72,7 @@ def is_in_except_block(bytecode: Bytecode, index: int) -> bool:
 def is_except_clause(bytecode: Bytecode, start: int) -> bool:
     """Whether the handler that begins here is that of an ``except``."""
     first, second = (bytecode.instructions[min(at, len(bytecode) - 1)].op for at in (start, start + 1))
-    if first != "PUSH_EXC_INFO" or second == "WITH_EXCEPT_START":  # what cleans up after a handler; a with block
+    if first != "PUSH_EXC_INFO" or second == "WITH_EXCEPT_START":  # the cleanup of a handler, or a with block
         return False
     found = {bytecode.instructions[at].op for at in reachable(bytecode, start, exceptional=False)}
     return bool(found & HANDLING)
@@ -95,7 +95,7 @@ class Frame:
         self.next = 0
         self.keyword_names: tuple[str, ...] = ()
         self.result: object = None
-        self.looped = False  # it has jumped back: instructions may be reached for another time
+        self.looped = False  # it has jumped back, so instructions may run more than once
 
     def closure(self) -> dict[str, types.CellType]:
         cells = self.function.__closure__ or ()
@@ -115,7 +115,7 @@ class Frame:
         return self.code.co_filename, self.line(), self.code.co_qualname
 
     def is_of_user(self) -> bool:
-        """Whether the frame has lines of the user's; Kiln's callers have none."""
+        """Whether the frame runs code of the user, not of ``call_wrappers.py``."""
         return self.code.co_filename != CALLERS_FILE
 
     def protected(self) -> bool:
@@ -128,12 +128,12 @@ class Frame:
         self.stack.append(value)
 
     def pop(self) -> Any:
-        """The top value, looked at."""
+        """The top value, forced."""
         value = self.stack.pop()
         return force(self.trace, value) if type(value) is Lazy else value
 
     def peek(self, depth: int = 1) -> Any:
-        """The value at a depth (1 is the top), looked at and left in place."""
+        """The value at a depth (1 is the top), forced and left in place."""
         value = self.stack[-depth]
         if type(value) is Lazy:
             value = self.stack[-depth] = force(self.trace, value)
@@ -143,7 +143,7 @@ class Frame:
         return self.stack.pop()
 
     def pop_many(self, count: int) -> list[Any]:
-        """The top values, not looked at."""
+        """The top values, not forced."""
         if not count:
             return []
         values = self.stack[-count:]
@@ -190,7 +190,7 @@ class Frame:
                 self.trace.guards.classes.watch_names_in(text)
         del self.stack[entry.depth :]
         if entry.lasti:
-            self.stack.append(-1)  # the place to report on re-raise: the real frame has its own
+            self.stack.append(-1)  # CPython keeps the position to report on re-raise here
         self.stack.append(error)
         self.jump(entry.target)
 
@@ -239,13 +239,13 @@ class RootFrame(Frame):
 
     def __init__(self, trace: Trace, function: types.FunctionType, bound: dict[str, object]) -> None:
         super().__init__(trace, function, bound)
-        self.arguments = dict(bound)  # as they came, whatever becomes of the variables
+        self.arguments = dict(bound)  # as passed, whatever happens to the variables
         self.visits: dict[int, int] = {}
         self.produced: dict[int, tuple[int, int]] = {}  # id of a value -> instruction (and visit) that first pushed it
         self.take_cells()
 
     def take_cells(self) -> None:
-        """A continuation's cells are parameters of its own: no MAKE_CELL comes before its RESUME."""
+        """Take the cells of a continuation, which are parameters: its code has no MAKE_CELL before RESUME."""
         made = set()
         for instruction in self.bytecode.instructions:
             if instruction.op == "RESUME":
@@ -255,7 +255,7 @@ class RootFrame(Frame):
         for name in self.code.co_cellvars:
             if name in self.locals and name not in made:
                 value = force(self.trace, self.locals[name])
-                if type(value) is types.CellType:  # else an inlined comprehension (3.12) has the slot for itself
+                if type(value) is types.CellType:  # else the slot belongs to an inlined comprehension (3.12)
                     self.cells[name] = value
                     del self.locals[name]
 
@@ -322,7 +322,7 @@ class RootFrame(Frame):
 
 
 def has_source_position(instruction: Instruction) -> bool:
-    """Not one that the splitter wrote: a break there would not get any further."""
+    """Whether the program has this instruction. One that the splitter wrote cannot be a forced break."""
     positions = instruction.positions
     return positions is not None and positions[0] is not None and positions[2] is not None
 

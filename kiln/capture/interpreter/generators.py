@@ -34,8 +34,8 @@ class InterpretedGenerator(InterpretedIterator):
         self.started = False
         self.running = False
         self.finished = False
-        self.handled: BaseException | None = None  # the exception in hand where it is suspended
-        self.made_at = frame.trace.place()  # the trace must not keep it alive: being dropped is an event
+        self.handled: BaseException | None = None  # the exception being handled where it is suspended
+        self.made_at = frame.trace.place()  # the trace must not keep it alive: dropping it closes it
         frame.trace.unbuildable.generators.add(self)
 
     def __del__(self) -> None:
@@ -120,7 +120,7 @@ class InterpretedGenerator(InterpretedIterator):
         raise Raised(RuntimeError("generator ignored GeneratorExit"))
 
     def left_open(self) -> bool:
-        """Whether Python would run code of the program on dropping it: it waits inside ``try`` or ``with``."""
+        """Whether dropping it would run code of the program: it is suspended inside ``try`` or ``with``."""
         if not self.started or self.finished or self.running:
             return False
         entry = self.frame.bytecode.handler_at[self.frame.index]
@@ -161,7 +161,7 @@ class InterpretedGenerator(InterpretedIterator):
             self.running = False
 
     def _finish_delegation(self, value: object) -> object:
-        """The delegate returned while it dealt with an exception: go on behind the ``yield from``."""
+        """The delegate returned while it handled an exception: continue after the ``yield from``."""
         frame = self.frame
         if sys.version_info < (3, 12):
             frame.stack.pop()
@@ -175,7 +175,7 @@ class InterpretedGenerator(InterpretedIterator):
         """Raise at the ``yield`` where the frame is suspended."""
 
         def unwind() -> None:
-            add_context(self.frame.trace, error)  # what it delegated to knew nothing of what is handled here
+            add_context(self.frame.trace, error)  # the delegate did not know what is handled here
             self.frame.push(None)
             self.frame.unwind(error)
 
@@ -185,7 +185,7 @@ class InterpretedGenerator(InterpretedIterator):
         trace = self.frame.trace
         caller = trace.exceptions.handled
         self.started = self.running = True
-        trace.progress.entered += 1  # its frame moves on: an instruction that breaks after this must be run again
+        trace.progress.entered += 1  # its frame advances: if the instruction breaks after this, capture starts over
         if self.handled is not None:
             trace.exceptions.handled = self.handled
         try:
@@ -196,7 +196,7 @@ class InterpretedGenerator(InterpretedIterator):
         except Raised as raised:
             self.finished = True
             trace.exceptions.handled = caller
-            stopped = isinstance(raised.error, StopIteration)  # it must not leave a generator but as its end
+            stopped = isinstance(raised.error, StopIteration)  # a StopIteration must not leave a generator
             raise Raised(generator_stopped(trace, raised.error) if stopped else raised.error) from None
         finally:
             self.running = False
@@ -209,7 +209,7 @@ class InterpretedGenerator(InterpretedIterator):
 
 
 def check_open_generators(trace: Trace, outcome: Finished | Broken) -> None:
-    """The frame's end drops what only it holds; a generator that is left open after that must be Python's own."""
+    """Break the graph if a generator is left open inside ``try`` or ``with``: Python must close it."""
     if isinstance(outcome, Finished):
         root = trace.root
         root.stack.clear()
@@ -244,7 +244,7 @@ LOADERS[InterpretedGenerator] = load_from_generator
 
 
 def method_rule(name: str, resume: str) -> None:
-    """A method called by the program runs in the interpreter, without native code in between."""
+    """Run a generator's method in the interpreter where the program calls it."""
 
     @rule(getattr(InterpretedGenerator, name))
     def rule_generator_method(trace: Trace, args: Args, kwargs: Kwargs) -> object:

@@ -42,7 +42,7 @@ def load_from_instance(trace: Trace, owner: object, name: str) -> object:
 
 
 def attribute_hook(trace: Trace, cls: type, name: str) -> object:
-    """What a class has as ``__getattribute__``, ``__getattr__`` and so on, if it is not the default."""
+    """The ``__getattribute__``, ``__getattr__`` … of a class, if it is not the default."""
     raw = class_attribute(trace, cls, name, MISSING)
     if isinstance(raw, types.FunctionType):
         name_class_value(trace, cls, name, raw)
@@ -84,12 +84,12 @@ def generic_load(trace: Trace, owner: object, name: str) -> object:
     if name == "__context__" and isinstance(owner, BaseException):
         return context_of(trace, owner)
     raw = class_attribute(trace, cls, name, MISSING)
-    if is_data_descriptor(raw) and hasattr(type(raw), "__get__"):  # one that can only be set is looked for later
+    if is_data_descriptor(raw) and hasattr(type(raw), "__get__"):  # a descriptor without __get__ comes later
         return bind_class_attribute(trace, owner, cls, name, raw)
     namespace = getattr_static_dict(owner)
     if namespace is not None:
         if name in namespace:
-            if isinstance(owner, enum.Enum):  # its own shadow, but what it holds may change
+            if isinstance(owner, enum.Enum):  # it is its own shadow, but its attributes may change
                 return Lazy(namespace[name], InstanceAttribute(trace.outside.pinned(owner), name, is_direct(cls)))
             return trace.outside.reach(namespace[name])
         record = trace.outside.record_of(owner)
@@ -104,7 +104,7 @@ NATIVE_NAMESPACES = (types.GetSetDescriptorType, types.MemberDescriptorType, typ
 
 
 def load_foreign_method(trace: Trace, owner: object, name: str) -> object:
-    """Of an object that nobody may look into, only what its class has in Python: a method to call."""
+    """A method of a foreign object: only methods that its class has in Python, or that have rules."""
     cls = type(owner)
     raw = class_attribute(trace, cls, name)
     if isinstance(raw, types.MethodDescriptorType) and rule_for(raw) is not None:

@@ -35,7 +35,7 @@ def get_item(trace: Trace, container: Any, key: Any) -> object:
         return record_operator(trace, operator.getitem, container, key)
     if isinstance(container, type):
         return get_class_item(trace, container, key)
-    if type(container).__module__ == "typing":  # Optional[int]: a cache of typing's own is no state of the program
+    if type(container).__module__ == "typing":  # Optional[int]: typing's cache is no state of the program
         return get_class_item(trace, container, key)
     method = special_method(trace, container, "__getitem__")
     if method is not None:
@@ -49,7 +49,7 @@ SEQUENCES = (list, tuple, str, bytes, bytearray, range, torch.Tensor)
 
 
 def index_of(trace: Trace, container: object, key: object) -> object:
-    """A key for a sequence, with the ``__index__`` of user classes asked."""
+    """A key for a sequence, after ``__index__`` of user classes."""
     if not isinstance(container, SEQUENCES) or type(key) in SIMPLE or isinstance(key, torch.Tensor):
         return key
     if type(key) is slice:

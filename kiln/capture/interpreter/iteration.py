@@ -52,7 +52,7 @@ def get_iterator(trace: Trace, value: Any) -> object:
         return get_iterator(trace, mapping_of(value))
     made = native_calls.call_without_rule(trace, iter, (value,), {})
     if isinstance(value, dict) or type(value) in VIEW_TYPES:
-        trace.mark_unbuildable(made)  # in case the dictionary changes meanwhile
+        trace.mark_unbuildable(made)  # the dictionary may change before the graph has run
     return made
 
 

@@ -28,7 +28,7 @@ from .protocols import special_method, truth
 
 
 def is_same(trace: Trace, left: object, right: object) -> bool:
-    """``left is right``. Outside objects that were not looked at are compared as they are, with the guard it takes."""
+    """``left is right``. Values from outside that were not forced are compared as they are, and guarded."""
     for one, other in ((left, right), (right, left)):
         if other is UNBOUND and type(one) is Lazy:
             trace.guards.add(one.source, "identity" if one.real is UNBOUND else "not_identity", UNBOUND)
@@ -74,7 +74,7 @@ def is_same(trace: Trace, left: object, right: object) -> bool:
 
 
 def is_guarded_by_value(real: object) -> bool:
-    """Whether an object is guarded by what it is, and not by which one it is: equal ones need not be the same."""
+    """Whether an object is guarded by value, so that equal objects need not be identical."""
     return isinstance(real, (int, float, str, bytes, complex, tuple, frozenset, slice))
 
 
@@ -86,7 +86,7 @@ def guard_identity(trace: Trace, value: object) -> None:
 
 
 def guard_not_same(trace: Trace, left: object, right: object) -> None:
-    """Two copies of immutable objects from outside are not the same: neither may the originals be."""
+    """Guard that two immutable objects from outside, which have copies, are not the same object."""
     if type(left) is super and type(right) is super and left is not right:
         raise trace.fail("whether two super objects are the same")
     if type(left) is type(right) and isinstance(left, COPIED):
@@ -119,7 +119,7 @@ def contains(trace: Trace, container: Any, value: Any) -> bool:
         return contains_hashed(trace, container, value)
     if isinstance(container, (str, bytes, range)):
         return bool(native_calls.call_without_rule(trace, operator.contains, (container, concrete(trace, value)), {}))
-    if isinstance(container, CONTAINERS):  # it looks past an __iter__ in Python
+    if isinstance(container, CONTAINERS):  # native code ignores an __iter__ in Python
         return search(trace, native_iterator(container), value)
     if isinstance(lookup(type(container), "__contains__"), (types.WrapperDescriptorType, types.MethodDescriptorType)):
         return bool(native_calls.call_native(trace, operator.contains, (container, concrete(trace, value)), {}))
@@ -133,7 +133,7 @@ def contains(trace: Trace, container: Any, value: Any) -> bool:
 
 
 def contains_in_view(trace: Trace, view: object, value: Any) -> bool:
-    """``in`` on the keys, values or items of a dictionary, whose values may not have been looked at."""
+    """``in`` on the keys, values or items of a dictionary, whose values may be lazy."""
     owner, kind = mapping_of(view), type(view).__name__
     if kind.endswith("keys"):
         return contains_hashed(trace, owner, value)
@@ -161,7 +161,7 @@ def search(trace: Trace, items: Iterator[Any], value: object) -> bool:
             return False
         except RuntimeError as error:  # an __eq__ has changed the container
             raise Raised(from_native(trace, error)) from None
-        # Which of two equal ints a size is must not matter: asking would pin it down.
+        # Identity must not be asked of symbolic sizes: that would specialise them.
         item = force(trace, item) if type(item) is Lazy and type(item.real) is int else item
         symbolic = torch.SymInt in (type(item), type(value))
         if (not symbolic and is_same(trace, item, value)) or truth(

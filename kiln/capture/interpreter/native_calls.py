@@ -80,7 +80,7 @@ class Traits:
 
     def __init__(self, function: object) -> None:
         self.name: str = getattr(function, "__name__", "")
-        self.shallow = is_shallow(function)  # it passes elements on without looking at them
+        self.shallow = is_shallow(function)  # it passes elements on without reading them
         self.text = function in TEXT_FUNCTIONS or (self.name in TEXT_NAMES and not isinstance(function, type))
         self.symbolic = self.shallow or function in SYMBOLIC_FUNCTIONS
         self.iterates = function not in COMPARISONS and self.name not in KEY_NAMES
@@ -91,7 +91,7 @@ TRAITS: dict[object, Traits] = {}
 
 
 def traits_of(function: object) -> Traits:
-    """The traits of a builtin; those of methods, and of functions of modules, are worked out once."""
+    """The traits of a builtin, cached for methods and for functions of modules."""
     found = TRAITS.get(function)
     if found is None:
         found = Traits(function)
@@ -163,7 +163,7 @@ def prepare_and_run(trace: Trace, function: object, args: Args, kwargs: Kwargs) 
 
 
 def run_on_proxies(trace: Trace, function: object, args: Args, kwargs: Kwargs) -> object:
-    """Native code that may call special methods in Python: it sees copies, which must stay true to what they copy."""
+    """Run native code that may call special methods in Python, on copies. The originals must not change meanwhile."""
     containers = copied_containers((*args, *kwargs.values()), [])
     result = run_natively(trace, function, *callbacks(trace, function, *proxies(trace, function, args, kwargs)))
     if not unchanged(containers):
@@ -180,7 +180,7 @@ ELEMENTWISE_UPDATES: dict[object, Callable[..., Any]] = {
 
 
 def has_lazy_elements(args: Args) -> bool:
-    """Whether a container is changed by what comes out of an iterator, which may look at it, or raise, meanwhile."""
+    """Whether the elements come from an iterator that may read the container, or raise, while it changes."""
     if len(args) != 2:
         return False
     kind = type(args[1]) if type(args[1]) is not Settled else type(args[1].iterator)
@@ -203,7 +203,7 @@ def update_elementwise(trace: Trace, function: object, args: Args, kwargs: Kwarg
 
 
 POLYFILLS: dict[object, Callable[..., Any]] = {}
-"""Builtins -> the same in Python, to interpret where native code would run special methods past the interpreter."""
+"""Builtins -> the same in Python, interpreted where native code would call special methods itself."""
 
 
 def call_polyfill(trace: Trace, function: object, args: Args, kwargs: Kwargs) -> object:
@@ -213,13 +213,13 @@ def call_polyfill(trace: Trace, function: object, args: Args, kwargs: Kwargs) ->
 
 
 def call_without_rule(trace: Trace, function: object, args: Args, kwargs: Kwargs) -> Any:
-    """Run a builtin that has a rule, past that rule."""
+    """Run a builtin natively although it has a rule."""
     guard_keys(trace, function, args)
     return prepare_and_run(trace, function, args, kwargs)
 
 
 def is_value(value: Any, deep: bool = False) -> bool:
-    """Whether a value is known by its contents alone: text and hash of it do not depend on identity."""
+    """Whether text and hash of a value depend on its contents only, not on its identity."""
     kind = type(value)
     if kind in CONSTANT_TYPES or isinstance(value, (enum.Enum, torch.dtype, torch.device, type, types.ModuleType)):
         return True
@@ -235,7 +235,7 @@ def is_value(value: Any, deep: bool = False) -> bool:
 
 
 def run_natively(trace: Trace, function: Any, args: Args, kwargs: Kwargs) -> Any:
-    """The call itself; operations on tensors inside it are recorded, exceptions are the program's."""
+    """Make the call. Operations on tensors inside it are recorded; its exceptions are raised in the program."""
     trace.progress.entered += 1
     try:
         with RecordMode(trace):
@@ -247,7 +247,7 @@ def run_natively(trace: Trace, function: Any, args: Args, kwargs: Kwargs) -> Any
     except BaseException as error:
         if not is_of_program(trace, error):
             raise
-        if any(name in str(error) for name in STAND_INS):  # eager's message has the real name
+        if any(name in str(error) for name in STAND_INS):  # eager's message names the real class
             raise trace.fail(f"{describe(function)} raises {type(error).__name__}", error=error) from None
         raise Raised(from_native(trace, error)) from None
     return unproxy(result)
@@ -256,7 +256,7 @@ def run_natively(trace: Trace, function: Any, args: Args, kwargs: Kwargs) -> Any
 ORDERLESS = words(
     "len contains __len__ __contains__ add discard remove clear issubset issuperset isdisjoint __eq__ __ne__"
 )
-"""Of what takes sets, what does not show their order."""
+"""Functions of sets whose results do not depend on the order of elements."""
 
 STAND_INS = ("FakeTensor", "'Proxy'", "'Trampoline'", "'Settled'", "'Lazy'", "'SymInt'", "'InterpretedGenerator'")
 

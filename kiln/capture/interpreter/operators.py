@@ -124,7 +124,7 @@ def tensor_binary(trace: Trace, sign: str, left: object, right: object) -> objec
     other = right if isinstance(left, torch.Tensor) else left
     if type(other).__flags__ & HEAP_TYPE:
         check_dynamic_override(trace, other)
-    taken = other is right and isinstance(other, NUMBERS)  # by the tensor's own method, which comes first
+    taken = other is right and isinstance(other, NUMBERS)  # the tensor's method comes first
     if not taken and not isinstance(other, torch.Tensor) and has_python_method(other) and not isinstance(other, type):
         function, name, reflected = BINARY[sign.rstrip("=")]
         if special_method(trace, other, reflected if other is right else name) is not None:
@@ -164,7 +164,7 @@ def inplace(trace: Trace, sign: str, left: object, right: object) -> object:
 
 
 def operand_iterable(trace: Trace, value: object) -> object:
-    """Something native code may iterate: tensors included. Objects go through proxies: their length is asked, too."""
+    """An operand that native code can iterate over. Objects stay as they are: proxies also give their length."""
     if isinstance(value, (list, tuple, str, dict, set, frozenset, range)):
         return value
     iterates = is_object(value) and {"__iter__", "__getitem__"}.intersection(python_methods(type(value)))
@@ -174,7 +174,7 @@ def operand_iterable(trace: Trace, value: object) -> object:
 def interpret_binary(
     trace: Trace, sign: str, function: object, name: str, reflected: str, left: object, right: object
 ) -> object:
-    """An operator with an operand that has it in Python: CPython's order of attempts, then what sequences do."""
+    """An operator with an operand whose method is Python: CPython's order of operands, then sequence operators."""
     for owner, other, method_name in operand_order(trace, name, reflected, left, right):
         if is_sequence_operator(owner, method_name):
             continue
@@ -191,7 +191,7 @@ def interpret_binary(
 def operand_order(
     trace: Trace, name: str, reflected: str, left: object, right: object
 ) -> list[tuple[object, object, str]]:
-    """Who is asked with what: the right operand first if its class is derived and has a method of its own."""
+    """(owner, other operand, method) in CPython's order; the right one first if its derived class overrides it."""
     first, second = (left, right, name), (right, left, reflected)
     left_kind, right_kind = type(left), type(right)
     if left_kind is right_kind:
@@ -207,7 +207,7 @@ def overrides_method(trace: Trace, name: str, base: type, derived: type) -> bool
 
 
 def call_operand_method(trace: Trace, owner: object, other: object, name: str) -> object:
-    """What one operand's method answers, ``NotImplemented`` where it has none."""
+    """The result of one operand's method; ``NotImplemented`` if it has none."""
     method = special_method(trace, owner, name)
     if method is not None:
         return force(trace, calls.call(trace, method, (owner, other), {}))
@@ -220,7 +220,7 @@ SEQUENCE_OPERATORS = frozenset(
     for name in ("__add__", "__mul__", "__rmul__")
     if hasattr(kind, name)
 )
-"""Joining and repeating, which Python does only if no operand has a number's method."""
+"""Concatenation and repetition, which CPython tries only after the methods of numbers."""
 
 
 def is_sequence_operator(owner: object, name: str) -> bool:
@@ -231,7 +231,7 @@ def is_sequence_operator(owner: object, name: str) -> bool:
 
 
 def sequence_operator(trace: Trace, sign: str, owner: object, other: object, name: str) -> object:
-    """``+`` and ``*`` of a sequence, which look at the class of the other operand and run no code of it."""
+    """``+`` and ``*`` of a sequence: they run no code of the other operand."""
     if name != "__add__":
         index = special_method(trace, other, "__index__") if not isinstance(other, int) else None
         other = concrete(trace, other) if index is None else call_index(trace, index, other)
@@ -266,7 +266,7 @@ def call_native_method(trace: Trace, owner: object, other: object, name: str) ->
 
 
 def plain_sequence(value: object) -> object:
-    """The list or tuple that an instance of a subclass is, for native code that would not call its methods either."""
+    """A plain list or tuple with the elements of an instance of a subclass, as native code reads it."""
     if isinstance(value, list):
         return list.copy(value)
     return tuple(tuple.__iter__(value)) if isinstance(value, tuple) else value
@@ -289,10 +289,10 @@ def compare(trace: Trace, sign: str, left: object, right: object) -> object:
 
 
 def interpret_comparison(trace: Trace, sign: str, left: object, right: object) -> object:
-    """A comparison with an operand that has it in Python, in CPython's order."""
+    """A comparison with an operand whose method is Python, in CPython's order."""
     _, name, reflected = COMPARE[sign]
     first, second = (left, right, name), (right, left, reflected)
-    derived = type(left) is not type(right) and type(left) in type(right).__mro__  # registered ones are not derived
+    derived = type(left) is not type(right) and type(left) in type(right).__mro__  # not by registration with an ABC
     for owner, other, method_name in (second, first) if derived else (first, second):
         result = call_comparison_method(trace, owner, other, method_name)
         if result is not NotImplemented:
@@ -304,7 +304,7 @@ def interpret_comparison(trace: Trace, sign: str, left: object, right: object) -
 
 
 def call_comparison_method(trace: Trace, owner: object, other: object, name: str) -> object:
-    """What one operand answers; the default ``!=`` is its own ``==``, negated."""
+    """The result of one operand's method; the default ``!=`` negates ``==``."""
     if name == "__ne__" and has_python_method(owner) and class_attribute(trace, type(owner), name) is object.__ne__:
         result = call_operand_method(trace, owner, other, "__eq__")
         return result if result is NotImplemented else not truth(trace, result)

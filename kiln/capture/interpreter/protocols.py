@@ -68,7 +68,7 @@ def is_instance(trace: Trace, value: Any, classes: Any) -> bool:
 
 
 def assume_members(trace: Trace, value: object, kind: type, protocol: type) -> None:
-    """Assume what an instance check of a protocol looks at: the members of the protocol, and which the object has."""
+    """Guard what an instance check of a protocol reads: its members, and which of them the object has."""
     watched = protocol.__flags__ & HEAP_TYPE and protocol.__module__ != "typing"
     if watched:
         class_attribute(trace, protocol, "_is_runtime_protocol")
@@ -82,8 +82,8 @@ def assume_members(trace: Trace, value: object, kind: type, protocol: type) -> N
 
 
 def has_default_instance_check(trace: Trace, value: object, cls: object) -> bool:
-    """Whether a metaclass's ``__instancecheck__`` says nothing else than the class of the value does."""
-    if type(cls).__module__ == "torch.nn.parameter":  # it may be an attribute of the tensor that decides
+    """Whether the ``__instancecheck__`` of a metaclass decides by the class of the value alone."""
+    if type(cls).__module__ == "torch.nn.parameter":  # an attribute of the tensor may decide
         return not isinstance(value, torch.Tensor) or (
             cls is Parameter and trace.tensor_info(value).kind in (torch.Tensor, Parameter)
         )
@@ -99,7 +99,7 @@ def tensor_is_instance(value: torch.Tensor, kind: type, classes: Any) -> bool:
 
 
 def force_classes(trace: Trace, classes: object) -> Any:
-    """A class or (nested) tuple of classes for native code; ``tuple(a_list)`` has elements nobody has looked at."""
+    """A class or (nested) tuple of classes for native code, with all elements forced."""
     classes = force(trace, classes)
     return tuple([force_classes(trace, cls) for cls in classes]) if isinstance(classes, tuple) else classes
 
@@ -153,7 +153,7 @@ def checked_truth(trace: Trace, result: object) -> bool:
 
 
 def call_index(trace: Trace, method: object, value: object) -> object:
-    """What an ``__index__`` gives."""
+    """The result of ``__index__``, checked."""
     index = force(trace, call(trace, method, (value,), {}))
     if type(index) is not torch.SymInt:
         check_conversion(trace, "__index__", concrete(trace, index))
@@ -161,7 +161,7 @@ def call_index(trace: Trace, method: object, value: object) -> object:
 
 
 def checked_length(trace: Trace, result: Any) -> int:
-    """What ``__len__`` returned, if it may."""
+    """The result of ``__len__``, checked."""
     if not isinstance(result, int):
         index = special_method(trace, result, "__index__")
         if index is None:
@@ -176,7 +176,7 @@ def checked_length(trace: Trace, result: Any) -> int:
 
 
 def special_method(trace: Trace, value: object, name: str) -> types.FunctionType | SpecialMethod | None:
-    """A special method that is not native code, if the value's class has one: to be called with the value first."""
+    """A special method that is not native code, to be called with the value first; None if there is none."""
     kind = type(value)
     if not kind.__flags__ & HEAP_TYPE or isinstance(value, (torch.Tensor, Trampoline)) or is_symbolic(value):
         return None

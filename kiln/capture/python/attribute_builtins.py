@@ -1,6 +1,6 @@
-"""Rules for builtins that ask about types and attributes.
+"""Rules for builtins that read types and attributes.
 
-Natively these would see shadows (a ``FakeTensor``, a ``SymInt``, a copy), so each gives what the program would get.
+Natively they would see shadows (a ``FakeTensor``, a ``SymInt``, a copy). The rules return what the program would see.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def rule_issubclass(trace: Trace, args: Args, kwargs: Kwargs) -> object:
 
 @rule(type.__instancecheck__)
 def rule_instance_check(trace: Trace, args: Args, kwargs: Kwargs) -> object:
-    """The check itself, past a metaclass that has its own."""
+    """The native check, without the ``__instancecheck__`` of a metaclass."""
     cls, value = force_all(trace, args)
     return type.__subclasscheck__(cls, type_of(trace, value))
 
@@ -173,7 +173,7 @@ def rule_partial(trace: Trace, args: Args, kwargs: Kwargs) -> object:
 
 @rule(dir)
 def rule_dir(trace: Trace, args: Args, kwargs: Kwargs) -> object:
-    """Names of an instance or class: the instance's are guarded, the class's looked up again."""
+    """Names of an instance (guarded) and of its class (checked on each call)."""
     if not args:
         return sorted(rule_locals(trace, args, kwargs))
     value = force(trace, args[0])

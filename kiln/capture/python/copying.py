@@ -1,7 +1,7 @@
-"""Copies: ``copy.copy`` and ``copy.deepcopy`` are interpreted; only what they ask of native code is answered here.
+"""Copies: ``copy.copy`` and ``copy.deepcopy`` are interpreted; here are the native functions that they call.
 
-That is ``object.__reduce_ex__`` (how to make an object again), which would look past shadows, and ``id``, which
-``deepcopy`` uses to know an object again: within it a shadow's own id does.
+These are ``object.__reduce_ex__``, which would see through shadows, and ``id``, by which ``deepcopy`` recognises
+objects: there the id of the shadow is enough.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ..state.values import Raised
 
 
 def compares_ids(trace: Trace) -> bool:
-    """Whether the code that asks for an ``id`` only uses it to know objects again, in a copy that began here."""
+    """Whether an ``id`` is only used to recognise objects, inside a copy that began in this capture."""
     frame = trace.frames[-1]
     asks = frame.globals is copy.__dict__ or frame.code.co_name == "__deepcopy__"
     return asks and is_copying(trace)
@@ -98,7 +98,7 @@ def default_state(trace: Trace, value: object) -> object:
 
 
 def slot_names_match(trace: Trace, cls: type, names: set[str]) -> bool:
-    """Whether the class has the names of its slots noted as they are, or not at all. (copyreg notes them.)"""
+    """Whether ``__slotnames__``, the cache of copyreg, is missing or correct."""
     noted = class_attribute(trace, cls, "__slotnames__")
     if noted is None:
         return True

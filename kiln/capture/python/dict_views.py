@@ -1,8 +1,7 @@
 """Views of dictionaries (``keys()``, ``values()``, ``items()``) and read-only proxies of mappings.
 
 The shadow of a view from outside is a view of the shadow of its dictionary, which is guarded like any other. A proxy
-(``types.MappingProxyType``) passes everything on to its mapping, so its methods are operations on that. Imported for
-its effect: it fills the tables in ``wrap.py`` and ``native_calls.py``.
+(``types.MappingProxyType``) passes everything on to its mapping, so its methods are operations on that.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""``for index in range(0, size, step)`` over a size that varies: how often it runs is assumed, not the size.
+"""``for index in range(0, size, step)`` over a dynamic size: the number of steps is guarded, not the size.
 
-Loops over chunks of a tensor are written like this. With a step of one there is nothing to win.
+Loops over chunks of a tensor are written like this. With a step of one there is nothing to gain.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def rule_range(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     while truth(trace, compare(trace, "<", index, stop)):
         trace.progress.count_step(trace)
         index += step
-    return range(start, index, step)  # the same numbers; nobody can ask where it was to stop
+    return range(start, index, step)  # the same numbers; the loop cannot read the original stop
 
 
 def in_steps(values: list[object]) -> bool:
@@ -37,6 +37,6 @@ def in_steps(values: list[object]) -> bool:
 
 
 def is_loop(trace: Trace) -> bool:
-    """Whether the program asks for a range only to go through it."""
+    """Whether the range is only iterated over by a loop."""
     frame = trace.frames[-1]
     return frame.bytecode.instructions[frame.index + 1].op == "GET_ITER"

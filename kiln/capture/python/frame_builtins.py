@@ -48,7 +48,7 @@ def rule_super(trace: Trace, args: Args, kwargs: Kwargs) -> object:
 
 
 def super_of_class(trace: Trace, cls: object, owner: object) -> super | TensorSuper:
-    """``super()``, given what is in the cell of the class, if anything."""
+    """``super()``, given the contents of the cell ``__class__``, or MISSING."""
     if cls is MISSING:
         raise Raised(RuntimeError("super(): empty __class__ cell"))
     cls = force(trace, cls)
@@ -68,7 +68,7 @@ def rule_call_super(trace: Trace, args: Args, kwargs: Kwargs) -> object:
 
 
 def super_error(trace: Trace, message: str) -> Raised | GraphBreak:
-    """The error of ``super()`` where no class is known. Python looks at the frame: in the root only its own will do."""
+    """The error of ``super()`` outside a method. CPython reads the frame, so the root frame must run in eager."""
     if len(trace.frames) == 1:
         return trace.fail("super() in a function that is no method", whole=True)
     return Raised(RuntimeError(message))

@@ -1,7 +1,7 @@
 """``with lock:`` in captured code, for a lock from outside.
 
 Nothing is held while tracing or while the graph runs. What the program did under the lock to outside objects is written
-back after the graph, and that is done under the lock. A lock that is still held where the capture ends is Python's.
+back after the graph, under the lock. If a lock is still held where the capture ends, the frame runs in eager.
 """
 
 from __future__ import annotations

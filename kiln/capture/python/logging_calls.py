@@ -33,7 +33,7 @@ class LogLine:
 def log_line(
     logger: logging.Logger, level: int, message: object, arguments: tuple[Any, ...], place: tuple[str, int, str]
 ) -> None:
-    """What ``Logger._log`` does, as if called from the place."""
+    """What ``Logger._log`` does, for a call at this place."""
     file, line, function = place
     logger.handle(logger.makeRecord(logger.name, level, file, line, message, arguments, None, function))
 

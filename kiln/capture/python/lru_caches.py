@@ -1,7 +1,7 @@
-"""Functions under ``functools.lru_cache``, while tracing: called for real, where that is what eager does too.
+"""Functions under ``functools.lru_cache``, while tracing: the real cache is used, as in eager.
 
-A hit runs no code of the program. A call that the cache does not know yet runs the function, as long as no effect that
-the program had before is still waiting. ``cached_calls.py`` has the calls that checks make.
+A hit runs no code of the program. A miss runs the function, unless effects of the program are still pending.
+``cached_calls.py`` has the calls that checks make.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ..writeback.outside_state import OutsideState, is_closed, pending_writes
 
 
 def call_lru_cache(trace: Trace, wrapper: object, args: Args, kwargs: Kwargs) -> object:
-    """The cached result, guarded; numbers that vary would miss the cache each time, so the function is interpreted."""
+    """The cached result, guarded. With dynamic numbers, which always miss the cache, the function is interpreted."""
     args = tuple([force(trace, arg) for arg in args])
     kwargs = {key: force(trace, value) for key, value in kwargs.items()}
     values = (*args, *kwargs.values())
@@ -50,7 +50,7 @@ def call_lru_cache(trace: Trace, wrapper: object, args: Args, kwargs: Kwargs) ->
 
 
 def find_outcome(trace: Trace, call: CachedCall) -> Outcome:
-    """The outcome of a call: of one that was made before capture started over, or made now."""
+    """The outcome of a call that was made before capture started over, or is made now."""
     made = SESSION.made.setdefault(call.place, [])
     used = sum(other.place == call.place for other in trace.guards.cached.calls)
     if used >= len(made):
@@ -62,8 +62,8 @@ def find_outcome(trace: Trace, call: CachedCall) -> Outcome:
 
 
 def check_no_pending_effects(trace: Trace, wrapper: object) -> None:
-    """The function runs now, for real: neither may it see that effects of the program are still waiting, nor may it
-    change what the program has looked at already."""
+    """Break the graph if the function, which runs now, could read objects with pending effects, or change objects that
+    the program has read."""
     if trace.progress.key_method_depth:
         raise trace.fail("a call that fills a cache, in a __hash__ or __eq__ that a dictionary or set is going to call")
     function = getattr(wrapper, "__wrapped__", None)
@@ -82,7 +82,7 @@ HINT = "call it once outside the compiled function"
 
 
 def named_values(function: object, seen: set[int]) -> Iterator[object]:
-    """What a function has names for (globals and free variables), and the functions among them have names for."""
+    """The values of the globals and free variables of a function, and of the functions among them."""
     if not isinstance(function, types.FunctionType) or id(function) in seen:
         return
     seen.add(id(function))
@@ -96,7 +96,7 @@ def named_values(function: object, seen: set[int]) -> Iterator[object]:
 
 
 def interpret(trace: Trace, wrapper: Any, args: Args, kwargs: Kwargs) -> object:
-    """The function without its cache: only where nobody could tell."""
+    """Interpret the function without its cache, which must not be observable."""
     before = OutsideState(trace, args)
     function = wrap(trace, wrapper.__wrapped__, Attribute(trace.outside.pinned(wrapper), "__wrapped__"))
     result = force(trace, call(trace, function, args, kwargs))
@@ -108,7 +108,7 @@ def interpret(trace: Trace, wrapper: Any, args: Args, kwargs: Kwargs) -> object:
 
 
 def is_real_object(trace: Trace, value: object) -> bool:
-    """Whether a value is itself in the real program, not a shadow, and hashed natively."""
+    """Whether a value is a real object, not a shadow, and has a native hash."""
     if isinstance(value, (types.FunctionType, type, types.ModuleType)):
         return trace.outside.source_of(value) is not None
     if id(value) in trace.outside.foreign:

@@ -54,7 +54,7 @@ def operator_rule(function: object, run: Callable[..., Any]) -> None:
         try:
             return run(trace, *[force(trace, arg) for arg in args], **kwargs)
         except TypeError as error:
-            if frames_below(error) == 0:  # the wrong number of arguments: let CPython say so
+            if frames_below(error) == 0:  # the wrong number of arguments: CPython raises its own error
                 return native_calls.call_without_rule(trace, function, args, kwargs)
             raise
 

@@ -1,4 +1,4 @@
-"""Builtins written out in Python: interpreted where native code would run special methods past the interpreter."""
+"""Builtins in Python: interpreted where native code would call special methods of the program itself."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Python code of the standard library that is not interpreted: pure functions, run as they are on constants.
 
-Also what the library keeps in caches that Kiln cannot look into (``singledispatch``): asked natively, with a guard.
+Also ``singledispatch``, whose cache Kiln cannot read: it is called natively, with a guard.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ PLAIN_RESULTS = (*PURE_CLASSES, re.Pattern, re.Match, types.MappingProxyType, en
 
 DISPATCH_CODE = functools.singledispatch(lambda value: value).dispatch.__code__
 FINDERS: list[Callable[[types.FunctionType], Callable[..., Any] | None]] = []
-"""How functions of torch that have rules find their handlers; filled by the files that have them."""
+"""Functions that find the handler of a Python function, if it has one; other files add theirs."""
 
 
 @operation
@@ -67,7 +67,7 @@ def handler_for(function: types.FunctionType) -> Callable[..., Any] | None:
 
 @functools.cache
 def graph_module_calls() -> set[object]:
-    """``__call__`` of each class of graph modules: that of modules, in a try block that only prints about errors."""
+    """The code of ``__call__`` of graph modules, which only adds a message to errors."""
     return {code for code in GraphModule.recompile.__code__.co_consts if isinstance(code, types.CodeType)}
 
 
@@ -95,14 +95,14 @@ def run_pure(trace: Trace, function: types.FunctionType, args: Args, kwargs: Kwa
 
 
 def is_immutable(value: object) -> bool:
-    """Whether a value is what it is in the real program, and cannot change."""
+    """Whether a value is a real object that cannot change."""
     kinds = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, type, *PURE_CLASSES, re.Pattern)
     return is_constant(value) or isinstance(value, kinds)
 
 
 @operation
 def is_enum_lookup(trace: Trace, cls: type, args: Args, kwargs: Kwargs) -> bool:
-    """An enum class called with a value looks a member up; what it does where there is none may be the program's."""
+    """Whether a call of an enum class only looks up a member, without code of the program for missing ones."""
     if not isinstance(cls, enum.EnumMeta) or kwargs or not all(is_constant(force(trace, arg)) for arg in args):
         return False
     watch_members(trace, cls)
@@ -114,7 +114,7 @@ def is_enum_lookup(trace: Trace, cls: type, args: Args, kwargs: Kwargs) -> bool:
 
 @operation
 def run_uninterpreted(trace: Trace, function: Any, args: Args, kwargs: Kwargs) -> object:
-    """Call it; what comes back is outside the program, like what a module holds."""
+    """Call a function on real values. Its result counts as an object from outside."""
     args = tuple([force(trace, arg) for arg in args])
     kwargs = {key: force(trace, value) for key, value in kwargs.items()}
     if getattr(function, "__module__", "") == "re" and any(has_debug_flag(arg) for arg in (*args, *kwargs.values())):
@@ -129,7 +129,7 @@ def run_uninterpreted(trace: Trace, function: Any, args: Args, kwargs: Kwargs) -
         raise Raised(from_native(trace, error)) from None
     if is_constant(result):
         return result
-    if isinstance(result, (list, tuple, dict)):  # made for us
+    if isinstance(result, (list, tuple, dict)):  # made by this call
         return result
     source = trace.outside.pinned(result)
     return result if isinstance(result, PLAIN_RESULTS) else wrap(trace, result, source)
@@ -143,7 +143,7 @@ def call_dispatch(trace: Trace, function: types.FunctionType, args: Args, kwargs
     """``singledispatch`` chooses an implementation: guarded, since another may be registered later."""
     cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
     if type(getattr(cells.get("dispatch_cache"), "cell_contents", None)) is not weakref.WeakKeyDictionary:
-        return None  # asking it could be seen
+        return None  # the program could observe the call
     cls = force(trace, args[0])
     source = trace.outside.source_of(function)
     if source is not None:
@@ -177,7 +177,7 @@ def rule_signature(trace: Trace, args: Args, kwargs: Kwargs) -> object:
 
 
 def assume_contents(trace: Trace, mapping: dict[Any, Any], source: Source) -> list[object]:
-    """Assume the keys of a dictionary that is only read, and what it holds."""
+    """Guard the keys and values of a dictionary that is only read."""
     shadow = wrap(trace, mapping, source)
     record = trace.outside.record_of(shadow)
     if record is None or type(shadow) is not dict:
@@ -189,7 +189,7 @@ def assume_contents(trace: Trace, mapping: dict[Any, Any], source: Source) -> li
 
 @rule(typing.get_type_hints)
 def rule_type_hints(trace: Trace, args: Args, kwargs: Kwargs) -> object:
-    """Annotations, and what the names in those that are text stand for."""
+    """Annotations, and the values of the names in those that are strings."""
     owner = force(trace, args[0])
     if len(args) > 1 or kwargs or not isinstance(owner, (types.FunctionType, type)):
         raise trace.fail("typing.get_type_hints of this value")
@@ -221,7 +221,7 @@ def rule_cast(trace: Trace, args: Args, kwargs: Kwargs) -> object:
 
 
 def operator_text(function: Callable[[Any], str]) -> None:
-    """Operators are what they are for good; errors about them name them."""
+    """Register a rule for the text of an operator, which never changes."""
 
     @rule(function)
     def text(trace: Trace, args: Args, kwargs: Kwargs) -> object:
@@ -236,7 +236,7 @@ for _function in (OpOverload.__str__, OpOverload.__repr__):
 
 @rule(traceback.clear_frames)
 def rule_clear_frames(trace: Trace, args: Args, kwargs: Kwargs) -> None:
-    """What frames held when an exception left them: frames that were interpreted hold nothing (``assertRaises``)."""
+    """Clear the frames of a traceback (``assertRaises``): interpreted frames hold nothing."""
 
 
 @rule(dataclasses.is_dataclass)

@@ -1,8 +1,8 @@
 """Text of values: ``str``, ``repr``, ``format``, f-strings, ``%`` and ``str.format``.
 
 Text is made natively, on stand-ins: an object whose ``__str__``, ``__repr__`` or ``__format__`` is Python code is
-replaced by one whose methods lead back into the interpreter, also inside containers. What has an address in its text,
-or is a tensor, breaks the graph. Imported for its effect: it fills the table in ``call_rules.py``.
+replaced by one whose methods lead back into the interpreter, also inside containers. Tensors, and objects with an
+address in their text, break the graph.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ class StandIn:
 
 
 def stand_in(trace: Trace, value: Any, asked: str = "str") -> Any:
-    """Something with the same text as a value, for native code; ``asked`` is the builtin that wants it."""
+    """An object with the same text as a value, for native code; ``asked`` names the builtin."""
     value = concrete(trace, force(trace, value))
     kind = type(value)
-    if native_calls.is_value(value):  # or nearly: a symbolic number may be inside
+    if native_calls.is_value(value):  # it may contain symbolic numbers
         return Survey(trace, keep_symbols=False, shallow=False).visit(value)
     if special_method(trace, value, "__repr__") is not None or isinstance(value, BaseException):
         return StandIn(trace, value)
@@ -96,7 +96,7 @@ def text_rule(function: Callable[..., Any]) -> None:
 
 
 def python_method(trace: Trace, value: object, name: str) -> object:
-    """The method that makes the text, if it is Python code; the default ``__str__`` asks ``__repr__``."""
+    """The method that makes the text, if it is Python code; the default ``__str__`` calls ``__repr__``."""
     method = special_method(trace, value, name)
     if method is None and name == "__str__" and lookup(type(value), "__str__") is object.__str__:
         return special_method(trace, value, "__repr__")
@@ -137,7 +137,7 @@ def exception_text(trace: Trace, error: BaseException, function: Callable[..., A
 
 
 def format_natively(trace: Trace, function: Callable[..., Any], args: Args, kwargs: Kwargs) -> Any:
-    """Make text natively; what classes are called may be in it."""
+    """Make text natively, and guard the names of classes in it."""
     text = native_calls.run_natively(trace, function, args, kwargs)
     if type(text) is str:
         trace.guards.classes.watch_names_in(text)
@@ -165,7 +165,7 @@ def rule_format_map(trace: Trace, args: Args, kwargs: Kwargs) -> object:
 
 @operation
 def percent(trace: Trace, template: object, values: object) -> object:
-    """``template % values``; of a tuple, also one of a subclass, native code takes the elements."""
+    """``template % values``; native code takes the elements of tuples, also of subclasses."""
     values = force(trace, values)
     if isinstance(values, tuple) and isinstance(template, str):
         given: object = tuple([stand_in(trace, item) for item in tuple.__iter__(values)])

@@ -29,7 +29,7 @@ from .copying import compares_ids
 
 @rule(id)
 def rule_id(trace: Trace, args: Args, kwargs: Kwargs) -> object:
-    """The number itself where the object exists already; what is made inside has none yet."""
+    """The id of the real object, guarded. Objects made inside have no id yet."""
     value = force(trace, args[0])
     if compares_ids(trace):
         return id(value)
@@ -101,7 +101,7 @@ def number_rule(kind: type, name: str, symbolic: type) -> None:
 
 
 def convert_in_python(trace: Trace, value: object, kind: type, name: str) -> Any:
-    """What a conversion method written in Python gives; None where native code converts."""
+    """The result of a conversion method in Python; None where native code converts."""
     cls = type(value)
     if not cls.__flags__ & HEAP_TYPE or issubclass(cls, InterpretedIterator):
         return None
@@ -128,7 +128,7 @@ number_rule(float, "__float__", torch.SymFloat)
 
 @rule(complex)
 def rule_complex(trace: Trace, args: Args, kwargs: Kwargs) -> object:
-    """It asks even a float for its ``__float__``, as no other native function does."""
+    """It calls ``__float__`` even of a float, as no other native function does."""
     for value in force_all(trace, args):
         if isinstance(value, float) and class_function(trace, type(value), "__float__") is not None:
             raise trace.fail("complex() of a float that has a __float__ of its own")

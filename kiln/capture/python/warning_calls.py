@@ -1,8 +1,8 @@
 """``warnings.warn`` in captured code: the warning is given when the graph has run, from the program's own line.
 
-Which line that is, is a matter of the stack. Frames that were inlined are known; where the program speaks on behalf of
-a caller further out, the stack is asked at run time, past all that is Kiln's. Where warnings are made errors, the graph
-breaks: they are raised where they are given. Only constant messages, as with loggers.
+The line depends on the stack. Inlined frames are known; with a ``stacklevel`` beyond them, the stack is walked at run
+time, without Kiln's frames. Where warnings are errors, the graph breaks, so that they are raised at the right place.
+Only constant messages, as with loggers.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ INTERNAL_PREFIXES = ("kiln.", "<kiln ", "<eval_with_key>")
 
 @dataclass(eq=False)
 class DeferredWarning:
-    """A warning to give when the graph has run: from a known line, or so many frames further out."""
+    """A warning to give when the graph has run: from a known line, or for a caller so many frames out."""
 
     message: str
     category: type[Warning]
@@ -46,7 +46,7 @@ class DeferredWarning:
 
 
 def caller_location(further: int) -> tuple[str, int, dict[Any, Any]]:
-    """The line in the program's n-th frame from here; past the last one, as Python has it."""
+    """The position of the program's n-th frame from here; past the last one, what Python reports."""
     frame: types.FrameType | None = get_frame(1)
     while frame is not None:
         if not is_internal_frame(module_of_globals(frame.f_globals), frame.f_code):
@@ -58,7 +58,7 @@ def caller_location(further: int) -> tuple[str, int, dict[Any, Any]]:
 
 
 def is_internal_frame(module: str, code: types.CodeType) -> bool:
-    """Whether a frame is Kiln's, or that of a graph, which eager has not."""
+    """Whether a frame belongs to Kiln or to a graph: eager has no such frame."""
     return (
         module == "kiln"
         or module.startswith(INTERNAL_PREFIXES[0])
@@ -69,7 +69,7 @@ def is_internal_frame(module: str, code: types.CodeType) -> bool:
 def parameters(
     message: Any, category: Any = None, stacklevel: int = 1, source: Any = None, *, skip_file_prefixes: Any = ()
 ) -> None:
-    """Those of ``warnings.warn``, which does not tell them in all releases."""
+    """The parameters of ``warnings.warn``, which has no signature in some releases."""
 
 
 SIGNATURE = inspect.signature(parameters)

@@ -1,7 +1,7 @@
 """Branches on a tensor's value of which one side only raises: assertions and checks of arguments.
 
-The other side is captured, after a node that raises where the value is not what that takes. Then eager runs the frame
-from its start and raises the program's own error.
+The other side is captured, after a node that raises if the value leads to the raising side. Then the frame runs again
+in eager, from its start, and raises the program's own error.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def branch(frame: Frame, instruction: Instruction, value: object) -> bool:
 
 @handler(torch.Tensor.item)
 def item_in_check(trace: Trace, args: Args, kwargs: Kwargs) -> object:
-    """``t.item()`` whose number only decides whether an error is raised: the tensor does as well."""
+    """``t.item()`` that only decides whether an error is raised: the tensor stands for the number."""
     value = force(trace, args[0])
     frame = trace.frames[-1]
     if len(args) == 1 and not kwargs and value.dtype in EXACT and value.numel() == 1 and value.device.type != "meta":
@@ -69,7 +69,7 @@ def item_in_check(trace: Trace, args: Args, kwargs: Kwargs) -> object:
 
 
 def as_number(trace: Trace, value: torch.Tensor) -> object:
-    """A tensor that compares with numbers as its own number does: smaller types would cut the other one off."""
+    """A tensor that compares with numbers like its value: smaller types would truncate the other number."""
     if value.dim():
         value = record(trace, torch.Tensor.squeeze, (value,), {}, method="squeeze")
     if value.dtype in (torch.bool, torch.int64):
@@ -78,7 +78,7 @@ def as_number(trace: Trace, value: torch.Tensor) -> object:
 
 
 def is_number(frame: Frame, instruction: Instruction) -> bool:
-    """Whether an instruction loads an int that a tensor of the largest type can be compared with."""
+    """Whether an instruction loads an int that fits into int64."""
     value: object = None
     if instruction.op == "LOAD_CONST":
         value = instruction.argval
@@ -89,7 +89,7 @@ def is_number(frame: Frame, instruction: Instruction) -> bool:
 
 @rule(check_with)
 def rule_check(trace: Trace, args: Args, kwargs: Kwargs) -> None:
-    """``torch._check`` on a plain or symbolic truth; what fails is eager's to raise."""
+    """``torch._check`` of a plain or symbolic truth; a failing check is left to eager."""
     condition = force(trace, args[1])
     if isinstance(condition, (bool, torch.SymBool)) and truth(trace, condition):
         return None
@@ -98,7 +98,7 @@ def rule_check(trace: Trace, args: Args, kwargs: Kwargs) -> None:
 
 @rule(check_tensor_all_with)
 def rule_check_all(trace: Trace, args: Args, kwargs: Kwargs) -> object:
-    """``torch._check_tensor_all``: as in an assertion, the error is eager's."""
+    """``torch._check_tensor_all``, as an assertion: eager raises the error."""
     condition = force(trace, args[1])
     if not isinstance(condition, torch.Tensor) or condition.dtype is not torch.bool:
         return call_function(trace, check_tensor_all_with, args, kwargs)
@@ -108,14 +108,14 @@ def rule_check_all(trace: Trace, args: Args, kwargs: Kwargs) -> object:
 
 @rule(compare_regular_values)
 def rule_compare_values(trace: Trace, args: Args, kwargs: Kwargs) -> None:
-    """``torch.testing.assert_close``, where shapes and types are equal already: all that is left may only raise."""
+    """``torch.testing.assert_close`` after the checks of shapes and types: the rest can only raise."""
     left, right = (force(trace, value) for value in args[1:3])
     options = {name: kwargs[name] for name in ("rtol", "atol", "equal_nan")}
     assert_in_graph(trace, record(trace, torch.all, (record(trace, torch.isclose, (left, right), options),), {}))
 
 
 def continuing_truth(bytecode: Bytecode, instruction: Instruction) -> bool | None:
-    """The truth that a conditional jump needs for the program to go on, where the other one only raises."""
+    """The truth with which a conditional jump continues, if the other side only raises; None otherwise."""
     if not instruction.op.startswith("POP_JUMP") or not instruction.op.endswith(("IF_TRUE", "IF_FALSE")):
         return None
     jumps_if = instruction.op.endswith("IF_TRUE")

@@ -1,8 +1,8 @@
-"""``associative_scan`` of torch, in as many steps as the length has binary digits.
+"""``associative_scan`` of torch, in log2(length) steps.
 
-torch's own takes the length apart by recursion and maps the function over slices, which needs transforms that graphs
-do not hold. Here each step combines everything with what lies a power of two before it, so a graph serves all lengths
-between two powers. That is right for functions that work on each element by itself, and only those are captured.
+torch's own splits the length by recursion and maps the function over slices, which needs transforms that graphs cannot
+hold. Here each step combines every element with the one a power of two before it, so a graph serves all lengths between
+two powers. That is correct for pointwise functions, and only those are captured.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ def rule_combined(trace: Trace, args: Args, kwargs: Kwargs) -> object:
 
 
 def scan(combine_fn: Any, xs: Any, dim: int, reverse: bool = False, combine_mode: str = "pointwise") -> Any:
-    """Interpreted; without functions inside, as those of Kiln itself are not looked into."""
+    """Interpreted. It has no nested functions: functions of Kiln are not interpreted."""
     given, spec = tree_flatten(xs)
     leaves = []
     for leaf in given:
         moved = leaf.movedim(dim, 0)
         leaves.append(moved.flip(0) if reverse else moved)
     step, length = 1, leaves[0].shape[0]
-    while step < length:  # all at their full length: a rest of length one would be a case of its own
+    while step < length:  # at full length: a rest of length one would be specialised
         before, grown = [], []
         for leaf in leaves:
             before.append(leaf.roll(step, 0))
@@ -77,7 +77,7 @@ def is_scan(function: types.FunctionType) -> bool:
 
 
 def call_scan(trace: Trace, function: types.FunctionType, args: Args, kwargs: Kwargs) -> tuple[object] | None:
-    """The scan above, where torch's own would not complain about its arguments."""
+    """Interpret the scan above, unless torch's own would reject the arguments."""
     bound = bind_arguments(trace, function, args, kwargs)
     leaves = tensor_leaves(force(trace, bound["xs"]))
     on_cpu = any(leaf.device.type == "cpu" for leaf in leaves)

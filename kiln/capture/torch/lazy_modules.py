@@ -1,10 +1,10 @@
 """Lazy modules (``nn.LazyLinear`` and the like): initialised for real when capture comes to their first call.
 
 A lazy module has a hook that looks at the shapes of its first input, makes its parameters and turns it into another
-class. That happens once in its life, and what comes after is ordinary; so the hook is not captured but run, on tensors
-that have shapes and no values, and capture starts over with the module as it is then. One entry serves the first call
-and all later ones. Where running it early could be seen (it needs values, it reads what the graph was yet to change, it
-draws random numbers after others), the module is put back as it was, and the call left to Python.
+class. That happens once, so the hook is not captured but run, on tensors that have shapes and no values, and capture
+starts over with the initialised module. One entry serves the first call and all later ones. Where running the hook
+early could be observed (it needs values, it reads what the graph has yet to change, it draws random numbers after
+others), the module is restored, and the graph breaks.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ class CannotInitialise(Exception):
 
 
 def is_capture_failure(error: Exception) -> bool:
-    """Whether eager would not raise this, too."""
+    """Whether only capture raises this, and eager would not."""
     return isinstance(error, CannotInitialise) or type(error).__name__ in NEEDS_VALUES
 
 
 @contextlib.contextmanager
 def failures_as_breaks(trace: Trace, record: Record) -> Iterator[None]:
-    """What goes wrong is a graph break: eager then does it right, or raises the module's own error."""
+    """Turn errors into a graph break: eager then succeeds, or raises the module's own error."""
     try:
         yield
     except (GraphBreak, Exception) as error:
@@ -83,11 +83,11 @@ def as_shapes(trace: Trace, value: object) -> object:
         return [as_shapes(trace, item) for item in value]
     if isinstance(value, dict):
         return {key: as_shapes(trace, item) for key, item in mapping_items(value)}
-    return value  # an object from outside shows lazy attributes, at which real code stumbles
+    return value  # an object from outside has lazy attributes, on which real code fails
 
 
 def without_symbols(trace: Trace, fake: torch.Tensor) -> torch.Tensor:
-    """Sizes that vary are numbers in this call, and the module may keep them."""
+    """A fake with the sizes of this call as plain numbers: the module may keep them."""
     sizes = [concrete(trace, size) for size in fake.shape]
     strides = [concrete(trace, stride) for stride in fake.stride()]
     with trace.fakes.mode:
@@ -95,7 +95,7 @@ def without_symbols(trace: Trace, fake: torch.Tensor) -> torch.Tensor:
 
 
 def check_nothing_changed(trace: Trace, module: Any) -> None:
-    """Torch's own modules look at shapes alone; the user's may read anything that this frame has changed so far."""
+    """Fail if the module could read what this frame has changed. Modules of torch read only shapes."""
     if trace.overrides.modes or trace.overrides.outer_modes:
         raise CannotInitialise("a torch-function mode is active")
     if module_of(type(module).initialize_parameters).startswith("torch.nn.modules."):
@@ -113,7 +113,7 @@ def check_nothing_changed(trace: Trace, module: Any) -> None:
 
 @contextlib.contextmanager
 def random_order_kept(trace: Trace) -> Iterator[None]:
-    """Random numbers are drawn in the program's order: the graph's own have not been drawn yet."""
+    """Fail, and restore the generators, if random numbers are drawn before those of the graph."""
     if not any("random" in effect for effect in trace.effects.reasons):
         yield
         return
@@ -146,7 +146,7 @@ def flat(container: dict[Any, Any] | list[Any] | tuple[Any, ...]) -> list[Any]:
 
 @contextlib.contextmanager
 def rollback_on_error(module: Module) -> Iterator[None]:
-    """Put the module and its parts back as they were, should the block fail."""
+    """Restore the module and its parts if the block fails."""
     parts = [(part, type(part), dict(vars(part)), copied_tables(part)) for part in module.modules()]
     tensors = [(tensor, type(tensor), tensor.data) for tensor in uninitialised(module)]
     try:
@@ -176,7 +176,7 @@ def uninitialised(module: Module) -> list[torch.Tensor]:
 
 
 def refresh_shadows(trace: Trace, record: Record) -> None:
-    """Let the rest of this attempt see the module as it is now: it may come to more lazy modules."""
+    """Update the shadows of the module for the rest of this attempt, which may reach more lazy modules."""
     for part in record.real.modules():
         for value in vars(part).values():
             trace.outside.by_real.pop(id(value), None)

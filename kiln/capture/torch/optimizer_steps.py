@@ -1,9 +1,9 @@
-"""Adam's step as one graph. Torch takes the count of steps out of its tensor, as a number, in the middle of it.
+"""Adam's step as one graph, although torch reads the step count from its tensor in the middle of it.
 
 For the backend ``kiln``, torch's function is replaced by one that leaves the count in its tensor and computes with it
 in float64, as Python does with the number; all else is the same arithmetic in the same order. Steps with anything
-unusual about them (rates that are tensors, complex or low-precision parameters, `capturable` …) are interpreted as they
-stand.
+unusual about them (rates that are tensors, complex or low-precision parameters, `capturable` …) are interpreted as
+torch has them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from ..shadows.wrap import force
 from ..state.operations import Args, Kwargs
 from ..state.trace import Trace
 
-# The two ways that torch goes through lists of parameters: one by one, or by operators on lists. They give the same.
+# torch's implementations by loop and by operators on lists. They give the same results.
 REPLACED = {
     function.__code__
     for name in ("_single_tensor_adam", "_multi_tensor_adam")

@@ -84,7 +84,7 @@ class ModeAt(Source):
 
 @contextlib.contextmanager
 def overrides_suspended() -> Iterator[OuterModes]:
-    """While Kiln looks at real tensors no override of the program is called; gives what there was outside."""
+    """Suspend overrides while Kiln reads real tensors; yields the modes and switches that were active."""
     level = current_level()
     modes = [pop_function_mode() for _ in range(count_function_modes())][::-1]
     try:
@@ -110,9 +110,8 @@ def saved_tensor_hooks_suspended() -> Iterator[None]:
 
 
 def is_intercepted() -> bool:
-    """Whether operations now mean something that fakes cannot tell: dispatch modes, functorch's transforms,
-    forward-mode derivatives (fakes have no tangents), or that they are written down: by ``torch.jit.trace``, or, with
-    the program's own lines, by anomaly mode."""
+    """Whether operations now mean something that fakes cannot show: dispatch modes, functorch's transforms,
+    forward-mode derivatives (fakes have no tangents), ``torch.jit.trace``, or anomaly mode, which records lines."""
     transformed = innermost_transform() is not None or forward_mode_level() >= 0
     noted = tracing_state() is not None or is_anomaly_enabled()
     return transformed or noted or bool(count_dispatch_modes())
@@ -138,7 +137,7 @@ def enter_outer_modes(trace: Trace, outside: OuterModes) -> None:
 
 
 def changed_mode(trace: Trace) -> object | None:
-    """The first mode that the program pushed and left on the stack, or something, if it popped more than it pushed."""
+    """The first mode by which the stack differs from the one at the start; None if it is the same."""
     now, before = trace.overrides.modes, trace.overrides.outer_modes
     for index in range(max(len(now), len(before))):
         if index >= len(now):

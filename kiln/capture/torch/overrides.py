@@ -35,13 +35,13 @@ DISABLED = disabled_torch_function
 
 @operation
 def is_overriding(kind: type) -> bool:
-    """Whether tensors (or objects) of a class have a say in the operations on them."""
+    """Whether a class has a ``__torch_function__`` of its own."""
     method = getattr(kind, "__torch_function__", None)
     return method is not None and method is not DISABLED and kind is not torch.Tensor
 
 
 def override(trace: Trace, function: object, args: Args, kwargs: Kwargs) -> tuple[object] | None:
-    """What an override makes of a call, in a tuple; None where there is none and the operation itself is meant."""
+    """The result of an override for a call, in a tuple; None where none applies."""
     level = trace.overrides.level
     if level == ALL_OFF or not (
         trace.overrides.modes
@@ -72,7 +72,7 @@ def override(trace: Trace, function: object, args: Args, kwargs: Kwargs) -> tupl
 
 
 def has_override_argument(values: Any) -> bool:
-    """Whether something with an override that was not met yet is among the arguments, or in a list among them."""
+    """Whether an argument, or an element of a list among them, has an override."""
     for value in values:
         if type(value) is Lazy:
             value = value.value if value.done else value.real
@@ -95,7 +95,7 @@ def class_of(trace: Trace, value: object) -> type:
 
 
 def overriding_arguments(trace: Trace, arguments: object) -> list[object]:
-    """Arguments with an override, one of each class, subclasses before their bases, as torch asks them."""
+    """Arguments with an override, one of each class, subclasses before their bases, in torch's order."""
     found: list[object] = []
     for value in overriding_values(trace, arguments):
         kind = class_of(trace, value)
@@ -148,7 +148,7 @@ class ProbeResult(BaseException):
 
 
 class Probe(TorchFunctionMode):
-    """Finds out what an operator on tensors is called when it comes to overrides."""
+    """Finds out which function an operator on tensors passes to overrides."""
 
     def __torch_function__(self, func: Any, types: Any, args: Args = (), kwargs: Kwargs | None = None) -> Any:
         raise ProbeResult(func, args)
@@ -156,7 +156,7 @@ class Probe(TorchFunctionMode):
 
 @functools.cache
 def override_target(function: Callable[..., Any], tensors: tuple[bool, ...]) -> tuple[object, tuple[int, ...]] | None:
-    """The function an override is told for an operator with tensors at these places, and the order of its operands."""
+    """The function that an operator with tensors at these places passes to overrides, and the order of its operands."""
     operands = [torch.empty(1) if flag else number for number, flag in enumerate(tensors)]
     try:
         with Probe():
@@ -171,7 +171,7 @@ def override_target(function: Callable[..., Any], tensors: tuple[bool, ...]) -> 
 
 @operation
 def operator_override(trace: Trace, function: object, operands: tuple[Any, ...]) -> tuple[object] | None:
-    """What an override makes of an operator."""
+    """The result of an override for an operator, in a tuple; None where none applies."""
     if not (trace.overrides.modes or trace.overrides.has_overriding) or trace.overrides.level == ALL_OFF:
         return None
     told = override_target(function, tuple(isinstance(operand, torch.Tensor) for operand in operands))
@@ -182,7 +182,7 @@ def operator_override(trace: Trace, function: object, operands: tuple[Any, ...])
 
 @operation
 def attribute_override(trace: Trace, tensor: torch.Tensor, raw: object) -> tuple[object] | None:
-    """What an override makes of reading an attribute that torch defines."""
+    """The result of an override for reading an attribute of torch, in a tuple; None where none applies."""
     if not (trace.overrides.modes or trace.overrides.has_overriding) or type(raw) is not types.GetSetDescriptorType:
         return None
     return override(trace, raw.__get__, (tensor,), {})

@@ -62,7 +62,7 @@ def as_subclass_handler(trace: Trace, args: Args, kwargs: Kwargs) -> object:
 
 
 def without_overrides(graph: Callable[..., Any], conversions: dict[int, type]) -> Callable[..., Any]:
-    """A graph of what overrides came down to runs without them, on plain tensors: results get their classes here."""
+    """Run a graph with overrides off, on plain tensors, and convert results to their classes."""
 
     def run(*inputs: Any) -> Any:
         with DisableTorchFunction():
@@ -78,7 +78,7 @@ def without_overrides(graph: Callable[..., Any], conversions: dict[int, type]) -
 
 
 def remove_conversions(trace: Trace, outputs: list[torch.fx.Node]) -> None:
-    """Leave the classes of tensors to `without_overrides` where no operation can tell.
+    """Move conversions to `without_overrides` where no operation depends on the class.
 
     With overrides off, operations do not care what class a tensor has, so a backend need not see it.
     """
@@ -100,7 +100,7 @@ def remove_conversions(trace: Trace, outputs: list[torch.fx.Node]) -> None:
 
 
 def ignores_class(node: torch.fx.Node) -> bool:
-    """Whether an operation only computes: what changes a tensor, or hangs something on it, needs the very object."""
+    """Whether an operation only computes. One that changes a tensor, or attaches something, needs the object itself."""
     target: Any = node.target
     if node.op == "call_method":
         return not operator_named(target).in_place and target not in ("register_hook", "retain_grad")

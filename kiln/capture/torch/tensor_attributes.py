@@ -1,7 +1,7 @@
 """Attributes of tensors, read and set.
 
-Few of them are operations (``T``, ``real``); most are facts that the tensor guards pin down. What the program itself
-puts on a tensor is kept beside it until the graph has run.
+Few of them are operations (``T``, ``real``); most are constants that the tensor guards imply. Attributes that the
+program sets are kept in :class:`TensorInfo` until the graph has run.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ NODE_ATTRIBUTES = frozenset({"T", "mT", "H", "mH", "real", "imag", "data"})
 
 
 def _present(names: str) -> frozenset[str]:
-    """Those that this version of torch has: another's are for the program to use."""
+    """Those that this version of torch has; others may be attributes of the program."""
     return frozenset(name for name in words(names) if hasattr(torch.Tensor, name))
 
 
@@ -46,11 +46,11 @@ PLAIN_ATTRIBUTES = _present(
     "__class__ __hash__"
 ) | {"_is_param"}
 
-INPUT_FLAGS = _present("is_leaf output_nr names")  # what the guards on a tensor do not already tell
+INPUT_FLAGS = _present("is_leaf output_nr names")  # not implied by the guards on a tensor
 
 
 def guard_flag(trace: Trace, info: TensorInfo, name: str) -> None:
-    """Assume a property of an input that the program asks for."""
+    """Guard a property of an input."""
     if info.source is None:
         return
     overriding = may_override(info.real)
@@ -109,7 +109,7 @@ def tensor_attribute(trace: Trace, tensor: torch.Tensor, name: str) -> object:
 
 def plain_attribute(tensor: torch.Tensor, name: str) -> object:
     if name == "nbytes" and tensor.layout is torch.strided:
-        return tensor.numel() * tensor.itemsize  # torch's own cannot do it where sizes are symbols
+        return tensor.numel() * tensor.itemsize  # torch's own fails for symbolic sizes
     try:
         return getattr(tensor, name)
     except AttributeError:
@@ -132,7 +132,7 @@ def tensor_grad(trace: Trace, info: TensorInfo) -> object:
 
 
 def warn_of_missing_gradient(trace: Trace, info: TensorInfo) -> None:
-    """Torch warns where the gradient of a tensor is asked for that is no leaf, and keeps none."""
+    """Give torch's warning for reading the gradient of a tensor that is no leaf and retains none."""
     guard_flag(trace, info, "is_leaf")
     if info.real.is_leaf:
         return
@@ -202,7 +202,7 @@ def set_tensor_attribute(trace: Trace, tensor: torch.Tensor, name: str, value: A
 
 
 def set_data(trace: Trace, info: TensorInfo, value: Any) -> None:
-    """``tensor.data = value``: the same tensor with other contents, form and memory."""
+    """``tensor.data = value``: the same tensor with other contents, shape and memory."""
     value = force(trace, value)
     plain = isinstance(value, torch.Tensor) and value.device == info.fake.device
     plain = plain and not value.is_inference() and version(info.fake) >= 0

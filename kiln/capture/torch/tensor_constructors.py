@@ -1,4 +1,4 @@
-"""Tensors made the old way, ``torch.FloatTensor([1.0])`` or ``torch.Tensor(2, 3)``, as what that means today."""
+"""Constructors by class: ``torch.FloatTensor([1.0])`` is ``torch.tensor``, ``torch.Tensor(2, 3)`` ``torch.empty``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CLASSES: dict[type, torch.dtype] = {
 
 
 def plain_numbers(value: object, integral: bool) -> bool:
-    """Whether this is nested lists of numbers that the class takes as they are."""
+    """Whether this is a nested list of numbers that the class takes without conversion."""
     if isinstance(value, (list, tuple)):
         return all(plain_numbers(item, integral) for item in value)
     return type(value) in ((int, bool) if integral else (int, bool, float))
@@ -78,7 +78,7 @@ register(torch.Tensor, None)
 
 @rule(torch.autograd.Variable)
 def rule_variable(trace: Trace, args: Args, kwargs: Kwargs) -> object:
-    """``Variable(tensor)``: since tensors and variables are one, a tensor without history on the same memory."""
+    """``Variable(tensor)``: a tensor without history on the same memory."""
     given = dict(zip(("data", "requires_grad"), args, strict=False)) | kwargs
     data, flag = force(trace, given.pop("data", None)), force(trace, given.pop("requires_grad", False))
     if len(args) > 2 or given or not isinstance(data, torch.Tensor) or type(flag) is not bool:

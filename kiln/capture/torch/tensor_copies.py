@@ -16,9 +16,9 @@ from .torch_calls import handler
 
 @handler(torch.Tensor.__deepcopy__)
 def tensor_deepcopy(trace: Trace, args: Args, kwargs: Kwargs) -> object:
-    """A tensor that has its memory to itself, and nothing hanging on it, is copied.
+    """Copy a tensor that shares its memory with no other, and has no gradient or attributes.
 
-    Into new memory rather than by ``clone``: torch's copy of a tensor has been changed once by its version counter.
+    Not by ``clone``: the version counter of torch's deep copy is 1.
     """
     tensor, memo = force(trace, args[0]), force(trace, args[1])
     info = trace.tensor_info(tensor)
@@ -49,7 +49,7 @@ def copies_as_clone(tensor: torch.Tensor) -> bool:
 
 
 def shares_memory(trace: Trace, info: TensorInfo) -> bool:
-    """Whether another input does: copies of both would share theirs."""
+    """Whether another input shares the memory: then the copies must share theirs."""
     key = storage_key(info.fake)
     others = [item for item in trace.inputs.tensors() if item is not info]
     return any(storage_key(item.fake) == key for item in others)

@@ -30,7 +30,7 @@ READ_BY_KILN = words(
     "numel names output_nr retains_grad is_inference is_conj is_neg is_sparse is_quantized is_nested is_contiguous "
     "element_size _version _base _is_view __getattribute__ __class__"
 )
-"""Of an input Kiln asks for these itself, to know what it is compiling for."""
+"""Attributes that Kiln itself reads of inputs."""
 
 
 def own_definition(kind: type, name: str) -> object:
@@ -50,7 +50,7 @@ def defines(trace: Trace, tensor: torch.Tensor, name: str) -> bool:
 
 @operation
 def check_input(trace: Trace, kind: type) -> None:
-    """A class that answers in Python what Kiln asks of an input is not understood."""
+    """Break the graph for a class that defines one of these attributes in Python."""
     found = next((name for name in READ_BY_KILN if own_definition(kind, name) is not MISSING), None)
     if found is not None:
         raise trace.fail(

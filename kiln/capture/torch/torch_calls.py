@@ -111,7 +111,7 @@ def call_torch(trace: Trace, function: object, args: Args, kwargs: Kwargs) -> ob
     if type(function) is types.FunctionType and function not in ALLOWED and not fit_in_graph(trace, args, kwargs):
         from ..interpreter.calls import call_function
 
-        return call_function(trace, function, args, kwargs)  # it was given functions or objects to call
+        return call_function(trace, function, args, kwargs)  # its arguments include functions or objects to call
     method = method_name(function, args)
     if method is not None and trace.overrides.has_subclasses and defines(trace, args[0], method):
         method = None  # the graph would call what the class defines
@@ -145,7 +145,7 @@ def method_name(function: object, args: Args) -> str | None:
         name = function.__name__ if not function.__name__.startswith("_") else None
     else:
         return None
-    # Something else may have been put in the method's place, and calls the method it replaces.
+    # The method may have been replaced by one that calls it.
     return name if name is not None and getattr(torch.Tensor, name, None) is function else None
 
 
@@ -190,7 +190,7 @@ def tensor_bool(trace: Trace, args: Args, kwargs: Kwargs) -> object:
 
 @handler(torch.Tensor.__hash__)
 def tensor_hash(trace: Trace, args: Args, kwargs: Kwargs) -> object:
-    return id(force(trace, args[0]))  # as eager: by identity; shadows are one to one with tensors
+    return id(force(trace, args[0]))  # by identity, as in eager; each tensor has one shadow
 
 
 @handler(torch.Tensor.__contains__)
@@ -199,7 +199,7 @@ def tensor_contains(trace: Trace, args: Args, kwargs: Kwargs) -> None:
 
 
 def guard_offsets(trace: Trace) -> None:
-    """Where in its storage an input begins is assumed only once the program asks (a view's offset follows from it)."""
+    """Guard the storage offsets of inputs, once the program reads one (offsets of views follow from them)."""
     for item in trace.inputs.items:
         if isinstance(item, TensorInfo) and item.source is not None and not is_symbolic(item.fake.storage_offset()):
             place = OffsetOf(item.source, may_override(item.real))
@@ -209,7 +209,7 @@ def guard_offsets(trace: Trace) -> None:
 def _layout_query(name: str) -> None:
     @handler(getattr(torch.Tensor, name))
     def query(trace: Trace, args: Args, kwargs: Kwargs) -> object:
-        """Sizes and strides are plain (or symbolic) numbers that the guards know: no node."""
+        """Sizes and strides are plain or symbolic numbers that the guards imply: no node."""
         tensor = force(trace, args[0])
         rest = [concrete(trace, arg) for arg in args[1:]]
         if name == "storage_offset":
@@ -231,7 +231,7 @@ def refuse_pointer(trace: Trace, args: Args, kwargs: Kwargs) -> None:
 
 @rule(torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling, is_compiling)
 def rule_is_compiling(trace: Trace, args: Args, kwargs: Kwargs) -> object:
-    """Yes to the user's code; torch's own must do what it does in eager (Adam would compute in another order)."""
+    """True for user code. Code of torch must do what it does in eager (Adam would compute in another order)."""
     return not is_asked_by_torch(trace)
 
 
@@ -244,7 +244,7 @@ if torch.distributed.is_available():
 
     @rule(torch.distributed.is_initialized, torch.distributed.distributed_c10d.is_initialized)
     def rule_initialized(trace: Trace, args: Args, kwargs: Kwargs) -> object:
-        """Whether there is a group of processes: asked now, and before every run."""
+        """Whether there is a process group; guarded."""
         found = torch.distributed.is_initialized()
         words = f"torch.distributed is {'' if found else 'not '}initialised"
         if not any(known == words for known, _ in trace.guards.extras):
@@ -254,7 +254,7 @@ if torch.distributed.is_available():
 
 @rule(group_tensors)
 def rule_group_tensors(trace: Trace, args: Args, kwargs: Kwargs) -> object:
-    """Sorts tensors by what their guards know, in an order of its own: it is asked itself."""
+    """Groups tensors by properties that guards imply; the real function runs."""
     lists = [[force(trace, tensor) for tensor in force(trace, group)] for group in force(trace, args[0])]
     rest = [concrete(trace, value) for value in (*args[1:], *kwargs.values())]
     try:

@@ -1,6 +1,6 @@
 """The state of torch in captured code: grad mode, autocast, default dtype, inference mode, blocks of the profiler.
 
-A switch is thrown at once, so that what follows is traced in that state, and again by a node when the graph runs.
+A setter runs at once, so that what follows is traced in that state, and again as a node of the graph.
 """
 
 from __future__ import annotations
@@ -95,8 +95,7 @@ STATE_QUERIES = {
 def state_queries_are_replaced() -> bool:
     """Whether a program has put another function in the place of ``torch.is_grad_enabled`` or the like.
 
-    Fake tensors ask by these names too, and so do torch's context managers, which put back what they were told: calls
-    are left to Python meanwhile.
+    Fake tensors and torch's context managers use these names too, so meanwhile calls run in eager.
     """
     return not all(map(operator.is_, map(torch.__dict__.get, STATE_QUERIES), STATE_QUERIES.values()))
 
@@ -104,11 +103,11 @@ def state_queries_are_replaced() -> bool:
 def _state_setter(function: Any) -> None:
     @rule(function)
     def set_state(trace: Trace, args: Args, kwargs: Kwargs) -> object:
-        """Done now, so that what follows is traced in that state, and again by the graph at run time."""
+        """Set the state now, so that what follows is traced in it, and again in the graph."""
         args = tuple([concrete(trace, arg) for arg in args])
         kwargs = {key: concrete(trace, value) for key, value in kwargs.items()}
         if function is set_grad_enabled and args == (is_grad_enabled(),):
-            return None  # as it is, which is assumed
+            return None  # no change; the current state is guarded
         result = call_for_program(trace, function, args, kwargs)
         trace.graph.call_function(function, args, kwargs)
         trace.switches.changed = True
@@ -123,7 +122,7 @@ def _state_getter(function: Any) -> None:
 
 
 def call_for_program(trace: Trace, function: Callable[..., object], args: Args, kwargs: Kwargs) -> object:
-    """A call of torch's whose errors are the program's."""
+    """Call a function of torch; its errors are raised in the program."""
     try:
         return function(*args, **kwargs)
     except Exception as error:
@@ -155,7 +154,7 @@ def leave_record_function(trace: Trace, args: Args, kwargs: Kwargs) -> None:
 
 @rule(torch.device.__enter__, torch.device.__exit__)
 def rule_default_device(trace: Trace, args: Args, kwargs: Kwargs) -> None:
-    """Entering a device puts a torch-function mode of torch's own in place: done for real, between two graphs."""
+    """Entering a device activates a torch-function mode: left to eager, between two graphs."""
     raise trace.fail("`with torch.device(…)`", "pass device= to the functions that make tensors")
 
 
@@ -181,7 +180,7 @@ def rule_leave_inference(trace: Trace, args: Args, kwargs: Kwargs) -> None:
 
 @contextlib.contextmanager
 def leaving_inference_modes(trace: Trace) -> Iterator[None]:
-    """Whatever a capture enters it leaves, also when it ends in the middle of the block."""
+    """Leave the inference modes that a capture has entered, also when it ends inside their blocks."""
     try:
         yield
     finally:

@@ -1,8 +1,8 @@
 """Functions under ``torch.jit.script`` and ``torch.jit.trace``: the Python function they were made from is captured.
 
-TorchScript read that function, and all that it names, when it compiled it; what a program changes of them afterwards
-it does not see. What they are when Kiln first meets the script is taken for what was compiled, and where they are
-something else later, the script itself runs, between two graphs.
+TorchScript read that function, and everything it names, when it compiled it, and does not see later changes. Kiln takes
+what it finds on the first call for what was compiled. Where that has changed later, the graph breaks and the script
+itself runs.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ def call_script(trace: Trace, script: object, args: Args, kwargs: Kwargs) -> obj
 
 
 def is_replaced(method: object) -> bool:
-    """Whether a method of tensors is the program's, not torch's."""
+    """Whether a method of tensors was replaced by the program."""
     return isinstance(method, types.FunctionType) and not module_of(method).startswith("torch")
 
 
 def objects_read_by(function: types.FunctionType, found: list[object]) -> list[object]:
-    """What a compiler of a function reads: its code, defaults and closure, and what the code names, functions too."""
+    """What a compiler of a function reads: code, defaults, closure and named globals, recursively for functions."""
     code, namespace = function.__code__, function.__globals__
     found += [function, code]
     values = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]

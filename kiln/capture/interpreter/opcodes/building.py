@@ -30,7 +30,7 @@ def build_tuple(frame: Frame, instruction: Instruction) -> None:
     items = frame.pop_many(instruction.argval)
     following = frame.bytecode.instructions[frame.next]
     if following.op == "RETURN_VALUE" and frame is frame.trace.frames[0]:
-        frame.push(tuple(items))  # handed back as it is: nobody looks into it here
+        frame.push(tuple(items))  # returned as it is: its elements need not be forced
     else:
         frame.push(tuple([force(frame.trace, item) for item in items]))
 
@@ -159,7 +159,7 @@ def dict_update(frame: Frame, instruction: Instruction) -> None:
 
 
 def update_mapping(frame: Frame, target: dict[Any, Any], items: object) -> None:
-    """``{**items}``. Unlike ``dict.update`` it takes mappings alone; instances of dict are copied past overrides."""
+    """``{**items}``. Unlike ``dict.update`` it takes only mappings, and ignores overrides in subclasses of dict."""
     trace = frame.trace
     if isinstance(items, dict) and is_copied_natively(type(items)):
         call(trace, dict.update, (target, items_of(trace, items)), {})
@@ -172,12 +172,12 @@ def update_mapping(frame: Frame, target: dict[Any, Any], items: object) -> None:
 
 
 def is_copied_natively(kind: type) -> bool:
-    """Whether CPython copies the items of such a dictionary itself, and asks none of its methods."""
+    """Whether CPython copies the items of such a dictionary without calling its methods."""
     return kind is OrderedDict or lookup(kind, "__iter__") is dict.__iter__
 
 
 def items_of(trace: Trace, mapping: dict[Any, Any]) -> dict[Any, Any]:
-    """A dictionary from which all items are taken, past methods that a subclass overrides."""
+    """A plain dictionary of all items, ignoring methods that a subclass overrides."""
     record = trace.outside.record_of(mapping)
     if record is not None and not record.loaded:
         guard_all_keys(trace, record)

@@ -142,7 +142,7 @@ def set_function_part(frame: Frame, function: types.FunctionType, flag: int, val
 
 @opcode("RETURN_GENERATOR")
 def return_generator(frame: Frame, instruction: Instruction) -> None:
-    frame.push(None)  # the generator object, which POP_TOP drops: the caller has it already
+    frame.push(None)  # POP_TOP drops it: the caller has the generator already
 
 
 @opcode("YIELD_VALUE")
@@ -184,7 +184,7 @@ def end_send(frame: Frame, instruction: Instruction) -> None:
 
 @opcode("CLEANUP_THROW")
 def cleanup_throw(frame: Frame, instruction: Instruction) -> None:
-    """An exception came out of what a generator delegates to: its end, or one to go on with."""
+    """An exception left the delegate of a generator: StopIteration ends it, others are raised again."""
     error = frame.pop()
     if not isinstance(error, StopIteration):
         raise Raised(error)

@@ -17,7 +17,7 @@ from .table import HANDLERS, opcode
 
 @opcode("MATCH_KEYS")
 def match_keys(frame: Frame, instruction: Instruction) -> None:
-    """Keys are asked for with the subject's ``get``, whatever it is."""
+    """Keys are looked up with the ``get`` of the subject."""
     keys, subject = frame.peek(), frame.peek(2)
     values: list[object] = []
     seen: set[object] = set()
@@ -68,7 +68,7 @@ def match_class(frame: Frame, instruction: Instruction) -> None:
 
 
 SELF = object()  # in `case int(x)`, x is the subject itself
-MATCH_SELF = 1 << 22  # the flag of classes of which that holds
+MATCH_SELF = 1 << 22  # the flag of such classes
 
 
 def positional_names(frame: Frame, cls: type, count: int) -> list[object]:

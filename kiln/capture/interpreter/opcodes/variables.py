@@ -64,7 +64,7 @@ def load_fast_and_clear(frame: Frame, instruction: Instruction) -> None:
 
 
 def store_local(frame: Frame, name: str, value: object) -> None:
-    """Names of cells hold cells: comprehensions inlined by 3.12 put the cell of the enclosing scope back like this."""
+    """Assign to a variable. From 3.12 on, inlined comprehensions restore the cell of the enclosing scope this way."""
     if name in frame.cell_names:
         frame.cells.pop(name, None)
         value = force(frame.trace, value)
@@ -112,7 +112,7 @@ def load_deref(frame: Frame, instruction: Instruction) -> None:
         frame.push(frame.trace.outside.reach(frame.cells[name].cell_contents))
     except ValueError:
         if name in frame.code.co_freevars:
-            if frame is frame.trace.root:  # only the function itself, run as it is, can say this
+            if frame is frame.trace.root:  # only the real function can raise this
                 raise frame.trace.fail(f"free variable {name!r} is not bound yet", whole=True) from None
             message = f"cannot access free variable '{name}' where it is not associated with a value in enclosing scope"
             frame.raise_error(NameError(message, name=name))
