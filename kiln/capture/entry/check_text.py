@@ -150,9 +150,13 @@ class CheckText(Text):
             self.require(f"{self.bind(self.tensor_check, 'tensors')}({names})")
 
     def write_condition(self, condition: ShapeCondition) -> None:
-        names = {name: self.read(source) for name, source in condition.symbols}
-        names |= {name: self.bind(value, name) for name, value in NAMES.items()}
-        self.require(substitute(condition.text, names))
+        symbols = dict(condition.symbols)
+        self.require(
+            substitute(
+                condition.text,
+                lambda name: self.read(symbols[name]) if name in symbols else self.bind(NAMES[name], name),
+            )
+        )
 
 
 def is_builtin(kind: type | None) -> bool:

@@ -7,7 +7,6 @@ warns: what stands where something else stood is looked at by its type alone.
 from __future__ import annotations
 
 import collections
-import re
 import types
 from collections.abc import Callable
 
@@ -28,6 +27,7 @@ from ..guards.source import (
     GlobalsOf,
     Identity,
     Item,
+    Local,
     Pinned,
     Source,
     TypeOf,
@@ -35,13 +35,11 @@ from ..guards.source import (
     native_iterator,
     native_length,
     signature,
+    with_bases,
 )
 from ..interpreter.call_wrappers import FILE as CALLERS_FILE
 from ..interpreter.call_wrappers import parameter_names
 from .entry import Entry
-
-POSITIONAL = re.compile(r"L\['args'\]\[(\d+)\]")
-KEYWORD = re.compile(r"L\['kwargs'\]\['(\w+)'\]")
 
 
 def reason_for_miss(entry: Entry, function: types.FunctionType, args: tuple, kwargs: dict, hints: Hints) -> str:
@@ -51,22 +49,18 @@ def reason_for_miss(entry: Entry, function: types.FunctionType, args: tuple, kwa
     reasons += [failed(reader, guard, hints) for guard in entry.guards]
     reasons += failed_elsewhere(entry, reader, hints)
     reasons += [same_objects(entry, reader), reader.first_refused]
-    reason = next((words for words in reasons if words is not None), "an assumption that cannot be named")
-    return in_callee_names(reason, function, args)
+    return next((words for words in reasons if words is not None), "an assumption that cannot be named")
 
 
-def in_callee_names(reason: str, function: types.FunctionType, args: tuple) -> str:
+def in_callee_names(source: Source, names: list[str]) -> Source:
     """What is compiled for a module or a callable object takes ``*args``: name them as the user's own function does."""
-    if function.__code__.co_filename != CALLERS_FILE:
-        return reason
-    names = parameter_names(function, args)
-
-    def positional(found: re.Match[str]) -> str:
-        index = int(found[1])
-        return f"L[{names[index]!r}]" if index < len(names) else found[0]
-
-    reason = POSITIONAL.sub(positional, reason)
-    return KEYWORD.sub(r"L['\1']", reason).replace("L['target']", "L['self']")
+    if isinstance(source, Item) and source.base == Local("args") and type(source.key) is int:
+        return Local(names[source.key]) if source.key < len(names) else source
+    if isinstance(source, Item) and source.base == Local("kwargs") and type(source.key) is str:
+        return Local(source.key)
+    if source == Local("target"):
+        return Local("self")
+    return with_bases(source, tuple([in_callee_names(base, names) for base in bases_of(source)]))
 
 
 def same_objects(entry: Entry, reader: SourceReader) -> str | None:
@@ -79,12 +73,12 @@ def same_objects(entry: Entry, reader: SourceReader) -> str | None:
             continue
         other = found.setdefault(id(value), source)
         if other is not source:
-            return f"{other.describe()} and {source.describe()} are the same object now, and were two"
+            return f"{reader.describe(other)} and {reader.describe(source)} are the same object now, and were two"
     return None
 
 
 def failed(reader: SourceReader, guard: Guard, hints: Hints) -> str | None:
-    name = guard.source.describe()
+    name = reader.describe(guard.source)
     value = plain(guard.value)
     try:
         seen = reader.read(guard.source)
@@ -96,7 +90,7 @@ def failed(reader: SourceReader, guard: Guard, hints: Hints) -> str | None:
     if isinstance(value, Source):
         if reader.leads_to(value, seen) is (guard.kind == "same"):
             return None
-        return f"{name} {KINDS[guard.kind].words(value)} expected, {KINDS[guard.kind].seen(seen)} seen"
+        return f"{name} {KINDS[guard.kind].words(reader.named(value))} expected, {KINDS[guard.kind].seen(seen)} seen"
     kind = KINDS[guard.kind]
     if kind.inside and not reader.is_familiar(guard.source, seen):
         expected = reader.types.get(guard.source, object)
@@ -104,7 +98,7 @@ def failed(reader: SourceReader, guard: Guard, hints: Hints) -> str | None:
     if reader.holds(guard, seen, value):
         return None
     if guard.kind == "constant" and type(value) is type(seen) and config.automatic_dynamic:
-        learn_from_constant(name, value, reader, hints)
+        learn_from_constant(guard.source.describe(), value, reader, hints)
     other = f" of type {short_name(type(seen))}" if guard.kind == "constant" and type(seen) is not type(value) else ""
     return f"{name} {kind.words(value)}, {safe(kind.seen, seen)}{other} seen"
 
@@ -153,7 +147,7 @@ def condition_reason(reader: SourceReader, condition: ShapeCondition, hints: Hin
     if config.automatic_dynamic and names <= reader.needed:
         for name in names:
             hints[name] = NEEDED
-    return f"{condition.words} expected"
+    return f"{condition.describe(reader.describe)} expected"
 
 
 def tensor_reason(entry: Entry, reader: SourceReader, hints: Hints) -> str | None:
@@ -166,7 +160,7 @@ def tensor_reason(entry: Entry, reader: SourceReader, hints: Hints) -> str | Non
         for index, dimension in entry.tensor_check.mismatches(*tensors):  # type: ignore[attr-defined]
             known = hints.get(names[index])
             hints[names[index]] = (known if isinstance(known, frozenset) else frozenset()) | {dimension}
-    return entry.tensor_check.reason(names, *tensors)  # type: ignore[attr-defined]
+    return entry.tensor_check.reason([reader.describe(source) for source in entry.tensor_sources], *tensors)  # type: ignore[attr-defined]
 
 
 class Unreachable(Exception):
@@ -190,11 +184,19 @@ class SourceReader:
         bind.__kwdefaults__ = function.__kwdefaults__  # type: ignore[attr-defined]
         self.values = bind(*args, **kwargs)  # type: ignore[operator]
         self.function = function
+        wrapped = function.__code__.co_filename == CALLERS_FILE
+        self.names = parameter_names(function, args) if wrapped else None  # of what it calls
         self.known: dict[Source, object] = {}
         self.first_refused: str | None = None  # in words, the first source that was not read
         self.types = guards.types
         self.needed = guards.needed  # numbers whose very value the entry needed
         self.indices: dict[int, dict[object, object]] = {}  # of dictionaries: their constant keys
+
+    def named(self, source: Source) -> Source:
+        return source if self.names is None else in_callee_names(source, self.names)
+
+    def describe(self, source: Source) -> str:
+        return self.named(source).describe()
 
     def leads_to(self, source: Source, value: object) -> bool:
         """Whether this very object is where the source says."""

@@ -21,6 +21,7 @@ import torch
 from ... import _native
 from ..._native import is_instance as isinstance
 from ...platform.python_objects import HEAP_TYPE, cell_is_empty, plain_value, words
+from ...program.shapes.expressions import in_words
 from .cached_calls import CachedCalls
 from .descriptions import full_name, module_of_globals, names_of, short, short_name
 from .source import (
@@ -452,7 +453,7 @@ class GuardSet:
         """The guards in words, for people."""
         lines = [guard.describe() for guard in self.guards]
         lines += [tensor.describe() for tensor in self.tensors]
-        lines += [condition.words for condition in self.shapes]
+        lines += [condition.describe() for condition in self.shapes]
         for cls, names in self.classes.found.items():
             lines.append(f"class {cls.__qualname__}: {', '.join(sorted(names))} unchanged")
         for (cls, other), subclass in self.classes.related.items():
@@ -466,11 +467,13 @@ class GuardSet:
 
 @dataclass(unsafe_hash=True)  # never changed
 class ShapeCondition:
-    """A condition on symbolic sizes: text in terms of ``symbols``, words for people."""
+    """A condition on symbolic sizes: text in terms of ``symbols``."""
 
     text: str
-    words: str
     symbols: tuple[tuple[str, Source], ...]
+
+    def describe(self, describe: Callable[[Source], str] = lambda source: source.describe()) -> str:
+        return in_words(self.text, {name: describe(source) for name, source in self.symbols})
 
 
 HASHED = words("length native_length id truth no_attribute has_attribute same not_same")

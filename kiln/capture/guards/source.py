@@ -12,7 +12,7 @@ import gc
 import re
 import types
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar, dataclass_transform
 
 from ..._native import is_instance as isinstance
@@ -311,6 +311,13 @@ def bases_of(source: Source) -> tuple[Source, ...]:
         return source.operands
     base = getattr(source, "base", None)
     return () if base is None else (base,)
+
+
+def with_bases(source: AnySource, bases: tuple[Source, ...]) -> AnySource:
+    """The same source of other bases."""
+    if not bases:
+        return source
+    return replace(source, operands=bases) if isinstance(source, Computed) else replace(source, base=bases[0])
 
 
 @source

@@ -158,26 +158,32 @@ class Frame:
 
     def run(self) -> object:
         """Interpret until the frame returns or yields; an exception leaves as :class:`Raised`."""
-        trace, instructions = self.trace, self.bytecode.instructions
-        trace.frames.append(self)
+        self.trace.frames.append(self)
         try:
-            while True:
-                try:
-                    while True:
-                        self.index = index = self.next
-                        self.next = index + 1
-                        instruction = instructions[index]
-                        handler = HANDLERS.get(instruction.op)
-                        if handler is None:
-                            raise trace.fail(f"the bytecode instruction {instruction.op}")
-                        signal = handler(self, instruction)
-                        if signal is not None:
-                            return signal
-                except Raised as raised:
-                    self.unwind(raised.error)
-                trace.progress.steps += 1
+            return self.execute()
         finally:
-            trace.frames.pop()
+            self.trace.frames.pop()
+
+    def execute(self, stops_before: Callable[[Instruction], bool] | None = None) -> object:
+        """The loop over instructions. Gives why it ended: a signal of an instruction, or None where it is to stop."""
+        trace, instructions = self.trace, self.bytecode.instructions
+        while True:
+            try:
+                while True:
+                    self.index = index = self.next
+                    self.next = index + 1
+                    instruction = instructions[index]
+                    if stops_before is not None and stops_before(instruction):
+                        return None
+                    handler = HANDLERS.get(instruction.op)
+                    if handler is None:
+                        raise trace.fail(f"the bytecode instruction {instruction.op}")
+                    signal = handler(self, instruction)
+                    if signal is not None:
+                        return signal
+            except Raised as raised:
+                self.unwind(raised.error)
+            trace.progress.steps += 1
 
     def unwind(self, error: BaseException) -> None:
         """Go to the handler of an exception, or leave the frame with it."""
@@ -241,6 +247,11 @@ class RootFrame(Frame):
         super().__init__(trace, function, bound)
         self.arguments = dict(bound)  # as passed, whatever happens to the variables
         self.visits: dict[int, int] = {}
+        self.place: tuple[int, int] | None = None  # the instruction being executed, and for which time
+        self.first: Instruction | None = None  # of the program's own
+        self.forced: BreakPoint | None = None
+        self.stop_reason: GraphBreak
+        self.before: tuple[list[object], tuple[str, ...], tuple[int, int]] = ([], (), (0, 0))  # this instruction
         self.produced: dict[int, tuple[int, int]] = {}  # id of a value -> instruction (and visit) that first pushed it
         self.take_cells()
 
@@ -269,56 +280,66 @@ class RootFrame(Frame):
 
     def run_root(self, forced: BreakPoint | None) -> Finished | Broken:
         """Interpret to the end or to a break. ``forced`` is where an earlier attempt had to stop."""
-        trace, instructions = self.trace, self.bytecode.instructions
-        first_line = None
-        trace.frames.append(self)
-        while True:
-            self.index = index = self.next
-            self.next = index + 1
-            instruction = instructions[index]
-            visit = self.visits[index] = self.visits.get(index, 0) + 1
-            if forced is not None and index == forced.index and visit == forced.visit:
-                return Broken(index, self, forced.reason)
-            if config.break_every is not None and has_source_position(instruction):
-                if first_line is None:
-                    first_line = (instruction.line, index)
-                elif self.break_here(instruction, first_line):
-                    return Broken(index, self, trace.fail("config.break_every"))
-            before = list(self.stack)
-            keywords = self.keyword_names
-            marks = trace.progress.entered, trace.graph.created
-            try:
-                try:
-                    handler = HANDLERS.get(instruction.op)
-                    if handler is None:
-                        raise trace.fail(f"the bytecode instruction {instruction.op}")
-                    if handler(self, instruction) is RETURNED:
-                        return Finished(self.result)
-                    if self.stack:
-                        self.produced.setdefault(id(self.stack[-1]), (index, visit))
-                except Raised as raised:
-                    if self.bytecode.handler_at[index] is None:
-                        told = f"the program raises {told_error(raised.error)}"
-                        raise trace.fail(told, error=raised.error) from None
-                    self.unwind(raised.error)
-            except GraphBreak as reason:
-                if reason.whole:
-                    raise
-                trace.unbuildable.active = False
-                # Both hold the interpreter's frames, and these the program's objects.
-                reason.__traceback__ = reason.__context__ = None
-                del trace.frames[1:]
-                if marks != (trace.progress.entered, trace.graph.created):
-                    raise Restart(BreakPoint(index, visit, reason)) from None
-                self.stack, self.keyword_names, self.next = before, keywords, index
-                return Broken(index, self, reason)
+        self.forced = forced
+        self.trace.frames.append(self)
+        try:
+            if self.execute(self.stops_before) is None:
+                return Broken(self.index, self, self.stop_reason)
+        except GraphBreak as reason:
+            if reason.whole:
+                raise
+            return self.break_at(reason)
+        finally:
+            del self.before  # it holds the program's objects
+        return Finished(self.result)
 
-    def break_here(self, instruction: Instruction, first: tuple[int | None, int]) -> bool:
+    def stops_before(self, instruction: Instruction) -> bool:
+        """Whether the frame has to break here; else its state is noted, to come back to if the instruction breaks."""
+        index = instruction.index
+        if self.stack and self.place is not None:
+            self.produced.setdefault(id(self.stack[-1]), self.place)
+        visit = self.visits[index] = self.visits.get(index, 0) + 1
+        self.place = (index, visit)
+        if self.forced is not None and self.place == (self.forced.index, self.forced.visit):
+            self.stop_reason = self.forced.reason
+            return True
+        if config.break_every is not None and has_source_position(instruction) and self.breaks_by_config(instruction):
+            self.stop_reason = self.trace.fail("config.break_every")
+            return True
+        self.before = (list(self.stack), self.keyword_names, self.work_done())
+        return False
+
+    def work_done(self) -> tuple[int, int]:
+        """What moves on when an instruction has done something that cannot be taken back."""
+        return self.trace.progress.entered, self.trace.graph.created
+
+    def break_at(self, reason: GraphBreak) -> Broken:
+        """The break before the instruction that is being executed."""
+        trace, (stack, keywords, work_before) = self.trace, self.before
+        trace.unbuildable.active = False
+        # Both hold the interpreter's frames, and these the program's objects.
+        reason.__traceback__ = reason.__context__ = None
+        del trace.frames[1:]
+        if work_before != self.work_done():
+            raise Restart(BreakPoint(self.index, self.visits[self.index], reason)) from None
+        self.stack, self.keyword_names, self.next = stack, keywords, self.index
+        return Broken(self.index, self, reason)
+
+    def unwind(self, error: BaseException) -> None:
+        if self.bytecode.handler_at[self.index] is None:
+            raise self.trace.fail(f"the program raises {told_error(error)}", error=error) from None
+        super().unwind(error)
+
+    def breaks_by_config(self, instruction: Instruction) -> bool:
+        """Whether ``config.break_every`` asks for a break here: not at the first line or instruction."""
+        if self.first is None:
+            self.first = instruction
+            return False
         if instruction.op in NEVER_FORCED:
             return False
         if config.break_every == "instruction":
-            return instruction.index != first[1]
-        return instruction.line != first[0]
+            return instruction.index != self.first.index
+        return instruction.line != self.first.line
 
 
 def has_source_position(instruction: Instruction) -> bool:

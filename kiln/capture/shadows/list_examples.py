@@ -8,7 +8,6 @@ nor assume that they go together; the fakes on the graph's own nodes say all tha
 from __future__ import annotations
 
 import operator
-import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -17,13 +16,11 @@ import torch.fx
 
 from ..._native import is_instance as isinstance
 from ...platform.torch_symbols import environment_of, expression_of, hint_of
-from ...program.shapes.expressions import compile_expression, expression_text, symbol_names
+from ...program.shapes.expressions import compile_expression, expression_text, item_name, symbol_names
 from ..guards.source import Item, Local, Source
 
 if TYPE_CHECKING:
     from ..state.trace import Trace
-
-ITEM = re.compile(r"(\w+)\[(\d+)\]")
 
 
 class Examples:
@@ -34,6 +31,7 @@ class Examples:
         self.values: dict[Source, Any] = {
             Local(node.name): node.meta["val"] for node in module.graph.nodes if node.meta.get("val") is not None
         }
+        self.parameters = [str(node.target) for node in module.graph.find_nodes(op="placeholder")]
         for node in module.graph.find_nodes(op="placeholder"):
             for user in node.users:
                 if user.target is operator.getitem and user.meta.get("val") is not None and type(user.args[1]) is int:
@@ -47,10 +45,11 @@ class Examples:
         }
         found: dict[str, list[Source]] = {}
         for environment in environments.values():
-            for name, symbol in environment.source_to_var.items():
-                place = ITEM.fullmatch(name)
-                if place is not None:
-                    found[str(symbol)] = [Item(Local(place[1]), int(place[2]))]
+            for parameter in self.parameters:
+                place = 0
+                while (symbol := environment.source_to_var.get(item_name(parameter, place))) is not None:
+                    found[str(symbol)] = [Item(Local(parameter), place)]
+                    place += 1
         for source, value in self.values.items():
             if isinstance(value, torch.SymInt) and expression_of(value).is_symbol:
                 found.setdefault(str(expression_of(value)), []).append(source)

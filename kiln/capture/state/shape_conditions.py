@@ -7,19 +7,16 @@ product of sizes) is added here. A graph may only run where all of it holds.
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import torch
 
 from ..._native import is_instance as isinstance
-from ...program.shapes.expressions import expression_text, substitute, symbol_names
+from ...program.shapes.expressions import expression_text, symbol_names
 from ..guards.guards import ShapeCondition
 from ..guards.source import Source
 from .graph_inputs import SymbolInput
 from .trace import Trace
-
-EQUALITY = re.compile(r"Eq\((.*), (.*)\)")
 
 
 def shape_conditions(trace: Trace) -> list[ShapeCondition]:
@@ -51,16 +48,8 @@ def condition(trace: Trace, expression: Any) -> list[ShapeCondition]:
         for name in names:
             pin(trace, name)
         return []
-    text = expression_text(expression)
-    pairs = tuple((name, trace.inputs.symbols[name]) for name in names)
-    return [ShapeCondition(text, in_words(text, pairs), pairs)]
-
-
-def in_words(text: str, pairs: tuple[tuple[str, Source], ...]) -> str:
-    """The text with each symbol as the place where a person finds the number."""
-    words = substitute(text, {name: source.describe() for name, source in pairs})
-    equality = EQUALITY.fullmatch(words)
-    return f"{equality[1]} == {equality[2]}" if equality else words
+    symbols = tuple((name, trace.inputs.symbols[name]) for name in names)
+    return [ShapeCondition(expression_text(expression), symbols)]
 
 
 def is_float_symbol(trace: Trace, name: str) -> bool:
@@ -82,20 +71,16 @@ def range_conditions(limits: Any, name: str, source: Source) -> list[ShapeCondit
     found = []
     for bound, sign in ((limits.lower, ">="), (limits.upper, "<=")):
         if getattr(bound, "is_Integer", False) and abs(int(bound)) < 2**60:
-            text = f"{name} {sign} {int(bound)}"
-            words = f"{source.describe()} {sign} {int(bound)}"
-            found.append(ShapeCondition(text, words, ((name, source),)))
+            found.append(ShapeCondition(f"{name} {sign} {int(bound)}", ((name, source),)))
     return found
 
 
 def equal(one: Source, other: Source) -> ShapeCondition:
     """Two places that must hold the same number."""
-    return ShapeCondition("a == b", f"{one.describe()} == {other.describe()}", (("a", one), ("b", other)))
+    return ShapeCondition("a == b", (("a", one), ("b", other)))
 
 
 def equals_expression(trace: Trace, source: Source, expression: Any) -> ShapeCondition:
     """A place that must hold what an expression of known symbols gives."""
-    pairs = tuple((name, trace.inputs.symbols[name]) for name in symbol_names(expression))
-    text = expression_text(expression)
-    words = f"{source.describe()} == {in_words(text, pairs)}"
-    return ShapeCondition(f"here == {text}", words, (("here", source), *pairs))
+    symbols = tuple((name, trace.inputs.symbols[name]) for name in symbol_names(expression))
+    return ShapeCondition(f"here == {expression_text(expression)}", (("here", source), *symbols))

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ...program.shapes.expressions import compile_expression, expression_text, named_source
+from ...program.shapes.expressions import compile_expression, expression_text, item_name, named_source
 
 FORMATS: dict[type, str] = {int: "q", float: "d", bool: "?"}  # of struct: how eight bytes are read
 
@@ -39,7 +39,7 @@ class WalkSizes:
 
         self.environment = ShapeEnv(allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False)
         for place, (value, positions) in enumerate(self.groups.items()):
-            source: Any = named_source(f"sizes[{place}]")
+            source: Any = named_source(item_name("sizes", place))
             symbol = self.environment.create_symbol(value, source=source, dynamic_dim=DimDynamic.DYNAMIC)
             number = self.environment.create_symintnode(symbol, hint=value, source=source)
             self.names.append(str(symbol))

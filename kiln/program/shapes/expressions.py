@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import math
 import operator
-import re
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-NAME = re.compile(r"(?<!\.)\b[a-z]\w*\b")
 NAMES: dict[str, object] = {
     "math": math,
     "max": max,
@@ -58,7 +57,7 @@ def compile_expression(text: str, names: tuple[str, ...]) -> Any:
     exec(f"def size_expression({', '.join(names)}):\n    return {text}", namespace)
     made: Any = namespace["size_expression"]
     made.__module__ = "kiln.sizes"
-    made.words = lambda operands: substitute(text, dict(zip(names, operands, strict=True)))
+    made.words = lambda operands: in_words(text, dict(zip(names, operands, strict=True)))
     return made
 
 
@@ -66,9 +65,19 @@ def symbol_names(expression: Any) -> list[str]:
     return sorted(str(symbol) for symbol in expression.free_symbols)
 
 
-def substitute(text: str, names: dict[str, str]) -> str:
-    """An expression with names replaced (not those of attributes)."""
-    return NAME.sub(lambda found: names.get(found[0], found[0]), text)
+def substitute(text: str, rename: Callable[[str], str]) -> str:
+    """An expression with its names (not those of attributes) replaced."""
+    names = [node for node in ast.walk(ast.parse(text, mode="eval")) if isinstance(node, ast.Name)]
+    parts, end = [], 0
+    for node in sorted(names, key=lambda node: node.col_offset):
+        parts += [text[end : node.col_offset], rename(node.id)]
+        end = node.end_col_offset or 0
+    return "".join([*parts, text[end:]])
+
+
+def in_words(text: str, names: dict[str, str]) -> str:
+    """An expression with the names of symbols replaced by where a person finds the numbers."""
+    return substitute(text, lambda name: names.get(name, name))
 
 
 # -- names for torch's ShapeEnv ----------------------------------------------------------------------------------------
@@ -76,6 +85,11 @@ def substitute(text: str, names: dict[str, str]) -> str:
 
 def named_source(name: str) -> object:
     return _source_class()(name)
+
+
+def item_name(parameter: str, place: int) -> str:
+    """The name of an item of a list that a function takes."""
+    return f"{parameter}[{place}]"
 
 
 @functools.cache
