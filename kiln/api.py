@@ -130,10 +130,10 @@ class disable:
 
 def is_disabled(target: Any) -> bool:
     """Whether ``disable`` (Kiln's or torch's) made this. Other objects are not asked: that could be seen."""
-    from .capture.state.annotations import is_kept_out
+    from .capture.state.annotations import is_excluded
 
     function = target.__func__ if isinstance(target, types.MethodType) else target
-    return isinstance(function, types.FunctionType) and is_kept_out(function)
+    return isinstance(function, types.FunctionType) and is_excluded(function)
 
 
 def _disabled(function: Any) -> Any:

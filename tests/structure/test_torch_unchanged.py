@@ -133,7 +133,7 @@ def test_nothing_is_changed() -> None:
     found, loaded = changes(PRELUDE + PROGRAM + COMPARE)
     assert not loaded
     (finder,) = found
-    assert finder.startswith("RUN: sys.meta_path: ") and "-> ('Arrival', " in finder
+    assert finder.startswith("RUN: sys.meta_path: ") and "-> ('StanceImportWatch', " in finder
 
 
 def test_nothing_is_changed_with_the_compiler_loaded() -> None:

@@ -25,7 +25,7 @@ from ..guards.descriptions import module_of
 from ..interpreter.attributes import load_attribute
 from ..interpreter.call_rules import rule
 from ..interpreter.calls import call
-from ..shadows.tensors import adopt, prepare, run_fake, to_nodes
+from ..shadows.tensors import add_results, prepare, run_fake, to_nodes
 from ..shadows.wrap import class_attribute, force, is_constant
 from ..state.operations import Args, Kwargs, operation
 from ..state.trace import Trace
@@ -66,7 +66,7 @@ def call_apply(trace: Trace, cls: type[torch.autograd.Function], args: Args, kwa
     node.meta["stack_trace"] = trace.stack_trace()
     node.meta["example_value"] = result
     trace.outside.pinned(cls)
-    adopted = adopt(trace, result, node)
+    adopted = add_results(trace, result, node)
     mark_traceable(trace, node, made, marks["_saved"], context.needs_input_grad, result)
     return adopted
 

@@ -53,7 +53,7 @@ def wrap_context(trace: Trace, real: object, source: Source) -> object:
     record = Record(FunctionBase.__new__(type(real)), real, source, Kind.OBJECT, loaded=True)
     add_attributes(record)
     trace.autograd.contexts[source] = {}
-    return trace.outside.remember(record)
+    return trace.outside.add_record(record)
 
 
 SUBCLASS_WRAPPERS.append((FunctionBase, wrap_context))

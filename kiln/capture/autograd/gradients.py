@@ -24,7 +24,7 @@ from ..interpreter.call_rules import rule
 from ..interpreter.calls import call
 from ..shadows.symbolic_numbers import concrete
 from ..shadows.tensor_effects import note_effects
-from ..shadows.tensors import adopt, prepare, run_fake, tensor_leaves, to_nodes
+from ..shadows.tensors import add_results, prepare, run_fake, tensor_leaves, to_nodes
 from ..shadows.wrap import force
 from ..state.exceptions import needs_real
 from ..state.operations import Args, Kwargs
@@ -78,7 +78,7 @@ def capture_grad(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     node = trace.graph.call_function(gradients, arguments, flags)
     node.meta["stack_trace"] = trace.stack_trace()
     node.meta["example_value"] = result
-    return adopt(trace, result, node)
+    return add_results(trace, result, node)
 
 
 @functools.cache

@@ -79,7 +79,7 @@ class CheckText(Text):
             [guard.source for guard in left if guard.kind == "type"]
         )
         inside = sum(not isinstance(tensor.source, Local) for tensor in self.trace.guards.tensors)
-        if not program.worth_while and inside < MANY:
+        if not program.is_worthwhile and inside < MANY:
             self.inputs = []
             return guards
         tensors, distinct = self.trace.guards.tensors, list(self.trace.guards.distinct)
@@ -103,7 +103,7 @@ class CheckText(Text):
 
     def class_condition(self, classes: ClassWatch) -> str:
         """Mostly the versions of classes tell, natively; the rest is asked where they moved, or do not tell all."""
-        classes.seal()
+        classes.note_versions()
         check = f"{self.bind(classes.check, 'classes')}()"
         return f"{self.bind(classes.unchanged, 'versions')}() or {check}" if classes.versions_tell else check
 
@@ -188,8 +188,8 @@ def items_check(trace: Trace, guards: list[Guard]) -> Callable[[], bool]:
 
 def make_check(trace: Trace, state: object, inputs: list) -> CheckText:
     trace.outside.guard_presence()
-    module_hooks.settle(trace)
+    module_hooks.guard_changed_keys(trace)
     trace.guards.shapes += shape_conditions(trace)
     if trace.fakes.infos:
-        trace.guards.classes.meet(torch.Tensor)
+        trace.guards.classes.watch_class(torch.Tensor)
     return CheckText(trace, state, inputs)

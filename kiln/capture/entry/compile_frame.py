@@ -34,7 +34,7 @@ from ..interpreter.frame import COROUTINE_FLAGS, GENERATOR_FLAG, NULL, Broken, F
 from ..interpreter.generators import check_open_generators
 from ..python.lifetimes import asks_about_lifetimes
 from ..shadows.consumed_inputs import ListInput, emptying, set_examples
-from ..shadows.module_hooks import PASSING_ON
+from ..shadows.module_hooks import MODULE_CALLS
 from ..shadows.tensor_effects import conflict_with_try
 from ..state.trace import Trace
 from ..state.values import BreakPoint, GraphBreak, Lazy, Restart
@@ -67,7 +67,7 @@ def real_arguments(function: types.FunctionType, args: tuple, kwargs: dict) -> d
     return match_arguments(None, function, args, kwargs)
 
 
-def level_of_the_user() -> int:
+def user_stack_level() -> int:
     """How many frames above the caller of this function the first one is that is not Kiln's, as warnings count."""
     frame, level = get_frame(1), 1
     while frame.f_back is not None and module_of_globals(frame.f_globals).startswith("kiln."):
@@ -79,8 +79,8 @@ def compile_frame(cache: FrameCache, function: types.FunctionType, args: tuple, 
     """Capture, compile and wrap one frame; None if it is to be left alone."""
     if function.__code__.co_flags & (COROUTINE_FLAGS | GENERATOR_FLAG):
         return skip(cache, function, "a generator or coroutine function: it runs in eager")
-    if function.__code__ in PASSING_ON:
-        return pass_on(cache, function)
+    if function.__code__ in MODULE_CALLS:
+        return route_callees(cache, function)
     if any(name.startswith("_k_") for name in function.__code__.co_varnames[: parameter_count(function.__code__)]):
         return skip(cache, function, "a parameter whose name begins with _k_, as names in generated code do")
     if not COUNTS_FRAMES.isdisjoint(function.__code__.co_names):
@@ -96,11 +96,11 @@ def compile_frame(cache: FrameCache, function: types.FunctionType, args: tuple, 
             stored_shapes_in_use(function.__code__),
             overrides_suspended() as outside,
         ):
-            return attempts(cache, function, args, kwargs, state, outside)
+            return capture(cache, function, args, kwargs, state, outside)
     except exc.BackendError as error:
         if not config.suppress_errors or cache.options.fullgraph:
             raise
-        warnings.warn(f"{error}\nThe function runs in plain Python.", RuntimeWarning, stacklevel=level_of_the_user())
+        warnings.warn(f"{error}\nThe function runs in plain Python.", RuntimeWarning, stacklevel=user_stack_level())
         return None
     except (exc.KilnError, KeyboardInterrupt):
         raise
@@ -124,10 +124,10 @@ def parameter_count(code: types.CodeType) -> int:
 def skip(cache: FrameCache, function: types.FunctionType, reason: str) -> None:
     events.skip(function, reason)
     if not function.__code__.co_flags & COROUTINE_FLAGS:
-        pass_on(cache, function)
+        route_callees(cache, function)
 
 
-def pass_on(cache: FrameCache, function: types.FunctionType) -> None:
+def route_callees(cache: FrameCache, function: types.FunctionType) -> None:
     """Leave a frame to Python, and compile what it calls."""
     cache.routed = route_calls(function.__code__, Router(cache))
 
@@ -138,10 +138,10 @@ def internal_error(cache: FrameCache, function: types.FunctionType, error: Excep
     problem = exc.InternalError(f"compiling {function.__qualname__}", error, stack=[where])
     if config.raise_internal_errors or cache.options.fullgraph:
         raise problem from error
-    warnings.warn(f"{problem}\nThe function runs in plain Python.", RuntimeWarning, stacklevel=level_of_the_user())
+    warnings.warn(f"{problem}\nThe function runs in plain Python.", RuntimeWarning, stacklevel=user_stack_level())
 
 
-def attempts(cache: FrameCache, function, args: tuple, kwargs: dict, state, outside: OuterModes) -> Entry | None:
+def capture(cache: FrameCache, function, args: tuple, kwargs: dict, state, outside: OuterModes) -> Entry | None:
     """Trace until nothing more is learnt: each restart moves a break earlier."""
     forced = caller_breaks.break_of(function.__code__)
     for _ in range(100):

@@ -20,7 +20,7 @@ from ..state.trace import Options
 from ..torch.override_modes import is_intercepted
 from ..torch.torch_state import state_queries_are_replaced
 from . import all_rules, caller_breaks  # noqa: F401
-from .compile_frame import args_fit, compile_frame, level_of_the_user
+from .compile_frame import args_fit, compile_frame, user_stack_level
 from .dispatchers import COMPILE_LOCK, MOST_ENTRIES, FrameCache, make_dispatcher, shared, state_of
 from .misses import reason_for_miss
 from .routing import release_routes
@@ -68,7 +68,7 @@ def find_or_compile(dispatcher, function, args: tuple, kwargs: dict, again: bool
     if _native.is_disabled() or is_intercepted() or is_torch_replaced() or not args_fit(function, args, kwargs):
         return function  # eager as asked for, or for CPython's own TypeError
     if cache.gave_up:
-        return leave_alone(dispatcher, function)
+        return run_in_eager(dispatcher, function)
     reason = explain_miss(cache, function, args, kwargs)
     if reason is not None:
         if config.error_on_recompile:
@@ -89,16 +89,16 @@ def find_or_compile(dispatcher, function, args: tuple, kwargs: dict, again: bool
         return raising(function, problem)
     if entry is None:
         cache.gave_up = True
-        return leave_alone(dispatcher, function)
+        return run_in_eager(dispatcher, function)
     cache.entries.append(entry)
     del cache.entries[:-MOST_ENTRIES]
     pair = state.bound[entry] = entry.bind(function)
     if not cache.continues:
         bytecode_hooks.show(function.__code__, pair[1])  # type: ignore[arg-type]
     dispatcher.entries.append(pair)
-    answer = asked(pair[0], args, kwargs)
+    answer = ask_check(pair[0], args, kwargs)
     if answer is not False:
-        return ready(pair[1], answer)
+        return with_answer(pair[1], answer)
     if not again:  # while it was compiled, another thread or a finalizer may have changed what it looked at
         cache.entries.remove(entry)
         dispatcher.entries.remove(pair)
@@ -136,16 +136,16 @@ def known_entry(
         fresh = pair is None
         if pair is None:
             pair = entry.bind(function)
-        answer = asked(pair[0], args, kwargs)
+        answer = ask_check(pair[0], args, kwargs)
         if answer is not False:
             if fresh:
                 state.bound[entry] = pair
                 dispatcher.entries.append(pair)
-            return ready(pair[1], answer)
+            return with_answer(pair[1], answer)
     return None
 
 
-def leave_alone(dispatcher, function) -> Callable:
+def run_in_eager(dispatcher, function) -> Callable:
     """Run this function in eager from now on, without asking again."""
     code = state_of(dispatcher).cache.routed
     if code is not None:
@@ -161,7 +161,7 @@ def leave_alone(dispatcher, function) -> Callable:
     return function
 
 
-def asked(check: Callable, args: tuple, kwargs: dict) -> object:
+def ask_check(check: Callable, args: tuple, kwargs: dict) -> object:
     """What a check says: no, yes, or the inputs that it has read for the run function."""
     try:
         return check(*args, **kwargs)
@@ -169,7 +169,7 @@ def asked(check: Callable, args: tuple, kwargs: dict) -> object:
         return False
 
 
-def ready(run: Callable, answer: object) -> Callable:
+def with_answer(run: Callable, answer: object) -> Callable:
     """A run function with what its check has read."""
     return run if answer is True else functools.partial(run, answer)
 
@@ -193,6 +193,6 @@ def give_up(cache: FrameCache, dispatcher, function) -> Callable:
     if cache.options.fullgraph:
         del reasons[-1:]
         raise exc.RecompileLimitExceeded(*details)
-    leave_alone(dispatcher, function)
-    warnings.warn(exc.RecompileWarning.about(*details), stacklevel=level_of_the_user())
+    run_in_eager(dispatcher, function)
+    warnings.warn(exc.RecompileWarning.about(*details), stacklevel=user_stack_level())
     return function

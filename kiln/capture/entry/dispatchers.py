@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from ... import _native
 from ...platform.locks import new_lock
 from ..guards.hints import Hints
-from ..state.annotations import Arrival
+from ..state.annotations import StanceImportWatch
 from ..state.operations import operations
 from ..state.trace import Options
 from .entry import Entry
@@ -103,14 +103,14 @@ def redefined(dispatcher: _native.Dispatcher) -> None:
     state.reasons = []
 
 
-def bind_anew() -> None:
+def rebind_all() -> None:
     """Have all compiled functions make their checks again."""
     for dispatcher in list(_DISPATCHERS):
         state_of(dispatcher).bound = {}
         dispatcher.entries[:] = [pair for pair in dispatcher.entries if pair[0] is None]
 
 
-_STANCES = Arrival(bind_anew)
+_STANCES = StanceImportWatch(rebind_all)
 
 
 def reset() -> None:

@@ -234,7 +234,9 @@ class SourceReader:
         with it, which could run their ``__eq__``."""
         index = self.indices.get(id(container))
         if index is None:
-            pairs = mapping_items(container) if isinstance(container, dict) else map(twice, native_iterator(container))
+            pairs = (
+                mapping_items(container) if isinstance(container, dict) else map(as_pair, native_iterator(container))
+            )
             index = self.indices[id(container)] = {key_of(key): value for key, value in pairs}
         return index.get(key_of(plain(key)), MISSING)
 
@@ -272,7 +274,7 @@ class SourceReader:
             raise Unreachable from error
 
 
-def twice(value: object) -> tuple[object, object]:
+def as_pair(value: object) -> tuple[object, object]:
     return value, value
 
 

@@ -21,14 +21,14 @@ from ..guards.descriptions import module_of
 from ..guards.source import lookup
 from ..interpreter.calls import SKIPPED_MODULES, TRANSPARENT_WRAPPERS
 from ..interpreter.frame import COROUTINE_FLAGS, GENERATOR_FLAG
-from ..shadows.module_hooks import OF_GRAPHS
-from ..state.annotations import is_kept_out
+from ..shadows.module_hooks import GRAPH_MODULE_CALLS
+from ..state.annotations import is_excluded
 from ..state.trace import Options
 from .dispatchers import FrameCache, make_dispatcher, state_of
 
 ROUTES = "__kiln_routes__"  # in the dictionary of a function: its routes live as long as it does, and no longer
 # Functions that torch's modules define stay as they are: `Options.torch_routes` has their routes. They live on anyway.
-WORKING = (
+COMPILED_MODULES = (
     "torch.nn.modules",
     "torch.optim",
     "kiln.engine.calls.checks",
@@ -45,7 +45,7 @@ def _hooks_in(code: types.CodeType) -> Iterator[types.CodeType]:
             yield from (part,) if part.co_name == "hook" else _hooks_in(part)
 
 
-CALLING_BACK = {
+CALLBACKS = {
     torch.autograd.function.BackwardCFunction.apply.__code__,
     torch.autograd.function.once_differentiable(lambda: None).__code__,
     *(hook for method in vars(BackwardHook).values() if callable(method) for hook in _hooks_in(method.__code__)),
@@ -83,7 +83,7 @@ def route(callee: object, cache: FrameCache) -> object:
             known = options.torch_routes.get(callee)
         if known is None or known.function is not callee or state_of(known).users is not options.users:
             known = make_route(callee, cache) if worth_compiling(callee) else None
-        return callee if known is None or is_deep() else known
+        return callee if known is None or is_stack_deep() else known
     method = lookup(type(callee), "__call__")
     if type(method) is types.FunctionType:  # modules and other callable objects
         routed = route(method, cache)
@@ -91,7 +91,7 @@ def route(callee: object, cache: FrameCache) -> object:
     return callee
 
 
-def is_deep() -> bool:
+def is_stack_deep() -> bool:
     """Whether so many calls are open that recursion should go on in eager, which takes fewer frames a call."""
     try:
         get_frame(sys.getrecursionlimit() // 3)
@@ -148,11 +148,11 @@ def is_nested(code: types.CodeType, outer: types.CodeType | None) -> bool:
 
 def worth_compiling(function: types.FunctionType) -> bool:
     module = module_of(function)
-    if is_kept_out(function) or function.__code__ in TRANSPARENT_WRAPPERS or not marker_of(function).is_interpreted:
+    if is_excluded(function) or function.__code__ in TRANSPARENT_WRAPPERS or not marker_of(function).is_interpreted:
         return False
-    if function.__code__ in CALLING_BACK or function.__code__ in OF_GRAPHS:
+    if function.__code__ in CALLBACKS or function.__code__ in GRAPH_MODULE_CALLS:
         return True
-    if module.split(".", 1)[0] in ("torch", "kiln") and not module.startswith(WORKING):
+    if module.split(".", 1)[0] in ("torch", "kiln") and not module.startswith(COMPILED_MODULES):
         return False
     if module == "copy" or function.__name__ == "__deepcopy__":
         return False  # what is copied already is known by its id, and Kiln's stand-ins have others

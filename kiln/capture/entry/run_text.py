@@ -151,7 +151,7 @@ class RunText:
             lines.insert(0, f"_k_snapshot = {r.bind(Snapshot, 'Snapshot')}({changed})")
             lines.append("        _k_snapshot.restore()")
         elif self.trace.effects.reasons and not self.trace.effects.written_from:
-            lines = self.rewound_at_first(lines)
+            lines = self.with_first_run_snapshot(lines)
         elif self.trace.effects.written_from:  # nothing else raises once an input was changed
             read = ", ".join(r.read(info.source) for info in self.trace.effects.written_from.values())  # type: ignore[arg-type]
             lines.append(f"        if {r.bind(share_memory, 'share_memory')}({read}): raise")
@@ -159,7 +159,7 @@ class RunText:
         arguments = call_signature(self.trace.function.__code__)
         return [*lines, f"    return {r.bind(eager, 'eager')}(_k_F, _k_raised{', ' if arguments else ''}{arguments})"]
 
-    def rewound_at_first(self, lines: list[str]) -> list[str]:
+    def with_first_run_snapshot(self, lines: list[str]) -> list[str]:
         """What nobody expects to raise does so at the first run, if at all: fake kernels let sizes pass that real ones
         refuse. Until a run has succeeded there is a snapshot. Where an input that is too large for one has changed, the
         graph's error is raised as it is: eager must not change the input again."""

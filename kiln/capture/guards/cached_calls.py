@@ -43,7 +43,7 @@ class Session(threading.local):
         self.depth = 0
         self.made: dict[Hashable, list[Outcome]] = {}
 
-    def put_back(self, call: CachedCall, outcome: Outcome) -> None:
+    def return_unused(self, call: CachedCall, outcome: Outcome) -> None:
         """A call was made, and not for the run that its check was asked about."""
         outcome.call = call
         outcome.stamp = None if self.depth else call.stamp()
@@ -131,7 +131,7 @@ class CachedCalls:
                 taken.append((call, outcome))
             if outcome is None or not call.is_same(outcome):
                 for made, kept in reversed(taken):
-                    SESSION.put_back(made, kept)
+                    SESSION.return_unused(made, kept)
                 return False
         return True
 

@@ -21,13 +21,13 @@ BRACKETS[id(frozenset)] = "{}"
 PLAIN_IDS = frozenset(map(id, PLAIN))  # by identity: a metaclass may define __eq__ and __hash__
 
 
-def short(value: object) -> str:
+def short_text(value: object) -> str:
     """A value in a line."""
-    text = told(value)
+    text = text_of(value)
     return text if len(text) < LONGEST else text[: LONGEST - 3] + "..."
 
 
-def told_error(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """An exception by its class, and what it says as far as that is plain text."""
     kind = type(error)
     plain = all(id(type(item)) in PLAIN_IDS for item in error.args)
@@ -39,7 +39,7 @@ NATIVE_TEXTS = (BaseException.__str__, KeyError.__str__, OSError.__str__, Import
 NATIVE_TEXTS += (UnicodeDecodeError.__str__, UnicodeEncodeError.__str__)
 
 
-def told(value: object, depth: int = 0) -> str:
+def text_of(value: object, depth: int = 0) -> str:
     kind = type(value)
     if kind is int and value.bit_length() > 4000:  # type: ignore[attr-defined]
         return f"an int of {value.bit_length()} bits"  # type: ignore[attr-defined]  # Python refuses to write it
@@ -100,8 +100,8 @@ def module_of_globals(namespace: dict) -> str:
 def contents(value: list | dict, depth: int) -> str:
     """What is in a container of a builtin type, as far as a line can show."""
     if type(value) is dict:
-        items = [f"{told(key, depth)}: {told(item, depth)}" for key, item in islice(value.items(), LONGEST // 3)]
+        items = [f"{text_of(key, depth)}: {text_of(item, depth)}" for key, item in islice(value.items(), LONGEST // 3)]
         return "{" + ", ".join(items) + "}"
     opened, closed = BRACKETS[id(type(value))]
-    items = [told(item, depth) for item in islice(value, LONGEST // 3)]
+    items = [text_of(item, depth) for item in islice(value, LONGEST // 3)]
     return opened + ", ".join(items) + ("," if opened == "(" and len(items) == 1 else "") + closed

@@ -61,7 +61,7 @@ class GuardProgram:
         return True
 
     def read_attribute(self, source: InstanceAttribute) -> bool:
-        self.know(source.base, True, ("read", source.name, source))
+        self.add_fact(source.base, True, ("read", source.name, source))
         return True
 
     def read_item(self, source: Item) -> bool:
@@ -69,7 +69,7 @@ class GuardProgram:
         if isinstance(source.key, Identity) or not isinstance(kind, type):
             return False
         if issubclass(kind, dict) and type(source.key) in KEYS:
-            self.know(source.base, False, ("read", source.key, source))
+            self.add_fact(source.base, False, ("read", source.key, source))
             return True
         if issubclass(kind, (list, tuple)) and type(source.key) is int and source.key >= 0:
             self.steps.append(("element", source.base, source.key, source))
@@ -82,7 +82,7 @@ class GuardProgram:
         self.steps.append(("cell", source.base, -1, source))
         return True
 
-    def know(self, base: Source, attributes: bool, fact: tuple[str, object, object]) -> None:
+    def add_fact(self, base: Source, attributes: bool, fact: tuple[str, object, object]) -> None:
         """Add to what is known of a dictionary; the first thing known makes it a step."""
         facts = self.tables.get((base, attributes))
         if facts is None:
@@ -108,14 +108,14 @@ class GuardProgram:
         if type(value) is types.CodeType:
             op = "is"
         if isinstance(source, InstanceAttribute) and self.reads(source.base):
-            self.know(source.base, True, (op, source.name, value))
+            self.add_fact(source.base, True, (op, source.name, value))
             return True
         return self.add_step(op, source, value)
 
     def add_attribute(self, op: str, source: Source, name: object) -> bool:
         if not self.reads(source):
             return False
-        self.know(source, True, (op, name, None))
+        self.add_fact(source, True, (op, name, None))
         return True
 
     def add_key(self, op: str, source: Source, key: object) -> bool:
@@ -123,7 +123,7 @@ class GuardProgram:
         dictionary = isinstance(kind, type) and issubclass(kind, dict)
         if not dictionary or type(key) not in KEYS or not self.reads(source):
             return False
-        self.know(source, False, (op, key, None))
+        self.add_fact(source, False, (op, key, None))
         return True
 
     def add_keys(self, op: str, source: Source, keys: object) -> bool:
@@ -132,7 +132,7 @@ class GuardProgram:
         native = self.types.get(source) is dict and all(type(key) in KEYS for key in keys)  # type: ignore[attr-defined]
         if not native or not self.reads(source):
             return False
-        self.know(source, False, (op, "", keys))
+        self.add_fact(source, False, (op, "", keys))
         return True
 
     def add_sized(self, op: str, source: Source, value: object) -> bool:
@@ -151,7 +151,7 @@ class GuardProgram:
     # -- the native object ----------------------------------------------------------------------------------------
 
     @property
-    def worth_while(self) -> bool:
+    def is_worthwhile(self) -> bool:
         """Whether there is anything to walk to: arguments alone are read faster by Python."""
         return bool(self.fillers)
 

@@ -23,7 +23,7 @@ from ..._native import is_instance as isinstance
 from ...platform.python_objects import HEAP_TYPE, cell_is_empty, plain_value, words
 from ...program.shapes.expressions import in_words
 from .cached_calls import CachedCalls
-from .descriptions import full_name, module_of_globals, names_of, short, short_name
+from .descriptions import full_name, module_of_globals, names_of, short_name, short_text
 from .source import (
     GlobalsOf,
     Identity,
@@ -132,21 +132,23 @@ def same_constant(a: object, b: object) -> bool:
 
 
 def _type_name(value: object) -> str:
-    return full_name(value) if isinstance(value, type) else short(value)
+    return full_name(value) if isinstance(value, type) else short_text(value)
 
 
 KINDS: dict[str, KindOfGuard] = {
-    "constant": KindOfGuard(_render_constant, lambda v: f"== {short(v)}", short),
+    "constant": KindOfGuard(_render_constant, lambda v: f"== {short_text(v)}", short_text),
     "identity": KindOfGuard(
-        lambda e, v, bind: f"{e} is {bind(v, 'object')}", lambda v: f"is {short(v)}", lambda v: short(v)
+        lambda e, v, bind: f"{e} is {bind(v, 'object')}", lambda v: f"is {short_text(v)}", lambda v: short_text(v)
     ),
     "not_identity": KindOfGuard(
-        lambda e, v, bind: f"{e} is not {bind(v, 'object')}", lambda v: f"is not {short(v)}", lambda v: short(v)
+        lambda e, v, bind: f"{e} is not {bind(v, 'object')}",
+        lambda v: f"is not {short_text(v)}",
+        lambda v: short_text(v),
     ),
     "constant_subclass": KindOfGuard(
         lambda e, v, bind: _render_constant(f"{bind(plain_value, 'plain_value')}({e})", v, bind),
-        lambda v: f"== {short(v)}",
-        short,
+        lambda v: f"== {short_text(v)}",
+        short_text,
     ),
     "type": KindOfGuard(
         lambda e, v, bind: f"_k_type({e}) is {bind(v, short_name(v))}",
@@ -173,26 +175,26 @@ KINDS: dict[str, KindOfGuard] = {
     ),
     "has_key": KindOfGuard(
         lambda e, v, bind: f"{render_key(v, bind)} in {e}",
-        lambda v: f"has key {short(v)}",
+        lambda v: f"has key {short_text(v)}",
         lambda v: "no such key",
         inside=True,
     ),
     "lacks_key": KindOfGuard(
         lambda e, v, bind: f"{render_key(v, bind)} not in {e}",
-        lambda v: f"has no key {short(v)}",
+        lambda v: f"has no key {short_text(v)}",
         lambda v: "one",
         inside=True,
     ),
     "keys": KindOfGuard(
         _keys_expression,
-        lambda v: f"keys: {short(list(v))} expected",
-        lambda v: short(list(native_iterator(v))),
+        lambda v: f"keys: {short_text(list(v))} expected",
+        lambda v: short_text(list(native_iterator(v))),
         inside=True,
     ),
     "code": KindOfGuard(
         lambda e, v, bind: f"{e}.__code__ is {bind(v, 'code')}",
         lambda v: f"code of {v.co_qualname} (line {v.co_firstlineno})",
-        lambda v: short(v),
+        lambda v: short_text(v),
         inside=True,
     ),
     "no_attribute": KindOfGuard(
@@ -261,10 +263,10 @@ class ClassWatch:
         """Assume that looking a name up in a class gives this; ``MISSING`` that it gives nothing."""
         names = self.found.get(cls)
         if names is None:
-            names = self.meet(cls)
+            names = self.watch_class(cls)
         names[name] = raw
 
-    def meet(self, cls: type) -> dict[str, object]:
+    def watch_class(self, cls: type) -> dict[str, object]:
         """Assume what Python itself looks up in a class of whose instances something is asked: its special methods."""
         names = self.found.get(cls)
         if names is None:
@@ -291,7 +293,7 @@ class ClassWatch:
     def __bool__(self) -> bool:
         return bool(self.found or self.related or self.names)
 
-    def seal(self) -> None:
+    def note_versions(self) -> None:
         """Remember the versions; called when capture is done."""
         classes = dict.fromkeys([*self.found, *(cls for cls, _ in self.related if cls.__flags__ & HEAP_TYPE)])
         self.unchanged = _native.ClassCheck([(cls, _native.type_version(cls)) for cls in classes])
@@ -311,7 +313,7 @@ class ClassWatch:
     def verify(self) -> bool:
         if self.reason() is not None:
             return False
-        self.seal()
+        self.note_versions()
         return True
 
     def reason(self) -> str | None:
@@ -378,7 +380,7 @@ def same_objects(some: object, others: object) -> bool:
 
 
 def described(value: object) -> str:
-    return "nothing" if value is _native.MISSING else short(value)
+    return "nothing" if value is _native.MISSING else short_text(value)
 
 
 @dataclass(eq=False)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar, dataclass_transform
 
 from ..._native import is_instance as isinstance
-from .descriptions import short_name, told
+from .descriptions import short_name, text_of
 
 NOT_WORD = re.compile(r"\W")
 
@@ -79,7 +79,7 @@ class GlobalsOf(Source):
         return "_k_G" if self.owner is None else bind(self.owner.value, "globals")
 
     def describe(self):
-        return "G" if self.owner is None else f"G<{told(self.owner.value.get('__name__', '?')).strip(chr(39))}>"
+        return "G" if self.owner is None else f"G<{text_of(self.owner.value.get('__name__', '?')).strip(chr(39))}>"
 
 
 @source
@@ -210,7 +210,7 @@ class Item(Source):
 
     def describe(self):
         key = self.key.value if isinstance(self.key, Identity) else self.key
-        return f"{self.base.describe()}[{told(key)}]"
+        return f"{self.base.describe()}[{text_of(key)}]"
 
 
 @source

@@ -27,7 +27,7 @@ ASIDE = words(
 RELIED_ON = {name for name in NAMES if name in LAYOUT or (name.startswith("__") and name not in ASIDE)}
 
 
-class Known:
+class TensorMethods:
     """What was found when the class last changed."""
 
     version = 0
@@ -35,13 +35,13 @@ class Known:
     replaced = False
 
 
-def look() -> type[Known]:
+def current_methods() -> type[TensorMethods]:
     version = _native.type_version(torch.Tensor)
-    if version != Known.version or not version:
-        Known.methods = {name: value for name, value in vars(torch.Tensor).items() if name in NAMES}
-        Known.replaced = any(map(is_replaced, RELIED_ON))
-        Known.version = version
-    return Known
+    if version != TensorMethods.version or not version:
+        TensorMethods.methods = {name: value for name, value in vars(torch.Tensor).items() if name in NAMES}
+        TensorMethods.replaced = any(map(is_replaced, RELIED_ON))
+        TensorMethods.version = version
+    return TensorMethods
 
 
 def is_replaced(name: str) -> bool:
@@ -54,15 +54,15 @@ NATIVE_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType, types
 
 def methods_of_tensors() -> dict[str, object]:
     """The attributes that the class has itself, of those that it or its base had at first."""
-    return look().methods
+    return current_methods().methods
 
 
 def operator_is_replaced() -> bool:
     """Whether an operator of tensors, or what capture asks of them, is the program's own now."""
-    return look().replaced
+    return current_methods().replaced
 
 
-def method_meant(function: Any) -> Any:
+def original_method(function: Any) -> Any:
     """The method that torch has reached where it tells a mode of a function: ``abs(x)`` is told of as what tensors have
     for ``abs`` now."""
     if type(function) is not types.FunctionType or METHODS.get(function.__name__) is function:

@@ -242,7 +242,7 @@ def load_from_super(trace: Trace, proxy: super, name: str) -> object:
     own_class = object.__getattribute__(proxy, "__self_class__")
     order = () if own_class is None or name == "__class__" else own_class.__mro__
     if own_class is not None and own_class.__flags__ & HEAP_TYPE:
-        trace.guards.classes.meet(own_class)  # the order of its bases, too
+        trace.guards.classes.watch_class(own_class)  # the order of its bases, too
     for cls in order[order.index(start) + 1 :] if order else ():
         if cls.__flags__ & HEAP_TYPE:  # a class without the attribute could get it
             class_attribute(trace, cls, name)

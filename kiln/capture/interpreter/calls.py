@@ -67,7 +67,7 @@ def call(trace: Trace, function: Any, args: Args, kwargs: Kwargs) -> Any:
     if rule is not None:
         return call_rule(trace, rule, function, args, kwargs)
     if id(function) in trace.outside.annotated.all and (
-        found := torch_annotations.call_listed(trace, function, args, kwargs)
+        found := torch_annotations.call_annotated(trace, function, args, kwargs)
     ):
         return found[0]
     if operations.is_operation(trace, function, args, kwargs):
@@ -120,10 +120,10 @@ def call_function(trace: Trace, function: Any, args: Args, kwargs: Kwargs) -> ob
             raise marked_calls.abandon(trace, function, args, f"a call to {function.__qualname__}")
         if marker.fake is not None and not kwargs:
             return marked_calls.call_leaf(trace, function, marker.fake, args)
-        if torch_annotations.is_kept_out(function):
-            reason = torch_annotations.reason_for_keeping_out(function)
+        if torch_annotations.is_excluded(function):
+            reason = torch_annotations.reason_for_exclusion(function)
             raise trace.fail(reason, "call it outside the compiled function, or take the decorator away")
-        original = torch_annotations.captured_instead(function)
+        original = torch_annotations.substitute_for(function)
         if original is not None:
             return call(trace, original, args, kwargs)
     if function.__code__ in TRANSPARENT_WRAPPERS:
@@ -134,7 +134,7 @@ def call_function(trace: Trace, function: Any, args: Args, kwargs: Kwargs) -> ob
     module = module_of(function)
     if module.startswith(SKIPPED_MODULES) and any(module == m or module.startswith(m + ".") for m in SKIPPED_MODULES):
         if module.startswith(torch_annotations.COMPILER) and (
-            found := torch_annotations.answer(trace, function, args, kwargs)
+            found := torch_annotations.call_of_torch_compiler(trace, function, args, kwargs)
         ):
             return found[0]
         raise trace.fail(f"a call to {module}.{function.__qualname__}, which Kiln does not look into")

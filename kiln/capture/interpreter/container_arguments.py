@@ -25,7 +25,7 @@ from ..shadows.builtin_tables import (
     describe,
     is_keyed,
 )
-from ..shadows.native_arguments import COMPARISONS, Settled, Survey, is_object, proxy, python_methods
+from ..shadows.native_arguments import COMPARISONS, ForcedIterator, Survey, is_object, proxy, python_methods
 from ..shadows.wrap import force
 from ..state.operations import operations
 from ..state.trace import Trace
@@ -101,7 +101,7 @@ def hashed_argument(trace: Trace, function: Any, position: int, value: Any) -> o
         return [survey.visit(item) for item in elements_in_python(trace, function, value)]
     if isinstance(value, (list, tuple, set, frozenset, collections.deque)) or type(value) in VIEW_TYPES:
         return survey.visit(value)
-    if type(value) is Settled:
+    if type(value) is ForcedIterator:
         value = value.iterator
     if type(value) in ITERATOR_TYPES or type(value) in LAZY_ITERATORS or issubclass(type(value), InterpretedIterator):
         trace.progress.entered += 1  # the iterator advances: if the instruction breaks after this, capture starts over

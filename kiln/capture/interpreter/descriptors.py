@@ -60,7 +60,7 @@ def bind_class_attribute(
         return function if kind is staticmethod else bind_to_class(trace, function, own_class or cls)
     if isinstance(raw, property) and type(raw).__get__ is property.__get__:
         if call_markers.marker_of(raw.fget).fact:
-            return marked_calls.load_fact(trace, owner, name, raw)
+            return marked_calls.load_assumed_property(trace, owner, name, raw)
         return operations.call(trace, property_part(trace, cls, name, raw, "fget"), (owner,), {})
     if kind is types.MemberDescriptorType:
         return load_member(trace, owner, name, raw)

@@ -17,7 +17,7 @@ from ...bytecode import Bytecode, Instruction, decode
 from ...bytecode.analysis import reachable
 from ...bytecode.split_plan import OWN_PREFIX
 from ...config import config
-from ..guards.descriptions import told_error
+from ..guards.descriptions import error_text
 from ..guards.source import Attribute, ClosureCell, Item
 from ..shadows.wrap import force, wrap
 from ..state.exceptions import note_raised
@@ -327,7 +327,7 @@ class RootFrame(Frame):
 
     def unwind(self, error: BaseException) -> None:
         if self.bytecode.handler_at[self.index] is None:
-            raise self.trace.fail(f"the program raises {told_error(error)}", error=error) from None
+            raise self.trace.fail(f"the program raises {error_text(error)}", error=error) from None
         super().unwind(error)
 
     def breaks_by_config(self, instruction: Instruction) -> bool:

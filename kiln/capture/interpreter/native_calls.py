@@ -36,7 +36,7 @@ from ..shadows.builtin_tables import (
 )
 from ..shadows.native_arguments import (
     COMPARISONS,
-    Settled,
+    ForcedIterator,
     Survey,
     callbacks,
     copied_containers,
@@ -140,7 +140,7 @@ def prepare_and_run(trace: Trace, function: object, args: Args, kwargs: Kwargs) 
     override = runs_overrides(function, args)
     if override is not None:
         raise trace.fail(f"{describe(function)}, which calls a {override} that is Python code")
-    if name == "__class_getitem__" and any(type(arg) is Settled for arg in args):
+    if name == "__class_getitem__" and any(type(arg) is ForcedIterator for arg in args):
         raise trace.fail(f"{describe(function)} of an iterator")
     if trace.progress.key_method_depth and traits.mutating:
         raise trace.fail("an effect inside a __hash__ or __eq__ that a dictionary or set is going to call")
@@ -149,7 +149,7 @@ def prepare_and_run(trace: Trace, function: object, args: Args, kwargs: Kwargs) 
         return None
     if is_hashing(function, args):
         args = tuple([hashed_argument(trace, function, at, arg) for at, arg in enumerate(args)])
-        hashing.prepare(trace, args[:2] if is_keyed(function) else args)
+        hashing.prepare_hashing(trace, args[:2] if is_keyed(function) else args)
     elif survey.objects and not shallow:
         if function in POLYFILLS:
             return call_polyfill(trace, function, args, kwargs)
@@ -183,14 +183,14 @@ def has_lazy_elements(args: Args) -> bool:
     """Whether the elements come from an iterator that may read the container, or raise, while it changes."""
     if len(args) != 2:
         return False
-    kind = type(args[1]) if type(args[1]) is not Settled else type(args[1].iterator)
+    kind = type(args[1]) if type(args[1]) is not ForcedIterator else type(args[1].iterator)
     return kind in LAZY_ITERATORS or kind in ITERATOR_TYPES or issubclass(kind, InterpretedIterator)
 
 
 def update_elementwise(trace: Trace, function: object, args: Args, kwargs: Kwargs) -> None:
     target, items = args
     step = ELEMENTWISE_UPDATES[function]
-    for item in operations.consume(trace, items.iterator if type(items) is Settled else items):
+    for item in operations.consume(trace, items.iterator if type(items) is ForcedIterator else items):
         item = force(trace, item)
         if not isinstance(target, dict):
             call_native(trace, step, (target, item), {})
@@ -258,7 +258,15 @@ ORDERLESS = words(
 )
 """Functions of sets whose results do not depend on the order of elements."""
 
-STAND_INS = ("FakeTensor", "'Proxy'", "'Trampoline'", "'Settled'", "'Lazy'", "'SymInt'", "'InterpretedGenerator'")
+STAND_INS = (
+    "FakeTensor",
+    "'Proxy'",
+    "'Trampoline'",
+    "'ForcedIterator'",
+    "'Lazy'",
+    "'SymInt'",
+    "'InterpretedGenerator'",
+)
 
 
 def unbind_method(function: Any, args: Args) -> tuple[object, tuple[Any, ...]]:

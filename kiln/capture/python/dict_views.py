@@ -22,7 +22,7 @@ from ..interpreter.iteration import get_iterator
 from ..interpreter.membership import contains
 from ..shadows.builtin_tables import VIEW_TYPES
 from ..shadows.native_arguments import guard_all_keys
-from ..shadows.wrap import WRAPPERS, force, guard_type, known_as, wrap
+from ..shadows.wrap import WRAPPERS, force, guard_type, name_copy, wrap
 from ..state.operations import Args, Kwargs
 from ..state.trace import Trace
 
@@ -35,7 +35,7 @@ def wrap_view(trace: Trace, real: object, source: Source) -> object:
     if record is not None and not record.loaded:
         guard_all_keys(trace, record)
     base = collections.OrderedDict if isinstance(owner, collections.OrderedDict) else dict
-    return known_as(trace, getattr(base, type(real).__name__.rsplit("_", 1)[-1])(owner), source, real)
+    return name_copy(trace, getattr(base, type(real).__name__.rsplit("_", 1)[-1])(owner), source, real)
 
 
 def wrap_mapping_proxy(trace: Trace, real: types.MappingProxyType[Any, Any], source: Source) -> object:
@@ -44,7 +44,7 @@ def wrap_mapping_proxy(trace: Trace, real: types.MappingProxyType[Any, Any], sou
     if type(owner) is dict and "__doc__" in owner:  # every class has one in its namespace
         raise trace.fail("the namespace of a class as a dictionary", "read its attributes by name")
     guard_type(trace, real, source)
-    return known_as(trace, types.MappingProxyType(wrap(trace, owner, MappingOf(source))), source, real)
+    return name_copy(trace, types.MappingProxyType(wrap(trace, owner, MappingOf(source))), source, real)
 
 
 WRAPPERS.update({kind: wrap_view for kind in VIEW_TYPES})

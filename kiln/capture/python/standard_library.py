@@ -31,7 +31,7 @@ from ..interpreter.call_rules import rule
 from ..interpreter.calls import call
 from ..interpreter.program_types import type_of
 from ..shadows.native_arguments import guard_all_keys
-from ..shadows.wrap import class_attribute, force, is_constant, meet_class, wrap
+from ..shadows.wrap import class_attribute, force, is_constant, watch_class, wrap
 from ..state.enum_tables import watch_members
 from ..state.exceptions import from_native
 from ..state.operations import Args, Kwargs, operation
@@ -195,7 +195,7 @@ def rule_type_hints(trace: Trace, args: Args, kwargs: Kwargs) -> object:
         raise trace.fail("typing.get_type_hints of this value")
     owners = [base for base in owner.__mro__ if "__annotations__" in vars(base)] if isinstance(owner, type) else [owner]
     if isinstance(owner, type):
-        meet_class(trace, owner)
+        watch_class(trace, owner)
     for each in owners:
         held = assume_contents(trace, each.__annotations__, Attribute(trace.outside.pinned(each), "__annotations__"))
         module = sys.modules.get(module_of(each))

@@ -15,7 +15,7 @@ from ..state.values import Lazy
 METHODS = frozenset({"append", "extend"})
 
 
-class Pending:
+class AppendedList:
     """What is to be appended to a list that nobody has looked at."""
 
     def __init__(self, real: list, source: Source):
@@ -27,7 +27,7 @@ class Pending:
 class ListMethod:
     """``append`` or ``extend`` of such a list, as the program holds it before the call."""
 
-    def __init__(self, pending: Pending, name: str):
+    def __init__(self, pending: AppendedList, name: str):
         self.pending = pending
         self.name = name
 
@@ -40,7 +40,7 @@ def list_method(trace: Trace, owner: object, name: str) -> ListMethod | None:
         return None
     pending = trace.outside.appended.get(id(owner.real))
     if pending is None:
-        pending = trace.outside.appended[id(owner.real)] = Pending(owner.real, owner.source)
+        pending = trace.outside.appended[id(owner.real)] = AppendedList(owner.real, owner.source)
         trace.guards.add(owner.source, "type", list)
         trace.guards.distinct.setdefault(owner.source)
     elif pending.source != owner.source:

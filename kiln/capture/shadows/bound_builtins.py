@@ -75,10 +75,10 @@ def wrap_bound_builtin(trace: Trace, real: types.BuiltinFunctionType, source: So
     if is_symbolic(shadow):
         shadow = concrete(trace, shadow)
     if descriptor is None or isinstance(shadow, torch.Tensor):
-        return operations.known_as(trace, getattr(shadow, real.__name__), source, real)
+        return operations.name_copy(trace, getattr(shadow, real.__name__), source, real)
     if type(owner).__flags__ & HEAP_TYPE or not found_by_name:
         trace.guards.add(Computed(native_descriptor, (source,)), "identity", descriptor)
-    return operations.known_as(trace, bind_method(descriptor, shadow), source, real)
+    return operations.name_copy(trace, bind_method(descriptor, shadow), source, real)
 
 
 def appending_method(trace: Trace, value: Lazy) -> object:

@@ -1,8 +1,8 @@
 """Keys of dictionaries and elements of sets whose ``__hash__`` or ``__eq__`` is Python code.
 
-Native containers call these methods themselves, past the interpreter. So they are *rehearsed*: interpreted first, for
+Native containers call these methods themselves, past the interpreter. So they are interpreted first, for
 the guards and for what they look at; then everything they looked at is put in place of the lazies, and native code may
-run the same methods and must come to the same result. Methods with effects cannot be rehearsed and break the graph.
+run the same methods and must come to the same result. Methods with effects break the graph.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .wrap import force
 
 
 @operation
-def prepare(trace: Trace, args: tuple) -> None:
+def prepare_hashing(trace: Trace, args: tuple) -> None:
     """Rehearse whatever a builtin would hash or compare by hash among its arguments."""
     if trace.outside.foreign and any(hashes_foreign_contents(trace, arg) for arg in args):
         raise trace.fail("a key or element from outside whose hash depends on what is in it")
@@ -33,7 +33,7 @@ def prepare(trace: Trace, args: tuple) -> None:
         if any(hashed_in_python(key) for key in keys):
             if any(written for _, written in trace.outside.globals.values()):  # which native code does not see yet
                 raise trace.fail("a key with a __hash__ or __eq__ in Python, after assignments to global variables")
-            rehearse_all(trace, keys)
+            interpret_key_methods(trace, keys)
 
 
 def hashes_foreign_contents(trace: Trace, value: object) -> bool:
@@ -81,30 +81,30 @@ def keys_in(trace: Trace, value: object) -> list[object]:
     return [value]
 
 
-def rehearse_all(trace: Trace, keys: list[object]) -> None:
+def interpret_key_methods(trace: Trace, keys: list[object]) -> None:
     by_hash: dict[int, list[object]] = {}
     for key in keys:
         if isinstance(key, (list, dict, set)):
             continue  # not hashable: native code says so
-        others = by_hash.setdefault(rehearse_hash(trace, key), [])
+        others = by_hash.setdefault(interpret_hash(trace, key), [])
         for other in others:
             if other is not key:
-                rehearse_equality(trace, key, other)
-                rehearse_equality(trace, other, key)
+                interpret_equality(trace, key, other)
+                interpret_equality(trace, other, key)
         others.append(key)
 
 
-def rehearse_hash(trace: Trace, key: object) -> int:
+def interpret_hash(trace: Trace, key: object) -> int:
     if type(key) is tuple or type(key) is frozenset:
         for item in key:  # type: ignore[attr-defined]
-            rehearse_hash(trace, item)
+            interpret_hash(trace, item)
     if "__hash__" not in python_methods(type(key)) or not hashed_in_python(key):
         return hash(key) if getattr(type(key), "__hash__", None) is not None else 0
     from ..guards.source import lookup
 
     method = lookup(type(key), "__hash__")
     operations.name_class_value(trace, type(key), "__hash__", method)
-    number = rehearse(trace, method, key)
+    number = interpret_first(trace, method, key)
     try:
         native = hash(key)
     except Exception:
@@ -121,13 +121,13 @@ def as_hash(number: int) -> int:
     return -2 if number == -1 else number
 
 
-def rehearse_equality(trace: Trace, left: object, right: object) -> None:
+def interpret_equality(trace: Trace, left: object, right: object) -> None:
 
     if hashed_in_python(left) or hashed_in_python(right):
-        rehearse(trace, lambda: operations.compare(trace, "==", left, right), left, right)
+        interpret_first(trace, lambda: operations.compare(trace, "==", left, right), left, right)
 
 
-def rehearse(trace: Trace, function: object, *values: object) -> object:
+def interpret_first(trace: Trace, function: object, *values: object) -> object:
     """Interpret a method, then put what it looked at in place."""
 
     before = count_operations(trace)
@@ -144,7 +144,7 @@ def rehearse(trace: Trace, function: object, *values: object) -> object:
     trace.progress.key_methods_run = True
     seen: set[int] = set()
     for value in values:
-        settle(trace, value, seen)
+        replace_lazies(trace, value, seen)
     return concrete(trace, result)
 
 
@@ -152,7 +152,7 @@ def count_operations(trace: Trace) -> int:
     return sum(node.op != "placeholder" for node in trace.graph.nodes)
 
 
-def settle(trace: Trace, value: object, seen: set[int]) -> None:
+def replace_lazies(trace: Trace, value: object, seen: set[int]) -> None:
     """Replace lazies that were looked at, and symbols, by their values, in everything reachable."""
     if id(value) in seen or type(value) in CONSTANT_TYPES or isinstance(value, (torch.Tensor, type)):
         return
@@ -160,19 +160,19 @@ def settle(trace: Trace, value: object, seen: set[int]) -> None:
     for holder in (getattr_static_dict(value), value):
         if isinstance(holder, dict):
             for key, item in list(dict.items(holder)):
-                dict.__setitem__(holder, key, settled(trace, item, seen))
+                dict.__setitem__(holder, key, without_lazies(trace, item, seen))
         elif isinstance(holder, list):
             for index, item in enumerate(list.copy(holder)):
-                list.__setitem__(holder, index, settled(trace, item, seen))
+                list.__setitem__(holder, index, without_lazies(trace, item, seen))
         elif isinstance(holder, tuple):
             for item in tuple.__iter__(holder):
-                settle(trace, item, seen)
+                replace_lazies(trace, item, seen)
 
 
-def settled(trace: Trace, item: object, seen: set[int]) -> object:
+def without_lazies(trace: Trace, item: object, seen: set[int]) -> object:
     if type(item) is Lazy:
         if not item.done:
             return item
         item = item.value
-    settle(trace, item, seen)
+    replace_lazies(trace, item, seen)
     return concrete(trace, item)

@@ -91,7 +91,7 @@ class Examples:
         expression = expression_of(value)
         names = symbol_names(expression)
         function = compile_expression(expression_text(expression), tuple(names))
-        return function(*[passed_in(trace, self.symbols.get(name, ())) for name in names])
+        return function(*[argument_at(trace, self.symbols.get(name, ())) for name in names])
 
 
 def environment_behind(value: Any) -> Any:
@@ -104,7 +104,7 @@ def number_or_hint(number: Any) -> Any:
     return hint_of(number) if isinstance(number, torch.SymInt) else number
 
 
-def passed_in(trace: Trace, places: Sequence[Source]) -> Any:
+def argument_at(trace: Trace, places: Sequence[Source]) -> Any:
     """An argument, or an item of a list among the arguments, as the program would have it."""
     from .wrap import force
 

@@ -37,7 +37,7 @@ def write_deferred(r: Rebuilder, trace: Trace) -> None:
         r.effects.append(f"{r.bind(function, function.__name__)}({r.items(args)}{keywords})")  # type: ignore[attr-defined]
 
 
-def load_fact(trace: Trace, owner: object, name: str, raw: property) -> object:
+def load_assumed_property(trace: Trace, owner: object, name: str, raw: property) -> object:
     """Ask the real object, and assume the answer."""
     record = trace.outside.record_of(owner)
     if record is None:
@@ -52,7 +52,7 @@ def load_fact(trace: Trace, owner: object, name: str, raw: property) -> object:
 
 def call_leaf(trace: Trace, function: Callable[..., Any], fake: Callable[..., Any], args: tuple) -> object:
     """Have the graph call a function as it is."""
-    from .tensors import adopt, prepare, to_nodes
+    from .tensors import add_results, prepare, to_nodes
     from .wrap import force
 
     inside = marker_of(function).inside
@@ -71,7 +71,7 @@ def call_leaf(trace: Trace, function: Callable[..., Any], fake: Callable[..., An
     node.meta["stack_trace"] = trace.stack_trace()
     node.meta["example_value"] = result
     trace.effects.reasons.append(f"{function.__qualname__} runs code that is not captured")
-    return adopt(trace, result, node)
+    return add_results(trace, result, node)
 
 
 def object_node(trace: Trace, value: object, opaque: bool) -> Any:

@@ -35,8 +35,8 @@ def _parts(*codes: object) -> list[types.CodeType]:
     return [part for inside in insides for part in inside if isinstance(part, types.CodeType)]
 
 
-OF_GRAPHS = frozenset((*GRAPH_CALLING_CODES, *_parts(_MAKING)))  # calls of graph modules
-PASSING_ON = OF_GRAPHS.union(CALLING_CODES, _parts(*CALLING_CODES))
+GRAPH_MODULE_CALLS = frozenset((*GRAPH_CALLING_CODES, *_parts(_MAKING)))  # calls of graph modules
+MODULE_CALLS = GRAPH_MODULE_CALLS.union(CALLING_CODES, _parts(*CALLING_CODES))
 """How modules are called, with hooks or without: nothing but calls of what is the user's."""
 
 OF_A_MODULE = words("_forward_hooks _forward_pre_hooks _backward_hooks _backward_pre_hooks")
@@ -54,10 +54,10 @@ def are_hooks(source: Source) -> bool:
 # -- numbers of hooks -----------------------------------------------------------------------------------------------
 
 
-def keeps_numbers(trace: Trace, record: Record) -> bool:
+def compares_keys_only(trace: Trace, record: Record) -> bool:
     """Whether the code that is looking at a dictionary of hooks has no other use for the keys than comparing them."""
     code = trace.frames[-1].code
-    return (code in PASSING_ON or code in COLLECTING_CODES) and are_hooks(record.source)
+    return (code in MODULE_CALLS or code in COLLECTING_CODES) and are_hooks(record.source)
 
 
 def guard_order(trace: Trace, record: Record) -> None:
@@ -86,7 +86,7 @@ def places_in(table: dict, kind: dict) -> tuple[bool, ...]:
     return tuple([key in kind for key in table])
 
 
-def settle(trace: Trace) -> None:
+def guard_changed_keys(trace: Trace) -> None:
     """Dictionaries that the program changed are written back by key: the keys must be those."""
     for record in trace.hooks.guarded_by_order:
         if list(record.shadow) != list(record.items):  # type: ignore[call-overload]
@@ -96,11 +96,11 @@ def settle(trace: Trace) -> None:
 # -- hooks that nobody asked to watch -------------------------------------------------------------------------------
 
 
-def are_assumed(source: Source) -> bool:
+def are_unguarded(source: Source) -> bool:
     return not config.guard_module_hooks and are_hooks(source)
 
 
-def assume(trace: Trace, real: collections.OrderedDict, source: Source) -> object:
+def wrap_unguarded(trace: Trace, real: collections.OrderedDict, source: Source) -> object:
     """The shadow of a dictionary of hooks: no guard on what is in it, each hook held by the entry itself."""
 
     if real and isinstance(source, InstanceAttribute):

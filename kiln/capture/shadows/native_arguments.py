@@ -1,8 +1,8 @@
 """Arguments for native code: lazies looked at, callbacks as trampolines, objects with Python methods as proxies.
 
 Native code must meet neither a lazy value nor a special method that is Python code: a :class:`Survey` forces what it
-would look at, :class:`Settled` does so for elements that come out of an iterator, and proxies lead special methods
-back into the interpreter.
+would look at, :class:`ForcedIterator` does so for elements that come out of an iterator, and proxies lead special
+methods back into the interpreter.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def guard_keys(trace: Trace, function: object, args: tuple) -> None:
     name = getattr(function, "__name__", "")
     for position, arg in enumerate(args):
         arg = force(trace, arg)
-        record = trace.outside.record_of(shown_mapping(arg) if type(arg) in VIEWS_AND_PROXIES else arg)
+        record = trace.outside.record_of(viewed_mapping(arg) if type(arg) in VIEWS_AND_PROXIES else arg)
         if record is None or record.loaded or not isinstance(record.shadow, dict):
             continue
         if position == 0 and name in KEYED_NAMES and len(args) > 1:
@@ -64,7 +64,7 @@ def guard_keys(trace: Trace, function: object, args: tuple) -> None:
             guard_all_keys(trace, record)
 
 
-def shown_mapping(value: object) -> object:
+def viewed_mapping(value: object) -> object:
     """The mapping that a view or read-only proxy shows; any other value itself."""
     while type(value) in VIEWS_AND_PROXIES:
         value = mapping_of(value)
@@ -77,7 +77,7 @@ VIEWS_AND_PROXIES: frozenset[type] = VIEW_TYPES | {types.MappingProxyType}
 def guard_key(trace: Trace, record: Record, key: object) -> None:
     key = concrete(trace, key)
     hooks = module_hooks.are_hooks(record.source)
-    if hooks and module_hooks.keeps_numbers(trace, record) and module_hooks.guard_membership(trace, record, key):
+    if hooks and module_hooks.compares_keys_only(trace, record) and module_hooks.guard_membership(trace, record, key):
         return
     if hooks or not is_constant(key) or "__contains__" in python_methods(type(record.real)):
         guard_these_keys(trace, record)
@@ -87,7 +87,7 @@ def guard_key(trace: Trace, record: Record, key: object) -> None:
 
 
 def guard_all_keys(trace: Trace, record: Record) -> None:
-    if module_hooks.keeps_numbers(trace, record):
+    if module_hooks.compares_keys_only(trace, record):
         module_hooks.guard_order(trace, record)
     else:
         guard_these_keys(trace, record)
@@ -230,15 +230,15 @@ class Survey:
             for key in dict.keys(value):
                 self.visit(key)
             for key, item in list(dict.items(value)):
-                settled = self.visit(item)
-                if settled is not item:
-                    dict.__setitem__(value, key, settled)
+                visited = self.visit(item)
+                if visited is not item:
+                    dict.__setitem__(value, key, visited)
         elif isinstance(value, (list, collections.deque)):
             base: type = list if isinstance(value, list) else collections.deque
             for index, item in enumerate(list(base.__iter__(value))):  # type: ignore[attr-defined]
-                settled = self.visit(item)
-                if settled is not item:
-                    base.__setitem__(value, index, settled)  # type: ignore[attr-defined]
+                visited = self.visit(item)
+                if visited is not item:
+                    base.__setitem__(value, index, visited)  # type: ignore[attr-defined]
         else:
             for item in list(native_iterator(value)):
                 self.visit(item)
@@ -258,7 +258,7 @@ class Survey:
             self.visit(owner)
             self.objects = objects or any(is_object(item) for entry in dict.items(owner) for item in entry)  # type: ignore
             return value
-        return Settled(self.trace, value) if self.iterates else value
+        return ForcedIterator(self.trace, value) if self.iterates else value
 
     def note(self, value: object, kind: type) -> None:
         if id(value) in self.trace.outside.foreign:
@@ -292,7 +292,7 @@ def watch_special_methods(trace: Trace, kind: type) -> None:
 STEPS_EACH = 30  # elements that native code takes in about the time of one interpreted step
 
 
-class Settled:
+class ForcedIterator:
     """An iterator handed to native code: its elements are looked at as they come."""
 
     __slots__ = ("iterator", "steps", "trace")
@@ -313,14 +313,14 @@ class Settled:
         if self.steps > STEPS_EACH * config.max_idle_steps and not self.trace.options.fullgraph:
             raise long_computation(self.trace)
         value = next(self.iterator)  # type: ignore[call-overload]
-        return value if type(value) in CONSTANT_TYPES else settled(self.trace, value)
+        return value if type(value) in CONSTANT_TYPES else forced_iterator(self.trace, value)
 
     def __length_hint__(self):
         hint = getattr(type(self.iterator), "__length_hint__", None)
         return NotImplemented if hint is None else hint(self.iterator)
 
 
-def settled(trace: Trace, value: object) -> object:
+def forced_iterator(trace: Trace, value: object) -> object:
     """A value that native code may look at and compare."""
     survey = Survey(trace, keep_symbols=True, shallow=False)
     value = survey.visit(value)
@@ -331,10 +331,20 @@ def settled(trace: Trace, value: object) -> object:
 
 NATIVE_ITERATORS: frozenset[type] = ITERATOR_TYPES | LAZY_ITERATORS | VIEW_TYPES
 KNOWN_KINDS: frozenset[type] = NATIVE_ITERATORS | frozenset(
-    {types.FunctionType, types.MethodType, Trampoline, Opaque, slice, functools.partial, super, types.CellType, Settled}
+    {
+        types.FunctionType,
+        types.MethodType,
+        Trampoline,
+        Opaque,
+        slice,
+        functools.partial,
+        super,
+        types.CellType,
+        ForcedIterator,
+    }
 )
 KNOWN_TYPES = (*IDENTITY_TYPES, enum.Enum, BaseException, operator.itemgetter, operator.attrgetter, torch.device)
-PLAIN_OBJECTS = (torch.Tensor, Trampoline, Settled, *SYMBOLIC)  # their methods may run natively
+PLAIN_OBJECTS = (torch.Tensor, Trampoline, ForcedIterator, *SYMBOLIC)  # their methods may run natively
 
 
 # -- callbacks ------------------------------------------------------------------------------------------------------
@@ -400,7 +410,7 @@ def as_callback(trace: Trace, value: object, function: object = None) -> object:
     if function is iter and not callable(value):
         return value  # for CPython's error
     if function in LOOKING and value is not None and type(value) is not COMPARISON_KEY:
-        return Trampoline(unproxy(value), lambda *call: settled(trace, trace.invoke(*call)))
+        return Trampoline(unproxy(value), lambda *call: forced_iterator(trace, trace.invoke(*call)))
     if value is None or type(value) is Trampoline or not callable(value) or type(value) is COMPARISON_KEY:
         return value
     if function in FACTORY_TAKERS and isinstance(value, type) and not value.__flags__ & HEAP_TYPE:
@@ -444,9 +454,9 @@ def proxy(trace: Trace, value: object) -> Any:
     return made
 
 
-def _native_iter(self) -> Settled:
+def _native_iter(self) -> ForcedIterator:
     """Elements of a builtin container whose subclass has other methods in Python."""
-    return Settled(self.trace, native_iterator(self.target))
+    return ForcedIterator(self.trace, native_iterator(self.target))
 
 
 def _native_len(self) -> int:
@@ -490,7 +500,7 @@ def _native_method(name: str) -> Callable:
 def _invoke_method(self: Proxy, name: str, function: object, args: tuple) -> object:
     result = self.trace.invoke(function, (self.target, *(unproxy(arg) for arg in args)), {})  # type: ignore[attr-defined]
     if name == "__iter__" and (type(result) in NATIVE_ITERATORS or issubclass(type(result), InterpretedIterator)):
-        return Settled(self.trace, result)  # type: ignore[attr-defined]  (native code looks at the elements)
+        return ForcedIterator(self.trace, result)  # type: ignore[attr-defined]  (native code looks at the elements)
     result = concrete(self.trace, result) if name in NUMBER_METHODS else result  # type: ignore[attr-defined]
     if name in CONVERSIONS:
         check_conversion(self.trace, name, result)  # type: ignore[attr-defined]
@@ -642,7 +652,7 @@ def unproxy(value: object, within: tuple[int, ...] = ()) -> object:
         return value.target
     if kind is Trampoline:
         return value.function
-    if kind is Settled:
+    if kind is ForcedIterator:
         return value.iterator
     if id(value) in within:
         return value

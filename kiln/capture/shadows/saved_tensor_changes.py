@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ..state.trace import Trace
 
 
-def note_tampering(trace: Trace, leaves: list[torch.Tensor], changed: list[torch.Tensor]) -> None:
+def note_change_by_hook(trace: Trace, leaves: list[torch.Tensor], changed: list[torch.Tensor]) -> None:
     """An operation has run on these tensors, and changed some of them."""
     inside = len(trace.frames) > 1
     if inside and changed:
@@ -34,10 +34,10 @@ def note_tampering(trace: Trace, leaves: list[torch.Tensor], changed: list[torch
                 continue
             place = trace.hooks.changed_memory.get(storage_key(info.real))  # type: ignore[arg-type]
             if place is not None:
-                raise left_to_torch(trace, place)
+                raise leave_pass_to_torch(trace, place)
 
 
-def left_to_torch(trace: Trace, place: int) -> BaseException:
+def leave_pass_to_torch(trace: Trace, place: int) -> BaseException:
     """What ends this capture; the first fact that was asked for after the change is at a place."""
     from ..state.values import BreakPoint
 

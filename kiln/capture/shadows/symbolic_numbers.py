@@ -191,7 +191,7 @@ def fake_input(trace: Trace, real: torch.Tensor, source: Source, dynamic: tuple[
         fake = static_fake(mode, real, trace.fakes.storages)
         if fake is None:
             fake = mode.from_tensor(real, static_shapes=True, source=torch_source(source), trace=False)
-    elif (told := told_fake(trace, real, source)) is not None:
+    elif (told := fake_with_known_sizes(trace, real, source)) is not None:
         return told
     else:
         fake = _symbolic_fake(trace, real, source, dynamic)
@@ -203,7 +203,7 @@ def fake_input(trace: Trace, real: torch.Tensor, source: Source, dynamic: tuple[
     return fake
 
 
-def told_fake(trace: Trace, real: torch.Tensor, source: Source) -> torch.Tensor | None:
+def fake_with_known_sizes(trace: Trace, real: torch.Tensor, source: Source) -> torch.Tensor | None:
     """The fake of an ordinary tensor whose sizes are known to follow from numbers that are passed in."""
     if (
         trace.inputs.examples is None

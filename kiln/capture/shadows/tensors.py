@@ -35,14 +35,14 @@ from ...program.shapes.symbolic_kernels import symbolic_kernels
 from ..guards.descriptions import module_of
 from ..guards.guards import TensorGuard
 from ..guards.source import Attribute, Source, getattr_static_dict
-from ..guards.tensor_class import method_meant
+from ..guards.tensor_class import original_method
 from ..state.exceptions import needs_real
 from ..state.graph_inputs import ObjectInput
 from ..state.operations import Args, Kwargs, operation, operations
 from ..state.trace import Trace
 from ..state.values import CONSTANT_TYPES, GraphBreak, HandleNumber, Opaque, Raised, TensorInfo, Trampoline, new_tuple
 from .input_state import input_state
-from .saved_tensor_changes import note_tampering
+from .saved_tensor_changes import note_change_by_hook
 from .symbolic_numbers import (
     concrete,
     dynamic_dimensions,
@@ -172,7 +172,7 @@ def record(
     changed = [leaf for leaf, before in zip(leaves, versions, strict=True) if version(leaf) != before]
     note_effects(trace, function, args, kwargs, leaves, changed)
     if trace.inputs.examples is not None:
-        note_tampering(trace, leaves, changed)
+        note_change_by_hook(trace, leaves, changed)
     target = method if method is not None else graph_target(function)
     kind = "call_method" if method is not None else "call_function"
     given = to_nodes(trace, args, exact), to_nodes(trace, kwargs, exact)
@@ -181,7 +181,7 @@ def record(
     node = trace.graph.create_node(kind, target, *given)
     node.meta["stack_trace"] = trace.stack_trace()
     node.meta["example_value"] = result
-    return adopt(trace, result, node)
+    return add_results(trace, result, node)
 
 
 def is_parameter_name(name: str) -> bool:
@@ -485,7 +485,7 @@ def constant_node(trace: Trace, value: object) -> torch.fx.Node:
     return trace.graph.get_attr(name)
 
 
-def adopt(trace: Trace, result: object, node: torch.fx.Node) -> object:
+def add_results(trace: Trace, result: object, node: torch.fx.Node) -> object:
     """Connect the tensors in a result with the node that makes them."""
     if isinstance(result, torch.Tensor):
         if id(result) in trace.fakes.infos:  # an in-place operation or out=: still the same tensor
@@ -501,11 +501,11 @@ def adopt(trace: Trace, result: object, node: torch.fx.Node) -> object:
             if tensor_leaves(item) and not (isinstance(item, torch.Tensor) and id(item) in trace.fakes.infos):
                 part = trace.graph.call_function(operator.getitem, (node, index))
                 part.meta["example_value"] = item
-                adopt(trace, item, part)
+                add_results(trace, item, part)
     elif isinstance(result, dict):
         for key, item in result.items():
             if tensor_leaves(item):
-                adopt(trace, item, trace.graph.call_function(operator.getitem, (node, key)))
+                add_results(trace, item, trace.graph.call_function(operator.getitem, (node, key)))
     return result
 
 
@@ -520,7 +520,7 @@ class RecordMode(TorchFunctionMode):
         from ..state.exceptions import as_native
 
         with as_native(self.trace):
-            return operations.call_torch(self.trace, method_meant(function), tuple(args), kwargs or {})
+            return operations.call_torch(self.trace, original_method(function), tuple(args), kwargs or {})
 
 
 @operation

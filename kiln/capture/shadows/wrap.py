@@ -49,7 +49,7 @@ from ..guards.source import (
     native_length,
 )
 from ..state.operations import operation, operations
-from ..state.ordered_sets import make_set, recipe
+from ..state.ordered_sets import insertion_order, make_set
 from ..state.trace import Trace
 from ..state.values import CONSTANT_TYPES, DELETED, GraphBreak, Kind, Lazy, Record, Trampoline, is_struct, new_tuple
 from . import module_hooks
@@ -129,13 +129,13 @@ def wrap_constant(trace: Trace, real: object, source: Source) -> object:
     if type(real) in (int, float):
         return operations.wrap_number(trace, real, source)
     if trace.hints:
-        leave_if_varying(trace, source)
+        break_if_dynamic(trace, source)
     if not isinstance(source, ClassAttribute):  # a class attribute is watched with its class
         trace.guards.add(source, "constant", real)
     return real
 
 
-def leave_if_varying(trace: Trace, source: Source) -> None:
+def break_if_dynamic(trace: Trace, source: Source) -> None:
     """A value that had several entries already is not assumed once more: its use is left to Python."""
     if trace.hints.get(source.describe()) == NEEDED and not trace.options.fullgraph:
         raise trace.fail(f"the value of {source.describe()}, which varies from call to call")
@@ -146,16 +146,16 @@ def wrap_identity(trace: Trace, real: object, source: Source) -> object:
     if not isinstance(source, Pinned):
         trace.guards.add(source, "identity", real)
     if isinstance(real, type) and real.__flags__ & HEAP_TYPE:
-        meet_class(trace, real)
+        watch_class(trace, real)
     trace.outside.name_source(real, source)
     return real
 
 
-def meet_class(trace: Trace, cls: type) -> None:
+def watch_class(trace: Trace, cls: type) -> None:
     """A class that the program uses: what Python looks up in it and in its metaclass is assumed."""
-    trace.guards.classes.meet(cls)
+    trace.guards.classes.watch_class(cls)
     if type(cls).__flags__ & HEAP_TYPE:
-        trace.guards.classes.meet(type(cls))
+        trace.guards.classes.watch_class(type(cls))
 
 
 def wrap_equal(trace: Trace, real: object, source: Source) -> object:
@@ -187,7 +187,7 @@ def wrap_method(trace: Trace, real: types.MethodType, source: Source) -> object:
     function = wrap(trace, real.__func__, Attribute(source, "__func__"))
     owner = wrap(trace, real.__self__, Attribute(source, "__self__"))
     shadow = types.MethodType(function, owner)
-    return known_as(trace, shadow, source, real)
+    return name_copy(trace, shadow, source, real)
 
 
 def wrap_super(trace: Trace, real: super, source: Source) -> object:
@@ -195,14 +195,14 @@ def wrap_super(trace: Trace, real: super, source: Source) -> object:
     guard_type(trace, real, source)
     parts = [wrap(trace, object.__getattribute__(real, name), Attribute(source, name)) for name in SUPER_PARTS]
     shadow = super(*parts) if object.__getattribute__(real, "__self_class__") else super(parts[0])  # type: ignore[arg-type]
-    return known_as(trace, shadow, source, real)
+    return name_copy(trace, shadow, source, real)
 
 
 SUPER_PARTS = ("__thisclass__", "__self__")
 
 
 @operation
-def known_as(trace: Trace, shadow: object, source: Source, real: object) -> object:
+def name_copy(trace: Trace, shadow: object, source: Source, real: object) -> object:
     """An immutable copy that may be given back as the original, and stands for it wherever else it is met."""
     trace.outside.name_source(shadow, source)
     if shadow is not real:
@@ -226,7 +226,7 @@ def wrap_list(trace: Trace, real: list, source: Source) -> object:
             trace.guards.distinct.pop(pending.source, None)  # one object, two ways to it
     record = Record(shadow, real, source, Kind.LIST, items=list(items), loaded=True)
     add_attributes(record)
-    return trace.outside.remember(record)
+    return trace.outside.add_record(record)
 
 
 def _empty_like(real: object, base: type) -> object:
@@ -248,10 +248,10 @@ def wrap_tuple(trace: Trace, real: tuple, source: Source) -> object:
     items = [wrap(trace, item, Item(source, index, tuple)) for index, item in enumerate(native_iterator(real))]
     shadow = new_tuple(type(real), items)
     if hasattr(shadow, "__dict__"):
-        return remember_attributes(trace, shadow, real, source)
+        return record_attributes(trace, shadow, real, source)
     if all(a is b for a, b in zip(items, native_iterator(real), strict=True)):
         shadow = real
-    return known_as(trace, shadow, source, real)
+    return name_copy(trace, shadow, source, real)
 
 
 def guard_length(trace: Trace, real: object, source: Source) -> None:
@@ -262,8 +262,8 @@ def guard_length(trace: Trace, real: object, source: Source) -> None:
 def wrap_dict(trace: Trace, real: dict, source: Source) -> object:
     if dict.__contains__(real, "__builtins__") or is_module_namespace(real):
         raise trace.fail("global variables as a dictionary", "read and write them by name")
-    if module_hooks.are_assumed(source):
-        return module_hooks.assume(trace, real, source)  # type: ignore[arg-type]
+    if module_hooks.are_unguarded(source):
+        return module_hooks.wrap_unguarded(trace, real, source)  # type: ignore[arg-type]
     if id(real) in trace.outside.instance_dictionaries:
         raise trace.fail("an object and its dictionary, which the program reaches on its own")
     guard_type(trace, real, source)
@@ -287,7 +287,7 @@ def wrap_dict(trace: Trace, real: dict, source: Source) -> object:
         shadow.default_factory = factory if native else trace.trampoline(factory)
     record = Record(shadow, real, source, Kind.DICT, items=dict(mapping_items(shadow)))
     add_attributes(record)
-    return trace.outside.remember(record)
+    return trace.outside.add_record(record)
 
 
 def is_module_namespace(real: dict) -> bool:
@@ -325,7 +325,7 @@ def wrap_key(trace: Trace, key: object, source: Source, index: int) -> object:
 def prepare_key(trace: Trace, key: object) -> None:
     """A key is about to be hashed by the shadow of its container."""
     if not is_constant(key):
-        operations.prepare(trace, (key,))
+        operations.prepare_hashing(trace, (key,))
 
 
 def refuse_equal_hashes(trace: Trace, keys: list) -> None:
@@ -381,9 +381,9 @@ def wrap_set(trace: Trace, real: set, source: Source) -> object:
         unchanged = all(a is b for a, b in zip(items, native_iterator(real), strict=True))
         shadow = real if unchanged and type(real) is frozenset else frozenset.__new__(type(real), items)
         if hasattr(shadow, "__dict__"):
-            return remember_attributes(trace, shadow, real, source)
-        return known_as(trace, shadow, source, real)
-    found = recipe(items)
+            return record_attributes(trace, shadow, real, source)
+        return name_copy(trace, shadow, source, real)
+    found = insertion_order(items)
     shadow = make_set(*found) if found is not None else set(items)
     if type(real) is not set:
         plain, shadow = shadow, set.__new__(type(real))
@@ -392,7 +392,7 @@ def wrap_set(trace: Trace, real: set, source: Source) -> object:
         trace.outside.reordered_sets[id(shadow)] = shadow
     record = Record(shadow, real, source, Kind.SET, items=set(items), loaded=True, order=tuple(items))
     add_attributes(record)
-    return trace.outside.remember(record)
+    return trace.outside.add_record(record)
 
 
 def wrap_deque(trace: Trace, real: collections.deque, source: Source) -> object:
@@ -407,7 +407,7 @@ def wrap_deque(trace: Trace, real: collections.deque, source: Source) -> object:
     iterator = collections.deque.__iter__(shadow)  # type: ignore[arg-type]
     record = Record(shadow, real, source, Kind.DEQUE, items=list(items), loaded=True, iterator=iterator)
     add_attributes(record)
-    return trace.outside.remember(record)
+    return trace.outside.add_record(record)
 
 
 def wrap_cell(trace: Trace, real: types.CellType, source: Source) -> object:
@@ -418,7 +418,7 @@ def wrap_cell(trace: Trace, real: types.CellType, source: Source) -> object:
     except ValueError:
         trace.guards.add(source, "empty_cell")
         shadow, items = types.CellType(), ()
-    return trace.outside.remember(Record(shadow, real, source, Kind.CELL, items=items, loaded=True))
+    return trace.outside.add_record(Record(shadow, real, source, Kind.CELL, items=items, loaded=True))
 
 
 def wrap_partial(trace: Trace, real: functools.partial, source: Source) -> object:
@@ -431,7 +431,7 @@ def wrap_partial(trace: Trace, real: functools.partial, source: Source) -> objec
     keywords = wrap(trace, real.keywords, Attribute(source, "keywords"))
     shadow = functools.partial(function)  # type: ignore[arg-type]
     shadow.__setstate__((function, args, keywords, None))  # type: ignore[attr-defined]
-    return known_as(trace, shadow, source, real)
+    return name_copy(trace, shadow, source, real)
 
 
 def partial_attributes(partial: functools.partial) -> dict | None:
@@ -449,13 +449,13 @@ def wrap_getter(trace: Trace, real: object, source: Source) -> object:
 def wrap_slice(trace: Trace, real: slice, source: Source) -> object:
     guard_type(trace, real, source)
     parts = [wrap(trace, getattr(real, name), Attribute(source, name)) for name in ("start", "stop", "step")]
-    return known_as(trace, slice(*parts), source, real)
+    return name_copy(trace, slice(*parts), source, real)
 
 
 def guard_type(trace: Trace, real: object, source: Source) -> None:
     trace.guards.add(source, "type", type(real))
     if type(real).__flags__ & HEAP_TYPE:
-        trace.guards.classes.meet(type(real))
+        trace.guards.classes.watch_class(type(real))
         trace.outside.name_source(type(real), TypeOf(source))
 
 
@@ -486,18 +486,18 @@ def wrap_constant_subclass(trace: Trace, real: object, source: Source) -> object
     plain = plain_value(real)
     trace.guards.add(source, "constant_subclass", plain)
     if not type(real).__flags__ & HEAP_TYPE:  # numpy.float64
-        return known_as(trace, real, source, real)
+        return name_copy(trace, real, source, real)
     shadow = type(plain).__new__(type(real), plain)
     if not hasattr(shadow, "__dict__"):
-        return known_as(trace, shadow, source, real)
-    return remember_attributes(trace, shadow, real, source)
+        return name_copy(trace, shadow, source, real)
+    return record_attributes(trace, shadow, real, source)
 
 
-def remember_attributes(trace: Trace, shadow: object, real: object, source: Source) -> object:
+def record_attributes(trace: Trace, shadow: object, real: object, source: Source) -> object:
     """An immutable value with an instance dictionary."""
     record = Record(shadow, real, source, Kind.OBJECT, loaded=True)
     add_attributes(record)
-    return trace.outside.remember(record)
+    return trace.outside.add_record(record)
 
 
 def wrap_instance(trace: Trace, real: object, source: Source) -> object:
@@ -514,7 +514,7 @@ def wrap_instance(trace: Trace, real: object, source: Source) -> object:
         if id(namespace) in trace.outside.by_real:
             raise trace.fail("an object and its dictionary, which the program reaches on its own")
         trace.outside.instance_dictionaries.add(id(namespace))
-    return trace.outside.remember(record)
+    return trace.outside.add_record(record)
 
 
 def wrap_foreign(trace: Trace, real: object, source: Source) -> object:

@@ -28,7 +28,7 @@ STANCES = f"{COMPILER}.eval_frame"
 # -- functions ------------------------------------------------------------------------------------------------------
 
 
-def is_kept_out(function: types.FunctionType) -> bool:
+def is_excluded(function: types.FunctionType) -> bool:
     """Whether ``disable`` (Kiln's or torch's) keeps a function out of graphs."""
     names = function.__dict__
     return bool(names) and (names.get("_kiln_disabled", False) is True or is_disabled_for_torch(function))
@@ -41,7 +41,7 @@ def is_disabled_for_torch(function: types.FunctionType) -> bool:
     return disabled and names.get("_torchdynamo_wrapper_id", id(function)) == id(function)
 
 
-def reason_for_keeping_out(function: types.FunctionType) -> str:
+def reason_for_exclusion(function: types.FunctionType) -> str:
     names = function.__dict__
     if names.get("_kiln_disabled", False) is True:
         return f"a call to {function.__qualname__}, which kiln.disable keeps out of graphs"
@@ -51,7 +51,7 @@ def reason_for_keeping_out(function: types.FunctionType) -> str:
     return f"{reason}: {why}" if type(why) is str else reason
 
 
-def captured_instead(function: types.FunctionType) -> object:
+def substitute_for(function: types.FunctionType) -> object:
     """What is captured in place of a function: the original of one that torch's compiler wraps, or what
     ``substitute_in_graph`` gives for one; None where it is the function itself."""
     names = function.__dict__
@@ -61,7 +61,7 @@ def captured_instead(function: types.FunctionType) -> object:
     return names.get("_torchdynamo_orig_callable") if made else None
 
 
-class Tables:
+class AnnotationTables:
     """Functions that ``allow_in_graph`` and ``disallow_in_graph`` were told of, by their ids."""
 
     def __init__(self) -> None:
@@ -77,12 +77,12 @@ def ids_in(names: dict[str, object], table: str) -> frozenset[int]:
     return frozenset(found) if isinstance(found, set) else frozenset()
 
 
-def call_listed(trace: Trace, function: object, args: tuple, kwargs: dict) -> tuple[object] | None:
+def call_annotated(trace: Trace, function: object, args: tuple, kwargs: dict) -> tuple[object] | None:
     """The result of calling a function that is in the tables, in a tuple; None where they change nothing."""
     if id(function) in trace.outside.annotated.disallowed:
         name = getattr(function, "__name__", "") or type(function).__name__
         if (getattr(function, "__module__", None) or "").startswith(COMPILER):
-            return answer(trace, function, args, kwargs)  # type: ignore[arg-type]
+            return call_of_torch_compiler(trace, function, args, kwargs)  # type: ignore[arg-type]
         raise trace.fail(f"a call to {name}, which torch's disallow_in_graph keeps out of graphs")
     if not is_hashable(function):
         return None
@@ -90,7 +90,9 @@ def call_listed(trace: Trace, function: object, args: tuple, kwargs: dict) -> tu
     return (operations.call_torch(trace, function, args, kwargs),)
 
 
-def answer(trace: Trace, function: types.FunctionType, args: tuple, kwargs: dict) -> tuple[object] | None:
+def call_of_torch_compiler(
+    trace: Trace, function: types.FunctionType, args: tuple, kwargs: dict
+) -> tuple[object] | None:
     """What a function of torch's compiler means in a graph of Kiln's, in a tuple; None where it is left to Python."""
     if function.__name__ == "graph_break":
         if is_asked_by_torch(trace):
@@ -147,8 +149,8 @@ def stance() -> str:
 CHECK_STANCE = "if _k_stances['_stance'].stance == 'force_eager': return False"
 
 
-class Arrival:
-    """Is told of imports and finds nothing: once the module of stances comes, checks have one thing more to look at.
+class StanceImportWatch:
+    """Sees imports and finds nothing: once the module of stances comes, checks have one thing more to look at.
 
     It is in ``sys.meta_path`` while something is compiled and torch's compiler is not loaded.
     """

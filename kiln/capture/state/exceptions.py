@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from ..._native import is_instance as isinstance
 from ...platform.cpython import get_frame
 from ...program.call_markers import PROGRAM_CALLERS
-from .native_watch import stop_watching, watch_again
+from .native_watch import resume_watching, stop_watching
 from .values import GraphBreak, Raised
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class as_native:  # noqa: N801 (used as a block; no generator, through which a S
 
     def __exit__(self, kind: object, raised: BaseException | None, traceback: object) -> None:
         if self.watched:
-            watch_again()
+            resume_watching()
         if isinstance(raised, Raised):
             error = raised.error
             links = (error, error.__context__, error.__cause__, error.__suppress_context__)

@@ -89,5 +89,5 @@ def stop_watching() -> bool:
     return watched
 
 
-def watch_again() -> None:
+def resume_watching() -> None:
     _native.watch_entered(watch)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import torch
     import torch.fx
 
+    from ..._native import Dispatcher
     from ...bytecode import Instruction
     from ..guards.source import Source
     from ..interpreter.frame import Frame
@@ -45,11 +46,11 @@ class Operations:
     wrap_identity: Callable[[Trace, object, Source], Any]
     wrap_number: Callable[[Trace, int | float, Source], Any]
     wrap_tensor: Callable[[Trace, torch.Tensor, Source], Any]
-    known_as: Callable[[Trace, object, Source, object], Any]
+    name_copy: Callable[[Trace, object, Source, object], Any]
     add_placeholder: Callable[[Trace, Source], torch.fx.Node]
     back_from_native: Callable[[], AbstractContextManager[None]]
     unproxy: Callable[[object], Any]
-    prepare: Callable[[Trace, Args], None]
+    prepare_hashing: Callable[[Trace, Args], None]
     hashed_in_python: Callable[[object], bool]
     # calls
     call: Callable[[Trace, object, Args, Kwargs], Any]
@@ -88,7 +89,8 @@ class Operations:
     call_apply: Callable[[Trace, type, Args, Kwargs], Any]
     load_grad_fn: Callable[[Trace, TensorInfo], Any]
     load_from_node: Callable[[Trace, object, str], Any]
-    # effects
+    # effects and dispatch
+    miss: Callable[[Dispatcher, Args, Kwargs], Any]
     write_under_locks: Callable[[Rebuilder, Trace], None]
     log_line: Callable[[logging.Logger, int, object, Args, tuple[str, int, str]], None]
 

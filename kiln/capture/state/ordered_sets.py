@@ -25,7 +25,7 @@ def make_set(items: Iterable, passing: int = 0) -> set:
     return made
 
 
-def recipe(items: list) -> tuple[list, int] | None:
+def insertion_order(items: list) -> tuple[list, int] | None:
     """Arguments for :func:`make_set` with which it gives a set that iterates over these elements in this order."""
     for passing in (0, 5, 20, 80, 320, 1300, 2600):
         if passing and passing < len(items) // 2:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 from ..._native import is_instance as isinstance
 from ..guards.guards import GuardSet, plain
 from ..guards.source import Attribute, GlobalsOf, Identity, InstanceAttribute, Item, Pinned, Source
-from .annotations import Tables
+from .annotations import AnnotationTables
 from .values import DELETED, Lazy, Raised, Record
 
 if TYPE_CHECKING:
-    from ..shadows.appended_lists import Pending
+    from ..shadows.appended_lists import AppendedList
 
 
 @dataclass(eq=False, slots=True)
@@ -22,13 +22,15 @@ class OutsideObjects:
 
     function: types.FunctionType  # that is captured
     guards: GuardSet
-    annotated: Tables = field(default_factory=Tables)  # functions that annotations of torch's are about
+    annotated: AnnotationTables = field(
+        default_factory=AnnotationTables
+    )  # functions that annotations of torch's are about
     by_real: dict[int, Any] = field(default_factory=dict)  # -> Record or TensorRecord
     by_shadow: dict[int, Record] = field(default_factory=dict)
     sources: dict[int, Source] = field(default_factory=dict)  # of values known by identity: functions, classes, modules
     copies: dict[int, tuple[object, Source]] = field(default_factory=dict)  # of immutable objects
     foreign: dict[int, object] = field(default_factory=dict)  # of unknown kinds: themselves, not to be looked into
-    appended: dict[int, Pending] = field(default_factory=dict)  # lists that were only appended to
+    appended: dict[int, AppendedList] = field(default_factory=dict)  # lists that were only appended to
     namespaces: dict[int, tuple[object, str]] = field(default_factory=dict)  # dictionary -> its owner, attribute
     instance_dictionaries: set[int] = field(default_factory=set)  # of objects that have shadows
     reordered_sets: dict[int, Any] = field(default_factory=dict)  # whose shadows iterate in another order
@@ -49,7 +51,7 @@ class OutsideObjects:
 
     # -- records and sources --------------------------------------------------------------------------------------
 
-    def remember(self, record: Record) -> object:
+    def add_record(self, record: Record) -> object:
         self.by_real[id(record.real)] = record
         self.by_shadow[id(record.shadow)] = record
         self.keep.append(record)

@@ -40,10 +40,10 @@ from ..interpreter.frame import NULL
 from ..shadows.appended_lists import ListMethod
 from ..shadows.bound_builtins import bind_method, is_found_by_name, native_descriptor
 from ..shadows.builtin_tables import ITERATOR_TYPES, LAZY_ITERATORS, VIEW_TYPES
-from ..shadows.native_arguments import Proxy, Settled
+from ..shadows.native_arguments import ForcedIterator, Proxy
 from ..shadows.symbolic_numbers import OffsetOf, SizeOf, StrideOf, concrete, is_symbolic, operand_source
 from ..shadows.wrap import is_constant, layout_of
-from ..state.ordered_sets import make_set, recipe
+from ..state.ordered_sets import insertion_order, make_set
 from ..state.trace import Trace
 from ..state.values import CONSTANT_TYPES, Lazy, Opaque, Trampoline, is_struct
 
@@ -77,29 +77,29 @@ class Rebuilder(Text):
         self.kept: set[str] = set()  # of the lists that the graph may consume, those that are needed themselves
 
     def read(self, source: Source) -> str:
-        stolen = self.trace.inputs.consumed
-        if stolen and isinstance(source, Local) and source.name in stolen:
+        consumed = self.trace.inputs.consumed
+        if consumed and isinstance(source, Local) and source.name in consumed:
             self.kept.add(source.name)
-        elif stolen and isinstance(source, Item) and isinstance(source.base, Local) and source.base.name in stolen:
-            return self.read_stolen(source, source.base.name)
-        elif stolen and isinstance(source, (SizeOf, StrideOf, OffsetOf)) and source not in self.read_names:
+        elif consumed and isinstance(source, Item) and isinstance(source.base, Local) and source.base.name in consumed:
+            return self.read_consumed(source, source.base.name)
+        elif consumed and isinstance(source, (SizeOf, StrideOf, OffsetOf)) and source not in self.read_names:
             return self.read_number(source)
         return super().read(source)
 
     def read_number(self, source: SizeOf | StrideOf | OffsetOf) -> str:
         """A size of a tensor; of one out of a list that the graph consumes, without keeping the tensor for it."""
         place = source.base
-        stolen = (
+        consumed = (
             isinstance(place, Item) and isinstance(place.base, Local) and place.base.name in self.trace.inputs.consumed
         )
-        if not stolen or place in self.read_names:
+        if not consumed or place in self.read_names:
             return super().read(source)
         name = self.read_names[source] = self.fresh("v")
         owner = place.render(parameter_name(place.base.name), self.bind)  # type: ignore[attr-defined]
         self.reads.append(f"{name} = {source.render(owner, self.bind)}")
         return name
 
-    def read_stolen(self, source: Item, owner: str) -> str:
+    def read_consumed(self, source: Item, owner: str) -> str:
         """A tensor out of a list that the graph consumes, kept for later."""
         name = self.read_names.get(source)
         if name is None:
@@ -242,7 +242,7 @@ def build_frozenset(r: Rebuilder, shadow: frozenset, name: str, place: int) -> N
 def elements_in_order(shadow: set | frozenset) -> tuple[list, int]:
     """How to make a set that iterates as this one does; objects are hashed by identity and have no order to keep."""
     items = list(set.__iter__(shadow) if isinstance(shadow, set) else frozenset.__iter__(shadow))
-    return (recipe(items) if all(map(is_constant, items)) else None) or (items, 0)
+    return (insertion_order(items) if all(map(is_constant, items)) else None) or (items, 0)
 
 
 def build_tuple(r: Rebuilder, shadow: tuple, name: str, place: int) -> None:
@@ -562,7 +562,7 @@ def build_bytearray(r: Rebuilder, shadow: bytearray, name: str, place: int) -> N
     r.lines.append(f"{name} = _k_bytearray({bytes(shadow)!r})")
 
 
-def build_settled(r: Rebuilder, shadow: Settled, name: str, place: int) -> None:
+def build_forced_iterator(r: Rebuilder, shadow: ForcedIterator, name: str, place: int) -> None:
     r.lines.append(f"{name} = {r.value(shadow.iterator)}")
 
 
@@ -600,7 +600,7 @@ BUILDERS: dict[type, Callable] = {
     types.SimpleNamespace: build_namespace,
     object: build_sentinel,
     bytearray: build_bytearray,
-    Settled: build_settled,
+    ForcedIterator: build_forced_iterator,
     types.MappingProxyType: build_mapping_proxy,
     **{kind: build_reduced for kind in ITERATOR_TYPES | LAZY_ITERATORS},
     **{type(iter(view)): build_dict_iterator for view in ({}, {}.values(), {}.items())},

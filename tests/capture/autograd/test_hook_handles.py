@@ -118,10 +118,10 @@ def test_kept_once():
 
         def forward(self, x):
             if self.handle is None:
-                self.handle = self.inner.register_forward_hook(self.remember)
+                self.handle = self.inner.register_forward_hook(self.add_record)
             return self.inner(x)
 
-        def remember(self, module, args, result):
+        def add_record(self, module, args, result):
             self.seen.append(result.shape)
 
     check(Lazily(), torch.ones(2, 3), calls=4, fullgraph=True, breaks_every=BOTH)

@@ -424,12 +424,12 @@ def test_abstract_classes_are_not_asked_again():
 
 
 def test_a_value_is_described_without_its_code():
-    from kiln.capture.guards.descriptions import short
+    from kiln.capture.guards.descriptions import short_text
 
     SEEN.clear()
     for value in strangers():
-        assert isinstance(short(value), str)
-        assert isinstance(short([value]), str)
+        assert isinstance(short_text(value), str)
+        assert isinstance(short_text([value]), str)
     assert SEEN == []
 
 
