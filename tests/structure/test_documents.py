@@ -102,6 +102,23 @@ def test_files_exist(page: str) -> None:
     assert missing_in_page(page) == []
 
 
+def test_files_named_in_comments_exist() -> None:
+    missing = {source: names for source in SOURCES if (names := missing_in_source(source))}
+    assert missing == {}
+
+
+def test_each_package_has_a_page_with_its_invariants() -> None:
+    pages: dict[str, list[str]] = {}
+    for row in re.findall(r"^\| `.*", (ROOT / "docs" / "architecture.md").read_text(), re.MULTILINE):
+        for package in re.findall(r"`(\w+)/`", row.split("|")[1]):
+            pages[package] = LINKS.findall(row)
+    packages = {path.name for path in (ROOT / "kiln").iterdir() if path.is_dir() and path.name != "__pycache__"}
+    assert packages - {package for package, found in pages.items() if found} == set()
+    for found in pages.values():
+        texts = [(ROOT / "docs" / page).read_text() for page in found]
+        assert any(re.search(r"(?m)^#+ (Invariants|Rules)|^Rules:|must stay true", text) for text in texts), found
+
+
 def test_a_file_that_is_gone_is_noticed() -> None:
     assert is_there("lower/schedule/fusion.py") and is_there("native/program/*.cpp") and is_there("tests/structure")
     assert not is_there("lower/fusion.py")

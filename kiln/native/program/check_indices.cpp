@@ -1,4 +1,4 @@
-// kiln::check_indices: raises the error of the first index that a program found out of range (kiln/lower/checks.py).
+// kiln::check_indices: raises the error of the first index that a program found out of range (kiln/lower/index_checks.py).
 #include <ATen/core/Tensor.h>
 #include <torch/library.h>
 

@@ -13,7 +13,7 @@
 namespace kiln {
 namespace {
 
-// In picoseconds. A parallel region costs about a microsecond; kiln/target/cpu/emit.py has it for single kernels.
+// In picoseconds. A parallel region costs about a microsecond; kiln/target/cpu/workload.py has it for single kernels.
 constexpr int64_t pays_for_a_thread = 3'000'000;
 constexpr int64_t work_of_a_call = 10'000;
 constexpr int64_t most_work = int64_t{1} << 48;  // for each launch, so that sums do not overflow
