@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.nn import Parameter
 
-from ...platform.torch_operators import name_of_target
+from ...program.operators.operator_table import find_operator
 from .joint_nodes import JointNodes
 from .max_flow import SINK, SOURCE, UNBOUNDED, FlowGraph
 from .node_values import Node, bytes_of, is_tensor, nodes_in
@@ -25,7 +25,6 @@ PRICES = {Kind.CHEAP: SCALE // 16, Kind.PASS: SCALE // 4, Kind.RANDOM: SCALE // 
 PRICE_OF_CALLING = 512 * SCALE  # an operator again: small tensors are not worth it
 PRICE_OF_MOVING = SCALE // 8  # a byte, from the backward, where it was recorded, to the forward
 SPAN = 16  # how many expensive operators in sequence a value may lie before its recomputation
-ZEROS_AND_ONES = frozenset({"bernoulli"})
 
 
 class MinCut:
@@ -143,7 +142,8 @@ class MinCut:
         return is_tensor(node) and (root.name in self.joint.mutated or 2 * bytes_of(node) <= bytes_of(root))
 
     def is_bits(self, node: Node) -> bool:
-        return name_of_target(node.target) in ZEROS_AND_ONES and node.meta["val"].dtype != torch.bool
+        called = find_operator(node.target)
+        return called is not None and called.gives_bits and node.meta["val"].dtype != torch.bool
 
     def form(self, node: Node) -> Form:
         if self.is_bits(node):

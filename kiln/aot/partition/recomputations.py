@@ -11,8 +11,8 @@ from typing import Any
 import torch
 import torch.fx
 
-from ...platform.torch_operators import name_of_target
 from ...program.graph_meta import normalizes_by_formula
+from ...program.operators.operator_table import find_operator, operator_of
 from .graph_writers import Emit
 from .joint_nodes import JointNodes, Recomputation
 from .node_values import Node, named_arguments
@@ -26,7 +26,8 @@ Parts = dict[int, Node]  # the results of a node that somebody reads
 def add_recomputations(joint: JointNodes) -> None:
     by_formula = normalizes_by_formula(joint.module)
     for node in joint.nodes:
-        rule = RULES.get(name_of_target(node.target))
+        called = find_operator(node.target)
+        rule = called.recomputation if called is not None else None
         if rule is None or node in joint.in_backward or (rule is normalization and not by_formula):
             continue
         parts: Any = {user.args[1]: user for user in node.users if joint.kinds[user] is Kind.PART}
@@ -87,15 +88,17 @@ def normalized(emit: Emit, data: Node, *statistics: Node, weight: Node | None, b
     return cast(result, dtype)
 
 
-RULES = {
-    "native_dropout": dropout,
-    "native_layer_norm": normalization,
-    "_fused_rms_norm": normalization,
-    "native_batch_norm": normalization,
-    "_native_batch_norm_legit": normalization,
-    "_native_batch_norm_legit_functional": normalization,
-    "_batch_norm_with_update_functional": normalization,
-}
+operator_of(aten.native_dropout.default).recomputation = dropout
+for _overload in (
+    aten.native_layer_norm.default,
+    aten._fused_rms_norm.default,
+    aten.native_batch_norm.default,
+    aten._native_batch_norm_legit.default,
+    aten._native_batch_norm_legit.no_stats,
+    aten._native_batch_norm_legit_functional.default,
+    aten._batch_norm_with_update_functional.default,
+):
+    operator_of(_overload).recomputation = normalization
 
 
 def add_replay(joint: JointNodes, node: Node) -> Node:

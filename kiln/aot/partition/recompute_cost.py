@@ -13,7 +13,7 @@ import torch
 import torch.fx
 
 from ...platform.torch_operators import name_of_target
-from ...program.operators.operator_table import Cost, find_operator
+from ...program.operators.operator_table import Cost, find_operator, operator_of, overloads_of
 from .node_values import Node, first_argument, has_unhinted_sizes, is_tensor, named_arguments
 
 aten = torch.ops.aten
@@ -40,9 +40,6 @@ KINDS = {
     Cost.PASSES: Kind.PASS,
     Cost.EXPENSIVE: Kind.EXPENSIVE,
 }
-NUMBER_FUNCTIONS = frozenset(
-    {aten.sym_size.int, aten.sym_stride.int, aten.sym_storage_offset.default, aten.sym_numel.default}
-)
 
 
 def operator_kind(target: Any) -> Kind:
@@ -72,11 +69,11 @@ def kind_of(node: Node) -> Kind:
     if node.target is operator.getitem:
         return Kind.PART
     value = node.meta.get("val")
-    if node.target in NUMBER_FUNCTIONS or isinstance(value, (int, float, torch.SymInt, torch.SymFloat, torch.SymBool)):
-        is_read_from_data = called is not None and node.target not in NUMBER_FUNCTIONS
-        return Kind.EXPENSIVE if is_read_from_data else Kind.NUMBER
+    gives_size = called is not None and called.gives_size
+    if gives_size or isinstance(value, (int, float, torch.SymInt, torch.SymFloat, torch.SymBool)):
+        return Kind.NUMBER if gives_size or called is None else Kind.EXPENSIVE  # an operator reads it from data
     kind = operator_kind(node.target)
-    exception = EXCEPTIONS.get(called.name) if called is not None else None
+    exception = called.call_cost if called is not None else None
     return kind if exception is None else exception(node, kind)
 
 
@@ -104,13 +101,11 @@ def index_kind(node: Node, kind: Kind) -> Kind:
     return Kind.EXPENSIVE if isinstance(value, torch.Tensor) and has_unhinted_sizes(value.shape) else kind
 
 
-EXCEPTIONS = {
-    "native_batch_norm": batch_norm_kind,
-    "_to_copy": conversion_kind,
-    "to": conversion_kind,
-    "as_strided": as_strided_kind,
-    "index": index_kind,
-}
+operator_of(aten.native_batch_norm.default).call_cost = batch_norm_kind
+operator_of(aten.as_strided.default).call_cost = as_strided_kind
+operator_of(aten.index.Tensor).call_cost = index_kind
+for _overload in (*overloads_of(aten.to), *overloads_of(aten._to_copy)):
+    operator_of(_overload).call_cost = conversion_kind
 
 
 def is_view(node: Node) -> bool:

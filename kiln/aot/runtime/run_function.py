@@ -25,12 +25,13 @@ from ...platform.torch_operators import operator_name
 from ...platform.torch_symbols import expression_of
 from ...platform.torch_tensors import base_of, is_marked_parameter, set_versions, version_of
 from ...program import hook_slots
+from ...program.operators.operator_table import operator_of
 from ...program.shapes.fake_tensors import refuses_change
 from ...program.unsupported import Unsupported
 from ..partition.random_replay import generator_for
 from ..partition.recompute_cost import is_view
 from ..trace.backward_stages import Root, Source
-from ..trace.functional_graph import SAME_VALUE, Step, View
+from ..trace.functional_graph import Step, View
 from ..trace.graph_runner import Registration
 from ..trace.hook_calls import open_slot
 from ..trace.input_specs import InputSpec
@@ -366,7 +367,8 @@ class RunFunctionWriter:
         """A factory's result, in general: it may have been made by changing memory that is not visible."""
         if output.kind != "memory" or torch.is_inference_mode_enabled() or output.view is None:
             return False
-        return all(part.step is not None and part.step.function in SAME_VALUE for part in output.view.path()[1:])
+        steps = [part.step for part in output.view.path()[1:]]
+        return all(step is not None and operator_of(step.function).gives_argument for step in steps)
 
     def finish_memory(self, index: int, memory: Memory) -> None:
         self.reshape(f"m{index}", self.final(memory))

@@ -28,7 +28,7 @@ from ...platform.torch_tensors import storage_address, version_of
 from ...program.graph import Graph
 from ...program.memory import has_overlap, may_overlap
 from ...program.operators.functional_forms import functional_form, gives_several, takes
-from ...program.operators.operator_table import operator_of, overloads_of
+from ...program.operators.operator_table import find_operator, operator_of, overloads_of
 from ...program.operators.signatures import Signature
 from ...program.unsupported import Unsupported
 from .autograd_edges import Edge, edge_of
@@ -38,13 +38,6 @@ from .view_inverses import INVERSES, reshape, write_overlapping
 aten = torch.ops.aten
 Arguments = tuple[Any, ...]
 Keywords = dict[str, Any]
-# Operators whose result takes over the memory of their argument, by their schema as if it were new.
-TAKES_MEMORY = {aten._unsafe_view.default}
-# Operators that draw numbers in the order of memory, where their functional form goes by dimensions.
-FILLS_MEMORY = {aten.bernoulli_.float}
-# Operators that draw other numbers for memory with holes than for memory without.
-FILLS_HOLES = {aten.normal_.default}
-SAME_VALUE = {aten.detach.default, aten.alias.default, aten.lift_fresh.default, aten.lift.default}
 
 
 @dataclass(eq=False)
@@ -193,7 +186,7 @@ class FunctionalGraph:
 
     def replay(self, step: Step, source: torch.fx.Node, value: object) -> torch.fx.Node:
         """The node of a view operation on a source."""
-        if step.function in SAME_VALUE:
+        if operator_of(step.function).gives_argument:
             return source
         whole = value if step.index is None else step.parts
         node = self.emit(step.function, (source, *self.convert(step.rest)), self.convert(step.keywords), whole)
@@ -259,7 +252,7 @@ class FunctionalGraph:
         else:
             node = self.emit(function, self.convert(args), self.convert(keywords), result)
             self.record_result(node, result)
-            if function in TAKES_MEMORY:
+            if hands_memory_on(function):
                 take_over(self.view_of(result).storage, self.view_of(args[0]))
 
     def record_result(self, node: torch.fx.Node, result: object) -> None:
@@ -277,7 +270,7 @@ class FunctionalGraph:
         if id(result) in self.views:
             return  # the operator returned its argument
         shared = self.storages.get(storage_key(result))
-        if shared is not None and result.numel() != 0 and node.target not in TAKES_MEMORY:
+        if shared is not None and result.numel() != 0 and not hands_memory_on(node.target):
             raise Unsupported(f"{node.target}, whose result shares memory with something in a way its schema hides")
         self.add_storage(result, node)
 
@@ -345,9 +338,10 @@ class FunctionalGraph:
         self.check_overlap(function, flat(targets), flat([*args, *keywords.values()]))
         form, left_out = (effects.form, ()) if effects.form is not None else functional_form(function)
         given_args, given_keywords = effects.without(left_out, args, keywords)
-        if function in FILLS_HOLES and args[0].stride() != torch.empty_like(args[0]).stride():
+        called = operator_of(function)
+        if called.draws_otherwise_with_holes and args[0].stride() != torch.empty_like(args[0]).stride():
             raise Unsupported(f"{function} on memory with holes")
-        if function in FILLS_MEMORY and not args[0].is_contiguous():
+        if called.draws_in_memory_order and not args[0].is_contiguous():
             node = self.fill_in_order(form, given_args, given_keywords)
             values = node.meta["val"]
         else:
@@ -466,6 +460,12 @@ def out_of_place(function: OpOverload) -> OpOverload:
         if takes(found, schema_of(function).arguments):
             return found
     raise Unsupported(f"{function}, which gives a tensor other memory")
+
+
+def hands_memory_on(target: object) -> bool:
+    """Whether the result takes over the memory of the argument, though by the schema it is new."""
+    called = find_operator(target)
+    return called is not None and called.hands_memory_on
 
 
 def storage_key(tensor: torch.Tensor) -> int:

@@ -17,7 +17,7 @@ import torch.fx
 from ...platform.torch_autograd import current_node, next_sequence_number, sequence_number_of
 from ...platform.torch_dispatch import PlainDispatchMode
 from ...platform.torch_fake import FakeTensor
-from ...platform.torch_operators import OpOverload, operator_name
+from ...platform.torch_operators import OpOverload
 from ...program.operators.operator_table import find_operator, operator_of
 from ...program.shapes import shape_cache
 from ...program.unsupported import Unsupported
@@ -25,29 +25,11 @@ from .functional_graph import FunctionalGraph, flat
 
 aten = torch.ops.aten
 DEVICE = torch.ops.prim.device.default
-ANSWERS = {"prim", "profiler"}  # namespaces of operators that only query a tensor, or only report
-QUESTIONS = {
-    aten.sym_size.default,
-    aten.sym_stride.default,
-    aten.sym_numel.default,
-    aten.sym_storage_offset.default,
-    aten.is_contiguous.default,
-    aten.is_contiguous.memory_format,
-    aten.is_strides_like_format.default,
-    aten.is_non_overlapping_and_dense.default,
-    aten.size.default,
-    aten.stride.default,
-    aten.storage_offset.default,
-    aten.dim.default,
-    aten.numel.default,
-}
 # Operators whose schemas are incomplete: as_strided gives a view, and resize changes more than contents.
 SAME_AS = {
     torch.ops.prims.as_strided.default: aten.as_strided.default,
     torch.ops.prims.resize.default: aten.resize_.default,
 }
-# Operators whose derivative, for complex results, reads values to refuse a loss that is not well defined.
-VALUE_CHECKED = {aten.linalg_eig.default, aten._linalg_svd.default, aten._linalg_eigh.default}
 FORWARD_FIELDS = ("stack_trace", "source_fn", "source_fn_stack", "nn_module_stack")
 
 
@@ -80,23 +62,30 @@ class Recorder(PlainDispatchMode):
             return NotImplemented  # a wrapper subclass: its own operations on inner tensors come here
         if not isinstance(function, OpOverload):
             raise Unsupported(f"the higher-order operator {function}")
-        if function in QUESTIONS or function.namespace in ANSWERS:
+        operator = operator_of(function)
+        if operator.asks_form:
             return function(*args, **keywords)
-        if operator_name(function) == "resize_storage_bytes_":
+        if operator.name == "resize_storage_bytes_":
             raise Unsupported("resizing a storage")
         if switches() != self.switches:
             raise Unsupported("operations under a default type, or deterministic algorithms, that it switches itself")
         function = SAME_AS.get(function, function)
+        operator = operator_of(function)
         rule = self.decompositions.get(function)
         if rule is not None:
             with self.recording(function), self:
                 result = rule(*args, **keywords)
             if result is not NotImplemented:
                 return result
-        if operator_of(function).replaces_metadata:
+        if operator.replaces_metadata:
             self.functional.before_reshape(args[0])
         result = shape_cache.run(function, args, keywords)
-        if function in VALUE_CHECKED and args[0].requires_grad and torch.is_grad_enabled() and is_complex(result):
+        if (
+            operator.derivative_reads_values
+            and args[0].requires_grad
+            and torch.is_grad_enabled()
+            and is_complex(result)
+        ):
             raise Unsupported(f"the derivative of {function}, which looks at values")
         with self.recording(function):
             try:

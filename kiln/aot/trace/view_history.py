@@ -7,8 +7,9 @@ from typing import Any
 import torch
 
 from ...platform import torch_tensors
+from ...program.operators.operator_table import operator_of
 from .autograd_edges import edge_of
-from .functional_graph import SAME_VALUE, View
+from .functional_graph import View
 
 
 def version_of(value: Any) -> int:
@@ -52,7 +53,7 @@ def start_of(view: View) -> View:
         assert step is not None
         if step.hidden:
             return part
-        is_natural = step.differentiable and step.function not in SAME_VALUE and not has_own_history(part)
+        is_natural = step.differentiable and not operator_of(step.function).gives_argument and not has_own_history(part)
         if not is_natural and step.in_place is None and part.value.requires_grad:
             edge_of(part.value)  # raises where torch would raise
             if not part.value.is_leaf:

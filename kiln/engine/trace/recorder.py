@@ -14,17 +14,14 @@ import torch
 import torch.fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ...aot.trace.recording import ANSWERS, QUESTIONS
 from ...aot.trace.size_nodes import SizeNodes
 from ...program.graph import Graph
-from ...program.operators.operator_table import find_operator
+from ...program.operators.operator_table import find_operator, operator_of
 from ...program.shapes import shape_cache
 from ..walk.refusal import Refused
 from .node_meta import NOWHERE, note
 
-aten = torch.ops.aten
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
-SAME = {aten.detach.default, aten.alias.default, aten.lift_fresh.default}  # without autograd, what they are given
 ARGUMENTS = ("inputs", "sizes", "hooks")
 
 
@@ -54,13 +51,14 @@ class Recorder(TorchDispatchMode):
         keywords = kwargs or {}
         if not isinstance(function, torch._ops.OpOverload):
             raise Refused(f"the higher-order operator {function}")
-        if function in QUESTIONS or function.namespace in ANSWERS:
+        called = operator_of(function)
+        if called.asks_form:
             return function(*args, **keywords)
         if not self.plain_numbers:
             result = shape_cache.run(function, args, keywords)
         else:
             result = shape_cache.run(function, self.with_numbers(args), self.with_numbers(keywords))
-        if function in SAME and id(args[0]) in self.nodes:
+        if called.gives_argument and id(args[0]) in self.nodes:
             self.bind(result, self.nodes[id(args[0])])
         elif any(isinstance(part, torch.Tensor) for part in parts_of(result)):
             self.record(function, args, keywords, result)

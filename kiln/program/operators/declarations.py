@@ -106,6 +106,8 @@ DRAWS_OTHERWISE_WITH_HOLES = names("normal_.default")
 DERIVATIVE_READS_VALUES = names("linalg_eig.default _linalg_svd.default _linalg_eigh.default")
 # Have an overload ``out`` that computes into the memory that it is given, without a copy.
 COMPUTES_INTO_OUT = names("mm.default addmm.default bmm.default baddbmm.default addmv.default mv.default")
+# Give zeros and ones.
+GIVES_BITS = names("bernoulli")
 # Make memory whose content is undefined.
 UNWRITTEN = names("empty empty_like empty_strided empty_permuted new_empty new_empty_strided")
 COUNTS_FROM_STORAGE = names("as_strided as_strided_copy as_strided_scatter")

@@ -35,6 +35,9 @@ from .signatures import Signature, is_written, read_signature
 OWN_NAMESPACES = ("aten", "prims")
 """The namespaces of torch's operators; of the others, users' own, nobody knows what they do."""
 
+QUERY_NAMESPACES = ("prim", "profiler")
+"""The namespaces of operators that only ask for the form of a tensor, or only report."""
+
 
 class Cost(enum.Enum):
     """How much it takes to compute a result once more."""
@@ -64,6 +67,8 @@ class Operator:
     """Corrects the layout of results on fake tensors to that of the CPU kernel's."""
     symbolic_shape: Callable[..., Any] | None = None
     """Gives results on fake tensors where sizes are symbolic, and torch has no rule."""
+    call_cost: Callable[..., Any] | None = None
+    """Gives the cost of one call, where it depends on arguments."""
     recomputation: Callable[..., Any] | None = None
     """Gives another way to compute a node's result again in the backward graph."""
     lowering: Callable[..., Any] | None = None
@@ -104,8 +109,9 @@ class Operator:
         """Whether torch's rule in Python, above autograd, does the same as the operator."""
         self.lifts = declared(declarations.LIFTS)
         """Whether it makes a tensor of the program's a tensor of the trace."""
-        self.asks_form = declared(declarations.ASKS_FORM)
-        """Whether it asks for the form of a tensor, which a trace answers without recording anything."""
+        of_queries = bool(overloads) and all(overload.namespace in QUERY_NAMESPACES for overload in overloads)
+        self.asks_form = declared(declarations.ASKS_FORM) or of_queries
+        """Whether it asks for the form of a tensor, or reports: a trace runs it and records nothing."""
         self.gives_size = declared(declarations.GIVES_SIZE)
         """Whether it gives a size of a tensor, in graphs."""
         self.gives_argument = declared(declarations.GIVES_ARGUMENT)
@@ -120,6 +126,8 @@ class Operator:
         """Whether its derivative, for complex results, looks at values."""
         self.computes_into_out = declared(declarations.COMPUTES_INTO_OUT)
         """Whether its overload ``out`` computes into the memory that it is given, without a copy."""
+        self.gives_bits = declared(declarations.GIVES_BITS)
+        """Whether all elements of its result are 0 or 1."""
         self.leaves_unwritten = declared(declarations.UNWRITTEN)
         """Whether the content of its result is undefined."""
         self.quantized = declared(declarations.QUANTIZED)
