@@ -13,11 +13,11 @@ from torch.utils.hooks import RemovableHandle
 
 from .._native import GlobalState
 from ..platform.locks import new_lock
-from ..platform.torch_fake import FakeTensor
+from ..platform.torch_fake import FakeTensor, without_torch_compiler
 from ..program.graph import count_operations
 from ..program.graph_meta import set_changed_inputs
 from ..program.graph_modules import output_values, placeholders
-from ..program.shapes.fake_tensors import make_mode, without_torch_compiler
+from ..program.shapes.fake_tensors import make_mode
 from ..program.shapes.symbolic_kernels import symbolic_kernels
 from ..program.unsupported import Unsupported
 from ..report import events

@@ -12,9 +12,9 @@ import torch
 import torch.fx
 
 from ..platform.torch_autograd import set_grad_enabled
+from ..platform.torch_fake import without_torch_compiler
 from ..platform.torch_tensors import address_of, storage_address
 from ..program.quiet import quiet
-from ..program.shapes.fake_tensors import without_torch_compiler
 from ..report import events
 from .partition.node_values import hint_of, line_of
 from .partition.saved_report import saved_bytes

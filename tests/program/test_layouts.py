@@ -4,8 +4,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from kiln.platform.torch_fake import without_torch_compiler
 from kiln.program.shapes.cpu_layouts import LAYOUTS
-from kiln.program.shapes.fake_tensors import make_mode, without_torch_compiler
+from kiln.program.shapes.fake_tensors import make_mode
 from kiln.testing import check
 
 aten = torch.ops.aten

@@ -185,7 +185,8 @@ PROGRAMS = {
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_modes_answer_as_torch_does(program, grad):
     """The first time and by heart: the same forms, memory and place in autograd's graph as in torch's own mode."""
-    from kiln.program.shapes.fake_tensors import make_mode, without_torch_compiler
+    from kiln.platform.torch_fake import without_torch_compiler
+    from kiln.program.shapes.fake_tensors import make_mode
 
     def run(mode):
         with without_torch_compiler():

@@ -18,11 +18,12 @@ from ...bytecode.split_plan import OWN_PREFIX
 from ...config import config
 from ...platform.cpython import get_frame
 from ...platform.python_objects import cell_is_empty
+from ...platform.torch_fake import without_torch_compiler
 from ...program.backend_registry import call_backend
 from ...program.graph import count_operations
 from ...program.inference_mode import leaving_on_errors
 from ...program.quiet import quiet, without_collections
-from ...program.shapes.fake_tensors import stored_shapes_in_use, without_torch_compiler
+from ...program.shapes.fake_tensors import stored_shapes_in_use
 from ...report import events
 from ...report.stages import stage
 from ..guards import cached_calls

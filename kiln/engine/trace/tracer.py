@@ -17,9 +17,10 @@ import torch
 import torch.fx
 
 from ...config import config
+from ...platform.torch_fake import without_torch_compiler
 from ...program import accumulation
 from ...program.consumed_lists import set_locals_to_steal
-from ...program.shapes.fake_tensors import make_mode, without_torch_compiler
+from ...program.shapes.fake_tensors import make_mode
 from ..calls import checks, hook_calls, node_calls
 from ..calls.bailout import BailoutPoint, Edge, Pattern
 from ..walk import gradient_patterns
