@@ -9,8 +9,9 @@ WORKERS ?= 2
 FUZZ_EXAMPLES ?= 10000
 
 # What a person reads through the public API, and so what must be typed without a gap.
-TYPED := $(wildcard kiln/__init__.py kiln/__main__.py kiln/api.py kiln/backends.py kiln/compiled_autograd.py kiln/config.py kiln/exc.py kiln/explain.py kiln/modules.py kiln/testing \
-	kiln/aot kiln/bytecode kiln/capture/interpreter kiln/capture/python kiln/capture/torch kiln/capture/autograd kiln/loops kiln/lower kiln/program kiln/target kiln/codegen kiln/version.py)
+TYPED := $(wildcard kiln/*.py kiln/aot kiln/bytecode kiln/capture/interpreter kiln/capture/python kiln/capture/torch \
+	kiln/capture/autograd kiln/codegen kiln/compat kiln/engine kiln/loops kiln/lower kiln/platform kiln/program kiln/report \
+	kiln/target kiln/testing)
 LINTED := $(wildcard kiln tests benchmarks examples setup.py)
 NATIVE := $(wildcard $(foreach ending,cpp h py,kiln/native/*.$(ending) kiln/native/*/*.$(ending)))
 TOOLS := pytest expecttest pytest-xdist pytest-timeout hypothesis numpy transformers ruff mypy setuptools wheel ninja

@@ -5,15 +5,19 @@ from __future__ import annotations
 import dataclasses
 import functools
 import types
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from . import _native, exc
 from .config import config
 from .program.backend_registry import backend_name, check_options, lookup_backend
+from .program.user_marks import DYNAMIC, STATIC, mark_dimensions, mark_disabled
 from .report.events import Subscription
+
+if TYPE_CHECKING:
+    from .capture.state.trace import Options
 
 _NOTHING: Any = object()  # "no argument": None is one, and a mistake
 
@@ -46,7 +50,7 @@ def compile(
     return _compile(function, made)
 
 
-def _compile(target: Any, options: Any) -> Any:
+def _compile(target: Any, options: Options) -> Any:
     from . import api_rules  # noqa: F401  (registers rules for the functions of this file)
     from .capture.entry.dispatch import make_compiled
     from .capture.entry.dispatchers import state_of
@@ -78,7 +82,7 @@ def _compile(target: Any, options: Any) -> Any:
     return enclosed(make_compiled(object_caller(target), options), options)
 
 
-def enclosed(compiled: Any, options: Any) -> Any:
+def enclosed(compiled: Any, options: Options) -> Any:
     """What is called for a compiled function: itself, or what compiles the backward passes that start in it as well."""
     if not options.compiled_autograd:
         return compiled
@@ -90,12 +94,12 @@ def enclosed(compiled: Any, options: Any) -> Any:
     return with_scope(compiled, compile_backward(shared(options)))
 
 
-def compile_backward(options: Any) -> Callable[..., Any]:
+def compile_backward(options: Options) -> Callable[..., Any]:
     """What compiles graphs of backward passes with given options: one object, as its graphs are known by it."""
     if options.backward is None:
         own = dataclasses.replace(options, compiled_autograd=False)
         options.backward = lambda graph_module: _compile(graph_module, own)
-    return options.backward  # type: ignore[no-any-return]
+    return options.backward
 
 
 def is_enclosed(target: Any) -> bool:
@@ -107,9 +111,12 @@ def is_enclosed(target: Any) -> bool:
     return target.__code__ is SCOPE_CODE
 
 
+APPLY = getattr(torch.autograd.Function.apply, "__func__", None)
+
+
 def is_apply(target: Any) -> bool:
     """``SomeFunction.apply`` is Python code of torch around native code: it is captured as one call."""
-    return isinstance(target, types.MethodType) and target.__func__ is torch.autograd.Function.apply.__func__  # type: ignore
+    return isinstance(target, types.MethodType) and target.__func__ is APPLY
 
 
 class disable:
@@ -161,8 +168,7 @@ def _disabled(function: Any) -> Any:
         finally:
             _native.set_disabled(before)
 
-    eager._kiln_disabled = True  # type: ignore[attr-defined]
-    return eager
+    return mark_disabled(eager)
 
 
 def graph_break(message: str = "") -> None:
@@ -217,20 +223,19 @@ def on_recompile(callback: Callable[[types.FunctionType, str], object]) -> Subsc
 
 def mark_dynamic(tensor: torch.Tensor, dimensions: int | list[int] | tuple[int, ...]) -> None:
     """Make sizes of a tensor symbolic when it is next compiled for."""
-    _mark(tensor, dimensions, "_kiln_dynamic")
+    _mark(tensor, DYNAMIC, dimensions)
 
 
 def mark_static(tensor: torch.Tensor, dimensions: int | list[int] | tuple[int, ...] | None = None) -> None:
     """Keep sizes of a tensor (all by default) from becoming symbolic."""
-    _mark(tensor, range(tensor.dim()) if dimensions is None else dimensions, "_kiln_static")  # type: ignore[arg-type]
+    _mark(tensor, STATIC, range(tensor.dim()) if dimensions is None else dimensions)
 
 
-def _mark(tensor: torch.Tensor, dimensions: int | list[int] | tuple[int, ...], name: str) -> None:
+def _mark(tensor: torch.Tensor, mark: str, dimensions: int | Iterable[int]) -> None:
     if not isinstance(tensor, torch.Tensor):
         raise exc.UserError(f"a tensor is expected, not {type(tensor).__name__}")
     chosen = [dimensions] if isinstance(dimensions, int) else list(dimensions)
     for dimension in chosen:
         if not -tensor.dim() <= dimension < tensor.dim():
             raise exc.UserError(f"dimension {dimension} of a tensor with {tensor.dim()} dimensions")
-    normal = frozenset(dimension % tensor.dim() for dimension in chosen)
-    setattr(tensor, name, getattr(tensor, name, frozenset()) | normal)
+    mark_dimensions(tensor, mark, [dimension % tensor.dim() for dimension in chosen])

@@ -19,7 +19,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from kiln.exc import UnknownSetting, did_you_mean
 
@@ -30,7 +30,8 @@ LOG_ARTEFACTS = frozenset(
 )
 BREAK_EVERY_CHOICES = (None, "line", "instruction")
 
-AnyCallable = TypeVar("AnyCallable", bound=Callable[..., Any])
+P = ParamSpec("P")
+R = TypeVar("R")
 
 _lock = new_lock()
 
@@ -199,13 +200,13 @@ class Patch:
         for name, value in values.items():
             setattr(self._target, name, value)
 
-    def __call__(self, function: AnyCallable) -> AnyCallable:
+    def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         @functools.wraps(function)
-        def patched(*args: Any, **kwargs: Any) -> Any:
+        def patched(*args: P.args, **kwargs: P.kwargs) -> R:
             with Patch(self._target, self._changes):
                 return function(*args, **kwargs)
 
-        return patched  # type: ignore[return-value]
+        return patched
 
 
 _CHECKS: dict[str, Callable[[str, object], Any]] = {item.name: item.metadata["check"] for item in fields(Config)}

@@ -75,7 +75,8 @@ class OptimizedModule(torch.nn.Module):
         if id(self) not in memo:  # it may have been reached through the original
             made = memo[id(self)] = OptimizedModule(original, self._kiln_options)
             made.__dict__.update(copy.deepcopy(self._own_state(), memo))
-        return memo[id(self)]  # type: ignore[no-any-return]
+        copied: OptimizedModule = memo[id(self)]
+        return copied
 
     # What is registered here belongs to the module that runs.
 
@@ -97,20 +98,27 @@ class OptimizedModule(torch.nn.Module):
             return super().load_state_dict(state_dict, *args, **kwargs)
         return self._orig_mod.load_state_dict(state_dict, *args, **kwargs)
 
+    # The original may be a container, such as ``Sequential``.
+
     def __getitem__(self, key: Any) -> Any:
-        return self._orig_mod[key]  # type: ignore[index]
+        container: Any = self._orig_mod
+        return container[key]
 
     def __len__(self) -> int:
-        return len(self._orig_mod)  # type: ignore[arg-type]
+        container: Any = self._orig_mod
+        return len(container)
 
     def __bool__(self) -> bool:
         return bool(self._orig_mod)
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self._orig_mod)  # type: ignore[call-overload, no-any-return]
+        container: Any = self._orig_mod
+        iterator: Iterator[Any] = iter(container)
+        return iterator
 
     def __contains__(self, item: Any) -> bool:
-        return item in self._orig_mod  # type: ignore[operator]
+        container: Any = self._orig_mod
+        return item in container
 
     def __repr__(self) -> str:
         return f"kiln.compile({self._orig_mod!r})"

@@ -9,7 +9,10 @@ from typing import Any
 
 import torch
 import torch.fx.traceback as fx_traceback
-from torch.utils._pytree import TreeSpec, tree_unflatten
+
+from ..platform.torch_autograd import sequence_number_of
+from ..platform.torch_operators import get_decompositions
+from ..platform.torch_pytree import TreeSpec, tree_unflatten
 
 
 def kilns(name: str) -> Callable[..., Any]:
@@ -36,7 +39,8 @@ def print_compile(fx_g: torch.fx.GraphModule, example_inputs: Any = None) -> tor
 
 def aot_autograd(**compilers: Any) -> Callable[..., Any]:
     """``torch._dynamo.backends.common.aot_autograd``: a backend made of compilers."""
-    return kilns("make_aot_backend")(**compilers)  # type: ignore[no-any-return]
+    backend: Callable[..., Any] = kilns("make_aot_backend")(**compilers)
+    return backend
 
 
 def memory_efficient_fusion(fn: Any, **options: Any) -> Any:
@@ -62,14 +66,14 @@ def create_functional_call(
         return result
 
     if store_orig_mod:
-        functional_call._orig_mod = mod  # type: ignore[attr-defined]
+        functional_call.__dict__["_orig_mod"] = mod
     return functional_call
 
 
 def setup_stacktrace_preservation_hooks(roots: Sequence[Any]) -> None:
     """While a node of autograd's graph below these roots runs, what is traced can tell which node it is."""
     for node in nodes_below(roots):
-        node.register_prehook(functools.partial(begin_node, node._sequence_nr()))
+        node.register_prehook(functools.partial(begin_node, sequence_number_of(node)))
         node.register_hook(end_node)
 
 
@@ -119,7 +123,7 @@ ROWS: dict[str, Any] = {
     "_aot_export_function": export_function,
     "aot_autograd": aot_autograd,
     "create_functional_call": create_functional_call,
-    "get_decompositions": torch._decomp.get_decompositions,
+    "get_decompositions": get_decompositions,
     "memory_efficient_fusion": memory_efficient_fusion,
     "nop": nop,
     "print_compile": print_compile,

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-import torch.utils._pytree as pytree
 
 from .. import _native, api, api_rules, exc
 from ..capture.interpreter.call_rules import rule
@@ -21,6 +20,8 @@ from ..config import config
 from ..explain import explain as kiln_explain
 from ..modules import OptimizedModule
 from ..platform.python_objects import words
+from ..platform.torch_operators import core_aten_decompositions
+from ..platform.torch_pytree import tree_leaves, tree_structure, tree_unflatten
 from ..program.backend_registry import list_backends, lookup_backend, register_backend
 from . import aot, internals
 from .guard_failures import GuardFail, translated
@@ -47,7 +48,7 @@ def find_backend(backend: Any) -> Any:
 # Backends that differentiate ahead of time and run op by op, beside `aot_eager`, which is Kiln's own.
 AHEAD_OF_TIME: dict[str, Callable[[], dict[str, Any]]] = {
     "aot_eager_default_partitioner": lambda: {"partition_fn": aot.ROWS["default_partition"]},
-    "aot_eager_decomp_partition": lambda: {"decompositions": torch._decomp.core_aten_decompositions()},
+    "aot_eager_decomp_partition": lambda: {"decompositions": core_aten_decompositions()},
 }
 
 
@@ -75,13 +76,13 @@ def compile_graph(gm: Any, example_inputs: Any, options: Any = None) -> Any:
     (output,) = gm.graph.find_nodes(op="output")
     if type(output.args[0]) is tuple:
         return lookup(DEFAULT_BACKEND)(gm, example_inputs)
-    structure = pytree.tree_structure(output.args[0])
+    structure = tree_structure(output.args[0])
     flat = torch.fx.GraphModule(gm, copy.deepcopy(gm.graph))
     (output,) = flat.graph.find_nodes(op="output")
-    output.args = (tuple(pytree.tree_leaves(output.args[0])),)
+    output.args = (tuple(tree_leaves(output.args[0])),)
     flat.recompile()
     compiled = lookup(DEFAULT_BACKEND)(flat, example_inputs)
-    return lambda *inputs: pytree.tree_unflatten(compiled(*inputs), structure)
+    return lambda *inputs: tree_unflatten(compiled(*inputs), structure)
 
 
 def compile_fx(model_: Any, example_inputs_: Any, *arguments: Any, **options: Any) -> Any:
@@ -259,18 +260,22 @@ class ModuleCalls:
         self.compiled: weakref.WeakKeyDictionary[torch.nn.Module, Any] = weakref.WeakKeyDictionary()
 
         def call(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-            torch.nn.Module.__call__ = before  # type: ignore[method-assign]
+            set_module_call(before)
             try:
                 if module not in self.compiled:
                     self.compiled[module] = compiler(module)
                 return self.compiled[module](*args, **kwargs)
             finally:
-                torch.nn.Module.__call__ = call  # type: ignore[method-assign]
+                set_module_call(call)
 
-        torch.nn.Module.__call__ = call  # type: ignore[method-assign]
+        set_module_call(call)
 
     def remove(self) -> None:
-        torch.nn.Module.__call__ = self.before  # type: ignore[method-assign]
+        set_module_call(self.before)
+
+
+def set_module_call(call: Callable[..., Any]) -> None:
+    setattr(torch.nn.Module, "__call__", call)  # noqa: B010
 
 
 def on_recompile(guard_fail_fn: Callable[[GuardFail], object]) -> Callable[[types.FunctionType, str], object]:

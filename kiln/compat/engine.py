@@ -10,11 +10,12 @@ from typing import Any
 
 import torch
 import torch.fx
-from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from .. import compiled_autograd
 from ..engine.trace.recorder import Recorder
 from ..engine.trace.walk_sizes import WalkSizes
+from ..platform.torch_compiler import artifact_logger
+from ..platform.torch_dispatch import current_dispatch_mode
 from ..program import accumulation
 from ..program.consumed_lists import set_locals_to_steal
 from ..program.shapes.fake_tensors import make_mode
@@ -37,7 +38,7 @@ MODULE, VERBOSE = "torch._dynamo.compiled_autograd", "compiled_autograd_verbose"
 
 @functools.cache
 def logger(artefact: str) -> logging.Logger:
-    return torch._logging._internal.getArtifactLogger(MODULE, artefact)
+    return artifact_logger(MODULE, artefact)
 
 
 class Logs:
@@ -79,7 +80,7 @@ class Accumulate:
     def __call__(self, variable: torch.Tensor, *gradients: Any) -> Any:
         if len(gradients) != 1:
             return self.own(variable, *gradients)
-        mode = _get_current_dispatch_mode()
+        mode = current_dispatch_mode()
         if isinstance(mode, Recorder):
             mode.emit(accumulation.add_to_grad, (*mode.nodes_of((variable, *gradients)), False), {}, None)
         else:

@@ -10,10 +10,10 @@ import inspect
 from typing import Any, NamedTuple
 
 import torch
-import torch.utils._pytree as pytree
 
 from .. import api, exc
 from ..aot.pytree_calls import constant_key
+from ..platform.torch_pytree import keystr, tree_flatten, tree_flatten_with_path, tree_structure, tree_unflatten
 from ..report import events
 from ..report.claims import InputClaim, check_kind, claim, refusal, refuse_others
 
@@ -70,7 +70,7 @@ class ExportedGraph(torch.nn.Module):
         values = [
             outputs[place] if kind == "output" else leaves[place] if kind == "input" else place for kind, place in found
         ]
-        return pytree.tree_unflatten(values, spec)
+        return tree_unflatten(values, spec)
 
 
 class Arguments:
@@ -95,7 +95,7 @@ class Arguments:
                 self.defaults[name] = parameter.default
             elif parameter.kind is not parameter.VAR_KEYWORD:
                 self.required.append(name)
-        self.spec = pytree.tree_structure(self.named(args, kwargs))
+        self.spec = tree_structure(self.named(args, kwargs))
 
     def named(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """The arguments by name, in an order that is always the same."""
@@ -112,8 +112,8 @@ class Arguments:
 
     def claims(self, leaves: list[Any]) -> dict[int, InputClaim]:
         """What is to hold of each tensor, by place."""
-        named = pytree.tree_unflatten(range(len(leaves)), self.spec)
-        names = {place: pytree.keystr(path) for path, place in pytree.tree_flatten_with_path(named)[0]}
+        named = tree_unflatten(range(len(leaves)), self.spec)
+        names = {place: keystr(path) for path, place in tree_flatten_with_path(named)[0]}
         found = {place: claim(names[place], leaf) for place, leaf in enumerate(leaves)}
         return {place: each for place, each in found.items() if each is not None and each.dtype is not None}
 
@@ -130,7 +130,7 @@ class Arguments:
 
     def leaves(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         named = self.named(args, kwargs)
-        leaves, spec = pytree.tree_flatten(named)
+        leaves, spec = tree_flatten(named)
         if spec == self.spec:
             return leaves
         try:  # dictionaries in another order
@@ -208,7 +208,7 @@ def export(f: Any, *extra_args: Any, **accepted: Any) -> Any:
             for value, node in zip(watching.inputs, _inputs(watching.graph), strict=True)
         ]
         arguments.others = {place: each for place, each in claims.items() if place not in places}
-        values, spec = pytree.tree_flatten(result)
+        values, spec = tree_flatten(result)
         outputs = {id(value): place for place, value in enumerate(watching.outputs)}
         found = [
             ("output", outputs[id(value)])

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch._guards import detect_fake_mode
-from torch._higher_order_ops import utils as higher_order_utils
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves
 
 from .. import exc
+from ..platform.torch_compiler import is_compiling_higher_order
+from ..platform.torch_fake import detect_fake_mode
+from ..platform.torch_pytree import tree_leaves
 from .placeholders import Placeholder
 
 
@@ -100,7 +100,7 @@ class TransformGetItemToIndex(TorchFunctionMode):
 
 def in_higher_order_operator() -> bool:
     """Whether torch compiles on behalf of an operator that takes functions, to see what those use."""
-    return bool(getattr(higher_order_utils, "_in_hop_compile", bool)())
+    return is_compiling_higher_order()
 
 
 def higher_order_operator(wrapper: Any) -> Any:

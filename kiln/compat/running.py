@@ -9,6 +9,7 @@ import runpy
 import sys
 import types
 from collections.abc import Callable
+from typing import Any
 
 from . import install
 from .children import take_along
@@ -48,7 +49,9 @@ def exec_file(path: str) -> None:
         code = compile(file.read(), path, "exec")
     module = types.ModuleType("__main__")
     loader = importlib.machinery.SourceFileLoader("__main__", path)
-    known = dict(__file__=path, __cached__=None, __loader__=loader, __annotations__={}, __builtins__=__builtins__)
+    known: dict[str, Any] = dict(
+        __file__=path, __cached__=None, __loader__=loader, __annotations__={}, __builtins__=__builtins__
+    )
     module.__dict__.update(known)
     sys.modules["__main__"] = module
     exec(code, module.__dict__)

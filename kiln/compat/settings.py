@@ -14,9 +14,8 @@ import unittest
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from torch._functorch import config as torch_functorch_config
-
 from ..config import config as kiln_config
+from ..platform import torch_compiler
 from .outlines import NOTHING, evaluated, outline
 
 
@@ -117,12 +116,13 @@ def _group(body: ast.ClassDef) -> Any:
     """Settings that torch groups in a class, as an object with attributes."""
     names: dict[str, Any] = {}
     for statement in body.body:
-        target = statement.targets[0] if isinstance(statement, ast.Assign) else getattr(statement, "target", None)
-        if isinstance(target, ast.Name):
-            value = evaluated(statement.value)  # type: ignore[attr-defined]
-            names[target.id] = None if value is NOTHING else value
-        elif isinstance(statement, ast.ClassDef):
+        if isinstance(statement, ast.ClassDef):
             names[statement.name] = _group(statement)
+        elif isinstance(statement, (ast.Assign, ast.AnnAssign)):
+            target = statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
+            if isinstance(target, ast.Name):
+                value = evaluated(statement.value)
+                names[target.id] = None if value is NOTHING else value
     return types.SimpleNamespace(**names)
 
 
@@ -158,15 +158,15 @@ class ConfigPatch(contextlib.ContextDecorator):
         return super().__call__(function)
 
 
-def _patched_class(cls: type, patch: ConfigPatch) -> type:
+def _patched_class(cls: Any, patch: ConfigPatch) -> Any:
     """A test class whose tests all run under a patch."""
-    inner: Callable[..., Any] = cls.run  # type: ignore[attr-defined]
+    inner: Callable[..., Any] = cls.run
 
     def run(self: Any, result: Any = None) -> Any:
         with patch:
             return inner(self, result)
 
-    cls.run = run  # type: ignore[attr-defined]
+    cls.run = run
     return cls
 
 
@@ -194,4 +194,4 @@ DYNAMO_VALUES: dict[str, Any] = {
 
 dynamo_config = ConfigModule("torch._dynamo.config", DYNAMO_SETTINGS, DYNAMO_VALUES)
 inductor_config = ConfigModule("torch._inductor.config", {}, {})
-functorch_config = ConfigModule("torch._functorch.config", {}, {}, behind=torch_functorch_config)
+functorch_config = ConfigModule("torch._functorch.config", {}, {}, behind=torch_compiler.functorch_config())

@@ -9,7 +9,7 @@ import dataclasses
 import enum
 from typing import Any
 
-from torch._guards import ChainedSource, GuardSource, Source
+from ..platform.torch_compiler import ChainedSource, GuardSource, Source
 
 
 class TensorProperty(enum.Enum):

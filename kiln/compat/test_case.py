@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 import unittest
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ..config import config as kiln_config
+from ..platform.torch_compiler import test_helpers
 from . import dynamo, testing
 from .counting import counters
 from .settings import dynamo_config
 
-try:
-    from torch.testing._internal.common_utils import TestCase as Base
-    from torch.testing._internal.common_utils import run_tests as run_unittest
-except ImportError:  # torch's own test helpers need packages that torch itself does not
-    run_unittest = unittest.main  # type: ignore[assignment]
+if TYPE_CHECKING:
+    from unittest import TestCase as Base
+    from unittest import main as run_unittest
+else:
+    try:
+        Base, run_unittest = test_helpers()
+    except ImportError:  # torch's own test helpers need packages that torch itself does not
+        run_unittest = unittest.main
 
-    class Base(unittest.TestCase):  # type: ignore[no-redef]
-        """Comparison of tensors, as far as tests of compiled code need it."""
+        class Base(unittest.TestCase):
+            """Comparison of tensors, as far as tests of compiled code need it."""
 
-        def assertEqual(self, first: Any, second: Any, msg: Any = None, **tolerances: Any) -> None:
-            if not testing.same(first, second, tol=tolerances.get("atol") or 1e-5):
-                super().assertEqual(first, second, msg)
+            def assertEqual(self, first: Any, second: Any, msg: Any = None, **tolerances: Any) -> None:
+                if not testing.same(first, second, tol=tolerances.get("atol") or 1e-5):
+                    super().assertEqual(first, second, msg)
 
 
 class TestCase(Base):
@@ -42,7 +46,7 @@ class TestCase(Base):
             cls.enterClassContext(patch)
 
     def setUp(self) -> None:
-        super().setUp()  # type: ignore[no-untyped-call]
+        super().setUp()
         dynamo.reset()
         counters.clear()
         self._grad_mode = torch.is_grad_enabled()
@@ -50,10 +54,10 @@ class TestCase(Base):
     def tearDown(self) -> None:
         dynamo.reset()
         counters.clear()
-        super().tearDown()  # type: ignore[no-untyped-call]
+        super().tearDown()
         torch.set_grad_enabled(self._grad_mode)
 
 
 def run_tests(needs: Any = ()) -> None:
     """``torch._dynamo.test_case.run_tests``."""
-    run_unittest()  # type: ignore[no-untyped-call]
+    run_unittest()

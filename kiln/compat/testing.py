@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from .. import testing as kiln_testing
+from ..platform.torch_pytree import tree_leaves
 from . import dynamo
 from .settings import dynamo_config
 
@@ -60,7 +61,7 @@ def collect_results(model: torch.nn.Module, prediction: Any, loss: Any, example_
 
 
 def _tensors(values: Any) -> list[torch.Tensor]:
-    return [value for value in torch.utils._pytree.tree_leaves(values) if isinstance(value, torch.Tensor)]
+    return [value for value in tree_leaves(values) if isinstance(value, torch.Tensor)]
 
 
 def _clone(value: torch.Tensor | None) -> torch.Tensor | None:

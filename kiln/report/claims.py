@@ -13,9 +13,10 @@ from typing import Any
 
 import torch
 import torch.fx
-from torch.utils._pytree import tree_leaves
 
 from .. import exc
+from ..platform.torch_pytree import tree_leaves
+from ..platform.torch_symbols import environment_of, unsimplified_expression_of
 from ..program.graph_meta import input_state_of
 from ..program.shapes.expressions import compile_expression, expression_text, symbol_names
 
@@ -115,14 +116,14 @@ def claim(name: str, example: Any) -> InputClaim | None:
 def number_claim(number: Any) -> Any:
     if not isinstance(number, SYMBOLIC):
         return number
-    expression = number.node._expr
+    expression = unsimplified_expression_of(number)
     return Expression(expression_text(expression), tuple(symbol_names(expression)))
 
 
 def conditions_of(examples: Sequence[Any]) -> list[Expression]:
     """All that was assumed of the numbers that vary among the examples."""
     numbers = [number for example in examples for number in (getattr(example, "shape", None) or (example,))]
-    environments = {id(each.node.shape_env): each.node.shape_env for each in numbers if isinstance(each, SYMBOLIC)}
+    environments = {id(environment_of(each)): environment_of(each) for each in numbers if isinstance(each, SYMBOLIC)}
     found = []
     for shapes in environments.values():
         for guard in shapes.guards:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import importlib.util
 import math
 import types
 import weakref
@@ -18,12 +19,11 @@ from typing import Any
 import torch
 from torch.utils.hooks import RemovableHandle
 
+from kiln.platform.torch_dispatch import DisableTorchFunctionSubclass
+from kiln.platform.torch_tensors import accumulation_hooks_on, base_of, hooks_on, version_of
 from kiln.testing.program_copies import own_attributes
 
-try:
-    import numpy
-except ImportError:  # torch does without, and so must we
-    numpy = None  # type: ignore[assignment]
+numpy: Any = importlib.import_module("numpy") if importlib.util.find_spec("numpy") else None  # torch needs none, either
 
 _ATOMS: tuple[type, ...] = (
     int,
@@ -286,9 +286,9 @@ def _compare_tensors(self: Comparison, left: torch.Tensor, right: torch.Tensor, 
 
 def _compare_views(self: Comparison, left: torch.Tensor, right: torch.Tensor, path: str) -> Iterator[str]:
     """What tensors are views of, and how often their memory was changed, as autograd counts it."""
-    with torch._C.DisableTorchFunctionSubclass():
-        bases = left._base, right._base
-        versions = [None if tensor.is_inference() else tensor._version for tensor in (left, right)]
+    with DisableTorchFunctionSubclass():
+        bases = base_of(left), base_of(right)
+        versions = [None if tensor.is_inference() else version_of(tensor) for tensor in (left, right)]
     if self.versions and versions[0] != versions[1]:
         yield f"{path}: version {versions[0]} expected, {versions[1]} seen"
     if (bases[0] is None) != (bases[1] is None):
@@ -301,8 +301,8 @@ def _compare_views(self: Comparison, left: torch.Tensor, right: torch.Tensor, pa
 
 def _hooks_on(tensor: torch.Tensor) -> list[list[Any]]:
     """The hooks on a tensor, in order. (What they are numbered with goes on from run to run.)"""
-    with torch._C.DisableTorchFunctionSubclass():
-        tables = (tensor._backward_hooks, tensor._post_accumulate_grad_hooks)
+    with DisableTorchFunctionSubclass():
+        tables = (hooks_on(tensor), accumulation_hooks_on(tensor))
     return [list(table.values()) if table else [] for table in tables]
 
 
@@ -320,7 +320,7 @@ def _compare_handles(self: Comparison, left: RemovableHandle, right: RemovableHa
 def _compare_values(self: Comparison, left: torch.Tensor, right: torch.Tensor, path: str) -> Iterator[str]:
     if left.device.type == "meta":
         return
-    with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
+    with torch.no_grad(), DisableTorchFunctionSubclass():
         left, right = left.detach(), right.detach()
         if left.layout is not torch.strided:
             left, right = left.to_dense(), right.to_dense()
@@ -471,8 +471,12 @@ def _compare_objects(self: Comparison, left: Any, right: Any, path: str) -> Iter
     reduced = _reduced(left), _reduced(right)
     if None not in reduced:
         yield from self.walk(*reduced, f"{path} (as reduced)")
-    elif type(left).__eq__ is not object.__eq__:  # type: ignore[comparison-overlap]
+    elif has_equality(type(left)):
         yield f"{path}: {shown(left)} expected, {shown(right)} seen"
+
+
+def has_equality(kind: Any) -> bool:
+    return kind.__eq__ is not object.__eq__
 
 
 def _reduced(value: Any) -> Any:

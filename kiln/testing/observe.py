@@ -17,16 +17,14 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 from kiln.exc import RecompileWarning
-
-try:
-    import numpy
-except ImportError:  # torch does without, and so must we
-    numpy = None  # type: ignore[assignment]
+from kiln.platform.torch_dispatch import count_function_modes
+from kiln.testing.compare import numpy
 
 _KILN = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _LIBRARY_PREFIXES = tuple({_KILN + os.sep, *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))})
 _LIBRARY_PREFIXES += ("<kiln ",)  # functions that Kiln generated
 _DEVICES = ("cpu", "cuda")
+_cuda_is_initialized: Callable[[], bool] = torch.cuda.is_initialized
 
 
 @dataclass
@@ -141,7 +139,7 @@ def read_modes() -> dict[str, Any]:
         "default dtype": torch.get_default_dtype(),
         "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
         "anomaly mode": torch.is_anomaly_enabled(),
-        "torch-function modes": torch._C._len_torch_function_stack(),
+        "torch-function modes": count_function_modes(),
     }
     for device in _DEVICES:
         modes[f"autocast on {device}"] = torch.is_autocast_enabled(device)
@@ -159,7 +157,7 @@ def read_random_states() -> dict[str, Any]:
     }
     if numpy is not None:
         states["numpy"] = numpy.random.get_state(legacy=False)["state"]
-    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+    if torch.cuda.is_available() and _cuda_is_initialized():
         states["cuda"] = torch.cuda.get_rng_state_all()
     return states
 

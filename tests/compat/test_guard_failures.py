@@ -131,7 +131,9 @@ def test_a_recompile_as_an_error():
     compiled = kiln.compile(lambda x: x + 1)
     with kiln.config.patch(error_on_recompile=True):
         compiled(torch.ones(2))
-        with pytest.raises(kiln.exc.RecompileError, match=r"(?s)test_reasons.*rank: 1 expected, 2 seen") as caught:
+        with pytest.raises(
+            kiln.exc.RecompileError, match=r"(?s)test_guard_failures.*rank: 1 expected, 2 seen"
+        ) as caught:
             compiled(torch.ones(2, 2))
         compiled(torch.ones(2))
         assert caught.value.reason == "L['x'] rank: 1 expected, 2 seen"

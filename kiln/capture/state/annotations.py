@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..._native import is_instance as isinstance
+from ...program.user_marks import DISABLED, DYNAMIC, STATIC
 from ..guards.descriptions import module_of_globals
 from ..guards.source import getattr_static_dict
 from .operations import operations
@@ -31,7 +32,7 @@ STANCES = f"{COMPILER}.eval_frame"
 def is_excluded(function: types.FunctionType) -> bool:
     """Whether ``disable`` (Kiln's or torch's) keeps a function out of graphs."""
     names = function.__dict__
-    return bool(names) and (names.get("_kiln_disabled", False) is True or is_disabled_for_torch(function))
+    return bool(names) and (names.get(DISABLED, False) is True or is_disabled_for_torch(function))
 
 
 def is_disabled_for_torch(function: types.FunctionType) -> bool:
@@ -43,7 +44,7 @@ def is_disabled_for_torch(function: types.FunctionType) -> bool:
 
 def reason_for_exclusion(function: types.FunctionType) -> str:
     names = function.__dict__
-    if names.get("_kiln_disabled", False) is True:
+    if names.get(DISABLED, False) is True:
         return f"a call to {function.__qualname__}, which kiln.disable keeps out of graphs"
     why = names.get("_torchdynamo_disable_msg")
     by = "disable" if "_torchdynamo_disable" in names else "forbid_in_graph"
@@ -119,7 +120,7 @@ DYNAMIC_MARKS += ("_dynamo_strict_unbacked_indices",)
 def marked_dimensions(tensor: torch.Tensor) -> tuple[frozenset[int], frozenset[int]]:
     """Dimensions that were marked as varying and as static, by Kiln's functions or by torch's."""
     names = getattr_static_dict(tensor) or {}
-    dynamic, static = names.get("_kiln_dynamic", frozenset()), names.get("_kiln_static", frozenset())
+    dynamic, static = names.get(DYNAMIC, frozenset()), names.get(STATIC, frozenset())
     if names.get("_has_dynamo_dim_marking", False) is not True:
         return dynamic, static
     varying = frozenset().union(*[dimensions(tensor, names.get(mark, ())) for mark in DYNAMIC_MARKS])

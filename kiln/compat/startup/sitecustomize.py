@@ -4,12 +4,20 @@ Nothing is imported for it until the process imports torch. A ``sitecustomize`` 
 in front of, runs as well.
 """
 
+from __future__ import annotations
+
 import importlib.util
 import os
 import sys
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # not imported at the start of each process
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+    from typing import Any
 
-def _run_the_users_own(folder):
+
+def _run_the_users_own(folder: str) -> None:
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != folder]
     own = sys.modules.pop("sitecustomize", None)
     try:
@@ -19,7 +27,7 @@ def _run_the_users_own(folder):
             sys.modules["sitecustomize"] = own
 
 
-def _install(kiln):
+def _install(kiln: str) -> None:
     """Put Kiln there, from the place where the parent has it if it cannot be found otherwise."""
     try:
         if importlib.util.find_spec("kiln") is None:
@@ -34,23 +42,24 @@ def _install(kiln):
 class _AfterTorch:
     """Waits for the import of torch."""
 
-    def __init__(self, kiln):
+    def __init__(self, kiln: str) -> None:
         self.kiln = kiln
 
-    def find_spec(self, name, path=None, target=None):
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
         if name != "torch":
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec("torch")
         if spec is None or spec.loader is None:
             return spec
-        execute = spec.loader.exec_module
+        loader: Any = spec.loader
+        execute = loader.exec_module
 
-        def exec_module(module):
+        def exec_module(module: ModuleType) -> None:
             execute(module)
             _install(self.kiln)
 
-        spec.loader.exec_module = exec_module
+        loader.exec_module = exec_module
         return spec
 
 

@@ -65,8 +65,9 @@ def with_zeros(context: Any, filled: Sequence[bool], gradients: Gradients) -> li
     given = list(gradients)
     for place in range(len(given)):
         if given[place] is None and filled[place]:
-            size, dtype, device = _native.function_zeros(context)[place]
-            given[place] = torch.zeros(size, dtype=dtype, device=device)
+            output = _native.function_zeros(context)[place]
+            if output is not None:
+                given[place] = torch.zeros(output[0], dtype=output[1], device=output[2])
     return given
 
 

@@ -14,7 +14,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map
+
+from ...platform.torch_dispatch import count_dispatch_modes
+from ...platform.torch_pytree import tree_map
 
 
 def make_operator(home: str) -> Callable[..., Any]:
@@ -22,7 +24,7 @@ def make_operator(home: str) -> Callable[..., Any]:
 
     def trace_wrapped(*args: Any, fn: Callable[..., Any], **kwargs: Any) -> Any:
         """Call ``fn(*args, **kwargs)``; under ``make_fx``, when the graph runs."""
-        if not torch._C._len_torch_dispatch_stack():
+        if not count_dispatch_modes():
             return fn(*args, **kwargs)
         return under_modes(home, fn, args, kwargs)
 
@@ -31,7 +33,7 @@ def make_operator(home: str) -> Callable[..., Any]:
 
 
 def under_modes(home: str, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    from torch.fx.experimental.proxy_tensor import get_proxy_mode
+    from ...platform.torch_proxies import get_proxy_mode
 
     mode = get_proxy_mode()
     return fn(*args, **kwargs) if mode is None else record(mode, home, fn, args, kwargs)
@@ -39,7 +41,7 @@ def under_modes(home: str, fn: Callable[..., Any], args: tuple[Any, ...], kwargs
 
 def record(mode: Any, home: str, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """One node that stands for the call."""
-    from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, track_tensor_tree
+    from ...platform.torch_proxies import disable_proxy_modes_tracing, track_tensor_tree
 
     tracer = mode.tracer
     proxies, named = tree_map(tracer.unwrap_proxy, (args, kwargs))

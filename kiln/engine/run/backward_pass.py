@@ -16,6 +16,8 @@ import torch
 from ... import _native
 from ...exc import Unsupported
 from ...platform.locks import new_lock
+from ...platform.torch_dispatch import count_dispatch_modes, count_function_modes
+from ...platform.torch_functorch import innermost_transform
 from ...report import engine_events
 from ...report.stages import stage
 from ..calls.abandoned import CaptureAbandoned
@@ -58,7 +60,7 @@ def run_backward(
     def by_torch(reason: str) -> tuple[Any, ...]:
         engine_events.handed_over(reason)
         with exclusion.torch_pass():
-            return engine.run_backward(
+            results: tuple[Any, ...] = engine.run_backward(
                 tensors,
                 gradients,
                 keep_graph,
@@ -67,6 +69,7 @@ def run_backward(
                 allow_unreachable=allow_unreachable,
                 accumulate_grad=accumulate_grad,
             )
+        return results
 
     outputs = 0 if accumulate_grad else len(inputs)
     try:
@@ -195,9 +198,9 @@ def check_state(create_graph: bool) -> None:
         raise Refused("create_graph=True")
     if torch.is_anomaly_enabled():
         raise Refused("anomaly mode")
-    if torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack():
+    if count_dispatch_modes() or count_function_modes():
         raise Refused("a torch dispatch or function mode is active")
-    if torch._C._functorch.peek_interpreter_stack() is not None:
+    if innermost_transform() is not None:
         raise Refused("a transform of torch.func is active")
     if torch.is_inference_mode_enabled():
         raise Refused("inference mode")

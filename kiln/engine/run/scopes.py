@@ -16,6 +16,7 @@ import torch
 
 from ... import _native, exc
 from ...platform.locks import new_lock
+from ...platform.torch_autograd import execution_engine, set_execution_engine
 from ...program.call_markers import deferred
 from ...report import engine_events, events
 from ...report.stages import stage
@@ -85,17 +86,15 @@ _count = 0  # of scopes that need the stand-in, in all threads
 
 def _install() -> None:
     if not _engine.installed:
-        owner: Any = torch.autograd.Variable
-        _engine.torch_engine = owner._execution_engine
-        owner._execution_engine = _engine
+        _engine.torch_engine = execution_engine()
+        set_execution_engine(_engine)
         _engine.installed = True
 
 
 def _uninstall() -> None:
     """If another stand-in was installed over this one, this one stays and forwards everything."""
-    owner: Any = torch.autograd.Variable
-    if owner._execution_engine is _engine:
-        owner._execution_engine = _engine.torch_engine
+    if execution_engine() is _engine:
+        set_execution_engine(_engine.torch_engine)
         _engine.installed = False
 
 

@@ -14,9 +14,8 @@ import types
 from collections.abc import Iterable
 from typing import Any
 
-import torch
-
 from ...bytecode.instruction import codes_in
+from ...platform.torch_autograd import FunctionBase
 from ..walk.gradient_patterns import backward_of
 from ..walk.inner_hooks import InnerHook
 
@@ -52,7 +51,7 @@ def keep_addresses(objects: Iterable[Any]) -> bool:
 
 def function_of(value: Any) -> types.FunctionType | None:
     """The Python function that is called: of a context, a bound method, a partial, an object with ``__call__``."""
-    if isinstance(value, torch._C._FunctionBase):
+    if isinstance(value, FunctionBase):
         value = backward_of(type(value))
     if isinstance(value, InnerHook):
         value = value.function

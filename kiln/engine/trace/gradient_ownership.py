@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.fx
 
+from ...platform.torch_operators import OpOverload
+from ...platform.torch_tensors import storage_address
 from ...program import accumulation
 from ..calls import checks, hook_calls, opaque_calls
 from ..walk.refusal import Refused
@@ -79,8 +81,8 @@ def is_foreign(node: torch.fx.Node) -> bool:
         return False
     if node.target is operator.getitem:
         owner: Any = node.args[0]
-        return not isinstance(owner.target, torch._ops.OpOverload) or has_twin(owner, node)
-    return not isinstance(node.target, torch._ops.OpOverload)
+        return not isinstance(owner.target, OpOverload) or has_twin(owner, node)
+    return not isinstance(node.target, OpOverload)
 
 
 def has_twin(owner: torch.fx.Node, item: torch.fx.Node) -> bool:
@@ -113,7 +115,7 @@ KEEPS_NOTHING: set[Any] = {*GRADIENT_PLACES, *CHECKS}
 
 def memory_of(node: torch.fx.Node) -> int | None:
     value = value_of(node)
-    return value.untyped_storage()._cdata if isinstance(value, torch.Tensor) else None
+    return storage_address(value) if isinstance(value, torch.Tensor) else None
 
 
 def call_of(node: torch.fx.Node) -> int:

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.fx
-from torch.utils._python_dispatch import _disable_current_modes
 
 from ...aot.partition import random_replay
 from ...aot.runtime.backward_table import BackwardTable
 from ...aot.trace import autocast_state
 from ...aot.trace import hook_calls as aot_hooks
+from ...platform.torch_dispatch import disable_current_modes
+from ...platform.torch_operators import OpOverload
 from ..calls import hook_calls, node_calls
 from ..walk.refusal import Refused
 
@@ -36,7 +37,7 @@ def inline(tracer: Tracer, call: NodeCall, values: list[Any]) -> Sequence[Any]:
         raise Refused("a node of Kiln's whose backward is no graph")
     defined = mask([value is not None for value in values])
     needed = mask([edge is not None for edge in call.edges])
-    with _disable_current_modes():
+    with disable_current_modes():
         found = backward.graph_for(defined, needed)
     if found is None:
         raise Refused(f"the backward of {call.name} cannot be compiled for these gradients")
@@ -109,7 +110,7 @@ class Inlining:
             return self.hooks[target](*args)
         if target is random_replay.replay:
             return self.replay(*args, **keywords)
-        if isinstance(target, torch._ops.OpOverload) or not has_tensors((args, keywords)) or target is operator.getitem:
+        if isinstance(target, OpOverload) or not has_tensors((args, keywords)) or target is operator.getitem:
             return target(*args, **keywords)
         raise Refused(f"{getattr(target, '__name__', target)} in a backward graph")
 
@@ -123,10 +124,7 @@ class Inlining:
         ):
             raise Refused("an attribute of a backward graph that is no plain tensor")
         tracer = self.tracer
-        fake = torch.ops.aten.empty_strided.default(
-            tuple(tensor.shape), tensor.stride(), dtype=tensor.dtype, device=tensor.device
-        )
-        tracer.forget(fake)
+        fake = tracer.empty_fake(tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device)
         tracer.recorder.bind(fake, tracer.emit(node_calls.constant(tensor), (), fake))
         return fake
 

@@ -12,9 +12,11 @@ from typing import Any
 
 import torch
 import torch.fx
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...aot.trace.size_nodes import SizeNodes
+from ...platform.fx_graphs import is_erased
+from ...platform.torch_dispatch import PlainDispatchMode
+from ...platform.torch_operators import OpOverload, operator_name
 from ...program.graph import Graph
 from ...program.operators.operator_table import find_operator, operator_of
 from ...program.shapes import shape_cache
@@ -25,7 +27,7 @@ SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 ARGUMENTS = ("inputs", "sizes", "hooks")
 
 
-class Recorder(TorchDispatchMode):
+class Recorder(PlainDispatchMode):
     """Records the operations that run under it."""
 
     def __init__(self) -> None:
@@ -40,16 +42,11 @@ class Recorder(TorchDispatchMode):
         self.numbers = SizeNodes(self)
         self.origin = NOWHERE  # the call that runs
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Torch asks this at the first use of a mode; without an answer it would load its compiler."""
-        return False
-
     def __torch_dispatch__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         keywords = kwargs or {}
-        if not isinstance(function, torch._ops.OpOverload):
+        if not isinstance(function, OpOverload):
             raise Refused(f"the higher-order operator {function}")
         called = operator_of(function)
         if called.asks_form:
@@ -86,9 +83,13 @@ class Recorder(TorchDispatchMode):
         return node
 
     def emit(
-        self, function: Callable[..., Any], args: tuple[Any, ...], keywords: dict[str, Any], value: Any
+        self,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        keywords: dict[str, Any] | None = None,
+        value: object = None,
     ) -> torch.fx.Node:
-        name = function._opname if isinstance(function, torch._ops.OpOverload) else None
+        name = operator_name(function) if isinstance(function, OpOverload) else None
         node = self.graph.create_node("call_function", function, args, keywords, name)
         note(node, value, self.origin)
         return node
@@ -139,7 +140,7 @@ class Recorder(TorchDispatchMode):
         last = self.lists[ARGUMENTS[-1]]
         for name in ARGUMENTS:
             for (owner, _), node in sorted(self.items.items(), key=lambda item: item[0][1]):
-                if owner == name and not node._erased:
+                if owner == name and not is_erased(node):
                     last.append(node)
                     last = node
 

@@ -225,7 +225,8 @@ class Tracer:
         sizes, dtype, device, cast = self.calls[index].metadata[number]
         if dtype is None:
             raise Refused(f"{self.calls[index].name} does not tell what gradients it takes")
-        fake = torch.ops.aten.empty.memory_format(self.sizes_at(sizes), dtype=cast or dtype, device=device)
+        shape = self.sizes_at(sizes)
+        fake: torch.Tensor = torch.ops.aten.empty.memory_format(shape, dtype=cast or dtype, device=device)
         self.forget(fake)
         return fake
 
@@ -283,10 +284,17 @@ class Tracer:
 
     def like(self, value: torch.Tensor, node: torch.fx.Node) -> torch.Tensor:
         """The result of a node: a new gradient with the spec of another."""
-        fake = torch.ops.aten.empty_strided.default(value.shape, value.stride(), dtype=value.dtype, device=value.device)
-        self.forget(fake)
+        fake = self.empty_fake(value.shape, value.stride(), value.dtype, value.device)
         set_value(node, fake)
         self.recorder.bind(fake, node)
+        return fake
+
+    def empty_fake(
+        self, shape: Sequence[Any], strides: Sequence[Any], dtype: torch.dtype, device: torch.device
+    ) -> torch.Tensor:
+        """A fake that no node of the graph makes."""
+        fake: torch.Tensor = torch.ops.aten.empty_strided.default(shape, strides, dtype=dtype, device=device)
+        self.forget(fake)
         return fake
 
     def forget(self, fake: torch.Tensor) -> None:
@@ -356,8 +364,7 @@ class Tracer:
     def new_fake(self, described: TensorDescription) -> torch.Tensor:
         shape = self.sizes_at(described.sizes)
         strides = self.strides_at(shape, described.strides)
-        fake = torch.ops.aten.empty_strided.default(shape, strides, dtype=described.dtype, device=described.device)
-        self.forget(fake)
+        fake = self.empty_fake(shape, strides, described.dtype, described.device)
         if described.requires_grad:  # torch's formulas leave out what needs no gradient
             fake.requires_grad_()
         return fake
@@ -382,7 +389,7 @@ class Tracer:
 # Nodes that, given complex numbers, raise for some values, and do not check that on fake tensors.
 VALUE_DEPENDENT = {"LinalgEigBackward0", "LinalgEighBackward0", "LinalgSvdBackward0"}
 
-TUPLE_HOOKS = {"before": hook_calls.call_pre_hook, "after": hook_calls.call_post_hook}
+TUPLE_HOOKS: dict[str, Callable[..., Any]] = {"before": hook_calls.call_pre_hook, "after": hook_calls.call_post_hook}
 
 
 def grouped(hooks: Sequence[tuple[int, int]]) -> list[tuple[int, list[int]]]:

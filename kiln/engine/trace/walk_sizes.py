@@ -35,7 +35,7 @@ class WalkSizes:
             self.make_symbols()
 
     def make_symbols(self) -> None:
-        from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+        from ...platform.torch_shapes import DimDynamic, ShapeEnv
 
         self.environment = ShapeEnv(allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False)
         for place, (value, positions) in enumerate(self.groups.items()):

@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch.utils.hooks import BackwardHook
 
+from ...platform.torch_autograd import forward_class_of
+
 Pattern = tuple[bool, ...]  # for each value that the function returns: whether it is a gradient
 _varying: set[object] = set()
 _learned: dict[object, Pattern] = {}  # by code (of hooks by all of theirs), or by the name of a node that is not Python
@@ -31,7 +33,7 @@ OUTPUT_HOOK = hook_in(BackwardHook.setup_output_hook.__code__)  # of modules wit
 
 def backward_of(kind: type) -> Any:
     """The user's function, for a class made by ``torch.autograd.Function``."""
-    forward_class: Any = getattr(kind, "_forward_cls", kind)
+    forward_class: Any = forward_class_of(kind, kind)
     for name in ("backward", "vjp"):
         function = getattr(forward_class, name, None)
         base = getattr(torch.autograd.Function, name)

@@ -95,7 +95,7 @@ def item_name(parameter: str, place: int) -> str:
 @functools.cache
 def _source_class() -> Callable[[str], object]:
     """The class is made when it is needed: torch's module of sources loads slowly."""
-    from ...platform.torch_sources import GuardSource, Source
+    from ...platform.torch_compiler import GuardSource, Source
 
     class Named(Source):
         """A torch source that is only a name; Kiln keeps its own."""
