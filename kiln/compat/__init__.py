@@ -105,6 +105,7 @@ class _Installed:
         engine.start()
 
     def remove(self) -> None:
+        from ..capture.entry.dispatchers import update_stance_watch
         from . import counting, dynamo, engine
 
         counting.stop()
@@ -117,3 +118,4 @@ class _Installed:
         sys.meta_path.remove(_finder)
         self.aside.restore()
         dynamo.forget_kept_out()
+        update_stance_watch()

@@ -30,6 +30,7 @@ def test_everything_is_put_back(torch_first):
         importlib.import_module("torch._dynamo.testing")
     importlib.import_module("functorch")
     importlib.import_module("kiln.compat.names")  # which loads torch's own settings that the rest of torch reads
+    compiled = kiln.compile(lambda x: x)  # Kiln watches for the import of torch's compiler since
     before = world()
     kiln.install()
     importlib.import_module("torch._dynamo.testing")
@@ -39,6 +40,7 @@ def test_everything_is_put_back(torch_first):
     assert names_loaded() != before[0] and torch.compile is not before[1]["torch", "compile"]
     kiln.uninstall()
     assert world() == before
+    assert compiled(1) == 1
 
 
 def test_torch_forgets_what_it_was_told_meanwhile():

@@ -113,6 +113,12 @@ def rebind_all() -> None:
 _STANCES = StanceImportWatch(rebind_all)
 
 
+def update_stance_watch() -> None:
+    """After `kiln.compat` has exchanged torch's modules: watch for that of stances, or not, if anything is compiled."""
+    if _DISPATCHERS:
+        _STANCES.expect()
+
+
 def reset() -> None:
     """Forget everything compiled."""
     with COMPILE_LOCK:
