@@ -23,7 +23,7 @@ SOURCES = sorted(
 
 # In pages a file or folder stands in backticks; a name may follow it: `frame.py:RootFrame`.
 IN_PAGES = re.compile(r"`((?:[\w*.]+/)*[\w*]+\.(?:py|cpp|h|md|txt)(?::\w[\w.]*)?)`|`((?:\w+/)+)`")
-LINKS = re.compile(r"\]\((?!https?:)([^)#]+)\)")
+LINKS = re.compile(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)")
 # In comments it stands anywhere.
 IN_COMMENTS = re.compile(r"(?<![\w/.<-])((?:[\w*]+/)*[\w*]+\.(?:py|cpp|md))\b")
 MODULES = re.compile(r"(?<![\w/.])kiln(?:\.\w+)+")
