@@ -57,9 +57,9 @@ def call_apply(trace: Trace, cls: type[torch.autograd.Function], args: Args, kwa
     check_no_pending_writes(trace, cls)
     context = Context(tuple(isinstance(arg, torch.Tensor) and arg.requires_grad for arg in args))
     outputs = interpret_forward(trace, cls, context, args)
-    marks = {name: context.__dict__.pop(name, ()) for name in MARKS}
+    marks = {name: context.__dict__.pop(attribute, ()) for name, attribute in MARKS.items()}
     attributes = {name: value for name, value in vars(context).items() if name != "needs_input_grad"}
-    made = FunctionCall(cls, attributes, False not in marks["_materialize"])
+    made = FunctionCall(cls, attributes, False not in marks["set_materialize_grads"])
     trace.autograd.function_calls[id(made)] = made
     result = run_fake(trace, stand_in_function(trace, made, marks, outputs), prepared, {})
     node = trace.graph.call_function(apply_of(cls), to_nodes(trace, prepared, exact=True))
@@ -67,7 +67,7 @@ def call_apply(trace: Trace, cls: type[torch.autograd.Function], args: Args, kwa
     node.meta["example_value"] = result
     trace.outside.pinned(cls)
     adopted = add_results(trace, result, node)
-    mark_traceable(trace, node, made, marks["_saved"], context.needs_input_grad, result)
+    mark_traceable(trace, node, made, marks["save_for_backward"], context.needs_input_grad, result)
     return adopted
 
 
@@ -98,24 +98,22 @@ class Context:
     def set_materialize_grads(self, value: bool) -> None: ...
 
 
-def add_mark_rule(method: Callable[..., Any], name: str) -> None:
-    @rule(method)
-    def remember(trace: Trace, args: Args, kwargs: Kwargs) -> None:
+MARKS = {name: f"_{name}" for name in vars(Context) if not name.startswith("_")}
+"""Methods of contexts -> the attribute that keeps their arguments."""
+
+
+def add_mark_rule(name: str, attribute: str) -> None:
+    @rule(vars(Context)[name])
+    def keep_arguments(trace: Trace, args: Args, kwargs: Kwargs) -> None:
         owner, *values = [force(trace, arg) for arg in args]
-        owner.__dict__[name] = tuple(values)
+        owner.__dict__[attribute] = tuple(values)
 
 
-add_mark_rule(Context.save_for_backward, "_saved")
-add_mark_rule(Context.save_for_forward, "_saved_forward")
-add_mark_rule(Context.mark_dirty, "_dirty")
-add_mark_rule(Context.mark_non_differentiable, "_non_differentiable")
-add_mark_rule(Context.set_materialize_grads, "_materialize")
-MARKS = ("_saved", "_saved_forward", "_dirty", "_non_differentiable", "_materialize")
+for _name, _attribute in MARKS.items():
+    add_mark_rule(_name, _attribute)
 
 
-def stand_in_function(
-    trace: Trace, made: FunctionCall, marks: dict[str, tuple[Any, ...]], outputs: object
-) -> Callable[..., Any]:
+def stand_in_function(trace: Trace, made: FunctionCall, marks: dict[str, tuple[Any, ...]], outputs: object) -> Any:
     """An autograd function with the same marks and results: it gives the fakes their place in autograd's graph.
 
     It must hold no fakes: they hold it, in a way that the garbage collector does not see.
@@ -125,10 +123,9 @@ def stand_in_function(
 
     def forward(ctx: Any, *args: Any) -> Any:
         marks, outputs = pending.pop()
-        ctx.mark_dirty(*marks["_dirty"])
-        ctx.mark_non_differentiable(*marks["_non_differentiable"])
-        ctx.save_for_backward(*marks["_saved"])
-        for value in marks["_materialize"]:
+        for name in ("mark_dirty", "mark_non_differentiable", "save_for_backward"):
+            getattr(ctx, name)(*marks[name])
+        for value in marks["set_materialize_grads"]:
             ctx.set_materialize_grads(value)
         return outputs
 
@@ -139,8 +136,7 @@ def stand_in_function(
 
     methods = {"forward": staticmethod(forward), "backward": staticmethod(backward), "is_stand_in": True}
     function: Any = type(made.cls.__name__, (torch.autograd.Function,), methods)
-    apply: Callable[..., Any] = function.apply
-    return apply
+    return function.apply
 
 
 def interpret_forward(trace: Trace, cls: type, context: Context, args: Args) -> object:
@@ -174,14 +170,12 @@ def run_forward(trace: Trace, cls: type, context: Context, args: Args) -> object
     return outputs
 
 
-def static_method(trace: Trace, cls: type, name: str) -> types.FunctionType:
+def static_method(trace: Trace, cls: type, name: str) -> Any:
     raw = class_attribute(trace, cls, name)
     function = raw.__func__ if isinstance(raw, staticmethod) else raw
     if not isinstance(function, types.FunctionType):
         raise trace.fail(f"{cls.__qualname__}.{name} is not a static method written in Python")
-
-    found: types.FunctionType = force(trace, load_attribute(trace, cls, name))
-    return found
+    return force(trace, load_attribute(trace, cls, name))
 
 
 def force_outputs(trace: Trace, outputs: object) -> object:

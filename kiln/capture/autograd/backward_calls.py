@@ -6,6 +6,8 @@ known: leaves that are inputs or made inside, without hooks or other observers.
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -28,29 +30,22 @@ from .gradients import path_from, tensor_sequence
 
 @handler(torch.Tensor.backward)
 def rule_tensor_backward(trace: Trace, args: Args, kwargs: Kwargs) -> object:
-    return capture_or_break(trace, torch.Tensor.backward, *arguments_of_tensor(*args, **kwargs))
+    given = bound(torch.Tensor.backward, args, kwargs)
+    return capture_or_break(trace, torch.Tensor.backward, given["self"], given["gradient"], given)
 
 
 @rule(torch.autograd.backward)
 def rule_backward(trace: Trace, args: Args, kwargs: Kwargs) -> object:
-    return capture_or_break(trace, torch.autograd.backward, *arguments(*args, **kwargs))
+    given = bound(torch.autograd.backward, args, kwargs)
+    weights = given["grad_tensors"] if given["grad_variables"] is None else given["grad_variables"]
+    return capture_or_break(trace, torch.autograd.backward, given["tensors"], weights, given)
 
 
-def arguments_of_tensor(
-    tensor: Any, gradient: Any = None, retain_graph: Any = None, create_graph: Any = False, inputs: Any = None
-) -> Args:
-    return tensor, gradient, retain_graph, create_graph, inputs
-
-
-def arguments(
-    tensors: Any,
-    grad_tensors: Any = None,
-    retain_graph: Any = None,
-    create_graph: Any = False,
-    grad_variables: Any = None,
-    inputs: Any = None,
-) -> Args:
-    return tensors, grad_tensors if grad_variables is None else grad_variables, retain_graph, create_graph, inputs
+def bound(function: Callable[..., Any], args: Args, kwargs: Kwargs) -> Kwargs:
+    """All arguments of a call by name, with defaults."""
+    given = inspect.signature(function).bind(*args, **kwargs)
+    given.apply_defaults()
+    return given.arguments
 
 
 def capture_or_break(trace: Trace, *args: Any) -> object:
@@ -61,22 +56,21 @@ def capture_or_break(trace: Trace, *args: Any) -> object:
         raise needs_real(trace, reason) from None
 
 
-def capture_backward(
-    trace: Trace, function: object, tensors: Any, weights: Any, retain_graph: Any, create_graph: Any, inputs: Any
-) -> object:
+def capture_backward(trace: Trace, function: object, tensors: Any, weights: Any, given: Kwargs) -> object:
     if not trace.options.fullgraph:
         raise needs_value(trace, function)
-    if concrete(trace, create_graph):
+    if concrete(trace, given["create_graph"]):
         raise trace.fail(
             "backward(create_graph=True): gradients of leaves would have a history that the graph does not know",
             "use torch.autograd.grad with create_graph=True, or drop fullgraph=True",
         )
     outputs = tensor_sequence(trace, tensors)
-    way = path_from(trace, outputs)
-    if way.origins:
+    path = path_from(trace, outputs)
+    if path.origins:
         raise trace.fail("a backward pass through what an input of the graph was computed from")
-    if force(trace, inputs) is None:
-        leaves = tuple(dict.fromkeys(leaf for leaf in way.leaves if leaf.requires_grad))
+    inputs = force(trace, given["inputs"])
+    if inputs is None:
+        leaves = tuple(dict.fromkeys(leaf for leaf in path.leaves if leaf.requires_grad))
     else:
         leaves = tuple(dict.fromkeys(tensor_sequence(trace, inputs)))
         if not all(leaf.requires_grad and leaf.is_leaf for leaf in leaves):
@@ -84,16 +78,17 @@ def capture_backward(
     infos = [trace.fakes.infos[id(leaf)] for leaf in leaves if id(leaf) in trace.fakes.infos]
     if not leaves or len(infos) < len(leaves):
         raise needs_value(trace, function)
-    given = [info for info in infos if info.source is not None]
-    watched = gradient_observers(*[info.real for info in given])
+    from_outside = [info for info in infos if info.source is not None]
+    watched = gradient_observers(*[info.real for info in from_outside])
     if watched:
         raise trace.fail(f"a backward pass to {watched}")
-    trace.guards.add(Computed(gradient_observers, tuple([info.input_source for info in given])), "constant", "")
+    trace.guards.add(Computed(gradient_observers, tuple([info.input_source for info in from_outside])), "constant", "")
     if isinstance(force(trace, tensors), torch.Tensor) and weights is not None:
         weights = (weights,)
     from ...program.accumulation import backward_to_leaves  # imported when needed
 
-    return call_function(trace, backward_to_leaves, (outputs, weights, leaves, concrete(trace, retain_graph)), {})
+    retain_graph = concrete(trace, given["retain_graph"])
+    return call_function(trace, backward_to_leaves, (outputs, weights, leaves, retain_graph), {})
 
 
 def gradient_observers(*leaves: torch.Tensor) -> str:

@@ -76,7 +76,7 @@ def run_backward(trace: Trace, call_made: FunctionCall, context: BackwardContext
     return result
 
 
-def backward_of(trace: Trace, cls: type) -> types.FunctionType:
+def backward_of(trace: Trace, cls: type) -> Any:
     from .autograd_function import static_method
 
     own = static_method(trace, cls, "backward")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+from typing import Any
 
 import torch
 
@@ -51,14 +52,7 @@ def generic_store(trace: Trace, owner: object, name: str, value: object) -> None
     if name in ("__dict__", "__class__"):
         raise trace.fail(f"assigning to {name} of a {cls.__qualname__} object", "do it outside the compiled function")
     raw = class_attribute(trace, cls, name)
-    if isinstance(raw, property):
-        operations.call(trace, property_part(trace, cls, name, raw, "fset"), (owner, value), {})
-        return
-    setter = class_function(trace, type(raw), "__set__") if raw is not None else None
-    if setter is None and isinstance(lookup(type(raw), "__set__"), (staticmethod, classmethod)):
-        raise trace.fail("a descriptor whose __set__ is no plain method")
-    if setter is not None:
-        operations.call(trace, setter, (wrap(trace, raw, class_attribute_source(trace, cls, name)), owner, value), {})
+    if calls_descriptor(trace, raw, owner, name, ("fset", "__set__"), value):
         return
     if type(raw) is types.MemberDescriptorType:
         record = trace.outside.record_of(owner)
@@ -74,6 +68,21 @@ def generic_store(trace: Trace, owner: object, name: str, value: object) -> None
         object.__setattr__(owner, name, value)
     except Exception as error:
         raise Raised(error) from None
+
+
+def calls_descriptor(trace: Trace, raw: Any, owner: object, name: str, parts: tuple[str, str], *values: object) -> bool:
+    """Call the function of a property, or the method of a descriptor in Python; whether there was one."""
+    cls, (part, method) = type(owner), parts
+    if isinstance(raw, property):
+        operations.call(trace, property_part(trace, cls, name, raw, part), (owner, *values), {})
+        return True
+    function = class_function(trace, type(raw), method) if raw is not None else None
+    if function is not None:
+        descriptor = wrap(trace, raw, class_attribute_source(trace, cls, name))
+        operations.call(trace, function, (descriptor, owner, *values), {})
+    elif isinstance(lookup(type(raw), method), (staticmethod, classmethod)):
+        raise trace.fail(f"a descriptor whose {method} is no plain method")
+    return function is not None
 
 
 def check_writable(trace: Trace, owner: object, name: str) -> None:
@@ -105,16 +114,8 @@ def delete_attribute(trace: Trace, owner: object, name: str) -> None:
 
 def generic_delete(trace: Trace, owner: object, name: str) -> None:
     """``object.__delattr__``."""
-    cls = type(owner)
-    raw = class_attribute(trace, cls, name)
-    if isinstance(raw, property):
-        operations.call(trace, property_part(trace, cls, name, raw, "fdel"), (owner,), {})
-        return
-    deleter = class_function(trace, type(raw), "__delete__") if raw is not None else None
-    if deleter is None and isinstance(lookup(type(raw), "__delete__"), (staticmethod, classmethod)):
-        raise trace.fail("a descriptor whose __delete__ is no plain method")
-    if deleter is not None:
-        operations.call(trace, deleter, (wrap(trace, raw, class_attribute_source(trace, cls, name)), owner), {})
+    raw = class_attribute(trace, type(owner), name)
+    if calls_descriptor(trace, raw, owner, name, ("fdel", "__delete__")):
         return
     if type(raw) is types.MemberDescriptorType:
         load_member(trace, owner, name, raw)

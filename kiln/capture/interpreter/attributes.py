@@ -258,10 +258,6 @@ def load_from_super(trace: Trace, proxy: super, name: str) -> object:
         raise Raised(from_native(trace, error)) from None
 
 
-def load_from_trampoline(trace: Trace, trampoline: Trampoline, name: str) -> object:
-    return load_attribute(trace, trampoline.function, name)
-
-
 def load_from_native(trace: Trace, function: object, name: str) -> object:
     """Attributes of builtin functions and native descriptors. Their names never change, so these need no guard."""
     if name in ("__name__", "__qualname__", "__doc__", "__module__", "__text_signature__", "__objclass__", "__self__"):
@@ -312,5 +308,5 @@ LOADERS: dict[type, Callable[[Trace, Any, str], Any]] = {
     types.FunctionType: load_from_function,
     types.MethodType: load_from_method,
     super: load_from_super,
-    Trampoline: load_from_trampoline,
+    Trampoline: lambda trace, trampoline, name: load_attribute(trace, trampoline.function, name),
 }

@@ -224,10 +224,6 @@ def call_partial(trace: Trace, partial: functools.partial[Any], args: Args, kwar
     )
 
 
-def call_trampoline(trace: Trace, trampoline: Trampoline, args: Args, kwargs: Kwargs) -> object:
-    return call(trace, trampoline.function, args, kwargs)
-
-
 def call_dispatcher(trace: Trace, dispatcher: Any, args: Args, kwargs: Kwargs) -> object:
     """A compiled function is interpreted like the function it was made from."""
     function = dispatcher.function
@@ -299,7 +295,7 @@ CALLABLES: dict[type, Callable[[Trace, Any, Args, Kwargs], Any]] = {
     functools.partial: call_partial,
     staticmethod: call_staticmethod,
     SpecialMethod: call_special_method,
-    Trampoline: call_trampoline,
+    Trampoline: lambda trace, trampoline, args, kwargs: call(trace, trampoline.function, args, kwargs),
     _native.Dispatcher: call_dispatcher,
 }
 if numpy is not None:

@@ -12,7 +12,7 @@ from ..shadows.symbolic_numbers import is_symbolic
 from ..shadows.unknown_text import is_unknown
 from ..shadows.wrap import force
 from ..state.trace import Trace
-from ..state.values import HandleNumber, Trampoline
+from ..state.values import HandleNumber, InterpretedIterator, Trampoline
 
 
 def type_of(trace: Trace, value: object) -> type:
@@ -24,7 +24,7 @@ def type_of(trace: Trace, value: object) -> type:
         return {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}[type(value)]
     if type(value) is Trampoline:
         return type(value.function)
-    if type(value).__name__ == "InterpretedGenerator":
+    if issubclass(type(value), InterpretedIterator):
         return types.GeneratorType
     if id(value) in trace.autograd.nodes:
         raise trace.fail("the class of a node of autograd's graph", "ask for it outside the compiled function")

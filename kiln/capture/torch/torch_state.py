@@ -28,63 +28,29 @@ from ..state.values import Opaque, Raised
 from .torch_calls import handler
 
 
-def _present(owner: object, *names: str) -> list[object]:
-    return [getattr(owner, name) for name in names if hasattr(owner, name)]
+def _present(names: str) -> list[object]:
+    return [getattr(torch, name) for name in names.split() if hasattr(torch, name)]
 
 
-STATE_SETTERS = native_functions(
-    "_set_grad_enabled",
-    "set_autocast_enabled",
-    "set_autocast_dtype",
-    "set_autocast_cache_enabled",
-    "autocast_increment_nesting",
-    "autocast_decrement_nesting",
-    "clear_autocast_cache",
-    "_set_deterministic_algorithms",
-    "set_flush_denormal",
-    "_set_default_dtype",
-) + _present(
-    torch,
-    "set_autocast_enabled",
-    "set_autocast_dtype",
-    "set_autocast_cache_enabled",
-    "autocast_increment_nesting",
-    "autocast_decrement_nesting",
-    "clear_autocast_cache",
-    "set_autocast_cpu_enabled",
-    "set_autocast_cpu_dtype",
-    "set_autocast_gpu_dtype",
+AUTOCAST_SETTERS = (
+    "set_autocast_enabled set_autocast_dtype set_autocast_cache_enabled autocast_increment_nesting "
+    "autocast_decrement_nesting clear_autocast_cache "
 )
-
-STATE_GETTERS = _present(
-    torch,
-    "is_grad_enabled",
-    "is_inference_mode_enabled",
-    "is_autocast_enabled",
-    "get_autocast_dtype",
-    "is_autocast_cache_enabled",
-    "get_default_dtype",
-    "are_deterministic_algorithms_enabled",
-    "is_deterministic_algorithms_warn_only_enabled",
-    "is_autocast_cpu_enabled",
-    "get_autocast_cpu_dtype",
-    "get_autocast_gpu_dtype",
-    "is_autocast_available",
-    "is_anomaly_enabled",
-    "get_num_threads",
-    "_is_autocast_available",
-) + native_functions(
-    "_is_autocast_available",
-    "_get_tracing_state",
-    "_get_privateuse1_backend_name",
-    "_get_default_device",
-    "_is_any_autocast_enabled",
-    "_accelerator_getAccelerator",
-    "is_autocast_enabled",
-    "get_autocast_dtype",
-    "is_autocast_cache_enabled",
-)
-
+STATE_SETTERS = [
+    *native_functions(*AUTOCAST_SETTERS.split(), "_set_grad_enabled", "_set_deterministic_algorithms"),
+    *native_functions("set_flush_denormal", "_set_default_dtype"),
+    *_present(AUTOCAST_SETTERS + "set_autocast_cpu_enabled set_autocast_cpu_dtype set_autocast_gpu_dtype"),
+]
+AUTOCAST_GETTERS = "is_autocast_enabled get_autocast_dtype is_autocast_cache_enabled _is_autocast_available "
+STATE_GETTERS = [
+    *_present(
+        AUTOCAST_GETTERS + "is_grad_enabled is_inference_mode_enabled get_default_dtype is_autocast_available "
+        "are_deterministic_algorithms_enabled is_deterministic_algorithms_warn_only_enabled is_autocast_cpu_enabled "
+        "get_autocast_cpu_dtype get_autocast_gpu_dtype is_anomaly_enabled get_num_threads"
+    ),
+    *native_functions(*AUTOCAST_GETTERS.split(), "_get_tracing_state", "_get_privateuse1_backend_name"),
+    *native_functions("_get_default_device", "_is_any_autocast_enabled", "_accelerator_getAccelerator"),
+]
 STATE_QUERIES = {
     name: value
     for name, value in list(vars(torch).items())

@@ -9,10 +9,10 @@ from ...shadows.symbolic_numbers import concrete
 from ...shadows.wrap import force, is_constant
 from ..attributes import load_attribute, load_or_default
 from ..calls import call
-from ..frame import Frame
+from ..frame import HANDLERS, Frame
 from ..program_types import native_name
 from ..protocols import is_instance
-from .table import HANDLERS, opcode
+from .table import opcode
 
 
 @opcode("MATCH_KEYS")

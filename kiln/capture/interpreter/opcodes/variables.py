@@ -6,10 +6,10 @@ import types
 
 from ....bytecode import Instruction
 from ...shadows.wrap import force
-from ...state.values import DELETED
+from ...state.values import DELETED, Raised
 from .. import operators  # noqa: F401  (fill the table)
-from ..frame import NULL, Frame
-from .table import CALLABLE_FIRST, HANDLERS, opcode
+from ..frame import HANDLERS, NULL, Frame
+from .table import CALLABLE_FIRST, opcode
 
 
 @opcode("NOP", "RESUME", "PRECALL", "CACHE", "COPY_FREE_VARS", "SETUP_ANNOTATIONS", "EXTENDED_ARG")
@@ -38,13 +38,15 @@ def load_fast(frame: Frame, instruction: Instruction) -> None:
     frame.push(local(frame, instruction.argval))
 
 
+def unbound_local(name: str) -> Raised:
+    return Raised(UnboundLocalError(f"cannot access local variable '{name}' where it is not associated with a value"))
+
+
 def local(frame: Frame, name: str) -> object:
     if name in frame.cells:
         return frame.cells[name]
     if name not in frame.locals:
-        frame.raise_error(
-            UnboundLocalError(f"cannot access local variable '{name}' where it is not associated with a value")
-        )
+        raise unbound_local(name)
     return frame.locals[name]
 
 
@@ -116,9 +118,7 @@ def load_deref(frame: Frame, instruction: Instruction) -> None:
                 raise frame.trace.fail(f"free variable {name!r} is not bound yet", whole=True) from None
             message = f"cannot access free variable '{name}' where it is not associated with a value in enclosing scope"
             frame.raise_error(NameError(message, name=name))
-        frame.raise_error(
-            UnboundLocalError(f"cannot access local variable '{name}' where it is not associated with a value")
-        )
+        raise unbound_local(name) from None
 
 
 @opcode("STORE_DEREF")
