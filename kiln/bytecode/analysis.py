@@ -1,6 +1,6 @@
 """Flow analyses over `Bytecode`: successors, reachability, liveness, definite assignment, stack layout, loops.
 
-All results are indexed by instruction index.  Who wants several hands on `flow` and `stack_kinds`, which they share.
+All results are indexed by instruction index.  Callers that need several analyses pass `flow` and `stack_kinds` on.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ def handler(bytecode: Bytecode, instruction: Instruction) -> ExceptionRange | No
 
 
 # Opcodes that cannot raise, so that an exception range around them leads nowhere.
-QUIET = frozenset({
+CANNOT_RAISE = frozenset({
     "NOP", "POP_TOP", "PUSH_NULL", "LOAD_CONST", "COPY", "SWAP", "JUMP_FORWARD", "PUSH_EXC_INFO", "POP_EXCEPT",
     "STORE_FAST", "STORE_FAST_STORE_FAST", "LOAD_FAST_AND_CLEAR", "LOAD_CLOSURE", "RETURN_VALUE", "RETURN_CONST",
     "KW_NAMES", "PRECALL", "MAKE_CELL", "COPY_FREE_VARS", "END_FOR", "IS_OP",
@@ -36,7 +36,7 @@ QUIET = frozenset({
 
 
 def flow(bytecode: Bytecode, exceptional: bool = True) -> list[list[int]]:
-    """Successor indices of every instruction, with (unless told otherwise) the exception handler last."""
+    """Successor indices of every instruction, with the exception handler last (if ``exceptional``)."""
     edges = [
         [index + 1] if instruction.op not in NO_FALLTHROUGH else []
         for index, instruction in enumerate(bytecode.instructions)
@@ -48,7 +48,7 @@ def flow(bytecode: Bytecode, exceptional: bool = True) -> list[list[int]]:
             edges[index].append(instruction.argval.index)
     if exceptional:
         for index, entry in enumerate(bytecode.handler_at):
-            if entry is not None and bytecode.instructions[index].op not in QUIET:
+            if entry is not None and bytecode.instructions[index].op not in CANNOT_RAISE:
                 edges[index].append(entry.target.index)
     return edges
 
@@ -93,7 +93,7 @@ _ACCESS: dict[str, tuple[str, ...]] = {
 
 
 class _Names:
-    """Sets of variable names as bits of an integer, which makes the fixpoints quick."""
+    """Sets of variable names as bits of an integer, for fast fixpoints."""
 
     def __init__(self, bytecode: Bytecode) -> None:
         self.names = list(dict.fromkeys(bytecode.slots))
@@ -113,8 +113,8 @@ class _Names:
 
 
 class NameSets(Sequence[frozenset[str]]):
-    """A set of names for each instruction, made when somebody looks: most are never looked at, and functions that
-    programs write have thousands."""
+    """A set of names for each instruction, unpacked on access: most are never read, and generated functions have
+    thousands of instructions."""
 
     def __init__(self, names: _Names, masks: list[int]) -> None:
         self.names, self.masks = names, masks
@@ -136,20 +136,20 @@ def live_locals(bytecode: Bytecode, edges: list[list[int]] | None = None) -> Seq
     """Names whose value (or unboundness) on entry of each instruction may still matter.
 
     Cell and free variables are always in.  An instruction that may raise needs what its handler needs.  A variable
-    put aside while an inlined comprehension runs counts as read only if somebody reads it once it is back.
+    saved while an inlined comprehension runs counts as read only if it is read after it was restored.
     """
     names = _Names(bytecode)
     edges = flow(bytecode) if edges is None else edges
     restores = _restores(bytecode)
     live = _live_masks(bytecode, names, edges, wanted=False)
-    # What is put aside may come back under another name (in the code of a segment), so one that is read stands for all.
+    # A saved variable may be restored under another name (in a segment), so one that is read stands for all.
     if any(live[after] & names.bit[name] for index, name in restores for after in edges[index]):
         live = _live_masks(bytecode, names, edges, wanted=True)
     return NameSets(names, live)
 
 
 def _restores(bytecode: Bytecode) -> list[tuple[int, str]]:
-    """(index, name) of the stores that bring back what LOAD_FAST_AND_CLEAR put aside."""
+    """(index, name) of the stores that restore what LOAD_FAST_AND_CLEAR saved."""
     if not any(instruction.op == "LOAD_FAST_AND_CLEAR" for instruction in bytecode):
         return []
     found = []
@@ -313,7 +313,7 @@ class Loop:
 
 
 def loops(bytecode: Bytecode, edges: list[list[int]] | None = None) -> list[Loop]:
-    """The loops, outermost first.  Back edges to one header make one loop; ways through handlers count as ways."""
+    """The loops, outermost first.  Back edges to one header make one loop; edges to handlers count."""
     edges = flow(bytecode) if edges is None else edges
     if all(after > index for index, ways in enumerate(edges) for after in ways):
         return []
@@ -333,7 +333,7 @@ def loops(bytecode: Bytecode, edges: list[list[int]] | None = None) -> list[Loop
             index = pending.pop()
             if index not in body:
                 body.add(index)
-                # Ways into the loop that bypass the header (irreducible flow) must not pull in the code before it.
+                # Edges into the loop that bypass the header (irreducible flow) must not add the code before it.
                 pending.extend(earlier for earlier in before[index] if earlier in onward)
         found.append(Loop(header, frozenset(body)))
     return sorted(found, key=lambda loop: (-len(loop.body), loop.header))
@@ -351,11 +351,11 @@ def _closure(edges: list[list[int]], starts: list[int]) -> set[int]:
 
 
 def _back_edges(edges: list[list[int]]) -> list[tuple[int, int]]:
-    """Edges to an instruction that is on the way to their source in a depth-first walk."""
+    """Edges to an instruction that is on the stack of a depth-first walk."""
     found: list[tuple[int, int]] = []
     if not edges:
         return found
-    state = [0] * len(edges)  # 0 not seen, 1 on the way, 2 done
+    state = [0] * len(edges)  # 0 not seen, 1 on the stack, 2 done
     state[0] = 1
     way = [(0, iter(edges[0]))]
     while way:

@@ -119,9 +119,9 @@ class Bytecode:
     handler_at: list[ExceptionRange | None] = field(default_factory=list)
     """By instruction index: the exception range the instruction lies in."""
     handling: dict[int, bool] = field(default_factory=dict, compare=False)
-    """What an interpreter has found out about handlers, by where they begin."""
+    """By the index where a handler begins, where computed: whether it is an ``except`` clause."""
     raising: dict[int, bool] = field(default_factory=dict, compare=False)
-    """By instruction index: whether what follows can only end in an exception, as far as asked."""
+    """By instruction index, where computed: whether everything that follows ends in an exception."""
 
     def __post_init__(self) -> None:
         self.renumber()

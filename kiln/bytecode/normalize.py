@@ -2,8 +2,8 @@
 
 Loading a method pushes either (method, self) or (NULL, attribute), as the object turns out.  Here it becomes a plain
 attribute load and a NULL.  `super()` without arguments looks into the frame that calls it; here it gets its arguments,
-so that the code may run in another frame.  (What the program itself has by the name `super` gets none; from 3.12 on,
-where an instruction of its own does all of it, that is not told apart.)
+so that the code may run in another frame.  (Another `super` of the program gets none; from 3.12 on, where
+LOAD_SUPER_ATTR does all of it, it is treated the same.)
 """
 
 import types

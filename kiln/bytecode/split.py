@@ -181,7 +181,7 @@ def _write_segment(plan: Plan, region: Region) -> Segment:
     source, writer = plan.bytecode, body.writer
     body.labels = {index: source[index].copy() for index in region.body}
     exits = body.exits = {index: writer.label() for index in region.exits}
-    writer.take_up(plan.stack(region.start), low, passed=low)
+    writer.restore_stack(plan.stack(region.start), low, passed=low)
     writer.jump(body.labels[region.start])
     for index in sorted(region.body):
         instruction, copy, guard = source[index], body.labels[index], body.guard(index)
@@ -223,7 +223,7 @@ def _write_exit(plan: Plan, region: Region, index: int, label: Instruction, writ
     """Return the state at a cut point, as far as the region may have changed it."""
     stack = plan.stack(index)
     writer.place(label)
-    writer.put_aside(stack, region.low)
+    writer.save_stack(stack, region.low)
     writer.emit("LOAD_CONST", plan.cuts.index(index))
     count = 1 + writer.load_slots(stack, region.low, depth=1)
     for name in _returned(plan, region, index):
@@ -252,7 +252,7 @@ class _Skeleton(_Body):
         self.copies = {index: self.source[index].copy() for index in plan.native}
         self.routed = {self._call_site(index) for index in plan.native if self.source[index].op in CALLS}
         self.labels = self.copies | {index: self.writer.label() for index in self.routed}
-        self.writer.take_up(plan.stack(self.start))
+        self.writer.restore_stack(plan.stack(self.start))
         self.writer.jump(self.labels[self.start])
         self._write_native()
         while self.pending:
@@ -317,7 +317,7 @@ class _Skeleton(_Body):
         writer.positions = NO_LINE
         stack = plan.stack(start)
         writer.place(self.stubs[start])
-        writer.put_aside(stack)
+        writer.save_stack(stack)
         for name in self.held:
             if name not in plan.live[start]:
                 writer.emit("LOAD_CONST", None)
@@ -378,7 +378,7 @@ class _Skeleton(_Body):
         for name in names:
             if name not in self.plan.bound[place]:
                 writer.unbind(name)
-        writer.take_up(stack, passed=region.low)
+        writer.restore_stack(stack, passed=region.low)
         writer.jump(self.destination(place))
 
 

@@ -84,11 +84,11 @@ class Plan:
         return cuts
 
     def _native(self) -> set[int]:
-        """Breaks, FOR_ITER headers, and the handlers of what is native, until these have dealt with the exception."""
+        """Breaks, FOR_ITER headers, and the handlers of native instructions up to where the exception is handled."""
         native: set[int] = set()
         pending = [index for first, last in self.units for index in range(first, last + 1)]
         pending += [index for index in self.cuts if self.bytecode[index].op == "FOR_ITER"]
-        pending += [index for _, last in self.units for index in self._aftermath(last)]
+        pending += [index for _, last in self.units for index in self._native_after(last)]
         limits: dict[int, tuple[int, int]] = {}
         while pending:
             index = pending.pop()
@@ -108,10 +108,10 @@ class Plan:
                     pending.append(after)
         return native
 
-    def _aftermath(self, last: int) -> list[int]:
-        """What is done to a result right away and better stays native: dropping it, or deciding a branch by it.
+    def _native_after(self, last: int) -> list[int]:
+        """Instructions after a break that stay native: dropping its result, or a branch on it.
 
-        The one saves passing it on; the other spares the segments a guard on a value that only the break knows.
+        The first saves passing it on; the second saves a guard on a value that only the break knows.
         """
         steps = self.bytecode.instructions
         index = last + 1
@@ -154,7 +154,7 @@ class Plan:
 
     def _low_water(self, start: int, body: set[int], exits: set[int]) -> int:
         if not exits:
-            return 0  # nobody comes back for what is left behind
+            return 0  # control does not return to the skeleton
         lowest = len(self.stack(start))
         if "exc_prev" in self.stack(start):
             lowest = self.stack(start).index("exc_prev")

@@ -7,7 +7,7 @@ and put back on the way in.  A local that is not bound travels as the object UNB
 
 from collections.abc import Iterable
 
-from .analysis import QUIET
+from .analysis import CANNOT_RAISE
 from .instruction import Bytecode, ExceptionRange, Instruction, Positions
 from .opcode_info import JUMP_IF, NULL_BELOW_CALLABLE, VERSION
 from .stack_effects import Stack
@@ -91,7 +91,7 @@ class Writer:
         self.rows = rows
 
     def unbind(self, name: str) -> None:
-        """Make a local that holds UNBOUND really unbound."""
+        """Unbind a local if it holds UNBOUND."""
         self.emit("LOAD_FAST", name)
         self.emit("LOAD_DEREF", UNBOUND_NAME)
         self.emit("IS_OP", 0)
@@ -100,7 +100,7 @@ class Writer:
         self.emit("DELETE_FAST", name)
         self.place(after)
 
-    def put_aside(self, stack: Stack, low: int = 0) -> None:
+    def save_stack(self, stack: Stack, low: int = 0) -> None:
         """Empty the operand stack, which begins with slot `low`, into locals, leaving the handlers that are open."""
         for index in reversed(range(low, len(stack))):
             kind = stack[index]
@@ -114,7 +114,7 @@ class Writer:
             else:  # a store, unlike POP_TOP, can also take a NULL
                 self.emit("STORE_FAST", self.slot(index))
 
-    def take_up(self, stack: Stack, low: int = 0, passed: int = 0) -> None:
+    def restore_stack(self, stack: Stack, low: int = 0, passed: int = 0) -> None:
         """Fill the operand stack again, beginning with slot `low`; slots below `passed` have not left this frame."""
         for index in range(low, len(stack)):
             kind, name = stack[index], self.slot(index)
@@ -187,7 +187,7 @@ def _padded(rows: list[tuple[Instruction, Guard | None]]) -> list[tuple[Instruct
     result: list[tuple[Instruction, Guard | None]] = []
     last: Guard | None = None
     for instruction, guard in rows:
-        if guard != last and instruction.op not in QUIET:
+        if guard != last and instruction.op not in CANNOT_RAISE:
             result.append((Instruction("NOP", positions=instruction.positions), guard))
         result.append((instruction, guard))
         last = guard

@@ -105,42 +105,42 @@ class BackwardPath:
 
 
 def path_from(trace: Trace, outputs: tuple[torch.Tensor, ...]) -> BackwardPath:
-    way = BackwardPath(leaves=[output for output in outputs if output.grad_fn is None])
+    path = BackwardPath(leaves=[output for output in outputs if output.grad_fn is None])
     pending = [output.grad_fn for output in outputs if output.grad_fn is not None]
     while pending:
         node = pending.pop()
-        if node in way.nodes:
+        if node in path.nodes:
             continue
-        way.nodes.add(node)
+        path.nodes.add(node)
         if node in trace.autograd.origins:
-            way.origins.append(trace.autograd.origins[node])
+            path.origins.append(trace.autograd.origins[node])
         elif hasattr(node, "variable"):
-            way.leaves.append(node.variable)
+            path.leaves.append(node.variable)
         else:
             pending += [following for following, _ in node.next_functions if following is not None]
-    return way
+    return path
 
 
 def check_path(trace: Trace, outputs: tuple[torch.Tensor, ...], inputs: tuple[torch.Tensor, ...]) -> bool:
     """Break the graph where the history of fakes is not enough; returns whether user code is on the path."""
     if trace.autograd.approximate_history:
         raise trace.fail(f"{NAME} after an operation of whose gradient only real tensors know")
-    way = path_from(trace, outputs)
+    path = path_from(trace, outputs)
     for registration in trace.hooks.registrations.values():
-        on_way = registration.grad_fn in way.nodes or any(registration.info.fake is asked for asked in inputs)
-        if registration.slot is not None and not registration.removed and on_way:
+        on_path = registration.grad_fn in path.nodes or any(registration.info.fake is tensor for tensor in inputs)
+        if registration.slot is not None and not registration.removed and on_path:
             raise trace.fail(f"{NAME} through a tensor that got a hook in the same graph")
-    asked = [info for info in map(trace.tensor_info, inputs) if keeps_its_history(trace, info)]
-    if any(origin is not info for origin in way.origins for info in asked):
+    with_history = [info for info in map(trace.tensor_info, inputs) if keeps_its_history(trace, info)]
+    if any(origin is not info for origin in path.origins for info in with_history):
         raise trace.fail(f"{NAME} of an input of the graph through another input that has a history")
-    known = [trace.fakes.infos[id(leaf)] for leaf in way.leaves if id(leaf) in trace.fakes.infos]
-    for info in dict.fromkeys([*asked, *way.origins, *known]):
+    known = [trace.fakes.infos[id(leaf)] for leaf in path.leaves if id(leaf) in trace.fakes.infos]
+    for info in dict.fromkeys([*with_history, *path.origins, *known]):
         guard_flag(trace, info, "is_leaf")
-    if asked:
-        if have_hooks(*[info.real for info in asked]):
+    if with_history:
+        if have_hooks(*[info.real for info in with_history]):
             raise trace.fail(f"{NAME} of an input that has hooks")
-        trace.guards.add(Computed(have_hooks, tuple([info.input_source for info in asked])), "constant", False)
-    return any(is_stand_in(node) for node in way.nodes)
+        trace.guards.add(Computed(have_hooks, tuple([info.input_source for info in with_history])), "constant", False)
+    return any(is_stand_in(node) for node in path.nodes)
 
 
 def keeps_its_history(trace: Trace, info: TensorInfo) -> bool:

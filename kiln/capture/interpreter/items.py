@@ -56,7 +56,7 @@ def index_of(trace: Trace, container: object, key: object) -> object:
         return slice(*(index_of(trace, container, part) for part in (key.start, key.stop, key.step)))
     if type(key) is tuple and isinstance(container, torch.Tensor):
         return tuple([index_of(trace, container, part) for part in key])
-    method = special_method(trace, key, "__index__") if not isinstance(key, int) else None  # which is not asked
+    method = special_method(trace, key, "__index__") if not isinstance(key, int) else None  # an int is its own
     return key if method is None else call_index(trace, method, key)
 
 

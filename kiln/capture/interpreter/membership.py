@@ -161,7 +161,7 @@ def search(trace: Trace, items: Iterator[Any], value: object) -> bool:
             return False
         except RuntimeError as error:  # an __eq__ has changed the container
             raise Raised(from_native(trace, error)) from None
-        # Identity must not be asked of symbolic sizes: that would specialise them.
+        # Comparing the identity of symbolic sizes would specialise them.
         item = force(trace, item) if type(item) is Lazy and type(item.real) is int else item
         symbolic = torch.SymInt in (type(item), type(value))
         if (not symbolic and is_same(trace, item, value)) or truth(

@@ -54,8 +54,8 @@ class StandIn:
     __getattr__ = __getitem__ = __int__ = __float__ = __index__ = _look_inside
 
 
-def stand_in(trace: Trace, value: Any, asked: str = "str") -> Any:
-    """An object with the same text as a value, for native code; ``asked`` names the builtin."""
+def stand_in(trace: Trace, value: Any, builtin: str = "str") -> Any:
+    """An object with the same text as a value, for native code; ``builtin`` names the builtin."""
     value = concrete(trace, force(trace, value))
     kind = type(value)
     if native_calls.is_value(value):  # it may contain symbolic numbers
@@ -70,7 +70,7 @@ def stand_in(trace: Trace, value: Any, asked: str = "str") -> Any:
             guard_all_keys(trace, record)
         return {stand_in(trace, key): stand_in(trace, item) for key, item in dict.items(value)}
     if not native_calls.is_value(value, deep=True):
-        raise trace.fail(f"the text of a {type_of(trace, value).__qualname__} (builtin: {asked})")
+        raise trace.fail(f"the text of a {type_of(trace, value).__qualname__} (builtin: {builtin})")
     return Survey(trace, keep_symbols=False, shallow=False).visit(value)
 
 

@@ -163,8 +163,8 @@ def override_target(function: Callable[..., Any], tensors: tuple[bool, ...]) -> 
             function(*operands)
     except TypeError:
         return None
-    except ProbeResult as told:
-        func, args = told.args
+    except ProbeResult as found:
+        func, args = found.args
         return func, tuple(next(index for index, operand in enumerate(operands) if operand is arg) for arg in args)
     return None
 
@@ -174,10 +174,10 @@ def operator_override(trace: Trace, function: object, operands: tuple[Any, ...])
     """The result of an override for an operator, in a tuple; None where none applies."""
     if not (trace.overrides.modes or trace.overrides.has_overriding) or trace.overrides.level == ALL_OFF:
         return None
-    told = override_target(function, tuple(isinstance(operand, torch.Tensor) for operand in operands))
-    if told is None:
+    target = override_target(function, tuple(isinstance(operand, torch.Tensor) for operand in operands))
+    if target is None:
         raise trace.fail(f"the operator {function} under __torch_function__")
-    return override(trace, told[0], tuple(operands[index] for index in told[1]), {})
+    return override(trace, target[0], tuple(operands[index] for index in target[1]), {})
 
 
 @operation

@@ -75,7 +75,7 @@ def is_operation(trace: Trace, function: Any, args: Args, kwargs: Kwargs) -> boo
 
 
 def is_property_getter(function: types.MethodWrapperType) -> bool:
-    """``Tensor.shape.__get__``: what overrides are told when an attribute is read."""
+    """``Tensor.shape.__get__``: what overrides get when an attribute is read."""
     owner = function.__self__
     return isinstance(owner, types.GetSetDescriptorType) and issubclass(torch.Tensor, owner.__objclass__)
 

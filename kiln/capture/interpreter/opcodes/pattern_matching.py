@@ -54,8 +54,8 @@ def match_class(frame: Frame, instruction: Instruction) -> None:
             values.append(subject)
             continue
         if not isinstance(name, str):
-            told = native_name(frame.trace, name)
-            frame.raise_error(TypeError(f"__match_args__ elements must be strings (got {told})"))
+            kind_name = native_name(frame.trace, name)
+            frame.raise_error(TypeError(f"__match_args__ elements must be strings (got {kind_name})"))
         if name in seen:
             frame.raise_error(TypeError(f"{cls.__name__}() got multiple sub-patterns for attribute {name!r}"))
         seen.add(name)
@@ -78,8 +78,8 @@ def positional_names(frame: Frame, cls: type, count: int) -> list[object]:
     if names is MISSING:
         names = (SELF,) if cls.__flags__ & MATCH_SELF else ()
     elif type(names) is not tuple:
-        told = native_name(frame.trace, names)
-        frame.raise_error(TypeError(f"{cls.__name__}.__match_args__ must be a tuple (got {told})"))
+        kind_name = native_name(frame.trace, names)
+        frame.raise_error(TypeError(f"{cls.__name__}.__match_args__ must be a tuple (got {kind_name})"))
     if count > len(names):
         plural = "" if len(names) == 1 else "s"
         frame.raise_error(
