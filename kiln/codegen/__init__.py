@@ -1,1 +1,1 @@
-"""Code generation: lowering, scheduling and a target put together, and the compiled programs in the disk cache."""
+"""Code generation: composes lowering, scheduling and a target, and the compiled programs in the disk cache."""

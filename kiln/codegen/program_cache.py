@@ -96,8 +96,8 @@ def text_of(module: torch.fx.GraphModule) -> str:
         if node.op == "get_attr" and not isinstance(operator.attrgetter(str(node.target))(module), torch.Tensor):
             raise NotStored(node.target)
         target = node.target if isinstance(node.target, str) else name_of(node.target)
-        told = value(node.meta.get("val"))
-        lines.append(f"{node.name}={node.op} {target}{argument(node.args)}{argument(node.kwargs)}:{told}")
+        result = value(node.meta.get("val"))
+        lines.append(f"{node.name}={node.op} {target}{argument(node.args)}{argument(node.kwargs)}:{result}")
     return "\n".join(lines)
 
 

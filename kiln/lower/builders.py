@@ -23,7 +23,7 @@ def broadcast_shape(*shapes: Sequence[Size]) -> tuple[Size, ...]:
             if is_one(found[axis]):
                 found[axis] = size
             elif not is_one(size) and not same(size, found[axis]):
-                raise NotLowered(f"shapes that are not known to go together: {size} and {found[axis]}")
+                raise NotLowered(f"shapes that are not known to be compatible: {size} and {found[axis]}")
     return tuple(found)
 
 

@@ -48,8 +48,8 @@ class IndexChecks:
         if self.buffer is None:
             self.buffer = lowering.new_buffer(torch.int64, (1,))
             self.buffer.name, self.buffer.is_pieced = lowering.name("bad_indices"), True
-        told = pointwise("maximum", index, scalar(NO_BAD_INDEX + 1, torch.int64))
-        worst = where(bad, told, scalar(NO_BAD_INDEX, torch.int64))
+        reported = pointwise("maximum", index, scalar(NO_BAD_INDEX + 1, torch.int64))
+        worst = where(bad, reported, scalar(NO_BAD_INDEX, torch.int64))
         place = Access(self.buffer, (0,) * index.rank, len(self.sizes))
         axes = tuple(range(index.rank))
         lowering.write(Write(place, index.shape, worst.expr, "max" if axes else None, axes))

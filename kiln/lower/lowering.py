@@ -366,7 +366,7 @@ class Lowering:
         if found is None:
             found = tensor_views.reshape(self.materialize(tensor), shape)
         if found is None:
-            raise NotLowered("shapes whose sizes are not known to go together")
+            raise NotLowered("shapes whose sizes are not known to be equal")
         return found
 
     # ---- calls -------------------------------------------------------------------------------------------------------
@@ -423,7 +423,7 @@ class Lowering:
         return None if value is None else Opaque(self.name(node.name))
 
     def call_argument(self, value: Any, exact: bool) -> Any:
-        """An argument of a call. Operators that are not ATen's may look at strides: ``exact`` gives them eager's."""
+        """An argument of a call. Users' operators may read strides: ``exact`` gives them those of eager."""
         if isinstance(value, Node):
             found = self.values[value]
             return self.view(found, value.meta["val"], exact) if isinstance(found, Tensor) else found

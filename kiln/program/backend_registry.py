@@ -1,4 +1,4 @@
-"""The registry of backends, and the call of a backend with its errors told apart from Kiln's."""
+"""The registry of backends, and the call of a backend, whose errors are distinguished from Kiln's."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def lookup_backend(backend: str | Backend) -> Backend:
 
 
 def check_options(backend: Backend, name: str, options: dict[str, Any]) -> None:
-    """Options that a backend has no parameters for are told of at once, not when it is given a graph."""
+    """Options that a backend has no parameters for raise at once, not when it gets a graph."""
     try:
         parameters = inspect.signature(backend).parameters.values() if options else ()
     except (TypeError, ValueError):  # a native one: it will tell

@@ -130,7 +130,7 @@ def environment() -> bytes:
     parts = [str(FORMAT), version.VERSION, torch.__version__, str(torch.version.git_version), sys.version]
     try:
         parts += [cpu_info.identity(), *own_files()]
-    except OSError:  # Kiln is not in files: its versions cannot be told apart, so entries are for this process alone
+    except OSError:  # Kiln is not in files: its version is unknown, so entries are for this process alone
         parts.append(secrets.token_hex(16))
     return hashlib.sha256("\0".join(parts).encode()).digest()
 

@@ -60,7 +60,7 @@ def are_columns(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two tensors are different columns of the same rows, as the parts are that a matrix is divided into."""
     numbers = [one.storage_offset(), other.storage_offset(), *one.stride(), *other.stride()]
     if any(not isinstance(number, int) for number in numbers):
-        return False  # the number of rows may vary
+        return False  # the number of rows is dynamic
     for width in {stride for stride in one.stride() if stride > 0 and stride in other.stride()}:
         ranges = []
         for tensor in (one, other):

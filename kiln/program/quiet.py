@@ -1,4 +1,4 @@
-"""Silence while tracing: what an operation says about its arguments it says when it really runs.
+"""Silence while tracing: an operation warns when the graph runs it, not when it runs on fake tensors.
 
 Operations run on fake tensors once more than the program runs them, so their warnings must neither be shown nor count
 as shown (torch and Python both warn "once"), and torch's log of failures on fake tensors is not for users.

@@ -52,11 +52,12 @@ class SharedHook:
         def inner_hook(gradient: torch.Tensor) -> None:
             self.take(place, gradient)
 
-        inner_hook.shared = self  # type: ignore[attr-defined]
+        attributes: Any = inner_hook
+        attributes.shared = self
         return inner_hook
 
     def begin(self, task: int) -> Progress:
-        """What is known of a backward pass; asked from inside it."""
+        """The progress of a backward pass; called while the pass runs."""
         if task not in self.progress:
             expected = sum(map(self.runs, range(len(self.nodes))))
             self.progress[task] = Progress(expected, 0, [None] * len(self.nodes))

@@ -104,16 +104,16 @@ class Text:
 
     def one_launch(self, kernel: int, pointers: list[Any], sizes: list[Any], extent: list[Any], is_whole: int) -> str:
         given = [self.argument(source) + (f"[{offset}:]" if offset else "") for source, offset, _ in pointers]
-        told = [f"sizes={self.sizes(sizes)}"] if sizes else []
-        return f"kernel{kernel}({', '.join(given + told)})"
+        named = [f"sizes={self.sizes(sizes)}"] if sizes else []
+        return f"kernel{kernel}({', '.join(given + named)})"
 
     def operator(self, name: str, overload: str, arguments: list[Any], results: list[int], layouts: list[Any]) -> str:
         schema = find_schema(name, overload)
         given, by_name = [], False
-        for argument, told in zip(schema.arguments, arguments, strict=True):
-            by_name = by_name or argument.kwarg_only or told is None
-            if told is not None:
-                given.append(f"{argument.name}={self.argument(told)}" if by_name else self.argument(told))
+        for argument, value in zip(schema.arguments, arguments, strict=True):
+            by_name = by_name or argument.kwarg_only or value is None
+            if value is not None:
+                given.append(f"{argument.name}={self.argument(value)}" if by_name else self.argument(value))
         call = f"{name.replace('::', '.')}.{overload or 'default'}({', '.join(given)})"
         return f"{self.registers(results)} = {call}" if any(result >= 0 for result in results) else call
 

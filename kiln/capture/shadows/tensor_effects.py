@@ -22,6 +22,7 @@ from ...platform.torch_tensors import base_of, version_of
 from ...program.memory import is_dense, storage_key
 from ...program.operators.operator_table import Operator, Raises, operator_named, operator_of, operator_of_packet
 from ..guards.source import Computed
+from ..state.operations import Args, Kwargs
 from ..state.trace import Trace
 from ..state.values import GraphBreak, TensorInfo
 
@@ -38,7 +39,7 @@ def version(tensor: torch.Tensor) -> int:
 
 
 def note_effects(
-    trace: Trace, function: object, args: tuple, kwargs: dict, leaves: list[torch.Tensor], changed: list[torch.Tensor]
+    trace: Trace, function: object, args: Args, kwargs: Kwargs, leaves: list[torch.Tensor], changed: list[torch.Tensor]
 ) -> None:
     """Remember what makes running the frame again in eager different: random numbers, inputs that were changed."""
     name = getattr(function, "__name__", None) or str(function)
@@ -114,8 +115,8 @@ def operator_called(function: object, name: str) -> Operator:
     return operator_of_packet(function) if type(function) is OpOverloadPacket else operator_named(name)
 
 
-def draws_nothing(operator: Operator, function: object, args: tuple, kwargs: dict) -> bool:
-    """Whether a function that may draw random numbers was told not to: not training, or a probability of zero."""
+def draws_nothing(operator: Operator, function: object, args: Args, kwargs: Kwargs) -> bool:
+    """Whether the arguments keep a random function from drawing: not training, or a probability of zero."""
     switches = operator.draws_nothing_with
     if not switches:
         return False
@@ -141,10 +142,10 @@ def note_history(trace: Trace, name: str, followed: list[torch.Tensor], raises: 
     touched = changed_inputs(trace, followed) if followed else {}
     refused = False
     for info in touched.values():
-        if not changeable(info.real):  # type: ignore[arg-type]
+        if not changeable(info.real):
             refused |= id(info.fake) not in trace.effects.changed_history
         else:
-            trace.guards.add(Computed(changeable, (info.source,)), "constant", True)  # type: ignore[arg-type]
+            trace.guards.add(Computed(changeable, (info.input_source,)), "constant", True)
     if trace.effects.changed_history and (raises or refused):
         if inside or not trace.options.fullgraph:
             raise trace.fail(f"{name}, which may raise when a tensor from outside has got another history")
@@ -163,9 +164,8 @@ def changeable(tensor: torch.Tensor) -> bool:
 
 def check_apart(trace: Trace, real: torch.Tensor) -> None:
     """A tensor that comes in after such a change."""
-    if trace.effects.changed_history and storage_key(real) in {
-        storage_key(info.real) for info in trace.effects.changed_history.values()
-    }:  # type: ignore[arg-type]
+    changed = trace.effects.changed_history.values()
+    if changed and storage_key(real) in {storage_key(info.real) for info in changed}:
         raise shared_memory(trace)
 
 
@@ -177,8 +177,8 @@ def guard_memory(trace: Trace) -> None:
     """Assume for later calls which inputs share memory, where that matters."""
     if trace.effects.changed_history:
         inputs = trace.inputs.tensors()
-        source = Computed(shared_with, tuple([item.source for item in inputs]))  # type: ignore[misc]
-        trace.guards.add(source, "constant", shared_with(*[item.real for item in inputs]))  # type: ignore[misc]
+        source = Computed(shared_with, tuple([item.input_source for item in inputs]))
+        trace.guards.add(source, "constant", shared_with(*[item.real for item in inputs]))
     if trace.effects.written_from and (
         trace.effects.in_try or trace.effects.in_with
     ):  # torch's refusal would come past the handler
@@ -188,8 +188,8 @@ def guard_memory(trace: Trace) -> None:
 
 
 def guard_sharing(trace: Trace, inputs: dict[int, TensorInfo]) -> None:
-    source = Computed(share_memory, tuple([item.source for item in inputs.values()]))  # type: ignore[misc]
-    trace.guards.add(source, "constant", share_memory(*[item.real for item in inputs.values()]))  # type: ignore[misc]
+    source = Computed(share_memory, tuple([item.input_source for item in inputs.values()]))
+    trace.guards.add(source, "constant", share_memory(*[item.real for item in inputs.values()]))
 
 
 def shared_with(*tensors: torch.Tensor) -> tuple[int, ...]:
@@ -244,7 +244,7 @@ CASTING = words("copy_ setitem __setitem__ masked_fill_ fill_ index_put_")
 DTYPES = {float: torch.float32, complex: torch.complex64}
 
 
-def may_not_cast(changed: torch.Tensor, operands: tuple) -> bool:
+def may_not_cast(changed: torch.Tensor, operands: tuple[Any, ...]) -> bool:
     """Whether torch may refuse an in-place change because the result does not fit its dtype. Fakes do not notice."""
     dtypes = [item.dtype if isinstance(item, torch.Tensor) else DTYPES.get(type(item)) for item in operands]
     return not all(dtype is None or torch.can_cast(dtype, changed.dtype) for dtype in dtypes)
@@ -270,7 +270,7 @@ def note_written(trace: Trace, leaves: list[torch.Tensor], changed: list[torch.T
     if len(met) == 1:
         return False
     trace.effects.written_from |= met
-    return share_memory(*[info.real for info in met.values()])  # type: ignore[arg-type]
+    return share_memory(*[info.real for info in met.values()])
 
 
 def share_memory(*tensors: torch.Tensor) -> bool:
@@ -283,9 +283,10 @@ MOST_COPIED = 1 << 16  # elements of a changed input that is still copied
 
 def is_restorable(info: TensorInfo) -> bool:
     """Whether an input is small and has kept its form, as far as symbolic sizes tell."""
-    real, fake = info.real, info.fake
-    if info.data_set or real.layout is not torch.strided or real.numel() > MOST_COPIED:  # type: ignore[attr-defined]
+    real: torch.Tensor = info.real
+    fake = info.fake
+    if info.data_set or real.layout is not torch.strided or real.numel() > MOST_COPIED:
         return False
-    if any(stride == 0 and size > 1 for size, stride in zip(real.shape, real.stride(), strict=True)):  # type: ignore[attr-defined]
+    if any(stride == 0 and size > 1 for size, stride in zip(real.shape, real.stride(), strict=True)):
         return False  # torch does not write to elements that share memory
-    return real.dim() == fake.dim() and real.untyped_storage().nbytes() == fake.untyped_storage().nbytes()  # type: ignore[attr-defined]
+    return real.dim() == fake.dim() and real.untyped_storage().nbytes() == fake.untyped_storage().nbytes()

@@ -88,7 +88,9 @@ class OnCopies:
         results = self.function(*positions, **names)
         returned = results if isinstance(results, tuple) else () if results is None else (results,)
         schema = schema_of(self.function)
-        own = [result for result, told in zip(returned, schema.returns, strict=False) if told.alias_info is None]
+        own = [
+            result for result, declared in zip(returned, schema.returns, strict=False) if declared.alias_info is None
+        ]
         return (*own, *copies)
 
 
@@ -144,7 +146,7 @@ class InGradMode:
 
 @rewrites(aten.mkldnn_rnn_layer.default)
 def recurrent_layer(function: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Rewritten:
-    """Gives its workspace only where gradients are on, whatever it is told about training."""
+    """Gives its workspace only where gradients are on, whatever its argument ``train`` is."""
     if not torch.is_grad_enabled():
         return function, args, keywords, None
     return InGradMode(function), args, keywords, Signature((), None, False)

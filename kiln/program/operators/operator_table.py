@@ -58,7 +58,7 @@ class Raises(enum.Enum):
 
 
 class Operator:
-    """What is known of an operator: of one overload, or of all overloads of a name together."""
+    """What is known of an operator: of one overload, or of all overloads of a name."""
 
     # Rules that other modules register. All of them belong to single overloads.
     rewrite: Callable[..., Any] | None = None

@@ -1,7 +1,7 @@
 """Layouts that torch's rules for tensors without data get wrong, on the CPU: what the real kernels give instead.
 
 Found by running both on every sample of torch's operator database, contiguous, permuted and channels-last. A graph that
-believed the wrong layout would fail at a later ``view``, or give results that are laid out unlike eager's.
+relied on the wrong layout would fail at a later ``view``, or give results with another layout than eager.
 """
 
 from __future__ import annotations

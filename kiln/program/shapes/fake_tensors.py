@@ -101,7 +101,7 @@ PLAIN_KINDS = (torch.Tensor, Parameter)
 
 
 def static_fake(mode: Any, real: torch.Tensor, storages: dict[int, Any]) -> torch.Tensor | None:
-    """The fake of an ordinary tensor, made directly; None where torch's own converter has to think.
+    """The fake of an ordinary tensor, made directly; None where torch's own converter is needed.
 
     Tensors that share storage get fakes that share storage: ``storages`` is the memory of one trace.
     """

@@ -139,8 +139,8 @@ def cached_result(
         question_log.keys[whole] = None
     if answer is None:
         return compute(function, args, keywords)
-    if answer is not NotPlain:
-        return answer.value(mode, given)  # type: ignore[union-attr]
+    if isinstance(answer, Answer):
+        return answer.value(mode, given)
     if mutable:
         before = [(visible_properties(tensor), storage_address(tensor)) for tensor in given]
         result = compute(function, args, keywords)
@@ -223,7 +223,8 @@ class ShapeCachingMode:
     ) -> Any:
         if function is DEVICE and type(args[0]) is FakeTensor:
             return args[0].fake_device  # asked for more often than anything else
-        plain = super().__torch_dispatch__  # type: ignore[misc]
+        fake_mode: Any = super()
+        plain = fake_mode.__torch_dispatch__
         if (
             type(function) is not OpOverload
             or not is_regular(function)
@@ -231,13 +232,15 @@ class ShapeCachingMode:
         ):
             return plain(function, types, args, kwargs)
 
+        mode: Any = self
+
         def compute(function: OpOverload, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
             result = plain(function, types, args, keywords)
             if result is NotImplemented:
                 return result
             if isinstance(result, (tuple, list)):
                 result = container_of(function)(result)  # torch's Python kernels have others, and ones with names
-            with self:  # type: ignore[attr-defined]
+            with mode:
                 return match_real_kernel(function, args, result)
 
         return cached_result(self, function, args, kwargs or {}, compute)

@@ -89,8 +89,8 @@ def encode_part(made: TensorAnswer | int | None) -> Any:
 
 
 def decode_part(value: Any) -> TensorAnswer | int | None:
-    if not isinstance(value, list):
-        return value  # type: ignore[no-any-return]
+    if value is None or isinstance(value, int):
+        return value
     size, stride, offset, dtype, device, bits, memory = value
     return TensorAnswer(tuple(size), tuple(stride), offset, decode(dtype), torch.device(device), tuple(bits), memory)
 

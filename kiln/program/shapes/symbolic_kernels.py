@@ -1,9 +1,9 @@
-"""Operations on fakes whose sizes are symbolic: by torch's rules in Python, as many in C++ want plain numbers.
+"""Operations on fake tensors with symbolic sizes use torch's kernels in Python, because many in C++ need plain numbers.
 
-Some of those rules stand in for the operator above autograd, in terms of other operators: that is another graph than
-eager's, with other rounding, derivatives and random numbers, and dropout where nothing is dropped gives a copy of its
-input instead of the input. Where only shapes are asked for, this matters for the last; where a graph is recorded, only
-rules that do what the real operator does are used.
+Some of these kernels replace the operator above autograd by other operators. A graph of them differs from eager in
+rounding, derivatives and random numbers, and dropout that drops nothing gives a copy of its input instead of the input.
+Where only shapes are needed, only the latter matters. Where a graph is recorded, only kernels that do the same as the
+real operator are used.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Kernels = dict[DispatchKey, Callable[..., Any]]
 
 
 class Ours(threading.local):
-    """Which operators are left to their real kernels in this thread; rules for others are none of our business."""
+    """Which operators are left to their real kernels in this thread; rules of others stay in place."""
 
     is_real: Callable[[OpOverload], bool] | None = None
 
@@ -154,7 +154,8 @@ def resampled(operator: OpOverload, data: torch.Tensor, output_size: Any, *rest:
     sizes = output_size
     if sizes is None:
         sizes = [times(size, factor) for size, factor in zip(data.shape[2:], factors, strict=True)]
-    return operator.overloadpacket.default(data, sizes, *flags, *(factors or ()))  # type: ignore[no-any-return]
+    made: torch.Tensor = operator.overloadpacket.default(data, sizes, *flags, *(factors or ()))
+    return made
 
 
 sym_int: Callable[[Any], Any] = torch.sym_int

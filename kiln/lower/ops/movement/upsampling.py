@@ -34,7 +34,7 @@ LARGEST_WINDOW = 20  # of the elements that a source is a part of, along an axis
 def fixed(before: Size, after: Size) -> tuple[int, int]:
     """Two sizes that must not be dynamic."""
     if not isinstance(before, int) or not isinstance(after, int):
-        raise NotLowered("sizes that vary")
+        raise NotLowered("dynamic sizes")
     return before, after
 
 

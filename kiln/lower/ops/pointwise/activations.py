@@ -260,7 +260,7 @@ def halves(x: Tensor, dim: int) -> tuple[Tensor, Tensor, int]:
     dim = dim % max(x.rank, 1)
     size = x.shape[dim]
     if not isinstance(size, int) or size % 2:
-        raise NotLowered("halves of what varies")
+        raise NotLowered("halves of a dynamic size")
     return slice_(x, dim, 0, size // 2), slice_(x, dim, size // 2, size // 2), dim
 
 

@@ -110,7 +110,7 @@ def count(lowering: Lowering, node: Node, start: Any, end: Any, step: Any) -> Te
 
 def whole_number(value: Any) -> int:
     if not isinstance(value, (int, float)) or value != value or value in (float("inf"), float("-inf")):
-        raise NotLowered("counts that vary")
+        raise NotLowered("dynamic counts")
     if int(value) != value:
         raise NotLowered("fractional counts")
     return int(value)

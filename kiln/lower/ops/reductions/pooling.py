@@ -53,7 +53,7 @@ class Windows:
 
     def bounds(self, size: Size, axis: int, at: int, start: int) -> list[Tensor]:
         if not isinstance(size, int) or not isinstance(self.shape[axis], int):
-            raise NotLowered("windows over sizes that vary")
+            raise NotLowered("windows over dynamic sizes")
         here = positions(self.shape, axis, start, self.step[at])
         last = (self.shape[axis] - 1) * self.step[at] + start
         found = [pointwise("ge", here, scalar(0, torch.int64))] if start < 0 else []
@@ -63,7 +63,7 @@ class Windows:
 def pair(values: Sequence[int] | int, otherwise: Sequence[int] = ()) -> tuple[int, int]:
     values = [values] if isinstance(values, int) else list(values) or list(otherwise)
     if not all(isinstance(value, int) for value in values):
-        raise NotLowered("windows of sizes that vary")
+        raise NotLowered("windows of dynamic sizes")
     return (values[0], values[-1])
 
 
