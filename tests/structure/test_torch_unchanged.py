@@ -141,6 +141,22 @@ def test_nothing_is_changed_with_the_compiler_loaded() -> None:
     assert loaded and found == []
 
 
+INSTALLED = """
+before = Snapshot()
+import kiln
+kiln.install()
+assert torch.compile(lambda x: x + 1)(torch.ones(2)).sum() == 4
+kiln.uninstall()
+for line in before.differences(Snapshot()):
+    print("RUN", line)
+"""
+
+
+def test_uninstalling_restores_torch() -> None:
+    found, _ = changes(PRELUDE + INSTALLED)
+    assert [line for line in found if "sys.meta_path" not in line] == []
+
+
 PLANTED = {
     "a kernel": "torch.ops.aten.dropout.default.py_kernels[torch._C.DispatchKey.Autograd] = print",
     "a decomposition": "torch._decomp.decomposition_table[torch.ops.aten.add.Tensor] = print",
