@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from .platform.torch_modules import BACKWARD_HOOKS, BACKWARD_PRE_HOOKS, FORWARD_HOOKS, FORWARD_PRE_HOOKS, MODULES
+
 _MADE_ANEW = ("_kiln_call", "_kiln_options")
 
 
@@ -36,19 +38,19 @@ class OptimizedModule(torch.nn.Module):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         own = self.__dict__
         # One by one: a loop over the names would cost a microsecond of every call.
-        if own["_forward_pre_hooks"] or own["_forward_hooks"] or own["_backward_pre_hooks"] or own["_backward_hooks"]:
+        if own[FORWARD_PRE_HOOKS] or own[FORWARD_HOOKS] or own[BACKWARD_PRE_HOOKS] or own[BACKWARD_HOOKS]:
             return super().__call__(*args, **kwargs)
-        return own["_kiln_call"](own["_modules"]["_orig_mod"], *args, **kwargs)
+        return own["_kiln_call"](own[MODULES]["_orig_mod"], *args, **kwargs)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return self.__dict__["_kiln_call"](self.__dict__["_modules"]["_orig_mod"], *args, **kwargs)
+        return self.__dict__["_kiln_call"](self.__dict__[MODULES]["_orig_mod"], *args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
-        modules = self.__dict__["_modules"]
+        modules = self.__dict__[MODULES]
         return modules[name] if name in modules else getattr(modules["_orig_mod"], name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        original = self.__dict__.get("_modules", {}).get("_orig_mod")
+        original = self.__dict__.get(MODULES, {}).get("_orig_mod")
         if original is None or name == "_orig_mod" or name in self.__dict__:
             super().__setattr__(name, value)
         else:
@@ -65,7 +67,7 @@ class OptimizedModule(torch.nn.Module):
 
     def _own_state(self) -> dict[str, Any]:
         """What belongs to this object itself: the hooks registered on it."""
-        return {name: value for name, value in self.__dict__.items() if name != "_modules" and name not in _MADE_ANEW}
+        return {name: value for name, value in self.__dict__.items() if name != MODULES and name not in _MADE_ANEW}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return OptimizedModule, (self._orig_mod, self._kiln_options), self._own_state()

@@ -20,6 +20,7 @@ from ..config import config
 from ..explain import explain as kiln_explain
 from ..modules import OptimizedModule
 from ..platform.python_objects import words
+from ..platform.torch_compiler import ORIGINAL
 from ..platform.torch_operators import core_aten_decompositions
 from ..platform.torch_pytree import tree_leaves, tree_structure, tree_unflatten
 from ..program.backend_registry import list_backends, lookup_backend, register_backend
@@ -233,7 +234,7 @@ class Optimize:
         compiled = api.compile(target, **{**self.arguments, "dynamic": dynamic})
         keep(compiled)
         if isinstance(compiled, _native.Dispatcher) or api.is_enclosed(compiled):
-            compiled.__dict__.setdefault("_torchdynamo_orig_callable", target)  # how libraries find the original
+            compiled.__dict__.setdefault(ORIGINAL, target)  # how libraries find the original
         return compiled
 
     def __enter__(self) -> None:

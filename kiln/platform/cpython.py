@@ -54,6 +54,11 @@ def members_by_value(cls: type[enum.Enum]) -> Mapping[Any, Any]:
     return cls._value2member_map_
 
 
+def enum_value(member: enum.Enum) -> Any:
+    """The value of a member of an enumeration as it was set, None if it was not."""
+    return member.__dict__.get("_value_")
+
+
 def enum_name(value: object) -> Any:
     """The name of a member of an enumeration, None for anything else: ``name`` may be a property of the program."""
     return getattr(value, "_name_", None)

@@ -1,4 +1,4 @@
-"""Parts of torch that exist for its compiler: sources, settings, logs, test helpers. Known for torch 2.11 to 2.13.
+"""Parts of torch that exist for its compiler, and what its users leave behind. Known for torch 2.11 to 2.13.
 
 A missing class makes the import fail. What takes long to load, or needs other packages, is imported inside functions.
 """
@@ -6,10 +6,14 @@ A missing class makes the import fail. What takes long to load, or needs other p
 from __future__ import annotations
 
 import logging
+import sys
 import types
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from torch._guards import ChainedSource, GuardSource, Source
+
+from .._native import is_instance as isinstance
 
 __all__ = ["ChainedSource", "GuardSource", "Source"]  # where values come from, which shape environments ask for
 
@@ -40,3 +44,108 @@ def test_helpers() -> tuple[Any, Any]:
     from torch.testing._internal.common_utils import TestCase, run_tests
 
     return TestCase, run_tests
+
+
+# ---- annotations of functions ----------------------------------------------------------------------------------------
+
+COMPILER = "torch._dynamo"
+ORIGINAL = "_torchdynamo_orig_callable"
+"""The attribute of a function that torch's compiler made, by which libraries find the original."""
+_POLYFILL = "__torch_dynamo_polyfill__"
+
+
+def is_disabled_for_torch(function: types.FunctionType) -> bool:
+    """Whether ``torch.compiler.disable`` made this; ``functools.wraps`` copies its marks to wrappers around it."""
+    names = function.__dict__
+    disabled = names.get("_torchdynamo_disable", False) is True or names.get("_dynamo_forbidden", False) is True
+    return disabled and names.get("_torchdynamo_wrapper_id", id(function)) == id(function)
+
+
+def disabled_by(function: types.FunctionType) -> tuple[str, object]:
+    """Which function of torch's disabled this one, and why."""
+    names = function.__dict__
+    by = "disable" if "_torchdynamo_disable" in names else "forbid_in_graph"
+    return by, names.get("_torchdynamo_disable_msg")
+
+
+def substitute_for(function: types.FunctionType) -> object:
+    """What is captured in place of a function: the original of one that torch's compiler wraps, or what
+    ``substitute_in_graph`` gives for one; None where it is the function itself."""
+    names = function.__dict__
+    if _POLYFILL in names:
+        return names[_POLYFILL]
+    made = names.get("_torchdynamo_wrapper_id") == id(function) and not is_disabled_for_torch(function)
+    return names.get(ORIGINAL) if made else None
+
+
+def functions_in_tables() -> tuple[frozenset[int], frozenset[int]]:
+    """The ids of the functions that ``allow_in_graph`` and ``disallow_in_graph`` were told of."""
+    names = names_in(f"{COMPILER}.trace_rules")
+    allowed = ids_in(names, "_allowed_callable_ids") | ids_in(names, "_nonstrict_trace_callable_ids")
+    return allowed, ids_in(names, "_disallowed_callable_ids")
+
+
+def ids_in(names: dict[str, Any], table: str) -> frozenset[int]:
+    found = getattr(names.get(table), "__dict__", {}).get("function_ids")
+    return frozenset(found) if isinstance(found, set) else frozenset()
+
+
+def names_in(module: str) -> dict[str, Any]:
+    """The names of a module, if it is loaded."""
+    found = sys.modules.get(module)
+    return found.__dict__ if type(found) is types.ModuleType else {}
+
+
+# ---- annotations of tensors ------------------------------------------------------------------------------------------
+
+_DYNAMIC = (
+    *("_dynamo_dynamic_indices", "_dynamo_weak_dynamic_indices"),
+    *("_dynamo_unbacked_indices", "_dynamo_strict_unbacked_indices"),
+)
+
+
+def dimension_marks(names: Mapping[str, Any]) -> tuple[set[int], Iterable[int]] | None:
+    """The dimensions that ``mark_dynamic`` and the like, and ``mark_static`` marked, by the names of a tensor."""
+    if names.get("_has_dynamo_dim_marking", False) is not True:
+        return None
+    return set().union(*[names.get(mark, ()) for mark in _DYNAMIC]), names.get("_dynamo_static_indices", ())
+
+
+# ---- the stance ------------------------------------------------------------------------------------------------------
+
+STANCES = f"{COMPILER}.eval_frame"
+
+
+def stances() -> dict[str, Any] | None:
+    """The names of the module in which ``torch.compiler.set_stance`` sets the stance, if that is loaded."""
+    names = names_in(STANCES)
+    return names if "_stance" in names else None
+
+
+def stance() -> str:
+    """What compiled functions are to do, all of them, by ``torch.compiler.set_stance``."""
+    names = stances()
+    return "default" if names is None else str(getattr(names["_stance"], "stance", "default"))
+
+
+CHECK_STANCE = "if _k_stances['_stance'].stance == 'force_eager': return False"
+
+
+class StanceImportWatch:
+    """Sees imports and finds nothing: once the module of stances comes, checks have one thing more to look at.
+
+    It is in ``sys.meta_path`` while something is compiled and torch's compiler is not loaded.
+    """
+
+    def __init__(self, arrived: Callable[[], None]):
+        self.arrived = arrived
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        if name == STANCES:
+            self.arrived()
+
+    def expect(self) -> None:
+        """Wait for the module, unless it is there."""
+        finders: list[Any] = sys.meta_path
+        if (stances() is None) is not (self in finders):
+            finders.remove(self) if self in finders else finders.insert(0, self)

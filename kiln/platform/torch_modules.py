@@ -22,6 +22,11 @@ forward_pre_hooks_of: Callable[[Module], dict[int, Any]] = attrgetter("_forward_
 infer_parameters = LazyModuleMixin._infer_parameters
 """The hook by which a lazy module finds its sizes at its first call."""
 
+# The same tables as keys of a module's dictionary.
+MODULES = "_modules"
+FORWARD_HOOKS, FORWARD_PRE_HOOKS = "_forward_hooks", "_forward_pre_hooks"
+BACKWARD_HOOKS, BACKWARD_PRE_HOOKS = "_backward_hooks", "_backward_pre_hooks"
+
 CALLING_CODES = (Module._wrapped_call_impl.__code__, Module._call_impl.__code__)
 """The code of ``Module.__call__``."""
 COLLECTING_CODES = (Module._get_backward_hooks.__code__, Module._get_backward_pre_hooks.__code__)

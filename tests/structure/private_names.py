@@ -46,7 +46,10 @@ PRIVATE_ATTRIBUTES = frozenset(
         # fake tensors, modes, symbolic numbers
         *("_allow_unsafe_data_ptr_access", "_expr", "_dispatch_impl", "_allow_non_fake_inputs"),
         # flags of torch's other compilers on functions
-        *("_torchdynamo_inline", "_torchdynamo_disable", "_torchdynamo_orig_callable"),
+        *("_torchdynamo_inline", "_torchdynamo_disable", "_torchdynamo_orig_callable", "_torchdynamo_wrapper_id"),
+        *("_torchdynamo_disable_msg", "_dynamo_forbidden", "__torch_dynamo_polyfill__", "__dynamo_disable", "_stance"),
+        *("_dynamo_dynamic_indices", "_dynamo_weak_dynamic_indices", "_dynamo_unbacked_indices"),
+        *("_dynamo_strict_unbacked_indices", "_dynamo_static_indices", "_has_dynamo_dim_marking"),
         # CPython and its standard library
         *("_member_map_", "_value2member_map_", "_value_", "_name_", "_at_fork_reinit", "_is_owned", "_is_protocol"),
     ]
@@ -54,7 +57,9 @@ PRIVATE_ATTRIBUTES = frozenset(
 SYMBOLIC_NODE = frozenset({"expr", "hint", "has_hint", "shape_env", "pytype", "constant", "maybe_as_int"})
 UNDOCUMENTED = ("torch.fx.experimental", "ctypes.pythonapi", "ctypes.py_object")
 PUBLIC = ("torch.ops",)
-READERS = frozenset({"getattr", "hasattr", "setattr", "delattr", "attrgetter", "methodcaller"})
+READERS = frozenset(
+    ["getattr", "hasattr", "setattr", "delattr", "attrgetter", "methodcaller", "get", "pop", "setdefault"]
+)
 IMPORTERS = frozenset({"import_module", "__import__"})
 ROOTS = frozenset(sys.stdlib_module_names) | {"torch", "functorch"}
 
@@ -142,6 +147,9 @@ def private_in(node: ast.AST, aliases: dict[str, str]) -> Iterator[str]:
             yield from private_attributes(node)
     elif isinstance(node, ast.Call):
         yield from private_arguments(node, aliases)
+    elif isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+        if isinstance(node.slice.value, str) and node.slice.value in PRIVATE_ATTRIBUTES:
+            yield f"[{node.slice.value!r}]"
 
 
 def private_attributes(node: ast.Attribute) -> Iterator[str]:

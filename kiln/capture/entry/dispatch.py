@@ -10,11 +10,11 @@ from collections.abc import Callable
 
 from ... import _native, exc
 from ...config import config
+from ...platform.torch_compiler import stance
 from ...program.quiet import without_frequent_collections
 from ...report import bytecode_hooks, events
 from ..guards import cached_calls
 from ..guards.tensor_class import operator_is_replaced
-from ..state.annotations import stance
 from ..state.operations import operation
 from ..state.trace import Options
 from ..torch.override_modes import is_intercepted

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 from ... import _native
 from ...platform.locks import new_lock
+from ...platform.torch_compiler import StanceImportWatch
 from ..guards.hints import Hints
-from ..state.annotations import StanceImportWatch
 from ..state.operations import operations
 from ..state.trace import Options
 from .entry import Entry

@@ -11,10 +11,10 @@ import torch
 import torch.fx
 
 from ... import _native
+from ...platform.torch_compiler import CHECK_STANCE, stances
 from ...report.events import Break
 from ..guards.guards import GuardSet
 from ..guards.source import Source
-from ..state.annotations import CHECK_STANCE, stances
 
 
 @dataclass(eq=False)

@@ -30,6 +30,7 @@ from ..._native import is_instance as isinstance
 from ...config import config
 from ...platform.cpython import get_ident, recursive_repr_codes, thread_module
 from ...platform.python_objects import cell_is_empty
+from ...platform.torch_compiler import COMPILER, substitute_for
 from ...platform.torch_functions import disable_in_compiler
 from ...program import call_markers
 from ..guards.descriptions import module_of
@@ -123,7 +124,7 @@ def call_function(trace: Trace, function: Any, args: Args, kwargs: Kwargs) -> ob
         if torch_annotations.is_excluded(function):
             reason = torch_annotations.reason_for_exclusion(function)
             raise trace.fail(reason, "call it outside the compiled function, or take the decorator away")
-        original = torch_annotations.substitute_for(function)
+        original = substitute_for(function)
         if original is not None:
             return call(trace, original, args, kwargs)
     if function.__code__ in TRANSPARENT_WRAPPERS:
@@ -133,7 +134,7 @@ def call_function(trace: Trace, function: Any, args: Args, kwargs: Kwargs) -> ob
         return made[0]
     module = module_of(function)
     if module.startswith(SKIPPED_MODULES) and any(module == m or module.startswith(m + ".") for m in SKIPPED_MODULES):
-        if module.startswith(torch_annotations.COMPILER) and (
+        if module.startswith(COMPILER) and (
             found := torch_annotations.call_of_torch_compiler(trace, function, args, kwargs)
         ):
             return found[0]

@@ -6,14 +6,19 @@ library itself has loaded. Where Kiln stands under torch's names there is nothin
 
 from __future__ import annotations
 
-import sys
 import types
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import torch
 
-from ..._native import is_instance as isinstance
+from ...platform.torch_compiler import (
+    COMPILER,
+    dimension_marks,
+    disabled_by,
+    functions_in_tables,
+    is_disabled_for_torch,
+)
 from ...program.user_marks import DISABLED, DYNAMIC, STATIC
 from ..guards.descriptions import module_of_globals
 from ..guards.source import getattr_static_dict
@@ -21,10 +26,6 @@ from .operations import operations
 
 if TYPE_CHECKING:
     from .trace import Trace
-
-COMPILER = "torch._dynamo"
-RULES = f"{COMPILER}.trace_rules"
-STANCES = f"{COMPILER}.eval_frame"
 
 # -- functions ------------------------------------------------------------------------------------------------------
 
@@ -35,47 +36,20 @@ def is_excluded(function: types.FunctionType) -> bool:
     return bool(names) and (names.get(DISABLED, False) is True or is_disabled_for_torch(function))
 
 
-def is_disabled_for_torch(function: types.FunctionType) -> bool:
-    """Whether ``torch.compiler.disable`` made this; ``functools.wraps`` copies its marks to wrappers around it."""
-    names = function.__dict__
-    disabled = names.get("_torchdynamo_disable", False) is True or names.get("_dynamo_forbidden", False) is True
-    return disabled and names.get("_torchdynamo_wrapper_id", id(function)) == id(function)
-
-
 def reason_for_exclusion(function: types.FunctionType) -> str:
-    names = function.__dict__
-    if names.get(DISABLED, False) is True:
+    if function.__dict__.get(DISABLED, False) is True:
         return f"a call to {function.__qualname__}, which kiln.disable keeps out of graphs"
-    why = names.get("_torchdynamo_disable_msg")
-    by = "disable" if "_torchdynamo_disable" in names else "forbid_in_graph"
+    by, why = disabled_by(function)
     reason = f"a call to {function.__qualname__}, which torch's {by} keeps out of graphs"
     return f"{reason}: {why}" if type(why) is str else reason
-
-
-def substitute_for(function: types.FunctionType) -> object:
-    """What is captured in place of a function: the original of one that torch's compiler wraps, or what
-    ``substitute_in_graph`` gives for one; None where it is the function itself."""
-    names = function.__dict__
-    if "__torch_dynamo_polyfill__" in names:
-        return names["__torch_dynamo_polyfill__"]
-    made = names.get("_torchdynamo_wrapper_id") == id(function) and not is_disabled_for_torch(function)
-    return names.get("_torchdynamo_orig_callable") if made else None
 
 
 class AnnotationTables:
     """Functions that ``allow_in_graph`` and ``disallow_in_graph`` were told of, by their ids."""
 
     def __init__(self) -> None:
-        module = sys.modules.get(RULES)
-        names = module.__dict__ if type(module) is types.ModuleType else {}
-        self.allowed = ids_in(names, "_allowed_callable_ids") | ids_in(names, "_nonstrict_trace_callable_ids")
-        self.disallowed = ids_in(names, "_disallowed_callable_ids")
+        self.allowed, self.disallowed = functions_in_tables()
         self.all = self.allowed | self.disallowed
-
-
-def ids_in(names: dict[str, object], table: str) -> frozenset[int]:
-    found = getattr(names.get(table), "__dict__", {}).get("function_ids")
-    return frozenset(found) if isinstance(found, set) else frozenset()
 
 
 def call_annotated(trace: Trace, function: object, args: tuple, kwargs: dict) -> tuple[object] | None:
@@ -113,61 +87,20 @@ def is_asked_by_torch(trace: Trace) -> bool:
 
 # -- tensors --------------------------------------------------------------------------------------------------------
 
-DYNAMIC_MARKS = ("_dynamo_dynamic_indices", "_dynamo_weak_dynamic_indices", "_dynamo_unbacked_indices")
-DYNAMIC_MARKS += ("_dynamo_strict_unbacked_indices",)
-
 
 def marked_dimensions(tensor: torch.Tensor) -> tuple[frozenset[int], frozenset[int]]:
     """Dimensions that were marked as varying and as static, by Kiln's functions or by torch's."""
     names = getattr_static_dict(tensor) or {}
     dynamic, static = names.get(DYNAMIC, frozenset()), names.get(STATIC, frozenset())
-    if names.get("_has_dynamo_dim_marking", False) is not True:
+    marks = dimension_marks(names)
+    if marks is None:
         return dynamic, static
-    varying = frozenset().union(*[dimensions(tensor, names.get(mark, ())) for mark in DYNAMIC_MARKS])
-    return dynamic | varying, static | (dimensions(tensor, names.get("_dynamo_static_indices", ())) - varying)
+    varying = dimensions(tensor, marks[0])
+    return dynamic | varying, static | (dimensions(tensor, marks[1]) - varying)
 
 
 def dimensions(tensor: torch.Tensor, marked: Iterable[int]) -> frozenset[int]:
     return frozenset([index % tensor.dim() for index in marked if -tensor.dim() <= index < tensor.dim()])
-
-
-# -- the stance -----------------------------------------------------------------------------------------------------
-
-
-def stances() -> dict[str, Any] | None:
-    """The names of the module in which ``torch.compiler.set_stance`` sets the stance, if that is loaded."""
-    module = sys.modules.get(STANCES)
-    names = module.__dict__ if type(module) is types.ModuleType else {}
-    return names if "_stance" in names else None
-
-
-def stance() -> str:
-    """What compiled functions are to do, all of them, by ``torch.compiler.set_stance``."""
-    names = stances()
-    return "default" if names is None else str(getattr(names["_stance"], "stance", "default"))
-
-
-CHECK_STANCE = "if _k_stances['_stance'].stance == 'force_eager': return False"
-
-
-class StanceImportWatch:
-    """Sees imports and finds nothing: once the module of stances comes, checks have one thing more to look at.
-
-    It is in ``sys.meta_path`` while something is compiled and torch's compiler is not loaded.
-    """
-
-    def __init__(self, arrived: Callable[[], None]):
-        self.arrived = arrived
-
-    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
-        if name == STANCES:
-            self.arrived()
-
-    def expect(self) -> None:
-        """Wait for the module, unless it is there."""
-        finders: list[Any] = sys.meta_path
-        if (stances() is None) is not (self in finders):
-            finders.remove(self) if self in finders else finders.insert(0, self)
 
 
 ALLOWED: set[object] = set()  # kiln.allow_in_graph

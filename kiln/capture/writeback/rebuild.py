@@ -21,7 +21,7 @@ import torch
 import torch.fx
 
 from ..._native import is_instance as isinstance
-from ...platform.cpython import members_by_name, members_by_value
+from ...platform.cpython import enum_value, members_by_name, members_by_value
 from ...platform.python_objects import HEAP_TYPE, mapping_items, plain_value, slot_descriptors
 from ...platform.torch_operators import OpOverload, OpOverloadPacket
 from ..guards.generated_text import Text
@@ -634,7 +634,7 @@ def is_member(value: enum.Enum) -> bool:
     known = members_by_name(type(value)).values()
     if any(member is value for member in known):
         return True
-    number = value.__dict__.get("_value_")  # combinations of flags are members without a name
+    number = enum_value(value)  # combinations of flags are members without a name
     return isinstance(value, enum.Flag) and type(number) is int and members_by_value(type(value)).get(number) is value
 
 
