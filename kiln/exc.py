@@ -131,12 +131,7 @@ class Unsupported(KilnError):
     """
 
     def __init__(
-        self,
-        construct: str,
-        *,
-        reason: str = "",
-        hint: str = DEFAULT_HINT,
-        stack: Sequence[Location] = (),
+        self, construct: str, *, reason: str = "", hint: str = DEFAULT_HINT, stack: Sequence[Location] = ()
     ) -> None:
         super().__init__(construct)
         self.construct = construct

@@ -56,11 +56,7 @@ DECORATORS = {
     "set_stance": dynamo.set_stance,
 }
 
-BACKENDS = {
-    "list_backends": dynamo.backends,
-    "lookup_backend": dynamo.lookup,
-    "register_backend": dynamo.register,
-}
+BACKENDS = {"list_backends": dynamo.backends, "lookup_backend": dynamo.lookup, "register_backend": dynamo.register}
 
 EVAL_FRAME = {
     "OptimizedModule": modules.OptimizedModule,
@@ -98,10 +94,7 @@ CONTENTS: dict[str, dict[str, Any] | Callable[[], dict[str, Any]]] = {
     },
     "torch._dynamo.decorators": DECORATORS,
     "torch._dynamo.eval_frame": EVAL_FRAME,
-    "torch._dynamo.backends.registry": {
-        **BACKENDS,
-        "get_default_backend": lambda: dynamo.DEFAULT_BACKEND,
-    },
+    "torch._dynamo.backends.registry": {**BACKENDS, "get_default_backend": lambda: dynamo.DEFAULT_BACKEND},
     "torch._dynamo.backends.debugging": {name: dynamo.lookup(name) for name in ("eager", "aot_eager")},
     "torch._dynamo.backends.common": {"aot_autograd": aot.aot_autograd},
     "torch._dynamo.external_utils": {"is_compiling": api.is_compiling, "wrap_inline": dynamo.pass_through},

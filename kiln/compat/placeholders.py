@@ -17,9 +17,7 @@ from . import is_installed
 from .outlines import NOTHING, evaluated, outline
 
 # What is to come, and what to do until then. A row of `names.py` that says ``later("codegen")`` becomes the thing.
-TOPICS = {
-    "codegen": ("code generation", "leave backend= out, or use backend='eager'"),
-}
+TOPICS = {"codegen": ("code generation", "leave backend= out, or use backend='eager'")}
 NO_COUNTERPART = (
     "it is a part of torch's own compiler, for which Kiln stands in",
     "run this program without Kiln (kiln.uninstall), or do without the name",

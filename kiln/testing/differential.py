@@ -357,12 +357,7 @@ def _ending(outcome: CallOutcome) -> str:
 
 
 def _expect_counts(report: Report, **expected: int | None) -> None:
-    seen = {
-        "graphs": len(report.graphs),
-        "ops": report.ops,
-        "breaks": report.breaks,
-        "recompiles": report.recompiles,
-    }
+    seen = {"graphs": len(report.graphs), "ops": report.ops, "breaks": report.breaks, "recompiles": report.recompiles}
     found = [
         f"{name}: {count} expected, {seen[name]} seen"
         for name, count in expected.items()

@@ -128,13 +128,7 @@ def node(
 
 @opaque
 def accumulate(
-    bailout: Bailout,
-    specs: Specs,
-    pending: Gradients,
-    index: int,
-    gradient: Tensor | None,
-    steal: bool,
-    point: int,
+    bailout: Bailout, specs: Specs, pending: Gradients, index: int, gradient: Tensor | None, steal: bool, point: int
 ) -> Gradients:
     """A leaf's accumulation, and the hooks on the leaf after it."""
     call = bailout.walk.calls[index]
