@@ -57,32 +57,32 @@ def _compile(target: Any, options: Options) -> Any:
     from .capture.interpreter.call_wrappers import object_caller
     from .modules import OptimizedModule
 
-    if is_enclosed(target):
+    if has_backward_scope(target):
         made = _compile(target.__wrapped__, options)
-        return target if is_enclosed(made) and made.__wrapped__ is target.__wrapped__ else made
+        return target if has_backward_scope(made) and made.__wrapped__ is target.__wrapped__ else made
     if is_disabled(target):
-        return enclosed(target, options)
+        return with_backward_scope(target, options)
     if isinstance(target, _native.Dispatcher):  # compiled already: as it is, or anew with other options
         known = state_of(target).cache.options == options
-        return enclosed(target, options) if known else _compile(target.function, options)
+        return with_backward_scope(target, options) if known else _compile(target.function, options)
     if isinstance(target, OptimizedModule):
         return target if target._kiln_options == options else OptimizedModule(target._orig_mod, options)
     if isinstance(target, torch.nn.Module):
         return OptimizedModule(target, options)
     if isinstance(target, types.FunctionType):
-        return enclosed(make_compiled(target, options), options)
+        return with_backward_scope(make_compiled(target, options), options)
     if is_apply(target):
-        return enclosed(make_compiled(object_caller(target), options), options)
+        return with_backward_scope(make_compiled(object_caller(target), options), options)
     if isinstance(target, types.MethodType) and isinstance(target.__func__, (types.FunctionType, _native.Dispatcher)):
         return types.MethodType(_compile(target.__func__, options), target.__self__)
     if isinstance(target, (staticmethod, classmethod)):
         return type(target)(_compile(target.__func__, options))
     if not callable(target):
         raise exc.NotCallable(target)
-    return enclosed(make_compiled(object_caller(target), options), options)
+    return with_backward_scope(make_compiled(object_caller(target), options), options)
 
 
-def enclosed(compiled: Any, options: Options) -> Any:
+def with_backward_scope(compiled: Any, options: Options) -> Any:
     """What is called for a compiled function: itself, or what compiles the backward passes that start in it as well."""
     if not options.compiled_autograd:
         return compiled
@@ -102,8 +102,8 @@ def compile_backward(options: Options) -> Callable[..., Any]:
     return options.backward
 
 
-def is_enclosed(target: Any) -> bool:
-    """Whether `enclosed` made this."""
+def has_backward_scope(target: Any) -> bool:
+    """Whether `with_backward_scope` made this."""
     if not isinstance(target, types.FunctionType):
         return False
     from .engine.run.scopes import SCOPE_CODE
@@ -153,7 +153,7 @@ def _disabled(function: Any) -> Any:
         return function
     if isinstance(function, (staticmethod, classmethod)):
         return type(function)(_disabled(function.__func__))
-    function = function.__wrapped__ if is_enclosed(function) else function
+    function = function.__wrapped__ if has_backward_scope(function) else function
     if is_disabled(function):
         return function
     if not callable(function):

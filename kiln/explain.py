@@ -163,7 +163,7 @@ def export(function: Callable[..., Any], *, dynamic: bool | None = None) -> Call
     """
     from .api import compile
     from .report import events
-    from .report.claims import refuse_others
+    from .report.exported_inputs import refuse_other_inputs
 
     compiled = compile(function, backend=fresh(eager), dynamic=dynamic, fullgraph=True)
 
@@ -173,6 +173,6 @@ def export(function: Callable[..., Any], *, dynamic: bool | None = None) -> Call
         if len(recording.graphs) != 1:
             found = len(recording.graphs)
             raise exc.UserError(f"kiln.export needs a call that does tensor work, in one graph; {found} graphs found")
-        return Exported(refuse_others(recording.graphs[0]), recording.guards[-1][1])
+        return Exported(refuse_other_inputs(recording.graphs[0]), recording.guards[-1][1])
 
     return run

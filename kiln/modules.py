@@ -22,7 +22,7 @@ class OptimizedModule(torch.nn.Module):
     _orig_mod: torch.nn.Module
 
     def __init__(self, module: torch.nn.Module, options: Any):
-        from .api import enclosed
+        from .api import with_backward_scope
         from .capture.entry.dispatch import make_compiled
         from .capture.interpreter.call_wrappers import module_caller
         from .capture.shadows.consumed_inputs import consuming_forward
@@ -30,7 +30,7 @@ class OptimizedModule(torch.nn.Module):
         super().__init__()
         self._orig_mod = module
         del self.__dict__["training"]  # the original's is the one that counts
-        self.__dict__["_kiln_call"] = enclosed(
+        self.__dict__["_kiln_call"] = with_backward_scope(
             make_compiled(consuming_forward(module) or module_caller(type(module)), options), options
         )
         self.__dict__["_kiln_options"] = options

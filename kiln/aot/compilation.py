@@ -124,7 +124,7 @@ class Compilation:
         settings = unnumbered_hooks(), quiet, outside_inference_mode(), kernels
         with (
             stage("aot trace") as record,
-            events.at_work(),
+            events.in_compiler(),
             without_torch_compiler(),
             contextlib.ExitStack() as stack,
         ):

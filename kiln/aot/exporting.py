@@ -20,7 +20,7 @@ from ..platform.torch_fake import detect_fake_mode
 from ..platform.torch_pytree import TreeSpec, tree_flatten
 from ..program.shapes.fake_tensors import make_mode
 from ..program.unsupported import Unsupported
-from ..report.claims import refuse_others
+from ..report.exported_inputs import refuse_other_inputs
 from .module_state import ModuleState
 from .partition.graph_cleanup import eliminate_dead
 from .pytree_calls import Call, Result, flatten_call
@@ -72,7 +72,7 @@ class Traced:
         self.graph.output(tuple(outputs))
         eliminate_dead(self.graph)
         self.graph.lint()
-        return refuse_others(torch.fx.GraphModule(self.attributes, self.graph), self.examples)
+        return refuse_other_inputs(torch.fx.GraphModule(self.attributes, self.graph), self.examples)
 
     def name_inputs(self, names: Iterable[str]) -> None:
         for node, name in zip(self.inputs, names, strict=True):

@@ -79,11 +79,11 @@ class _Installed:
 
     def __init__(self) -> None:
         from . import names
-        from .standins import Aside
+        from .standins import DisplacedModules
 
         finder = _standins()
         self.replaced = [(owner, own, vars(owner).get(own, _ABSENT)) for owner, own, _ in names.replacements()]
-        self.aside = Aside()
+        self.displaced = DisplacedModules()
         sys.meta_path.insert(0, finder)
         try:
             self._put_there(finder)
@@ -97,7 +97,7 @@ class _Installed:
 
         finder.return_modules()
         for root in ROOTS:
-            if root in self.aside.modules or root in ALWAYS_THERE:
+            if root in self.displaced.modules or root in ALWAYS_THERE:
                 importlib.import_module(root)
         for owner, own, value in names.replacements():
             setattr(owner, own, value)
@@ -116,6 +116,6 @@ class _Installed:
             elif own in vars(owner):
                 delattr(owner, own)
         sys.meta_path.remove(_finder)
-        self.aside.restore()
+        self.displaced.restore()
         dynamo.forget_kept_out()
         update_stance_watch()

@@ -10,12 +10,13 @@ from typing import Any
 import torch
 import torch.fx.traceback as fx_traceback
 
+from ..platform.python_objects import words
 from ..platform.torch_autograd import sequence_number_of
 from ..platform.torch_operators import get_decompositions
 from ..platform.torch_pytree import TreeSpec, tree_unflatten
 
 
-def kilns(name: str) -> Callable[..., Any]:
+def aot_function_named(name: str) -> Callable[..., Any]:
     """A function of ``kiln.aot``, which is loaded when it is called."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -39,14 +40,14 @@ def print_compile(fx_g: torch.fx.GraphModule, example_inputs: Any = None) -> tor
 
 def aot_autograd(**compilers: Any) -> Callable[..., Any]:
     """``torch._dynamo.backends.common.aot_autograd``: a backend made of compilers."""
-    backend: Callable[..., Any] = kilns("make_aot_backend")(**compilers)
+    backend: Callable[..., Any] = aot_function_named("make_aot_backend")(**compilers)
     return backend
 
 
 def memory_efficient_fusion(fn: Any, **options: Any) -> Any:
     """``functorch.compile.memory_efficient_fusion``: saves little for backward; what is fused is the compiler's."""
-    chosen = {"fw_compiler": nop, "partition_fn": kilns("min_cut_rematerialization_partition"), **options}
-    return kilns("aot_module" if isinstance(fn, torch.nn.Module) else "aot_function")(fn, **chosen)
+    chosen = {"fw_compiler": nop, "partition_fn": aot_function_named("min_cut_rematerialization_partition"), **options}
+    return aot_function_named("aot_module" if isinstance(fn, torch.nn.Module) else "aot_function")(fn, **chosen)
 
 
 def create_functional_call(
@@ -96,16 +97,9 @@ def nodes_below(roots: Sequence[Any]) -> Iterator[Any]:
         pending += [following for following, _ in node.next_functions]
 
 
-PUBLIC = (
-    "aot_function",
-    "aot_module",
-    "aot_module_simplified",
-    "aot_export_module",
-    "aot_export_joint_simple",
-    "make_boxed_func",
-    "make_boxed_compiler",
-    "default_partition",
-    "min_cut_rematerialization_partition",
+PUBLIC = words(
+    "aot_function aot_module aot_module_simplified aot_export_module aot_export_joint_simple make_boxed_func "
+    "make_boxed_compiler default_partition min_cut_rematerialization_partition"
 )
 
 
@@ -117,9 +111,9 @@ def export_function(*args: Any, **kwargs: Any) -> Any:
 
 
 ROWS: dict[str, Any] = {
-    **{name: kilns(name) for name in PUBLIC},
-    "compiled_function": kilns("aot_function"),
-    "compiled_module": kilns("aot_module"),
+    **{name: aot_function_named(name) for name in PUBLIC},
+    "compiled_function": aot_function_named("aot_function"),
+    "compiled_module": aot_function_named("aot_module"),
     "_aot_export_function": export_function,
     "aot_autograd": aot_autograd,
     "create_functional_call": create_functional_call,

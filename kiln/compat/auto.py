@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from . import install
-from .children import take_along
+from .running import install_in_children
 
 install()
-take_along()
+install_in_children()
 
 
 def pytest_report_header() -> str:

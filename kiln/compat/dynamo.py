@@ -194,7 +194,7 @@ def keep(compiled: Any) -> None:
     from ..capture.entry.dispatchers import state_of
 
     called = compiled.__dict__["_kiln_call"] if isinstance(compiled, OptimizedModule) else compiled
-    called = called.__wrapped__ if api.is_enclosed(called) else called
+    called = called.__wrapped__ if api.has_backward_scope(called) else called
     if isinstance(called, _native.Dispatcher) and (cache := state_of(called).cache) not in _kept:
         _kept.append(cache)
 
@@ -233,7 +233,7 @@ class Optimize:
             dynamic = True
         compiled = api.compile(target, **{**self.arguments, "dynamic": dynamic})
         keep(compiled)
-        if isinstance(compiled, _native.Dispatcher) or api.is_enclosed(compiled):
+        if isinstance(compiled, _native.Dispatcher) or api.has_backward_scope(compiled):
             compiled.__dict__.setdefault(ORIGINAL, target)  # how libraries find the original
         return compiled
 
@@ -244,9 +244,7 @@ class Optimize:
                 "torch.compile(model); with torch._dynamo.config.raise_on_ctx_manager_usage = False, Kiln compiles "
                 "the modules called in the block."
             )
-        from .mutation_guard import GenerationTracker
-
-        GenerationTracker.generation += 1
+        internals.GenerationTracker.generation += 1
         self.calls = ModuleCalls(self)
 
     def __exit__(self, *error: object) -> None:
@@ -462,7 +460,7 @@ def export(f: Any, *extra_args: Any, **accepted: Any) -> Any:
 
 def innermost_fn(fn: Any) -> Any:
     """``torch._dynamo.eval_frame.innermost_fn``: the function that was compiled."""
-    fn = fn.__wrapped__ if api.is_enclosed(fn) else fn
+    fn = fn.__wrapped__ if api.has_backward_scope(fn) else fn
     while isinstance(fn, (_native.Dispatcher, OptimizedModule)):
         fn = fn.function if isinstance(fn, _native.Dispatcher) else fn._orig_mod
     return fn

@@ -13,9 +13,10 @@ import torch
 
 from .. import api, exc
 from ..aot.pytree_calls import constant_key
+from ..platform.python_objects import words
 from ..platform.torch_pytree import keystr, tree_flatten, tree_flatten_with_path, tree_structure, tree_unflatten
 from ..report import events
-from ..report.claims import InputClaim, check_kind, claim, refusal, refuse_others
+from ..report.exported_inputs import ExpectedInput, check_input, expected_input, refusal, refuse_other_inputs
 
 
 class ExportResult(NamedTuple):
@@ -85,7 +86,7 @@ class Arguments:
         self.defaults: dict[str, Any] = {}
         self.required: list[str] = []
         self.constants: dict[int, Any] = {}  # leaves that are no tensors, by place: they are written into the graph
-        self.others: dict[int, InputClaim] = {}  # tensors that the graph does not take; it may hold their sizes
+        self.others: dict[int, ExpectedInput] = {}  # tensors that the graph does not take; it may hold their sizes
         for name, parameter in _parameters(function).items():
             if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
                 self.names.append(name)
@@ -110,17 +111,17 @@ class Arguments:
                 raise TypeError(f"the exported graph misses the argument {name!r}")
         return {name: found[name] for name in sorted(found)}
 
-    def claims(self, leaves: list[Any]) -> dict[int, InputClaim]:
+    def expected_inputs(self, leaves: list[Any]) -> dict[int, ExpectedInput]:
         """What is to hold of each tensor, by place."""
         named = tree_unflatten(range(len(leaves)), self.spec)
         names = {place: keystr(path) for path, place in tree_flatten_with_path(named)[0]}
-        found = {place: claim(names[place], leaf) for place, leaf in enumerate(leaves)}
+        found = {place: expected_input(names[place], leaf) for place, leaf in enumerate(leaves)}
         return {place: each for place, each in found.items() if each is not None and each.dtype is not None}
 
     def check(self, leaves: list[Any]) -> None:
         """Refuse what the graph was not made for. (What it takes as inputs it checks itself.)"""
         for place, wanted in self.others.items():
-            check_kind(wanted, leaves[place])
+            check_input(wanted, leaves[place])
             if tuple(leaves[place].shape) != wanted.numbers:
                 sizes = f"{list(wanted.numbers)} in it, and {list(leaves[place].shape)} here"
                 raise refusal(f"the sizes of the argument {wanted.name} are {sizes}")
@@ -168,21 +169,9 @@ class _Watching:
         return run
 
 
-OPTIONS = frozenset(
-    {
-        "aten_graph",
-        "pre_dispatch",
-        "decomposition_table",
-        "tracing_mode",
-        "dynamic_shapes",
-        "specialize_float",
-        "assume_static_by_default",
-        "same_signature",
-        "disable_constraint_solver",
-        "prefer_deferred_runtime_asserts_over_guards",
-        "constraints",
-        "_log_export_usage",
-    }
+OPTIONS = words(
+    "aten_graph pre_dispatch decomposition_table tracing_mode dynamic_shapes specialize_float assume_static_by_default "
+    "same_signature disable_constraint_solver prefer_deferred_runtime_asserts_over_guards constraints _log_export_usage"
 )
 
 
@@ -197,7 +186,7 @@ def export(f: Any, *extra_args: Any, **accepted: Any) -> Any:
         given = arguments.leaves(args, kwargs)
         leaves = {id(leaf): place for place, leaf in enumerate(given) if isinstance(leaf, torch.Tensor)}
         arguments.constants = {place: leaf for place, leaf in enumerate(given) if not isinstance(leaf, torch.Tensor)}
-        claims = arguments.claims(given)
+        expected = arguments.expected_inputs(given)
         with events.listen() as recording:
             result = api.compile(f, backend=watching, fullgraph=True)(*args, **kwargs)
         if watching.graph is None:
@@ -207,7 +196,7 @@ def export(f: Any, *extra_args: Any, **accepted: Any) -> Any:
             _place(value, node, leaves, attributes)
             for value, node in zip(watching.inputs, _inputs(watching.graph), strict=True)
         ]
-        arguments.others = {place: each for place, each in claims.items() if place not in places}
+        arguments.others = {place: each for place, each in expected.items() if place not in places}
         values, spec = tree_flatten(result)
         outputs = {id(value): place for place, value in enumerate(watching.outputs)}
         found = [
@@ -218,7 +207,7 @@ def export(f: Any, *extra_args: Any, **accepted: Any) -> Any:
             else ("constant", value)
             for value in values
         ]
-        refuse_others(watching.graph)
+        refuse_other_inputs(watching.graph)
         graph = ExportedGraph(watching.graph, attributes, places, (found, spec), arguments)
         return ExportResult(graph, recording.guards[-1][1])
 

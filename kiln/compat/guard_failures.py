@@ -34,6 +34,6 @@ def translated(reason: str) -> str:
     for pattern, words in WORDS:
         found = pattern.match(named)
         if found:
-            said = words(found) if callable(words) else found.expand(words)
-            return f"{said}  ({reason})"
+            torch_words = words(found) if callable(words) else found.expand(words)
+            return f"{torch_words}  ({reason})"
     return named

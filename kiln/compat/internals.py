@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -125,3 +126,30 @@ class PyCodeCache:
     @classmethod
     def stack_frames_for_code(cls, path: str, lineno: int) -> None:
         return None
+
+
+class GenerationTracker:
+    """``torch._dynamo.mutation_guard``: the generation in which a module was first asked about.
+
+    Every block of ``optimize`` begins one. Kiln guards what it uses of a module, and needs none.
+    """
+
+    generation = 0
+    generation_values: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+
+    @classmethod
+    def tag(cls, obj: Any) -> None:
+        cls.generation_values[obj] = cls.generation
+
+    @classmethod
+    def get_generation_value(cls, obj: Any) -> int:
+        return cls.generation_values.setdefault(obj, cls.generation)
+
+    @classmethod
+    def check(cls, obj: Any) -> bool:
+        return cls.get_generation_value(obj) == cls.generation
+
+    @classmethod
+    def clear(cls) -> None:
+        cls.generation = 0
+        cls.generation_values = weakref.WeakKeyDictionary()

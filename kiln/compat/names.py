@@ -19,7 +19,7 @@ from ..engine.calls.trace_wrapped import make_operator
 from ..platform.python_objects import words
 from ..program.consumed_lists import get_locals_to_steal, set_locals_to_steal
 from ..report.bytecode_hooks import register_bytecode_hook
-from . import aot, counting, dynamo, engine, internals, mutation_guard, settings, sources, testing
+from . import aot, counting, dynamo, engine, internals, settings, sources, testing
 from .outlines import source_file
 from .placeholders import later
 from .standins import make_standin
@@ -87,7 +87,7 @@ CONTENTS: dict[str, dict[str, Any] | Callable[[], dict[str, Any]]] = {
         **DECORATORS,
         **BACKENDS,
         **EVAL_FRAME,
-        "GenerationTracker": mutation_guard.GenerationTracker,
+        "GenerationTracker": internals.GenerationTracker,
         "is_compiling": api.is_compiling,
         "reset": dynamo.reset,
         "reset_code_caches": dynamo.reset,
@@ -98,7 +98,7 @@ CONTENTS: dict[str, dict[str, Any] | Callable[[], dict[str, Any]]] = {
     "torch._dynamo.backends.debugging": {name: dynamo.lookup(name) for name in ("eager", "aot_eager")},
     "torch._dynamo.backends.common": {"aot_autograd": aot.aot_autograd},
     "torch._dynamo.external_utils": {"is_compiling": api.is_compiling, "wrap_inline": dynamo.pass_through},
-    "torch._dynamo.mutation_guard": {"GenerationTracker": mutation_guard.GenerationTracker},
+    "torch._dynamo.mutation_guard": {"GenerationTracker": internals.GenerationTracker},
     "torch._dynamo.debug_utils": {"same_two_models": testing.same_two_models},
     "torch._dynamo.test_case": tests,
     "torch._dynamo.testing": {
@@ -149,7 +149,7 @@ CONTENTS: dict[str, dict[str, Any] | Callable[[], dict[str, Any]]] = {
     "torch._dynamo.trace_rules": internals.TRACE_RULES,
     "torch._functorch.aot_autograd": aot.ROWS,
     "torch._functorch._aot_autograd.utils": {
-        name: aot.kilns(name) for name in ("make_boxed_func", "make_boxed_compiler")
+        name: aot.aot_function_named(name) for name in ("make_boxed_func", "make_boxed_compiler")
     },
     "torch._functorch.partitioners": aot.ROWS,
     "torch._functorch.compilers": aot.ROWS,

@@ -1,4 +1,9 @@
-"""Running a program as ``python script.py`` and ``python -m module`` would, with Kiln under torch's names."""
+"""Running a program as ``python script.py`` and ``python -m module`` would, with Kiln under torch's names.
+
+Processes that it starts run on Kiln as well: spawned, from a fork server, workers of data loaders, ``torchrun``'s, or
+any other ``python``. They are reached through ``PYTHONPATH``: a folder with a ``sitecustomize`` module comes first on
+it. (A forked process has Kiln from its parent.)
+"""
 
 from __future__ import annotations
 
@@ -12,7 +17,14 @@ from collections.abc import Callable
 from typing import Any
 
 from . import install
-from .children import take_along
+
+STARTUP = os.path.join(os.path.dirname(os.path.realpath(__file__)), "startup")
+
+
+def install_in_children() -> None:
+    """Have all Python processes that are started from now on run on Kiln."""
+    others = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry and entry != STARTUP]
+    os.environ["PYTHONPATH"] = os.pathsep.join([STARTUP, *others])
 
 
 def run_script(path: str, arguments: list[str]) -> int:
@@ -61,7 +73,7 @@ def run(program: Callable[[], object], argv: list[str], directory: str) -> int:
     sys.argv = argv
     sys.path[0] = directory
     install()
-    take_along()
+    install_in_children()
     try:
         program()
     except Exception as error:

@@ -122,7 +122,7 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         """All is there already."""
 
 
-class Aside:
+class DisplacedModules:
     """What was loaded under the names that Kiln takes, to be put back."""
 
     def __init__(self) -> None:

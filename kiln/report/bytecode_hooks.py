@@ -1,7 +1,7 @@
 """Hooks that see the code that frames are compiled to: ``hook(code, new_code)``.
 
-They are told of the program's own frames, once for each version that is compiled; a code object that one returns takes
-the place of the new one.
+They are called for the program's own frames, once for each version that is compiled; a code object that one returns
+replaces the new one.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Events: every stage tells here what it did; counters, logs and ``kiln.explain`` listen.
+"""Events: every stage reports here what it did, for counters, logs and ``kiln.explain``.
 
-Nothing here formats anything unless somebody listens: logging is off by default and costs one set lookup.
+Nothing is formatted unless a log or a listener asks for it: logging is off by default and costs one set lookup.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ counters: Counter[str] = Counter()
 """Running counts of this process: frames, graphs, breaks, recompiles, skips, entries, kernels."""
 
 watchers: list[Callable[[str, str], object]] = []
-"""Told of everything that is counted: what, and its reason or place where there is one."""
+"""Called for everything that is counted: what, and its reason or place if there is one."""
 
 
 def count(what: str, detail: str = "") -> None:
@@ -99,7 +99,7 @@ def in_bytes(count: float) -> str:
 
 @dataclass(eq=False)
 class Recording:
-    """What happened while somebody listened (``kiln.explain``)."""
+    """What happened in a `listen` block (``kiln.explain``)."""
 
     graphs: list[Any] = field(default_factory=list)
     breaks: list[Break] = field(default_factory=list)
@@ -152,8 +152,8 @@ def is_compiling() -> bool:
 
 
 @contextlib.contextmanager
-def at_work() -> Iterator[None]:
-    """What runs in it is the compiler's doing."""
+def in_compiler() -> Iterator[None]:
+    """A block that the compiler runs, not the program."""
     outer, _listening.compiling = is_compiling(), True
     try:
         yield
@@ -171,7 +171,7 @@ def compiling(function: types.FunctionType) -> Iterator[None]:
     count("frames", where)
     start = time.perf_counter()
     try:
-        with stage(FRAME, where), at_work(), Progress(where):
+        with stage(FRAME, where), in_compiler(), Progress(where):
             yield
     finally:
         if "trace" in config.log:
@@ -187,7 +187,7 @@ def graph(trace: Any, module: Any) -> None:
 
 
 def is_asked_about_gradients() -> bool:
-    """Whether anybody wants to know what differentiating a graph gave: finding out costs another trace."""
+    """Whether a log or a listener asks what differentiating a graph gave: finding out costs another trace."""
     return bool(recordings()) or "aot" in config.log
 
 
@@ -203,7 +203,7 @@ CODE_ARTEFACTS = ("kernels", "ir", "code")
 
 
 def is_asked_about_code() -> bool:
-    """Whether anybody wants to see the kernels that a graph becomes: then none come from the cache."""
+    """Whether a log or a listener asks for the kernels of a graph: then none come from the cache."""
     return bool(recordings()) or not config.log.isdisjoint(CODE_ARTEFACTS)
 
 
@@ -232,10 +232,10 @@ def runs_in_eager(reason: str) -> None:
         log("aot", f"a graph is left to eager: {reason}")
 
 
-def entry(trace: Any, made: Any, retold: bool) -> None:
-    """A frame was captured: its guards, its code, and whether it broke. A break that its caller told of is no news."""
+def entry(trace: Any, made: Any, already_reported: bool) -> None:
+    """A frame was captured: its guards, its code, whether it broke. A break that its caller reported is not counted."""
     count("entries", place(trace.function))
-    found = None if retold else made.break_reason
+    found = None if already_reported else made.break_reason
     if found is not None:
         count("breaks", found.reason)
     for recording in recordings():
@@ -252,7 +252,7 @@ def entry(trace: Any, made: Any, retold: bool) -> None:
 
 
 class Subscription:
-    """A callback that is told of every miss, until it is removed; a ``with`` block removes it at its end."""
+    """A callback that is called for every miss, until it is removed; a ``with`` block removes it at its end."""
 
     def __init__(self, callback: Callable[[types.FunctionType, str], object]):
         self.callback = callback
@@ -291,20 +291,20 @@ def skip(function: types.FunctionType, reason: str) -> None:
         log("breaks", f"{place(function)} runs in eager: {reason}")
 
 
-def takes_over(handled: bool) -> Callable[..., Any]:
-    """What runs a function when its graph raises (``raised``): eager is right, and raises at the user's own line.
+def eager_fallback(handled: bool) -> Callable[..., Any]:
+    """What runs a function in eager when its graph raises (``raised``): eager raises at the user's own line.
 
-    Counted; and where it does not raise although nothing in the program would have handled it (``handled``), the graph
-    or its backend is wrong, which is said once.
+    Counted. If eager does not raise, and the program has no handler for it (``handled``), the graph or its backend is
+    wrong: a warning says so once.
     """
-    said = False
+    warned = False
 
     def eager(function: types.FunctionType, raised: str, /, *args: Any, **kwargs: Any) -> Any:
-        nonlocal said
+        nonlocal warned
         count("taken over", raised)
         result = function(*args, **kwargs)
-        if not handled and not said:
-            said = True
+        if not handled and not warned:
+            warned = True
             text = f"The compiled graph of {place(function)} raised {raised}, which eager does not"
             warnings.warn(f"{text}; eager's result is used.", RuntimeWarning, stacklevel=3)
         return result

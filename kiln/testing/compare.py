@@ -42,29 +42,9 @@ _VIEWS: tuple[type, ...] = (type({}.keys()), type({}.values()), type({}.items())
 _LONGEST_VALUE_SHOWN = 120
 
 
-def same(
-    left: Any,
-    right: Any,
-    *,
-    rtol: float = 0.0,
-    atol: float = 0.0,
-    strides: bool = True,
-    requires_grad: bool = True,
-    gradients: bool = True,
-    identity: bool = False,
-) -> bool:
-    """Whether two values are equal all the way down (see `differences`, which says where they are not)."""
-    found = differences(
-        left,
-        right,
-        rtol=rtol,
-        atol=atol,
-        strides=strides,
-        requires_grad=requires_grad,
-        gradients=gradients,
-        identity=identity,
-    )
-    return not found
+def same(left: Any, right: Any, **options: Any) -> bool:
+    """Whether two values are equal all the way down; see `differences` for the options. Identities do not count."""
+    return not differences(left, right, **{"identity": False, **options})
 
 
 def differences(left: Any, right: Any, *, name: str = "value", limit: int = 20, **options: Any) -> list[str]:

@@ -38,7 +38,7 @@ def during() -> Iterator[None]:
         _latest.reason = before
 
 
-def is_retold(reason: GraphBreak) -> bool:
+def is_reported(reason: GraphBreak) -> bool:
     """Note the break that ends a frame; whether it is the one that the caller of this frame has told of."""
     before, _latest.reason = _latest.reason, reason
     if before is None or before.reason != reason.reason or not reason.places:

@@ -221,7 +221,7 @@ def assemble_entry(cache: FrameCache, trace: Trace, outcome: Finished | Broken, 
     rewindable = can_rewind(trace) and not text.lists  # what it would begin with is gone
     if trace.effects.in_try and trace.effects.reasons and not rewindable:
         raise conflict_with_try(trace, trace.effects.reasons[0], whole=True)
-    eager = events.takes_over(trace.effects.in_with) if rewindable else None
+    eager = events.eager_fallback(trace.effects.in_with) if rewindable else None
     with stage("entry") as record:
         run_function = text.write(graph, inputs, eager, check)
         if record is not None:
@@ -237,7 +237,9 @@ def assemble_entry(cache: FrameCache, trace: Trace, outcome: Finished | Broken, 
         [guard.source for guard in trace.guards.tensors],
     )
     forget_reals(trace)
-    events.entry(trace, entry, retold=isinstance(outcome, Broken) and caller_breaks.is_retold(outcome.reason))
+    events.entry(
+        trace, entry, already_reported=isinstance(outcome, Broken) and caller_breaks.is_reported(outcome.reason)
+    )
     return entry
 
 

@@ -180,17 +180,9 @@ def call_function_inside(
 
 
 @leaf(call_node_on_fakes, inside=call_function_inside)
-def call_function(
-    node: NodeFunction,
-    specs: Specs,
-    wanted: tuple[bool, ...],
-    bailout: Bailout,
-    point: int,
-    gradients: Gradients,
-    pending: Gradients,
-) -> Gradients:
+def call_function(node: NodeFunction, *arguments: Any) -> Gradients:
     """`call_node` for a function written in C++: it may run inside a graph, as no Python code sees when it runs."""
-    return call_node(node, specs, wanted, bailout, point, gradients, pending)
+    return call_node(node, *arguments)
 
 
 def pattern_of_specs(specs: Specs, wanted: tuple[bool, ...]) -> Pattern:

@@ -1,7 +1,7 @@
 """Exported graphs hold for the inputs they were made for: called with others they refuse, with the reason.
 
-A graph has sizes written into it, and branches of the program that were decided by them. What it claims to hold for is
-noted when it is made: each input's dtype, device and sizes, which of these may vary, and what was assumed of those.
+Sizes are constants in a graph, and decided branches of the program. When a graph is exported, the expected inputs are
+noted: dtype, device and sizes of each, which sizes are dynamic, and what was assumed of those.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 @dataclass(frozen=True)
 class Expression:
-    """A number that is made of numbers that vary."""
+    """An expression of dynamic numbers."""
 
     text: str
     names: tuple[str, ...]
@@ -35,7 +35,7 @@ class Expression:
 
 
 @dataclass(frozen=True)
-class InputClaim:
+class ExpectedInput:
     """What an input has to be: a tensor of this kind and these sizes, or a number."""
 
     name: str
@@ -44,11 +44,11 @@ class InputClaim:
     numbers: tuple[Any, ...]  # the sizes, or the number itself: ints and expressions
 
 
-class Claims:
+class InputChecks:
     """A hook in front of a graph: raises :class:`kiln.exc.UserError` for inputs that it was not made for."""
 
     def __init__(self, names: Sequence[str], examples: Sequence[Any]) -> None:
-        self.inputs = [claim(name, example) for name, example in zip(names, examples, strict=True)]
+        self.inputs = [expected_input(name, example) for name, example in zip(names, examples, strict=True)]
         self.conditions = conditions_of(examples)
 
     def __call__(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -58,7 +58,7 @@ class Claims:
         known: dict[str, Any] = {}
         pairs = [(wanted, value) for wanted, value in zip(self.inputs, values, strict=True) if wanted is not None]
         for wanted, value in pairs:
-            check_kind(wanted, value)
+            check_input(wanted, value)
             for number, seen in zip(wanted.numbers, numbers_of(value), strict=True):
                 if isinstance(number, Expression) and number.text in number.names:
                     known.setdefault(number.text, seen)
@@ -69,7 +69,7 @@ class Claims:
                 sizes = ", ".join(f"{name} = {known[name]}" for name in condition.names)
                 raise refusal(f"{condition.text} was assumed of its sizes; here {sizes}")
 
-    def check_numbers(self, wanted: InputClaim, value: Any, known: dict[str, Any]) -> None:
+    def check_numbers(self, wanted: ExpectedInput, value: Any, known: dict[str, Any]) -> None:
         for place, (number, seen) in enumerate(zip(wanted.numbers, numbers_of(value), strict=True)):
             if isinstance(number, Expression):
                 if any(name not in known for name in number.names):
@@ -80,7 +80,7 @@ class Claims:
                 raise refusal(f"{what} is {number} in it, and {seen} here")
 
 
-def check_kind(wanted: InputClaim, value: Any) -> None:
+def check_input(wanted: ExpectedInput, value: Any) -> None:
     if wanted.dtype is None:
         if isinstance(value, torch.Tensor):
             raise refusal(f"{wanted.name} is a number in it, and a tensor here")
@@ -104,16 +104,17 @@ def refusal(reason: str) -> exc.UserError:
     return exc.UserError(f"this graph was exported for other inputs: {reason}. Export it again for these")
 
 
-def claim(name: str, example: Any) -> InputClaim | None:
+def expected_input(name: str, example: Any) -> ExpectedInput | None:
     """What an example says of the input; None for objects that are neither tensors nor numbers."""
     if isinstance(example, torch.Tensor):
-        return InputClaim(name, example.dtype, example.device, tuple(number_claim(size) for size in example.shape))
+        sizes = tuple(expected_number(size) for size in example.shape)
+        return ExpectedInput(name, example.dtype, example.device, sizes)
     if isinstance(example, (int, float, bool, *SYMBOLIC)):
-        return InputClaim(name, None, None, (number_claim(example),))
+        return ExpectedInput(name, None, None, (expected_number(example),))
     return None
 
 
-def number_claim(number: Any) -> Any:
+def expected_number(number: Any) -> Any:
     if not isinstance(number, SYMBOLIC):
         return number
     expression = unsimplified_expression_of(number)
@@ -121,7 +122,7 @@ def number_claim(number: Any) -> Any:
 
 
 def conditions_of(examples: Sequence[Any]) -> list[Expression]:
-    """All that was assumed of the numbers that vary among the examples."""
+    """All that was assumed of the dynamic numbers among the examples."""
     numbers = [number for example in examples for number in (getattr(example, "shape", None) or (example,))]
     environments = {id(environment_of(each)): environment_of(each) for each in numbers if isinstance(each, SYMBOLIC)}
     found = []
@@ -134,26 +135,26 @@ def conditions_of(examples: Sequence[Any]) -> list[Expression]:
     return [condition for condition in found if condition.names]
 
 
-def refuse_others(module: torch.fx.GraphModule, examples: Sequence[Any] | None = None) -> torch.fx.GraphModule:
+def refuse_other_inputs(module: torch.fx.GraphModule, examples: Sequence[Any] | None = None) -> torch.fx.GraphModule:
     """Have a graph refuse inputs that are not like these examples (its placeholders', if there are none given)."""
     inputs = [node for node in module.graph.nodes if node.op == "placeholder"]
     if examples is None:
         examples = [example_of(node) for node in inputs]
-    attach(module, Claims([str(node.target) for node in inputs], examples))
+    attach(module, InputChecks([str(node.target) for node in inputs], examples))
     return module
 
 
-def attach(module: torch.fx.GraphModule, claims: Claims) -> None:
-    module.register_forward_pre_hook(claims, with_kwargs=True)
-    module.__dict__["_deepcopy_init"] = functools.partial(copied_with, claims)  # fx copies no hooks by itself
+def attach(module: torch.fx.GraphModule, checks: InputChecks) -> None:
+    module.register_forward_pre_hook(checks, with_kwargs=True)
+    module.__dict__["_deepcopy_init"] = functools.partial(copied_with, checks)  # fx copies no hooks by itself
 
 
-def copied_with(claims: Claims) -> Callable[..., None]:
+def copied_with(checks: InputChecks) -> Callable[..., None]:
     """How fx is to make a copy of a graph that refuses."""
 
     def init(module: torch.fx.GraphModule, root: Any, graph: torch.fx.Graph, *more: Any) -> None:
         torch.fx.GraphModule.__init__(module, root, graph, *more)
-        attach(module, claims)
+        attach(module, checks)
 
     return init
 
