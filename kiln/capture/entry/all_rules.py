@@ -21,7 +21,7 @@ from ..python import (
     dict_views,
     dynamic_ranges,
     frame_builtins,
-    locks,
+    lock_blocks,
     logging_calls,
     lru_caches,
     operator_module,
