@@ -143,7 +143,10 @@ def rule_zeros(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     return wrap(trace, zeros, Computed(function_zeros, (record.source,)))
 
 
-@rule(vars(FunctionBase)["name"])
+_BASE: Any = FunctionBase
+
+
+@rule(_BASE.name)
 def rule_name(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     record_of_context(trace, args, kwargs)
     return type(force(trace, args[0])).__name__

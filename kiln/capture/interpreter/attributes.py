@@ -22,7 +22,7 @@ from ..guards.source import Attribute, Item, Source, is_direct, lookup
 from ..shadows.appended_lists import list_method
 from ..shadows.symbolic_numbers import concrete
 from ..shadows.wrap import IDENTITY_TYPES, class_attribute, force, wrap
-from ..state.exceptions import from_native
+from ..state.exceptions import call_for_program
 from ..state.operations import operation, operations
 from ..state.trace import Trace
 from ..state.values import CONSTANT_TYPES, DELETED, Lazy, Raised, Trampoline
@@ -252,10 +252,7 @@ def load_from_super(trace: Trace, proxy: super, name: str) -> object:
         if owner is own_class:
             return unbound_class_attribute(trace, cls, name, raw, own_class)
         return bind_class_attribute(trace, owner, cls, name, raw, own_class)
-    try:
-        return object.__getattribute__(proxy, name)  # of the super object itself
-    except AttributeError as error:
-        raise Raised(from_native(trace, error)) from None
+    return call_for_program(trace, object.__getattribute__, proxy, name)  # of the super object itself
 
 
 def load_from_native(trace: Trace, function: object, name: str) -> object:

@@ -216,7 +216,8 @@ def call_method(trace: Trace, method: types.MethodType, args: Args, kwargs: Kwar
     return call(trace, function, (owner, *args), kwargs)
 
 
-APPLY: Any = vars(torch.autograd.Function)["apply"].__func__
+_FUNCTION: Any = torch.autograd.Function
+APPLY = _FUNCTION.apply.__func__
 
 
 def call_partial(trace: Trace, partial: functools.partial[Any], args: Args, kwargs: Kwargs) -> object:

@@ -12,10 +12,11 @@ import torch
 from ..._native import is_instance as isinstance
 from ..guards.source import lookup
 from ..shadows.builtin_tables import is_allowed
-from ..shadows.native_arguments import guard_all_keys, is_object
+from ..shadows.native_arguments import is_object, load_keys
 from ..shadows.symbolic_numbers import concrete
 from ..shadows.wrap import force
 from ..state.enum_tables import watch_members
+from ..state.exceptions import call_for_program
 from ..state.operations import Args, Kwargs, operation
 from ..state.trace import Trace
 from ..state.values import Opaque
@@ -23,7 +24,7 @@ from . import calls, native_calls
 from .call_rules import rule
 from .descriptors import name_class_value
 from .membership import contains_hashed
-from .operators import SIMPLE, operand_iterable, record_operator, run_operator
+from .operators import SIMPLE, operand_iterable, record_operator
 from .protocols import call_index, special_method
 
 
@@ -103,10 +104,10 @@ def get_class_item(trace: Trace, cls: type, key: object) -> object:
     if isinstance(method, types.FunctionType) and type(cls).__module__ != "typing":
         if isinstance(cls, enum.EnumMeta):
             watch_members(trace, cls)
-            return run_operator(trace, operator.getitem, cls, concrete(trace, key))
+            return call_for_program(trace, operator.getitem, cls, concrete(trace, key))
         name_class_value(trace, type(cls), "__getitem__", method)
         return calls.call(trace, method, (cls, key), {})
-    made = run_operator(trace, operator.getitem, cls, key)
+    made = call_for_program(trace, operator.getitem, cls, key)
     trace.outside.pinned(made)
     return made
 
@@ -141,8 +142,6 @@ def delete_item(trace: Trace, container: object, key: object) -> None:
 def plain_mapping(trace: Trace, value: object) -> dict[str, object]:
     """Keyword arguments from ``**value``."""
     if type(value) is dict:
-        record_ = trace.outside.record_of(value)
-        if record_ is not None and not record_.loaded:
-            guard_all_keys(trace, record_)
+        load_keys(trace, value)
         return dict(value)
     raise trace.fail("** of something that is not a dictionary")

@@ -14,7 +14,7 @@ from ..._native import is_instance as isinstance
 from ...bytecode.split import UNBOUND
 from ..guards.source import lookup, mapping_of, native_iterator
 from ..shadows.builtin_tables import CONTAINERS, VIEW_TYPES
-from ..shadows.native_arguments import guard_all_keys
+from ..shadows.native_arguments import load_keys
 from ..shadows.symbolic_numbers import concrete, is_symbolic
 from ..shadows.wrap import force
 from ..state.exceptions import from_native
@@ -138,9 +138,7 @@ def contains_in_view(trace: Trace, view: object, value: Any) -> bool:
     if kind.endswith("keys"):
         return contains_hashed(trace, owner, value)
     if kind.endswith("values"):
-        record_ = trace.outside.record_of(owner)
-        if record_ is not None and not record_.loaded:
-            guard_all_keys(trace, record_)
+        load_keys(trace, owner)
         return search(trace, iter(dict.values(owner)), value)
     if not isinstance(value, tuple) or len(value) != 2 or not contains_hashed(trace, owner, value[0]):
         return False

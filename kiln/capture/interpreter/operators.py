@@ -22,7 +22,7 @@ from ..shadows.native_arguments import is_object, python_methods
 from ..shadows.symbolic_numbers import concrete, is_symbolic
 from ..shadows.tensors import record
 from ..shadows.wrap import class_attribute, force
-from ..state.exceptions import from_native
+from ..state.exceptions import call_for_program
 from ..state.operations import operation, operations
 from ..state.trace import Trace
 from ..state.values import CONSTANT_TYPES, InterpretedIterator, Raised, Trampoline
@@ -84,7 +84,7 @@ def binary(trace: Trace, sign: str, left: object, right: object) -> object:
     """``left <sign> right``, augmented assignment included."""
     if type(left) in SIMPLE and type(right) in SIMPLE:
         function = INPLACE[sign][0] if sign.endswith("=") else BINARY[sign][0]
-        return run_operator(trace, function, left, right)
+        return call_for_program(trace, function, left, right)
     if sign in ("%", "%=") and type(left) in (str, bytes):
         return operations.percent(trace, left, right)
     own = sign.endswith("=") and not isinstance(left, torch.Tensor)  # the left operand's own augmented assignment
@@ -98,13 +98,6 @@ def binary(trace: Trace, sign: str, left: object, right: object) -> object:
     if has_python_method(left) or has_python_method(right):
         return interpret_binary(trace, sign, function, name, reflected, left, right)
     return run_native_operator(trace, function, left, right)
-
-
-def run_operator(trace: Trace, function: Any, *operands: object) -> object:
-    try:
-        return function(*operands)
-    except Exception as error:
-        raise Raised(from_native(trace, error)) from None
 
 
 def run_native_operator(trace: Trace, function: object, left: object, right: object) -> object:
@@ -280,7 +273,7 @@ def compare(trace: Trace, sign: str, left: object, right: object) -> object:
     """``left <sign> right`` for comparison signs."""
     function = COMPARE[sign][0]
     if type(left) in SIMPLE and type(right) in SIMPLE:
-        return run_operator(trace, function, left, right)
+        return call_for_program(trace, function, left, right)
     if isinstance(left, torch.Tensor) or isinstance(right, torch.Tensor):
         return compare_tensor(trace, sign, function, left, right)
     if has_python_method(left) or has_python_method(right):

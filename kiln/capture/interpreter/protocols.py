@@ -26,7 +26,7 @@ from ..shadows.native_arguments import (
 )
 from ..shadows.symbolic_numbers import concrete, is_symbolic
 from ..shadows.wrap import class_attribute, force
-from ..state.exceptions import from_native
+from ..state.exceptions import call_for_program
 from ..state.operations import Args, operations
 from ..state.trace import Trace
 from ..state.value_ranges import known_truth
@@ -46,10 +46,10 @@ def force_all(trace: Trace, args: Args) -> tuple[Any, ...]:
 def is_instance(trace: Trace, value: Any, classes: Any) -> bool:
     if isinstance(classes, tuple):
         return any(is_instance(trace, value, force(trace, cls)) for cls in classes)
-    check = lookup(type(classes), "__instancecheck__")
-    if isinstance(check, types.FunctionType) and not has_default_instance_check(trace, value, classes):
+    custom = lookup(type(classes), "__instancecheck__")
+    if isinstance(custom, types.FunctionType) and not has_default_instance_check(trace, value, classes):
         class_function(trace, type(classes), "__instancecheck__")
-        return bool(truth(trace, call(trace, check, (classes, value), {})))
+        return bool(truth(trace, call(trace, custom, (classes, value), {})))
     kind = type_of(trace, value)
     if isinstance(classes, PROTOCOLS) and is_protocol(classes):
         assume_members(trace, value, kind, classes)
@@ -58,10 +58,8 @@ def is_instance(trace: Trace, value: Any, classes: Any) -> bool:
     if not is_direct(type(value)) and type(classes) is type and not issubclass(kind, classes):
         kind = force(trace, load_attribute(trace, value, "__class__"))
         return issubclass(kind, classes)
-    try:
-        result = issubclass(kind, classes) if kind is not type(value) else builtins.isinstance(value, classes)
-    except TypeError as error:
-        raise Raised(from_native(trace, error)) from None
+    check, subject = (builtins.isinstance, value) if kind is type(value) else (issubclass, kind)
+    result = bool(call_for_program(trace, check, subject, classes))
     if isinstance(classes, type) and issubclass(kind, classes) is result:
         trace.guards.classes.relate(kind, classes, result)
     return result

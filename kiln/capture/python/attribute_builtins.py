@@ -23,7 +23,7 @@ from ..interpreter.program_types import type_of
 from ..interpreter.protocols import force_all, force_classes, is_instance
 from ..shadows.symbolic_numbers import concrete
 from ..shadows.wrap import class_attribute, force
-from ..state.exceptions import from_native
+from ..state.exceptions import call_for_program
 from ..state.operations import Args, Kwargs
 from ..state.trace import Trace
 from ..state.values import Raised
@@ -47,10 +47,7 @@ def rule_isinstance(trace: Trace, args: Args, kwargs: Kwargs) -> object:
 def rule_issubclass(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     cls, classes = force_all(trace, args)
     classes = force_classes(trace, classes)
-    try:
-        result = issubclass(cls, classes)
-    except TypeError as error:
-        raise Raised(from_native(trace, error)) from None
+    result = call_for_program(trace, issubclass, cls, classes)
     for other in classes if isinstance(classes, tuple) else (classes,):
         if isinstance(other, type):
             trace.guards.classes.relate(cls, other, issubclass(cls, other))
@@ -165,10 +162,7 @@ def rule_function_get(trace: Trace, args: Args, kwargs: Kwargs) -> object:
 def rule_partial(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     if not args:
         raise Raised(TypeError("type 'partial' takes at least one argument"))
-    try:
-        return functools.partial(force(trace, args[0]), *args[1:], **kwargs)
-    except TypeError as error:
-        raise Raised(from_native(trace, error)) from None
+    return call_for_program(trace, functools.partial, force(trace, args[0]), *args[1:], **kwargs)
 
 
 @rule(dir)

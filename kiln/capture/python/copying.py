@@ -21,7 +21,7 @@ from ..interpreter.instance_attributes import load_namespace
 from ..shadows.native_arguments import python_methods
 from ..shadows.symbolic_numbers import concrete
 from ..shadows.wrap import class_attribute, class_attribute_source, force, load_slot, wrap
-from ..state.exceptions import from_native
+from ..state.exceptions import call_for_program
 from ..state.operations import Args, Kwargs
 from ..state.trace import Trace
 from ..state.values import Raised
@@ -53,18 +53,11 @@ def rule_reduce_ex(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     if class_attribute(trace, cls, "__reduce__") is not object.__reduce__:
         return call(trace, load_attribute(trace, value, "__reduce__"), (), {})
     if not cls.__flags__ & HEAP_TYPE and type(protocol) is int:
-        check_reduced(trace, value, protocol)
+        # Native objects hold more than an instance dictionary and slots: most refuse to be copied this way.
+        call_for_program(trace, object.__reduce_ex__, value, protocol)
     if type(protocol) is not int or protocol < 2 or id(value) in trace.outside.foreign:
         raise trace.fail(f"a copy of a {cls.__module__}.{cls.__qualname__} object")
     return NEW_OBJECT, (cls, *new_arguments(trace, value)), state_of(trace, value), *contents_of(trace, value)
-
-
-def check_reduced(trace: Trace, value: Any, protocol: Any) -> None:
-    """Native objects hold more than an instance dictionary and slots: most refuse to be copied this way."""
-    try:
-        object.__reduce_ex__(value, protocol)
-    except TypeError as error:
-        raise Raised(from_native(trace, error)) from None
 
 
 def new_arguments(trace: Trace, value: object) -> tuple[Any, ...]:

@@ -21,7 +21,7 @@ from ..interpreter.items import get_item
 from ..interpreter.iteration import get_iterator
 from ..interpreter.membership import contains
 from ..shadows.builtin_tables import VIEW_TYPES
-from ..shadows.native_arguments import guard_all_keys
+from ..shadows.native_arguments import load_keys
 from ..shadows.wrap import WRAPPERS, force, guard_type, name_copy, wrap
 from ..state.operations import Args, Kwargs
 from ..state.trace import Trace
@@ -31,9 +31,7 @@ def wrap_view(trace: Trace, real: object, source: Source) -> object:
     """The same view of the shadow of its dictionary."""
     guard_type(trace, real, source)
     owner = wrap(trace, mapping_of(real), MappingOf(source))
-    record = trace.outside.record_of(owner)
-    if record is not None and not record.loaded:
-        guard_all_keys(trace, record)
+    load_keys(trace, owner)
     base = collections.OrderedDict if isinstance(owner, collections.OrderedDict) else dict
     return name_copy(trace, getattr(base, type(real).__name__.rsplit("_", 1)[-1])(owner), source, real)
 

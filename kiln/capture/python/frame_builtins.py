@@ -20,7 +20,7 @@ from ..interpreter.calls import call
 from ..interpreter.program_types import type_of
 from ..interpreter.protocols import force_all
 from ..shadows.wrap import force
-from ..state.exceptions import from_native, guard_caller, traceback_of
+from ..state.exceptions import call_for_program, guard_caller, traceback_of
 from ..state.operations import Args, Kwargs, operations
 from ..state.trace import Trace
 from ..state.values import GraphBreak, Raised, TensorSuper
@@ -84,10 +84,8 @@ def cell_value(cell: types.CellType) -> object:
 def make_super(trace: Trace, *args: Any) -> super | TensorSuper:
     if len(args) == 2 and isinstance(args[1], torch.Tensor):
         return operations.tensor_super(trace, args[0], args[1])
-    try:
-        return super(*args)
-    except TypeError as error:
-        raise Raised(from_native(trace, error)) from None
+    made: super = call_for_program(trace, super, *args)
+    return made
 
 
 @rule(vars(super)["__get__"])

@@ -33,7 +33,7 @@ from ..interpreter.program_types import type_of
 from ..shadows.native_arguments import guard_all_keys
 from ..shadows.wrap import class_attribute, force, is_constant, watch_class, wrap
 from ..state.enum_tables import watch_members
-from ..state.exceptions import from_native
+from ..state.exceptions import call_for_program, from_native
 from ..state.operations import Args, Kwargs, operation
 from ..state.trace import Trace
 from ..state.values import Raised
@@ -252,10 +252,7 @@ def rule_fields(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     value = force(trace, args[0])
     cls = value if isinstance(value, type) else type_of(trace, value)
     class_attribute(trace, cls, "__dataclass_fields__")
-    try:
-        made = dataclasses.fields(cls)
-    except TypeError as error:
-        raise Raised(from_native(trace, error)) from None
+    made = call_for_program(trace, dataclasses.fields, cls)
     for item in made:
         trace.outside.pinned(item)
     return made

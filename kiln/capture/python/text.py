@@ -18,7 +18,7 @@ from ..interpreter.call_rules import rule
 from ..interpreter.calls import call
 from ..interpreter.program_types import type_of
 from ..interpreter.protocols import special_method
-from ..shadows.native_arguments import Survey, guard_all_keys
+from ..shadows.native_arguments import Survey, load_keys
 from ..shadows.symbolic_numbers import concrete
 from ..shadows.wrap import force, wrap
 from ..state.operations import Args, Kwargs, operation
@@ -65,9 +65,7 @@ def stand_in(trace: Trace, value: Any, builtin: str = "str") -> Any:
     if kind is list or kind is tuple:
         return kind([stand_in(trace, item) for item in value])
     if kind is dict:
-        record = trace.outside.record_of(value)
-        if record is not None and not record.loaded:
-            guard_all_keys(trace, record)
+        load_keys(trace, value)
         return {stand_in(trace, key): stand_in(trace, item) for key, item in dict.items(value)}
     if not native_calls.is_value(value, deep=True):
         raise trace.fail(f"the text of a {type_of(trace, value).__qualname__} (builtin: {builtin})")

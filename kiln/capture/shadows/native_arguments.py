@@ -93,6 +93,13 @@ def guard_all_keys(trace: Trace, record: Record) -> None:
         guard_these_keys(trace, record)
 
 
+def load_keys(trace: Trace, mapping: object) -> None:
+    """Guard the keys of a dictionary from outside, once."""
+    record = trace.outside.record_of(mapping)
+    if record is not None and not record.loaded:
+        guard_all_keys(trace, record)
+
+
 def guard_these_keys(trace: Trace, record: Record) -> None:
     guard_all_elements(trace, record.real, record.source)
     record.loaded = True

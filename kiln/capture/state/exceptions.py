@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import sys
 import types
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..._native import is_instance as isinstance
 from ...platform.cpython import get_frame
@@ -103,6 +104,14 @@ def from_native(trace: Trace, error: BaseException) -> BaseException:
     else:
         _, error.__context__, error.__cause__, error.__suppress_context__ = known
     return error
+
+
+def call_for_program(trace: Trace, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call native code; its exceptions are raised in the program."""
+    try:
+        return function(*args, **kwargs)
+    except Exception as error:
+        raise Raised(from_native(trace, error)) from None
 
 
 def traceback_of(trace: Trace, error: BaseException) -> types.TracebackType | None:

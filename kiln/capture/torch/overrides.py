@@ -29,7 +29,8 @@ from ..state.values import Lazy
 from .override_modes import ALL_OFF, ENABLED, SUBCLASSES_OFF, at_level, guard_level
 from .subclass_conversions import convert
 
-DEFAULT_OVERRIDE: Any = vars(torch.Tensor)["__torch_function__"].__func__
+_TENSOR: Any = torch.Tensor
+DEFAULT_OVERRIDE = _TENSOR.__torch_function__.__func__
 DISABLED = disabled_torch_function
 
 

@@ -235,7 +235,10 @@ def rule_is_compiling(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     return not is_asked_by_torch(trace)
 
 
-@rule(vars(torch.jit)["is_scripting"], vars(torch.jit)["is_tracing"], is_scripting, tracing_state)
+_JIT: Any = torch.jit
+
+
+@rule(_JIT.is_scripting, _JIT.is_tracing, is_scripting, tracing_state)
 def rule_never(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     return False
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -21,10 +21,10 @@ from ..interpreter.call_rules import rule
 from ..shadows.symbolic_numbers import concrete
 from ..shadows.tensors import prepare, to_nodes
 from ..shadows.wrap import force
-from ..state.exceptions import from_native
+from ..state.exceptions import call_for_program
 from ..state.operations import Args, Kwargs
 from ..state.trace import Trace
-from ..state.values import Opaque, Raised
+from ..state.values import Opaque
 from .torch_calls import handler
 
 
@@ -74,7 +74,7 @@ def _state_setter(function: Any) -> None:
         kwargs = {key: concrete(trace, value) for key, value in kwargs.items()}
         if function is set_grad_enabled and args == (is_grad_enabled(),):
             return None  # no change; the current state is guarded
-        result = call_for_program(trace, function, args, kwargs)
+        result = call_for_program(trace, function, *args, **kwargs)
         trace.graph.call_function(function, args, kwargs)
         trace.switches.changed = True
         return result
@@ -84,15 +84,8 @@ def _state_getter(function: Any) -> None:
     @rule(function)
     def get_state(trace: Trace, args: Args, kwargs: Kwargs) -> object:
         args = tuple([concrete(trace, arg) for arg in args])
-        return call_for_program(trace, function, args, {key: concrete(trace, value) for key, value in kwargs.items()})
-
-
-def call_for_program(trace: Trace, function: Callable[..., object], args: Args, kwargs: Kwargs) -> object:
-    """Call a function of torch; its errors are raised in the program."""
-    try:
-        return function(*args, **kwargs)
-    except Exception as error:
-        raise Raised(from_native(trace, error)) from None
+        kwargs = {key: concrete(trace, value) for key, value in kwargs.items()}
+        return call_for_program(trace, function, *args, **kwargs)
 
 
 for _function in STATE_SETTERS:

@@ -10,7 +10,7 @@ from ...._native import is_instance as isinstance
 from ....bytecode import Instruction
 from ....platform.python_objects import mapping_items
 from ...guards.source import lookup
-from ...shadows.native_arguments import guard_all_keys
+from ...shadows.native_arguments import load_keys
 from ...shadows.unknown_text import UnknownText, is_unknown, unknown_text
 from ...shadows.wrap import force, is_constant
 from ...state.trace import Trace
@@ -178,9 +178,7 @@ def is_copied_natively(kind: type) -> bool:
 
 def items_of(trace: Trace, mapping: dict[Any, Any]) -> dict[Any, Any]:
     """A plain dictionary of all items, ignoring methods that a subclass overrides."""
-    record = trace.outside.record_of(mapping)
-    if record is not None and not record.loaded:
-        guard_all_keys(trace, record)
+    load_keys(trace, mapping)
     if type(mapping) in (dict, OrderedDict):
         return mapping
     if not all(is_constant(key) for key in dict.keys(mapping)):
