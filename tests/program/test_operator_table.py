@@ -114,9 +114,9 @@ def test_of_users_operators_nothing_is_known(users) -> None:
 
 RAISES = {
     Raises.NEVER: [torch.sqrt, torch.add, torch.lgamma, torch.resolve_conj, operator.truediv, torch.mode, operator.inv]
-    + [F.kl_div, torch.Tensor.sqrt_],
+    + [F.kl_div, torch.Tensor.sqrt_, torch.Tensor.normal_],
     Raises.ON_VALUES: [torch.gather, torch.Tensor.index_add_, F.cross_entropy, F.embedding, torch.linalg.inv, torch.det]
-    + [torch.multinomial, aten.det.default, torch.linalg.solve_ex, torch.Tensor.scatter_, F.one_hot],
+    + [torch.normal, torch.multinomial, aten.det.default, torch.linalg.solve_ex, torch.Tensor.scatter_, F.one_hot],
     Raises.ON_INTEGERS: [torch.div, operator.floordiv, operator.mod, torch.Tensor.remainder_, torch.Tensor.__mod__],
     Raises.ON_INDICES: [operator.getitem, torch.Tensor.__setitem__],
 }

@@ -153,8 +153,8 @@ RAISES_ON_VALUES = names(
     "_svd_lowrank",
     # distributions, counts, sequences, checks
     "bernoulli binomial multinomial poisson _sample_dirichlet _dirichlet_grad _standard_gamma _standard_gamma_grad",
-    "mvlgamma special_multigammaln bincount bucketize searchsorted histc histogram histogramdd",
-    "_histogramdd_bin_edges _histogramdd_from_bin_cts _histogramdd_from_bin_tensors",
+    "normal.float_Tensor normal.Tensor_Tensor mvlgamma special_multigammaln bincount bucketize searchsorted",
+    "histc histogram histogramdd _histogramdd_bin_edges _histogramdd_from_bin_cts _histogramdd_from_bin_tensors",
     "pad_sequence _pad_packed_sequence _assert_async _assert_scalar _assert_tensor_metadata",
     "_functional_assert_async _functional_assert_scalar _amp_foreach_non_finite_check_and_unscale",
     "_test_check_tensor fbgemm_pack_gemm_matrix_fp16 _wrapped_quantized_linear_prepacked",

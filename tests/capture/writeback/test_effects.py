@@ -613,6 +613,22 @@ def test_effects_before_an_error_that_fake_tensors_do_not_foresee(effect, size, 
     assert same(run(program), run(kiln.compile(program, backend=backend)), rtol=1e-6)
 
 
+def test_random_numbers_before_a_distribution_that_refuses_its_parameters():
+    """A deviation below zero passes on fake tensors; the numbers drawn before must not be drawn twice."""
+
+    def run(function):
+        torch.manual_seed(0)
+        function(X, X.abs())
+        with pytest.raises(RuntimeError, match="std"):
+            function(X, -X.abs())
+        return torch.rand(3)
+
+    def program(mean, std):
+        return torch.rand(1) + torch.normal(mean, std)
+
+    assert same(run(program), run(kiln.compile(program)))
+
+
 def test_error_of_a_write_to_elements_that_share_memory():
     """Torch fills such a tensor, and refuses to draw random numbers into it. It cannot be put back as it was."""
 
