@@ -83,7 +83,7 @@ class Traced:
 def trace_program(
     program: Callable[..., Sequence[Any]], inputs: Sequence[torch.Tensor], decompositions: dict[Any, Any] | None
 ) -> Traced:
-    """Trace a program whose results nobody differentiates."""
+    """Trace a program whose results are not differentiated."""
 
     def detached(*tensors: Any) -> list[Any]:
         return [each.detach() if isinstance(each, torch.Tensor) else each for each in program(*tensors)]
@@ -110,7 +110,7 @@ def trace_program(
 
 
 class ForwardTracer(Tracer):
-    """A trace whose results nobody differentiates: where gradients are wanted, the program has computed them."""
+    """A trace without stages: the program itself computes the gradients that are wanted."""
 
     def make_stages(self, outputs: list[Any]) -> None:
         """There are none."""

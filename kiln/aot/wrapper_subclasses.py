@@ -70,7 +70,7 @@ def inner_tensors(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
 
 
 class Unwrap(torch.autograd.Function):
-    """The inner tensors of a subclass, with its history. ``is_own``: no aliases, where nobody else has them."""
+    """The inner tensors of a subclass, with its history. ``is_own``: not as aliases, as they are new."""
 
     @staticmethod
     def forward(ctx: Any, outer: torch.Tensor, is_own: bool) -> tuple[torch.Tensor, ...]:

@@ -12,7 +12,7 @@ from kiln.aot.partition.graph_cleanup import clean_up, eliminate_dead
 from kiln.aot.partition.graph_writers import CannotExtract
 from kiln.aot.partition.max_flow import SINK, SOURCE, FlowGraph
 from kiln.aot.partition.partitioners import default_partition, min_cut_partition
-from kiln.aot.partition.recompute_cost import Kind, operator_kind
+from kiln.aot.partition.recompute_cost import CostClass, operator_cost
 from kiln.aot.partition.saved_report import saved_bytes
 from kiln.program.graph_meta import set_mutated_primals
 from tests.aot.joint_graphs import eager_results, joint_graph, run_both
@@ -552,18 +552,18 @@ def test_cut_is_the_smallest(seed):
 
 def test_kinds_of_operators():
     wanted = {
-        aten.add.Tensor: Kind.CHEAP,
-        aten.view.default: Kind.VIEW,
-        aten._unsafe_view.default: Kind.VIEW,
-        aten.split.Tensor: Kind.VIEW,
-        aten._softmax.default: Kind.PASS,
-        aten.mm.default: Kind.EXPENSIVE,
-        aten.empty_like.default: Kind.CHEAP,
-        aten.native_dropout.default: Kind.RANDOM,
-        aten.max_pool2d_with_indices.default: Kind.EXPENSIVE,
-        operator.add: Kind.EXPENSIVE,
+        aten.add.Tensor: CostClass.CHEAP,
+        aten.view.default: CostClass.VIEW,
+        aten._unsafe_view.default: CostClass.VIEW,
+        aten.split.Tensor: CostClass.VIEW,
+        aten._softmax.default: CostClass.PASS,
+        aten.mm.default: CostClass.EXPENSIVE,
+        aten.empty_like.default: CostClass.CHEAP,
+        aten.native_dropout.default: CostClass.RANDOM,
+        aten.max_pool2d_with_indices.default: CostClass.EXPENSIVE,
+        operator.add: CostClass.EXPENSIVE,
     }
-    assert {target: operator_kind(target) for target in wanted} == wanted
+    assert {target: operator_cost(target) for target in wanted} == wanted
 
 
 def test_what_is_filled_does_not_keep_what_it_is_like():

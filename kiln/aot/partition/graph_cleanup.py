@@ -18,7 +18,7 @@ OWN_INVERSES = frozenset({aten.t.default, aten.transpose.int, aten._conj.default
 
 
 def eliminate_dead(graph: torch.fx.Graph) -> None:
-    """Remove what nobody reads and what has no effect besides its result."""
+    """Remove nodes without effects whose results are not read."""
     for node in reversed(graph.nodes):
         if not node.users and node.op not in ("placeholder", "output") and not has_effect(node):
             graph.erase_node(node)

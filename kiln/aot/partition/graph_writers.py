@@ -23,7 +23,7 @@ from ...program.shapes import shape_cache
 from ...program.shapes.symbolic_kernels import symbolic_kernels
 from .joint_nodes import JointNodes, Recomputation
 from .node_values import Node, ancestors, expression_of, is_symbolic, is_tensor, nodes_in
-from .recompute_cost import Kind, has_effect
+from .recompute_cost import CostClass, has_effect
 from .saved_values import Form, Saved, key_of
 
 aten = torch.ops.aten
@@ -45,12 +45,6 @@ class Plan:
     numbers: list[Node]  # saved too; no tensors
     computed: set[Node]  # nodes of the joint graph that the backward runs
     sizes: dict[Node, tuple[Node, int]]  # numbers that are a size of a saved tensor
-
-    def in_forward_order(self) -> list[Saved]:
-        return [*self.saved, *[Saved(number) for number in self.numbers]]
-
-    def in_backward_order(self) -> list[Saved]:
-        return [*[Saved(number) for number in self.numbers], *self.saved]
 
 
 def plan_backward(joint: JointNodes, saved: Sequence[Saved], numbers: Sequence[Node], is_fixed: bool) -> Plan:
@@ -86,10 +80,12 @@ def plan_backward(joint: JointNodes, saved: Sequence[Saved], numbers: Sequence[N
 
 def is_number(node: Node, joint: JointNodes) -> bool:
     """Also objects that are no tensors (the slots of hooks): they are saved as they are."""
-    value, kind = node.meta.get("val"), joint.kinds[node]
-    if kind in (Kind.NUMBER, Kind.INPUT):
+    value, cost = node.meta.get("val"), joint.costs[node]
+    if cost in (CostClass.NUMBER, CostClass.INPUT):
         return True
-    return kind not in (Kind.CONSTANT, Kind.VIEW) and value is not None and not isinstance(value, (tuple, list))
+    return (
+        cost not in (CostClass.CONSTANT, CostClass.VIEW) and value is not None and not isinstance(value, (tuple, list))
+    )
 
 
 def plan_numbers(joint: JointNodes, plan: Plan, numbers: list[Node], is_fixed: bool) -> None:
@@ -111,7 +107,7 @@ def plan_numbers(joint: JointNodes, plan: Plan, numbers: list[Node], is_fixed: b
             plan.sizes[number] = place
         elif not is_fixed:
             plan.numbers.append(number)
-        elif joint.kinds[number] is Kind.NUMBER and not any(is_tensor(arg) for arg in number.all_input_nodes):
+        elif joint.costs[number] is CostClass.NUMBER and not any(is_tensor(arg) for arg in number.all_input_nodes):
             plan.computed.add(number)
             stack.extend(number.all_input_nodes)
         else:
@@ -123,7 +119,7 @@ def plan_numbers(joint: JointNodes, plan: Plan, numbers: list[Node], is_fixed: b
 
 def build_forward(joint: JointNodes, plan: Plan) -> torch.fx.GraphModule:
     """forward(*primals) -> (*outputs, *saved tensors, *saved numbers)"""
-    saved = plan.in_forward_order()
+    saved = [*plan.saved, *map(Saved, plan.numbers)]
     effects = [node for node in joint.nodes if node not in joint.in_backward and has_effect(node)]
     needed = ancestors([*nodes_in(joint.outputs), *[one.node for one in saved], *effects])
     forms = {one.node: one for one in saved}

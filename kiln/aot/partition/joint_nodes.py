@@ -10,10 +10,12 @@ import torch.fx
 
 from ...program.graph_meta import mutated_primals
 from .node_values import Node, ancestors, dependents, is_tensor, nodes_in
-from .recompute_cost import Kind, has_effect, kind_of
+from .recompute_cost import CostClass, cost_class_of, has_effect
 
-REPEATABLE = frozenset({Kind.CONSTANT, Kind.NUMBER, Kind.VIEW, Kind.CHEAP, Kind.PASS})
-MOVABLE = frozenset({Kind.CONSTANT, Kind.NUMBER, Kind.VIEW, Kind.CHEAP, Kind.PART})  # from the backward to the forward
+REPEATABLE = frozenset({CostClass.CONSTANT, CostClass.NUMBER, CostClass.VIEW, CostClass.CHEAP, CostClass.PASS})
+MOVABLE = frozenset(
+    {CostClass.CONSTANT, CostClass.NUMBER, CostClass.VIEW, CostClass.CHEAP, CostClass.PART}
+)  # from the backward to the forward
 
 
 class Recomputation(NamedTuple):
@@ -39,7 +41,7 @@ class JointNodes:
     outputs: list[Any] = field(default_factory=list)
     gradients: list[Any] = field(default_factory=list)
     nodes: list[Node] = field(default_factory=list)  # that compute something
-    kinds: dict[Node, Kind] = field(default_factory=dict)
+    costs: dict[Node, CostClass] = field(default_factory=dict)
     in_backward: set[Node] = field(default_factory=set)  # recorded in the backward
     bound: set[Node] = field(default_factory=set)  # can only be computed in the backward
     order: dict[Node, int] = field(default_factory=dict)
@@ -56,17 +58,17 @@ class JointNodes:
             else:
                 self.nodes.append(node)
             if node.op != "output":
-                self.kinds[node] = kind_of(node)
+                self.costs[node] = cost_class_of(node)
         if any("region" in node.meta for node in self.nodes):
             backward = [node for node in self.nodes if node.meta.get("region") == "backward"]
         else:
             backward = self.guess_backward()
         self.in_backward = {*backward, *self.tangents}
-        self.bound = dependents([*self.tangents, *[node for node in backward if self.kinds[node] not in MOVABLE]])
+        self.bound = dependents([*self.tangents, *[node for node in backward if self.costs[node] not in MOVABLE]])
         self.order = {node: index for index, node in enumerate([*self.primals, *self.nodes])}
 
     def guess_backward(self) -> list[Node]:
-        """For graphs of other tracers, which do not say: what reads incoming gradients, or follows all outputs."""
+        """For graphs of other tracers, without regions: what reads incoming gradients, or follows all outputs."""
         late = dependents(self.tangents)
         needed = ancestors(nodes_in(self.outputs))
         last = max((index for index, node in enumerate(self.nodes) if node in needed), default=-1)
@@ -92,9 +94,9 @@ class JointNodes:
                 continue
             seen.add(node)
             if node in self.in_backward:
-                if self.kinds[node] is not Kind.NUMBER or node in self.bound:
+                if self.costs[node] is not CostClass.NUMBER or node in self.bound:
                     stack.extend(node.all_input_nodes)
-            elif is_tensor(node) and self.kinds[node] is not Kind.CONSTANT:
+            elif is_tensor(node) and self.costs[node] is not CostClass.CONSTANT:
                 found[node] = None
             elif isinstance(node.meta.get("val"), (tuple, list)):
                 found.update({user: None for user in node.users if is_tensor(user)})
@@ -107,9 +109,9 @@ class JointNodes:
 
     def may_repeat(self, node: Node) -> bool:
         """Whether the backward may compute a node of the forward again, where it has the arguments."""
-        if node in self.recomputations or self.kinds[node] in REPEATABLE:
+        if node in self.recomputations or self.costs[node] in REPEATABLE:
             return True
-        source = node.args[0] if self.kinds[node] is Kind.PART else None
+        source = node.args[0] if self.costs[node] is CostClass.PART else None
         return isinstance(source, Node) and self.may_repeat(source)
 
     def inputs_of(self, node: Node) -> list[Node]:

@@ -17,18 +17,22 @@ from ...program.operators.operator_table import find_operator
 from .joint_nodes import JointNodes
 from .max_flow import SINK, SOURCE, UNBOUNDED, FlowGraph
 from .node_values import Node, bytes_of, is_tensor, nodes_in
-from .recompute_cost import Kind, is_view, root_of
+from .recompute_cost import CostClass, is_view, root_of
 from .saved_values import Form, Saved
 
 SCALE = 64  # capacities are bytes times this, so that prices can be fractions of them
-PRICES = {Kind.CHEAP: SCALE // 16, Kind.PASS: SCALE // 4, Kind.RANDOM: SCALE // 16}  # of computing a byte again
+PRICES = {
+    CostClass.CHEAP: SCALE // 16,
+    CostClass.PASS: SCALE // 4,
+    CostClass.RANDOM: SCALE // 16,
+}  # of computing a byte again
 PRICE_OF_CALLING = 512 * SCALE  # an operator again: small tensors are not worth it
 PRICE_OF_MOVING = SCALE // 8  # a byte, from the backward, where it was recorded, to the forward
 SPAN = 16  # how many expensive operators in sequence a value may lie before its recomputation
 
 
 class MinCut:
-    """The flow graph of a joint graph, and what its smallest cut says."""
+    """The flow graph of a joint graph, and the values at its minimum cut."""
 
     def __init__(self, joint: JointNodes, joint_inputs: Sequence[Any]) -> None:
         self.joint = joint
@@ -86,7 +90,9 @@ class MinCut:
 
     def is_free(self, node: Node) -> bool:
         return (
-            node in self.free or self.joint.kinds[node] in (Kind.CONSTANT, Kind.NUMBER) or self.is_saved_as_number(node)
+            node in self.free
+            or self.joint.costs[node] in (CostClass.CONSTANT, CostClass.NUMBER)
+            or self.is_saved_as_number(node)
         )
 
     def is_saved_as_number(self, node: Node) -> bool:
@@ -128,13 +134,13 @@ class MinCut:
         return after
 
     def add_price(self, node: Node, computed: int) -> None:
-        kind, size = self.joint.kinds[node], result_bytes(node)
-        if kind is Kind.PART and node in self.joint.recomputations:
-            kind = Kind.CHEAP
+        cost, size = self.joint.costs[node], result_bytes(node)
+        if cost is CostClass.PART and node in self.joint.recomputations:
+            cost = CostClass.CHEAP
         if node in self.joint.in_backward:
             self.flow.add_edge(computed, SINK, size * PRICE_OF_MOVING + 1)
-        elif kind in PRICES:
-            self.flow.add_edge(SOURCE, computed, size * PRICES[kind] + PRICE_OF_CALLING)
+        elif cost in PRICES:
+            self.flow.add_edge(SOURCE, computed, size * PRICES[cost] + PRICE_OF_CALLING)
 
     def is_better_copied(self, node: Node) -> bool:
         """Views of memory that changes, or of much more memory than they show."""
@@ -163,8 +169,8 @@ def result_bytes(node: Node) -> int:
 def free_inputs(joint: JointNodes, joint_inputs: Sequence[Any], read: set[Node]) -> set[Node]:
     """Inputs that cost no memory: those that are there anyway (parameters), and those that eager keeps as well.
 
-    The others have their price, though they may be alive too: a program may change them after the forward where eager
-    does not keep them, and would be told that it must not.
+    The others have their price, though they may be alive too: a program may change an input after the forward where
+    eager does not save it; saved here, that would be an error.
     """
     given = list(joint_inputs)
     if len(given) == 2 and isinstance(given[0], (list, tuple)):  # (primals, tangents)
@@ -193,7 +199,7 @@ def ends_of_chains(joint: JointNodes) -> set[Node]:
         args = node.all_input_nodes
         depth = max([depths.get(arg, 0) for arg in args], default=0)
         if node.op != "placeholder" and not joint.may_repeat(node):
-            depths[node] = depth + 1 if joint.kinds[node] is not Kind.PART else depth
+            depths[node] = depth + 1 if joint.costs[node] is not CostClass.PART else depth
             oldest[node] = depths[node]
             continue
         size = bytes_of(node)

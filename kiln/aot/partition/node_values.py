@@ -13,7 +13,7 @@ from ...platform.torch_operators import schema_of
 from ...platform.torch_tensors import has_symbolic_sizes
 
 Node = torch.fx.Node
-UNKNOWN_SIZE = 128  # what a size that only the data tells counts as
+UNKNOWN_SIZE = 128  # for sizes that depend on data
 
 
 def value_of(node: Node) -> Any:

@@ -19,7 +19,7 @@ from .joint_nodes import JointNodes
 from .min_cut import MinCut
 from .node_values import Node, is_tensor
 from .recomputations import add_recomputations, add_replay
-from .recompute_cost import Kind, root_of
+from .recompute_cost import CostClass, root_of
 from .saved_values import Form, Saved, key_of
 
 Modules = tuple[torch.fx.GraphModule, torch.fx.GraphModule]
@@ -30,7 +30,9 @@ def default_partition(
 ) -> Modules:
     """Save what the backward reads of the forward."""
     joint = JointNodes(clean_up(joint_module), num_fwd_outputs)
-    return finish(joint, [form_in_eager(node, joint) for node in merge_views(joint.read_in_backward())])
+    nodes = merge_views(joint.read_in_backward())
+    copied = {node for node in nodes if root_of(node).name in joint.mutated}
+    return finish(joint, [Saved(node, Form.COPY if node in copied else Form.PLAIN) for node in nodes])
 
 
 def min_cut_partition(
@@ -44,7 +46,7 @@ def min_cut_partition(
     """Save as little as possible; with `recompute_random`, states of generators rather than random numbers."""
     joint = JointNodes(clean_up(joint_module), num_fwd_outputs)
     add_recomputations(joint)
-    random = [node for node in joint.nodes if joint.kinds[node] is Kind.RANDOM and node not in joint.in_backward]
+    random = [node for node in joint.nodes if joint.costs[node] is CostClass.RANDOM and node not in joint.in_backward]
     states = {add_replay(joint, node) for node in random} if recompute_random else set()
     saved = merge_equal(joint, MinCut(joint, joint_inputs).choose())
     kept = {one.node for one in saved}
@@ -54,11 +56,8 @@ def min_cut_partition(
 
 def finish(joint: JointNodes, saved: list[Saved]) -> Modules:
     plan = plan_backward(joint, saved, [], is_fixed=False)
-    placeholders = [(one.node.name, one) for one in plan.in_backward_order()]
+    placeholders = [(one.node.name, one) for one in (*map(Saved, plan.numbers), *plan.saved)]
     return build_forward(joint, plan), build_backward(joint, plan, placeholders)
-
-
-# -- as eager does ----------------------------------------------------------------------------------------------------
 
 
 def merge_views(nodes: list[Node]) -> list[Node]:
@@ -71,10 +70,6 @@ def merge_views(nodes: list[Node]) -> list[Node]:
         root = root_of(node)
         merged[root if is_tensor(root) and (readers[root] > 1 or root.op == "placeholder") else node] = None
     return list(merged)
-
-
-def form_in_eager(node: Node, joint: JointNodes) -> Saved:
-    return Saved(node, Form.COPY if root_of(node).name in joint.mutated else Form.PLAIN)
 
 
 def merge_equal(joint: JointNodes, saved: list[Saved]) -> list[Saved]:

@@ -44,7 +44,7 @@ def replay(state: torch.Tensor, function: Any, *args: Any, **keywords: Any) -> A
 
 
 def device_of(args: tuple[Any, ...], keywords: dict[str, Any]) -> torch.device:
-    """Where an operation runs: where it is told to, else where its first tensor is."""
+    """Where an operation runs: the device that it is given, else that of its first tensor."""
     if keywords.get("device") is not None:
         return torch.device(keywords["device"])
     tensors = [arg for arg in (*args, *keywords.values()) if isinstance(arg, torch.Tensor)]

@@ -17,10 +17,10 @@ from .graph_writers import Emit
 from .joint_nodes import JointNodes, Recomputation
 from .node_values import Node, named_arguments
 from .random_replay import capture_state, replay
-from .recompute_cost import Kind
+from .recompute_cost import CostClass
 
 aten = torch.ops.aten
-Parts = dict[int, Node]  # the results of a node that somebody reads
+Parts = dict[int, Node]  # the results of a node that are read
 
 
 def add_recomputations(joint: JointNodes) -> None:
@@ -30,14 +30,14 @@ def add_recomputations(joint: JointNodes) -> None:
         rule = called.recomputation if called is not None else None
         if rule is None or node in joint.in_backward or (rule is normalization and not by_formula):
             continue
-        parts: Any = {user.args[1]: user for user in node.users if joint.kinds[user] is Kind.PART}
+        parts: Any = {user.args[1]: user for user in node.users if joint.costs[user] is CostClass.PART}
         found = rule(node, parts, named_arguments(node)) if 0 in parts else None
         if found is not None:
             joint.recomputations[parts[0]] = found
 
 
 def dropout(node: Node, parts: Parts, given: dict[str, Any]) -> Recomputation | None:
-    """The result of a dropout is its input where its mask says so, scaled: no numbers are drawn again."""
+    """The result of a dropout is its input where the mask is set, scaled: no numbers are drawn again."""
     probability = given["p"]
     if 1 not in parts or not isinstance(probability, float) or given["train"] is False:
         return None
@@ -106,7 +106,7 @@ def add_replay(joint: JointNodes, node: Node) -> Node:
     state = capture_state(node)
     joint.states[state] = node
     joint.recomputations[node] = Recomputation(replay, (state, node.target, *node.args), dict(node.kwargs))
-    joint.kinds[state] = Kind.EFFECT
+    joint.costs[state] = CostClass.EFFECT
     joint.nodes.insert(joint.nodes.index(node), state)
     joint.order = {known: index for index, known in enumerate([*joint.primals, *joint.nodes])}
     return state

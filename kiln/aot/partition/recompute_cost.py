@@ -1,6 +1,6 @@
-"""What the nodes of a joint graph are: which are free to compute again, which are cheap, which must never run twice.
+"""The cost of computing nodes of a joint graph again: which are free, which are cheap, which must never run twice.
 
-The partitioners look at nothing else. What an operator costs is in the operator table.
+What an operator costs is in the operator table.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .node_values import Node, first_argument, has_unhinted_sizes, is_tensor, na
 aten = torch.ops.aten
 
 
-class Kind(enum.Enum):
+class CostClass(enum.Enum):
     """How much it takes to compute a node once more."""
 
     INPUT = "a placeholder"
@@ -34,78 +34,78 @@ class Kind(enum.Enum):
     EFFECT = "does something besides computing its result"
 
 
-KINDS = {
-    Cost.VIEW: Kind.VIEW,
-    Cost.CHEAP: Kind.CHEAP,
-    Cost.PASSES: Kind.PASS,
-    Cost.EXPENSIVE: Kind.EXPENSIVE,
+COST_CLASSES = {
+    Cost.VIEW: CostClass.VIEW,
+    Cost.CHEAP: CostClass.CHEAP,
+    Cost.PASSES: CostClass.PASS,
+    Cost.EXPENSIVE: CostClass.EXPENSIVE,
 }
 
 
-def operator_kind(target: Any) -> Kind:
-    """The kind of all nodes that call this, before looking at their arguments."""
+def operator_cost(target: Any) -> CostClass:
+    """The cost class of a call, whatever its arguments."""
     called = find_operator(target)
     if called is None:
-        return Kind.EXPENSIVE
-    return Kind.RANDOM if called.random else KINDS[called.cost]
+        return CostClass.EXPENSIVE
+    return CostClass.RANDOM if called.random else COST_CLASSES[called.cost]
 
 
 def has_effect(node: Node) -> bool:
-    """Whether a node has to run, in its place, even if nobody reads its result: hooks, assertions, random numbers."""
+    """Whether a node has to run, in its place, even if its result is not read: hooks, assertions, random numbers."""
     if node.op not in ("call_function", "call_module", "call_method"):
         return False
     called = find_operator(node.target)
     return called.has_effect if called is not None else node.is_impure()
 
 
-def kind_of(node: Node) -> Kind:
+def cost_class_of(node: Node) -> CostClass:
     if node.op != "call_function":
-        return {"placeholder": Kind.INPUT, "get_attr": Kind.CONSTANT}.get(node.op, Kind.EFFECT)
+        return {"placeholder": CostClass.INPUT, "get_attr": CostClass.CONSTANT}.get(node.op, CostClass.EFFECT)
     called = find_operator(node.target)
     if called is not None and called.random:
-        return Kind.RANDOM
+        return CostClass.RANDOM
     if has_effect(node):
-        return Kind.EFFECT
+        return CostClass.EFFECT
     if node.target is operator.getitem:
-        return Kind.PART
+        return CostClass.PART
     value = node.meta.get("val")
     gives_size = called is not None and called.gives_size
     if gives_size or isinstance(value, (int, float, torch.SymInt, torch.SymFloat, torch.SymBool)):
-        return Kind.NUMBER if gives_size or called is None else Kind.EXPENSIVE  # an operator reads it from data
-    kind = operator_kind(node.target)
+        return CostClass.NUMBER if gives_size or called is None else CostClass.EXPENSIVE  # an operator reads it from data
+    cost = operator_cost(node.target)
     exception = called.call_cost if called is not None else None
-    return kind if exception is None else exception(node, kind)
+    return cost if exception is None else exception(node, cost)
 
 
-def batch_norm_kind(node: Node, kind: Kind) -> Kind:
+def batch_norm_cost(node: Node, cost: CostClass) -> CostClass:
     """In training this form changes the running statistics without saying so."""
     given = named_arguments(node)
-    return Kind.EXPENSIVE if given.get("training") and given.get("running_mean") is not None else kind
+    return CostClass.EXPENSIVE if given.get("training") and given.get("running_mean") is not None else cost
 
 
-def conversion_kind(node: Node, kind: Kind) -> Kind:
-    """Between devices it is a transfer; where it says that it may return its input, it converts all the same."""
+def conversion_cost(node: Node, cost: CostClass) -> CostClass:
+    """Between devices it is a transfer; otherwise cheap, also the form that may return its input."""
     source = node.args[0]
     same = not is_tensor(source) or not is_tensor(node) or source.meta["val"].device == node.meta["val"].device
-    return Kind.CHEAP if same else Kind.EXPENSIVE
+    return CostClass.CHEAP if same else CostClass.EXPENSIVE
 
 
-def as_strided_kind(node: Node, kind: Kind) -> Kind:
+def as_strided_cost(node: Node, cost: CostClass) -> CostClass:
     """Counts from the start of the memory, which for an input may be elsewhere than where its copy starts."""
-    return Kind.EXPENSIVE if root_of(first_argument(node)).op == "placeholder" else kind
+    return CostClass.EXPENSIVE if root_of(first_argument(node)).op == "placeholder" else cost
 
 
-def index_kind(node: Node, kind: Kind) -> Kind:
+def index_cost(node: Node, cost: CostClass) -> CostClass:
     """By a mask, how many elements come out is known only when it runs."""
     value = node.meta.get("val")
-    return Kind.EXPENSIVE if isinstance(value, torch.Tensor) and has_unhinted_sizes(value.shape) else kind
+    return CostClass.EXPENSIVE if isinstance(value, torch.Tensor) and has_unhinted_sizes(value.shape) else cost
 
 
-operator_of(aten.native_batch_norm.default).call_cost = batch_norm_kind
-operator_of(aten.as_strided.default).call_cost = as_strided_kind
-operator_of(aten.index.Tensor).call_cost = index_kind
+operator_of(aten.native_batch_norm.default).call_cost = batch_norm_cost
+operator_of(aten.as_strided.default).call_cost = as_strided_cost
+operator_of(aten.index.Tensor).call_cost = index_cost
 for _overload in (*overloads_of(aten.to), *overloads_of(aten._to_copy)):
-    operator_of(_overload).call_cost = conversion_kind
+    operator_of(_overload).call_cost = conversion_cost
 
 
 def is_view(node: Node) -> bool:
@@ -114,7 +114,7 @@ def is_view(node: Node) -> bool:
         return False
     if node.target is operator.getitem:
         return is_view(first_argument(node))
-    return operator_kind(node.target) is Kind.VIEW and name_of_target(node.target) != "to"
+    return operator_cost(node.target) is CostClass.VIEW and name_of_target(node.target) != "to"
 
 
 def root_of(node: Node) -> Node:

@@ -21,7 +21,7 @@ class Form(enum.Enum):
     """How a value is kept."""
 
     PLAIN = "plain"  # as it is
-    COPY = "copy"  # a copy, which nobody changes
+    COPY = "copy"  # a copy, which is not changed
     BITS = "bool"  # zeros and ones as truth values
 
 

@@ -1,7 +1,7 @@
 """The compiled backwards of a stage, one for each pattern of gradients: which are defined, which are wanted.
 
-A backward is compiled when it first runs. So a gradient that is undefined in eager is undefined here, and nothing is
-computed that nobody wants. All patterns share what the forward saved.
+A backward is compiled when it first runs. So a gradient that is undefined in eager is undefined here, and only wanted
+gradients are computed. All patterns share what the forward saved.
 """
 
 from __future__ import annotations

@@ -354,7 +354,8 @@ class RunFunctionWriter:
                 self.reshape(f"i{index}", final)
         for index, memory in enumerate(self.joint.memories):
             if memory.input is None and memory.parent is None and self.stage_of.get(index) == stage:
-                self.finish_memory(index, memory)
+                self.reshape(f"m{index}", self.final(memory))
+                self.finish_leaf(f"m{index}", memory.root)
         for index, output in enumerate(self.joint.outputs):
             if output.view is not None and index not in self.outputs and self.ready_after(output) == stage:
                 name = self.outputs[index] = self.view_text(output.view, self.base_text(output))
@@ -369,10 +370,6 @@ class RunFunctionWriter:
             return False
         steps = [part.step for part in output.view.path()[1:]]
         return all(step is not None and operator_of(step.function).gives_argument for step in steps)
-
-    def finish_memory(self, index: int, memory: Memory) -> None:
-        self.reshape(f"m{index}", self.final(memory))
-        self.finish_leaf(f"m{index}", memory.root)
 
     def finish_leaf(self, name: str, fake: torch.Tensor) -> None:
         """Parameters and other leaves that the program made."""

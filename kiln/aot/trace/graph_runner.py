@@ -27,7 +27,7 @@ PLACED = ("register_hook", "register_shared_hook", "register_post_accumulate_gra
 
 @dataclass(eq=False)
 class Registration:
-    """A hook that the graph registers. ``place`` says on what; None: the compiled backward calls it."""
+    """A hook that the graph registers. ``place``: on what; None where the compiled backward calls it."""
 
     kind: str
     slot: int | None  # which input of the graph is the hook's slot
@@ -254,7 +254,7 @@ RULES: dict[Any, Callable[..., Any]] = {
 
 
 def provenance_of(node: torch.fx.Node) -> dict[str, Any]:
-    """What a captured node says about the nodes that originate from it."""
+    """What nodes that originate from a captured node take over from its ``meta``."""
     found: dict[str, Any] = {"source_fn": (node.name, node.target), "source_fn_stack": [(node.name, node.target)]}
     for name in ("stack_trace", "nn_module_stack", "source_fn_stack"):
         if node.meta.get(name) is not None:

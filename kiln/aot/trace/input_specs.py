@@ -67,7 +67,7 @@ def has_symbols(specs: Sequence[Any]) -> bool:
 
 
 def spec_of(value: torch.Tensor, placeholder: torch.fx.Node | None) -> InputSpec:
-    """What capture says of an input, else what the example shows."""
+    """The properties of an input: what capture noted, or those of the example."""
     state = input_state_of(placeholder) if placeholder is not None else None
     if state is not None:
         return InputSpec(**{name: getattr(state, name) for name in FIELDS})

@@ -1,7 +1,7 @@
 """A joint graph: a program's forward and backward as one functional graph, and what the caller can see of the forward.
 
 `Memory` is memory that is visible after the call, `Output` one returned value. A visible tensor with a place in
-autograd's graph has an *edge*; the *stages* say which compiled autograd nodes there are between inputs and edges.
+autograd's graph has an *edge*; the *stages* are the compiled autograd nodes between inputs and edges.
 """
 
 from __future__ import annotations

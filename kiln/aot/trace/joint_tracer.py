@@ -151,7 +151,7 @@ class Tracer:
                 node = self.functional.add_input(f"primals_{count}", value)
             self.inputs.append(value)
             self.input_nodes.append(node)
-        # Under the mode, which answers where a leaf lies: torch imports a second's worth to ask the fake itself.
+        # Under the mode: otherwise torch imports much (a second) to find the device of a fake leaf.
         with self.mode:
             self.start_edges = [edge_of(value) for value in self.inputs]
         self.input_edges = {edge: index for index, edge in enumerate(self.start_edges) if edge is not None}
@@ -159,13 +159,13 @@ class Tracer:
         self.start_memory = [storage_key(value) if isinstance(value, torch.Tensor) else None for value in self.inputs]
 
     def check_memory(self) -> None:
-        """No operation tells that a tensor was given other memory (``x.data = y``)."""
+        """No operation records that a tensor was given other memory (``x.data = y``)."""
         for value, before in zip(self.inputs, self.start_memory, strict=True):
             if before is not None and storage_key(value) != before:
                 raise Unsupported("an input that was given other memory")
 
     def check_aliasing(self, results: list[Any]) -> None:
-        """A change of memory that several inputs share is more than the trace knows, unless it was told."""
+        """A change of memory that several inputs share is refused, unless the trace knows how they share it."""
         if self.aliased:
             self.note_aliases(results)
             return
@@ -182,9 +182,6 @@ class Tracer:
                 raise Unsupported("an input that shares memory, whose shape is changed")
             if view.parent is not None:
                 self.aliases[view] = index
-
-    def input_index(self, tensor: torch.Tensor) -> int | None:
-        return next((index for index, value in enumerate(self.inputs) if value is tensor), None)
 
     def version_changes(self) -> dict[int, int]:
         found = {}
@@ -255,7 +252,7 @@ class Tracer:
             return Output("number", value) if isinstance(plain, torch.fx.Node) else Output("constant", plain)
         if not isinstance(value, torch.Tensor):
             return Output("constant", value)
-        place = self.input_index(value)
+        place = next((index for index, known in enumerate(self.inputs) if known is value), None)
         if place is not None:
             return Output("input", fake=value, index=place, edge=edge_of(value))
         if not self.functional.knows(value):
@@ -275,7 +272,7 @@ class Tracer:
         else:
             index = self.alias_memory(start)
         first = self.memories[index].root
-        edge = edge_of(value)  # may say that torch raises an error about it, as other questions to it would
+        edge = edge_of(value)  # raises where torch would raise
         if first is not value and value.requires_grad:
             if value.is_leaf:
                 raise Unsupported("a view made inside that requires grad on its own")

@@ -20,7 +20,7 @@ def version_of(value: Any) -> int:
 def mark_hidden_data(view: View, visible: list[torch.Tensor]) -> None:
     """Find ``x.data`` on the path to a view, which is traced as ``x.detach()`` but has its own version counter.
 
-    Factories detach what they make in the same way; but there nobody has the tensor before.
+    Factories detach what they make in the same way, but the detached tensor is not visible.
     """
     path = view.path()
     for index, part in enumerate(path):

@@ -31,10 +31,6 @@ def arguments_of(step: Step) -> dict[str, Any]:
     return {**found, **step.keywords}
 
 
-def identity(graph: FunctionalGraph, step: Step, base: Node, new: Node, value: torch.Tensor) -> Node:
-    return new
-
-
 def reshaped(graph: FunctionalGraph, step: Step, base: Node, new: Node, value: torch.Tensor) -> Node:
     return reshape(graph, new, list(value.shape))
 
@@ -51,10 +47,6 @@ def reshape(graph: FunctionalGraph, node: Node, sizes: list[Any]) -> Node:
 def transposed(graph: FunctionalGraph, step: Step, base: Node, new: Node, value: torch.Tensor) -> Node:
     given = arguments_of(step)
     return graph.compute(aten.transpose.int, new, given["dim0"], given["dim1"])
-
-
-def transposed_matrix(graph: FunctionalGraph, step: Step, base: Node, new: Node, value: torch.Tensor) -> Node:
-    return graph.compute(aten.t.default, new)
 
 
 def permuted(graph: FunctionalGraph, step: Step, base: Node, new: Node, value: torch.Tensor) -> Node:
@@ -75,7 +67,8 @@ def sliced(graph: FunctionalGraph, step: Step, base: Node, new: Node, value: tor
 
 def selected(graph: FunctionalGraph, step: Step, base: Node, new: Node, value: torch.Tensor) -> Node:
     given = arguments_of(step)
-    return graph.compute(aten.select_scatter.default, base, new, given["dim"], given["index"])
+    index = given["index"] if step.index is None else step.index  # of select, or of unbind
+    return graph.compute(aten.select_scatter.default, base, new, given["dim"], index)
 
 
 def diagonal(graph: FunctionalGraph, step: Step, base: Node, new: Node, value: torch.Tensor) -> Node:
@@ -91,10 +84,6 @@ def strided(graph: FunctionalGraph, step: Step, base: Node, new: Node, value: to
     return graph.compute(aten.as_strided_scatter.default, base, new, given["size"], given["stride"], where)
 
 
-def unbound(graph: FunctionalGraph, step: Step, base: Node, new: Node, value: torch.Tensor) -> Node:
-    return graph.compute(aten.select_scatter.default, base, new, arguments_of(step)["dim"], step.index)
-
-
 def split(graph: FunctionalGraph, step: Step, base: Node, new: Node, value: torch.Tensor) -> Node:
     given = arguments_of(step)
     size: Any = given.get("split_size", given.get("split_sizes"))
@@ -106,27 +95,15 @@ def split(graph: FunctionalGraph, step: Step, base: Node, new: Node, value: torc
     return graph.compute(aten.slice_scatter.default, base, new, given["dim"], start, start + length)
 
 
-def retyped(graph: FunctionalGraph, step: Step, base: Node, new: Node, value: torch.Tensor) -> Node:
-    return graph.compute(aten.view.dtype, new, value.dtype)
-
-
-def to_complex(graph: FunctionalGraph, step: Step, base: Node, new: Node, value: torch.Tensor) -> Node:
-    return graph.compute(aten.view_as_complex.default, new)
-
-
-def to_real(graph: FunctionalGraph, step: Step, base: Node, new: Node, value: torch.Tensor) -> Node:
-    return graph.compute(aten.view_as_real.default, new)
-
-
-def repeated(graph: FunctionalGraph, step: Step, base: Node, new: Node, value: torch.Tensor) -> Node:
-    """An operation that is its own inverse."""
-    return graph.compute(step.function, new)
+def inverse_operator(function: Any) -> Inverse:
+    """An operator of one argument that undoes the view."""
+    return lambda graph, step, base, new, value: graph.compute(function, new)
 
 
 INVERSES: dict[Any, Inverse] = {
-    aten.detach.default: identity,
-    aten.alias.default: identity,
-    aten.lift_fresh.default: identity,
+    aten.detach.default: lambda graph, step, base, new, value: new,
+    aten.alias.default: lambda graph, step, base, new, value: new,
+    aten.lift_fresh.default: lambda graph, step, base, new, value: new,
     aten.view.default: reshaped,
     aten._unsafe_view.default: reshaped,
     aten._reshape_alias.default: reshaped,
@@ -135,21 +112,21 @@ INVERSES: dict[Any, Inverse] = {
     aten.squeeze.dims: reshaped,
     aten.expand.default: reshaped,  # where nothing was repeated
     aten.transpose.int: transposed,
-    aten.t.default: transposed_matrix,
+    aten.t.default: inverse_operator(aten.t.default),
     aten.permute.default: permuted,
     aten.unsqueeze.default: unsqueezed,
     aten.slice.Tensor: sliced,
     aten.select.int: selected,
     aten.diagonal.default: diagonal,
     aten.as_strided.default: strided,
-    aten.unbind.int: unbound,
+    aten.unbind.int: selected,
     aten.split.Tensor: split,
     aten.split_with_sizes.default: split,
-    aten.view.dtype: retyped,
-    aten.view_as_real.default: to_complex,
-    aten.view_as_complex.default: to_real,
-    aten._conj.default: repeated,
-    aten._neg_view.default: repeated,
+    aten.view.dtype: lambda graph, step, base, new, value: graph.compute(aten.view.dtype, new, value.dtype),
+    aten.view_as_real.default: inverse_operator(aten.view_as_complex.default),
+    aten.view_as_complex.default: inverse_operator(aten.view_as_real.default),
+    aten._conj.default: inverse_operator(aten._conj.default),
+    aten._neg_view.default: inverse_operator(aten._neg_view.default),
 }
 
 
