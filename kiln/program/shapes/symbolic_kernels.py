@@ -113,12 +113,12 @@ class RulesInPython:
     def __init__(self, rules: tuple[ReplacedRules, ...], is_real: Callable[[OpOverload], bool] = UNTRUE.__contains__):
         self.rules = rules
         self.is_real = is_real
-        self.dispatcher: Any = EnablePythonDispatcher()
 
     def __enter__(self) -> None:
         for rules in self.rules:
             rules.enter()
         self.before, _ours.is_real = _ours.is_real, self.is_real
+        self.dispatcher: Any = EnablePythonDispatcher()  # takes effect when it is made
         self.dispatcher.__enter__()
 
     def __exit__(self, *error: Any) -> None:
