@@ -71,7 +71,8 @@ def cost_class_of(node: Node) -> CostClass:
     value = node.meta.get("val")
     gives_size = called is not None and called.gives_size
     if gives_size or isinstance(value, (int, float, torch.SymInt, torch.SymFloat, torch.SymBool)):
-        return CostClass.NUMBER if gives_size or called is None else CostClass.EXPENSIVE  # an operator reads it from data
+        is_read_from_data = called is not None and not gives_size
+        return CostClass.EXPENSIVE if is_read_from_data else CostClass.NUMBER
     cost = operator_cost(node.target)
     exception = called.call_cost if called is not None else None
     return cost if exception is None else exception(node, cost)
