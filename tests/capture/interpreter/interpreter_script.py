@@ -5,6 +5,7 @@ stand-ins that nothing but isinstance ever looks at, and the programs of the lan
 interpreter makes of their bytecode must be what CPython makes of it. Prints a summary as JSON.
 """
 
+import collections
 import importlib
 import importlib.abc
 import importlib.machinery
@@ -19,10 +20,25 @@ STOOD_IN = ("torch", "numpy", "pytest", "sympy")
 NEVER_THERE = ("__abstractmethods__", "__set_name__", "__mro_entries__", "__wrapped__", "__orig_bases__")
 
 
+class OnDemand(collections.UserDict):
+    """The namespace of a stand-in, which has every name: what ``vars`` gives while modules are imported."""
+
+    def __init__(self, owner, names):
+        self.owner, self.data = owner, names
+
+    def __missing__(self, name):
+        return getattr(self.owner, name)
+
+
 class StandInClass(type):
     """Every attribute of a stand-in is another, made on demand; special methods only while modules are imported."""
 
     importing = True
+
+    @property
+    def __dict__(cls):
+        names = type.__dict__["__dict__"].__get__(cls)
+        return OnDemand(cls, names) if StandInClass.importing else names
 
     def __getattr__(cls, name):
         special = name.startswith("__")
@@ -43,6 +59,11 @@ def stand_in(name):
 
 
 class StandInModule(types.ModuleType):
+    @property
+    def __dict__(self):
+        names = types.ModuleType.__dict__["__dict__"].__get__(self)
+        return OnDemand(self, names) if StandInClass.importing else names
+
     def __getattr__(self, name):
         if name.startswith("__"):
             raise AttributeError(name)
