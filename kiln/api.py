@@ -13,7 +13,6 @@ import torch
 from . import _native, exc
 from .config import config
 from .program.backend_registry import backend_name, check_options, lookup_backend
-from .program.user_marks import DYNAMIC, STATIC, mark_dimensions, mark_disabled
 from .report.events import Subscription
 
 if TYPE_CHECKING:
@@ -145,6 +144,7 @@ def is_disabled(target: Any) -> bool:
 
 def _disabled(function: Any) -> Any:
     from .modules import OptimizedModule
+    from .program.user_marks import mark_disabled
 
     if isinstance(function, OptimizedModule):
         function = function._orig_mod
@@ -223,19 +223,21 @@ def on_recompile(callback: Callable[[types.FunctionType, str], object]) -> Subsc
 
 def mark_dynamic(tensor: torch.Tensor, dimensions: int | list[int] | tuple[int, ...]) -> None:
     """Make sizes of a tensor symbolic when it is next compiled for."""
-    _mark(tensor, DYNAMIC, dimensions)
+    _mark(tensor, dimensions, is_dynamic=True)
 
 
 def mark_static(tensor: torch.Tensor, dimensions: int | list[int] | tuple[int, ...] | None = None) -> None:
     """Keep sizes of a tensor (all by default) from becoming symbolic."""
-    _mark(tensor, STATIC, range(tensor.dim()) if dimensions is None else dimensions)
+    _mark(tensor, range(tensor.dim()) if dimensions is None else dimensions, is_dynamic=False)
 
 
-def _mark(tensor: torch.Tensor, mark: str, dimensions: int | Iterable[int]) -> None:
+def _mark(tensor: torch.Tensor, dimensions: int | Iterable[int], is_dynamic: bool) -> None:
+    from .program.user_marks import mark_dimensions
+
     if not isinstance(tensor, torch.Tensor):
         raise exc.UserError(f"a tensor is expected, not {type(tensor).__name__}")
     chosen = [dimensions] if isinstance(dimensions, int) else list(dimensions)
     for dimension in chosen:
         if not -tensor.dim() <= dimension < tensor.dim():
             raise exc.UserError(f"dimension {dimension} of a tensor with {tensor.dim()} dimensions")
-    mark_dimensions(tensor, mark, [dimension % tensor.dim() for dimension in chosen])
+    mark_dimensions(tensor, is_dynamic, [dimension % tensor.dim() for dimension in chosen])

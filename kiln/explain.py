@@ -7,14 +7,15 @@ import os
 import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch.fx
 
 from . import exc
 from .backends import eager, kiln
-from .program.graph import count_operations
-from .report.stages import Stage
+
+if TYPE_CHECKING:
+    from .report.stages import Stage
 
 
 @dataclass(eq=False)
@@ -48,6 +49,8 @@ class Explanation:
 
     @property
     def op_count(self) -> int:
+        from .program.graph import count_operations
+
         return sum(count_operations(graph.graph) for graph in self.graphs)
 
     @property
@@ -63,6 +66,8 @@ class Explanation:
         return "\n".join(self._lines())
 
     def _lines(self) -> Iterator[str]:
+        from .program.graph import count_operations
+
         counts = (
             counted(self.graph_count, "graph"),
             counted(self.op_count, "operation"),

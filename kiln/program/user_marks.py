@@ -19,5 +19,6 @@ def mark_disabled(function: AnyCallable) -> AnyCallable:
     return function
 
 
-def mark_dimensions(tensor: torch.Tensor, mark: str, dimensions: Iterable[int]) -> None:
+def mark_dimensions(tensor: torch.Tensor, is_dynamic: bool, dimensions: Iterable[int]) -> None:
+    mark = DYNAMIC if is_dynamic else STATIC
     setattr(tensor, mark, getattr(tensor, mark, frozenset()) | frozenset(dimensions))
