@@ -173,3 +173,4 @@ def test_every_operation_is_registered() -> None:
     files = [path.read_text() for path in (ROOT / "kiln" / "capture").rglob("*.py")]
     used = {name for text in files for name in re.findall(r"(?<![.\w])operations\.(\w+)", text)} - {"py"}
     assert used == set(vars(operations))
+    assert used == set(type(operations).__annotations__)  # each has a type

@@ -214,11 +214,9 @@ def is_program_constant(trace: Trace, source: Source, value: object) -> bool:
         return True
     base = getattr(source, "base", None)
     if isinstance(value, types.CellType):
-        return (
-            cell_is_empty(value)
-            or is_of_library(trace, base)
-            or is_program_constant(trace, source, value.cell_contents)
-        )
+        if cell_is_empty(value) or is_of_library(trace, base):
+            return True
+        return is_program_constant(trace, source, value.cell_contents)
     if isinstance(base, GlobalsOf) and base.owner is not None:
         return module_of_globals(base.owner.value).split(".")[0] in FIXED_MODULES
     if isinstance(source, Attribute) and source.name == "cell_contents":

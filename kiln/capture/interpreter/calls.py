@@ -96,18 +96,14 @@ def resolve_callee(trace: Trace, value: Lazy) -> object:
     return force(trace, value) if appending is None else appending
 
 
-SKIPPED_MODULES: tuple[str, ...] = (
-    "torch._dynamo",
-    "torch._inductor",
-    "torch.fx",
-    "torch.jit",
-    "torch._subclasses",
-    "torch._guards",
+SKIPPED_MODULES = tuple(
+    (
+        "torch._dynamo torch._inductor torch.fx torch.jit torch._subclasses torch._guards torch.distributed torch.onnx "
+        "torch.export logging threading asyncio numpy multiprocessing subprocess socket unittest.mock _pytest pytest "
+        "tqdm random tempfile traceback linecache inspect pdb importlib gc weakref kiln.capture warnings"
+    ).split()
 )
-SKIPPED_MODULES += ("torch.distributed", "torch.onnx", "torch.export", "logging", "threading", "asyncio", "numpy")
-SKIPPED_MODULES += ("multiprocessing", "subprocess", "socket", "unittest.mock", "_pytest", "pytest", "tqdm")
-SKIPPED_MODULES += ("random", "tempfile", "traceback", "linecache", "inspect", "pdb", "importlib", "gc", "weakref")
-SKIPPED_MODULES += ("kiln.capture", "warnings")  # warnings: its filters differ while tracing (quiet.py)
+"""Modules whose functions are not interpreted. The filters of ``warnings`` differ while tracing (quiet.py)."""
 
 
 def call_function(trace: Trace, function: Any, args: Args, kwargs: Kwargs) -> object:

@@ -146,9 +146,8 @@ def load_member(trace: Trace, owner: Any, name: str, descriptor: Any) -> object:
     except AttributeError as error:
         raise Raised(error) from None
     source = trace.outside.source_of(owner) if record is None and isinstance(value, types.FunctionType) else None
-    if (
-        source is not None and trace.outside.source_of(value) is None
-    ):  # a getter of a property from outside has a source
+    # The getter of a property from outside has a source.
+    if source is not None and trace.outside.source_of(value) is None:
         trace.outside.name_source(value, Attribute(source, name))
     return value
 

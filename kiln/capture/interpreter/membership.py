@@ -27,7 +27,7 @@ from .program_types import type_of
 from .protocols import special_method, truth
 
 
-def is_same(trace: Trace, left: object, right: object) -> bool:
+def is_same(trace: Trace, left: Any, right: Any) -> bool:
     """``left is right``. Values from outside that were not forced are compared as they are, and guarded."""
     for one, other in ((left, right), (right, left)):
         if other is UNBOUND and type(one) is Lazy:
@@ -39,12 +39,8 @@ def is_same(trace: Trace, left: object, right: object) -> bool:
             if type(one.real) not in CONSTANT_TYPES:
                 force(trace, one)
                 return False
-    if (
-        type(left) is Lazy
-        and type(right) is Lazy
-        and is_guarded_by_value(left.real)
-        and is_guarded_by_value(right.real)
-    ):
+    lazy = type(left) is Lazy and type(right) is Lazy
+    if lazy and is_guarded_by_value(left.real) and is_guarded_by_value(right.real):
         same = left.real is right.real
         if left.source != right.source:
             trace.guards.add(left.source, "same" if same else "not_same", right.source)

@@ -37,6 +37,7 @@ from ..shadows.builtin_tables import (
 from ..shadows.native_arguments import (
     COMPARISONS,
     ForcedIterator,
+    Proxy,
     Survey,
     callbacks,
     copied_containers,
@@ -52,7 +53,7 @@ from ..state.exceptions import from_native, is_of_program, needs_real
 from ..state.native_watch import call_watched
 from ..state.operations import Args, Kwargs, operations
 from ..state.trace import Trace
-from ..state.values import CONSTANT_TYPES, GraphBreak, InterpretedIterator, Lazy, Raised
+from ..state.values import CONSTANT_TYPES, GraphBreak, InterpretedIterator, Lazy, Raised, Trampoline
 from .call_rules import call_rule, rule_for
 from .container_arguments import KEY_NAMES, hashed_argument, iterable_argument, ordered_elements
 
@@ -112,11 +113,8 @@ def prepare_and_run(trace: Trace, function: object, args: Args, kwargs: Kwargs) 
     survey = Survey(trace, keep_symbols=traits.symbolic, shallow=shallow, iterates=traits.iterates)
     args = tuple([survey.visit(arg) for arg in args])
     kwargs = {key: survey.visit(value) for key, value in kwargs.items()}
-    if (
-        trace.outside.set_iterators
-        and traits.mutating
-        and any(owner is args[0] for _, owner in trace.outside.set_iterators.values())
-    ):
+    iterated, foreign = trace.outside.set_iterators, trace.outside.foreign
+    if iterated and traits.mutating and any(owner is args[0] for _, owner in iterated.values()):
         raise trace.fail("changing a set from outside over which there is an iterator")
     if trace.outside.reordered_sets and name not in ORDERLESS:
         args = tuple([ordered_elements(trace, function, arg) for arg in args])
@@ -126,10 +124,8 @@ def prepare_and_run(trace: Trace, function: object, args: Args, kwargs: Kwargs) 
         args = tuple([concrete_survey.visit(arg) for arg in args])
         kwargs = {key: concrete_survey.visit(value) for key, value in kwargs.items()}
     if shallow:
-        foreign = (
-            [at for at, arg in enumerate(args) if id(arg) in trace.outside.foreign] if trace.outside.foreign else ()
-        )
-        unknown = next((args[at] for at in foreign if consumes(function, at)), None)
+        places = [at for at, arg in enumerate(args) if id(arg) in foreign] if foreign else ()
+        unknown = next((args[at] for at in places if consumes(function, at)), None)
     if unknown is not None:
         kind = type(unknown)
         raise trace.fail(f"{describe(function)} on a {kind.__module__}.{kind.__qualname__} object from outside")
@@ -258,15 +254,8 @@ ORDERLESS = words(
 )
 """Functions of sets whose results do not depend on the order of elements."""
 
-STAND_INS = (
-    "FakeTensor",
-    "'Proxy'",
-    "'Trampoline'",
-    "'ForcedIterator'",
-    "'Lazy'",
-    "'SymInt'",
-    "'InterpretedGenerator'",
-)
+STAND_INS: tuple[str, ...] = ("FakeTensor", "'SymInt'", "'InterpretedGenerator'")
+STAND_INS += tuple(f"'{kind.__name__}'" for kind in (Proxy, Trampoline, ForcedIterator, Lazy))
 
 
 def unbind_method(function: Any, args: Args) -> tuple[object, tuple[Any, ...]]:

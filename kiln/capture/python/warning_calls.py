@@ -25,7 +25,7 @@ from ..shadows.symbolic_numbers import concrete
 from ..state.operations import Args, Kwargs
 from ..state.trace import Trace
 
-INTERNAL_PREFIXES = ("kiln.", "<kiln ", "<eval_with_key>")
+INTERNAL_FILES = ("<kiln ", "<eval_with_key>")
 
 
 @dataclass(eq=False)
@@ -59,11 +59,7 @@ def caller_location(further: int) -> tuple[str, int, dict[Any, Any]]:
 
 def is_internal_frame(module: str, code: types.CodeType) -> bool:
     """Whether a frame belongs to Kiln or to a graph: eager has no such frame."""
-    return (
-        module == "kiln"
-        or module.startswith(INTERNAL_PREFIXES[0])
-        or code.co_filename.startswith(INTERNAL_PREFIXES[1:])
-    )
+    return module == "kiln" or module.startswith("kiln.") or code.co_filename.startswith(INTERNAL_FILES)
 
 
 def parameters(
