@@ -55,11 +55,6 @@ def name_of_target(target: object) -> str:
     return getattr(target, "_opname", "")
 
 
-def schema_of_target(target: object) -> FunctionSchema | None:
-    """The schema of a node's target; None for what is no operator."""
-    return getattr(target, "_schema", None)
-
-
 def python_kernels(operator: OpOverload) -> dict[DispatchKey, Callable[..., Any]]:
     """The kernels of an operator that are written in Python, by dispatch key."""
     return operator.py_kernels

@@ -15,18 +15,20 @@ from typing import Any
 
 import torch
 
+from ..platform.torch_fake import LOGGER
+
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
     """No warnings and no log lines from operations on fake tensors in the block."""
     always = torch.is_warn_always_enabled()
-    log = logging.getLogger("torch._subclasses.fake_tensor")
+    log = logging.getLogger(LOGGER)
     with warnings.catch_warnings():
         outer = list(warnings.filters)
         SILENCED.append((outer, always))
         warnings.simplefilter("ignore")
         for category in (DeprecationWarning, RuntimeWarning):  # what builtins warn of, native_calls.py leaves to Python
-            warnings.filterwarnings("error", category=category, module=r"kiln\.capture\.natives")
+            warnings.filterwarnings("error", category=category, module=r"kiln\.capture\.interpreter\.native_calls")
         torch.set_warn_always(True)  # a warning that comes once is then not used up
         log.addFilter(refuse)  # setLevel would have all loggers of the process forget what they know
         try:
