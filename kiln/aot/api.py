@@ -253,17 +253,10 @@ def make_aot_backend(
 
 
 # Arguments that the ecosystem's functions take, in one release or another, and that have no effect here.
-ACCEPTED = {
-    "boxed_forward_device_index",
-    "compile_region_name",
-    "compiler_config_extra",
-    "cudagraphs",
-    "disable_functionalization",
-    "enable_log",
-    "ignore_shape_env",
-    "keep_inference_input_mutations",
-    "pre_grad_passes",
-}
+ACCEPTED = frozenset(
+    "boxed_forward_device_index compile_region_name compiler_config_extra cudagraphs disable_functionalization "
+    "enable_log ignore_shape_env keep_inference_input_mutations pre_grad_passes".split()
+)
 
 
 def check_accepted(function: str, arguments: dict[str, Any]) -> None:

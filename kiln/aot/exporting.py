@@ -168,8 +168,9 @@ def aot_export_joint_simple(
     )
     outputs = result.fill(traced.results[: len(result.places)])
     gradients = traced.results[len(result.places) :]
-    in_form = ([*range(primal_count)], [*range(len(tangents))])
-    set_form(traced.graph, ["primals", "tangents"], in_form, ([*range(len(outputs))], [*range(len(gradients))]))
+    in_form = tree_flatten(([*range(primal_count)], [*range(len(tangents))]))[1]
+    out_form = tree_flatten(([*range(len(outputs))], [*range(len(gradients))]))[1]
+    traced.graph.set_codegen(PyTreeCodeGen(PyTreeInfo(["primals", "tangents"], in_form, out_form)))
     return traced.module([*outputs, *gradients])
 
 
@@ -210,11 +211,6 @@ def gradients_of(
         return [None] * len(primals)
     found = iter(torch.autograd.grad(outputs, wanted, tangents, allow_unused=True))
     return [next(found) if primal.requires_grad else None for primal in primals]
-
-
-def set_form(graph: torch.fx.Graph, names: list[str], inputs: Any, outputs: Any) -> None:
-    """Make a graph take and give pytrees of this form."""
-    graph.set_codegen(PyTreeCodeGen(PyTreeInfo(names, tree_flatten(inputs)[1], tree_flatten(outputs)[1])))
 
 
 # -- modules --------------------------------------------------------------------------------------------------------

@@ -293,9 +293,7 @@ class RunFunctionWriter:
             function = self.bind(view.step.function, operator_name(view.step.function))
             item = f"[{view.step.index}]" if view.step.index is not None else ""
             text = f"{function}({self.arguments(text, view.step)}){item}"
-        if (
-            torch_tensors.is_view(memory.root) and index in self.stage_of
-        ):  # its history is replaced when its node is attached
+        if torch_tensors.is_view(memory.root) and index in self.stage_of:  # the attached node replaces its history
             self.namespace["Passed"] = Passed
             self.add(f"m{index} = Passed.apply({text})")
         else:

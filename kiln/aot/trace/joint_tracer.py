@@ -360,7 +360,7 @@ class Tracer:
         stage.order = list(range(len(stage.sources)))
         if not wanted or not roots:
             return
-        self.recorder.region, self.recorder.stage, self.recorder.provenance = "backward", number, {}
+        self.recorder.region, self.recorder.provenance = "backward", {}
         autocast = autocast_state.applied(pattern.autocast if pattern is not None else ())
         before = self.generations()
         with record_leaf_order(stage), self.mode, self.recorder, autocast, raises_unsupported(self.recorder):

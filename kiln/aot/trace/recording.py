@@ -41,7 +41,6 @@ class Recorder(PlainDispatchMode):
         self.functional = FunctionalGraph(self.annotate)
         self.decompositions = decompositions
         self.region = "forward"
-        self.stage: int | None = None
         self.provenance: dict[str, Any] = {}  # of the call being traced, such as the user's line
         self.original: Any = None
         self.by_number: dict[int, dict[str, Any]] = {}  # provenance of forward operations, by their autograd node
@@ -119,7 +118,7 @@ class Recorder(PlainDispatchMode):
             number = next_sequence_number() - 1
             meta["seq_nr"] = number
             meta.update(self.provenance)
-            self.by_number.setdefault(number, dict(self.provenance, original_aten=self.original))
+            self.by_number.setdefault(number, self.provenance)
         else:
             meta["seq_nr"] = number = sequence_number_of(current)
             forward = self.by_number.get(number, {})
@@ -127,9 +126,6 @@ class Recorder(PlainDispatchMode):
                 if name in forward:
                     meta[f"fwd_{name}" if name.startswith("source") else name] = forward[name]
             meta["partitioner_tag"] = "is_backward"
-            meta["forward_aten"] = forward.get("original_aten")
-        if self.stage is not None:
-            meta["stage"] = self.stage
         operator = find_operator(node.target)
         if operator is not None and operator.random:
             self.note_random(node)
