@@ -34,7 +34,7 @@ def compile(
 
     ``backend`` is a name or a callable; without one it is ``kiln.config.backend``: machine code.
     ``fullgraph=True`` raises where the graph would break; ``dynamic`` makes sizes symbolic from the start (True), never
-    (False), or once they were seen to vary (None). ``options`` are keyword arguments for the backend.
+    (False), or once they were seen to change (None). ``options`` are keyword arguments for the backend.
     ``on_recompile(function, reason)`` is called before anything is compiled again on behalf of this one; the module's
     function of that name hears of all.
     """

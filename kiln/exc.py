@@ -1,7 +1,7 @@
 """Every error and warning of Kiln that a user can see, and how each is put into words.
 
 An error begins with the user's own source line, then says what went wrong, then what to do about it. Texts are rendered
-only when somebody reads them: a graph break makes an `Unsupported` that is usually thrown away unread.
+only when they are read: a graph break makes an `Unsupported` that is usually thrown away unread.
 """
 
 from __future__ import annotations
@@ -155,10 +155,12 @@ class Unsupported(KilnError):
         return f"Kiln cannot capture {self.construct}" + (f": {self.reason}" if self.reason else "")
 
     def __str__(self) -> str:
-        parts = [render_stack(self.stack), _sentence(self.summary)]
-        if self.hint:
-            parts.append(_sentence(f"What to do: {self.hint}"))
-        return "\n".join(part for part in parts if part)
+        hint = _sentence(f"What to do: {self.hint}") if self.hint else ""
+        return _paragraphs(render_stack(self.stack), _sentence(self.summary), hint)
+
+
+def _paragraphs(*parts: str) -> str:
+    return "\n".join(part for part in parts if part)
 
 
 def _sentence(text: str) -> str:
@@ -176,7 +178,7 @@ class UserError(KilnError):
 
     def __str__(self) -> str:
         hint = _sentence(f"What to do: {self.hint}") if self.hint else ""
-        return "\n".join(part for part in (render_stack(self.stack), _sentence(self.message), hint) if part)
+        return _paragraphs(render_stack(self.stack), _sentence(self.message), hint)
 
 
 class NotCallable(KilnError, TypeError):
@@ -235,7 +237,7 @@ class BackendError(KilnError):
     def __str__(self) -> str:
         text = f"The backend {self.backend!r} failed to compile the graph captured here: {self.args[1]}"
         hint = "What to do: try backend='eager' to see whether the program itself runs, then report to the backend."
-        return "\n".join(part for part in (render_stack(self.stack), text, hint) if part)
+        return _paragraphs(render_stack(self.stack), text, hint)
 
 
 class RecompileLimitExceeded(KilnError):
@@ -263,7 +265,7 @@ class RecompileError(KilnError):
 
     def __str__(self) -> str:
         text = f"Recompiling function {self.function} (kiln.config.error_on_recompile is on): {self.reason}"
-        return "\n".join(part for part in (str(self.location or ""), _sentence(text)) if part)
+        return _paragraphs(str(self.location or ""), _sentence(text))
 
 
 class RecompileWarning(UserWarning):
@@ -340,4 +342,4 @@ class InternalError(KilnError):
             "Until it is fixed: mark the function with kiln.disable, or (without fullgraph=True) let Kiln warn and "
             "run it in plain Python (kiln.config.raise_internal_errors = False)."
         )
-        return "\n".join(part for part in (render_stack(self.stack), _sentence(text), hint) if part)
+        return _paragraphs(render_stack(self.stack), _sentence(text), hint)

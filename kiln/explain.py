@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class Explanation:
-    """What was captured, where it broke and why, what is guarded, how long it took. ``str()`` tells it in words.
+    """What was captured, where it broke and why, what is guarded, how long it took. ``str()`` describes it in words.
 
     ``guards``, ``times`` and ``code`` have one item for each frame compiled: the function itself, then what follows
     each graph break. ``differentiated`` has one for each graph: its forward and backward, and the bytes that it keeps
@@ -122,7 +122,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def explain(function: Callable[..., Any], *, dynamic: bool | None = None) -> Callable[..., Explanation]:
-    """``kiln.explain(f)(*args)``: run the call compiled, and tell what the compiler did for it."""
+    """``kiln.explain(f)(*args)``: run the call compiled, and explain what the compiler did for it."""
     from .api import compile
     from .report import events
 

@@ -72,7 +72,7 @@ def create_functional_call(
 
 
 def setup_stacktrace_preservation_hooks(roots: Sequence[Any]) -> None:
-    """While a node of autograd's graph below these roots runs, what is traced can tell which node it is."""
+    """While a node of autograd's graph below these roots runs, traced operations are labelled with its number."""
     for node in nodes_below(roots):
         node.register_prehook(functools.partial(begin_node, sequence_number_of(node)))
         node.register_hook(end_node)

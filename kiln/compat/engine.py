@@ -25,7 +25,7 @@ from .standins import Live
 
 
 def enable(compiler_fn: Any, dynamic: bool = True, **accepted: Any) -> compiled_autograd.enable:
-    """``compiled_autograd.enable``, and ``_enable`` in later releases; sizes that vary become symbolic in any case."""
+    """``compiled_autograd.enable``, and ``_enable`` in later releases; changing sizes become symbolic in any case."""
     accepted.pop("ignore_active_disable_ctx", None)  # the innermost block counts
     check_accepted("torch._dynamo.compiled_autograd.enable", accepted)
     return compiled_autograd.enable(compiler_fn)
@@ -103,19 +103,19 @@ class AutogradCompilerInstance:
         self.block = contextlib.ExitStack()
 
     def begin_capture(self, inputs: Sequence[torch.Tensor], sizes: Sequence[int]) -> tuple[list[Any], list[Any]]:
-        """Stand-ins for the inputs, and symbols for the sizes. All that runs from here on is recorded."""
+        """Fakes of the inputs, and symbols for the sizes. All that runs from here on is recorded."""
         numbers = WalkSizes(sizes, frozenset(range(len(sizes))))
         mode = make_mode(shape_env=numbers.environment)
-        stand_ins = [mode.from_tensor(tensor, static_shapes=True) for tensor in inputs]
+        fakes = [mode.from_tensor(tensor, static_shapes=True) for tensor in inputs]
         self.recorder = Recorder()
         self.block.enter_context(torch.no_grad())
         self.block.enter_context(mode)
         self.block.enter_context(self.recorder)
         for place, number in enumerate(numbers.symbols()):
             self.recorder.numbers.add_input(number, self.recorder.item("sizes", place, number))
-        for place, stand_in in enumerate(stand_ins):
-            self.recorder.bind(stand_in, self.recorder.item("inputs", place, stand_in))
-        return stand_ins, numbers.values
+        for place, fake in enumerate(fakes):
+            self.recorder.bind(fake, self.recorder.item("inputs", place, fake))
+        return fakes, numbers.values
 
     def end_capture(self, outputs: Any) -> tuple[Callable[..., Any], Any]:
         """How to call the compiled graph, and the compiled graph."""

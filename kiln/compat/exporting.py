@@ -1,7 +1,7 @@
 """``torch._dynamo.export``: a graph that is called with the program's own arguments and gives its own results.
 
 Kiln's graphs take everything as inputs and give tensors only. Here the inputs that are not the caller's tensors become
-attributes of the graph module, and what the program returned is put together around the graph's outputs.
+attributes of the graph module, and the program's result is rebuilt from the graph's outputs.
 """
 
 from __future__ import annotations

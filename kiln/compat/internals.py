@@ -20,7 +20,7 @@ from .placeholders import Placeholder
 
 
 class LazyString:
-    """Text that is made when somebody reads it."""
+    """Text that is made when it is read."""
 
     def __init__(self, func: Callable[..., str], *args: Any, **kwargs: Any):
         self.func = functools.partial(func, *args, **kwargs)

@@ -1,7 +1,7 @@
 """The ``config`` modules: what Kiln has a setting for is that setting, the rest is kept and has no effect.
 
-A name that torch has and nobody has set reads as torch's own default, where its source file has one that is plain data
-(torch's own code reads some of them), and as None where it has not. A name that nobody knows is no attribute.
+A name that torch has and that was not set reads as torch's own default, if its source file has one that is plain data
+(torch's own code reads some of them), and as None otherwise. A name that neither has is no attribute.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``torch._dynamo.test_case`` and ``torch._inductor.test_case``: loaded only when somebody asks for them."""
+"""``torch._dynamo.test_case`` and ``torch._inductor.test_case``: loaded on demand."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Stages: what a call went through while it was compiled, with sizes and times.
 
-Each stage of the compiler runs in a ``with stage("name")`` block. If anybody wants them, the block makes a `Stage`
+Each stage of the compiler runs in a ``with stage("name")`` block. If stages are recorded, the block makes a `Stage`
 record: ``KILN_LOG=stages`` prints them, and ``kiln.explain`` takes its times from them. Otherwise it does nothing.
 Stages nest. An outermost one is the compilation of a frame or of a backward graph, or a backward pass of the engine.
 """
@@ -59,7 +59,7 @@ def is_on() -> bool:
 
 
 def stage(name: str, subject: str = "") -> AbstractContextManager[Stage | None]:
-    """A block that is a stage; gives the record, to note sizes in, or None if nobody wants one."""
+    """A block that is a stage; gives the record, to note sizes in, or None if stages are not recorded."""
     return _recorded(Stage(name, subject)) if is_on() else _OFF
 
 

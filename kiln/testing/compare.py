@@ -125,7 +125,7 @@ class Comparison:
         return self._types.setdefault(left, right) is right
 
     def _pair(self, left: Any, right: Any, path: str) -> tuple[bool, str]:
-        """Note that two objects were met together: (whether they were before, what is wrong with that)."""
+        """Pair two objects: (whether they were paired before, what is wrong with that)."""
         key = (id(left), id(right))
         if key in self._pairs:
             return True, ""
@@ -255,7 +255,7 @@ def _compare_tensors(self: Comparison, left: torch.Tensor, right: torch.Tensor, 
         yield from self.share_storage(left, right, path)
         yield from _compare_views(self, left, right, path)
     if self.gradients and left.is_leaf:
-        # How gradients came to be their sum is nobody's business.
+        # How often gradients were accumulated is not compared.
         versions, self.versions = self.versions, False
         yield from self.walk(left.grad, right.grad, f"{path}.grad")
         self.versions = versions

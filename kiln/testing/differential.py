@@ -42,7 +42,7 @@ class Call:
 
 @dataclass
 class Report:
-    """What the runs did. Counts are those of the plain compiled run; None where Kiln does not tell."""
+    """What the runs did. Counts are those of the plain compiled run; None if Kiln does not count."""
 
     eager: Outcome
     compiled: Outcome

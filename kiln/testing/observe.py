@@ -153,7 +153,7 @@ def read_random_states() -> dict[str, Any]:
     """The states of all random generators that a program may draw from."""
     states: dict[str, Any] = {
         "torch": torch.get_rng_state(),
-        "random": hash(random.getstate()),  # 625 numbers; nobody reads them one by one
+        "random": hash(random.getstate()),  # 625 numbers, which a message need not show
     }
     if numpy is not None:
         states["numpy"] = numpy.random.get_state(legacy=False)["state"]

@@ -96,7 +96,7 @@ class Copier:
     """Deep copies that share one memory: what was one object before is one object among the copies."""
 
     def __init__(self, functions: list[types.FunctionType], sentinels: list[object]) -> None:
-        # A sentinel is told by its identity, also by code that reaches it in other ways: it is its own copy.
+        # Code compares sentinels by identity, and may reach them in other ways: each is its own copy.
         self.memo: dict[int, Any] = {id(sentinel): sentinel for sentinel in sentinels}
         self._originals = functions
         self._alive: list[Any] = []
@@ -129,7 +129,7 @@ class Copier:
 
     def copy(self, value: Any, *, required: bool = False) -> Any:
         """A deep copy; where there can be none (locks, files, non-leaf tensors) the value itself, or an error."""
-        attempt = dict(self.memo)  # a copy that fails half-way must leave no half-made objects behind
+        attempt = dict(self.memo)  # a copy that fails must leave no partial objects behind
         try:
             result = copy.deepcopy(value, attempt)
         except Exception as error:

@@ -22,7 +22,7 @@ from .hook_calls import call_post_hook, call_pre_hook, call_tensor_hook
 if TYPE_CHECKING:
     from ..._native import NodeCall, Walk
 
-Pattern = tuple[bool | None, ...]  # where gradients are expected; None: nobody takes it
+Pattern = tuple[bool | None, ...]  # where gradients are expected; None: no node takes it
 Edge = tuple[int, int]  # the index of a call, the number of its input
 
 

@@ -93,7 +93,7 @@ def backward(
     points: tuple[int, ...],
     gradients: Gradients,
 ) -> Gradients:
-    """A backward written in Python and the hooks after it, which also see gradients that nobody takes.
+    """A backward written in Python and the hooks after it, which also see gradients that no node takes.
 
     ``edge_specs``: what the next nodes take. There is a pattern and a point for the function, and for the hooks if
     there are any.

@@ -1,10 +1,10 @@
-"""``trace_wrapped(*args, fn=f)``: call ``f``, but not while somebody traces what surrounds the call.
+"""``trace_wrapped(*args, fn=f)``: call ``f``, but not while the code around the call is traced.
 
-A hook says by it that a function belongs into the backward pass, not into a graph that is being made:
+A hook uses it for functions that belong into the backward pass, not into a graph that is being made:
 
 - in eager, and in captured code (the engine's graph above all), it is a call of ``f``, with all that ``f`` does;
 - under ``make_fx`` it becomes one node of the graph, named ``trace_wrapped``, which calls ``f`` each time the graph
-  runs. Nobody has run ``f`` then, so its result is taken to look like the first argument, as that of a hook does; a run
+  runs. ``f`` has not run then, so its result is assumed to look like the first argument, as that of a hook does; a run
   in which it does not raises.
 """
 

@@ -1,4 +1,4 @@
-"""A graph of a backward pass that nobody compiles: it runs as it is, and frees its inputs as it uses them."""
+"""Graphs of backward passes without a compiler: they run as they are, and free their inputs as they use them."""
 
 from __future__ import annotations
 

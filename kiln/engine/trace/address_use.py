@@ -1,6 +1,6 @@
 """Whether Python code of a pass reads the addresses of tensors and keeps them.
 
-Graphs of the engine copy a gradient that Python code may have kept; torch's engine checks whether somebody has, and
+Graphs of the engine copy a gradient that Python code may have kept; torch's engine checks whether it is kept, and
 copies only then. The numbers are the same, the address differs. Code that has kept an address can see that, so its
 passes fall back to torch's engine. Code that only hands addresses to kernels, or compares them, cannot.
 """

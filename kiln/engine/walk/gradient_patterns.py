@@ -1,6 +1,6 @@
 """Gradient patterns: which gradients a Python backward or its hooks return, predicted before they run.
 
-A trace has to know where there will be no gradient. The bytecode of a backward mostly tells: ``return gradient * 2,
+A trace has to know where there will be no gradient. The bytecode of a backward mostly shows it: ``return gradient * 2,
 None``. A wrong prediction is found after the function has run. Then the pass bails out (``calls/bailout.py``), and the
 pattern that was seen is recorded for the next trace.
 """
