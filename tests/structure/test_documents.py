@@ -23,6 +23,8 @@ SOURCES = sorted(
 
 # In pages a file or folder stands in backticks; a name may follow it: `frame.py:RootFrame`.
 IN_PAGES = re.compile(r"`((?:[\w*.]+/)*[\w*]+\.(?:py|cpp|h|md|txt)(?::\w[\w.]*)?)`|`((?:\w+/)+)`")
+# A table says where a class is: `Guard`, `GuardSet` (`guards/guards.py`).
+CLASSES = re.compile(r"((?:`\w+`(?:, )?)+) \(`((?:\w+/)*\w+\.py)`\)")
 LINKS = re.compile(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)")
 # In comments it stands anywhere.
 IN_COMMENTS = re.compile(r"(?<![\w/.<-])((?:[\w*]+/)*[\w*]+\.(?:py|cpp|md))\b")
@@ -84,6 +86,7 @@ def comments(path: Path) -> Iterator[str]:
 def missing_in_page(page: str) -> list[str]:
     text = (ROOT / page).read_text(encoding="utf-8")
     named = {one or two for one, two in IN_PAGES.findall(text)}
+    named |= {f"{file}:{name}" for names, file in CLASSES.findall(text) for name in re.findall(r"\w+", names)}
     linked = {name for name in LINKS.findall(text) if not ((ROOT / page).parent / name).exists()}
     modules = {name for name in MODULES.findall(text) if not defines(name)}
     return sorted({name for name in named if not is_there(name)} | linked | modules)
