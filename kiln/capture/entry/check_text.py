@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.fx
@@ -28,7 +29,7 @@ class CheckText(Text):
     it met, which the check hands to the run function: ``inputs`` are their sources.
     """
 
-    def __init__(self, trace: Trace, state: object, inputs: list):
+    def __init__(self, trace: Trace, state: object, inputs: list[Any]):
         super().__init__()
         self.trace = trace
         self.inputs: list[Source] = [item.source for item in inputs]
@@ -182,11 +183,11 @@ def items_check(trace: Trace, guards: list[Guard]) -> Callable[[], bool]:
         if guard.kind == "lacks_key":
             rows.append((namespace, plain(guard.value), _native.MISSING))
         else:
-            rows.append((namespace, guard.source.key, plain(guard.value)))  # type: ignore[union-attr]
+            rows.append((namespace, guard.source.key, plain(guard.value)))
     return _native.ItemsCheck(rows)
 
 
-def make_check(trace: Trace, state: object, inputs: list) -> CheckText:
+def make_check(trace: Trace, state: object, inputs: list[Any]) -> CheckText:
     trace.outside.guard_presence()
     module_hooks.guard_changed_keys(trace)
     trace.guards.shapes += shape_conditions(trace)

@@ -6,6 +6,7 @@ import itertools
 import types
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.fx
@@ -37,6 +38,7 @@ from ..python.lifetimes import asks_about_lifetimes
 from ..shadows.consumed_inputs import ListInput, emptying, set_examples
 from ..shadows.module_hooks import MODULE_CALLS
 from ..shadows.tensor_effects import conflict_with_try
+from ..state.operations import Args, Kwargs
 from ..state.trace import Trace
 from ..state.values import BreakPoint, GraphBreak, Lazy, Restart
 from ..torch.override_modes import OuterModes, enter_outer_modes, overrides_suspended
@@ -56,7 +58,7 @@ from .routing import COUNTS_FRAMES, LOOKS_AT_FRAMES, Router
 from .run_text import Continuation, RunText
 
 
-def args_fit(function: types.FunctionType, args: tuple, kwargs: dict) -> bool:
+def args_fit(function: types.FunctionType, args: Args, kwargs: Kwargs) -> bool:
     try:
         real_arguments(function, args, kwargs)
     except SignatureMismatch:
@@ -64,7 +66,7 @@ def args_fit(function: types.FunctionType, args: tuple, kwargs: dict) -> bool:
     return True
 
 
-def real_arguments(function: types.FunctionType, args: tuple, kwargs: dict) -> dict[str, object]:
+def real_arguments(function: types.FunctionType, args: Args, kwargs: Kwargs) -> dict[str, object]:
     return match_arguments(None, function, args, kwargs)
 
 
@@ -76,7 +78,7 @@ def user_stack_level() -> int:
     return level
 
 
-def compile_frame(cache: FrameCache, function: types.FunctionType, args: tuple, kwargs: dict) -> Entry | None:
+def compile_frame(cache: FrameCache, function: types.FunctionType, args: Args, kwargs: Kwargs) -> Entry | None:
     """Capture, compile and wrap one frame; None if it is to be left alone."""
     if function.__code__.co_flags & (COROUTINE_FLAGS | GENERATOR_FLAG):
         return skip(cache, function, "a generator or coroutine function: it runs in eager")
@@ -142,7 +144,7 @@ def internal_error(cache: FrameCache, function: types.FunctionType, error: Excep
     warnings.warn(f"{problem}\nThe function runs in plain Python.", RuntimeWarning, stacklevel=user_stack_level())
 
 
-def capture(cache: FrameCache, function, args: tuple, kwargs: dict, state, outside: OuterModes) -> Entry | None:
+def capture(cache: FrameCache, function, args: Args, kwargs: Kwargs, state, outside: OuterModes) -> Entry | None:
     """Trace until nothing more is learnt: each restart moves a break earlier."""
     forced = caller_breaks.break_of(function.__code__)
     for _ in range(100):
@@ -186,7 +188,7 @@ def creation_point(trace: Trace, problem: CannotRebuild) -> BreakPoint:
     return BreakPoint(*place, reason)
 
 
-def root_locals(function: types.FunctionType, args: tuple, kwargs: dict) -> dict[str, object]:
+def root_locals(function: types.FunctionType, args: Args, kwargs: Kwargs) -> dict[str, object]:
     bound = real_arguments(function, args, kwargs)
     return {name: Lazy(value, Local(name)) for name, value in bound.items()}
 
@@ -208,8 +210,8 @@ def assemble_entry(cache: FrameCache, trace: Trace, outcome: Finished | Broken, 
     if trace.effects.in_try:
         text.keep_lists()  # should the graph raise, eager begins anew
     outputs = list(text.rebuilder.outputs)
-    remove_conversions(trace, outputs)  # type: ignore[arg-type]
-    inputs = finish_graph(trace, outputs, text.lists)  # type: ignore[arg-type]
+    remove_conversions(trace, outputs)
+    inputs = finish_graph(trace, outputs, text.lists)
     graph_module = graph = None
     if has_work(trace.graph):
         graph_module, graph = compile_graph(cache, trace, inputs, state)
@@ -249,7 +251,9 @@ def forget_reals(trace: Trace) -> None:
         guard.forget()
 
 
-def compile_graph(cache: FrameCache, trace: Trace, inputs: list, state) -> tuple[torch.fx.GraphModule, Callable]:
+def compile_graph(
+    cache: FrameCache, trace: Trace, inputs: list[Any], state
+) -> tuple[torch.fx.GraphModule, Callable[..., Any]]:
     if config.raise_internal_errors:
         trace.graph.lint()  # else a bad graph would only show as a slow one: it raises, and eager takes over
     module = make_graph_module(trace)

@@ -7,6 +7,7 @@ import functools
 import types
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 from ... import _native, exc
 from ...config import config
@@ -15,7 +16,7 @@ from ...program.quiet import without_frequent_collections
 from ...report import bytecode_hooks, events
 from ..guards import cached_calls
 from ..guards.tensor_class import operator_is_replaced
-from ..state.operations import operation
+from ..state.operations import Args, Kwargs, operation
 from ..state.trace import Options
 from ..torch.override_modes import is_intercepted
 from ..torch.torch_state import state_queries_are_replaced
@@ -38,7 +39,7 @@ def make_compiled(function: types.FunctionType, options: Options) -> _native.Dis
 
 
 @operation
-def miss(dispatcher: _native.Dispatcher, args: tuple, kwargs: dict) -> object:
+def miss(dispatcher: _native.Dispatcher, args: Args, kwargs: Kwargs) -> object:
     """No entry fits: compile one, or run eager."""
     function = dispatcher.function
     if not BUILTINS.keys() >= BUILTIN_NAMES:  # the program has taken away what Kiln is written with
@@ -58,7 +59,7 @@ def miss(dispatcher: _native.Dispatcher, args: tuple, kwargs: dict) -> object:
         return run(*args, **kwargs)
 
 
-def find_or_compile(dispatcher, function, args: tuple, kwargs: dict, again: bool = False) -> Callable:
+def find_or_compile(dispatcher, function, args: Args, kwargs: Kwargs, again: bool = False) -> Callable[..., Any]:
     state = state_of(dispatcher)
     dispatcher.sync()
     cache = state.cache
@@ -94,7 +95,7 @@ def find_or_compile(dispatcher, function, args: tuple, kwargs: dict, again: bool
     del cache.entries[:-MOST_ENTRIES]
     pair = state.bound[entry] = entry.bind(function)
     if not cache.continues:
-        bytecode_hooks.show(function.__code__, pair[1])  # type: ignore[arg-type]
+        bytecode_hooks.show(function.__code__, pair[1])
     dispatcher.entries.append(pair)
     answer = ask_check(pair[0], args, kwargs)
     if answer is not False:
@@ -116,7 +117,7 @@ def is_torch_replaced() -> bool:
     return operator_is_replaced() or state_queries_are_replaced()
 
 
-def raising(function: types.FunctionType, problem: exc.Unsupported) -> Callable:
+def raising(function: types.FunctionType, problem: exc.Unsupported) -> Callable[..., Any]:
     """Under ``fullgraph`` a program that raises is run in eager: its own error, at its own line, is the best report."""
 
     def run(*args, **kwargs):
@@ -127,8 +128,8 @@ def raising(function: types.FunctionType, problem: exc.Unsupported) -> Callable:
 
 
 def known_entry(
-    dispatcher: _native.Dispatcher, function: types.FunctionType, args: tuple, kwargs: dict
-) -> Callable | None:
+    dispatcher: _native.Dispatcher, function: types.FunctionType, args: Args, kwargs: Kwargs
+) -> Callable[..., Any] | None:
     """An entry that another thread or another function object of the same code has had compiled meanwhile."""
     state = state_of(dispatcher)
     for entry in state.cache.entries:
@@ -145,7 +146,7 @@ def known_entry(
     return None
 
 
-def run_in_eager(dispatcher, function) -> Callable:
+def run_in_eager(dispatcher, function) -> Callable[..., Any]:
     """Run this function in eager from now on, without asking again."""
     code = state_of(dispatcher).cache.routed
     if code is not None:
@@ -161,7 +162,7 @@ def run_in_eager(dispatcher, function) -> Callable:
     return function
 
 
-def ask_check(check: Callable, args: tuple, kwargs: dict) -> object:
+def ask_check(check: Callable[..., Any], args: Args, kwargs: Kwargs) -> object:
     """What a check says: no, yes, or the inputs that it has read for the run function."""
     try:
         return check(*args, **kwargs)
@@ -169,7 +170,7 @@ def ask_check(check: Callable, args: tuple, kwargs: dict) -> object:
         return False
 
 
-def with_answer(run: Callable, answer: object) -> Callable:
+def with_answer(run: Callable[..., Any], answer: object) -> Callable[..., Any]:
     """A run function with what its check has read."""
     return run if answer is True else functools.partial(run, answer)
 
@@ -177,7 +178,7 @@ def with_answer(run: Callable, answer: object) -> Callable:
 # -- misses ---------------------------------------------------------------------------------------------------------
 
 
-def explain_miss(cache: FrameCache, function, args: tuple, kwargs: dict) -> str | None:
+def explain_miss(cache: FrameCache, function, args: Args, kwargs: Kwargs) -> str | None:
     """Why no entry fits (None if there is none yet); learns which sizes and numbers vary."""
     reason = None
     for entry in cache.entries:
@@ -185,7 +186,7 @@ def explain_miss(cache: FrameCache, function, args: tuple, kwargs: dict) -> str 
     return reason
 
 
-def give_up(cache: FrameCache, dispatcher, function) -> Callable:
+def give_up(cache: FrameCache, dispatcher, function) -> Callable[..., Any]:
     """The function needed compiling too often: eager from now on, and one warning with the reasons."""
     code = function.__code__
     reasons = state_of(dispatcher).reasons

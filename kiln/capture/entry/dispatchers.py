@@ -10,6 +10,7 @@ import types
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from ... import _native
 from ...platform.locks import new_lock
@@ -31,7 +32,7 @@ class FrameCache:
         self.options = options
         self.entries: list[Entry] = []
         self.hints = Hints()
-        self.skeletons: dict[tuple, Continuation] = {}
+        self.skeletons: dict[tuple[Any, ...], Continuation] = {}
         self.nested: dict[int, FrameCache] = {}  # of functions that frames of this code make and call, by their code
         self.gave_up = False
         self.continues = False  # another frame, after a graph break
@@ -43,7 +44,7 @@ MOST_ENTRIES = 64
 own entry; dispatchers keep those that they use themselves."""
 
 
-_CACHES: weakref.WeakValueDictionary[tuple, FrameCache] = weakref.WeakValueDictionary()
+_CACHES: weakref.WeakValueDictionary[tuple[Any, ...], FrameCache] = weakref.WeakValueDictionary()
 
 
 def cache_for(function: types.FunctionType, options: Options) -> FrameCache:
@@ -85,7 +86,7 @@ def state_of(dispatcher: _native.Dispatcher) -> DispatcherState:
     return state
 
 
-_OPTIONS: weakref.WeakValueDictionary[tuple, Options] = weakref.WeakValueDictionary()
+_OPTIONS: weakref.WeakValueDictionary[tuple[Any, ...], Options] = weakref.WeakValueDictionary()
 
 
 def shared(options: Options) -> Options:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from typing import Any
 
 import torch
 import torch.fx
@@ -16,7 +17,7 @@ from ..state.trace import Trace
 from ..state.values import TensorInfo
 
 
-def finish_graph(trace: Trace, outputs: list[torch.fx.Node], lists: list[str]) -> list:
+def finish_graph(trace: Trace, outputs: list[torch.fx.Node], lists: list[str]) -> list[Any]:
     """Close the graph: outputs, dead code, unused inputs, lists that it consumes. Gives the inputs that are left."""
     trace.graph.output(tuple(outputs))
     outline(trace)
@@ -45,5 +46,5 @@ def has_work(graph: torch.fx.Graph) -> bool:
     return any(node.op not in ("placeholder", "output") for node in graph.nodes)
 
 
-def example_inputs(inputs: list) -> list[object]:
+def example_inputs(inputs: list[Any]) -> list[object]:
     return [item.fake if isinstance(item, TensorInfo) else item.value for item in inputs]

@@ -39,10 +39,11 @@ from ..guards.source import (
 )
 from ..interpreter.call_wrappers import FILE as CALLERS_FILE
 from ..interpreter.call_wrappers import parameter_names
+from ..state.operations import Args, Kwargs
 from .entry import Entry
 
 
-def reason_for_miss(entry: Entry, function: types.FunctionType, args: tuple, kwargs: dict, hints: Hints) -> str:
+def reason_for_miss(entry: Entry, function: types.FunctionType, args: Args, kwargs: Kwargs, hints: Hints) -> str:
     """The first assumption that fails. All sizes and numbers that differ are noted in ``hints``."""
     reader = SourceReader(function, args, kwargs, entry.guards)
     reasons = [entry.state.reason()]
@@ -157,10 +158,10 @@ def tensor_reason(entry: Entry, reader: SourceReader, hints: Hints) -> str | Non
         return "a tensor is not there any more"
     names = [source.describe() for source in entry.tensor_sources]
     if config.automatic_dynamic:
-        for index, dimension in entry.tensor_check.mismatches(*tensors):  # type: ignore[attr-defined]
+        for index, dimension in entry.tensor_check.mismatches(*tensors):
             known = hints.get(names[index])
             hints[names[index]] = (known if isinstance(known, frozenset) else frozenset()) | {dimension}
-    return entry.tensor_check.reason([reader.describe(source) for source in entry.tensor_sources], *tensors)  # type: ignore[attr-defined]
+    return entry.tensor_check.reason([reader.describe(source) for source in entry.tensor_sources], *tensors)
 
 
 class Unreachable(Exception):
@@ -175,7 +176,7 @@ class SourceReader:
     """Reads sources for one call, by evaluating their text: only through objects of the types that the entry was made
     for, or of builtin ones. Of any other object an attribute, item or length could be the program's code."""
 
-    def __init__(self, function: types.FunctionType, args: tuple, kwargs: dict, guards: GuardSet):
+    def __init__(self, function: types.FunctionType, args: Args, kwargs: Kwargs, guards: GuardSet):
         text = f"def _k_function({signature(function.__code__)}):\n    return _k_locals()\n"
         namespace: dict[str, object] = {"_k_locals": locals}
         exec(text, namespace)

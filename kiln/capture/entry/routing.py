@@ -9,6 +9,7 @@ import sys
 import types
 import weakref
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch.utils.hooks import BackwardHook
@@ -129,7 +130,9 @@ def release_routes(options: Options, user: object) -> None:
     finalizer.atexit = False
 
 
-def _release(key: int, users: weakref.WeakSet, functions: weakref.WeakSet, torch_routes: dict) -> None:
+def _release(
+    key: int, users: weakref.WeakSet[Any], functions: weakref.WeakSet[Any], torch_routes: dict[Any, Any]
+) -> None:
     if list(users):  # its length may still count the one that is going
         return
     torch_routes.clear()

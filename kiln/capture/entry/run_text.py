@@ -11,6 +11,7 @@ from __future__ import annotations
 import types
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from ..._native import is_instance as isinstance
 from ...bytecode.split import UNBOUND
@@ -33,8 +34,8 @@ from .entry import GeneratedFunction
 class Continuation:
     """What a broken frame hands on: the skeleton and which live values it takes."""
 
-    skeleton: Callable
-    parameters: tuple
+    skeleton: Callable[..., Any]
+    parameters: tuple[Any, ...]
     stack: tuple[str, ...]  # kinds of the slots of the operand stack
 
 
@@ -88,7 +89,7 @@ class RunText:
         return [f"try: return {call}", f"except _k_BaseException as error: {trim}(error); {release}raise"]
 
     def write(
-        self, graph: Callable | None, inputs: list, eager: Callable | None, check: CheckText
+        self, graph: Callable[..., Any] | None, inputs: list[Any], eager: Callable[..., Any] | None, check: CheckText
     ) -> GeneratedFunction:
         """The text, once the graph is compiled."""
         r = self.rebuilder
@@ -107,11 +108,11 @@ class RunText:
             parameters = f"_k_inputs, {parameters}" if "/" in parameters else f"_k_inputs, /, {parameters}"
         return GeneratedFunction("run", parameters, lines, r.namespace)
 
-    def graph_arguments(self, inputs: list, checked: list[Source]) -> str:
+    def graph_arguments(self, inputs: list[Any], checked: list[Source]) -> str:
         """The inputs in order: runs of those that the check has read are slices of what it gave."""
         few = self.lists and len(inputs) <= FEW  # a list and little more: read again rather than unpacked
         places = {} if few else {source: place for place, source in enumerate(checked)}
-        parts: list[list] = []  # [first, end] of a slice, or [expression]
+        parts: list[list[Any]] = []  # [first, end] of a slice, or [expression]
         for item in inputs:
             place = places.get(item.source)
             if place is None:
@@ -125,7 +126,7 @@ class RunText:
         texts = [f"*_k_inputs[{part[0]}:{part[1]}]" if len(part) == 2 else part[0] for part in parts]
         return ", ".join(texts)
 
-    def guarded(self, call: list[str], eager: Callable | None) -> list[str]:
+    def guarded(self, call: list[str], eager: Callable[..., Any] | None) -> list[str]:
         """The graph call, with what happens if it raises.
 
         Eager runs after the handler, not in it, or its own exception would get the graph's as context.

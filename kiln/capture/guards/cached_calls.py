@@ -12,6 +12,7 @@ import contextlib
 import threading
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from ... import _native
 from ...program.quiet import unsilenced
@@ -78,9 +79,9 @@ class CachedCall:
     """One call of a cached function in a program."""
 
     wrapper: object
-    args: tuple
-    kwargs: dict
-    known: dict  # the cache's own dictionary
+    args: tuple[Any, ...]
+    kwargs: dict[Any, Any]
+    known: dict[Any, Any]  # the cache's own dictionary
     key: Hashable
     outcome: Outcome = field(default_factory=Outcome)
 

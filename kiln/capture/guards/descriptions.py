@@ -6,6 +6,7 @@ from __future__ import annotations
 import enum
 import types
 from itertools import islice
+from typing import Any
 
 import torch
 
@@ -55,11 +56,11 @@ def text_of(value: object, depth: int = 0) -> str:
     return f"<{type.__repr__(kind)[8:-2]} object at {id(value):#x}>"
 
 
-_told_module = type.__dict__["__module__"].__get__  # type: ignore[attr-defined]
-_qualified = type.__dict__["__qualname__"].__get__  # type: ignore[attr-defined]
+_told_module = type.__dict__["__module__"].__get__
+_qualified = type.__dict__["__qualname__"].__get__
 
 
-_simple = type.__dict__["__name__"].__get__  # type: ignore[attr-defined]
+_simple = type.__dict__["__name__"].__get__
 
 
 def _module(cls: type) -> object:
@@ -91,13 +92,13 @@ def module_of(owner: object) -> str:
     return module if type(module) is str else ""
 
 
-def module_of_globals(namespace: dict) -> str:
+def module_of_globals(namespace: dict[Any, Any]) -> str:
     """What the module of a globals dictionary is called; nothing where that is no string."""
     name = namespace.get("__name__")
     return name if type(name) is str else ""
 
 
-def contents(value: list | dict, depth: int) -> str:
+def contents(value: list[Any] | dict[Any, Any], depth: int) -> str:
     """What is in a container of a builtin type, as far as a line can show."""
     if type(value) is dict:
         items = [f"{text_of(key, depth)}: {text_of(item, depth)}" for key, item in islice(value.items(), LONGEST // 3)]

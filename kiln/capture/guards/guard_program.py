@@ -180,7 +180,7 @@ class GuardProgram:
     def native_step(self, op: str, base: Source, number: object, what: object) -> Step:
         register = self.number(base)
         if op == "table":
-            return op, register, -1, (number, [self.native_fact(*fact) for fact in what])  # type: ignore[union-attr]
+            return op, register, -1, (number, [self.native_fact(*fact) for fact in what])
         if op in ("same", "not_same"):
             return op, register, self.number(what), None  # type: ignore[arg-type]
         if op in ("element", "cell"):

@@ -15,6 +15,7 @@ import sys
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -25,6 +26,7 @@ from ...program.shapes.expressions import in_words
 from .cached_calls import CachedCalls
 from .descriptions import full_name, module_of_globals, names_of, short_name, short_text
 from .source import (
+    Bind,
     GlobalsOf,
     Identity,
     Item,
@@ -37,8 +39,6 @@ from .source import (
     render_key,
 )
 from .tensor_class import methods_of_tensors
-
-Bind = Callable[[object, str], str]
 
 
 @dataclass(unsafe_hash=True)  # never changed; made by the thousand
@@ -98,14 +98,14 @@ def _render_float(expr: str, value: float) -> str:
     return f"(_k_type({expr}) is _k_float and {expr} == {literal})"
 
 
-def _keys_expression(expr: str, keys: tuple, bind: Bind) -> str:
+def _keys_expression(expr: str, keys: tuple[Any, ...], bind: Bind) -> str:
     """Dictionary keys and their order; identity-compared keys are bound, constants written out."""
     if not keys:
         return f"not {expr}"
     return f"{bind(same_keys, 'same_keys')}({expr}, {bind(keys, 'keys')})"
 
 
-def same_keys(mapping: dict, keys: tuple) -> bool:
+def same_keys(mapping: dict[Any, Any], keys: tuple[Any, ...]) -> bool:
     """Whether a dictionary (or set) iterates over just these keys, types included."""
     if native_length(mapping) != len(keys):
         return False

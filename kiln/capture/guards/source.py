@@ -21,6 +21,8 @@ from .descriptions import short_name, text_of
 NOT_WORD = re.compile(r"\W")
 
 AnySource = TypeVar("AnySource", bound="Source")
+Bind = Callable[[object, str], str]
+"""Gives the name of an object that generated text refers to."""
 
 
 class Source:
@@ -29,7 +31,7 @@ class Source:
     _hash: int | None = None
     read_first = False  # a check reads it before its native program runs, and hands it over
 
-    def render(self, base: str, bind: Callable[[object, str], str]) -> str:
+    def render(self, base: str, bind: Bind) -> str:
         """The expression that reads this source, given the expression of its base."""
         raise NotImplementedError
 
@@ -62,10 +64,10 @@ class Local(Source):
 
     name: str
 
-    def render(self, base, bind):
+    def render(self, base: str, bind: Bind) -> str:
         return parameter_name(self.name)
 
-    def describe(self):
+    def describe(self) -> str:
         return f"L[{self.name!r}]"
 
 
@@ -75,10 +77,10 @@ class GlobalsOf(Source):
 
     owner: Identity | None = None  # the dictionary, wrapped so that it hashes by identity
 
-    def render(self, base, bind):
+    def render(self, base: str, bind: Bind) -> str:
         return "_k_G" if self.owner is None else bind(self.owner.value, "globals")
 
-    def describe(self):
+    def describe(self) -> str:
         return "G" if self.owner is None else f"G<{text_of(self.owner.value.get('__name__', '?')).strip(chr(39))}>"
 
 
@@ -89,10 +91,10 @@ class ClosureCell(Source):
     index: int
     name: str
 
-    def render(self, base, bind):
+    def render(self, base: str, bind: Bind) -> str:
         return f"_k_C[{self.index}]"
 
-    def describe(self):
+    def describe(self) -> str:
         return f"closure {self.name!r}"
 
 
@@ -102,10 +104,10 @@ class Pinned(Source):
 
     owner: Identity
 
-    def render(self, base, bind):
+    def render(self, base: str, bind: Bind) -> str:
         return bind(self.owner.value, "pinned")
 
-    def describe(self):
+    def describe(self) -> str:
         value = self.owner.value
         if isinstance(value, type):
             return short_name(value).rpartition(".")[2]
@@ -123,10 +125,10 @@ class Identity:
     def __init__(self, value: Any) -> None:
         self.value = value
 
-    def __hash__(self):
+    def __hash__(self) -> int:
         return id(self.value)
 
-    def __eq__(self, other):
+    def __eq__(self, other: object) -> bool:
         return isinstance(other, Identity) and other.value is self.value
 
 
@@ -137,10 +139,10 @@ class Attribute(Source):
     base: Source
     name: str
 
-    def render(self, base, bind):
+    def render(self, base: str, bind: Bind) -> str:
         return f"{base}.{self.name}" if self.name.isidentifier() else f"_k_getattr({base}, {self.name!r})"
 
-    def describe(self):
+    def describe(self) -> str:
         return self.base.describe() if self.name == "cell_contents" else f"{self.base.describe()}.{self.name}"
 
 
@@ -152,11 +154,11 @@ class InstanceAttribute(Source):
     name: str
     direct: bool = True  # no ``__getattribute__`` of the program's is in the way
 
-    def render(self, base, bind):
+    def render(self, base: str, bind: Bind) -> str:
         namespace = f"{base}.__dict__" if self.direct else f"{bind(namespace_of, 'namespace_of')}({base})"
         return f"{namespace}[{self.name!r}]"
 
-    def describe(self):
+    def describe(self) -> str:
         return f"{self.base.describe()}.{self.name}"
 
 
@@ -167,10 +169,10 @@ class ClassAttribute(Source):
     base: Source
     name: str
 
-    def render(self, base, bind):
+    def render(self, base: str, bind: Bind) -> str:
         return f"{bind(lookup, 'lookup')}({base}, {self.name!r})"
 
-    def describe(self):
+    def describe(self) -> str:
         return f"{self.base.describe()}.{self.name}"
 
 
@@ -182,10 +184,10 @@ class Slot(Source):
     name: str
     descriptor: Identity
 
-    def render(self, base, bind):
+    def render(self, base: str, bind: Bind) -> str:
         return f"{bind(self.descriptor.value, 'slot')}.__get__({base})"
 
-    def describe(self):
+    def describe(self) -> str:
         return f"{self.base.describe()}.{self.name}"
 
 
@@ -200,7 +202,7 @@ class Item(Source):
     key: object
     container: type | None = None
 
-    def render(self, base, bind):
+    def render(self, base: str, bind: Bind) -> str:
         key = bind(self.key.value, "key") if isinstance(self.key, Identity) else render_key(self.key, bind)
         if self.container is None:
             return f"{base}[{key}]"
@@ -208,7 +210,7 @@ class Item(Source):
             return f"{bind(present_item, 'present_item')}({base}, {key})"
         return f"{bind(self.container, self.container.__name__)}.__getitem__({base}, {key})"
 
-    def describe(self):
+    def describe(self) -> str:
         key = self.key.value if isinstance(self.key, Identity) else self.key
         return f"{self.base.describe()}[{text_of(key)}]"
 
@@ -219,10 +221,10 @@ class Elements(Source):
 
     base: Source
 
-    def render(self, base, bind):
+    def render(self, base: str, bind: Bind) -> str:
         return f"{bind(elements_of, 'elements_of')}({base})"
 
-    def describe(self):
+    def describe(self) -> str:
         return f"list({self.base.describe()})"
 
 
@@ -232,10 +234,10 @@ class Referent(Source):
 
     base: Source
 
-    def render(self, base, bind):
+    def render(self, base: str, bind: Bind) -> str:
         return f"{base}()"
 
-    def describe(self):
+    def describe(self) -> str:
         return f"{self.base.describe()}()"
 
 
@@ -245,10 +247,10 @@ class Values(Source):
 
     base: Source
 
-    def render(self, base, bind):
+    def render(self, base: str, bind: Bind) -> str:
         return f"{bind(values_of, 'values_of')}({base})"
 
-    def describe(self):
+    def describe(self) -> str:
         return f"list({self.base.describe()}.values())"
 
 
@@ -258,10 +260,10 @@ class MappingOf(Source):
 
     base: Source
 
-    def render(self, base, bind):
+    def render(self, base: str, bind: Bind) -> str:
         return f"{bind(mapping_of, 'mapping_of')}({base})"
 
-    def describe(self):
+    def describe(self) -> str:
         return f"mapping of {self.base.describe()}"
 
 
@@ -271,10 +273,10 @@ class TypeOf(Source):
 
     base: Source
 
-    def render(self, base, bind):
+    def render(self, base: str, bind: Bind) -> str:
         return f"_k_type({base})"
 
-    def describe(self):
+    def describe(self) -> str:
         return f"type({self.base.describe()})"
 
 
@@ -284,10 +286,10 @@ class Made(Source):
 
     name: str
 
-    def render(self, base, bind):
+    def render(self, base: str, bind: Bind) -> str:
         return self.name
 
-    def describe(self):
+    def describe(self) -> str:
         return self.name.removeprefix("_k_")
 
 
@@ -298,10 +300,10 @@ class Literal(Source):
     kind: type
     text: str
 
-    def render(self, base, bind):
+    def render(self, base: str, bind: Bind) -> str:
         return f"_k_float({self.text!r})" if self.text.lstrip("-") in ("inf", "nan") else f"({self.text})"
 
-    def describe(self):
+    def describe(self) -> str:
         return self.text
 
 
@@ -324,13 +326,13 @@ def with_bases(source: AnySource, bases: tuple[Source, ...]) -> AnySource:
 class Computed(Source):
     """What a function without effects gives for numbers that are read from other sources."""
 
-    function: Callable
+    function: Callable[..., Any]
     operands: tuple[Source, ...]
 
-    def render_call(self, operands: list[str], bind: Callable[[object, str], str]) -> str:
+    def render_call(self, operands: list[str], bind: Bind) -> str:
         return f"{bind(self.function, self.function.__name__)}({', '.join(operands)})"
 
-    def describe(self):
+    def describe(self) -> str:
         operands = [operand.describe() for operand in self.operands]
         words = getattr(self.function, "words", None)
         if words is not None:
@@ -346,7 +348,7 @@ SIGNS |= {"le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!=", "lshift": "
 SIGNS |= {"or_": "|", "xor": "^", "iadd": "+", "isub": "-", "imul": "*", "itruediv": "/", "ipow": "**"}
 
 
-def render_key(key: object, bind: Callable[[object, str], str]) -> str:
+def render_key(key: object, bind: Bind) -> str:
     """Text of a constant key: a literal where that is exact, a bound object elsewhere."""
     return repr(key) if type(key) in (str, int, bool, type(None), bytes) and has_text(key) else bind(key, "key")
 
@@ -379,16 +381,16 @@ def lookup_past_metaclass(cls: type, name: str, default: object) -> object:
     return default
 
 
-_order = type.__dict__["__mro__"].__get__  # type: ignore[attr-defined]
-_namespace = type.__dict__["__dict__"].__get__  # type: ignore[attr-defined]
+_order = type.__dict__["__mro__"].__get__
+_namespace = type.__dict__["__dict__"].__get__
 
 
-def namespace_of(value: object) -> dict:
+def namespace_of(value: object) -> dict[Any, Any]:
     """An object's instance dictionary, past any ``__getattribute__`` in Python."""
     return object.__getattribute__(value, "__dict__")
 
 
-def getattr_static_dict(value: object) -> dict | None:
+def getattr_static_dict(value: object) -> dict[Any, Any] | None:
     """An object's instance dictionary, past any property called ``__dict__``."""
     try:
         namespace = object.__getattribute__(value, "__dict__")
@@ -402,7 +404,7 @@ def is_direct(cls: type) -> bool:
     return isinstance(lookup(cls, "__getattribute__"), types.WrapperDescriptorType)
 
 
-def values_of(mapping: dict) -> list:
+def values_of(mapping: dict[Any, Any]) -> list[Any]:
     """The values of a dictionary, in its order."""
     ordered = isinstance(mapping, collections.OrderedDict)  # a dict's own order is not that of move_to_end
     return list(collections.OrderedDict.values(mapping) if ordered else dict.values(mapping))
@@ -416,11 +418,11 @@ def mapping_of(view: object) -> Any:
 NATIVE_CONTAINERS: tuple[type, ...] = (collections.OrderedDict, dict, list, tuple, set, frozenset, collections.deque)
 
 
-def native_iterator(container: object) -> Iterator:
+def native_iterator(container: object) -> Iterator[Any]:
     """Iterate over keys or elements past any ``__iter__`` in Python."""
     for base in NATIVE_CONTAINERS:
         if isinstance(container, base):
-            return base.__iter__(container)  # type: ignore[attr-defined]
+            return base.__iter__(container)
     return iter(container)  # type: ignore[call-overload]
 
 
@@ -428,14 +430,14 @@ def native_length(container: object) -> int:
     """The number of keys or elements, past any ``__len__`` in Python."""
     for base in NATIVE_CONTAINERS:
         if isinstance(container, base):
-            return base.__len__(container)  # type: ignore[attr-defined]
+            return base.__len__(container)
     return len(container)  # type: ignore[arg-type]
 
 
 _ABSENT = object()
 
 
-def present_item(mapping: dict, key: object) -> object:
+def present_item(mapping: dict[Any, Any], key: object) -> object:
     """An item of a dictionary, without asking ``__missing__`` for what is not there."""
     found = dict.get(mapping, key, _ABSENT)
     if found is _ABSENT:
@@ -443,7 +445,7 @@ def present_item(mapping: dict, key: object) -> object:
     return found
 
 
-def elements_of(iterable: object) -> list:
+def elements_of(iterable: object) -> list[Any]:
     return list(native_iterator(iterable))
 
 

@@ -7,8 +7,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..guards.source import Source
-from ..state.operations import operations
+from ..state.operations import Args, Kwargs, operations
 from ..state.trace import Trace
 from ..state.values import Lazy
 
@@ -18,7 +20,7 @@ METHODS = frozenset({"append", "extend"})
 class AppendedList:
     """What is to be appended to a list that nobody has looked at."""
 
-    def __init__(self, real: list, source: Source):
+    def __init__(self, real: list[Any], source: Source):
         self.real = real
         self.source = source
         self.values: list[object] = []
@@ -48,7 +50,7 @@ def list_method(trace: Trace, owner: object, name: str) -> ListMethod | None:
     return ListMethod(pending, name)
 
 
-def call_list_method(trace: Trace, method: ListMethod, args: tuple, kwargs: dict) -> object:
+def call_list_method(trace: Trace, method: ListMethod, args: Args, kwargs: Kwargs) -> object:
 
     if trace.progress.key_method_depth:
         raise trace.fail("an effect inside a __hash__ or __eq__ that a dictionary or set is going to call")
@@ -66,5 +68,5 @@ def call_list_method(trace: Trace, method: ListMethod, args: tuple, kwargs: dict
             operations.call(trace, list.extend, (values, args[0]), {})
     finally:  # should an iterator raise, what it gave before that stays
         record = trace.outside.by_real.get(id(pending.real))
-        list.extend(pending.values if record is None else record.shadow, values)  # type: ignore[arg-type]
+        list.extend(pending.values if record is None else record.shadow, values)
     return None

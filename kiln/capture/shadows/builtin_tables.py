@@ -23,6 +23,7 @@ from ...platform.cpython import count_elements, tee_class
 from ...platform.python_objects import words
 from ...platform.torch_functions import log_api_usage
 from ..guards.source import lookup
+from ..state.operations import Args
 
 NATIVE_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType)  # ``list.append``, ``list.__len__``
 
@@ -201,7 +202,7 @@ def is_mutating(function: object) -> bool:
     return isinstance(function, NATIVE_METHODS) and function.__name__ in MUTATING_NAMES
 
 
-def is_hashing(function: object, args: tuple) -> bool:
+def is_hashing(function: object, args: Args) -> bool:
     """Whether a builtin hashes its arguments, or elements of them, and keeps or compares them."""
     if isinstance(function, NATIVE_METHODS):
         return function.__objclass__ in HASHING_TYPES or function.__name__ == "__hash__"
@@ -220,7 +221,7 @@ ITEM_CALLERS = words("__init__ update pop popitem setdefault copy fromkeys __or_
 CLASS_CALLERS = words("copy __copy__ __add__ __mul__ __rmul__ fromkeys")
 
 
-def runs_overrides(function: object, args: tuple) -> str | None:
+def runs_overrides(function: object, args: Args) -> str | None:
     """The Python method of a subclass of a builtin container that a native method would call by itself."""
     if isinstance(function, type):  # OrderedDict's constructor sets items as anyone would
         names = ITEM_METHODS if issubclass(function, collections.OrderedDict) else ()

@@ -85,18 +85,18 @@ def take_from_list(trace: Trace, source: Local, inputs: list[Any]) -> list[Any]:
     if not items:
         return inputs
     graph, record = trace.graph, next(one for one in trace.outside.by_shadow.values() if one.source == source)
-    fakes: list[Any] = [None] * len(record.items)  # type: ignore[arg-type]
+    fakes: list[Any] = [None] * len(record.items)
     with graph.inserting_before(next(iter(graph.nodes))):
         node = graph.placeholder(f"l_{source.name}")
     node.target = node.name
     last = next(one for one in reversed(list(graph.nodes)) if one.op == "placeholder")
     for item in items:
-        place: int = item.source.key  # type: ignore[union-attr, assignment]
+        place: int = item.source.key  # type: ignore[union-attr]
         with graph.inserting_after(last):
             last = graph.call_function(operator.getitem, (node, place))
-        last.meta = item.node.meta  # type: ignore[attr-defined]
-        item.node.replace_all_uses_with(last)  # type: ignore[attr-defined]
-        graph.erase_node(item.node)  # type: ignore[arg-type]
+        last.meta = item.node.meta
+        item.node.replace_all_uses_with(last)
+        graph.erase_node(item.node)
         item.node = last
         fakes[place] = item.fake
     with graph.inserting_after(last):
@@ -107,7 +107,7 @@ def take_from_list(trace: Trace, source: Local, inputs: list[Any]) -> list[Any]:
 
 
 def is_item(source: object, base: Source) -> bool:
-    return type(source) is Item and source.base == base and type(source.key) is int  # type: ignore[attr-defined]
+    return type(source) is Item and source.base == base and type(source.key) is int
 
 
 def emptying(graph: Callable[..., Any], places: tuple[int, ...]) -> Callable[..., Any]:

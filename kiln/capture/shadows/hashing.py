@@ -15,7 +15,7 @@ import torch
 
 from ..._native import is_instance as isinstance
 from ..guards.source import getattr_static_dict, native_iterator
-from ..state.operations import operation, operations
+from ..state.operations import Args, operation, operations
 from ..state.trace import Trace
 from ..state.values import CONSTANT_TYPES, HandleNumber, Lazy
 from .native_arguments import is_object, python_methods
@@ -24,7 +24,7 @@ from .wrap import force
 
 
 @operation
-def prepare_hashing(trace: Trace, args: tuple) -> None:
+def prepare_hashing(trace: Trace, args: Args) -> None:
     """Rehearse whatever a builtin would hash or compare by hash among its arguments."""
     if trace.outside.foreign and any(hashes_foreign_contents(trace, arg) for arg in args):
         raise trace.fail("a key or element from outside whose hash depends on what is in it")
@@ -96,7 +96,7 @@ def interpret_key_methods(trace: Trace, keys: list[object]) -> None:
 
 def interpret_hash(trace: Trace, key: object) -> int:
     if type(key) is tuple or type(key) is frozenset:
-        for item in key:  # type: ignore[attr-defined]
+        for item in key:
             interpret_hash(trace, item)
     if "__hash__" not in python_methods(type(key)) or not hashed_in_python(key):
         return hash(key) if getattr(type(key), "__hash__", None) is not None else 0
@@ -111,7 +111,7 @@ def interpret_hash(trace: Trace, key: object) -> int:
         native = None
     if type(number) is not int or as_hash(number) != native:
         raise trace.fail(f"a {type(key).__qualname__}, whose __hash__ cannot be foreseen, as a key")
-    return native  # type: ignore[return-value]
+    return native
 
 
 def as_hash(number: int) -> int:

@@ -74,7 +74,7 @@ class Examples:
             return None
         return tuple([type(told) is not int for told, _ in pairs])
 
-    def layout(self, trace: Trace, real: torch.Tensor, source: Source) -> tuple[list, list] | None:
+    def layout(self, trace: Trace, real: torch.Tensor, source: Source) -> tuple[list[Any], list[Any]] | None:
         """Sizes and strides in terms of the trace's own symbols; None where they are not as told."""
         example = self.values[source]
         try:
@@ -114,5 +114,5 @@ def argument_at(trace: Trace, places: Sequence[Source]) -> Any:
             return force(trace, arguments[source.name])
         if isinstance(source, Item) and source.base.name in arguments:  # type: ignore[attr-defined]
             items = force(trace, arguments[source.base.name])  # type: ignore[attr-defined]
-            return force(trace, items[source.key])  # type: ignore[index]
+            return force(trace, items[source.key])
     raise KeyError(places)

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from ...program.call_markers import is_opaque_object, marker_of
 from ..guards.source import Computed
+from ..state.operations import Args, Kwargs
 
 if TYPE_CHECKING:
     from ..state.trace import Trace
     from ..writeback.rebuild import Rebuilder
 
 
-def abandon(trace: Trace, function: Any, args: tuple, reason: str) -> BaseException:
+def abandon(trace: Trace, function: Any, args: Args, reason: str) -> BaseException:
     """The break at a function that abandons capture."""
     from .wrap import force
 
@@ -23,7 +24,7 @@ def abandon(trace: Trace, function: Any, args: tuple, reason: str) -> BaseExcept
     return trace.fail(reason, instead=None if make_error is None else make_error(*known))
 
 
-def defer(trace: Trace, function: object, args: tuple, kwargs: dict) -> None:
+def defer(trace: Trace, function: object, args: Args, kwargs: Kwargs) -> None:
     """Note a call of a deferred function."""
     if trace.progress.key_method_depth:
         raise trace.fail(f"a call to {function.__qualname__} here")  # type: ignore[attr-defined]
@@ -34,7 +35,7 @@ def write_deferred(r: Rebuilder, trace: Trace) -> None:
     """The calls, after everything else that is written back."""
     for function, args, kwargs in trace.deferred.calls:
         keywords = "".join(f"{name}={r.value(value)}, " for name, value in kwargs.items())
-        r.effects.append(f"{r.bind(function, function.__name__)}({r.items(args)}{keywords})")  # type: ignore[attr-defined]
+        r.effects.append(f"{r.bind(function, function.__name__)}({r.items(args)}{keywords})")
 
 
 def load_assumed_property(trace: Trace, owner: object, name: str, raw: property) -> object:
@@ -50,7 +51,7 @@ def load_assumed_property(trace: Trace, owner: object, name: str, raw: property)
     return found
 
 
-def call_leaf(trace: Trace, function: Callable[..., Any], fake: Callable[..., Any], args: tuple) -> object:
+def call_leaf(trace: Trace, function: Callable[..., Any], fake: Callable[..., Any], args: Args) -> object:
     """Have the graph call a function as it is."""
     from .tensors import add_results, prepare, to_nodes
     from .wrap import force

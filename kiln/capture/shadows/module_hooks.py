@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import collections
 import types
+from typing import Any
 
 import torch
 import torch.fx
@@ -62,7 +63,7 @@ def compares_keys_only(trace: Trace, record: Record) -> bool:
 
 def guard_order(trace: Trace, record: Record) -> None:
     """All hooks are looked at: guard how many there are. Each is read by its place."""
-    trace.guards.add(record.source, "length", len(record.items))  # type: ignore[arg-type]
+    trace.guards.add(record.source, "length", len(record.items))
     if record not in trace.hooks.guarded_by_order:
         trace.hooks.guarded_by_order.append(record)
 
@@ -72,16 +73,16 @@ def guard_membership(trace: Trace, record: Record, key: object) -> bool:
     if not record.items:
         trace.guards.add(record.source, "truth", False)
         return True
-    tables = [table for table in trace.hooks.guarded_by_order if table is not record and key in table.items]  # type: ignore[operator]
+    tables = [table for table in trace.hooks.guarded_by_order if table is not record and key in table.items]
     if tables and record not in trace.hooks.guarded_by_order:
         trace.hooks.guarded_by_order.append(record)
     for table in tables:
         places = Computed(places_in, (table.source, record.source))
-        trace.guards.add(places, "constant", places_in(table.real, record.real))  # type: ignore[arg-type]
+        trace.guards.add(places, "constant", places_in(table.real, record.real))
     return bool(tables)
 
 
-def places_in(table: dict, kind: dict) -> tuple[bool, ...]:
+def places_in(table: dict[Any, Any], kind: dict[Any, Any]) -> tuple[bool, ...]:
     """Which hooks of a table are of a kind."""
     return tuple([key in kind for key in table])
 
@@ -89,8 +90,8 @@ def places_in(table: dict, kind: dict) -> tuple[bool, ...]:
 def guard_changed_keys(trace: Trace) -> None:
     """Dictionaries that the program changed are written back by key: the keys must be those."""
     for record in trace.hooks.guarded_by_order:
-        if list(record.shadow) != list(record.items):  # type: ignore[call-overload]
-            trace.guards.add(record.source, "keys", tuple(record.items))  # type: ignore[arg-type]
+        if list(record.shadow) != list(record.items):
+            trace.guards.add(record.source, "keys", tuple(record.items))
 
 
 # -- hooks that nobody asked to watch -------------------------------------------------------------------------------
@@ -100,13 +101,13 @@ def are_unguarded(source: Source) -> bool:
     return not config.guard_module_hooks and are_hooks(source)
 
 
-def wrap_unguarded(trace: Trace, real: collections.OrderedDict, source: Source) -> object:
+def wrap_unguarded(trace: Trace, real: collections.OrderedDict[Any, Any], source: Source) -> object:
     """The shadow of a dictionary of hooks: no guard on what is in it, each hook held by the entry itself."""
 
     if real and isinstance(source, InstanceAttribute):
         owner = next(record.real for record in trace.outside.by_real.values() if record.source == source.base)
         trace.guards.add(source.base, "identity", owner)
-    shadow: collections.OrderedDict = collections.OrderedDict()
+    shadow: collections.OrderedDict[Any, Any] = collections.OrderedDict()
     for key, hook in mapping_items(real):
         shadow[key] = operations.wrap(trace, hook, Pinned(Identity(hook)))
     record = Record(shadow, real, source, Kind.DICT, items=dict(shadow), loaded=True)

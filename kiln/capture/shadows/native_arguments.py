@@ -28,7 +28,7 @@ from ...config import config
 from ...platform.python_objects import HEAP_TYPE, words
 from ..guards.source import lookup, mapping_of, native_iterator, native_length
 from ..state.enum_tables import watch_members
-from ..state.operations import operation, operations
+from ..state.operations import Args, Kwargs, operation, operations
 from ..state.progress import long_computation
 from ..state.trace import Trace
 from ..state.values import CONSTANT_TYPES, InterpretedIterator, Opaque, Record, SpecialMethod, Trampoline, new_tuple
@@ -48,7 +48,7 @@ from .wrap import IDENTITY_TYPES, class_attribute, force, guard_all_elements, is
 # -- keys of outside dictionaries ------------------------------------------------------------------------------------
 
 
-def guard_keys(trace: Trace, function: object, args: tuple) -> None:
+def guard_keys(trace: Trace, function: object, args: Args) -> None:
     """Guard as much of an outside dictionary as this call sees: one key, or all of them."""
     name = getattr(function, "__name__", "")
     for position, arg in enumerate(args):
@@ -216,7 +216,7 @@ class Survey:
         self.note(value, kind)
         return value
 
-    def visit_tuple(self, value: tuple) -> tuple:
+    def visit_tuple(self, value: tuple[Any, ...]) -> tuple[Any, ...]:
         before = value if type(value) is tuple else tuple(tuple.__iter__(value))
         items = [self.visit(item) for item in before]
         self.note_class(type(value))
@@ -245,7 +245,7 @@ class Survey:
             for index, item in enumerate(list(base.__iter__(value))):  # type: ignore[attr-defined]
                 visited = self.visit(item)
                 if visited is not item:
-                    base.__setitem__(value, index, visited)  # type: ignore[attr-defined]
+                    base.__setitem__(value, index, visited)
         else:
             for item in list(native_iterator(value)):
                 self.visit(item)
@@ -263,7 +263,7 @@ class Survey:
             owner = mapping_of(value)
             objects, self.objects = self.objects, False
             self.visit(owner)
-            self.objects = objects or any(is_object(item) for entry in dict.items(owner) for item in entry)  # type: ignore
+            self.objects = objects or any(is_object(item) for entry in dict.items(owner) for item in entry)
             return value
         return ForcedIterator(self.trace, value) if self.iterates else value
 
@@ -386,7 +386,7 @@ IMPLIED_CALLBACKS: dict[object, object] = {
 }
 
 
-def callbacks(trace: Trace, function: object, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+def callbacks(trace: Trace, function: object, args: Args, kwargs: Kwargs) -> tuple[tuple[Any, ...], dict[Any, Any]]:
     """Arguments with the callables that native code is going to call as trampolines."""
     try:
         position, keyword = CALLBACKS.get(function, (None, None))
@@ -470,7 +470,7 @@ def _native_len(self) -> int:
     return native_length(self.target)
 
 
-def _special_method(name: str) -> Callable:
+def _special_method(name: str) -> Callable[..., Any]:
     def method(self, *args):
         if name == "__index__" and isinstance(self.target, int):
             return int.__index__(self.target)  # native code does not ask an int
@@ -493,7 +493,7 @@ def name_method(trace: Trace, cls: type, name: str, function: object) -> None:
     operations.name_class_value(trace, cls, name, function)
 
 
-def _native_method(name: str) -> Callable:
+def _native_method(name: str) -> Callable[..., Any]:
     """What a subclass of a builtin class inherits: the operation is done on the object that the proxy stands for."""
     operation = BUILTIN_OPERATIONS.get(name) or getattr(operator, name, None)
 
@@ -504,7 +504,7 @@ def _native_method(name: str) -> Callable:
     return method
 
 
-def _invoke_method(self: Proxy, name: str, function: object, args: tuple) -> object:
+def _invoke_method(self: Proxy, name: str, function: object, args: Args) -> object:
     result = self.trace.invoke(function, (self.target, *(unproxy(arg) for arg in args)), {})  # type: ignore[attr-defined]
     if name == "__iter__" and (type(result) in NATIVE_ITERATORS or issubclass(type(result), InterpretedIterator)):
         return ForcedIterator(self.trace, result)  # type: ignore[attr-defined]  (native code looks at the elements)
@@ -577,7 +577,7 @@ PROXY_FUNCTIONS: frozenset[object] = frozenset(
 COMPARISONS = (operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge)
 
 
-def proxies(trace: Trace, function: object, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+def proxies(trace: Trace, function: object, args: Args, kwargs: Kwargs) -> tuple[tuple[Any, ...], dict[Any, Any]]:
     """Arguments for a builtin that may call special methods written in Python."""
     if function not in PROXY_FUNCTIONS:
         raise trace.fail(f"{describe(function)} on an object whose special methods are Python code")
@@ -595,7 +595,7 @@ def unchanged(containers: list[tuple[object, list[object]]]) -> bool:
     return all(list(map(id, native_iterator(value))) == list(map(id, items)) for value, items in containers)
 
 
-def copied_containers(values: Iterable[object], found: list[tuple[object, list[object]]]) -> list:
+def copied_containers(values: Iterable[object], found: list[tuple[object, list[object]]]) -> list[Any]:
     """The lists, sets and mappings among some values and in them, with what they hold."""
     for value in values:
         if type(value) in PROXIED_CONTAINERS and not any(value is known for known, _ in found):
@@ -631,7 +631,7 @@ def _proxied_items(trace: Trace, value: object, known: dict[int, object]) -> obj
     return type(value)([proxied(trace, item, known) for item in value])  # type: ignore[attr-defined,call-arg]
 
 
-def _proxied_mapping(trace: Trace, value: dict, known: dict[int, object]) -> object:
+def _proxied_mapping(trace: Trace, value: dict[Any, Any], known: dict[int, object]) -> object:
     pairs = [(proxied(trace, key, known), proxied(trace, item, known)) for key, item in value.items()]
     return type(value)(pairs)
 
@@ -645,7 +645,7 @@ def proxied_view(trace: Trace, view: object, known: dict[int, object]) -> object
     return view if unchanged and not type(view).__name__.endswith("items") else iter(items)
 
 
-PROXIED_CONTAINERS: dict[type, Callable] = {
+PROXIED_CONTAINERS: dict[type, Callable[..., Any]] = {
     **{kind: _proxied_items for kind in (list, tuple, set, frozenset, collections.deque)},
     **{kind: _proxied_mapping for kind in (dict, collections.OrderedDict)},
 }

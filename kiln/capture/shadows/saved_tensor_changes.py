@@ -26,13 +26,13 @@ def note_change_by_hook(trace: Trace, leaves: list[torch.Tensor], changed: list[
     inside = len(trace.frames) > 1
     if inside and changed:
         touched = changed_inputs(trace, changed).values()
-        trace.hooks.changed_memory |= {storage_key(info.real): len(trace.hooks.read_properties) for info in touched}  # type: ignore[arg-type]
+        trace.hooks.changed_memory |= {storage_key(info.real): len(trace.hooks.read_properties) for info in touched}
     elif not inside and trace.hooks.changed_memory:
         for leaf in leaves:
             info = trace.fakes.infos.get(id(leaf))
             if info is None or info.real is None:
                 continue
-            place = trace.hooks.changed_memory.get(storage_key(info.real))  # type: ignore[arg-type]
+            place = trace.hooks.changed_memory.get(storage_key(info.real))
             if place is not None:
                 raise leave_pass_to_torch(trace, place)
 

@@ -28,10 +28,10 @@ from ...platform.torch_tensors import storage_address
 from ...program.shapes.expressions import compile_expression, expression_text, named_source, symbol_names
 from ...program.shapes.fake_tensors import is_ordinary, like_in_history, static_fake
 from ..guards.hints import NEEDED
-from ..guards.source import Attribute, Computed, InstanceAttribute, Item, Literal, Source, source
+from ..guards.source import Attribute, Bind, Computed, InstanceAttribute, Item, Literal, Source, source
 from ..state.annotations import marked_dimensions
 from ..state.graph_inputs import SymbolInput
-from ..state.operations import operation, operations
+from ..state.operations import Args, operation, operations
 from ..state.shape_conditions import equal, equals_expression, pin, symbol_input
 from ..state.trace import Trace
 from ..state.values import Lazy, Raised
@@ -90,7 +90,7 @@ def concrete_float(trace: Trace, value: torch.SymFloat) -> float:
     if known is None:  # an expression that torch made: its symbols are guarded, which is enough
         return float(value)
     trace.guards.add(known.source, "constant", known.real)
-    return known.real  # type: ignore[return-value]
+    return known.real
 
 
 def known_float(trace: Trace, value: torch.SymFloat) -> SymbolInput | None:
@@ -126,10 +126,10 @@ class SizeOf(Source):
     dimension: int
     overriding: bool = False  # its class has a __torch_function__, which must not be asked
 
-    def render(self, base, bind):
+    def render(self, base: str, bind: Bind) -> str:
         return method_call(base, bind, "size", self.dimension, self.overriding)
 
-    def describe(self):
+    def describe(self) -> str:
         return f"{self.base.describe()}.size({self.dimension})"
 
 
@@ -141,10 +141,10 @@ class StrideOf(Source):
     dimension: int
     overriding: bool = False
 
-    def render(self, base, bind):
+    def render(self, base: str, bind: Bind) -> str:
         return method_call(base, bind, "stride", self.dimension, self.overriding)
 
-    def describe(self):
+    def describe(self) -> str:
         return f"{self.base.describe()}.stride({self.dimension})"
 
 
@@ -155,10 +155,10 @@ class OffsetOf(Source):
     base: Source
     overriding: bool = False
 
-    def render(self, base, bind):
+    def render(self, base: str, bind: Bind) -> str:
         return method_call(base, bind, "storage_offset", "", self.overriding)
 
-    def describe(self):
+    def describe(self) -> str:
         return f"{self.base.describe()}.storage_offset()"
 
 
@@ -360,12 +360,12 @@ NUMBER_FUNCTIONS |= {operator.ixor} | {f for f in vars(math).values() if isinsta
 """Functions from numbers to a number, without effects."""
 
 
-def is_arithmetic(args: tuple) -> bool:
+def is_arithmetic(args: Args) -> bool:
     """Whether all operands are numbers, of which one is symbolic."""
     return any(is_symbolic(arg) for arg in args) and all(isinstance(arg, NUMBERS) for arg in args)
 
 
-def arithmetic(trace: Trace, function: Any, operands: tuple) -> object:
+def arithmetic(trace: Trace, function: Any, operands: tuple[Any, ...]) -> object:
     """What a number function gives for operands of which one is symbolic."""
     operands = tuple([concrete(trace, o) if isinstance(o, torch.SymBool) else o for o in operands])
     if not any(is_symbolic(operand) for operand in operands):
@@ -392,7 +392,7 @@ def adds_up(trace: Trace, result: object) -> bool:
     return len(known) < len(expression.free_symbols) or expression.subs(known) == hint_of(result)
 
 
-def is_exact(function: Any, operands: tuple) -> bool:
+def is_exact(function: Any, operands: tuple[Any, ...]) -> bool:
     """Whether torch's symbolic integers do this as Python does. (An error is the program's, in its own words.)"""
     if function in DIVISIONS:
         return bool(operands[1] != 0)  # decided here, so assumed of the calls to come
@@ -401,14 +401,14 @@ def is_exact(function: Any, operands: tuple) -> bool:
     return function in EXACT and (function not in SYMBOLIC_FORMS or len(operands) == 2)
 
 
-def plain_call(function: Any, operands: list) -> object:
+def plain_call(function: Any, operands: list[Any]) -> object:
     try:
         return function(*operands)
     except Exception as error:
         raise Raised(error.with_traceback(None)) from None
 
 
-def computed(trace: Trace, function: Any, operands: tuple) -> object:
+def computed(trace: Trace, function: Any, operands: tuple[Any, ...]) -> object:
     """What plain Python computes from numbers that may vary: a number that may vary, read by computing it again."""
     sources = [operand_source(trace, operand) for operand in operands]
     if any(source is None for source in sources):

@@ -108,7 +108,7 @@ def wrap_tensor(trace: Trace, real: torch.Tensor, source: Source) -> object:
     if fake.grad_fn is not None:
         trace.autograd.origins[fake.grad_fn] = info
     trace.guards.distinct.setdefault(source)
-    trace.outside.by_real[id(real)] = TensorRecord(fake, source, real)  # type: ignore[assignment]
+    trace.outside.by_real[id(real)] = TensorRecord(fake, source, real)
     return fake
 
 
@@ -151,7 +151,7 @@ def add_placeholder(trace: Trace, source: Source) -> torch.fx.Node:
 
 
 def record(
-    trace: Trace, function: object, args: tuple, kwargs: dict, *, method: str | None = None, exact: bool = False
+    trace: Trace, function: object, args: Args, kwargs: Kwargs, *, method: str | None = None, exact: bool = False
 ) -> Any:
     """Run an operation on fakes and add its node. ``exact``: it is the program's code, and may look at classes."""
     args, kwargs = prepare(trace, args, exact), prepare(trace, kwargs, exact)
@@ -189,7 +189,7 @@ def is_parameter_name(name: str) -> bool:
     return name.isidentifier() and not keyword.iskeyword(name)
 
 
-def call_with_names(function: Callable[..., object], args: tuple, names: dict[str, object]) -> object:
+def call_with_names(function: Callable[..., object], args: Args, names: dict[str, object]) -> object:
     """A call in a graph with names that have no place in a Python text."""
     return function(*args, **names)
 
@@ -317,7 +317,7 @@ READ_LISTS: frozenset[object] = frozenset(
 """Functions that read the numbers of tensors in lists. Of fakes they cannot; of conjugated ones they try, and crash."""
 
 
-def refuse_unresolved(trace: Trace, args: tuple) -> None:
+def refuse_unresolved(trace: Trace, args: Args) -> None:
     pending = [arg for arg in args if isinstance(arg, (list, tuple))]
     while pending:
         for item in pending.pop():
@@ -346,7 +346,7 @@ def run_fake(trace: Trace, function: object, args: Args, kwargs: Kwargs) -> Any:
         raise fake_failure(trace, function_name(function), error) from error
 
 
-def is_below_autograd(arguments: tuple) -> bool:
+def is_below_autograd(arguments: tuple[Any, ...]) -> bool:
     """Whether an operator does no more than its kernel: no history, no casts."""
     recorded = is_grad_enabled() and any(leaf.requires_grad for leaf in tensor_leaves(arguments))
     return not recorded and not is_any_autocast_enabled()
@@ -443,7 +443,7 @@ def to_nodes(trace: Trace, value: object, exact: bool = False) -> Any:
     return exact_constant(trace.graph, value) if kind is complex else value
 
 
-def tuple_node(trace: Trace, value: tuple, exact: bool) -> object:
+def tuple_node(trace: Trace, value: tuple[Any, ...], exact: bool) -> object:
     """A tuple for fx, which knows tuples and named tuples: to torch's operations other subclasses are the same."""
     kind = type(value)
     items = [to_nodes(trace, item, exact) for item in tuple.__iter__(value)]

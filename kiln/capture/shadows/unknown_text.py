@@ -7,6 +7,7 @@ graph, and where it must exist at a break or at the end, Python makes it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch.nn import Parameter
@@ -30,7 +31,7 @@ class UnknownText:
         trace.mark_unbuildable(self)
 
 
-def looking(name: str) -> Callable:
+def looking(name: str) -> Callable[..., Any]:
     def look(self, *args):
         raise self.__dict__["trace"].fail("text that contains a tensor's values")
 

@@ -194,7 +194,7 @@ def wrap_super(trace: Trace, real: super, source: Source) -> object:
     """A ``super`` object is immutable, but what it is bound to has a shadow."""
     guard_type(trace, real, source)
     parts = [wrap(trace, object.__getattribute__(real, name), Attribute(source, name)) for name in SUPER_PARTS]
-    shadow = super(*parts) if object.__getattribute__(real, "__self_class__") else super(parts[0])  # type: ignore[arg-type]
+    shadow = super(*parts) if object.__getattribute__(real, "__self_class__") else super(parts[0])
     return name_copy(trace, shadow, source, real)
 
 
@@ -211,7 +211,7 @@ def name_copy(trace: Trace, shadow: object, source: Source, real: object) -> obj
     return shadow
 
 
-def wrap_list(trace: Trace, real: list, source: Source) -> object:
+def wrap_list(trace: Trace, real: list[Any], source: Source) -> object:
     guard_type(trace, real, source)
     guard_length(trace, real, source)
     shadow = _empty_like(real, list)
@@ -237,7 +237,7 @@ def _container(real: object, base: type) -> type | None:
     return None if type(real) is base else base
 
 
-def wrap_tuple(trace: Trace, real: tuple, source: Source) -> object:
+def wrap_tuple(trace: Trace, real: tuple[Any, ...], source: Source) -> object:
     """Tuples are immutable and native code looks into them, so their elements are looked at at once."""
     if is_struct(type(real)):
         if type(real).__module__ == "sys":  # there is one object of each such class
@@ -259,7 +259,7 @@ def guard_length(trace: Trace, real: object, source: Source) -> None:
     trace.guards.add(source, "length" if plain else "native_length", native_length(real))
 
 
-def wrap_dict(trace: Trace, real: dict, source: Source) -> object:
+def wrap_dict(trace: Trace, real: dict[Any, Any], source: Source) -> object:
     if dict.__contains__(real, "__builtins__") or is_module_namespace(real):
         raise trace.fail("global variables as a dictionary", "read and write them by name")
     if module_hooks.are_unguarded(source):
@@ -290,18 +290,18 @@ def wrap_dict(trace: Trace, real: dict, source: Source) -> object:
     return trace.outside.add_record(record)
 
 
-def is_module_namespace(real: dict) -> bool:
+def is_module_namespace(real: dict[Any, Any]) -> bool:
     """Whether a dictionary holds the globals of a module: these have bookkeeping of their own."""
     name = dict.get(real, "__name__")
     module = sys.modules.get(name) if type(name) is str else None
     return getattr(module, "__dict__", None) is real
 
 
-def _empty_ordered(real: collections.OrderedDict) -> collections.OrderedDict:
+def _empty_ordered(real: collections.OrderedDict[Any, Any]) -> collections.OrderedDict[Any, Any]:
     return collections.OrderedDict.__new__(type(real))
 
 
-def key_pattern(keys: Iterable[object]) -> tuple:
+def key_pattern(keys: Iterable[object]) -> tuple[Any, ...]:
     """Keys as a guard knows them: constants as they are, objects only by their place."""
     return tuple([key if is_constant(key) else ANY_KEY for key in keys])
 
@@ -328,7 +328,7 @@ def prepare_key(trace: Trace, key: object) -> None:
         operations.prepare_hashing(trace, (key,))
 
 
-def refuse_equal_hashes(trace: Trace, keys: list) -> None:
+def refuse_equal_hashes(trace: Trace, keys: list[Any]) -> None:
     """Making a set of keys with equal hashes compares them: with a comparison in Python, that is the program's code."""
     if all(map(is_constant, keys)):
         return
@@ -338,7 +338,7 @@ def refuse_equal_hashes(trace: Trace, keys: list) -> None:
         raise trace.fail("a set from outside of objects with equal hashes, which compare in Python")
 
 
-def refuse_outdated_hashes(trace: Trace, real: dict | set) -> None:
+def refuse_outdated_hashes(trace: Trace, real: dict[Any, Any] | set[Any]) -> None:
     """A container keeps the hashes that its keys had when they came in: by another hash it does not find them."""
     if all(map(is_constant, native_iterator(real))):
         return
@@ -349,7 +349,7 @@ def refuse_outdated_hashes(trace: Trace, real: dict | set) -> None:
             raise outdated_hash(trace, real)
 
 
-def outdated_hash(trace: Trace, real: dict | set) -> GraphBreak:
+def outdated_hash(trace: Trace, real: dict[Any, Any] | set[Any]) -> GraphBreak:
     return trace.fail(f"a {type(real).__name__} with a key whose hash has changed since it was put in")
 
 
@@ -368,7 +368,7 @@ CONSTANT_LIKE: frozenset[type] = frozenset(
 )
 
 
-def wrap_set(trace: Trace, real: set, source: Source) -> object:
+def wrap_set(trace: Trace, real: set[Any], source: Source) -> object:
     """Sets are guarded by contents *and* order of iteration, which the program can see."""
     guard_type(trace, real, source)
     guard_all_elements(trace, real, source)
@@ -395,7 +395,7 @@ def wrap_set(trace: Trace, real: set, source: Source) -> object:
     return trace.outside.add_record(record)
 
 
-def wrap_deque(trace: Trace, real: collections.deque, source: Source) -> object:
+def wrap_deque(trace: Trace, real: collections.deque[Any], source: Source) -> object:
     guard_type(trace, real, source)
     guard_length(trace, real, source)
     trace.guards.add(Attribute(source, "maxlen"), "constant", real.maxlen)
@@ -403,7 +403,7 @@ def wrap_deque(trace: Trace, real: collections.deque, source: Source) -> object:
     elements = collections.deque.__iter__(real)
     items = [Lazy(item, Item(source, index, container)) for index, item in enumerate(elements)]
     shadow = _empty_like(real, collections.deque)
-    collections.deque.__init__(shadow, items, real.maxlen)  # type: ignore[misc]
+    collections.deque.__init__(shadow, items, real.maxlen)
     iterator = collections.deque.__iter__(shadow)  # type: ignore[arg-type]
     record = Record(shadow, real, source, Kind.DEQUE, items=list(items), loaded=True, iterator=iterator)
     add_attributes(record)
@@ -414,14 +414,14 @@ def wrap_cell(trace: Trace, real: types.CellType, source: Source) -> object:
     try:
         contents: object = Lazy(real.cell_contents, Attribute(source, "cell_contents"))
         shadow = types.CellType(contents)
-        items: tuple = (contents,)
+        items: tuple[Any, ...] = (contents,)
     except ValueError:
         trace.guards.add(source, "empty_cell")
         shadow, items = types.CellType(), ()
     return trace.outside.add_record(Record(shadow, real, source, Kind.CELL, items=items, loaded=True))
 
 
-def wrap_partial(trace: Trace, real: functools.partial, source: Source) -> object:
+def wrap_partial(trace: Trace, real: functools.partial[Any], source: Source) -> object:
     if partial_attributes(real) is not None:
         return wrap_instance(trace, real, source)
     guard_type(trace, real, source)
@@ -429,19 +429,19 @@ def wrap_partial(trace: Trace, real: functools.partial, source: Source) -> objec
     function = wrap(trace, real.func, Attribute(source, "func"))
     args = wrap(trace, real.args, Attribute(source, "args"))
     keywords = wrap(trace, real.keywords, Attribute(source, "keywords"))
-    shadow = functools.partial(function)  # type: ignore[arg-type]
+    shadow = functools.partial(function)
     shadow.__setstate__((function, args, keywords, None))  # type: ignore[attr-defined]
     return name_copy(trace, shadow, source, real)
 
 
-def partial_attributes(partial: functools.partial) -> dict | None:
+def partial_attributes(partial: functools.partial[Any]) -> dict[Any, Any] | None:
     """Its instance dictionary, if it has one: reading ``__dict__`` would make one, and it would not nest as before."""
-    return partial.__reduce__()[2][3]  # type: ignore[index]
+    return partial.__reduce__()[2][3]
 
 
 def wrap_getter(trace: Trace, real: object, source: Source) -> object:
     """``operator.itemgetter`` and the like: immutable, if what they were made with is."""
-    if not all(is_constant(part) for part in real.__reduce__()[1]):  # type: ignore[operator]
+    if not all(is_constant(part) for part in real.__reduce__()[1]):
         return wrap_instance(trace, real, source)
     return wrap_identity(trace, real, source)
 
@@ -599,7 +599,7 @@ def class_attribute_source(trace: Trace, cls: type, name: str) -> Source:
     return ClassAttribute(trace.outside.pinned(cls), name)
 
 
-WRAPPERS: dict[type, Callable] = {
+WRAPPERS: dict[type, Callable[..., Any]] = {
     **{kind: wrap_identity for kind in IDENTITY_TYPES},
     types.BuiltinFunctionType: wrap_bound_builtin,
     types.MethodWrapperType: wrap_bound_builtin,
@@ -623,7 +623,7 @@ WRAPPERS: dict[type, Callable] = {
     super: wrap_super,
 }
 
-SUBCLASS_WRAPPERS: list[tuple[type, Callable]] = [
+SUBCLASS_WRAPPERS: list[tuple[type, Callable[..., Any]]] = [
     (dict, wrap_dict),
     (list, wrap_list),
     (collections.deque, wrap_deque),

@@ -22,7 +22,7 @@ from ...platform.torch_compiler import (
 from ...program.user_marks import DISABLED, DYNAMIC, STATIC
 from ..guards.descriptions import module_of_globals
 from ..guards.source import getattr_static_dict
-from .operations import operations
+from .operations import Args, Kwargs, operations
 
 if TYPE_CHECKING:
     from .trace import Trace
@@ -52,7 +52,7 @@ class AnnotationTables:
         self.all = self.allowed | self.disallowed
 
 
-def call_annotated(trace: Trace, function: object, args: tuple, kwargs: dict) -> tuple[object] | None:
+def call_annotated(trace: Trace, function: Any, args: Args, kwargs: Kwargs) -> tuple[object] | None:
     """The result of calling a function that is in the tables, in a tuple; None where they change nothing."""
     if id(function) in trace.outside.annotated.disallowed:
         name = getattr(function, "__name__", "") or type(function).__name__
@@ -66,7 +66,7 @@ def call_annotated(trace: Trace, function: object, args: tuple, kwargs: dict) ->
 
 
 def call_of_torch_compiler(
-    trace: Trace, function: types.FunctionType, args: tuple, kwargs: dict
+    trace: Trace, function: types.FunctionType, args: Args, kwargs: Kwargs
 ) -> tuple[object] | None:
     """What a function of torch's compiler means in a graph of Kiln's, in a tuple; None where it is left to Python."""
     if function.__name__ == "graph_break":

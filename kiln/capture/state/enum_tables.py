@@ -45,7 +45,7 @@ class SameMembers:
 def tables_of(cls: enum.EnumMeta) -> list[object]:
     """Copies of the tables; anything else that stands in their place, itself."""
     found = [type.__getattribute__(cls, "__dict__").get(name) for name in TABLES]
-    return [table.copy() if type(table) in (list, dict) else table for table in found]  # type: ignore[union-attr]
+    return [table.copy() if type(table) in (list, dict) else table for table in found]
 
 
 def state_of(tables: list[object]) -> list[tuple[int, ...]]:

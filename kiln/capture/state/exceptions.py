@@ -29,7 +29,9 @@ class ExceptionState:
 
     handled: BaseException | None = None  # what sys.exc_info() would say in the program
     caller_handles: bool = field(default_factory=lambda: sys.exception() is not None)  # called in an except block
-    in_native: dict[int, tuple] = field(default_factory=dict)  # id of one that passes native code -> (it, its links)
+    in_native: dict[int, tuple[Any, ...]] = field(
+        default_factory=dict
+    )  # id of one that passes native code -> (it, its links)
     tracebacks: dict[int, types.TracebackType] = field(default_factory=dict)  # id of an exception -> its stand-in
 
 

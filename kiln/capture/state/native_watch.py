@@ -13,11 +13,12 @@ import sys
 import types
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ... import _native
 from ..._native import is_instance as isinstance
 from ..guards.descriptions import module_of_globals
+from .operations import Args, Kwargs
 from .values import CONSTANT_TYPES
 
 if TYPE_CHECKING:
@@ -30,14 +31,14 @@ MACHINERY = frozenset({"kiln", "torch", "sympy", "mpmath", "enum", "weakref", "i
 PROGRAMS = ("torch.nn.modules", "torch.optim", "torch.utils.data", "torch.distributions")  # not of torch's machinery
 
 
-def call_watched(trace: Trace, function: Callable, args: tuple, kwargs: dict) -> object:
+def call_watched(trace: Trace, function: Callable[..., Any], args: Args, kwargs: Kwargs) -> object:
     """Call native code; break the graph if it enters Python code of the program."""
     if not WATCHES or sys.getprofile() is not None or (not kwargs and is_harmless(function, args)):
         return function(*args, **kwargs)
     return _native.call_watched(watch, function, args, kwargs)
 
 
-def is_harmless(function: object, args: tuple) -> bool:
+def is_harmless(function: object, args: Args) -> bool:
     """Whether a call plainly meets no Python code: on constants, or only the list or iterator itself is looked at."""
     if CONSTANT_TYPES.issuperset(map(type, args)):
         return True

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable
+from typing import Any
 
 FILLERS = tuple(-(1 << 55) - 977 * number for number in range(3000))
 """Elements that make a set's table grow, and are taken out again. (Numbers: their hashes are always the same.)"""
 
 
-def make_set(items: Iterable, passing: int = 0) -> set:
+def make_set(items: Iterable[Any], passing: int = 0) -> set[Any]:
     """A set of these elements, inserted in this order, which has had some more for a while."""
     made = set(items)
     if passing:
@@ -25,7 +26,7 @@ def make_set(items: Iterable, passing: int = 0) -> set:
     return made
 
 
-def insertion_order(items: list) -> tuple[list, int] | None:
+def insertion_order(items: list[Any]) -> tuple[list[Any], int] | None:
     """Arguments for :func:`make_set` with which it gives a set that iterates over these elements in this order."""
     for passing in (0, 5, 20, 80, 320, 1300, 2600):
         if passing and passing < len(items) // 2:

@@ -45,7 +45,7 @@ class OutsideObjects:
         for record in self.by_shadow.values():
             record.real = None
             held = record.items.values() if isinstance(record.items, dict) else record.items
-            for value in (*(record.attributes or {}).values(), *(held or ())):  # type: ignore[misc]
+            for value in (*(record.attributes or {}).values(), *(held or ())):
                 if type(value) is Lazy:
                     value.real = value.value = None
 

@@ -47,15 +47,19 @@ class Options:
     backend_name: str
     fullgraph: bool = False
     dynamic: bool | None = None
-    options: dict = field(default_factory=dict)
+    options: dict[Any, Any] = field(default_factory=dict)
     on_recompile: Callable[[types.FunctionType, str], object] | None = None
     compiled_autograd: bool = False  # what is called enables the engine; captured code is the same
-    backward: Callable | None = field(default=None, compare=False, repr=False)  # compiles the engine's graphs
-    users: weakref.WeakSet = field(default_factory=weakref.WeakSet, compare=False, repr=False)  # what compile() gave
-    routed: weakref.WeakSet = field(default_factory=weakref.WeakSet, compare=False, repr=False)  # see routing.py
-    torch_routes: dict = field(default_factory=dict, compare=False, repr=False)  # of functions that torch defines
+    backward: Callable[..., Any] | None = field(default=None, compare=False, repr=False)  # compiles the engine's graphs
+    users: weakref.WeakSet[Any] = field(
+        default_factory=weakref.WeakSet, compare=False, repr=False
+    )  # what compile() gave
+    routed: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet, compare=False, repr=False)  # see routing.py
+    torch_routes: dict[Any, Any] = field(
+        default_factory=dict, compare=False, repr=False
+    )  # of functions that torch defines
 
-    def __reduce__(self) -> tuple:
+    def __reduce__(self) -> tuple[Any, ...]:
         """Copies and pickles have what was asked for, and nothing that was compiled."""
         return Options, tuple(getattr(self, each.name) for each in fields(self) if each.compare)
 

@@ -96,8 +96,8 @@ class Lazy:
         """Native code must never look at one of these: better no graph than a wrong one."""
         raise GraphBreak(f"{self.source.describe()} reached native code unseen", "report this to Kiln's authors")
 
-    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _leaked  # type: ignore[assignment]
-    __hash__ = __bool__ = __str__ = __repr__ = __format__ = __len__ = __iter__ = __contains__ = _leaked  # type: ignore[assignment]
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _leaked
+    __hash__ = __bool__ = __str__ = __repr__ = __format__ = __len__ = __iter__ = __contains__ = _leaked
     __int__ = __float__ = __index__ = __call__ = __getitem__ = __add__ = __radd__ = __mul__ = __rmul__ = _leaked
 
 
@@ -124,8 +124,8 @@ class Record:
     attributes: dict[str, object] | None = None  # instance dictionary on arrival
     slots: dict[str, object] = field(default_factory=dict)  # slot name -> value on arrival, as read
     loaded: bool = False  # the keys or the whole contents are guarded
-    order: tuple = ()  # a set's iteration order
-    iterator: Iterator | None = None  # over a deque's shadow: raises once elements came or went
+    order: tuple[Any, ...] = ()  # a set's iteration order
+    iterator: Iterator[Any] | None = None  # over a deque's shadow: raises once elements came or went
 
 
 @dataclass(eq=False)
@@ -164,7 +164,7 @@ class Trampoline:
 
     __slots__ = ("__weakref__", "function", "invoke")
 
-    def __init__(self, function: object, invoke: Callable):
+    def __init__(self, function: object, invoke: Callable[..., Any]):
         self.function = function
         self.invoke = invoke
 
@@ -186,7 +186,7 @@ def same_value(before: object, now: object) -> bool:
     return before is now or (type(before) is Lazy and before.done and before.value is now)
 
 
-def new_tuple(kind: type, items: list) -> tuple:
+def new_tuple(kind: type, items: list[Any]) -> tuple[Any, ...]:
     """A tuple of some class with these elements, past any ``__new__`` in Python."""
     if kind is tuple:
         return tuple(items)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from ..._native import is_instance as isinstance
 from ...platform.python_objects import mapping_items
@@ -37,12 +38,12 @@ def write_effects(rebuilder: Rebuilder) -> None:
 
 
 def write_list(r: Rebuilder, record: Record) -> None:
-    now, before = list.copy(record.shadow), record.items  # type: ignore[arg-type]
-    if len(now) == len(before) and all(map(same_value, before, now)):  # type: ignore[arg-type]
+    now, before = list.copy(record.shadow), record.items
+    if len(now) == len(before) and all(map(same_value, before, now)):
         return
     target = r.read(record.source)
-    if len(now) > len(before) and all(map(same_value, before, now)):  # type: ignore[arg-type]
-        r.effects.append(f"_k_list.extend({target}, [{r.items(now[len(before) :])}])")  # type: ignore[arg-type]
+    if len(now) > len(before) and all(map(same_value, before, now)):
+        r.effects.append(f"_k_list.extend({target}, [{r.items(now[len(before) :])}])")
         return
     r.effects.append(f"_k_list.__setitem__({target}, _k_slice(None), [{r.items(now)}])")
 
@@ -55,19 +56,19 @@ def write_pending(r: Rebuilder, trace: Trace) -> None:
 
 
 def write_deque(r: Rebuilder, record: Record) -> None:
-    now, before = list(collections.deque.__iter__(record.shadow)), record.items  # type: ignore[arg-type]
-    if len(now) == len(before) and all(map(same_value, before, now)):  # type: ignore[arg-type]
+    now, before = list(collections.deque.__iter__(record.shadow)), record.items
+    if len(now) == len(before) and all(map(same_value, before, now)):
         return
     target = r.read(record.source)
     deque = r.bind(collections.deque, "deque")
     if len(now) == len(before) and still_valid(record.iterator):  # then the real one's iterators must stay valid too
-        changed = [place for place, values in enumerate(zip(before, now, strict=True)) if not same_value(*values)]  # type: ignore[arg-type]
+        changed = [place for place, values in enumerate(zip(before, now, strict=True)) if not same_value(*values)]
         r.effects += [f"{deque}.__setitem__({target}, {place}, {r.value(now[place])})" for place in changed]
         return
     r.effects += [f"{deque}.clear({target})", f"{deque}.extend({target}, [{r.items(now)}])"]
 
 
-def still_valid(iterator: Iterator | None) -> bool:
+def still_valid(iterator: Iterator[Any] | None) -> bool:
     try:
         next(iterator, None)  # type: ignore[arg-type]
     except RuntimeError:
@@ -76,8 +77,8 @@ def still_valid(iterator: Iterator | None) -> bool:
 
 
 def write_dict(r: Rebuilder, record: Record) -> None:
-    before: dict = record.items  # type: ignore[assignment]
-    now = dict(mapping_items(record.shadow))  # type: ignore[arg-type]
+    before: dict[Any, Any] = record.items
+    now = dict(mapping_items(record.shadow))
     base = collections.OrderedDict if isinstance(record.shadow, collections.OrderedDict) else dict
     moved = moved_keys(before, now)
     if moved and base is collections.OrderedDict:  # move_to_end moves to the front, too
@@ -92,7 +93,7 @@ def write_dict(r: Rebuilder, record: Record) -> None:
     r.effects += removals + [f"{kind}.__setitem__({target}, {r.value(key)}, {r.value(now[key])})" for key in written]
 
 
-def moved_keys(before: dict, now: dict) -> list:
+def moved_keys(before: dict[Any, Any], now: dict[Any, Any]) -> list[Any]:
     """The keys that were deleted and set again, which puts them last: all known ones after a new or displaced one."""
     places = {key: place for place, key in enumerate(before)}
     furthest, late, moved = -1, False, []
@@ -109,18 +110,18 @@ def moved_keys(before: dict, now: dict) -> list:
 
 
 def write_set(r: Rebuilder, record: Record) -> None:
-    now: set = record.shadow  # type: ignore[assignment]
-    before: set = record.items  # type: ignore[assignment]
+    now: set[Any] = record.shadow
+    before: set[Any] = record.items
     now = set(set.__iter__(now))  # past methods of a subclass
     if now == before:
         return
     target = r.read(record.source)
     removed = f"[{r.items(item for item in before if item not in now)}]"
-    added = f"[{r.items(item for item in set.__iter__(record.shadow) if item not in before)}]"  # type: ignore[arg-type]
+    added = f"[{r.items(item for item in set.__iter__(record.shadow) if item not in before)}]"
     r.effects.append(f"{r.bind(change_set, 'change_set')}({target}, {removed}, {added})")
 
 
-def change_set(target: set, removed: list, added: list) -> None:
+def change_set(target: set[Any], removed: list[Any], added: list[Any]) -> None:
     """Take elements out and put others in, one by one: doing it all at once may bring the rest into another order."""
     for item in removed:
         set.discard(target, item)
@@ -130,10 +131,10 @@ def change_set(target: set, removed: list, added: list) -> None:
 
 def write_cell(r: Rebuilder, record: Record) -> None:
     try:
-        now: tuple = (record.shadow.cell_contents,)  # type: ignore[attr-defined]
+        now: tuple[Any, ...] = (record.shadow.cell_contents,)
     except ValueError:
         now = ()
-    before: tuple = record.items  # type: ignore[assignment]
+    before: tuple[Any, ...] = record.items
     if len(now) == len(before) and all(map(same_value, before, now)):
         return
     target = r.read(record.source)
@@ -171,7 +172,7 @@ def write_slot(r: Rebuilder, record: Record, name: str, before: object) -> None:
 
     descriptor = lookup(type(record.shadow), name)
     try:
-        now = descriptor.__get__(record.shadow)  # type: ignore[attr-defined]
+        now = descriptor.__get__(record.shadow)
     except AttributeError:
         if before is not DELETED:
             r.effects.append(f"{r.bind(descriptor, 'slot')}.__delete__({r.read(record.source)})")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import types
+from typing import Any
 
 from ..._native import is_instance as isinstance
 from ..guards.descriptions import module_of
+from ..state.operations import Args
 from ..state.trace import Trace
 from .effects import write_effects
 from .rebuild import CannotRebuild, Rebuilder
@@ -14,7 +16,7 @@ from .rebuild import CannotRebuild, Rebuilder
 class OutsideState:
     """What the program has done so far to objects that ``forward`` could reach, to see whether it adds to that."""
 
-    def __init__(self, trace: Trace, args: tuple):
+    def __init__(self, trace: Trace, args: Args):
         self.arguments = [(value, elements(value)) for value in args if isinstance(value, (list, dict, set))]
         self.pending = pending_writes(trace)
         self.hooks = hooks_so_far(trace)
@@ -25,7 +27,7 @@ class OutsideState:
         return pending_writes(trace) != self.pending
 
 
-def hooks_so_far(trace: Trace) -> tuple:
+def hooks_so_far(trace: Trace) -> tuple[Any, ...]:
     """Hooks put on tensors and taken off again: they are kept apart from other effects."""
     return (
         len(trace.hooks.registrations),
@@ -34,7 +36,7 @@ def hooks_so_far(trace: Trace) -> tuple:
     )
 
 
-def elements(container: list | dict | set) -> list[int]:
+def elements(container: list[Any] | dict[Any, Any] | set[Any]) -> list[int]:
     parts = [part for pair in container.items() for part in pair] if isinstance(container, dict) else container
     return [id(part) for part in parts]
 

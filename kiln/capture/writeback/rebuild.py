@@ -16,6 +16,7 @@ import re
 import types
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.fx
@@ -200,7 +201,7 @@ class Rebuilder(Text):
 # -- builders: (rebuilder, shadow, name, place of its first line) ------------------------------------------------------
 
 
-def build_list(r: Rebuilder, shadow: list, name: str, place: int) -> None:
+def build_list(r: Rebuilder, shadow: list[Any], name: str, place: int) -> None:
     items = r.items(list(shadow))
     finish(r, shadow, name, place, "[]", f"[{items}]", f"{name}.extend([{items}])")
 
@@ -214,7 +215,7 @@ def finish(r: Rebuilder, shadow: object, name: str, place: int, empty: str, full
         r.lines.append(f"{name} = {full}")
 
 
-def build_dict(r: Rebuilder, shadow: dict, name: str, place: int) -> None:
+def build_dict(r: Rebuilder, shadow: dict[Any, Any], name: str, place: int) -> None:
     if id(shadow) in r.trace.outside.namespaces:  # vars(something)
         owner, attribute = r.trace.outside.namespaces[id(shadow)]
         r.lines.append(f"{name} = {r.value(owner)}.{attribute}")
@@ -223,14 +224,14 @@ def build_dict(r: Rebuilder, shadow: dict, name: str, place: int) -> None:
     finish(r, shadow, name, place, "{}", "{" + items + "}", f"{name}.update({{{items}}})")
 
 
-def build_set(r: Rebuilder, shadow: set, name: str, place: int) -> None:
+def build_set(r: Rebuilder, shadow: set[Any], name: str, place: int) -> None:
     items, passing = elements_in_order(shadow)
     text = r.items(items)
     full = f"{r.bind(make_set, 'make_set')}([{text}], {passing})" if passing else f"_k_set([{text}])"
     finish(r, shadow, name, place, "_k_set()", full, f"{name}.update([{text}])")
 
 
-def build_frozenset(r: Rebuilder, shadow: frozenset, name: str, place: int) -> None:
+def build_frozenset(r: Rebuilder, shadow: frozenset[Any], name: str, place: int) -> None:
     items = r.items(elements_in_order(shadow)[0])
     if type(shadow) is frozenset:
         r.lines.append(f"{name} = _k_frozenset([{items}])")
@@ -239,13 +240,13 @@ def build_frozenset(r: Rebuilder, shadow: frozenset, name: str, place: int) -> N
         add_attributes(r, shadow, name)
 
 
-def elements_in_order(shadow: set | frozenset) -> tuple[list, int]:
+def elements_in_order(shadow: set[Any] | frozenset[Any]) -> tuple[list[Any], int]:
     """How to make a set that iterates as this one does; objects are hashed by identity and have no order to keep."""
     items = list(set.__iter__(shadow) if isinstance(shadow, set) else frozenset.__iter__(shadow))
     return (insertion_order(items) if all(map(is_constant, items)) else None) or (items, 0)
 
 
-def build_tuple(r: Rebuilder, shadow: tuple, name: str, place: int) -> None:
+def build_tuple(r: Rebuilder, shadow: tuple[Any, ...], name: str, place: int) -> None:
     items = r.items(tuple.__iter__(shadow))
     if type(shadow) is tuple:
         r.lines.append(f"{name} = ({items})")
@@ -258,13 +259,13 @@ def build_tuple(r: Rebuilder, shadow: tuple, name: str, place: int) -> None:
         add_attributes(r, shadow, name)
 
 
-def build_deque(r: Rebuilder, shadow: collections.deque, name: str, place: int) -> None:
+def build_deque(r: Rebuilder, shadow: collections.deque[Any], name: str, place: int) -> None:
     deque = r.bind(collections.deque, "deque")
     r.lines[place] = f"{name} = {deque}((), {shadow.maxlen!r})"
     r.lines.append(f"{name}.extend([{r.items(list(shadow))}])")
 
 
-def build_defaultdict(r: Rebuilder, shadow: collections.defaultdict, name: str, place: int) -> None:
+def build_defaultdict(r: Rebuilder, shadow: collections.defaultdict[Any, Any], name: str, place: int) -> None:
     r.lines[place] = ""
     factory = r.value(shadow.default_factory)
     r.lines.append(f"{name} = {r.bind(collections.defaultdict, 'defaultdict')}({factory})")
@@ -329,7 +330,7 @@ def build_bound(r: Rebuilder, shadow: object, name: str, place: int) -> None:
     r.lines.append(f"{name} = {r.bind(shadow, getattr(shadow, '__name__', 'object'))}")
 
 
-def build_partial(r: Rebuilder, shadow: functools.partial, name: str, place: int) -> None:
+def build_partial(r: Rebuilder, shadow: functools.partial[Any], name: str, place: int) -> None:
     keywords = "".join(f"{key!r}: {r.value(value)}, " for key, value in shadow.keywords.items())
     function = r.value(shadow.func)
     r.lines.append(f"{name} = {r.class_of(shadow)}({function}, *({r.items(shadow.args)}), **{{{keywords}}})")
@@ -342,7 +343,9 @@ def build_super(r: Rebuilder, shadow: super, name: str, place: int) -> None:
     r.lines.append(f"{name} = _k_super({r.class_expression(cls)}{f', {r.value(owner)}' if bound else ''})")
 
 
-def build_wrapped_function(r: Rebuilder, shadow: staticmethod | classmethod, name: str, place: int) -> None:
+def build_wrapped_function(
+    r: Rebuilder, shadow: staticmethod[..., Any] | classmethod[Any, ..., Any], name: str, place: int
+) -> None:
     """A ``staticmethod`` or ``classmethod`` that was made inside, around a function that may have been, too."""
     given = vars(type(shadow)(shadow.__func__))
     if any(value is not given.get(key, NULL) for key, value in vars(shadow).items()):
@@ -399,7 +402,7 @@ def build_dict_iterator(r: Rebuilder, shadow: object, name: str, place: int) -> 
         return
     method = next(word for word in ("keys", "values", "items") if word[:-1] in type(shadow).__name__)
     try:
-        left = list(shadow.__reduce__()[1][0])  # type: ignore[operator]
+        left = list(shadow.__reduce__()[1][0])
     except RuntimeError:
         raise CannotRebuild(shadow, "an iterator, over a dictionary that changed, that outlives the graph") from None
     everything = list(getattr(dict, method)(owner))
@@ -418,7 +421,7 @@ def build_set_iterator(r: Rebuilder, shadow: object, name: str, place: int) -> N
         r.lines.append(f"{name} = _k_iter(())")
         return
     try:
-        left = len(shadow.__reduce__()[1][0])  # type: ignore[operator]
+        left = len(shadow.__reduce__()[1][0])
     except RuntimeError:
         raise CannotRebuild(shadow, "an iterator, over a set that changed, that outlives the graph") from None
     add_set_iterator(r, name, owner, len(frozenset(owner)) - left)
@@ -496,7 +499,7 @@ def build_instance(r: Rebuilder, shadow: object, name: str, place: int) -> None:
     add_attributes(r, shadow, name)
 
 
-def build_container_instance(base: type, fill: str) -> Callable:
+def build_container_instance(base: type, fill: str) -> Callable[..., Any]:
     def build(r: Rebuilder, shadow: object, name: str, place: int) -> None:
         bound = r.bind(base, base.__name__)
         r.lines[place] = f"{name} = {bound}.__new__({r.class_of(shadow)})"
@@ -530,7 +533,7 @@ def add_attributes(r: Rebuilder, shadow: object, name: str) -> None:
         r.lines.append(f"{place}[{key!r}] = {r.value(value)}")
     for slot in slot_descriptors(type(shadow)):
         try:
-            value = slot.__get__(shadow)  # type: ignore[attr-defined]
+            value = slot.__get__(shadow)
         except AttributeError:
             continue
         r.lines.append(f"{r.bind(slot, 'slot')}.__set__({name}, {r.value(value)})")
@@ -541,7 +544,7 @@ def build_trampoline(r: Rebuilder, shadow: Trampoline, name: str, place: int) ->
 
 
 def build_opaque(r: Rebuilder, shadow: Opaque, name: str, place: int) -> None:
-    r.lines.append(f"{name} = {r.output(shadow.node)}")  # type: ignore[arg-type]
+    r.lines.append(f"{name} = {r.output(shadow.node)}")
 
 
 def build_namespace(r: Rebuilder, shadow: types.SimpleNamespace, name: str, place: int) -> None:
@@ -570,11 +573,11 @@ def build_proxy(r: Rebuilder, shadow: Proxy, name: str, place: int) -> None:
     r.lines.append(f"{name} = {r.value(shadow.target)}")  # type: ignore[attr-defined]
 
 
-def build_mapping_proxy(r: Rebuilder, shadow: types.MappingProxyType, name: str, place: int) -> None:
+def build_mapping_proxy(r: Rebuilder, shadow: types.MappingProxyType[Any, Any], name: str, place: int) -> None:
     r.lines.append(f"{name} = {r.bind(types.MappingProxyType, 'mappingproxy')}({r.value(mapping_of(shadow))})")
 
 
-BUILDERS: dict[type, Callable] = {
+BUILDERS: dict[type, Callable[..., Any]] = {
     ListMethod: build_list_method,
     list: build_list,
     dict: build_dict,
@@ -638,7 +641,7 @@ def is_member(value: enum.Enum) -> bool:
     return isinstance(value, enum.Flag) and type(number) is int and members_by_value(type(value)).get(number) is value
 
 
-def builder_for(shadow: object) -> Callable | None:
+def builder_for(shadow: object) -> Callable[..., Any] | None:
     builder = BUILDERS.get(type(shadow))
     if builder is not None:
         return builder
