@@ -1,5 +1,6 @@
 """Types of the native module (kiln/native, see docs/native.md). `import torch` must come before it."""
 
+import types
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, overload
 
@@ -34,11 +35,11 @@ class Dispatcher:
     miss: Callable[[Dispatcher, tuple[Any, ...], dict[str, Any]], Any]
     changed: Callable[[Dispatcher], Any] | None
     @property
-    def function(self) -> Callable[..., Any]: ...
+    def function(self) -> Any: ...  # a types.FunctionType, which checkers take for a method
     @property
-    def __wrapped__(self) -> Callable[..., Any]: ...
+    def __wrapped__(self) -> types.FunctionType: ...
     def __init__(
-        self, function: Callable[..., Any], miss: Callable[[Dispatcher, tuple[Any, ...], dict[str, Any]], Any]
+        self, function: types.FunctionType, miss: Callable[[Dispatcher, tuple[Any, ...], dict[str, Any]], Any]
     ) -> None: ...
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
     def __get__(self, instance: Any, owner: type | None = None, /) -> Any: ...

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from torch._C import DispatchKey
-from torch.overrides import _get_current_function_mode as current_function_mode
+from torch.overrides import _get_current_function_mode
 from torch.overrides import _pop_mode_temporarily as without_function_mode
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 from torch.utils._python_dispatch import _disable_current_modes as disable_current_modes
@@ -26,6 +26,7 @@ __all__ = [
     "without_function_mode",
 ]
 
+current_function_mode: Callable[[], Any] = _get_current_function_mode
 DisableTorchFunction = torch._C.DisableTorchFunction
 """No ``__torch_function__`` is called, neither of classes nor of modes."""
 DisableTorchFunctionSubclass = torch._C.DisableTorchFunctionSubclass

@@ -15,7 +15,7 @@ from ...program.shapes.expressions import NAMES, substitute
 from ..guards.generated_text import Text
 from ..guards.guard_program import GuardProgram
 from ..guards.guards import KINDS, ClassWatch, Guard, ShapeCondition, is_empty_tuple, is_global_lookup, plain
-from ..guards.source import GlobalsOf, Local, Source, bases_of, native_length, signature
+from ..guards.source import GlobalsOf, Item, Local, Source, bases_of, native_length, signature
 from ..shadows import module_hooks
 from ..state.shape_conditions import shape_conditions
 from ..state.trace import Trace
@@ -29,7 +29,7 @@ class CheckText(Text):
     it met, which the check hands to the run function: ``inputs`` are their sources.
     """
 
-    def __init__(self, trace: Trace, state: object, inputs: list[Any]):
+    def __init__(self, trace: Trace, state: _native.GlobalState, inputs: list[Any]):
         super().__init__()
         self.trace = trace
         self.inputs: list[Source] = [item.source for item in inputs]
@@ -175,19 +175,17 @@ def is_table_guard(guard: Guard) -> bool:
 
 
 def items_check(trace: Trace, guards: list[Guard]) -> Callable[[], bool]:
-    rows = []
+    rows: list[tuple[dict[str, Any], Any, Any]] = []
     for guard in guards:
-        base = guard.source if guard.kind == "lacks_key" else guard.source.base
-        owner = base.owner  # type: ignore[union-attr]
-        namespace = trace.function.__globals__ if owner is None else owner.value
-        if guard.kind == "lacks_key":
-            rows.append((namespace, plain(guard.value), _native.MISSING))
-        else:
-            rows.append((namespace, guard.source.key, plain(guard.value)))
+        source, value = guard.source, plain(guard.value)
+        base = source.base if isinstance(source, Item) else source
+        assert isinstance(base, GlobalsOf)
+        namespace = trace.function.__globals__ if base.owner is None else base.owner.value
+        rows.append((namespace, source.key, value) if isinstance(source, Item) else (namespace, value, _native.MISSING))
     return _native.ItemsCheck(rows)
 
 
-def make_check(trace: Trace, state: object, inputs: list[Any]) -> CheckText:
+def make_check(trace: Trace, state: _native.GlobalState, inputs: list[Any]) -> CheckText:
     trace.outside.guard_presence()
     module_hooks.guard_changed_keys(trace)
     trace.guards.shapes += shape_conditions(trace)

@@ -32,7 +32,7 @@ from ..guards.descriptions import module_of_globals
 from ..guards.hints import Hints
 from ..guards.source import ClosureCell, Local
 from ..interpreter.argument_binding import SignatureMismatch, match_arguments
-from ..interpreter.frame import COROUTINE_FLAGS, GENERATOR_FLAG, NULL, Broken, Finished, RootFrame
+from ..interpreter.frame import COROUTINE_FLAGS, GENERATOR_FLAG, NULL, Broken, Finished, Frame, RootFrame
 from ..interpreter.generators import check_open_generators
 from ..python.lifetimes import asks_about_lifetimes
 from ..shadows.consumed_inputs import ListInput, emptying, set_examples
@@ -81,11 +81,14 @@ def user_stack_level() -> int:
 def compile_frame(cache: FrameCache, function: types.FunctionType, args: Args, kwargs: Kwargs) -> Entry | None:
     """Capture, compile and wrap one frame; None if it is to be left alone."""
     if function.__code__.co_flags & (COROUTINE_FLAGS | GENERATOR_FLAG):
-        return skip(cache, function, "a generator or coroutine function: it runs in eager")
+        skip(cache, function, "a generator or coroutine function: it runs in eager")
+        return None
     if function.__code__ in MODULE_CALLS:
-        return route_callees(cache, function)
+        route_callees(cache, function)
+        return None
     if any(name.startswith("_k_") for name in function.__code__.co_varnames[: parameter_count(function.__code__)]):
-        return skip(cache, function, "a parameter whose name begins with _k_, as names in generated code do")
+        skip(cache, function, "a parameter whose name begins with _k_, as names in generated code do")
+        return None
     if not COUNTS_FRAMES.isdisjoint(function.__code__.co_names):
         events.skip(function, "it traces or counts frames")  # and what it calls must have no frames of Kiln's between
         return None
@@ -110,11 +113,14 @@ def compile_frame(cache: FrameCache, function: types.FunctionType, args: Args, k
     except GraphBreak as reason:
         if cache.options.fullgraph:
             raise unsupported(reason) from reason.error
-        return skip(cache, function, reason.reason)
+        skip(cache, function, reason.reason)
+        return None
     except RecursionError:  # called with the stack nearly used up
-        return skip(cache, function, "calls nested too deep")
+        skip(cache, function, "calls nested too deep")
+        return None
     except Exception as error:
-        return internal_error(cache, function, error)
+        internal_error(cache, function, error)
+        return None
     finally:
         _native.set_disabled(disabled)
         state.restore()
@@ -125,6 +131,7 @@ def parameter_count(code: types.CodeType) -> int:
 
 
 def skip(cache: FrameCache, function: types.FunctionType, reason: str) -> None:
+    """Leave a frame to Python."""
     events.skip(function, reason)
     if not function.__code__.co_flags & COROUTINE_FLAGS:
         route_callees(cache, function)
@@ -144,7 +151,14 @@ def internal_error(cache: FrameCache, function: types.FunctionType, error: Excep
     warnings.warn(f"{problem}\nThe function runs in plain Python.", RuntimeWarning, stacklevel=user_stack_level())
 
 
-def capture(cache: FrameCache, function, args: Args, kwargs: Kwargs, state, outside: OuterModes) -> Entry | None:
+def capture(
+    cache: FrameCache,
+    function: types.FunctionType,
+    args: Args,
+    kwargs: Kwargs,
+    state: Switches,
+    outside: OuterModes,
+) -> Entry:
     """Trace until nothing more is learnt: each restart moves a break earlier."""
     forced = caller_breaks.break_of(function.__code__)
     for _ in range(100):
@@ -252,7 +266,7 @@ def forget_reals(trace: Trace) -> None:
 
 
 def compile_graph(
-    cache: FrameCache, trace: Trace, inputs: list[Any], state
+    cache: FrameCache, trace: Trace, inputs: list[Any], state: Switches
 ) -> tuple[torch.fx.GraphModule, Callable[..., Any]]:
     if config.raise_internal_errors:
         trace.graph.lint()  # else a bad graph would only show as a slow one: it raises, and eager takes over
@@ -289,7 +303,7 @@ def continue_after(cache: FrameCache, trace: Trace, outcome: Broken) -> Continua
         raise trace.fail(f"{outcome.reason.reason} ({error})") from None
     options, examples = cache.options, trace.inputs.examples
 
-    def wrap_segment(function, segment):
+    def wrap_segment(function: types.FunctionType, segment: object) -> Callable[..., Any]:
         set_examples(function, examples)
         dispatcher = make_dispatcher(function, options)
         made = state_of(dispatcher).cache
@@ -301,7 +315,7 @@ def continue_after(cache: FrameCache, trace: Trace, outcome: Broken) -> Continua
     return continuation
 
 
-def check_frame(trace: Trace, frame: RootFrame, reason: GraphBreak) -> None:
+def check_frame(trace: Trace, frame: Frame, reason: GraphBreak) -> None:
     """Continuations are other frames: where the program could tell, the function runs in eager as a whole."""
     if sees_locals(frame.bytecode):
         raise trace.fail(f"{reason.reason} (in a function that looks at its own local variables or frame)")

@@ -59,7 +59,9 @@ def miss(dispatcher: _native.Dispatcher, args: Args, kwargs: Kwargs) -> object:
         return run(*args, **kwargs)
 
 
-def find_or_compile(dispatcher, function, args: Args, kwargs: Kwargs, again: bool = False) -> Callable[..., Any]:
+def find_or_compile(
+    dispatcher: _native.Dispatcher, function: types.FunctionType, args: Args, kwargs: Kwargs, again: bool = False
+) -> Callable[..., Any]:
     state = state_of(dispatcher)
     dispatcher.sync()
     cache = state.cache
@@ -107,8 +109,8 @@ def find_or_compile(dispatcher, function, args: Args, kwargs: Kwargs, again: boo
         return find_or_compile(dispatcher, function, args, kwargs, again=True)
     if config.raise_internal_errors:
         reason = explain_miss(cache, function, args, kwargs)
-        problem = AssertionError(f"the guards do not hold for the very call they were made from ({reason})")
-        raise exc.InternalError(f"compiling {function.__qualname__}", problem)
+        failure = AssertionError(f"the guards do not hold for the very call they were made from ({reason})")
+        raise exc.InternalError(f"compiling {function.__qualname__}", failure)
     return function
 
 
@@ -120,7 +122,7 @@ def is_torch_replaced() -> bool:
 def raising(function: types.FunctionType, problem: exc.Unsupported) -> Callable[..., Any]:
     """Under ``fullgraph`` a program that raises is run in eager: its own error, at its own line, is the best report."""
 
-    def run(*args, **kwargs):
+    def run(*args: Any, **kwargs: Any) -> None:
         function(*args, **kwargs)
         raise problem
 
@@ -146,15 +148,13 @@ def known_entry(
     return None
 
 
-def run_in_eager(dispatcher, function) -> Callable[..., Any]:
+def run_in_eager(dispatcher: _native.Dispatcher, function: types.FunctionType) -> Callable[..., Any]:
     """Run this function in eager from now on, without asking again."""
     code = state_of(dispatcher).cache.routed
     if code is not None:
-        original, function = (
-            function,
-            types.FunctionType(
-                code, function.__globals__, function.__name__, function.__defaults__, function.__closure__
-            ),
+        original = function
+        function = types.FunctionType(
+            code, original.__globals__, original.__name__, original.__defaults__, original.__closure__
         )
         function.__kwdefaults__, function.__qualname__ = original.__kwdefaults__, original.__qualname__
     if all(check is not None for check, _ in dispatcher.entries):
@@ -178,7 +178,7 @@ def with_answer(run: Callable[..., Any], answer: object) -> Callable[..., Any]:
 # -- misses ---------------------------------------------------------------------------------------------------------
 
 
-def explain_miss(cache: FrameCache, function, args: Args, kwargs: Kwargs) -> str | None:
+def explain_miss(cache: FrameCache, function: types.FunctionType, args: Args, kwargs: Kwargs) -> str | None:
     """Why no entry fits (None if there is none yet); learns which sizes and numbers vary."""
     reason = None
     for entry in cache.entries:
@@ -186,7 +186,7 @@ def explain_miss(cache: FrameCache, function, args: Args, kwargs: Kwargs) -> str
     return reason
 
 
-def give_up(cache: FrameCache, dispatcher, function) -> Callable[..., Any]:
+def give_up(cache: FrameCache, dispatcher: _native.Dispatcher, function: types.FunctionType) -> Callable[..., Any]:
     """The function needed compiling too often: eager from now on, and one warning with the reasons."""
     code = function.__code__
     reasons = state_of(dispatcher).reasons

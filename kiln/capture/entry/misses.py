@@ -9,9 +9,11 @@ from __future__ import annotations
 import collections
 import types
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
+from ... import _native
 from ..._native import MISSING
 from ..._native import is_instance as isinstance
 from ...config import config
@@ -111,15 +113,15 @@ def safe(words: Callable[[object], str], value: object) -> str:
         return f"a {short_name(type(value))}"
 
 
-def learn_from_constant(name: str, value: object, reader: SourceReader, hints: Hints) -> None:
+def learn_from_constant(name: str, value: Any, reader: SourceReader, hints: Hints) -> None:
     """A constant that varies: a number becomes symbolic; where its very value is needed, or there are no symbols for
     its kind, the program's use of it is left to Python in the end."""
     if type(value) in (int, float):
         hints[name] = NEEDED if name in reader.needed else True
         return
     if is_operand(name):
-        count = hints.get(name) or 0
-        hints[name] = NEEDED if count == NEEDED or count + 1 >= TOLERATED else count + 1  # type: ignore[operator]
+        count: Any = hints.get(name) or 0
+        hints[name] = NEEDED if count == NEEDED or count + 1 >= TOLERATED else count + 1
 
 
 TOLERATED = 2  # so many values of an operand get an entry each
@@ -130,7 +132,7 @@ def failed_elsewhere(entry: Entry, reader: SourceReader, hints: Hints) -> list[s
     guards = entry.guards
     reasons = [guards.classes.reason(), guards.code_reason()]
     if entry.tensor_check is not None:
-        reasons.append(tensor_reason(entry, reader, hints))
+        reasons.append(tensor_reason(entry.tensor_check, entry.tensor_sources, reader, hints))
     return reasons + [condition_reason(reader, condition, hints) for condition in guards.shapes]
 
 
@@ -151,17 +153,17 @@ def condition_reason(reader: SourceReader, condition: ShapeCondition, hints: Hin
     return f"{condition.describe(reader.describe)} expected"
 
 
-def tensor_reason(entry: Entry, reader: SourceReader, hints: Hints) -> str | None:
+def tensor_reason(check: _native.TensorCheck, sources: list[Source], reader: SourceReader, hints: Hints) -> str | None:
     try:
-        tensors = [reader.read(source) for source in entry.tensor_sources]
+        tensors = [reader.read(source) for source in sources]
     except Unreachable:
         return "a tensor is not there any more"
-    names = [source.describe() for source in entry.tensor_sources]
     if config.automatic_dynamic:
-        for index, dimension in entry.tensor_check.mismatches(*tensors):
-            known = hints.get(names[index])
-            hints[names[index]] = (known if isinstance(known, frozenset) else frozenset()) | {dimension}
-    return entry.tensor_check.reason([reader.describe(source) for source in entry.tensor_sources], *tensors)
+        for index, dimension in check.mismatches(*tensors):
+            place = sources[index].describe()
+            known = hints.get(place)
+            hints[place] = (known if isinstance(known, frozenset) else frozenset()) | {dimension}
+    return check.reason([reader.describe(source) for source in sources], *tensors)
 
 
 class Unreachable(Exception):
@@ -180,10 +182,10 @@ class SourceReader:
         text = f"def _k_function({signature(function.__code__)}):\n    return _k_locals()\n"
         namespace: dict[str, object] = {"_k_locals": locals}
         exec(text, namespace)
-        bind = namespace["_k_function"]
-        bind.__defaults__ = function.__defaults__  # type: ignore[attr-defined]
-        bind.__kwdefaults__ = function.__kwdefaults__  # type: ignore[attr-defined]
-        self.values = bind(*args, **kwargs)  # type: ignore[operator]
+        bind: Any = namespace["_k_function"]
+        bind.__defaults__ = function.__defaults__
+        bind.__kwdefaults__ = function.__kwdefaults__
+        self.values = bind(*args, **kwargs)
         self.function = function
         wrapped = function.__code__.co_filename == CALLERS_FILE
         self.names = parameter_names(function, args) if wrapped else None  # of what it calls
@@ -279,15 +281,24 @@ def as_pair(value: object) -> tuple[object, object]:
     return value, value
 
 
-def key_of(key: object) -> object:
+def key_of(key: Any) -> object:
     """A key that hashes and compares natively: a constant is its own, another object is known by identity."""
     kind = type(key)
     if kind is tuple:
-        return tuple([key_of(item) for item in key])  # type: ignore[attr-defined]
+        return tuple([key_of(item) for item in key])
     return key if id(kind) in PLAIN_IDS else Identity(key)
 
 
 FIXED = (Pinned, GlobalsOf, ClosureCell)  # what these lead to is the same object at each call, or the same kind
-BUILTIN = (dict, list, tuple, set, frozenset, collections.OrderedDict, collections.defaultdict, collections.deque)
+BUILTIN: tuple[type, ...] = (
+    dict,
+    list,
+    tuple,
+    set,
+    frozenset,
+    collections.OrderedDict,
+    collections.defaultdict,
+    collections.deque,
+)
 BUILTIN += (types.CellType, types.FunctionType, types.MethodType, types.MappingProxyType, torch.Size)
 BUILTIN_IDS = PLAIN_IDS | frozenset(map(id, BUILTIN))  # by identity: a metaclass may define __eq__ and __hash__

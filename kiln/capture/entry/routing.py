@@ -46,9 +46,9 @@ def _hooks_in(code: types.CodeType) -> Iterator[types.CodeType]:
             yield from (part,) if part.co_name == "hook" else _hooks_in(part)
 
 
-CALLBACKS = {
+CALLBACKS: set[types.CodeType] = {
     torch.autograd.function.BackwardCFunction.apply.__code__,
-    torch.autograd.function.once_differentiable(lambda: None).__code__,
+    torch.autograd.function.once_differentiable(lambda ctx: None).__code__,
     *(hook for method in vars(BackwardHook).values() if callable(method) for hook in _hooks_in(method.__code__)),
 }
 """Functions of torch's that call what is the user's while a backward pass runs."""
@@ -72,11 +72,11 @@ class Router:
         return callee if cache is None else route(callee, cache)
 
 
-def route(callee: object, cache: FrameCache) -> object:
+def route(callee: Any, cache: FrameCache) -> Any:
     """What to call in place of a callee, in a frame that has this cache."""
     if type(callee) is types.MethodType:
         routed = route(callee.__func__, cache)
-        return callee if routed is callee.__func__ else types.MethodType(routed, callee.__self__)  # type: ignore[arg-type]
+        return callee if routed is callee.__func__ else types.MethodType(routed, callee.__self__)
     if type(callee) is types.FunctionType:
         options = cache.options
         known = callee.__dict__.get(ROUTES, {}).get(id(options))
@@ -88,7 +88,7 @@ def route(callee: object, cache: FrameCache) -> object:
     method = lookup(type(callee), "__call__")
     if type(method) is types.FunctionType:  # modules and other callable objects
         routed = route(method, cache)
-        return callee if routed is method else types.MethodType(routed, callee)  # type: ignore[arg-type]
+        return callee if routed is method else types.MethodType(routed, callee)
     return callee
 
 

@@ -54,7 +54,8 @@ class RunText:
         if isinstance(outcome, Finished):
             self.ending = [f"return {self.rebuilder.value(outcome.value)}"]
         else:
-            self.ending = self.call_skeleton(outcome, continuation)  # type: ignore[arg-type]
+            assert continuation is not None
+            self.ending = self.call_skeleton(outcome, continuation)
         self.rebuilder.run_later()
         write_effects(self.rebuilder)
         write_registrations(self.rebuilder)
@@ -148,13 +149,13 @@ class RunText:
             return [*lines, "        raise"]
         lines.append(f"        if {r.bind(is_final, 'is_final')}(_k_error): raise")
         if self.trace.effects.raises_late:
-            changed = ", ".join(r.read(info.source) for info in self.trace.effects.changed.values())  # type: ignore[arg-type]
+            changed = ", ".join(r.read(info.input_source) for info in self.trace.effects.changed.values())
             lines.insert(0, f"_k_snapshot = {r.bind(Snapshot, 'Snapshot')}({changed})")
             lines.append("        _k_snapshot.restore()")
         elif self.trace.effects.reasons and not self.trace.effects.written_from:
             lines = self.with_first_run_snapshot(lines)
         elif self.trace.effects.written_from:  # nothing else raises once an input was changed
-            read = ", ".join(r.read(info.source) for info in self.trace.effects.written_from.values())  # type: ignore[arg-type]
+            read = ", ".join(r.read(info.input_source) for info in self.trace.effects.written_from.values())
             lines.append(f"        if {r.bind(share_memory, 'share_memory')}({read}): raise")
         lines.append(f"        _k_raised = {r.bind(raised_text, 'raised_text')}(_k_error)")
         arguments = call_signature(self.trace.function.__code__)
@@ -165,8 +166,8 @@ class RunText:
         refuse. Until a run has succeeded there is a snapshot. Where an input that is too large for one has changed, the
         graph's error is raised as it is: eager must not change the input again."""
         r, changed = self.rebuilder, list(self.trace.effects.changed.values())
-        small = [r.read(info.source) for info in changed if is_restorable(info)]  # type: ignore[arg-type]
-        large = [r.read(info.source) for info in changed if not is_restorable(info)]  # type: ignore[arg-type]
+        small = [r.read(info.input_source) for info in changed if is_restorable(info)]
+        large = [r.read(info.input_source) for info in changed if not is_restorable(info)]
         untried, place = r.bind([True], "untried"), lines.index("        break")
         versions = f"{r.bind(versions_of, 'versions_of')}({', '.join(large)})"
         return [

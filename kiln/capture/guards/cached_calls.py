@@ -78,7 +78,7 @@ def session() -> Iterator[None]:
 class CachedCall:
     """One call of a cached function in a program."""
 
-    wrapper: object
+    wrapper: Any  # an lru_cache
     args: tuple[Any, ...]
     kwargs: dict[Any, Any]
     known: dict[Any, Any]  # the cache's own dictionary
@@ -91,14 +91,14 @@ class CachedCall:
 
     def stamp(self) -> tuple[object, int]:
         """Changes when this key may have another result."""
-        return self.known.get(self.key, ABSENT), self.wrapper.cache_info().misses  # type: ignore[attr-defined]
+        return self.known.get(self.key, ABSENT), self.wrapper.cache_info().misses
 
     def make(self) -> Outcome:
         """Call it for real. Dispatchers are off: what it calls runs in eager, as it is."""
         disabled = _native.set_disabled(True)
         try:
             with unsilenced():
-                return Outcome(self.wrapper(*self.args, **self.kwargs))  # type: ignore[operator]
+                return Outcome(self.wrapper(*self.args, **self.kwargs))
         except Exception as error:
             return Outcome(error=error)
         finally:
@@ -112,7 +112,7 @@ class CachedCall:
                 outcome = made.pop(0)
                 if outcome.is_current:
                     return outcome
-        return Outcome(self.wrapper(*self.args, **self.kwargs)) if self.key in self.known else None  # type: ignore[operator]
+        return Outcome(self.wrapper(*self.args, **self.kwargs)) if self.key in self.known else None
 
     def is_same(self, outcome: Outcome) -> bool:
         return outcome.result is self.outcome.result and outcome.error is self.outcome.error

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import enum
 import types
+from collections.abc import Callable
 from itertools import islice
 from typing import Any
 
@@ -14,10 +15,23 @@ from ..._native import is_instance as isinstance
 from ...platform.cpython import enum_name
 
 LONGEST = 80
-PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), type(NotImplemented), range)
+PLAIN: tuple[type, ...] = (
+    bool,
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    type(None),
+    type(Ellipsis),
+    type(NotImplemented),
+    range,
+)
 PLAIN += (types.FunctionType, types.BuiltinFunctionType, types.CodeType, types.ModuleType)
 PLAIN += (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.SymInt, torch.SymFloat, torch.SymBool)
-BRACKETS = {id(kind): both for kind, both in ((list, "[]"), (tuple, "()"), (torch.Size, "()"), (set, "{}"))}
+BRACKETS: dict[int, str] = {
+    id(kind): both for kind, both in ((list, "[]"), (tuple, "()"), (torch.Size, "()"), (set, "{}"))
+}
 BRACKETS[id(frozenset)] = "{}"
 PLAIN_IDS = frozenset(map(id, PLAIN))  # by identity: a metaclass may define __eq__ and __hash__
 
@@ -36,18 +50,24 @@ def error_text(error: BaseException) -> str:
     return f"{kind.__name__}: {says}" if says else kind.__name__
 
 
-NATIVE_TEXTS = (BaseException.__str__, KeyError.__str__, OSError.__str__, ImportError.__str__, SyntaxError.__str__)
+NATIVE_TEXTS: tuple[object, ...] = (
+    BaseException.__str__,
+    KeyError.__str__,
+    OSError.__str__,
+    ImportError.__str__,
+    SyntaxError.__str__,
+)
 NATIVE_TEXTS += (UnicodeDecodeError.__str__, UnicodeEncodeError.__str__)
 
 
-def text_of(value: object, depth: int = 0) -> str:
+def text_of(value: Any, depth: int = 0) -> str:
     kind = type(value)
-    if kind is int and value.bit_length() > 4000:  # type: ignore[attr-defined]
-        return f"an int of {value.bit_length()} bits"  # type: ignore[attr-defined]  # Python refuses to write it
+    if kind is int and value.bit_length() > 4000:
+        return f"an int of {value.bit_length()} bits"  # Python refuses to write it
     if id(kind) in PLAIN_IDS:
         return repr(value)
     if id(kind) in BRACKETS or kind is dict:
-        return "..." if depth == 3 else contents(value, depth + 1)  # type: ignore[arg-type]
+        return "..." if depth == 3 else contents(value, depth + 1)
     if isinstance(value, type):
         return type.__repr__(value)
     if isinstance(value, enum.Enum):
@@ -57,10 +77,10 @@ def text_of(value: object, depth: int = 0) -> str:
 
 
 _told_module = type.__dict__["__module__"].__get__
-_qualified = type.__dict__["__qualname__"].__get__
+_qualified: Callable[[type], str] = type.__dict__["__qualname__"].__get__
 
 
-_simple = type.__dict__["__name__"].__get__
+_simple: Callable[[type], str] = type.__dict__["__name__"].__get__
 
 
 def _module(cls: type) -> object:
@@ -103,6 +123,6 @@ def contents(value: list[Any] | dict[Any, Any], depth: int) -> str:
     if type(value) is dict:
         items = [f"{text_of(key, depth)}: {text_of(item, depth)}" for key, item in islice(value.items(), LONGEST // 3)]
         return "{" + ", ".join(items) + "}"
-    opened, closed = BRACKETS[id(type(value))]
+    opened, closed = tuple(BRACKETS[id(type(value))])
     items = [text_of(item, depth) for item in islice(value, LONGEST // 3)]
     return opened + ", ".join(items) + ("," if opened == "(" and len(items) == 1 else "") + closed

@@ -6,7 +6,7 @@ import builtins
 import re
 
 from ..._native import is_instance as isinstance
-from .source import ClosureCell, Computed, GlobalsOf, Literal, Local, Made, Pinned, Source, parameter_name
+from .source import ClosureCell, Computed, GlobalsOf, Literal, Local, Made, Pinned, Source, bases_of, parameter_name
 
 NOT_A_LETTER = re.compile(r"[^a-zA-Z0-9]+")
 
@@ -46,7 +46,7 @@ class Text:
             if isinstance(source, Computed):
                 expression = source.render_call([self.read(operand) for operand in source.operands], self.bind)
             else:
-                expression = source.render(self.read(source.base), self.bind)  # type: ignore[attr-defined]
+                expression = source.render(self.read(*bases_of(source)), self.bind)
             name = self.read_names[source] = self.fresh("v")
             self.reads.append(f"{name} = {expression}")
         return name

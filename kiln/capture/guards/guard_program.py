@@ -11,11 +11,23 @@ from __future__ import annotations
 import collections
 import types
 from collections.abc import Callable
+from typing import Any
 
 from ... import _native
 from ..._native import is_instance as isinstance
 from .guards import Guard, GuardSet, TensorGuard, plain, same_constant
-from .source import Attribute, ClosureCell, GlobalsOf, Identity, InstanceAttribute, Item, Local, Pinned, Source
+from .source import (
+    Attribute,
+    ClosureCell,
+    GlobalsOf,
+    Identity,
+    InstanceAttribute,
+    Item,
+    Local,
+    Pinned,
+    Source,
+    bases_of,
+)
 
 Step = tuple[str, int, int, object]
 Fact = tuple[str, object, object]
@@ -54,7 +66,7 @@ class GuardProgram:
             self.constants[source] = len(self.constants)
             return True
         reader = READERS.get(type(source))
-        if reader is None or not self.reads(source.base) or not reader(self, source):  # type: ignore[attr-defined]
+        if reader is None or not all(map(self.reads, bases_of(source))) or not reader(self, source):
             return False
         self.registers[source] = ("filled", len(self.fillers))
         self.fillers[source] = None
@@ -126,10 +138,10 @@ class GuardProgram:
         self.add_fact(source, False, (op, key, None))
         return True
 
-    def add_keys(self, op: str, source: Source, keys: object) -> bool:
+    def add_keys(self, op: str, source: Source, keys: Any) -> bool:
         if not keys:
             return self.add_sized("length", source, 0)
-        native = self.types.get(source) is dict and all(type(key) in KEYS for key in keys)  # type: ignore[attr-defined]
+        native = self.types.get(source) is dict and all(type(key) in KEYS for key in keys)
         if not native or not self.reads(source):
             return False
         self.add_fact(source, False, (op, "", keys))
@@ -162,7 +174,11 @@ class GuardProgram:
         return len(self.roots) + index + (len(self.constants) if kind == "filled" else 0)
 
     def build(
-        self, inputs: list[Source], distinct: list[Source], tensors: list[TensorGuard], tensor_check: object
+        self,
+        inputs: list[Source],
+        distinct: list[Source],
+        tensors: list[TensorGuard],
+        tensor_check: _native.TensorCheck | None,
     ) -> _native.GuardProgram:
         """The program; ``inputs`` is what it answers with. All these sources can be read."""
         return _native.GuardProgram(
@@ -177,28 +193,29 @@ class GuardProgram:
             same_constant=same_constant,
         )
 
-    def native_step(self, op: str, base: Source, number: object, what: object) -> Step:
+    def native_step(self, op: str, base: Source, number: Any, what: Any) -> Step:
         register = self.number(base)
         if op == "table":
             return op, register, -1, (number, [self.native_fact(*fact) for fact in what])
         if op in ("same", "not_same"):
-            return op, register, self.number(what), None  # type: ignore[arg-type]
+            return op, register, self.number(what), None
         if op in ("element", "cell"):
-            return op, register, number, self.number(what)  # type: ignore[return-value, arg-type]
-        return op, register, number, what  # type: ignore[return-value]
+            return op, register, number, self.number(what)
+        return op, register, number, what
 
-    def native_fact(self, op: str, key: object, what: object) -> Fact:
-        return op, key, self.number(what) if op == "read" else what  # type: ignore[arg-type]
+    def native_fact(self, op: str, key: Any, what: Any) -> Fact:
+        return op, key, self.number(what) if op == "read" else what
 
 
 def constant_value(source: Source) -> object:
-    return source.owner.value  # type: ignore[attr-defined]
+    assert isinstance(source, (Pinned, GlobalsOf)) and source.owner is not None
+    return source.owner.value
 
 
-READERS: dict[type, Callable[[GuardProgram, Source], bool]] = {
-    InstanceAttribute: GuardProgram.read_attribute,  # type: ignore[dict-item]
-    Item: GuardProgram.read_item,  # type: ignore[dict-item]
-    Attribute: GuardProgram.read_cell,  # type: ignore[dict-item]
+READERS: dict[type, Callable[[GuardProgram, Any], bool]] = {
+    InstanceAttribute: GuardProgram.read_attribute,
+    Item: GuardProgram.read_item,
+    Attribute: GuardProgram.read_cell,
 }
 
 Writer = Callable[[GuardProgram, str, Source, object], bool]

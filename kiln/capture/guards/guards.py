@@ -47,7 +47,7 @@ class Guard:
 
     source: Source
     kind: str
-    value: object = None
+    value: Any = None
 
     def describe(self) -> str:
         return f"{self.source.describe()} {KINDS[self.kind].words(plain(self.value))}"
@@ -58,7 +58,7 @@ def is_empty_tuple(value: object) -> bool:
     return type(value) is tuple and not value
 
 
-def plain(value: object) -> object:
+def plain(value: object) -> Any:
     return value.value if isinstance(value, Identity) else value
 
 
@@ -66,13 +66,13 @@ def plain(value: object) -> object:
 class KindOfGuard:
     """A row of the guard table."""
 
-    render: Callable[[str, object, Bind], str]
-    words: Callable[[object], str]
-    seen: Callable[[object], str]
+    render: Callable[[str, Any, Bind], str]
+    words: Callable[[Any], str]
+    seen: Callable[[Any], str]
     inside: bool = False  # it looks into the object: only safe once that is known to have the type it had
 
 
-def _render_constant(expr: str, value: object, bind: Bind) -> str:
+def _render_constant(expr: str, value: Any, bind: Bind) -> str:
     if value is None or isinstance(value, bool):
         return f"{expr} is {value!r}"
     if value is Ellipsis or value is NotImplemented:
@@ -119,16 +119,17 @@ ANY_KEY: object = type("AnyKey", (), {"__repr__": lambda self: "an object"})()
 """In the keys of a guard: a key that is no constant. It is looked at as an object, by guards of its own."""
 
 
-def same_constant(a: object, b: object) -> bool:
+def same_constant(a: Any, b: Any) -> bool:
     """Whether no program could tell two constants apart (other than by ``is``)."""
     kind = type(a)
     if kind is not type(b):
         return False
     if kind is tuple or kind is frozenset:
-        return len(a) == len(b) and all(map(same_constant, a, b))  # type: ignore[arg-type]
+        return len(a) == len(b) and all(map(same_constant, a, b))
     if kind is float or kind is complex:  # -0.0 == 0.0 and nan != nan, but their texts are exact
         return repr(a) == repr(b)
-    return a == b
+    same: bool = a == b
+    return same
 
 
 def _type_name(value: object) -> str:
@@ -329,9 +330,9 @@ class ClassWatch:
                 raw, seen = special.get(name, _native.MISSING), now.get(name, _native.MISSING)
                 if raw is not seen and not (name == "__mro__" and same_objects(raw, seen)):
                     return f"{short_name(cls)}.{name}: {described(raw)} expected, {described(seen)} seen"
-        for cls, names in self.names.items():
-            if names_of(cls) != names:
-                return f"class {names[1]} is called {short_name(cls)} now"
+        for cls, known in self.names.items():
+            if names_of(cls) != known:
+                return f"class {known[1]} is called {short_name(cls)} now"
         for (cls, other), subclass in self.related.items():
             if not decides_natively(other):
                 return f"{short_name(cls)} may be or not be a subclass of {short_name(other)} now"
@@ -374,9 +375,9 @@ NOT_SPECIAL = words(
 )
 
 
-def same_objects(some: object, others: object) -> bool:
+def same_objects(some: Any, others: Any) -> bool:
     """Whether two tuples hold the same objects."""
-    return len(some) == len(others) and all(map(operator.is_, some, others))  # type: ignore[arg-type, call-overload]
+    return len(some) == len(others) and all(map(operator.is_, some, others))
 
 
 def described(value: object) -> str:
@@ -388,7 +389,7 @@ class TensorGuard:
     """A graph input's properties."""
 
     source: Source
-    real: object
+    real: Any  # the tensor
     dynamic: tuple[bool, ...] | None
     strides: bool = True
     words: str = ""
@@ -402,12 +403,12 @@ class TensorGuard:
         tensor = self.real
         if tensor is None:
             return self.words
-        free = self.dynamic or (False,) * len(tensor.shape)  # type: ignore[attr-defined]
-        sizes = ["any" if any_size else str(size) for size, any_size in zip(tensor.shape, free, strict=True)]  # type: ignore[attr-defined]
-        dtype = str(tensor.dtype).removeprefix("torch.")  # type: ignore[attr-defined]
-        grad = ", requires grad" if tensor.requires_grad else ""  # type: ignore[attr-defined]
+        free = self.dynamic or (False,) * len(tensor.shape)
+        sizes = ["any" if any_size else str(size) for size, any_size in zip(tensor.shape, free, strict=True)]
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        grad = ", requires grad" if tensor.requires_grad else ""
         kind = type(tensor).__name__
-        return f"{self.source.describe()} {kind} {dtype}[{', '.join(sizes)}] on {tensor.device}{grad}"  # type: ignore[attr-defined]
+        return f"{self.source.describe()} {kind} {dtype}[{', '.join(sizes)}] on {tensor.device}{grad}"
 
 
 class GuardSet:
@@ -437,7 +438,7 @@ class GuardSet:
 
     def note_types(self) -> dict[Source, type]:
         """What is known of the types of objects, by their sources: from guards, and from tensors while they live."""
-        self.types = {guard.source: plain(guard.value) for guard in self.guards if guard.kind == "type"}  # type: ignore
+        self.types = {guard.source: plain(guard.value) for guard in self.guards if guard.kind == "type"}
         self.types |= {tensor.source: type(tensor.real) for tensor in self.tensors}
         return self.types
 

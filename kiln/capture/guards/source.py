@@ -48,13 +48,13 @@ def source(cls: type[AnySource]) -> type[AnySource]:
     cls = dataclass(unsafe_hash=True)(cls)
     compute = cls.__hash__
 
-    def cached(self: Source) -> int:
-        found = self._hash
+    def cached(self: Any) -> int:
+        found: int | None = self._hash
         if found is None:
             found = self._hash = compute(self)
         return found
 
-    cls.__hash__ = cached  # type: ignore[method-assign]
+    type.__setattr__(cls, "__hash__", cached)
     return cls
 
 
@@ -315,11 +315,14 @@ def bases_of(source: Source) -> tuple[Source, ...]:
     return () if base is None else (base,)
 
 
-def with_bases(source: AnySource, bases: tuple[Source, ...]) -> AnySource:
+def with_bases(source: Any, bases: tuple[Source, ...]) -> Source:
     """The same source of other bases."""
+    made: Source = source
     if not bases:
-        return source
-    return replace(source, operands=bases) if isinstance(source, Computed) else replace(source, base=bases[0])
+        return made
+    changed = {"operands": bases} if isinstance(source, Computed) else {"base": bases[0]}
+    made = replace(source, **changed)
+    return made
 
 
 @source
@@ -387,7 +390,8 @@ _namespace = type.__dict__["__dict__"].__get__
 
 def namespace_of(value: object) -> dict[Any, Any]:
     """An object's instance dictionary, past any ``__getattribute__`` in Python."""
-    return object.__getattribute__(value, "__dict__")
+    namespace: dict[str, Any] = object.__getattribute__(value, "__dict__")
+    return namespace
 
 
 def getattr_static_dict(value: object) -> dict[Any, Any] | None:
@@ -406,8 +410,9 @@ def is_direct(cls: type) -> bool:
 
 def values_of(mapping: dict[Any, Any]) -> list[Any]:
     """The values of a dictionary, in its order."""
-    ordered = isinstance(mapping, collections.OrderedDict)  # a dict's own order is not that of move_to_end
-    return list(collections.OrderedDict.values(mapping) if ordered else dict.values(mapping))
+    if isinstance(mapping, collections.OrderedDict):  # a dict's own order is not that of move_to_end
+        return list(collections.OrderedDict.values(mapping))
+    return list(dict.values(mapping))
 
 
 def mapping_of(view: object) -> Any:
@@ -415,23 +420,25 @@ def mapping_of(view: object) -> Any:
     return gc.get_referents(view)[0]
 
 
-NATIVE_CONTAINERS: tuple[type, ...] = (collections.OrderedDict, dict, list, tuple, set, frozenset, collections.deque)
+NATIVE_CONTAINERS: tuple[Any, ...] = (collections.OrderedDict, dict, list, tuple, set, frozenset, collections.deque)
 
 
-def native_iterator(container: object) -> Iterator[Any]:
+def native_iterator(container: Any) -> Iterator[Any]:
     """Iterate over keys or elements past any ``__iter__`` in Python."""
     for base in NATIVE_CONTAINERS:
         if isinstance(container, base):
-            return base.__iter__(container)
-    return iter(container)  # type: ignore[call-overload]
+            found: Iterator[Any] = base.__iter__(container)
+            return found
+    return iter(container)
 
 
-def native_length(container: object) -> int:
+def native_length(container: Any) -> int:
     """The number of keys or elements, past any ``__len__`` in Python."""
     for base in NATIVE_CONTAINERS:
         if isinstance(container, base):
-            return base.__len__(container)
-    return len(container)  # type: ignore[arg-type]
+            count: int = base.__len__(container)
+            return count
+    return len(container)
 
 
 _ABSENT = object()

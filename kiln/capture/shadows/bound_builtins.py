@@ -26,15 +26,15 @@ from .symbolic_numbers import concrete, is_symbolic
 DESCRIPTORS = types.MethodDescriptorType | types.WrapperDescriptorType
 
 
-def bind_method(descriptor: object, owner: object) -> object:
+def bind_method(descriptor: Any, owner: Any) -> object:
     """A native method bound to its owner. (CPython 3.11 crashes on some methods of C if not told the class as well.)"""
-    return descriptor.__get__(owner, type(owner))  # type: ignore[attr-defined]
+    return descriptor.__get__(owner, type(owner))
 
 
-def native_descriptor(bound: object) -> Any:
+def native_descriptor(bound: Any) -> Any:
     """The descriptor that a bound builtin was made from. (``super()`` may have gone past others of the same name.)"""
-    owner, name = bound.__self__, bound.__name__  # type: ignore[attr-defined]
-    kind = type(owner)
+    owner, name = bound.__self__, bound.__name__
+    kind: Any = type(owner)
     found = descriptors_in(kind, name) if kind.__flags__ & HEAP_TYPE else builtin_descriptors(kind, name)
     if len(found) > 1:  # bound builtins compare by owner and C function, without asking the owner
         found = [descriptor for descriptor in found if bind_method(descriptor, owner) == bound] or found
@@ -50,10 +50,10 @@ def descriptors_in(kind: type, name: str) -> list[object]:
 builtin_descriptors = functools.cache(descriptors_in)  # these classes do not change
 
 
-def is_found_by_name(bound: object, descriptor: object) -> bool:
+def is_found_by_name(bound: Any, descriptor: Any) -> bool:
     """Whether ``owner.name`` gives the method, with no other one before it."""
-    name = bound.__name__  # type: ignore[attr-defined]
-    cls = type(bound.__self__)  # type: ignore[attr-defined]
+    name = bound.__name__
+    cls = type(bound.__self__)
     first = next((klass.__dict__[name] for klass in cls.__mro__ if name in klass.__dict__), None)
     return first is descriptor
 

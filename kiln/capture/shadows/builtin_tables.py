@@ -15,6 +15,7 @@ import operator
 import os
 import re
 import types
+from typing import Any
 
 import torch
 
@@ -27,10 +28,20 @@ from ..state.operations import Args
 
 NATIVE_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType)  # ``list.append``, ``list.__len__``
 
-_ITERATORS = [
-    type(iter(empty))
-    for empty in ([], (), {}, set(), "", b"", range(0), range(1 << 70, 1 << 71), {}.items(), {}.values(), bytearray())
+_EMPTY: list[Any] = [
+    [],
+    (),
+    {},
+    set(),
+    "",
+    b"",
+    range(0),
+    range(1 << 70, 1 << 71),
+    {}.items(),
+    {}.values(),
+    bytearray(),
 ]
+_ITERATORS = [type(iter(empty)) for empty in _EMPTY]
 _ITERATORS += [type(reversed([])), type(reversed({})), type(reversed({}.items())), type(reversed({}.values()))]
 _ITERATORS += [type(iter(collections.deque())), type(reversed(collections.deque())), type(iter(int, 0))]
 _ITERATORS += [type(iter(collections.OrderedDict())), type(reversed(range(0)))]
@@ -110,12 +121,12 @@ SYMBOLIC_FUNCTIONS: frozenset[object] = frozenset(
 )
 
 
-def is_allowed(function: object) -> bool:
+def is_allowed(function: Any) -> bool:
     """Whether a builtin may run while tracing."""
     kind = type(function)
     if kind in (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType):
-        owner = function.__objclass__  # type: ignore[attr-defined]
-        name = function.__name__  # type: ignore[attr-defined]
+        owner = function.__objclass__
+        name = function.__name__
         if owner in LAZY_ITERATORS and name in ("__reduce__", "__setstate__"):
             return False  # they would show trampolines, and what stands for a callback that is not given
         if name == "__sizeof__":
@@ -167,12 +178,12 @@ def consumes(function: object, position: int) -> bool:
     return function not in STORING_FUNCTIONS
 
 
-def describe(function: object) -> str:
+def describe(function: Any) -> str:
     module = getattr(function, "__module__", None)
     owner = getattr(function, "__objclass__", None)
     name = getattr(function, "__qualname__", None) or getattr(function, "__name__", None) or repr(function)
     if owner is not None:
-        return f"{owner.__name__}.{function.__name__}"  # type: ignore[attr-defined]
+        return f"{owner.__name__}.{function.__name__}"
     return f"{module}.{name}" if module and module != "builtins" else name
 
 
@@ -221,7 +232,7 @@ ITEM_CALLERS = words("__init__ update pop popitem setdefault copy fromkeys __or_
 CLASS_CALLERS = words("copy __copy__ __add__ __mul__ __rmul__ fromkeys")
 
 
-def runs_overrides(function: object, args: Args) -> str | None:
+def runs_overrides(function: Any, args: Args) -> str | None:
     """The Python method of a subclass of a builtin container that a native method would call by itself."""
     if isinstance(function, type):  # OrderedDict's constructor sets items as anyone would
         names = ITEM_METHODS if issubclass(function, collections.OrderedDict) else ()
@@ -231,7 +242,7 @@ def runs_overrides(function: object, args: Args) -> str | None:
     cls = owner if isinstance(owner, type) else type(args[0]) if method and args else None
     if cls is None or not cls.__flags__ & (1 << 9):
         return None
-    base, name = function.__objclass__ if method else dict, function.__name__  # type: ignore[attr-defined]
+    base, name = function.__objclass__ if method else dict, function.__name__
     called: tuple[str, ...] = ()
     if base is collections.OrderedDict and name in ITEM_CALLERS:
         called += ITEM_METHODS

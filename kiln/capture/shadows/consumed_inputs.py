@@ -91,7 +91,8 @@ def take_from_list(trace: Trace, source: Local, inputs: list[Any]) -> list[Any]:
     node.target = node.name
     last = next(one for one in reversed(list(graph.nodes)) if one.op == "placeholder")
     for item in items:
-        place: int = item.source.key  # type: ignore[union-attr]
+        assert isinstance(item.source, Item) and isinstance(item.source.key, int)
+        place = item.source.key
         with graph.inserting_after(last):
             last = graph.call_function(operator.getitem, (node, place))
         last.meta = item.node.meta

@@ -10,6 +10,7 @@ from __future__ import annotations
 import collections
 import enum
 import types
+from typing import Any
 
 import torch
 
@@ -36,35 +37,35 @@ def prepare_hashing(trace: Trace, args: Args) -> None:
             interpret_key_methods(trace, keys)
 
 
-def hashes_foreign_contents(trace: Trace, value: object) -> bool:
+def hashes_foreign_contents(trace: Trace, value: Any) -> bool:
     """Whether hashing a value looks into an object that nobody may look into (a date)."""
-    kind = type(value)
+    kind: Any = type(value)
     if kind in CONSTANT_TYPES:
         return False
     if kind in (list, tuple, set, frozenset, collections.deque):
-        return any(hashes_foreign_contents(trace, item) for item in value)  # type: ignore[attr-defined]
+        return any(hashes_foreign_contents(trace, item) for item in value)
     return (
         id(value) in trace.outside.foreign and kind.__hash__ not in (object.__hash__, None) and kind is not HandleNumber
     )
 
 
-def may_hash_object(value: object) -> bool:
+def may_hash_object(value: Any) -> bool:
     kind = type(value)
     if kind in CONSTANT_TYPES:
         return False
     if kind in (list, tuple, set, frozenset, collections.deque):
-        return any(may_hash_object(item) for item in value)  # type: ignore[attr-defined]
+        return any(may_hash_object(item) for item in value)
     return hashed_in_python(value)
 
 
 @operation
-def hashed_in_python(value: object) -> bool:
+def hashed_in_python(value: Any) -> bool:
     """Whether hashing or comparing a key would run Python code of the program."""
     kind = type(value)
     if kind in CONSTANT_TYPES or isinstance(value, (enum.Enum, type, torch.Tensor)):
         return False
     if kind is tuple or kind is frozenset:
-        return any(hashed_in_python(item) for item in value)  # type: ignore[attr-defined]
+        return any(hashed_in_python(item) for item in value)
     methods = python_methods(kind) if is_object(value) else ()
     return "__hash__" in methods or "__eq__" in methods
 

@@ -48,7 +48,7 @@ def base_state(trace: Trace, base: torch.Tensor | None) -> BaseState | None:
         key=number_of(trace, ("tensor", address_of(base))),
         size=tuple(base.shape),
         stride=tuple(base.stride()),
-        storage_offset=base.storage_offset(),
+        storage_offset=int(base.storage_offset()),
         dtype=base.dtype,
         requires_grad=base.requires_grad,
         is_leaf=base.is_leaf,

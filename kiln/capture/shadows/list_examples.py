@@ -112,7 +112,7 @@ def argument_at(trace: Trace, places: Sequence[Source]) -> Any:
     for source in places:
         if isinstance(source, Local) and source.name in arguments:
             return force(trace, arguments[source.name])
-        if isinstance(source, Item) and source.base.name in arguments:  # type: ignore[attr-defined]
-            items = force(trace, arguments[source.base.name])  # type: ignore[attr-defined]
+        if isinstance(source, Item) and isinstance(source.base, Local) and source.base.name in arguments:
+            items = force(trace, arguments[source.base.name])
             return force(trace, items[source.key])
     raise KeyError(places)

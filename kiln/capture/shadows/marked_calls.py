@@ -24,10 +24,10 @@ def abandon(trace: Trace, function: Any, args: Args, reason: str) -> BaseExcepti
     return trace.fail(reason, instead=None if make_error is None else make_error(*known))
 
 
-def defer(trace: Trace, function: object, args: Args, kwargs: Kwargs) -> None:
+def defer(trace: Trace, function: Callable[..., object], args: Args, kwargs: Kwargs) -> None:
     """Note a call of a deferred function."""
     if trace.progress.key_method_depth:
-        raise trace.fail(f"a call to {function.__qualname__} here")  # type: ignore[attr-defined]
+        raise trace.fail(f"a call to {function.__qualname__} here")
     trace.deferred.calls.append((function, args, kwargs))
 
 
@@ -45,9 +45,11 @@ def load_assumed_property(trace: Trace, owner: object, name: str, raw: property)
         raise trace.fail(f"{name} of an object that was made here")
     if trace.hooks.registrations or trace.hooks.removals or trace.hooks.handles:
         raise abandon(trace, raw.fget, (owner,), "a hook is registered or removed while a backward pass runs")
-    found = raw.fget(record.real)  # type: ignore[misc]
-    trace.hooks.read_properties.append((raw.fget, owner, trace.place()))
-    trace.guards.add(Computed(raw.fget, (record.source,)), "constant", found)  # type: ignore[arg-type]
+    getter = raw.fget
+    assert getter is not None
+    found = getter(record.real)
+    trace.hooks.read_properties.append((getter, owner, trace.place()))
+    trace.guards.add(Computed(getter, (record.source,)), "constant", found)
     return found
 
 

@@ -101,7 +101,7 @@ def are_unguarded(source: Source) -> bool:
     return not config.guard_module_hooks and are_hooks(source)
 
 
-def wrap_unguarded(trace: Trace, real: collections.OrderedDict[Any, Any], source: Source) -> object:
+def wrap_unguarded(trace: Trace, real: dict[Any, Any], source: Source) -> object:
     """The shadow of a dictionary of hooks: no guard on what is in it, each hook held by the entry itself."""
 
     if real and isinstance(source, InstanceAttribute):

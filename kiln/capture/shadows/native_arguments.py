@@ -241,8 +241,8 @@ class Survey:
                 if visited is not item:
                     dict.__setitem__(value, key, visited)
         elif isinstance(value, (list, collections.deque)):
-            base: type = list if isinstance(value, list) else collections.deque
-            for index, item in enumerate(list(base.__iter__(value))):  # type: ignore[attr-defined]
+            base: Any = list if isinstance(value, list) else collections.deque
+            for index, item in enumerate(list(base.__iter__(value))):
                 visited = self.visit(item)
                 if visited is not item:
                     base.__setitem__(value, index, visited)
@@ -304,25 +304,24 @@ class ForcedIterator:
 
     __slots__ = ("iterator", "steps", "trace")
 
-    def __init__(self, trace: Trace, iterator: object):
+    def __init__(self, trace: Trace, iterator: Any):
         self.trace = trace
         self.iterator = iterator
         self.steps = 0
 
-    def __iter__(self):
+    def __iter__(self) -> ForcedIterator:
         return self
 
-    def __next__(self):
-        self.trace.progress.entered += (
-            1  # the iterator moves on: an instruction that breaks after this must be run again
-        )
+    def __next__(self) -> object:
+        # The iterator moves on: an instruction that breaks after this must be run again.
+        self.trace.progress.entered += 1
         self.steps += 1
         if self.steps > STEPS_EACH * config.max_idle_steps and not self.trace.options.fullgraph:
             raise long_computation(self.trace)
-        value = next(self.iterator)  # type: ignore[call-overload]
+        value = next(self.iterator)
         return value if type(value) in CONSTANT_TYPES else forced_iterator(self.trace, value)
 
-    def __length_hint__(self):
+    def __length_hint__(self) -> Any:
         hint = getattr(type(self.iterator), "__length_hint__", None)
         return NotImplemented if hint is None else hint(self.iterator)
 
@@ -434,7 +433,10 @@ COMPARISON_KEY = type(functools.cmp_to_key(lambda a, b: 0))
 class Proxy:
     """Stands for an object whose special methods are Python code; each leads back into the interpreter."""
 
-    __slots__ = ("__weakref__", "target")
+    __slots__ = ("__weakref__", "target", "trace")
+
+    target: Any
+    trace: Trace
 
 
 _PROXY_CLASSES: dict[tuple[object, ...], type] = {}
@@ -453,7 +455,7 @@ def proxy(trace: Trace, value: object) -> Any:
         namespace.update(dict.fromkeys(blocked))
         if "__eq__" in namespace:
             namespace.setdefault("__hash__", None)
-        cls = type("Proxy", (Proxy,), {**namespace, "__slots__": ("trace",)})
+        cls = type("Proxy", (Proxy,), {**namespace, "__slots__": ()})
         _PROXY_CLASSES[methods, blocked, native, container] = cls
     made = cls()
     made.target = value
@@ -461,17 +463,17 @@ def proxy(trace: Trace, value: object) -> Any:
     return made
 
 
-def _native_iter(self) -> ForcedIterator:
+def _native_iter(self: Proxy) -> ForcedIterator:
     """Elements of a builtin container whose subclass has other methods in Python."""
     return ForcedIterator(self.trace, native_iterator(self.target))
 
 
-def _native_len(self) -> int:
+def _native_len(self: Proxy) -> int:
     return native_length(self.target)
 
 
 def _special_method(name: str) -> Callable[..., Any]:
-    def method(self, *args):
+    def method(self: Proxy, *args: Any) -> object:
         if name == "__index__" and isinstance(self.target, int):
             return int.__index__(self.target)  # native code does not ask an int
         if name == "__float__" and isinstance(self.target, float):
@@ -497,21 +499,21 @@ def _native_method(name: str) -> Callable[..., Any]:
     """What a subclass of a builtin class inherits: the operation is done on the object that the proxy stands for."""
     operation = BUILTIN_OPERATIONS.get(name) or getattr(operator, name, None)
 
-    def method(self, *args):
+    def method(self: Proxy, *args: Any) -> object:
         return _invoke_method(self, name, operation or lookup(type(self.target), name), args)
 
     method.__name__ = name
     return method
 
 
-def _invoke_method(self: Proxy, name: str, function: object, args: Args) -> object:
-    result = self.trace.invoke(function, (self.target, *(unproxy(arg) for arg in args)), {})  # type: ignore[attr-defined]
+def _invoke_method(self: Proxy, name: str, function: Any, args: Args) -> object:
+    result = self.trace.invoke(function, (self.target, *(unproxy(arg) for arg in args)), {})
     if name == "__iter__" and (type(result) in NATIVE_ITERATORS or issubclass(type(result), InterpretedIterator)):
-        return ForcedIterator(self.trace, result)  # type: ignore[attr-defined]  (native code looks at the elements)
-    result = concrete(self.trace, result) if name in NUMBER_METHODS else result  # type: ignore[attr-defined]
+        return ForcedIterator(self.trace, result)  # native code looks at the elements
+    result = concrete(self.trace, result) if name in NUMBER_METHODS else result
     if name in CONVERSIONS:
-        check_conversion(self.trace, name, result)  # type: ignore[attr-defined]
-    return proxied(self.trace, result, {})  # type: ignore[attr-defined]
+        check_conversion(self.trace, name, result)
+    return proxied(self.trace, result, {})
 
 
 def check_conversion(trace: Trace, name: str, result: object) -> None:
@@ -627,8 +629,8 @@ def proxied(trace: Trace, value: object, known: dict[int, object]) -> object:
     return value
 
 
-def _proxied_items(trace: Trace, value: object, known: dict[int, object]) -> object:
-    return type(value)([proxied(trace, item, known) for item in value])  # type: ignore[attr-defined,call-arg]
+def _proxied_items(trace: Trace, value: Any, known: dict[int, object]) -> object:
+    return type(value)([proxied(trace, item, known) for item in value])
 
 
 def _proxied_mapping(trace: Trace, value: dict[Any, Any], known: dict[int, object]) -> object:
@@ -636,12 +638,12 @@ def _proxied_mapping(trace: Trace, value: dict[Any, Any], known: dict[int, objec
     return type(value)(pairs)
 
 
-def proxied_view(trace: Trace, view: object, known: dict[int, object]) -> object:
+def proxied_view(trace: Trace, view: Any, known: dict[int, object]) -> object:
     """A view with objects in it, for native code that iterates over it."""
     if type(view) is types.MappingProxyType:
         raise trace.fail("native code on a read-only proxy of a mapping with objects in it")
-    items = [proxied(trace, item, known) for item in view]  # type: ignore[attr-defined]
-    unchanged = all(a is b for a, b in zip(items, view, strict=True))  # type: ignore[call-overload]
+    items = [proxied(trace, item, known) for item in view]
+    unchanged = all(a is b for a, b in zip(items, view, strict=True))
     return view if unchanged and not type(view).__name__.endswith("items") else iter(items)
 
 
@@ -652,7 +654,7 @@ PROXIED_CONTAINERS: dict[type, Callable[..., Any]] = {
 
 
 @operation
-def unproxy(value: object, within: tuple[int, ...] = ()) -> object:
+def unproxy(value: Any, within: tuple[int, ...] = ()) -> object:
     """Results without proxies and trampolines; ``within`` are the lists around the value, one of which it may be."""
     kind = type(value)
     if isinstance(value, Proxy):

@@ -82,7 +82,8 @@ def concrete_int(trace: Trace, value: torch.SymInt) -> int:
     except Exception:  # torch's bookkeeping of ranges fails where an expression was pinned before a part of it
         for name in symbol_names(expression_of(value)):
             pin(trace, name)
-        return hint_of(value)  # type: ignore[no-any-return]
+        number: int = hint_of(value)
+        return number
 
 
 def concrete_float(trace: Trace, value: torch.SymFloat) -> float:
@@ -199,7 +200,7 @@ def fake_input(trace: Trace, real: torch.Tensor, source: Source, dynamic: tuple[
             _name_symbol(trace, size, SizeOf(source, dimension, may_override(real)), real.size(dimension))
         for dimension, stride in enumerate(fake.stride()):
             _name_symbol(trace, stride, StrideOf(source, dimension, may_override(real)), real.stride(dimension))
-        _name_symbol(trace, fake.storage_offset(), OffsetOf(source, may_override(real)), real.storage_offset())
+        _name_symbol(trace, fake.storage_offset(), OffsetOf(source, may_override(real)), int(real.storage_offset()))
     return fake
 
 
@@ -230,11 +231,12 @@ def _symbolic_fake(trace: Trace, real: torch.Tensor, source: Source, dynamic: tu
     again = {index for index, size in enumerate(real.shape) if size in real.shape[:index]}
     kinds = [DimDynamic.DYNAMIC if index in marked | again else DimDynamic.DUCK for index in range(real.dim())]
     sizes = [kind if flag else DimDynamic.STATIC for kind, flag in zip(kinds, dynamic, strict=True)]
-    context = StatelessSymbolicContext(dynamic_sizes=sizes, constraint_sizes=[None] * real.dim())
+    context: Any = StatelessSymbolicContext(dynamic_sizes=sizes, constraint_sizes=[None] * real.dim())
     assert trace.fakes.shapes is not None  # made now: the mode has to know it
     mode = trace.fakes.mode
     try:
-        return mode.from_tensor(real, source=torch_source(source), symbolic_context=context, trace=False)
+        fake: torch.Tensor = mode.from_tensor(real, source=torch_source(source), symbolic_context=context, trace=False)
+        return fake
     except AssertionError:  # torch makes views from its fake of the base, which the code has detached in the meantime
         raise trace.fail("a view of an input that the code has detached in place before it looks at the view") from None
 
@@ -411,7 +413,8 @@ def plain_call(function: Any, operands: list[Any]) -> object:
 def computed(trace: Trace, function: Any, operands: tuple[Any, ...]) -> object:
     """What plain Python computes from numbers that may vary: a number that may vary, read by computing it again."""
     sources = [operand_source(trace, operand) for operand in operands]
-    if any(source is None for source in sources):
+    found = [source for source in sources if source is not None]
+    if len(found) < len(sources):
         return plain_call(function, [concrete(trace, operand) for operand in operands])
     try:
         real = function(*[real_number(trace, operand) for operand in operands])
@@ -419,7 +422,7 @@ def computed(trace: Trace, function: Any, operands: tuple[Any, ...]) -> object:
         return plain_call(function, [concrete(trace, operand) for operand in operands])
     if type(real) not in (int, float, bool):
         return plain_call(function, [concrete(trace, operand) for operand in operands])
-    source = Computed(function, tuple(sources))  # type: ignore[arg-type]
+    source = Computed(function, tuple(found))
     if type(real) is bool or real in (0, 1) or not abs(real) <= LARGEST:
         trace.guards.add(source, "constant", real)
         return real
@@ -452,7 +455,9 @@ def operand_source(trace: Trace, operand: Any) -> Source | None:
 def real_number(trace: Trace, operand: Any) -> object:
     """The number an operand is in this call, without assuming it."""
     if isinstance(operand, torch.SymFloat):
-        return known_float(trace, operand).real  # type: ignore[union-attr]
+        known = known_float(trace, operand)
+        assert known is not None
+        return known.real
     return hint(operand)
 
 

@@ -289,4 +289,4 @@ def is_restorable(info: TensorInfo) -> bool:
         return False
     if any(stride == 0 and size > 1 for size, stride in zip(real.shape, real.stride(), strict=True)):
         return False  # torch does not write to elements that share memory
-    return real.dim() == fake.dim() and real.untyped_storage().nbytes() == fake.untyped_storage().nbytes()
+    return bool(real.dim() == fake.dim() and real.untyped_storage().nbytes() == fake.untyped_storage().nbytes())

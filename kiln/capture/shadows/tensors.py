@@ -129,7 +129,7 @@ class TensorRecord:
         self.shadow, self.source, self.real = shadow, source, real
 
 
-def plain_subclass(kind: type) -> bool:
+def plain_subclass(kind: Any) -> bool:
     """A subclass that only adds Python attributes or ``__torch_function__``."""
     return "__torch_dispatch__" not in {name for k in kind.__mro__ if k is not torch.Tensor for name in vars(k)} or (
         kind.__torch_dispatch__ is disabled_torch_dispatch
@@ -199,7 +199,7 @@ def graph_target(function: object) -> object:
     if type(function) is not types.MethodDescriptorType or getattr(torch.Tensor, function.__name__, None) is function:
         return function
 
-    def replaced_method(*args, **kwargs):
+    def replaced_method(*args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs)
 
     return replaced_method
@@ -223,7 +223,7 @@ def as_tensor(trace: Trace, function: object, name: str, value: object) -> objec
     return record(trace, torch.scalar_tensor, (value,), {"dtype": torch.float64})
 
 
-def plain_floats(trace: Trace, value: object) -> object:
+def plain_floats(trace: Trace, value: object) -> Any:
     """Arguments with the floats they have in this call, which are guarded by that."""
     if isinstance(value, dict):
         return {key: plain_floats(trace, item) for key, item in value.items()}
@@ -238,13 +238,13 @@ def plain_floats(trace: Trace, value: object) -> object:
     return concrete(trace, value) if isinstance(value, torch.SymFloat) else value
 
 
-def prepare(trace: Trace, value: object, exact: bool = False) -> Any:
+def prepare(trace: Trace, value: Any, exact: bool = False) -> Any:
     """Arguments with everything looked at, as plain containers and numbers that torch understands.
 
     The program's own functions see more than torch does: for them (``exact``) values keep their classes.
     """
     value = force(trace, value)
-    kind = type(value)
+    kind: Any = type(value)
     if kind in CONSTANT_TYPES or isinstance(value, TORCH_VALUES):
         return value
     if exact and kind not in PLAIN_CLASSES and isinstance(value, SUBCLASSED):
@@ -327,7 +327,7 @@ def refuse_unresolved(trace: Trace, args: Args) -> None:
                 raise trace.fail("the value of a conjugated or negated tensor in a list")
 
 
-def run_fake(trace: Trace, function: object, args: Args, kwargs: Kwargs) -> Any:
+def run_fake(trace: Trace, function: Any, args: Args, kwargs: Kwargs) -> Any:
     """Run on fakes. What goes wrong here is left to the real operation: it raises eager's own error, or works."""
     if function in READ_LISTS:
         refuse_unresolved(trace, (*args, *kwargs.values()))
@@ -339,7 +339,7 @@ def run_fake(trace: Trace, function: object, args: Args, kwargs: Kwargs) -> Any:
                 from ...program.shapes import shape_cache  # which loads torch's fake tensors
 
                 return shape_cache.run(function, args, kwargs)
-            return (rule or function)(*args, **kwargs)  # type: ignore[operator]
+            return (rule or function)(*args, **kwargs)
     except (GraphBreak, Raised):
         raise
     except Exception as error:
@@ -417,7 +417,7 @@ EFFECTS: set[object] = {assert_async}
 """Operations kept for what they do."""
 
 
-def to_nodes(trace: Trace, value: object, exact: bool = False) -> Any:
+def to_nodes(trace: Trace, value: Any, exact: bool = False) -> Any:
     """Arguments as fx wants them: nodes for tensors, symbolic numbers, and (``exact``) instances of subclasses."""
     if isinstance(value, torch.Tensor):
         return trace.tensor_info(value).node
@@ -467,7 +467,7 @@ def generator_node(trace: Trace, generator: torch.Generator) -> torch.fx.Node:
     known = next((item for item in trace.inputs.items if getattr(item, "value", None) is generator), None)
     if known is not None:
         return known.node
-    source = trace.outside.source_of(generator)
+    source = trace.outside.pinned(generator)
     trace.guards.add(source, "type", torch.Generator)
     trace.guards.add(Attribute(source, "device"), "constant", generator.device)
     made = ObjectInput(source, add_placeholder(trace, source), generator)
@@ -516,7 +516,7 @@ class RecordMode(TorchFunctionMode):
         super().__init__()
         self.trace = trace
 
-    def __torch_function__(self, function, types, args=(), kwargs=None):
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         from ..state.exceptions import as_native
 
         with as_native(self.trace):

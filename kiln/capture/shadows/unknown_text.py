@@ -32,7 +32,7 @@ class UnknownText:
 
 
 def looking(name: str) -> Callable[..., Any]:
-    def look(self, *args):
+    def look(self: UnknownText, *args: object) -> Any:
         raise self.__dict__["trace"].fail("text that contains a tensor's values")
 
     look.__name__ = name

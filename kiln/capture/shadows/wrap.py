@@ -16,7 +16,7 @@ import re
 import sys
 import types
 import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -45,6 +45,7 @@ from ..guards.source import (
     getattr_static_dict,
     is_direct,
     lookup,
+    namespace_of,
     native_iterator,
     native_length,
 )
@@ -125,7 +126,7 @@ def wrap(trace: Trace, real: object, source: Source) -> Any:
     return wrap_by_class(trace, real, source)
 
 
-def wrap_constant(trace: Trace, real: object, source: Source) -> object:
+def wrap_constant(trace: Trace, real: Any, source: Source) -> object:
     if type(real) in (int, float):
         return operations.wrap_number(trace, real, source)
     if trace.hints:
@@ -154,8 +155,9 @@ def wrap_identity(trace: Trace, real: object, source: Source) -> object:
 def watch_class(trace: Trace, cls: type) -> None:
     """A class that the program uses: what Python looks up in it and in its metaclass is assumed."""
     trace.guards.classes.watch_class(cls)
-    if type(cls).__flags__ & HEAP_TYPE:
-        trace.guards.classes.watch_class(type(cls))
+    metaclass: type = type(cls)
+    if metaclass.__flags__ & HEAP_TYPE:
+        trace.guards.classes.watch_class(metaclass)
 
 
 def wrap_equal(trace: Trace, real: object, source: Source) -> object:
@@ -229,7 +231,7 @@ def wrap_list(trace: Trace, real: list[Any], source: Source) -> object:
     return trace.outside.add_record(record)
 
 
-def _empty_like(real: object, base: type) -> object:
+def _empty_like(real: object, base: Any) -> Any:
     return base() if type(real) is base else base.__new__(type(real))
 
 
@@ -263,12 +265,13 @@ def wrap_dict(trace: Trace, real: dict[Any, Any], source: Source) -> object:
     if dict.__contains__(real, "__builtins__") or is_module_namespace(real):
         raise trace.fail("global variables as a dictionary", "read and write them by name")
     if module_hooks.are_unguarded(source):
-        return module_hooks.wrap_unguarded(trace, real, source)  # type: ignore[arg-type]
+        return module_hooks.wrap_unguarded(trace, real, source)
     if id(real) in trace.outside.instance_dictionaries:
         raise trace.fail("an object and its dictionary, which the program reaches on its own")
     guard_type(trace, real, source)
-    shadow = _empty_like(real, dict) if not isinstance(real, collections.OrderedDict) else _empty_ordered(real)
-    base = collections.OrderedDict if isinstance(real, collections.OrderedDict) else dict
+    ordered = isinstance(real, collections.OrderedDict)
+    shadow: Any = _empty_ordered(real) if ordered else _empty_like(real, dict)
+    base: Any = collections.OrderedDict if ordered else dict
     container = collections.defaultdict if hasattr(type(real), "__missing__") else _container(real, dict)
     try:
         items = mapping_items(real)
@@ -297,7 +300,7 @@ def is_module_namespace(real: dict[Any, Any]) -> bool:
     return getattr(module, "__dict__", None) is real
 
 
-def _empty_ordered(real: collections.OrderedDict[Any, Any]) -> collections.OrderedDict[Any, Any]:
+def _empty_ordered(real: Any) -> collections.OrderedDict[Any, Any]:
     return collections.OrderedDict.__new__(type(real))
 
 
@@ -343,9 +346,9 @@ def refuse_outdated_hashes(trace: Trace, real: dict[Any, Any] | set[Any]) -> Non
     if all(map(is_constant, native_iterator(real))):
         return
 
-    base = dict if isinstance(real, dict) else set if isinstance(real, set) else frozenset
+    base: Any = dict if isinstance(real, dict) else set if isinstance(real, set) else frozenset
     for key in list(native_iterator(real)):
-        if operations.hashed_in_python(key) and not base.__contains__(real, key):  # type: ignore[operator]
+        if operations.hashed_in_python(key) and not base.__contains__(real, key):
             raise outdated_hash(trace, real)
 
 
@@ -353,11 +356,11 @@ def outdated_hash(trace: Trace, real: dict[Any, Any] | set[Any]) -> GraphBreak:
     return trace.fail(f"a {type(real).__name__} with a key whose hash has changed since it was put in")
 
 
-def is_constant(value: object) -> bool:
+def is_constant(value: Any) -> bool:
     """Whether a value is immutable all the way down and compares by value."""
-    kind = type(value)
+    kind: Any = type(value)
     if kind is tuple or kind is frozenset:
-        return all(is_constant(item) for item in value)  # type: ignore[attr-defined]
+        return all(is_constant(item) for item in value)
     if kind in CONSTANT_TYPES or kind in CONSTANT_LIKE or isinstance(value, enum.Enum):
         return True
     return isinstance(value, type) and kind.__hash__ is type.__hash__ and kind.__eq__ is type.__eq__
@@ -404,7 +407,7 @@ def wrap_deque(trace: Trace, real: collections.deque[Any], source: Source) -> ob
     items = [Lazy(item, Item(source, index, container)) for index, item in enumerate(elements)]
     shadow = _empty_like(real, collections.deque)
     collections.deque.__init__(shadow, items, real.maxlen)
-    iterator = collections.deque.__iter__(shadow)  # type: ignore[arg-type]
+    iterator: Iterator[Any] = collections.deque.__iter__(shadow)
     record = Record(shadow, real, source, Kind.DEQUE, items=list(items), loaded=True, iterator=iterator)
     add_attributes(record)
     return trace.outside.add_record(record)
@@ -429,14 +432,16 @@ def wrap_partial(trace: Trace, real: functools.partial[Any], source: Source) -> 
     function = wrap(trace, real.func, Attribute(source, "func"))
     args = wrap(trace, real.args, Attribute(source, "args"))
     keywords = wrap(trace, real.keywords, Attribute(source, "keywords"))
-    shadow = functools.partial(function)
-    shadow.__setstate__((function, args, keywords, None))  # type: ignore[attr-defined]
+    shadow: Any = functools.partial(function)
+    shadow.__setstate__((function, args, keywords, None))
     return name_copy(trace, shadow, source, real)
 
 
 def partial_attributes(partial: functools.partial[Any]) -> dict[Any, Any] | None:
     """Its instance dictionary, if it has one: reading ``__dict__`` would make one, and it would not nest as before."""
-    return partial.__reduce__()[2][3]
+    state: Any = partial.__reduce__()[2]
+    attributes: dict[str, Any] | None = state[3]
+    return attributes
 
 
 def wrap_getter(trace: Trace, real: object, source: Source) -> object:
@@ -480,10 +485,10 @@ MADE_FOR_EACH_CALL = frozenset({"kiln._native.NodeFunction", "kiln._native.Retai
 """Native objects that stand for something of one backward pass."""
 
 
-def wrap_constant_subclass(trace: Trace, real: object, source: Source) -> object:
+def wrap_constant_subclass(trace: Trace, real: Any, source: Source) -> object:
     """Instances of subclasses of int, str …: immutable in value, but they may have attributes."""
     guard_type(trace, real, source)
-    plain = plain_value(real)
+    plain: Any = plain_value(real)
     trace.guards.add(source, "constant_subclass", plain)
     if not type(real).__flags__ & HEAP_TYPE:  # numpy.float64
         return name_copy(trace, real, source, real)
@@ -552,7 +557,7 @@ def _bare_abstract(cls: type) -> object | None:
     if not getattr(cls, "__abstractmethods__", None):
         return None
     stand_in = type.__new__(type(cls), cls.__name__, (cls,), {"__abstractmethods__": frozenset()})
-    shadow = object.__new__(stand_in)
+    shadow: object = object.__new__(stand_in)
     shadow.__class__ = cls
     return shadow
 
@@ -568,23 +573,23 @@ def add_attributes(record: Record) -> None:
         return
     direct = is_direct(type(real))
     lazies = {name: Lazy(value, InstanceAttribute(source, name, direct)) for name, value in attributes.items()}
-    getattr_static_dict(shadow).update(lazies)  # type: ignore[union-attr]
+    namespace_of(shadow).update(lazies)
     record.attributes = dict(lazies)
 
 
-def load_slot(trace: Trace, record: Record, name: str, descriptor: object) -> None:
+def load_slot(trace: Trace, record: Record, name: str, descriptor: Any) -> None:
     """Copy a ``__slots__`` member of an outside object into its shadow, once."""
     if name in record.slots:
         return
     try:
-        real = descriptor.__get__(record.real)  # type: ignore[attr-defined]
+        real = descriptor.__get__(record.real)
     except AttributeError:
         trace.guards.add(record.source, "empty_slot", descriptor)
         record.slots[name] = DELETED
         return
     value = wrap(trace, real, Slot(record.source, name, Identity(descriptor)))
     record.slots[name] = value
-    descriptor.__set__(record.shadow, value)  # type: ignore[attr-defined]
+    descriptor.__set__(record.shadow, value)
 
 
 def class_attribute(trace: Trace, cls: type, name: str, default: object = None) -> Any:
@@ -623,12 +628,12 @@ WRAPPERS: dict[type, Callable[..., Any]] = {
     super: wrap_super,
 }
 
-SUBCLASS_WRAPPERS: list[tuple[type, Callable[..., Any]]] = [
+SUBCLASS_WRAPPERS: list[tuple[Any, Callable[..., Any]]] = [
     (dict, wrap_dict),
     (list, wrap_list),
     (collections.deque, wrap_deque),
     (tuple, wrap_tuple),
     (set, wrap_set),
     (frozenset, wrap_set),
-    ((int, float, str, bytes, complex), wrap_constant_subclass),  # type: ignore[list-item]
+    ((int, float, str, bytes, complex), wrap_constant_subclass),
 ]

@@ -57,7 +57,7 @@ def call_annotated(trace: Trace, function: Any, args: Args, kwargs: Kwargs) -> t
     if id(function) in trace.outside.annotated.disallowed:
         name = getattr(function, "__name__", "") or type(function).__name__
         if (getattr(function, "__module__", None) or "").startswith(COMPILER):
-            return call_of_torch_compiler(trace, function, args, kwargs)  # type: ignore[arg-type]
+            return call_of_torch_compiler(trace, function, args, kwargs)
         raise trace.fail(f"a call to {name}, which torch's disallow_in_graph keeps out of graphs")
     if not is_hashable(function):
         return None

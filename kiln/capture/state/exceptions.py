@@ -50,7 +50,8 @@ def add_context(trace: Trace, error: BaseException) -> None:
     handled = trace.exceptions.handled
     if handled is None or handled is error:
         return
-    link = slower = handled
+    link: BaseException = handled
+    slower: BaseException | None = handled
     moves = False
     while (context := link.__context__) is not None:
         if context is error:
@@ -59,8 +60,8 @@ def add_context(trace: Trace, error: BaseException) -> None:
         link = context
         if link is slower:
             break  # a circle, made by the program, that the exception is no part of
-        if moves:
-            slower = slower.__context__  # type: ignore[assignment]
+        if moves and slower is not None:
+            slower = slower.__context__
         moves = not moves
     error.__context__ = handled
 

@@ -48,7 +48,7 @@ def is_harmless(function: object, args: Args) -> bool:
     return (owner is list or owner is tuple) and function in SHALLOW
 
 
-SEQUENCE_ITERATORS = (type(iter([])), type(iter(())), type(iter(range(0))), type(iter("")))
+SEQUENCE_ITERATORS: tuple[type, ...] = (type(iter([])), type(iter(())), type(iter(range(0))), type(iter("")))
 SHALLOW: frozenset[object] = frozenset(
     {len, iter, list.append, list.__len__, tuple.__len__, list.__iter__, tuple.__iter__}
 )
@@ -84,7 +84,8 @@ def may_run(frame: types.FrameType) -> bool:
 
 def stop_watching() -> bool:
     """Native code has come back into the interpreter. Whether it was watched."""
-    watched = sys.getprofile() is watch
+    profile: object = sys.getprofile()
+    watched = profile is watch
     if watched:
         sys.setprofile(None)
     return watched

@@ -116,7 +116,7 @@ class OutsideObjects:
 
     def guard_presence(self) -> None:
         """Guard what was reached and not looked at, once capture is done. (Of sequences the length is guarded.)"""
-        types = {guard.source: plain(guard.value) for guard in self.guards if guard.kind == "type"}
+        types: dict[Source, type] = {guard.source: plain(guard.value) for guard in self.guards if guard.kind == "type"}
         for value in self.reached.values():
             source = value.source
             if value.done:

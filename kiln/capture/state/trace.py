@@ -144,9 +144,9 @@ class Trace:
             for file, line, name in self.location()
         )
 
-    def fail(self, reason: str, hint: str = "", **details: object) -> GraphBreak:
+    def fail(self, reason: str, hint: str = "", **details: Any) -> GraphBreak:
         """The graph break to raise: ``raise trace.fail("…")``."""
-        error = GraphBreak(reason, hint, **details)  # type: ignore[arg-type]
+        error = GraphBreak(reason, hint, **details)
         error.places = [
             Place(frame.code, frame.index, frame.looped, frame.location() if frame.is_of_user() else None)
             for frame in self.frames

@@ -29,15 +29,15 @@ def known_truth(trace: Trace, tensor: torch.Tensor) -> bool | None:
     if not isinstance(node, torch.fx.Node) or tensor.numel() != 1 or len(node.args) != 2 or node.kwargs:
         return None
     drawn, limit = node.args
-    if not isinstance(drawn, torch.fx.Node) or type(limit) not in (int, float):
+    if not isinstance(drawn, torch.fx.Node) or not isinstance(limit, (int, float)) or type(limit) is bool:
         return None
     if drawn.target not in UNIFORM or len(drawn.users) != 1:  # another use may have changed it in place
         return None
     if node.target in BELOW or node.target in ABOVE_OR_EQUAL:
-        below = is_below(drawn, limit, limit <= 0)  # type: ignore[operator, arg-type]
+        below = is_below(drawn, limit, limit <= 0)
         return below if node.target in BELOW or below is None else not below
     if node.target in BELOW_OR_EQUAL or node.target in ABOVE:
-        below = is_below(drawn, limit, limit < 0)  # type: ignore[operator, arg-type]
+        below = is_below(drawn, limit, limit < 0)
         return below if node.target in BELOW_OR_EQUAL or below is None else not below
     return None
 

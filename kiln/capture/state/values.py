@@ -18,7 +18,7 @@ import enum
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.fx
@@ -32,7 +32,8 @@ CONSTANT_TYPES: frozenset[type] = frozenset(
 DELETED = object()  # marks a name or attribute that the program deleted
 
 
-class Place(NamedTuple):
+@dataclass(frozen=True)
+class Place:
     """Where a frame is."""
 
     code: types.CodeType
@@ -92,7 +93,7 @@ class Lazy:
         self.done = False
         self.value: object = None  # the shadow, once somebody looked
 
-    def _leaked(self, *_: object):
+    def _leaked(self, *_: object) -> Any:
         """Native code must never look at one of these: better no graph than a wrong one."""
         raise GraphBreak(f"{self.source.describe()} reached native code unseen", "report this to Kiln's authors")
 
@@ -168,7 +169,7 @@ class Trampoline:
         self.function = function
         self.invoke = invoke
 
-    def __call__(self, *args, **kwargs):
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.invoke(self.function, args, kwargs)
 
 

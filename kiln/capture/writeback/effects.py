@@ -69,8 +69,9 @@ def write_deque(r: Rebuilder, record: Record) -> None:
 
 
 def still_valid(iterator: Iterator[Any] | None) -> bool:
+    assert iterator is not None
     try:
-        next(iterator, None)  # type: ignore[arg-type]
+        next(iterator, None)
     except RuntimeError:
         return False
     return True
@@ -151,7 +152,7 @@ def write_nothing(r: Rebuilder, record: Record) -> None:
 def write_attributes(r: Rebuilder, record: Record) -> None:
     """Instance dictionaries and slots."""
     if record.attributes is not None:
-        before, now = record.attributes, getattr_static_dict(record.shadow)
+        before, now = record.attributes, getattr_static_dict(record.shadow) or {}
         gone = [*(name for name in before if name not in now), *moved_keys(before, now)]
         r.effects += [f"del {namespace_text(r, record)}[{name!r}]" for name in gone]
         for name, value in now.items():

@@ -90,13 +90,12 @@ class Rebuilder(Text):
     def read_number(self, source: SizeOf | StrideOf | OffsetOf) -> str:
         """A size of a tensor; of one out of a list that the graph consumes, without keeping the tensor for it."""
         place = source.base
-        consumed = (
-            isinstance(place, Item) and isinstance(place.base, Local) and place.base.name in self.trace.inputs.consumed
-        )
-        if not consumed or place in self.read_names:
+        if not isinstance(place, Item) or not isinstance(place.base, Local) or place in self.read_names:
+            return super().read(source)
+        if place.base.name not in self.trace.inputs.consumed:
             return super().read(source)
         name = self.read_names[source] = self.fresh("v")
-        owner = place.render(parameter_name(place.base.name), self.bind)  # type: ignore[attr-defined]
+        owner = place.render(parameter_name(place.base.name), self.bind)
         self.reads.append(f"{name} = {source.render(owner, self.bind)}")
         return name
 
@@ -183,9 +182,9 @@ class Rebuilder(Text):
             raise CannotRebuild(shadow, f"a {type(shadow).__qualname__} that contains itself and outlives the graph")
         return name
 
-    def items(self, shadows: object) -> str:
+    def items(self, shadows: Any) -> str:
         """Comma-separated expressions, with a trailing comma."""
-        return "".join(f"{self.value(item)}, " for item in shadows)  # type: ignore[attr-defined]
+        return "".join(f"{self.value(item)}, " for item in shadows)
 
     def class_of(self, shadow: object) -> str:
         return self.class_expression(type(shadow))
@@ -360,7 +359,8 @@ def build_property(r: Rebuilder, shadow: property, name: str, place: int) -> Non
     r.lines.append(f"{name} = {r.class_of(shadow)}({', '.join(functions)}{doc})")
 
 
-LISTED_ITERATORS = frozenset(type(reversed(view)) for view in (collections.OrderedDict(), {}, {}.values(), {}.items()))
+_REVERSIBLE: list[Any] = [collections.OrderedDict(), {}, {}.values(), {}.items()]
+LISTED_ITERATORS = frozenset(type(reversed(view)) for view in _REVERSIBLE)
 """Iterators that give themselves out as those of a list, which would not notice a change of their dictionary."""
 
 
@@ -372,7 +372,8 @@ def build_reduced(r: Rebuilder, shadow: object, name: str, place: int) -> None:
             reduced = shadow.__reduce__()
         except TypeError:  # itertools.pairwise
             raise CannotRebuild(shadow, f"a {type(shadow).__name__} that outlives the graph") from None
-    function, args = reduced[0], reduced[1]
+    function: Any = reduced[0]
+    args: Any = reduced[1]
     if function is iter and type(shadow) in LISTED_ITERATORS:
         raise CannotRebuild(shadow, f"a {type(shadow).__name__} that outlives the graph")
     keywords = ""
@@ -384,14 +385,14 @@ def build_reduced(r: Rebuilder, shadow: object, name: str, place: int) -> None:
         r.lines.append(f"{r.bind(set_state, 'set_state')}({name}, {r.value(reduced[2])})")
 
 
-def set_state(iterator: object, state: object) -> None:
+def set_state(iterator: Any, state: Any) -> None:
     """Move an iterator to where it was. (From 3.12 on, itertools warns that it will not be able to.)"""
     if type(iterator).__module__ != "itertools":
-        iterator.__setstate__(state)  # type: ignore[attr-defined]
+        iterator.__setstate__(state)
         return
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
-        iterator.__setstate__(state)  # type: ignore[attr-defined]
+        iterator.__setstate__(state)
 
 
 def build_dict_iterator(r: Rebuilder, shadow: object, name: str, place: int) -> None:
@@ -434,23 +435,24 @@ def add_set_iterator(r: Rebuilder, name: str, owner: object, done: int) -> None:
         r.lines.append(f"{r.bind(advance, 'advance')}({name}, {done})")
 
 
-def build_tuple_iterator(r: Rebuilder, shadow: object, name: str, place: int) -> None:
+def build_tuple_iterator(r: Rebuilder, shadow: Any, name: str, place: int) -> None:
     made = r.trace.outside.set_iterators.get(id(shadow))
     if made is None:
         build_reduced(r, shadow, name, place)
         return
-    left = shadow.__length_hint__()  # type: ignore[attr-defined]
-    add_set_iterator(r, name, made[1], len(r.trace.outside.record_of(made[1]).order) - left)  # type: ignore[union-attr]
+    left, record = shadow.__length_hint__(), r.trace.outside.record_of(made[1])
+    assert record is not None
+    add_set_iterator(r, name, made[1], len(record.order) - left)
 
 
-def same_entry(one: object, other: object) -> bool:
-    return one is other or (type(one) is tuple and all(map(operator.is_, one, other)))  # type: ignore[call-overload]
+def same_entry(one: Any, other: Any) -> bool:
+    return one is other or (type(one) is tuple and all(map(operator.is_, one, other)))
 
 
-def advance(iterator: object, count: int) -> None:
+def advance(iterator: Any, count: int) -> None:
     """Skip elements."""
     for _ in range(count):
-        next(iterator)  # type: ignore[call-overload]
+        next(iterator)
 
 
 def build_view(r: Rebuilder, shadow: object, name: str, place: int) -> None:
@@ -499,8 +501,8 @@ def build_instance(r: Rebuilder, shadow: object, name: str, place: int) -> None:
     add_attributes(r, shadow, name)
 
 
-def build_container_instance(base: type, fill: str) -> Callable[..., Any]:
-    def build(r: Rebuilder, shadow: object, name: str, place: int) -> None:
+def build_container_instance(base: Any, fill: str) -> Callable[..., Any]:
+    def build(r: Rebuilder, shadow: Any, name: str, place: int) -> None:
         bound = r.bind(base, base.__name__)
         r.lines[place] = f"{name} = {bound}.__new__({r.class_of(shadow)})"
         if isinstance(shadow, dict):
@@ -511,7 +513,7 @@ def build_container_instance(base: type, fill: str) -> Callable[..., Any]:
         else:
             if isinstance(shadow, collections.deque):
                 r.lines.append(f"{bound}.__init__({name}, (), {shadow.maxlen!r})")
-            items = elements_in_order(shadow)[0] if base is set else list(base.__iter__(shadow))  # type: ignore
+            items = elements_in_order(shadow)[0] if base is set else list(base.__iter__(shadow))
             r.lines.append(f"{bound}.{fill}({name}, [{r.items(items)}])")
         add_attributes(r, shadow, name)
 
@@ -570,13 +572,14 @@ def build_forced_iterator(r: Rebuilder, shadow: ForcedIterator, name: str, place
 
 
 def build_proxy(r: Rebuilder, shadow: Proxy, name: str, place: int) -> None:
-    r.lines.append(f"{name} = {r.value(shadow.target)}")  # type: ignore[attr-defined]
+    r.lines.append(f"{name} = {r.value(shadow.target)}")
 
 
 def build_mapping_proxy(r: Rebuilder, shadow: types.MappingProxyType[Any, Any], name: str, place: int) -> None:
     r.lines.append(f"{name} = {r.bind(types.MappingProxyType, 'mappingproxy')}({r.value(mapping_of(shadow))})")
 
 
+_EMPTY_VIEWS: list[Any] = [{}, {}.values(), {}.items()]
 BUILDERS: dict[type, Callable[..., Any]] = {
     ListMethod: build_list_method,
     list: build_list,
@@ -606,7 +609,7 @@ BUILDERS: dict[type, Callable[..., Any]] = {
     ForcedIterator: build_forced_iterator,
     types.MappingProxyType: build_mapping_proxy,
     **{kind: build_reduced for kind in ITERATOR_TYPES | LAZY_ITERATORS},
-    **{type(iter(view)): build_dict_iterator for view in ({}, {}.values(), {}.items())},
+    **{type(iter(view)): build_dict_iterator for view in _EMPTY_VIEWS},
     type(iter(set())): build_set_iterator,
     type(iter(())): build_tuple_iterator,
     **{kind: build_view for kind in VIEW_TYPES},
@@ -626,7 +629,15 @@ CONTAINER_BUILDERS = [
     (frozenset, build_frozenset),
 ]
 
-FIXED = (type, types.ModuleType, enum.Enum, torch.dtype, torch.device, torch.layout, torch.memory_format)
+FIXED: tuple[type, ...] = (
+    type,
+    types.ModuleType,
+    enum.Enum,
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    torch.memory_format,
+)
 FIXED += (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)
 FIXED += (types.GetSetDescriptorType, types.MemberDescriptorType, types.GenericAlias, types.UnionType, types.CodeType)
 FIXED += (OpOverload, OpOverloadPacket, re.Pattern, torch.finfo)
@@ -641,7 +652,7 @@ def is_member(value: enum.Enum) -> bool:
     return isinstance(value, enum.Flag) and type(number) is int and members_by_value(type(value)).get(number) is value
 
 
-def builder_for(shadow: object) -> Callable[..., Any] | None:
+def builder_for(shadow: object) -> Any:
     builder = BUILDERS.get(type(shadow))
     if builder is not None:
         return builder
@@ -671,7 +682,8 @@ def is_of_python(cls: type) -> bool:
     if getattr(cls, "__abstractmethods__", None):
         return True
     try:
-        layout_of(cls).__new__(cls)
+        layout: Any = layout_of(cls)
+        layout.__new__(cls)
     except TypeError:
         return False
     return True

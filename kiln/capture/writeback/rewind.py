@@ -8,6 +8,7 @@ input, and only of inputs small enough for the copy not to matter (running stati
 from __future__ import annotations
 
 import traceback
+from collections.abc import Callable
 
 import torch
 
@@ -19,6 +20,8 @@ from ...platform.torch_tensors import set_versions, version_of
 from ..shadows.tensor_effects import is_restorable
 from ..state.graph_inputs import ObjectInput
 from ..state.trace import Trace
+
+cuda_is_initialized: Callable[[], bool] = torch.cuda.is_initialized
 
 
 def can_rewind(trace: Trace) -> bool:
@@ -90,7 +93,7 @@ class Snapshot:
             self.contents = [tensor.clone() for tensor in tensors]
         self.versions = versions_of(*tensors)
         self.random = torch.get_rng_state()
-        self.devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
+        self.devices = torch.cuda.get_rng_state_all() if cuda_is_initialized() else None
 
     def restore(self) -> None:
         torch.set_rng_state(self.random)
