@@ -9,8 +9,7 @@ WORKERS ?= 2
 FUZZ_EXAMPLES ?= 10000
 
 # What a person reads through the public API, and so what must be typed without a gap.
-TYPED := $(wildcard kiln/*.py kiln/aot kiln/bytecode kiln/capture/interpreter kiln/capture/python kiln/capture/torch \
-	kiln/capture/autograd kiln/codegen kiln/compat kiln/engine kiln/loops kiln/lower kiln/platform kiln/program kiln/report \
+TYPED := $(wildcard kiln/*.py kiln/aot kiln/bytecode kiln/capture kiln/codegen kiln/compat kiln/engine kiln/loops kiln/lower kiln/platform kiln/program kiln/report \
 	kiln/target kiln/testing)
 LINTED := $(wildcard kiln tests benchmarks examples setup.py)
 NATIVE := $(wildcard $(foreach ending,cpp h py,kiln/native/*.$(ending) kiln/native/*/*.$(ending)))
