@@ -50,11 +50,6 @@ VARIABLE_FUNCTIONS = torch._C._VariableFunctions
 """The class with the C++ functions of the namespace ``torch``."""
 
 
-def name_of_target(target: object) -> str:
-    """The operator's name of a node's target; "" for what is no operator."""
-    return getattr(target, "_opname", "")
-
-
 def python_kernels(operator: OpOverload) -> dict[DispatchKey, Callable[..., Any]]:
     """The kernels of an operator that are written in Python, by dispatch key."""
     return operator.py_kernels

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 import torch.fx
 
-from ...platform.torch_operators import name_of_target
 from ...program.operators.operator_table import Cost, find_operator, operator_of, overloads_of
 from .node_values import Node, first_argument, has_unhinted_sizes, is_tensor, named_arguments
 
@@ -115,7 +114,10 @@ def is_view(node: Node) -> bool:
         return False
     if node.target is operator.getitem:
         return is_view(first_argument(node))
-    return operator_cost(node.target) is CostClass.VIEW and name_of_target(node.target) != "to"
+    called = find_operator(node.target)
+    if called is None or called.call_cost is conversion_cost:
+        return False
+    return operator_cost(node.target) is CostClass.VIEW
 
 
 def root_of(node: Node) -> Node:
