@@ -58,7 +58,7 @@ def table_program(name: str, program: Callable, args: tuple, expect: dict[str, A
 
     @contextmanager
     def world() -> Iterator[tuple[ProgramCopy, Callable[[], dict[str, Any]]]]:
-        with template.world() as made:
+        with template.fresh_copy() as made:
             if make_args is not None:
                 made.calls = [Call(tuple(make_args()))]
             yield made, template.final_globals
