@@ -47,7 +47,7 @@ dispatch_mode_of_key: Callable[..., Any] = torch._C._get_dispatch_mode
 AutoDispatchBelowAutograd = torch._C._AutoDispatchBelowAutograd
 DisableTorchDispatch = torch._C._DisableTorchDispatch
 DisablePythonDispatcher = torch._C._DisablePythonDispatcher
-EnablePythonDispatcher = torch._C._EnablePythonDispatcher
+EnablePythonDispatcher: Callable[[], Any] = torch._C._EnablePythonDispatcher
 """Kernels in Python are called, in this thread."""
 dispatch_keys_of = torch._C._dispatch_keys
 is_key_excluded = torch._C._dispatch_tls_is_dispatch_key_excluded

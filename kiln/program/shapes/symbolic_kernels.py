@@ -118,7 +118,7 @@ class RulesInPython:
         for rules in self.rules:
             rules.enter()
         self.before, _ours.is_real = _ours.is_real, self.is_real
-        self.dispatcher: Any = EnablePythonDispatcher()  # takes effect when it is made
+        self.dispatcher = EnablePythonDispatcher()  # takes effect when it is made
         self.dispatcher.__enter__()
 
     def __exit__(self, *error: Any) -> None:
