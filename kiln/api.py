@@ -13,6 +13,7 @@ import torch
 from . import _native, exc
 from .config import config
 from .program.backend_registry import backend_name, check_options, lookup_backend
+from .program.user_marks import mark_dimensions, mark_disabled, python_only
 from .report.events import Subscription
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 _NOTHING: Any = object()  # "no argument": None is one, and a mistake
 
 
+@python_only
 def compile(
     function: Any = _NOTHING,
     *,
@@ -118,6 +120,7 @@ def is_apply(target: Any) -> bool:
     return isinstance(target, types.MethodType) and target.__func__ is APPLY
 
 
+@python_only
 class disable:
     """Keep a function or method out of graphs, or (as a context manager) a block of calls from being compiled."""
 
@@ -144,7 +147,6 @@ def is_disabled(target: Any) -> bool:
 
 def _disabled(function: Any) -> Any:
     from .modules import OptimizedModule
-    from .program.user_marks import mark_disabled
 
     if isinstance(function, OptimizedModule):
         function = function._orig_mod
@@ -180,6 +182,7 @@ def is_compiling() -> bool:
     return False
 
 
+@python_only
 def allow_in_graph(function: Callable[..., Any]) -> Callable[..., Any]:
     """Put calls of a function into graphs as they are, without looking into it."""
     from .capture.state.annotations import ALLOWED
@@ -191,6 +194,7 @@ def allow_in_graph(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
+@python_only
 def disallow_in_graph(function: Callable[..., Any]) -> Callable[..., Any]:
     """Keep calls of a function, torch's own ones included, out of graphs: the graph ends before such a call."""
     from .capture.interpreter.call_rules import leave_to_python
@@ -202,6 +206,7 @@ def disallow_in_graph(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
+@python_only
 def reset() -> None:
     """Forget all compiled code, of backward passes too; functions are compiled again when they are next called."""
     from .capture.entry.dispatchers import reset as reset_dispatch
@@ -221,19 +226,19 @@ def on_recompile(callback: Callable[[types.FunctionType, str], object]) -> Subsc
     return Subscription(callback)
 
 
+@python_only
 def mark_dynamic(tensor: torch.Tensor, dimensions: int | list[int] | tuple[int, ...]) -> None:
     """Make sizes of a tensor symbolic when it is next compiled for."""
     _mark(tensor, dimensions, is_dynamic=True)
 
 
+@python_only
 def mark_static(tensor: torch.Tensor, dimensions: int | list[int] | tuple[int, ...] | None = None) -> None:
     """Keep sizes of a tensor (all by default) from becoming symbolic."""
     _mark(tensor, range(tensor.dim()) if dimensions is None else dimensions, is_dynamic=False)
 
 
 def _mark(tensor: torch.Tensor, dimensions: int | Iterable[int], is_dynamic: bool) -> None:
-    from .program.user_marks import mark_dimensions
-
     if not isinstance(tensor, torch.Tensor):
         raise exc.UserError(f"a tensor is expected, not {type(tensor).__name__}")
     chosen = [dimensions] if isinstance(dimensions, int) else list(dimensions)

@@ -8,7 +8,7 @@ from . import api
 from .capture.interpreter.call_rules import leave_to_python, rule
 from .capture.shadows.symbolic_numbers import concrete
 from .capture.state.trace import Trace
-from .explain import explain, export
+from .program.user_marks import PYTHON_ONLY
 
 
 @rule(api.graph_break)
@@ -22,7 +22,5 @@ def rule_is_compiling(trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any
     return True
 
 
-for _name in ("compile", "disable", "allow_in_graph", "disallow_in_graph", "reset", "mark_dynamic", "mark_static"):
-    leave_to_python(getattr(api, _name), f"kiln.{_name}")
-leave_to_python(explain, "kiln.explain")
-leave_to_python(export, "kiln.export")
+for _function, _name in PYTHON_ONLY.items():
+    leave_to_python(_function, _name)

@@ -13,6 +13,7 @@ import torch.fx
 
 from . import exc
 from .backends import eager, kiln
+from .program.user_marks import python_only
 
 if TYPE_CHECKING:
     from .report.stages import Stage
@@ -121,6 +122,7 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
+@python_only
 def explain(function: Callable[..., Any], *, dynamic: bool | None = None) -> Callable[..., Explanation]:
     """``kiln.explain(f)(*args)``: run the call compiled, and explain what the compiler did for it."""
     from .api import compile
@@ -160,6 +162,7 @@ class Exported:
         return iter((self.graph_module, self.guards))
 
 
+@python_only
 def export(function: Callable[..., Any], *, dynamic: bool | None = None) -> Callable[..., Exported]:
     """``kiln.export(f)(*args)``: the graph module of the whole call, and its guards. Raises where it would break.
 

@@ -42,6 +42,7 @@ def install() -> Installation:
         fresh = _state is None
         if fresh:
             _state = _Installed()
+            _tell_placeholders(True)
     return Installation(fresh)
 
 
@@ -52,6 +53,13 @@ def uninstall() -> None:
         if _state is not None:
             _state.remove()
             _state = None
+            _tell_placeholders(False)
+
+
+def _tell_placeholders(installed: bool) -> None:
+    from .placeholders import set_installed
+
+    set_installed(installed)
 
 
 def is_installed() -> bool:

@@ -13,7 +13,6 @@ import logging
 from typing import Any
 
 from .. import exc
-from . import is_installed
 from .outlines import NOTHING, evaluated, outline
 
 # What is to come, and what to do until then. A row of `names.py` that says ``later("codegen")`` becomes the thing.
@@ -32,9 +31,18 @@ def not_available(name: str, topic: str | None = None) -> exc.NotAvailable:
     return exc.NotAvailable(name, f"{what} is not there yet", hint)
 
 
+_installed = False
+
+
+def set_installed(installed: bool) -> None:
+    """Tell placeholders whether torch's names mean Kiln now."""
+    global _installed
+    _installed = installed
+
+
 def real_thing(name: str, topic: str | None = None) -> Any:
     """What a missing name is: an error, or, for files of torch's that have kept it after Kiln went, torch's own."""
-    if is_installed():
+    if _installed:
         raise not_available(name, topic)
     module, _, own = name.rpartition(".")
     return getattr(importlib.import_module(module), own)
@@ -75,7 +83,7 @@ class PlaceholderType(type):
         return getattr(real_thing(cls._placeholder_name), name)
 
     def __instancecheck__(cls, instance: Any) -> bool:
-        if is_installed() or "_placeholder_name" not in vars(cls):
+        if _installed or "_placeholder_name" not in vars(cls):
             return super().__instancecheck__(instance)
         return isinstance(instance, real_thing(cls._placeholder_name))
 

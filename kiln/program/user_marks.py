@@ -1,4 +1,5 @@
-"""Marks that ``kiln.disable``, ``kiln.mark_dynamic`` and ``kiln.mark_static`` leave on the user's objects."""
+"""Marks that ``kiln.disable``, ``kiln.mark_dynamic`` and ``kiln.mark_static`` leave on the user's objects, and the
+functions of Kiln's own that are never captured."""
 
 from __future__ import annotations
 
@@ -12,6 +13,15 @@ AnyCallable = TypeVar("AnyCallable", bound=Callable[..., Any])
 DISABLED = "_kiln_disabled"  # on functions: True
 DYNAMIC = "_kiln_dynamic"  # on tensors: a frozenset of dimensions
 STATIC = "_kiln_static"
+
+PYTHON_ONLY: dict[Callable[..., Any], str] = {}
+"""Functions of the public API, and their names: a graph ends before a call of one."""
+
+
+def python_only(function: AnyCallable) -> AnyCallable:
+    """Keep calls of a function of the public API out of graphs."""
+    PYTHON_ONLY[function] = f"kiln.{function.__name__}"
+    return function
 
 
 def mark_disabled(function: AnyCallable) -> AnyCallable:
