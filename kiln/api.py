@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import gc
 import types
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
@@ -40,6 +41,7 @@ def compile(
     ``on_recompile(function, reason)`` is called before anything is compiled again on behalf of this one; the module's
     function of that name hears of all.
     """
+    load_capture()
     from .capture.state.trace import Options
 
     backend = config.backend if backend is None else backend
@@ -51,8 +53,20 @@ def compile(
     return _compile(function, made)
 
 
+@functools.cache
+def load_capture() -> None:
+    """Import capture, when something is first compiled. A collection of garbage on the way would find nothing."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        from . import api_rules  # noqa: F401  (registers rules for the functions of this file)
+    finally:
+        if enabled:
+            gc.enable()
+
+
 def _compile(target: Any, options: Options) -> Any:
-    from . import api_rules  # noqa: F401  (registers rules for the functions of this file)
+    load_capture()
     from .capture.entry.dispatch import make_compiled
     from .capture.entry.dispatchers import state_of
     from .capture.interpreter.call_wrappers import object_caller

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from . import api
+from .capture.entry import dispatch  # noqa: F401  (loads all of capture)
 from .capture.interpreter.call_rules import leave_to_python, rule
 from .capture.shadows.symbolic_numbers import concrete
 from .capture.state.trace import Trace

@@ -27,7 +27,7 @@ AnyCallable = TypeVar("AnyCallable", bound=Callable[..., Any])
 AnyClass = TypeVar("AnyClass", bound=type)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False)  # never changed
 class CallMarker:
     """How capture treats calls of a function."""
 

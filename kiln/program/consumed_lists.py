@@ -76,7 +76,7 @@ def spread(module: torch.fx.GraphModule, examples: Sequence[Any]) -> tuple[torch
     return fix_names(torch.fx.GraphModule(module, graph, type(module).__name__)), inputs, places
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)  # never changed
 class ConsumedLists:
     """What is known of the lists that a function takes."""
 

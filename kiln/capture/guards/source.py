@@ -12,7 +12,8 @@ import gc
 import re
 import types
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from operator import attrgetter
 from typing import Any, TypeVar, dataclass_transform
 
 from ..._native import is_instance as isinstance
@@ -38,22 +39,34 @@ class Source:
     def describe(self) -> str:
         raise NotImplementedError
 
+    def __repr__(self) -> str:
+        parts = [f"{name}={value!r}" for name, value in vars(self).items() if name != "_hash"]
+        return f"{type(self).__qualname__}({', '.join(parts)})"
+
 
 @dataclass_transform(frozen_default=True)
 def source(cls: type[AnySource]) -> type[AnySource]:
     """A dataclass that works out its hash once: sources are long chains, and keys of many dictionaries.
 
     Nothing writes to a source (type checkers see to it); a frozen dataclass would take three times as long to make one.
+    Comparison and hash are closures: methods that `dataclass` generates take much of the time of a first compile.
     """
-    cls = dataclass(unsafe_hash=True)(cls)
-    compute = cls.__hash__
+    cls = dataclass(eq=False, repr=False)(cls)
+    names = [each.name for each in fields(cls)]  # type: ignore[arg-type]
+    values: Callable[[Any], Any] = (
+        attrgetter(*names) if len(names) > 1 else lambda self: tuple(vars(self)[name] for name in names)
+    )
+
+    def equal(self: Any, other: object) -> bool:
+        return values(self) == values(other) if other.__class__ is self.__class__ else NotImplemented
 
     def cached(self: Any) -> int:
         found: int | None = self._hash
         if found is None:
-            found = self._hash = compute(self)
+            found = self._hash = hash(values(self))
         return found
 
+    type.__setattr__(cls, "__eq__", equal)
     type.__setattr__(cls, "__hash__", cached)
     return cls
 

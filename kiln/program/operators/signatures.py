@@ -9,7 +9,7 @@ from typing import Any
 from ...platform.torch_operators import Argument, FunctionSchema
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)  # never changed
 class Place:
     """Where an argument is."""
 
@@ -17,7 +17,7 @@ class Place:
     name: str
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)  # never changed
 class Signature:
     """Which arguments an operator changes, and which one its results are views of."""
 
