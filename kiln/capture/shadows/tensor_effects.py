@@ -56,6 +56,8 @@ def note_effects(
     reasons = [f"{name} changes a tensor from outside"] if touched else []
     if operator.random and not draws_nothing(operator, function, args, kwargs):
         reasons.append(f"{name} draws random numbers")
+    elif not is_of_torch(operator, function):
+        reasons.append(f"{name} may draw random numbers")
     inside = any(frame.protected() for frame in trace.frames)
     raises = may_raise(operator, function, leaves) or any(may_refuse_overlap(one, leaves) for one in marked)
     raises |= bool(marked) and name not in CASTING and may_not_cast(marked[0], (*args, *kwargs.values()))

@@ -110,6 +110,47 @@ def test_allowed_function_that_gives_a_number(backend):
         assert torch.equal(compiled(torch.ones(3)), torch.ones(3) * settings["level"])
 
 
+@torch.library.custom_op("kiln_tests::noise", mutates_args=())
+def noise(x: torch.Tensor) -> torch.Tensor:
+    return torch.rand(x.shape)
+
+
+@noise.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+
+@pytest.mark.parametrize(
+    "draw", [kiln.allow_in_graph(lambda x: torch.rand(x.shape)), noise], ids=["function", "operator"]
+)
+@pytest.mark.parametrize("caught", [False, True])
+@backends
+def test_random_numbers_of_a_users_function_in_a_graph_that_raises(draw, caught, backend):
+    """Eager runs the frame again from its start; the numbers drawn so far must not be used up."""
+
+    def f(x, index):
+        drawn = draw(x)
+        try:
+            return drawn + x[index]
+        except IndexError:
+            if caught:
+                return drawn + torch.rand(3)
+            raise
+
+    good, bad = torch.tensor([0, 1, 2]), torch.tensor([0, 1, 7])
+    compiled = kiln.compile(f, backend=backend)
+    for index in (good, bad, good, bad):
+        results = []
+        for function in (f, compiled):
+            torch.manual_seed(3)
+            try:
+                results.append(function(torch.ones(3), index))
+            except IndexError:
+                results.append(torch.zeros(3))
+            results.append(torch.rand(2))  # where the generator stands
+        assert torch.equal(results[0], results[2]) and torch.equal(results[1], results[3])
+
+
 @backends
 def test_argument_names_that_are_keywords(backend):
     def program(x):
