@@ -17,12 +17,13 @@ import functools
 import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
 from kiln.exc import UnknownSetting, did_you_mean
 
+from .platform.light_dataclass import dataclass
 from .platform.locks import new_lock
 
 LOG_ARTEFACTS = frozenset(
@@ -86,7 +87,7 @@ def _setting(default: Any, check: Callable[[str, object], Any], doc: str) -> Any
     return field(default=default, metadata={"check": check, "doc": doc})
 
 
-@dataclass(repr=False, eq=False)
+@dataclass(eq=False)
 class Config:
     """Kiln's settings. Assigning an unknown name or a value of the wrong type raises at once."""
 

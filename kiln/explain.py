@@ -6,13 +6,14 @@ import functools
 import os
 import textwrap
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 import torch.fx
 
 from . import exc
 from .backends import eager, kiln
+from .platform.light_dataclass import dataclass
 from .program.user_marks import python_only
 
 if TYPE_CHECKING:

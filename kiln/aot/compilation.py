@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,6 +11,7 @@ import torch.fx
 from torch.utils.hooks import RemovableHandle
 
 from .._native import GlobalState
+from ..platform.light_dataclass import dataclass
 from ..platform.locks import new_lock
 from ..platform.torch_fake import FakeTensor, without_torch_compiler
 from ..program.graph import count_operations

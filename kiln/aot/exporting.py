@@ -7,7 +7,7 @@ Gradients are computed in the traced program itself, by torch's own engine on th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from torch.nn import Module
 
 from .. import exc
 from ..platform.fx_graphs import PyTreeCodeGen, PyTreeInfo, rename
+from ..platform.light_dataclass import dataclass
 from ..platform.torch_fake import detect_fake_mode
 from ..platform.torch_pytree import TreeSpec, tree_flatten
 from ..program.shapes.fake_tensors import make_mode

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import torch
 from torch.nn import Module
 
+from ..platform.light_dataclass import dataclass
 from ..platform.torch_modules import buffers_of, parameters_of
 
 

@@ -8,12 +8,13 @@ that come out and the constants that were beside them while tracing.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import torch
 
 from .._native import GlobalState, TensorCheck
+from ..platform.light_dataclass import dataclass
 from ..platform.torch_pytree import TreeSpec, tree_flatten, tree_unflatten
 from ..platform.torch_tensors import base_of, storage_address
 from .wrapper_subclasses import inner_tensors, plan_of

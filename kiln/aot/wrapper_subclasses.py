@@ -9,11 +9,11 @@ else of ahead-of-time autograd handles subclasses.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from ..platform.light_dataclass import dataclass
 from ..platform.torch_dispatch import is_traceable_wrapper_subclass
 from ..platform.torch_tensors import version_of
 from ..program.unsupported import Unsupported

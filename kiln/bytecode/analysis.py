@@ -4,9 +4,9 @@ All results are indexed by instruction index.  Callers that need several analyse
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import overload
 
+from ..platform.light_dataclass import dataclass
 from .instruction import Bytecode, ExceptionRange, Instruction
 from .opcode_info import HAS_JUMP, NO_FALLTHROUGH
 from .stack_effects import Stack, apply, at_handler, effect, merge

@@ -2,9 +2,10 @@
 
 import types
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from ..platform.light_dataclass import dataclass
 from .opcode_info import FLAG, HAS_JUMP
 
 Positions = tuple[int | None, int | None, int | None, int | None]

@@ -16,8 +16,9 @@ runs to the end of the function and is called in return position.  One from whic
 import sys
 import types
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from ..platform.light_dataclass import dataclass
 from .analysis import live_locals, uses
 from .assemble import assemble
 from .instruction import Bytecode, Instruction

@@ -4,8 +4,8 @@ Everything here is about indices into the normalized code; nothing is emitted ye
 """
 
 import types
-from dataclasses import dataclass
 
+from ..platform.light_dataclass import dataclass
 from .analysis import assigned, flow, live_locals, loops, stack_kinds, uses
 from .decode import decode
 from .instruction import Bytecode, Instruction

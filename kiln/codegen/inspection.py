@@ -7,7 +7,6 @@ generated again when they are asked for.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -19,6 +18,7 @@ from ..loops.ir import Access, Buffer
 from ..loops.kernel import Kernel
 from ..loops.sizes import Size
 from ..loops.steps import Call, Launch, Lowered, Scheduled
+from ..platform.light_dataclass import dataclass
 from ..platform.torch_symbols import expression_of, hint_of
 from ..report.events import in_bytes
 from ..target.cpu import jit

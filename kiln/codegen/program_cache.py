@@ -11,7 +11,6 @@ import contextlib
 import json
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,6 +18,7 @@ import torch.fx
 from torch.fx import Node
 
 from ..config import config
+from ..platform.light_dataclass import dataclass
 from ..platform.torch_operators import OpOverload
 from ..platform.torch_tensors import is_zero_tensor
 from ..program import disk_cache, graph_meta

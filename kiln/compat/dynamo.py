@@ -8,7 +8,7 @@ import functools
 import types
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from ..capture.state.annotations import is_asked_by_torch
 from ..config import config
 from ..explain import explain as kiln_explain
 from ..modules import OptimizedModule
+from ..platform.light_dataclass import dataclass
 from ..platform.python_objects import words
 from ..platform.torch_compiler import ORIGINAL
 from ..platform.torch_operators import core_aten_decompositions

@@ -6,10 +6,11 @@ import ast
 import functools
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
+
+from ..platform.light_dataclass import dataclass
 
 SITE = os.path.dirname(os.path.dirname(os.path.abspath(torch.__file__)))
 NOTHING: Any = object()  # no value

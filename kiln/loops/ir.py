@@ -17,11 +17,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import torch
 
+from ..platform.light_dataclass import dataclass
 from .sizes import Size, Strides, is_zero, plain_size, span_of
 
 

@@ -13,12 +13,13 @@ The kernel says which loop becomes vectors (``vector``); the target decides how.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import sympy
 import torch
 
+from ..platform.light_dataclass import dataclass
 from .ir import Access, Buffer, Expr, show, show_access, walk
 from .sizes import Size
 

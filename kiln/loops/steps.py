@@ -6,11 +6,12 @@ calls). Values that are not in plain memory are `Opaque`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, TypeAlias
 
 import sympy
 
+from ..platform.light_dataclass import dataclass
 from .ir import Access, Buffer, Write, loads_of
 from .kernel import Kernel
 from .sizes import Size, Strides, hint

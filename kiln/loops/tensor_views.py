@@ -8,10 +8,10 @@ it needs leaves whose strides allow it. Where they do not, it returns None, and 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import torch
 
+from ..platform.light_dataclass import dataclass
 from .ir import Access, Expr, iota, load, op, rewrite, size_value
 from .sizes import Size, Strides, divides, is_one, same
 

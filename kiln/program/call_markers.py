@@ -20,8 +20,9 @@ from __future__ import annotations
 import dataclasses
 import types
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, TypeVar
+
+from ..platform.light_dataclass import dataclass
 
 AnyCallable = TypeVar("AnyCallable", bound=Callable[..., Any])
 AnyClass = TypeVar("AnyClass", bound=type)

@@ -11,12 +11,12 @@ import operator
 import types
 import weakref
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.fx
 
+from ..platform.light_dataclass import dataclass
 from .graph import fix_names
 
 META = "locals_to_steal"

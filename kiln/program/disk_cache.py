@@ -25,7 +25,6 @@ import tempfile
 import time
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 import torch
 
@@ -33,6 +32,7 @@ from kiln.config import config
 
 from .. import version
 from ..platform import cpu_info
+from ..platform.light_dataclass import dataclass
 from ..platform.locks import new_lock
 
 FORMAT = 1

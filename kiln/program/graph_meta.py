@@ -5,10 +5,10 @@ Besides these, nodes have torch's own keys: ``val`` or ``example_value`` (the fa
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 import torch.fx
+
+from ..platform.light_dataclass import dataclass
 
 # -- graphs ------------------------------------------------------------------------------------------------------------
 

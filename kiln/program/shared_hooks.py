@@ -10,11 +10,12 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import torch
 
+from ..platform.light_dataclass import dataclass
 from ..platform.torch_autograd import current_graph_task_id, current_node, will_execute
 
 

@@ -12,11 +12,12 @@ import types
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from ..config import config
 from ..exc import Location, innermost
+from ..platform.light_dataclass import dataclass
 from .log import log
 from .progress import Progress
 from .stages import Stage, collected, stage

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.fx
 
 from .. import exc
+from ..platform.light_dataclass import dataclass
 from ..platform.torch_pytree import tree_leaves
 from ..platform.torch_symbols import environment_of, unsimplified_expression_of
 from ..program.graph_meta import input_state_of

@@ -12,9 +12,10 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ..config import config
+from ..platform.light_dataclass import dataclass
 from .log import log
 
 

@@ -7,7 +7,7 @@ import linecache
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import torch.fx
@@ -18,6 +18,8 @@ from kiln.testing.compare import Comparison, shown
 from kiln.testing.counters import CompileCounterWithBackend
 from kiln.testing.observe import CallOutcome, Outcome, clean_process, numbered_from, observe_call, seed_everything
 from kiln.testing.program_copies import ProgramCopy, Template, is_state
+
+from ..platform.light_dataclass import dataclass
 
 _DIFFERENCES_SHOWN = 12
 _source_numbers = itertools.count(1)

@@ -10,7 +10,7 @@ import sysconfig
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import torch
@@ -19,6 +19,8 @@ from torch.utils.hooks import RemovableHandle
 from kiln.exc import RecompileWarning
 from kiln.platform.torch_dispatch import count_function_modes
 from kiln.testing.compare import numpy
+
+from ..platform.light_dataclass import dataclass
 
 _KILN = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _LIBRARY_PREFIXES = tuple({_KILN + os.sep, *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))})

@@ -12,8 +12,10 @@ import gc
 import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
+
+from ..platform.light_dataclass import dataclass
 
 GlobalName = tuple[int, str]  # which globals dictionary, which name in it
 

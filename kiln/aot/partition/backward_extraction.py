@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch.fx
 
 from ...platform.fx_graphs import LazyGraphModule
+from ...platform.light_dataclass import dataclass
 from ...program import graph_meta
 from ...program.graph_modules import output_values
 from .graph_cleanup import clean_up

@@ -9,13 +9,13 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.fx
 
 from ...platform.fx_graphs import LazyGraphModule
+from ...platform.light_dataclass import dataclass
 from ...platform.torch_operators import OpOverload
 from ...program.graph import Graph
 from ...program.graph_meta import set_saved_keys

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, NamedTuple
 
 import torch
 import torch.fx
 
+from ...platform.light_dataclass import dataclass
 from ...program.graph_meta import mutated_primals
 from .node_values import Node, ancestors, dependents, is_tensor, nodes_in
 from .recompute_cost import CostClass, cost_class_of, has_effect

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch.fx
 
+from ...platform.light_dataclass import dataclass
 from ...program.graph import count_operations
 from ...program.graph_modules import output_values, placeholders
 from ...report.stages import stage

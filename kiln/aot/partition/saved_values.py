@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import enum
 import hashlib
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.fx
 
+from ...platform.light_dataclass import dataclass
 from ...program.shapes import shape_cache
 from .joint_nodes import JointNodes
 from .node_values import Node

@@ -9,12 +9,12 @@ compiled variant for each way of aliasing that comes up.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.fx
 
+from ...platform.light_dataclass import dataclass
 from ...platform.locks import new_lock
 from ...platform.torch_tensors import base_of
 from ...program.graph_meta import forget_input_state

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,6 +16,7 @@ from torch.autograd.graph import GradientEdge
 
 from ... import _native
 from ..._native import GlobalState
+from ...platform.light_dataclass import dataclass
 from ...platform.torch_tensors import base_of
 from ...program.hook_slots import HookSlot
 from ...program.shared_hooks import on_behalf

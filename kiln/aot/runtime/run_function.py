@@ -12,7 +12,7 @@ import itertools
 import linecache
 import weakref
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from torch.nn import Parameter
 
 from ... import _native
 from ...platform import torch_tensors
+from ...platform.light_dataclass import dataclass
 from ...platform.torch_autograd import set_grad_enabled
 from ...platform.torch_operators import operator_name
 from ...platform.torch_symbols import expression_of

@@ -11,13 +11,14 @@ such region is a stage, with one compiled autograd node. A stage's backward ends
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
 
 import torch
 import torch.fx
 
 from ... import _native
+from ...platform.light_dataclass import dataclass
 from .autograd_edges import Edge, parents_first
 
 Place = tuple[Literal["input", "reshaped", "output", "memory"], int]  # something visible outside, and its number

@@ -17,12 +17,13 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, TypeGuard
 
 import torch
 import torch.fx
 
+from ...platform.light_dataclass import dataclass
 from ...platform.torch_operators import OpOverload, ScriptObject, operator_name, schema_of
 from ...platform.torch_tensors import storage_address, version_of
 from ...program.graph import Graph

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.fx
 
+from ...platform.light_dataclass import dataclass
 from ...platform.torch_dispatch import active_fake_mode
 from ...platform.torch_pytree import tree_leaves
 from ...program import checkpoint_call, hook_slots, inference_mode

@@ -7,13 +7,13 @@ trace gets new fakes from :class:`InputSpec`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.fx
 from torch.nn import Parameter
 
+from ...platform.light_dataclass import dataclass
 from ...platform.torch_fake import FakeTensor
 from ...platform.torch_tensors import storage_address
 from ...program.graph_meta import input_state_of

@@ -6,12 +6,12 @@ autograd's graph has an *edge*; the *stages* are the compiled autograd nodes bet
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 import torch.fx
 
+from ...platform.light_dataclass import dataclass
 from ...program.unsupported import Unsupported
 from . import autocast_state
 from .autograd_edges import Edge, Path

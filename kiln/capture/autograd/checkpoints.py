@@ -8,7 +8,7 @@ in the backward pass: it is left to eager.
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ import torch.utils.checkpoint
 from torch import is_grad_enabled  # the program may put another function in its place
 
 from ...platform.fx_graphs import is_erased, root_of
+from ...platform.light_dataclass import dataclass
 from ...platform.torch_devices import DeviceContext
 from ...program.checkpoint_call import CHECKPOINT, checkpointed
 from ..interpreter.call_rules import rule

@@ -15,13 +15,13 @@ import sys
 import types
 import weakref
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.fx
 
 from ..._native import is_instance as isinstance
+from ...platform.light_dataclass import dataclass
 from ...platform.python_objects import cell_is_empty
 from ...platform.torch_autograd import forward_class_of
 from ...program.graph_meta import set_traceable_backward

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import functools
 import inspect
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import torch
 import torch.fx
 
 from ..._native import is_instance as isinstance
+from ...platform.light_dataclass import dataclass
 from ...platform.torch_dispatch import DisableTorchFunction
 from ...platform.torch_tensors import hooks_on
 from ..guards.source import Computed

@@ -11,12 +11,12 @@ from __future__ import annotations
 import types
 import weakref
 from collections import OrderedDict
-from dataclasses import dataclass
 from typing import Any
 
 from torch.utils.hooks import RemovableHandle
 
 from ..._native import is_instance as isinstance
+from ...platform.light_dataclass import dataclass
 from ...platform.python_objects import words
 from ..guards.source import InstanceAttribute, Referent
 from ..interpreter.attributes import LOADERS

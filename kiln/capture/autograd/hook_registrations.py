@@ -17,7 +17,6 @@ see them, and a function that only registers hooks on its arguments has no graph
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -25,6 +24,7 @@ import torch.fx
 from torch.utils.hooks import RemovableHandle
 
 from ..._native import is_instance as isinstance
+from ...platform.light_dataclass import dataclass
 from ...platform.torch_autograd import FunctionBase, MultiHandle
 from ...program.graph_meta import set_hook_slot
 from ...program.hook_slots import (

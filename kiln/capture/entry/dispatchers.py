@@ -9,10 +9,11 @@ from __future__ import annotations
 import types
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from ... import _native
+from ...platform.light_dataclass import dataclass
 from ...platform.locks import new_lock
 from ...platform.torch_compiler import StanceImportWatch
 from ..guards.hints import Hints

@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 import types
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import torch
 import torch.fx
 
 from ... import _native
+from ...platform.light_dataclass import dataclass
 from ...platform.torch_compiler import CHECK_STANCE, stances
 from ...report.events import Break
 from ..guards.guards import GuardSet

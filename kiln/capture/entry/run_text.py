@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from ..._native import is_instance as isinstance
 from ...bytecode.split import UNBOUND
+from ...platform.light_dataclass import dataclass
 from ...report.events import raised_text
 from ..autograd.hook_registrations import undo_lines, write_registrations
 from ..guards.source import Local, Source, parameter_name, signature

@@ -11,10 +11,11 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Hashable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from ... import _native
+from ...platform.light_dataclass import dataclass
 from ...program.quiet import unsilenced
 
 ABSENT = object()

@@ -14,13 +14,13 @@ import operator
 import sys
 import types
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from ... import _native
 from ..._native import is_instance as isinstance
+from ...platform.light_dataclass import dataclass
 from ...platform.python_objects import HEAP_TYPE, cell_is_empty, plain_value, words
 from ...program.shapes.expressions import in_words
 from .cached_calls import CachedCalls

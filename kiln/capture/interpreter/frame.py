@@ -10,13 +10,13 @@ from __future__ import annotations
 import types
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from ...bytecode import Bytecode, Instruction, decode
 from ...bytecode.analysis import reachable
 from ...bytecode.split_plan import OWN_PREFIX
 from ...config import config
+from ...platform.light_dataclass import dataclass
 from ..guards.descriptions import error_text
 from ..guards.source import Attribute, ClosureCell, Item
 from ..shadows.wrap import force, wrap

@@ -7,10 +7,10 @@ held at the time of the call is not known when the graph is done.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from typing import Any
 
 from ..._native import is_instance as isinstance
+from ...platform.light_dataclass import dataclass
 from ..interpreter.call_rules import rule
 from ..shadows.symbolic_numbers import concrete
 from ..shadows.wrap import force, is_constant

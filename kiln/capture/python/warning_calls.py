@@ -12,11 +12,11 @@ import sys
 import types
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ..._native import is_instance as isinstance
 from ...platform.cpython import get_frame
+from ...platform.light_dataclass import dataclass
 from ...program.quiet import SILENCED
 from ..guards.descriptions import module_of_globals
 from ..interpreter.call_rules import rule

@@ -12,13 +12,13 @@ from __future__ import annotations
 import operator
 import types
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.fx
 from torch.nn import Module
 
+from ...platform.light_dataclass import dataclass
 from ...platform.torch_modules import forward_hooks_of, forward_pre_hooks_of
 from ...program.consumed_lists import ConsumedLists, get_locals_to_steal, set_consumed
 from ..guards.source import Item, Local, Source

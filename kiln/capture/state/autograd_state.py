@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
+from ...platform.light_dataclass import dataclass
 from ..guards.source import Source
 from .values import Record, TensorInfo
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 import sys
 import types
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from ..._native import is_instance as isinstance
 from ...platform.cpython import get_frame
+from ...platform.light_dataclass import dataclass
 from ...program.call_markers import PROGRAM_CALLERS
 from .native_watch import resume_watching, stop_watching
 from .values import GraphBreak, Raised

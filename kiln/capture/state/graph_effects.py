@@ -6,8 +6,9 @@ that, or where it can be undone.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from ...platform.light_dataclass import dataclass
 from .values import TensorInfo
 
 

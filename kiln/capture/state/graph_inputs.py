@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import types
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 import torch.fx
 
 from ..._native import is_instance as isinstance
+from ...platform.light_dataclass import dataclass
 from ...program.consumed_lists import consumed
 from ..guards.source import Source
 from .values import TensorInfo

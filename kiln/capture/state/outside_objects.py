@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import types
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from ..._native import is_instance as isinstance
+from ...platform.light_dataclass import dataclass
 from ..guards.guards import GuardSet, plain
 from ..guards.source import Attribute, GlobalsOf, Identity, InstanceAttribute, Item, Pinned, Source
 from .annotations import AnnotationTables

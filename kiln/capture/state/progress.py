@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...config import config
+from ...platform.light_dataclass import dataclass
 from .values import GraphBreak
 
 if TYPE_CHECKING:

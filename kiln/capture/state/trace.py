@@ -9,13 +9,14 @@ from __future__ import annotations
 import types
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.fx
 from torch.nn import Parameter
 
+from ...platform.light_dataclass import dataclass
 from ...program.graph import Graph
 from ..guards.guards import GuardSet
 from ..guards.hints import Hints

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import weakref
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
+
+from ...platform.light_dataclass import dataclass
 
 if TYPE_CHECKING:
     from ..interpreter.generators import InterpretedGenerator

@@ -17,12 +17,13 @@ from __future__ import annotations
 import enum
 import types
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import torch
 import torch.fx
 
+from ...platform.light_dataclass import dataclass
 from ..guards.source import Source
 
 CONSTANT_TYPES: frozenset[type] = frozenset(

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 from torch import is_anomaly_enabled  # the program may put another function in its place
 
+from ...platform.light_dataclass import dataclass
 from ...platform.torch_autograd import (
     forward_mode_level,
     pop_saved_tensors_hooks,

@@ -8,9 +8,9 @@ pending.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ...platform.light_dataclass import dataclass
 from ...program.accumulation import Gradients
 from ...program.call_markers import abandons_capture, fact, opaque_object
 from ...report import engine_events

@@ -9,9 +9,10 @@ from __future__ import annotations
 import collections
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
+from ...platform.light_dataclass import dataclass
 from ...platform.locks import new_lock
 from ...program.graph import count_operations
 from ...report import engine_events

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch.fx
+
+from ...platform.light_dataclass import dataclass
 
 VALUE = "val"  # torch's own key for the fake result
 ORIGIN = "kiln_origin"

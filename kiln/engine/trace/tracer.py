@@ -10,13 +10,14 @@ from __future__ import annotations
 import dataclasses
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.fx
 
 from ...config import config
+from ...platform.light_dataclass import dataclass
 from ...platform.torch_fake import without_torch_compiler
 from ...program import accumulation
 from ...program.consumed_lists import set_locals_to_steal

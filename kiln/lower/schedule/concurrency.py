@@ -8,11 +8,12 @@ step reads its results: alone it occupies all threads, and a reader on the same 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from kiln.loops.ir import Buffer
 from kiln.loops.steps import Call, Step, buffers_in, estimated_bytes, uses_of
+
+from ...platform.light_dataclass import dataclass
 
 MOST_STEPS_MOVED = 16  # steps that a small launch is moved up, at most
 SMALL_LAUNCH = 256 * 1024  # bytes that it reads and writes

@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from kiln.loops.ir import Access, Buffer, Expr, Write, load, loads_of, walk
 from kiln.loops.sizes import Size, Strides, hint, is_one, same
 from kiln.loops.steps import Call
 from kiln.loops.tensor_views import Tensor, flip, matching_axes
+
+from ...platform.light_dataclass import dataclass
 
 MOST_BUFFERS, MOST_OPERATIONS = 40, 700  # of one kernel
 FARTHEST = 400  # how many items apart siblings may be

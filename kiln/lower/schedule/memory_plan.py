@@ -13,7 +13,7 @@ Time is counted in runs of concurrent launches (concurrency.py).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from kiln.loops import ir
@@ -23,6 +23,7 @@ from kiln.loops.sizes import fills_memory, hint, same
 from kiln.loops.steps import Call, Launch, Scheduled, View, buffers_in, uses_of
 from kiln.program.operators.operator_table import find_operator
 
+from ...platform.light_dataclass import dataclass
 from .concurrency import group_concurrent
 
 ALIGNMENT = 64

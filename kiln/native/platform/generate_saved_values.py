@@ -6,8 +6,9 @@ as unknown, which is always safe.
 """
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
+
+from ...platform.light_dataclass import dataclass
 
 HEADER = "torch/csrc/autograd/generated/Functions.h"
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
+from ...platform.light_dataclass import dataclass
 from ...platform.torch_operators import Argument, FunctionSchema
 
 

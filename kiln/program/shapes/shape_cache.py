@@ -13,11 +13,11 @@ import contextlib
 import functools
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from ...platform.light_dataclass import dataclass
 from ...platform.torch_dispatch import (
     DisableTorchDispatch,
     DispatchKey,

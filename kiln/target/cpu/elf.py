@@ -13,9 +13,10 @@ import ctypes
 import mmap
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from kiln.exc import KilnError
+
+from ...platform.light_dataclass import dataclass
 
 
 class NotLoadable(KilnError):

@@ -6,11 +6,11 @@ A kernel's function computes a run of units; kiln/native/program/launches.cpp di
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from kiln.loops.sizes import Size, is_unit_stride, is_zero, product
 from kiln.platform.torch_shapes import FloorDiv
 
+from ...platform.light_dataclass import dataclass
 from .emit.kernel_plan import Plan, is_ordered
 from .emit.phases import COSTLY_OPERATIONS
 

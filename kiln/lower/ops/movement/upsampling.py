@@ -7,7 +7,6 @@ the operator is left to ATen.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
@@ -19,6 +18,7 @@ from kiln.loops.sizes import Size, is_empty
 from kiln.loops.steps import Lowered
 from kiln.loops.tensor_views import Tensor
 
+from ....platform.light_dataclass import dataclass
 from ...builders import cast, pointwise, positions, scalar, size_tensor, where
 from ...lowering import Lowering
 from ...registry import NotLowered, lowers

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,6 +13,7 @@ from torch.fx import Node
 from kiln.loops.ir import wide
 from kiln.loops.tensor_views import Tensor
 
+from ....platform.light_dataclass import dataclass
 from ... import builders
 from ...lowering import Lowering
 from ...registry import NotLowered, lowering_of, lowers, lowers_dynamic_floats

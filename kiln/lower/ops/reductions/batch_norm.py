@@ -6,7 +6,6 @@ ATen sums float32 in float64 here, because a channel has many elements; these lo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,6 +14,7 @@ from kiln.loops import tensor_views
 from kiln.loops.sizes import Size
 from kiln.loops.tensor_views import Tensor
 
+from ....platform.light_dataclass import dataclass
 from ...builders import cast, full, pointwise, scalar, size_tensor
 from ...lowering import Lowering
 from ...registry import NotLowered, lowers

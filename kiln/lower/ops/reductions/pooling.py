@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,6 +13,7 @@ from kiln.loops.sizes import Size, is_one
 from kiln.loops.tensor_layouts import is_dense, load_whole, sizes_of
 from kiln.loops.tensor_views import Tensor
 
+from ....platform.light_dataclass import dataclass
 from ...builders import cast, pointwise, positions, scalar, size_tensor, where
 from ...lowering import Lowering
 from ...registry import NotLowered, lowers

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import torch
 
@@ -12,6 +11,7 @@ from kiln.loops.kernel import Kernel
 from kiln.loops.sizes import Size, is_one, is_zero
 
 from ....platform import cpu_info
+from ....platform.light_dataclass import dataclass
 from ..llvm_text import Lines
 from .loop_code import Index, ceil_div
 from .phases import COSTLY_OPERATIONS, Phase, phases_of, with_saved_values

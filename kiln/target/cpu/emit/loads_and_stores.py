@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 
+from ....platform.light_dataclass import dataclass
 from ..llvm_text import Lines, llvm_type, suffix_of
 from .value_types import MEMORY
 

@@ -8,7 +8,7 @@ vectors is among those, it is a vector, else one value, which is spread when a v
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import sympy
@@ -17,6 +17,7 @@ from kiln.loops.ir import Access, Buffer, Expr
 from kiln.loops.kernel import Kernel, Output, Reduction
 from kiln.loops.sizes import Size, is_one, is_zero
 
+from ....platform.light_dataclass import dataclass
 from ..llvm_text import REGISTERS, Lines, constant
 from .integers import COMPARISONS
 from .loads_and_stores import Place, beyond_the_end, load_at, store_at

@@ -8,12 +8,12 @@ The loops inside a tile only see memory that is contiguous along the vectors.
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
 
 from kiln.loops.ir import Access, Buffer, Expr, load
 from kiln.loops.kernel import Kernel, Output
 from kiln.loops.sizes import Size, is_one, is_unit_stride
 
+from ....platform.light_dataclass import dataclass
 from .phases import Phase, replaced
 from .registers import Shape
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 
 from kiln.loops.ir import Access, Buffer
 
+from ....platform.light_dataclass import dataclass
 from ..llvm_text import Lines
 from .kernel_plan import Plan
 from .loop_code import Index, plus, smaller, times, write_loop
