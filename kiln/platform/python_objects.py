@@ -21,6 +21,17 @@ def cell_is_empty(cell: types.CellType) -> bool:
     return False
 
 
+def closure_values(function: types.FunctionType) -> list[Any]:
+    """What a function's closure holds, without the cells that are empty."""
+    values = []
+    for cell in function.__closure__ or ():
+        try:
+            values.append(cell.cell_contents)
+        except ValueError:
+            continue
+    return values
+
+
 def words(text: str) -> frozenset[str]:
     """The words of a text, as a set."""
     return frozenset(text.split())

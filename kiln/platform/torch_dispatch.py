@@ -1,4 +1,4 @@
-"""The dispatcher's state in this thread: keys, modes, overrides. Known for torch 2.11 to 2.13.
+"""The dispatcher's state in this thread: keys, modes, overrides, functorch's transforms. Known for torch 2.11 to 2.13.
 
 Without one of the functions, importing this module fails.
 """
@@ -74,3 +74,10 @@ class PlainDispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # 
 def active_fake_mode() -> Any:
     """The FakeTensorMode that is active in this thread, or None."""
     return dispatch_mode_of_key(_FAKE)
+
+
+are_transforms_active = torch._C._are_functorch_transforms_active
+"""Whether ``torch.func.grad``, ``vmap`` or another of functorch's transforms is running."""
+innermost_transform = torch._C._functorch.peek_interpreter_stack
+"""The transform that operations go to first, None outside."""
+is_wrapped_by_transform = torch._C._functorch.is_functorch_wrapped_tensor

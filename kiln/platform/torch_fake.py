@@ -17,7 +17,7 @@ import functools
 import importlib
 import sys
 import types
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch._guards import detect_fake_mode
@@ -30,9 +30,8 @@ from torch._subclasses.fake_tensor import (
     UnsupportedOperatorException,
 )
 
-from .._native import is_instance as isinstance
 from .locks import new_lock
-from .python_objects import cell_is_empty
+from .python_objects import closure_values
 
 __all__ = [
     "DataDependentOutputException",
@@ -114,19 +113,20 @@ def without_torch_compiler() -> contextlib.AbstractContextManager[None]:
 
 def functions_kept_out() -> list[types.FunctionType]:
     """The functions that torch keeps out of its compiler's way at their first call, among those that fakes need."""
-    candidates = [value for module in reference_modules() for value in vars(module).values()]
     found: dict[int, types.FunctionType] = {}
-    pending = [*candidates, FakeTensorMode.__torch_dispatch__]
-    seen: set[int] = set()
+    candidates = [value for module in reference_modules() for value in vars(module).values()]
+    pending = [value for value in candidates if type(value) is types.FunctionType]
+    pending.append(cast(types.FunctionType, FakeTensorMode.__torch_dispatch__))
+    seen: set[types.FunctionType] = set()
     while pending:
         function = pending.pop()
-        if not isinstance(function, types.FunctionType) or id(function) in seen:
+        if function.__closure__ is None or function in seen:
             continue
-        seen.add(id(function))
-        inside = [cell.cell_contents for cell in function.__closure__ or () if not cell_is_empty(cell)]
-        if function.__code__.co_filename.endswith("torch/_compile.py"):
-            found.update((id(value), value) for value in inside if isinstance(value, types.FunctionType))
-        pending += inside
+        seen.add(function)
+        functions = [value for value in closure_values(function) if type(value) is types.FunctionType]
+        pending += functions
+        if functions and function.__code__.co_filename.endswith("torch/_compile.py"):
+            found.update((id(value), value) for value in functions)
     return list(found.values())
 
 

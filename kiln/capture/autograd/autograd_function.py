@@ -20,7 +20,7 @@ from torch.utils.checkpoint import CheckpointFunction
 
 from ..._native import is_instance as isinstance
 from ...platform.fx_graphs import is_erased
-from ...platform.torch_functorch import are_transforms_active
+from ...platform.torch_dispatch import are_transforms_active
 from ..guards.descriptions import module_of
 from ..interpreter.attributes import load_attribute
 from ..interpreter.call_rules import rule

@@ -12,11 +12,12 @@ import gc
 import re
 import types
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from operator import attrgetter
 from typing import Any, TypeVar, dataclass_transform
 
 from ..._native import is_instance as isinstance
+from ...platform.light_dataclass import dataclass
 from .descriptions import short_name, text_of
 
 NOT_WORD = re.compile(r"\W")
@@ -51,7 +52,7 @@ def source(cls: type[AnySource]) -> type[AnySource]:
     Nothing writes to a source (type checkers see to it); a frozen dataclass would take three times as long to make one.
     Comparison and hash are closures: methods that `dataclass` generates take much of the time of a first compile.
     """
-    cls = dataclass(eq=False, repr=False)(cls)
+    cls = dataclass(eq=False)(cls)
     names = [each.name for each in fields(cls)]  # type: ignore[arg-type]
     values: Callable[[Any], Any] = (
         attrgetter(*names) if len(names) > 1 else lambda self: tuple(vars(self)[name] for name in names)

@@ -24,6 +24,7 @@ from ...platform.torch_dispatch import (
     count_dispatch_modes,
     count_function_modes,
     function_mode_at,
+    innermost_transform,
     is_torch_function_all_disabled,
     is_torch_function_enabled,
     is_torch_function_mode_enabled,
@@ -31,7 +32,6 @@ from ...platform.torch_dispatch import (
     push_function_mode,
 )
 from ...platform.torch_functions import tracing_state
-from ...platform.torch_functorch import innermost_transform
 from ..guards.source import Identity, Pinned, Source, source
 from ..interpreter.call_rules import RULES, rule
 from ..shadows.wrap import force

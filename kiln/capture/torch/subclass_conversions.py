@@ -21,12 +21,13 @@ from ..state.values import TensorInfo
 
 LEAF_MODULES = frozenset({"torch.functional", "torch.nn.functional", "torch._tensor", "torch._C._nn", "torch.special"})
 
-NATIVE_FUNCTIONS: frozenset[object] = frozenset(
-    value
-    for owner in (*NATIVE_MODULES, VARIABLE_FUNCTIONS)
-    for name in dir(owner)
-    if isinstance(value := getattr(owner, name), types.BuiltinFunctionType) and not name.startswith("__")
-)
+NATIVE_OWNERS = (VARIABLE_FUNCTIONS, *NATIVE_MODULES)
+
+
+def is_native_function(function: types.BuiltinFunctionType) -> bool:
+    """Whether a builtin is one of torch's functions in C++."""
+    name = function.__name__
+    return any([getattr(owner, name, None) is function for owner in NATIVE_OWNERS]) and not name.startswith("__")
 
 
 def convert(trace: Trace, result: object, cls: type) -> object:
@@ -104,6 +105,7 @@ def ignores_class(node: torch.fx.Node) -> bool:
     target: Any = node.target
     if node.op == "call_method":
         return not operator_named(target).in_place and target not in ("register_hook", "retain_grad")
-    own = target in NATIVE_FUNCTIONS or getattr(target, "__module__", None) in (*LEAF_MODULES, "_operator")
+    own = getattr(target, "__module__", None) in (*LEAF_MODULES, "_operator")
+    own = own or (isinstance(target, types.BuiltinFunctionType) and is_native_function(target))
     known = own or target in (getattr, torch.Tensor.as_subclass)
     return known and not operator_named(target.__name__).in_place

@@ -36,7 +36,7 @@ from ..state.operations import Args, Kwargs, operation
 from ..state.trace import Trace
 from ..state.values import GraphBreak, TensorInfo
 from .overrides import override
-from .subclass_conversions import LEAF_MODULES, NATIVE_FUNCTIONS, as_subclass_handler
+from .subclass_conversions import LEAF_MODULES, as_subclass_handler, is_native_function
 from .tensor_subclasses import defines
 
 # Methods and functions that need values, the autograd graph, storage or text: left to eager between graphs.
@@ -64,7 +64,7 @@ def is_operation(trace: Trace, function: Any, args: Args, kwargs: Kwargs) -> boo
     if kind is types.FunctionType:
         return (function.__module__ in LEAF_MODULES and is_public(function)) or function in ALLOWED
     if kind is types.BuiltinFunctionType:
-        return isinstance(function.__self__, torch.Tensor) or function in NATIVE_FUNCTIONS or function in ALLOWED
+        return isinstance(function.__self__, torch.Tensor) or is_native_function(function) or function in ALLOWED
     if kind in (types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType):
         return issubclass(torch.Tensor, function.__objclass__) and function.__objclass__ is not object
     if kind is types.MethodWrapperType:

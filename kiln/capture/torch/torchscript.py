@@ -14,7 +14,7 @@ import weakref
 import torch
 
 from ..._native import is_instance as isinstance
-from ...platform.python_objects import cell_is_empty
+from ...platform.python_objects import closure_values
 from ...platform.torch_functions import inlined_function
 from ..guards.descriptions import module_of
 from ..guards.source import Attribute, lookup
@@ -52,7 +52,7 @@ def objects_read_by(function: types.FunctionType, found: list[object]) -> list[o
     code, namespace = function.__code__, function.__globals__
     found += [function, code]
     values = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
-    values += [cell.cell_contents for cell in function.__closure__ or () if not cell_is_empty(cell)]
+    values += closure_values(function)
     values += [namespace[name] for name in code.co_names if name in namespace]
     modules = [vars(value) for value in values if isinstance(value, types.ModuleType)]
     values += [members[name] for members in modules for name in code.co_names if name in members]

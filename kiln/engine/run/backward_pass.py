@@ -16,8 +16,7 @@ import torch
 from ... import _native
 from ...exc import Unsupported
 from ...platform.locks import new_lock
-from ...platform.torch_dispatch import count_dispatch_modes, count_function_modes
-from ...platform.torch_functorch import innermost_transform
+from ...platform.torch_dispatch import count_dispatch_modes, count_function_modes, innermost_transform
 from ...report import engine_events
 from ...report.stages import stage
 from ..calls.abandoned import CaptureAbandoned

@@ -11,7 +11,7 @@ from __future__ import annotations
 import enum
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.fx
@@ -76,10 +76,65 @@ class Operator:
     lowers_dynamic_floats = False
     """Whether the lowering takes a dynamic float where a number is expected."""
 
+    # What the declarations and the schema tell, read when one of them is asked for.
+    random: bool
+    """Whether it draws random numbers, in some calls."""
+    draws_nothing_with: dict[str, Any]
+    """Values of arguments with which a random operator draws none."""
+    in_place: bool
+    """Whether it changes its first argument."""
+    raises: Raises
+    one_dtype: bool
+    """Whether it may refuse operands of several dtypes."""
+    changes_unmarked: bool
+    """Whether it changes arguments, in some calls, of which neither schema nor version counters tell."""
+    counts_from_storage: bool
+    """Whether its offset counts from where the storage of its argument begins."""
+    faithful_in_python: bool
+    """Whether torch's rule in Python, above autograd, does the same as the operator."""
+    lifts: bool
+    """Whether it makes a tensor of the program's a tensor of the trace."""
+    asks_form: bool
+    """Whether it asks for the form of a tensor, or reports: a trace runs it and records nothing."""
+    gives_size: bool
+    """Whether it gives a size of a tensor, in graphs."""
+    gives_argument: bool
+    """Whether it gives what it is given, or a view of all of it."""
+    hands_memory_on: bool
+    """Whether its result has its argument's memory, without being a view by its schema."""
+    draws_in_memory_order: bool
+    """Whether it draws numbers in the order of memory, unlike its functional form."""
+    draws_otherwise_with_holes: bool
+    """Whether it draws other numbers for memory with holes."""
+    derivative_reads_values: bool
+    """Whether its derivative, for complex results, looks at values."""
+    computes_into_out: bool
+    """Whether its overload ``out`` computes into the memory that it is given, without a copy."""
+    gives_bits: bool
+    """Whether all elements of its result are 0 or 1."""
+    leaves_unwritten: bool
+    """Whether the content of its result is undefined."""
+    quantized: bool
+    """Whether it takes or makes quantized tensors."""
+    chooses_attention_kernel: bool
+    """Whether its result's layout depends on the kernels of attention that are allowed."""
+
     def __init__(self, name: str, overloads: tuple[OpOverload, ...]) -> None:
         self.name = name
         self.overloads = overloads
         self.is_own = all(overload.namespace in OWN_NAMESPACES for overload in overloads)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, fact):
+            """A fact of those declared above, at its first use: many operators are only looked up for their rules."""
+            if fact not in Operator.__annotations__:
+                raise AttributeError(fact)
+            self.read_declarations()
+            return self.__dict__[fact]
+
+    def read_declarations(self) -> None:
+        name, overloads = self.name, self.overloads
         base = name[:-1] if name.endswith("_") and not name.endswith("__") else name
         spellings = {name, base, *(f"{name}.{overload_name(overload)}" for overload in overloads)}
 
@@ -87,11 +142,8 @@ class Operator:
             return self.is_own and not spellings.isdisjoint(table)
 
         self.random = self.has_tag(torch.Tag.nondeterministic_seeded)
-        """Whether it draws random numbers, in some calls."""
         self.draws_nothing_with = declarations.DRAWS_NOTHING_WITH.get(base, {})
-        """Values of arguments with which a random operator draws none."""
         self.in_place = any(writes_first(overload) for overload in overloads)
-        """Whether it changes its first argument."""
         self.raises = Raises.NEVER
         if declared(declarations.RAISES_ON_VALUES):
             self.raises = Raises.ON_VALUES
@@ -100,40 +152,23 @@ class Operator:
         elif declared(declarations.RAISES_ON_INDICES):
             self.raises = Raises.ON_INDICES
         self.one_dtype = declared(declarations.ONE_DTYPE)
-        """Whether it may refuse operands of several dtypes."""
         self.changes_unmarked = declared(declarations.CHANGES_UNMARKED)
-        """Whether it changes arguments, in some calls, of which neither schema nor version counters tell."""
         self.counts_from_storage = declared(declarations.COUNTS_FROM_STORAGE)
-        """Whether its offset counts from where the storage of its argument begins."""
         self.faithful_in_python = declared(declarations.FAITHFUL_IN_PYTHON)
-        """Whether torch's rule in Python, above autograd, does the same as the operator."""
         self.lifts = declared(declarations.LIFTS)
-        """Whether it makes a tensor of the program's a tensor of the trace."""
         of_queries = bool(overloads) and all(overload.namespace in QUERY_NAMESPACES for overload in overloads)
         self.asks_form = declared(declarations.ASKS_FORM) or of_queries
-        """Whether it asks for the form of a tensor, or reports: a trace runs it and records nothing."""
         self.gives_size = declared(declarations.GIVES_SIZE)
-        """Whether it gives a size of a tensor, in graphs."""
         self.gives_argument = declared(declarations.GIVES_ARGUMENT)
-        """Whether it gives what it is given, or a view of all of it."""
         self.hands_memory_on = declared(declarations.HANDS_MEMORY_ON)
-        """Whether its result has its argument's memory, without being a view by its schema."""
         self.draws_in_memory_order = declared(declarations.DRAWS_IN_MEMORY_ORDER)
-        """Whether it draws numbers in the order of memory, unlike its functional form."""
         self.draws_otherwise_with_holes = declared(declarations.DRAWS_OTHERWISE_WITH_HOLES)
-        """Whether it draws other numbers for memory with holes."""
         self.derivative_reads_values = declared(declarations.DERIVATIVE_READS_VALUES)
-        """Whether its derivative, for complex results, looks at values."""
         self.computes_into_out = declared(declarations.COMPUTES_INTO_OUT)
-        """Whether its overload ``out`` computes into the memory that it is given, without a copy."""
         self.gives_bits = declared(declarations.GIVES_BITS)
-        """Whether all elements of its result are 0 or 1."""
         self.leaves_unwritten = declared(declarations.UNWRITTEN)
-        """Whether the content of its result is undefined."""
         self.quantized = declared(declarations.QUANTIZED)
-        """Whether it takes or makes quantized tensors."""
         self.chooses_attention_kernel = declared(declarations.CHOOSES_ATTENTION_KERNEL)
-        """Whether its result's layout depends on the kernels of attention that are allowed."""
 
     def __repr__(self) -> str:
         return f"<Operator {self.name}>"

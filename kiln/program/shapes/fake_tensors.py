@@ -13,8 +13,8 @@ import torch
 from torch.nn import Parameter
 
 from ..._native import is_instance as isinstance
+from ...platform.torch_dispatch import is_wrapped_by_transform
 from ...platform.torch_fake import FakeTensor, FakeTensorMode, is_compiler_loaded, light_fake_mode, refuse_data_pointers
-from ...platform.torch_functorch import is_wrapped
 from ...platform.torch_tensors import address_of, base_of, is_plain_view, is_view, is_zero_tensor, mark_parameter
 
 
@@ -123,7 +123,7 @@ def is_ordinary(real: torch.Tensor) -> bool:
     """Whether a tensor is no more than memory, a form, and a place in autograd's graph."""
     if type(real) not in PLAIN_KINDS or real.is_conj() or real.is_neg() or real.is_inference() or is_zero_tensor(real):
         return False
-    return not is_wrapped(real) and real.device.type != "meta"
+    return not is_wrapped_by_transform(real) and real.device.type != "meta"
 
 
 def like_in_history(mode: Any, real: torch.Tensor, elem: torch.Tensor) -> torch.Tensor:
