@@ -15,8 +15,8 @@ if __name__ == "__main__":  # the repository takes the place of this folder: `te
 import numpy as np
 import torch
 
-from kiln.target.cpu.llvm_text import Lines
-from kiln.target.cpu.math.vector import Vector
+from kiln.target.llvm.llvm_text import Lines
+from kiln.target.llvm.math.vector import Vector
 from tests.target.test_codegen_math import ERRORS
 from tests.target.vector_functions import compiled, loop, reference, vector_function
 

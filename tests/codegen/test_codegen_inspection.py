@@ -7,7 +7,7 @@ import torch
 
 import kiln
 from kiln.codegen.repro import distance
-from kiln.target.cpu.math import functions as vector_math
+from kiln.target.llvm.math import functions as vector_math
 from kiln.testing import same
 
 X = torch.linspace(-2, 2, 64 * 48).reshape(64, 48)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from kiln.platform import cpu_info
-from kiln.target.cpu.math import functions as vector_math
+from kiln.target.llvm.math import functions as vector_math
 from tests.target.vector_functions import TYPES, floats, library_function, reference, ulps, vector_function
 
 F32, F64 = torch.float32, torch.float64

@@ -1,4 +1,4 @@
-"""Vector functions of kiln.target.cpu.math compiled alone, references with more digits, errors in units in the last
+"""Vector functions of kiln.target.llvm.math compiled alone, references with more digits, errors in units in the last
 place."""
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import llvmlite.binding as llvm
 import numpy as np
 import torch
 
-from kiln.target.cpu.llvm_text import Lines, llvm_type
-from kiln.target.cpu.math import functions as vector_math
+from kiln.target.llvm.llvm_text import Lines, llvm_type
+from kiln.target.llvm.math import functions as vector_math
 
 TYPES = {torch.float32: np.float32, torch.float64: np.float64}
 ELEMENTS = {torch.float32: "float", torch.float64: "double"}

@@ -11,8 +11,8 @@ from kiln.loops.sizes import Size, is_unit_stride, is_zero, product
 from kiln.platform.torch_shapes import FloorDiv
 
 from ...platform.light_dataclass import dataclass
+from ..llvm.phases import COSTLY_OPERATIONS
 from .emit.kernel_plan import Plan, is_ordered
-from .emit.phases import COSTLY_OPERATIONS
 
 WHOLE_LOOP = 1 << 48  # positions of a loop that are one unit: all of them, if there are any
 # What work costs, in picoseconds for each element (measured roughly: only whether threads pay depends on it).

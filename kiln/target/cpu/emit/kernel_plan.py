@@ -12,13 +12,13 @@ from kiln.loops.sizes import Size, is_one, is_zero
 
 from ....platform import cpu_info
 from ....platform.light_dataclass import dataclass
-from ..llvm_text import Lines
-from .loop_code import Index, ceil_div
-from .phases import COSTLY_OPERATIONS, Phase, phases_of, with_saved_values
-from .registers import Shape, Values
+from ...llvm.llvm_text import Lines
+from ...llvm.loop_code import Index, ceil_div
+from ...llvm.phases import COSTLY_OPERATIONS, Phase, phases_of, with_saved_values
+from ...llvm.registers import Shape, Values
+from ...llvm.value_types import HALF_TYPES
 from .scan_rows import has_serial_scans, with_interleaved_rows
 from .tile_plan import WIDTH, Tile, tile_of
-from .value_types import HALF_TYPES
 
 SHORT, MANY_ROWS = 1024, 64  # rows that threads take as a whole, where there are so many
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from kiln.loops.kernel import Kernel
 
-from ..llvm_text import Lines, Names
+from ...llvm.llvm_text import Lines, Names
 from ..workload import extent_of
 from .kernel_plan import plan_of
 from .nest import Nest

@@ -13,10 +13,9 @@ from collections.abc import Callable
 from kiln.loops.ir import walk
 from kiln.loops.kernel import Kernel, Output, Reduction
 
-from ..llvm_text import Lines
-from . import reductions
-from .kernel_plan import Plan
-from .loop_code import (
+from ...llvm import reductions
+from ...llvm.llvm_text import Lines
+from ...llvm.loop_code import (
     Body,
     Carried,
     Index,
@@ -31,9 +30,10 @@ from .loop_code import (
     times,
     write_loop,
 )
-from .phases import Phase
-from .reductions import is_serial_scan
-from .registers import Level, Values
+from ...llvm.phases import Phase
+from ...llvm.reductions import is_serial_scan
+from ...llvm.registers import Level, Values
+from .kernel_plan import Plan
 from .tiles import write_tile
 
 MANY = 64  # loops of more rounds add up blocks first, so that small terms are not lost in a large sum

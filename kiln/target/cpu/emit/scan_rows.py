@@ -11,7 +11,7 @@ from kiln.loops.ir import Access, Expr, load, make, rewrite
 from kiln.loops.kernel import Kernel, Loop
 from kiln.loops.tensor_views import Row, Tensor, affine
 
-from .reductions import is_serial_scan
+from ...llvm.reductions import is_serial_scan
 
 COUNTS = (4, 3, 2)  # rows that are taken at once
 MOST_OPERATIONS = 12  # of a row's elements: there is less to wait for where there is more to do

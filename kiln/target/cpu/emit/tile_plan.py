@@ -14,8 +14,8 @@ from kiln.loops.kernel import Kernel, Output
 from kiln.loops.sizes import Size, is_one, is_unit_stride
 
 from ....platform.light_dataclass import dataclass
-from .phases import Phase, replaced
-from .registers import Shape
+from ...llvm.phases import Phase, replaced
+from ...llvm.registers import Shape
 
 WIDTH = 256  # of a tile, along the vectors
 MOST_TILES = 4  # of one kernel: they are to stay in the first cache

@@ -8,12 +8,12 @@ from functools import lru_cache
 from kiln.loops.ir import Access, Buffer
 
 from ....platform.light_dataclass import dataclass
-from ..llvm_text import Lines
+from ...llvm.llvm_text import Lines
+from ...llvm.loop_code import Index, plus, smaller, times, write_loop
+from ...llvm.registers import Level, Values
+from ...llvm.value_types import MEMORY
 from .kernel_plan import Plan
-from .loop_code import Index, plus, smaller, times, write_loop
-from .registers import Level, Values
 from .tile_plan import WIDTH, Tile
-from .value_types import MEMORY
 
 
 def write_tile(

@@ -1,6 +1,6 @@
 """The scalar operations of the loop IR as instructions on registers: one value, or a vector of them.
 
-Mathematical functions of floats are in target/cpu/math. No instruction has flags that let LLVM change results:
+Mathematical functions of floats are in target/llvm/math. No instruction has flags that let LLVM change results:
 arithmetic gives eager's bits.
 """
 
@@ -10,10 +10,10 @@ from collections.abc import Callable
 
 import torch
 
-from ..llvm_text import Lines, llvm_type
-from ..math import functions, miscellaneous
-from ..math.vector import Vector
 from . import integers
+from .llvm_text import Lines, llvm_type
+from .math import functions, miscellaneous
+from .math.vector import Vector
 from .value_types import HALF_TYPES, bitcast, cast, compute_type, register_type, rounded
 
 # Operations whose result float16 and bfloat16 hold without rounding.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from ..llvm_text import REGISTERS, Lines, constant, llvm_type
+from .llvm_text import REGISTERS, Lines, constant, llvm_type
 
 MEMORY: dict[torch.dtype, str] = REGISTERS | {torch.float16: "half", torch.bfloat16: "i16", torch.bool: "i8"}
 HALF_TYPES = frozenset((torch.float16, torch.bfloat16))

@@ -10,7 +10,7 @@ import torch
 
 from kiln.loops.kernel import Reduction
 
-from ..llvm_text import REGISTERS, Lines, constant, llvm_type, suffix_of
+from .llvm_text import REGISTERS, Lines, constant, llvm_type, suffix_of
 from .operations import operate
 from .value_types import HALF_TYPES, compute_type, register_type, rounded
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from ....platform.light_dataclass import dataclass
-from ..llvm_text import Lines, llvm_type, suffix_of
+from ...platform.light_dataclass import dataclass
+from .llvm_text import Lines, llvm_type, suffix_of
 from .value_types import MEMORY
 
 

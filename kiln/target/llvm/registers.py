@@ -17,9 +17,9 @@ from kiln.loops.ir import Access, Buffer, Expr
 from kiln.loops.kernel import Kernel, Output, Reduction
 from kiln.loops.sizes import Size, is_one, is_zero
 
-from ....platform.light_dataclass import dataclass
-from ..llvm_text import REGISTERS, Lines, constant
+from ...platform.light_dataclass import dataclass
 from .integers import COMPARISONS
+from .llvm_text import REGISTERS, Lines, constant
 from .loads_and_stores import Place, beyond_the_end, load_at, store_at
 from .loop_code import Index, number, plus, times
 from .operations import operate

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..llvm_text import Lines
+from .llvm_text import Lines
 
 Index = int | str  # a number of type i64: known now, or in a register
 Carried = list[tuple[str, str]]  # types and values of what a loop hands from one round to the next

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import torch
 
-from ..llvm_text import REGISTERS, Lines, constant, llvm_type
+from .llvm_text import REGISTERS, Lines, constant, llvm_type
 from .value_types import BITS
 
 ARITHMETIC = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", "xor": "xor"}

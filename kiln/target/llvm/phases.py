@@ -13,7 +13,7 @@ from kiln.loops.ir import Access, Buffer, Expr, children, load, rewrite, walk
 from kiln.loops.kernel import Kernel, Output, Reduction, roots_of
 from kiln.loops.sizes import Size, is_unit_stride, is_zero
 
-from ....platform.light_dataclass import dataclass
+from ...platform.light_dataclass import dataclass
 
 COSTLY_OPERATIONS = frozenset(
     "pow exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan atan2 sinh cosh tanh asinh acosh atanh erf "
