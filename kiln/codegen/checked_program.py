@@ -11,7 +11,7 @@ wrong if it is further from that than eager is.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -20,14 +20,13 @@ from torch.nn import Parameter
 
 from ..exc import CheckFailed
 from ..loops.ir import Buffer
-from ..loops.kernel import Kernel
 from ..loops.reference import Reference
 from ..loops.steps import Call, Launch, Scheduled, View
 from ..loops.tensor_views import Tensor
 from ..lower.lowering import Lowering
 from ..program.operators.operator_table import find_operator
-from ..target.cpu.kernel_call import call_kernel
 from ..target.native_program import Boxed
+from ..target.target import LoadedCode, Target
 from .float64_reference import Float64Reference, float64_values
 
 # How far a kernel may be from eager: relative to the element, and to the greatest one, which sums may have cancelled.
@@ -49,13 +48,13 @@ class CheckedProgram:
         module: torch.fx.GraphModule,
         lowering: Lowering,
         scheduled: Scheduled,
-        addresses: Mapping[Kernel, int],
-        machine_code: Any,
+        target: Target,
+        code: LoadedCode,
         otherwise: Boxed,
     ) -> None:
-        self.module, self.scheduled, self.machine_code = module, scheduled, machine_code
+        self.module, self.scheduled, self.target, self.code = module, scheduled, target, code
         self.otherwise = otherwise
-        self.addresses = addresses
+        self.handles = dict(zip(scheduled.kernels, code.handles, strict=True))
         self.parts: dict[Buffer, list[Part]] = {}
         for part in parts_of(lowering):
             self.parts.setdefault(part[2].buffer, []).append(part)
@@ -171,8 +170,8 @@ class CheckedRun(Reference):
 
     def run_code(self, launch: Launch) -> None:
         pointers = [self.tensor(buffer).data_ptr() for buffer in launch.buffers]
-        address = self.checked.addresses[launch.kernel]
-        call_kernel(launch.kernel, address, pointers, self.numbers(launch.sizes), torch.get_num_threads())
+        handle = self.checked.handles[launch.kernel]
+        self.checked.target.run_kernel(launch.kernel, handle, pointers, self.numbers(launch.sizes))
 
     def check_part(self, launch: Launch, node: torch.fx.Node, index: int | None, view: View) -> None:
         expected = self.eager[node] if index is None else self.eager[node][index]

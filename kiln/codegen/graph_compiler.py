@@ -19,6 +19,7 @@ from ..program.quiet import without_collections
 from ..report import events
 from ..report.events import raised_text
 from ..report.stages import stage
+from ..target.cpu.cpu_target import CPU
 from . import program_cache
 
 
@@ -42,10 +43,10 @@ def compile_graph(module: torch.fx.GraphModule, examples: Sequence[Any] = (), ch
 
 
 def load_or_compile(module: torch.fx.GraphModule, check: bool) -> Boxed:
-    otherwise = EagerGraph(module)
-    key = None if check else program_cache.key_of(module)
+    otherwise, target = EagerGraph(module), CPU
+    key = None if check else program_cache.key_of(module, target)
     with stage("load") as record:
-        found = None if events.is_asked_about_code() else program_cache.load(key, module, otherwise)
+        found = None if events.is_asked_about_code() else program_cache.load(key, module, target, otherwise)
         if record is not None:
             record.sizes["cached programs"] = int(found is not None)
     if isinstance(found, program_cache.StoredRefusal):
@@ -57,7 +58,7 @@ def load_or_compile(module: torch.fx.GraphModule, check: bool) -> Boxed:
         from .pipeline import compile_lowered
 
         try:
-            return compile_lowered(module, otherwise, key, check)
+            return compile_lowered(module, target, otherwise, key, check)
         except CannotLower as reason:
             events.not_lowered(str(reason))
         except Exception as error:

@@ -21,8 +21,7 @@ from ..loops.steps import Call, Launch, Lowered, Scheduled
 from ..platform.light_dataclass import dataclass
 from ..platform.torch_symbols import expression_of, hint_of
 from ..report.events import in_bytes
-from ..target.cpu import jit
-from ..target.cpu.emit.llvm_module import emit_module
+from ..target.target import Target
 
 
 @dataclass
@@ -30,6 +29,7 @@ class GeneratedKernel:
     """A kernel, where it is launched and what each launch reads and writes."""
 
     kernel: Kernel
+    target: Target
     launches: list[Launch]
     reads: list[dict[str, int]]  # bytes by buffer, of each launch
     writes: list[dict[str, int]]
@@ -45,11 +45,11 @@ class GeneratedKernel:
 
     @cached_property
     def llvm(self) -> str:
-        return emit_module({self.name: self.kernel})
+        return self.target.llvm({self.name: self.kernel})
 
     @cached_property
     def assembly(self) -> str:
-        return jit.assembly(self.llvm)
+        return self.target.assembly(self.llvm)
 
     @property
     def bytes_read(self) -> int:
@@ -99,11 +99,12 @@ class Generated:
         module: torch.fx.GraphModule,
         lowered: Lowered,
         scheduled: Scheduled,
+        target: Target,
         times: dict[str, float],
         program: str,
     ) -> Generated:
         hints = hints_of(module)
-        kernels = {kernel: GeneratedKernel(kernel, [], [], []) for kernel in scheduled.kernels}
+        kernels = {kernel: GeneratedKernel(kernel, target, [], [], []) for kernel in scheduled.kernels}
         for step in scheduled.steps:
             if isinstance(step, Launch):
                 known = kernels[step.kernel]

@@ -5,14 +5,10 @@ Lowering, scheduling, LLVM IR text, object code, memory plan, native program; th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import torch
 import torch.fx
 
 from ..loops import ir
-from ..loops.kernel import Kernel
-from ..loops.steps import Scheduled
 from ..lower import ops  # noqa: F401  (the table of lowerings is filled by import)
 from ..lower.lowering import CannotLower, Lowering
 from ..lower.schedule.memory_plan import plan_memory
@@ -20,22 +16,19 @@ from ..lower.schedule.scheduling import schedule
 from ..program import graph_meta
 from ..report import events
 from ..report.stages import Stage, stage
-from ..target.cpu import jit
-from ..target.cpu.emit.llvm_module import emit_module
 from ..target.native_program import Boxed, assemble
 from ..target.program_text import program_text
+from ..target.target import Target
 from . import program_cache
 from .inspection import Generated
 from .program_description import Describer
 
-KERNELS_OF_A_MODULE = 4  # so that two threads share the modules; fewer repeat more functions that kernels share
-
 
 def compile_lowered(
-    module: torch.fx.GraphModule, otherwise: Boxed, key: str | None = None, check: bool = False
+    module: torch.fx.GraphModule, target: Target, otherwise: Boxed, key: str | None = None, check: bool = False
 ) -> Boxed:
-    """The program of a graph; it is stored under the key. Raises `CannotLower` for a graph that only ATen can run.
-    ``check``: the program compares its kernels with eager as it runs."""
+    """The program of a graph for a target; it is stored under the key. Raises `CannotLower` for a graph that only
+    ATen can run. ``check``: the program compares its kernels with eager as it runs."""
     done: list[Stage | None] = []
     try:
         with stage("lowering") as record:
@@ -51,43 +44,29 @@ def compile_lowered(
                 record.sizes["calls of ATen"] = len(scheduled.called)
         done.append(record)
         with stage("LLVM") as record:
-            objects = jit.compile_objects(texts_of(scheduled))
+            code = target.compile(scheduled.kernels)
             if record is not None:
-                record.sizes["bytes"] = sum(map(len, objects))
+                record.sizes["bytes"] = sum(map(len, code.images))
         done.append(record)
         with stage("memory plan and program") as record:
-            described = Describer(scheduled, plan_memory(scheduled, graph_meta.changed_inputs(module)))
+            described = Describer(scheduled, plan_memory(scheduled, graph_meta.changed_inputs(module)), target)
             data = described.run()
-            code = [jit.load_object(one) for one in objects]
-            names = [(number // KERNELS_OF_A_MODULE, name_of(number)) for number in range(len(scheduled.kernels))]
-            addresses = [code[place].address(name) for place, name in names]
-            program = assemble(data, addresses, described.constants, otherwise, code)
+            loaded = target.load(code)
+            program = assemble(data, loaded.handles, described.constants, otherwise, loaded.keep)
         done.append(record)
         with stage("disk cache") as record:
-            program_cache.store(key, data, names, objects)
+            program_cache.store(key, data, code)
         done.append(record)
         if events.is_asked_about_code():
             times = {each.name: each.seconds for each in done if each is not None}
-            events.generated(Generated.of(module, lowered, scheduled, times, program_text(data)))
+            events.generated(Generated.of(module, lowered, scheduled, target, times, program_text(data)))
         if check:
             from .checked_program import CheckedProgram
 
-            places = dict(zip(scheduled.kernels, addresses, strict=True))
-            return CheckedProgram(module, lowering, scheduled, places, code, otherwise)
+            return CheckedProgram(module, lowering, scheduled, target, loaded, otherwise)
         return program
     except CannotLower as reason:
         program_cache.store_eager(key, str(reason))
         raise
     finally:
         ir.clear_interned()
-
-
-def name_of(number: int) -> str:
-    return f"kernel{number}"
-
-
-def texts_of(scheduled: Scheduled) -> Iterator[str]:
-    """The kernels as LLVM modules. It is a generator: a module is compiled while the text of the next is written."""
-    kernels: list[tuple[str, Kernel]] = [(name_of(number), kernel) for number, kernel in enumerate(scheduled.kernels)]
-    for start in range(0, len(kernels), KERNELS_OF_A_MODULE):
-        yield emit_module(dict(kernels[start : start + KERNELS_OF_A_MODULE]))

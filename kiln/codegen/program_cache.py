@@ -1,7 +1,7 @@
 """Compiled programs in the disk cache: a graph that was compiled before is neither lowered nor compiled again.
 
 The key is the graph as text, with everything that lowering looks at: operators, arguments, the shape, type and layout
-of every value, the hints of dynamic sizes. An entry holds the program's description and the kernels' object code, or
+of every value, the hints of dynamic sizes. An entry holds the program's description and the kernels' machine code, or
 the reason why the graph is not lowered. Nothing here imports lowering or LLVM, so a warm start does without them.
 """
 
@@ -23,10 +23,10 @@ from ..platform.torch_operators import OpOverload
 from ..platform.torch_tensors import is_zero_tensor
 from ..program import disk_cache, graph_meta
 from ..program.operators.operator_table import operator_of
-from ..target.cpu import jit
 from ..target.native_program import Boxed, Data, assemble, constant_in
+from ..target.target import MachineCode, Target
 
-FORMAT = "program 2"
+FORMAT = "program 3"
 NAMED = (torch.dtype, torch.device, torch.layout, torch.memory_format)
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
@@ -42,17 +42,19 @@ class StoredRefusal:
     reason: str
 
 
-def key_of(module: torch.fx.GraphModule, *more: str) -> str | None:
-    """The name of the graph's entry; None where it has none."""
+def key_of(module: torch.fx.GraphModule, target: Target) -> str | None:
+    """The name of the graph's entry for a target; None where it has none."""
     if not disk_cache.is_on():
         return None
     try:
-        return disk_cache.key_of(FORMAT, str(torch.get_default_dtype()), *more, text_of(module))
+        return disk_cache.key_of(FORMAT, str(torch.get_default_dtype()), *target.identity(), text_of(module))
     except NotStored:
         return None
 
 
-def load(key: str | None, module: torch.fx.GraphModule, otherwise: Boxed) -> Boxed | StoredRefusal | None:
+def load(
+    key: str | None, module: torch.fx.GraphModule, target: Target, otherwise: Boxed
+) -> Boxed | StoredRefusal | None:
     """The program of a graph, as it was stored."""
     parts = disk_cache.read(key) if key is not None else None
     if parts is None:
@@ -61,24 +63,24 @@ def load(key: str | None, module: torch.fx.GraphModule, otherwise: Boxed) -> Box
         if "eager" in parts:
             return StoredRefusal(parts["eager"].decode())
         data = json.loads(parts["program"])
-        code = [jit.load_object(parts[f"code {number}"]) for number in range(data["objects"])]
-        addresses = [code[place].address(name) for place, name in data["kernels"]]
+        images = tuple(parts[f"code {number}"] for number in range(data["images"]))
+        code = target.load(MachineCode(images, tuple((place, name) for place, name in data["kernels"])))
         constants = [constant_in(module, kind, name) for kind, name in data["constants"]]
-        return assemble(data, addresses, constants, otherwise, code)
+        return assemble(data, code.handles, constants, otherwise, code.keep)
     except Exception:
         if config.raise_internal_errors:
             raise
         return None  # compiled anew
 
 
-def store(key: str | None, data: Data, kernels: Sequence[tuple[int, str]], objects: Sequence[bytes]) -> None:
-    """Stores a program: its description, the places of its kernels' functions, and their object code."""
+def store(key: str | None, data: Data, code: MachineCode) -> None:
+    """Stores a program: its description, the places of its kernels' functions, and their machine code."""
     if key is None:
         return
     with contextlib.suppress(MemoryError):  # the program is there all the same
-        whole = {**data, "objects": len(objects), "kernels": list(kernels)}
+        whole = {**data, "images": len(code.images), "kernels": code.places}
         parts = {"program": json.dumps(whole, separators=(",", ":")).encode()}
-        disk_cache.write(key, parts | {f"code {number}": code for number, code in enumerate(objects)})
+        disk_cache.write(key, parts | {f"code {number}": image for number, image in enumerate(code.images)})
 
 
 def store_eager(key: str | None, reason: str) -> None:

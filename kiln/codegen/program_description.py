@@ -24,17 +24,16 @@ from ..lower.lowering import CannotLower
 from ..lower.schedule.memory_plan import Plan
 from ..platform.torch_operators import OpOverload, schema_of
 from ..platform.torch_pytree import tree_leaves
-from ..target.cpu.emit.kernel_plan import plan_of
-from ..target.cpu.workload import extent_of
 from ..target.native_program import Data, is_dynamic, python_target
+from ..target.target import Target
 from .size_instructions import SizeInstructions
 
 
 class Describer:
     """Assigns registers to values, and describes the steps."""
 
-    def __init__(self, scheduled: Scheduled, plan: Plan) -> None:
-        self.scheduled, self.plan = scheduled, plan
+    def __init__(self, scheduled: Scheduled, plan: Plan, target: Target) -> None:
+        self.scheduled, self.plan, self.target = scheduled, plan, target
         self.kernels = scheduled.kernels
         self.kernel_numbers = {kernel: number for number, kernel in enumerate(self.kernels)}
         self.numbers = SizeInstructions(scheduled.inputs)
@@ -63,7 +62,9 @@ class Describer:
             if isinstance(run[0], Call):
                 self.call(run[0])
             else:
-                self.launch([launch for launch in run if isinstance(launch, Launch)])
+                launches = [launch for launch in run if isinstance(launch, Launch)]
+                step = self.target.launch_step(launches, self)  # first: it may add a step
+                self.steps.append(step)
         self.allocate(len(self.plan.runs))
         outputs = [self.argument(output) for output in self.scheduled.outputs]
         return {
@@ -159,19 +160,11 @@ class Describer:
             layout = self.layout(buffer.dtype, buffer.shape, buffer.strides)
             self.steps.append(["allocate", self.new(buffer), layout, donor])
 
-    def launch(self, run: Sequence[Launch]) -> None:
-        described = [self.one_launch(launch) for launch in run]  # first: it may add a step
-        self.steps.append(["launch", ", ".join(dict.fromkeys(launch.kernel.name for launch in run)), *described])
+    def kernel_number(self, launch: Launch) -> int:
+        return self.kernel_numbers[launch.kernel]
 
-    def one_launch(self, launch: Launch) -> list[Any]:
-        extent, size = extent_of(plan_of(launch.kernel)), launch.kernel.sizes_of_launch(launch.sizes)
-        return [
-            self.kernel_numbers[launch.kernel],
-            [self.pointer(buffer) for buffer in launch.buffers],
-            self.sizes(launch.sizes),
-            self.sizes([extent.units(size), extent.work(size)]),
-            int(extent.is_whole),
-        ]
+    def pointers(self, launch: Launch) -> list[Any]:
+        return [self.pointer(buffer) for buffer in launch.buffers]
 
     def pointer(self, buffer: Buffer) -> list[Any]:
         place = self.plan.scratch.get(buffer)

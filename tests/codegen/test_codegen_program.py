@@ -17,6 +17,7 @@ from kiln.lower.lowering import CannotLower, Lowering
 from kiln.lower.schedule.memory_plan import plan_memory
 from kiln.lower.schedule.scheduling import schedule
 from kiln.target.cpu import jit
+from kiln.target.cpu.cpu_target import CPU
 from kiln.target.cpu.emit.llvm_module import emit_module
 from kiln.target.cpu.kernel_call import call_kernel
 from kiln.target.native_program import assemble, constant_in
@@ -39,11 +40,11 @@ class Compiled:
         self.plan = plan_memory(self.scheduled)
 
     def program(self, otherwise=never):
-        described = Describer(self.scheduled, self.plan)
+        described = Describer(self.scheduled, self.plan, CPU)
         return assemble(described.run(), self.addresses, described.constants, otherwise, self.code)
 
     def data(self):
-        return Describer(self.scheduled, self.plan).run()
+        return Describer(self.scheduled, self.plan, CPU).run()
 
     def kernels(self):
         """Functions of tensors, for the program's text."""

@@ -11,8 +11,6 @@ import contextlib
 import ctypes
 import functools
 import os
-import queue
-import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -22,6 +20,7 @@ import torch
 from kiln.exc import KilnError
 
 from ...platform.locks import new_lock
+from ..compile_queue import compile_all
 from . import elf
 
 OPTIMIZATION_LEVEL = 1  # of code generation
@@ -69,50 +68,8 @@ def compile_object(text: str) -> bytes:
 
 
 def compile_objects(texts: Iterable[str]) -> list[bytes]:
-    """Object code of several modules, on two threads.
-
-    LLVM works without Python's lock, so a generator's texts are compiled while it makes the next ones.
-    """
-    crew = CompileQueue()
-    helper = threading.Thread(target=crew.work, name="kiln-compile", daemon=True)
-    helpers = [helper]
-    try:
-        helper.start()
-    except RuntimeError:  # no more threads: this one does it all
-        helpers.clear()
-    count = 0
-    try:
-        for text in texts:
-            crew.queue.put((count, text))
-            count += 1
-    except BaseException as error:
-        crew.errors.append(error)
-    for _ in (crew, *helpers):
-        crew.queue.put(None)
-    crew.work()
-    for helper in helpers:
-        helper.join()
-    if crew.errors:
-        raise crew.errors[0]
-    return [crew.found[number] for number in range(count)]
-
-
-class CompileQueue:
-    """Texts that wait, and their object code. Each worker takes texts until it takes None."""
-
-    def __init__(self) -> None:
-        self.queue: queue.SimpleQueue[tuple[int, str] | None] = queue.SimpleQueue()
-        self.found: dict[int, bytes] = {}
-        self.errors: list[BaseException] = []
-
-    def work(self) -> None:
-        while (item := self.queue.get()) is not None:
-            if self.errors:
-                continue
-            try:
-                self.found[item[0]] = compile_object(item[1])
-            except BaseException as error:  # raised in compile_objects
-                self.errors.append(error)
+    """Object code of several modules, on two threads."""
+    return compile_all(texts, compile_object)
 
 
 class Compiler:

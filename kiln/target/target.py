@@ -1,0 +1,106 @@
+"""What code generation asks of a target: machine code of kernels, loading it, and how the program launches them.
+
+There is one target for each kind of device: `cpu.cpu_target.CpuTarget`, `cuda.cuda_target.CudaTarget`. Loading a stored
+program imports neither the code generator nor LLVM.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+
+from ..platform.light_dataclass import dataclass
+
+if TYPE_CHECKING:  # a program from the disk cache does without kernels
+    from ..loops.kernel import Kernel
+    from ..loops.sizes import Size
+    from ..loops.steps import Launch
+
+KERNELS_OF_A_MODULE = 4  # so that two threads share the modules; fewer repeat more functions that kernels share
+
+
+@dataclass(frozen=True)
+class MachineCode:
+    """Kernels as machine code. ``places``: for each kernel the number of its image, and the name of its function."""
+
+    images: tuple[bytes, ...]
+    places: tuple[tuple[int, str], ...]
+
+
+@dataclass(frozen=True)
+class LoadedCode:
+    """Kernels in memory: a handle for each, and what has to live as long as they are launched."""
+
+    handles: tuple[int, ...]
+    keep: Any
+
+
+class LaunchDescriber(Protocol):
+    """Describes what a launch takes, as plain data (`codegen.program_description.Describer`)."""
+
+    def kernel_number(self, launch: Launch) -> int: ...
+
+    def pointers(self, launch: Launch) -> list[Any]: ...
+
+    def sizes(self, sizes: Sequence[Size]) -> list[Any]: ...
+
+
+class Target(ABC):
+    """Makes and loads machine code for one device."""
+
+    device: torch.device
+    runs_concurrently: bool
+    """Whether independent launches are one step of the program."""
+
+    @abstractmethod
+    def identity(self) -> tuple[str, ...]:
+        """What machine code depends on, besides the kernels and what every key of the disk cache has."""
+
+    @abstractmethod
+    def refusal(self, kernel: Kernel) -> str | None:
+        """Why the target cannot run a kernel; None where it can."""
+
+    @abstractmethod
+    def compile(self, kernels: Sequence[Kernel]) -> MachineCode: ...
+
+    @abstractmethod
+    def load(self, code: MachineCode) -> LoadedCode: ...
+
+    @abstractmethod
+    def launch_step(self, launches: Sequence[Launch], describer: LaunchDescriber) -> list[Any]:
+        """The step of the program's description that runs these launches; several only if `runs_concurrently`."""
+
+    @abstractmethod
+    def alignments(self, kernel: Kernel) -> tuple[int, ...]:
+        """For each of the kernel's buffers, the alignment in bytes that its pointer must have."""
+
+    @abstractmethod
+    def run_kernel(self, kernel: Kernel, handle: int, pointers: Sequence[int], sizes: Sequence[int]) -> None:
+        """Run a loaded kernel alone, for checks; ``sizes`` are those of ``kernel.sizes``."""
+
+    @abstractmethod
+    def llvm(self, kernels: Mapping[str, Kernel]) -> str:
+        """The kernels as LLVM IR."""
+
+    @abstractmethod
+    def assembly(self, text: str) -> str:
+        """LLVM IR as assembly text."""
+
+
+def modules_of(kernels: Sequence[Kernel]) -> Iterator[dict[str, Kernel]]:
+    """The kernels by name, those that are compiled together in one dictionary."""
+    named = [(function_name(number), kernel) for number, kernel in enumerate(kernels)]
+    for start in range(0, len(named), KERNELS_OF_A_MODULE):
+        yield dict(named[start : start + KERNELS_OF_A_MODULE])
+
+
+def places_of(kernels: Sequence[Kernel]) -> tuple[tuple[int, str], ...]:
+    """Where `modules_of` puts each kernel."""
+    return tuple((number // KERNELS_OF_A_MODULE, function_name(number)) for number in range(len(kernels)))
+
+
+def function_name(number: int) -> str:
+    return f"kernel{number}"
