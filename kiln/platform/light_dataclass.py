@@ -8,6 +8,7 @@ that compare by identity get nothing but their ``__init__``, in less than half t
 from __future__ import annotations
 
 import dataclasses
+import reprlib
 from dataclasses import MISSING, Field
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,7 @@ __all__ = ["dataclass"]
 KIND_OF_FIELD = dataclasses._FIELD  # type: ignore[attr-defined]  # neither ClassVar nor InitVar
 
 
+@reprlib.recursive_repr()
 def describe_fields(self: Any) -> str:
     shown = [item.name for item in dataclasses.fields(self) if item.repr]
     return f"{type(self).__qualname__}({', '.join(f'{name}={getattr(self, name, ...)!r}' for name in shown)})"

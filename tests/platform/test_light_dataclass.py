@@ -68,6 +68,20 @@ def test_fields_that_are_not_parameters():
     assert repr(made).endswith("Made(size=3, count=7, names=[], twice=6)")
 
 
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_an_object_that_contains_itself(options):
+    def describe(make):
+        @make
+        class Node:
+            items: list[object] = field(default_factory=list)
+
+        made = Node()
+        made.items.append(made)
+        return repr(made)
+
+    assert describe(dataclass(**options)) == describe(dataclasses.dataclass(**options))
+
+
 def test_a_repr_of_the_class_or_its_base_is_kept():
     class Base:
         def __repr__(self):

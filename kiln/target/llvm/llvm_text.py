@@ -83,12 +83,13 @@ def constant(value: bool | int | float, dtype: torch.dtype, lanes: int = 1) -> s
 
 
 class Names:
-    """What the pieces of one function share: fresh names and declarations."""
+    """What the pieces of one function share: fresh names, declarations, and whether it is for a GPU."""
 
-    __slots__ = ("count", "declarations")
+    __slots__ = ("count", "declarations", "is_for_gpu")
 
-    def __init__(self, declarations: dict[str, None] | None = None) -> None:
+    def __init__(self, declarations: dict[str, None] | None = None, is_for_gpu: bool = False) -> None:
         self.count = 0
+        self.is_for_gpu = is_for_gpu
         self.declarations: dict[str, None] = {} if declarations is None else declarations
 
     def fresh(self, prefix: str = "v") -> str:
@@ -105,6 +106,10 @@ class Lines:
         self.names = Names() if names is None else names
         self.text: list[str] = []
         self.block = block
+
+    @property
+    def is_for_gpu(self) -> bool:
+        return self.names.is_for_gpu
 
     def new(self, text: str) -> str:
         """Appends an instruction that has a result; returns the result's name."""

@@ -18,6 +18,7 @@ class Place:
     offsets: str | None = None  # a vector of i64, in elements, where it is not contiguous
     mask: str | None = None
     is_reversed: bool = False  # contiguous, with the last lane first
+    align: int = 0  # of the pointer, in bytes; 0: that of an element
 
 
 def load_at(lines: Lines, place: Place, dtype: torch.dtype, lanes: int, beyond: str) -> str:
@@ -27,11 +28,10 @@ def load_at(lines: Lines, place: Place, dtype: torch.dtype, lanes: int, beyond: 
     if lanes == 1:
         pointer = place.pointer
         if place.mask is not None:  # where the mask is false, a constant zero is read instead
-            lines.declare("@kiln.zeros = internal constant [8 x i8] zeroinitializer, align 8")
-            pointer = lines.new(f"select i1 {place.mask}, ptr {pointer}, ptr @kiln.zeros")
+            pointer = lines.new(f"select i1 {place.mask}, ptr {pointer}, ptr {zeros(lines)}")
         return lines.new(f"load {kind}, ptr {pointer}, align {size}")
     if place.is_contiguous and place.mask is None:
-        found = lines.new(f"load {kind}, ptr {place.pointer}, align {size}")
+        found = lines.new(f"load {kind}, ptr {place.pointer}, align {place.align or size}")
         return backwards(lines, found, kind, lanes) if place.is_reversed else found
     mask_kind, suffix = llvm_type("i1", lanes), suffix_of(element, lanes)
     if place.is_contiguous and is_first_lane(place.mask):
@@ -59,7 +59,7 @@ def store_at(lines: Lines, place: Place, value: str, dtype: torch.dtype, lanes: 
     if lanes == 1 or (place.is_contiguous and place.mask is None):
         if place.is_reversed:
             value = backwards(lines, value, kind, lanes)
-        lines.add(f"store {kind} {value}, ptr {place.pointer}, align {size}")
+        lines.add(f"store {kind} {value}, ptr {place.pointer}, align {(place.align if lanes > 1 else 0) or size}")
         return
     mask_kind, suffix = llvm_type("i1", lanes), suffix_of(element, lanes)
     mask = place.mask or "splat (i1 true)"
@@ -80,6 +80,15 @@ def store_at(lines: Lines, place: Place, value: str, dtype: torch.dtype, lanes: 
         f"call void @llvm.masked.scatter.{suffix}.v{lanes}p0({kind} {value}, {wide} align {size} {pointers}, "
         f"{mask_kind} {mask})"
     )
+
+
+def zeros(lines: Lines) -> str:
+    """A pointer to an element that is zero, of any type."""
+    if not lines.is_for_gpu:
+        lines.declare("@kiln.zeros = internal constant [8 x i8] zeroinitializer, align 8")
+        return "@kiln.zeros"
+    lines.declare("@kiln_zeros = internal addrspace(1) constant [8 x i8] zeroinitializer, align 8")
+    return "addrspacecast (ptr addrspace(1) @kiln_zeros to ptr)"
 
 
 def lane_pointers(lines: Lines, place: Place, element: str, lanes: int) -> str:

@@ -33,6 +33,9 @@ def from_memory(lines: Lines, value: str, dtype: torch.dtype, lanes: int) -> str
         return lines.new(f"icmp ne {llvm_type('i8', lanes)} {value}, {constant(0, torch.uint8, lanes)}")
     if dtype is torch.float16:
         return lines.new(f"fpext {llvm_type('half', lanes)} {value} to {llvm_type('float', lanes)}")
+    if dtype is torch.bfloat16 and lines.is_for_gpu:
+        narrow = lines.new(f"bitcast {llvm_type('i16', lanes)} {value} to {llvm_type('bfloat', lanes)}")
+        return lines.new(f"fpext {llvm_type('bfloat', lanes)} {narrow} to {llvm_type('float', lanes)}")
     if dtype is torch.bfloat16:
         wide = lines.new(f"zext {llvm_type('i16', lanes)} {value} to {llvm_type('i32', lanes)}")
         high = lines.new(f"shl {llvm_type('i32', lanes)} {wide}, {constant(16, torch.int32, lanes)}")
@@ -46,6 +49,9 @@ def to_memory(lines: Lines, value: str, dtype: torch.dtype, lanes: int) -> str:
         return lines.new(f"zext {llvm_type('i1', lanes)} {value} to {llvm_type('i8', lanes)}")
     if dtype is torch.float16:
         return lines.new(f"fptrunc {llvm_type('float', lanes)} {value} to {llvm_type('half', lanes)}")
+    if dtype is torch.bfloat16 and lines.is_for_gpu:
+        narrow = lines.new(f"fptrunc {llvm_type('float', lanes)} {value} to {llvm_type('bfloat', lanes)}")
+        return lines.new(f"bitcast {llvm_type('bfloat', lanes)} {narrow} to {llvm_type('i16', lanes)}")
     if dtype is torch.bfloat16:
         bits = lines.new(f"bitcast {llvm_type('float', lanes)} {value} to {llvm_type('i32', lanes)}")
         high = lines.new(f"lshr {llvm_type('i32', lanes)} {bits}, {constant(16, torch.int32, lanes)}")
@@ -56,8 +62,8 @@ def to_memory(lines: Lines, value: str, dtype: torch.dtype, lanes: int) -> str:
 def rounded(lines: Lines, value: str, dtype: torch.dtype, lanes: int) -> str:
     """A float32 rounded to what float16 or bfloat16 holds (to nearest, ties to even), still in a float register."""
     wide = llvm_type("float", lanes)
-    if dtype is torch.float16:
-        half = llvm_type("half", lanes)
+    if dtype is torch.float16 or lines.is_for_gpu:
+        half = llvm_type("half" if dtype is torch.float16 else "bfloat", lanes)
         narrow = lines.new(f"fptrunc {wide} {value} to {half}")
         return lines.new(f"fpext {half} {narrow} to {wide}")
     # bfloat16 in integers: the machine's own instruction takes denormals for zero.

@@ -14,7 +14,7 @@ from functools import lru_cache
 import torch
 
 from ....platform import cpu_info
-from ..llvm_text import Lines, suffix_of
+from ..llvm_text import Lines, Names, suffix_of
 from . import error_functions, exponential, logarithm, miscellaneous, power, trigonometry
 from .vector import Vector
 
@@ -79,7 +79,8 @@ def emit(lines: Lines, name: str, operands: Sequence[str], lanes: int, dtype: to
         return SHORT[name](vector, *operands)
     if name in SHORT_FLOATS and dtype is torch.float32:
         return LONG[name](vector, *operands)
-    function, texts = function_text(name, len(operands), lanes, dtype, cpu_info.has_scale_instruction())
+    scales = not lines.is_for_gpu and cpu_info.has_scale_instruction()
+    function, texts = function_text(name, len(operands), lanes, dtype, scales, lines.is_for_gpu)
     for text in texts:
         lines.declare(text)
     given = ", ".join(f"{vector.kind} {operand}" for operand in operands)
@@ -87,9 +88,11 @@ def emit(lines: Lines, name: str, operands: Sequence[str], lanes: int, dtype: to
 
 
 @lru_cache(None)
-def function_text(name: str, count: int, lanes: int, dtype: torch.dtype, scales: bool) -> tuple[str, tuple[str, ...]]:
+def function_text(
+    name: str, count: int, lanes: int, dtype: torch.dtype, scales: bool, is_for_gpu: bool
+) -> tuple[str, tuple[str, ...]]:
     """The name of a function of the module, and its definition with the declarations that it needs."""
-    lines = Lines()
+    lines = Lines(Names(is_for_gpu=is_for_gpu))
     vector = Vector(lines, dtype, lanes)
     operands = [f"%a{place}" for place in range(count)]
     if name in LONG:

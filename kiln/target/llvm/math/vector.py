@@ -159,7 +159,7 @@ class Vector:
 
     def scale(self, a: str, power: str) -> str:
         """a·2^power, rounded once; powers between -2 and 2 times the exponents that numbers have."""
-        if cpu_info.has_scale_instruction():
+        if not self.lines.is_for_gpu and cpu_info.has_scale_instruction():
             words = llvm_type("i32", self.lanes)
             if self.is_double:
                 power = self.lines.new(f"trunc {self.integers} {power} to {words}")

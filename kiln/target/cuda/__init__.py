@@ -1,0 +1,1 @@
+"""The GPU target: PTX from kernels, through LLVM, launched with the CUDA driver."""

@@ -1,0 +1,153 @@
+"""Kernels for GPUs, without one: LLVM verifies and compiles them; plans and PTX have the form they must have."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import sympy
+import torch
+
+from kiln.loops.ir import Access, constant, load, op, reduced
+from kiln.loops.kernel import Kernel, Loop, Output, Reduction
+from kiln.target.cuda.cuda_module import emit_module
+from kiln.target.cuda.kernel_plan import CudaPlan, NotOnGpu, plan_of
+from kiln.target.cuda.ptx import PtxError, compile_ptx
+from tests.target.kernel_runs import Memory
+from tests.target.random_kernels import RandomKernel
+
+ARCHITECTURE = "sm_90"
+
+
+def ptx_of(kernel: Kernel) -> str:
+    return compile_ptx(emit_module({"the_kernel": kernel}), ARCHITECTURE).decode()
+
+
+def pointwise(dtype: torch.dtype, *sizes: int, size: object = None) -> Kernel:
+    memory, shape = Memory(), sizes
+    a, out = torch.zeros(shape, dtype=dtype), torch.zeros(shape, dtype=dtype)
+    buffer = memory.add(out)
+    value = op("add", memory.load(a), constant(1, dtype))
+    loops = [Loop(one) for one in sizes] if size is None else [Loop(size)]  # type: ignore[arg-type]
+    return Kernel("k", tuple(loops), (), (Output(Access(buffer, out.stride(), 0), value, False),), len(loops) - 1)
+
+
+def row_sums(rows: int, columns: int, dtype: torch.dtype = torch.float32, is_down: bool = False) -> Kernel:
+    """Each element minus the sum of its row (``is_down``: the sums of columns)."""
+    memory = Memory()
+    a = torch.zeros(rows, columns, dtype=dtype)
+    value = op("cast", memory.load(a), dtype=torch.float32)
+    total = reduced(0, torch.float32)
+    if is_down:
+        sums = memory.add(torch.zeros(columns))
+        # Kept loops come first.
+        value = op("cast", load(Access(memory.add(a), (1, columns), 0)), dtype=torch.float32)
+        reduction = Reduction(0, "sum", value, torch.float32)
+        output = Output(Access(sums, (1, 0), 0), total, False)
+        return Kernel("k", (Loop(columns), Loop(rows, True)), (reduction,), (output,), 0)
+    out = memory.add(torch.zeros(rows, columns))
+    reduction = Reduction(0, "sum", value, torch.float32)
+    output = Output(Access(out, (columns, 1), 0), op("sub", value, total), True)
+    return Kernel("k", (Loop(rows), Loop(columns, True)), (reduction,), (output,), 1)
+
+
+@pytest.mark.parametrize("start", range(0, 240, 40))
+def test_random_kernels_compile(start):
+    compiled = 0
+    for seed in range(start, start + 40):
+        kernel = RandomKernel(seed).kernel()
+        try:
+            text = ptx_of(kernel)
+        except NotOnGpu:
+            continue
+        compiled += 1
+        assert ".visible .entry the_kernel(" in text
+        assert len(re.findall(r"\.param ", text.split("the_kernel(")[1].split(")")[0])) == len(kernel.buffers) + len(
+            kernel.sizes
+        )
+        plan = plan_of(kernel)
+        assert f".maxntid {plan.threads}" in text
+        assert plan.threads % plan.members == 0 and plan.threads <= 1024
+    assert compiled > 25
+
+
+@pytest.mark.parametrize(
+    ("dtype", "lanes", "instruction"),
+    [(torch.bfloat16, 8, "ld.global.v4.b32"), (torch.float32, 4, "ld.global.v4.b32"), (torch.float64, 2, "v2.b64")],
+)
+def test_contiguous_elements_are_loaded_16_bytes_at_once(dtype, lanes, instruction):
+    kernel = pointwise(dtype, 4096, 1024)
+    assert plan_of(kernel).lanes == lanes and set(plan_of(kernel).aligned) == {16}
+    assert instruction in ptx_of(kernel)
+
+
+def test_loads_and_stores_are_of_global_memory():
+    for kernel in (pointwise(torch.float32, 513, 77), row_sums(100, 768)):
+        text = ptx_of(kernel)
+        assert "ld.global" in text and "st.global" in text
+        assert not re.search(r"\b(ld|st)\.(b|u|f|v)", text)  # which would look for the address space at run time
+
+
+def test_rows_that_are_not_aligned_are_read_element_by_element():
+    kernel = pointwise(torch.bfloat16, 4096, 1023)
+    assert plan_of(kernel).lanes == 1 and set(plan_of(kernel).aligned) == {1}
+
+
+def test_a_dynamic_length_has_vectors_and_a_masked_end():
+    length = sympy.Symbol("length", integer=True, positive=True)
+    kernel = pointwise(torch.float32, 1 << 22, size=length)
+    plan = plan_of(kernel)
+    assert plan.lanes == 4
+    assert plan.blocks.subs({length: 1 << 22}) == (1 << 22) // 4 // 256
+    assert plan.blocks.subs({length: 1025}) == 2
+    text = ptx_of(kernel)
+    assert "ld.global.v4" in text and "ld.global.b32" in text
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "members", "copies"), [(1 << 16, 768, 32, 6), (1 << 16, 64, 16, 1), (64, 50304, 1024, 0)]
+)
+def test_rows_are_shared_by_threads(rows, columns, members, copies):
+    plan: CudaPlan = plan_of(row_sums(rows, columns))
+    assert (plan.members, plan.copies, plan.is_by_columns) == (members, copies, False)
+
+
+def test_a_row_in_registers_is_loaded_once():
+    text = ptx_of(row_sums(1 << 16, 768, torch.bfloat16))
+    assert text.count("ld.global.v4") == plan_of(row_sums(1 << 16, 768, torch.bfloat16)).copies
+    assert "shfl.sync.bfly" in text and "bar.sync" not in text and ".shared" not in text
+
+
+def test_long_rows_use_shared_memory_once():
+    text = ptx_of(row_sums(64, 50304))
+    assert "shfl.sync.bfly" in text and text.count("bar.sync") == 1 and ".shared" in text
+
+
+def test_columns_are_contiguous_across_threads():
+    kernel = row_sums(4096, 4096, is_down=True)
+    plan = plan_of(kernel)
+    assert plan.is_by_columns and plan.lanes == 4 and plan.units_of_block == 32 and plan.members == 8
+    assert "bar.sync" in ptx_of(kernel)
+
+
+def test_atomic_additions():
+    memory = Memory()
+    index = torch.zeros(512, dtype=torch.int64)
+    target = memory.add(torch.zeros(100))
+    place = Access(target, (0,), 0, ((memory.load(index), 1),))
+    output = Output(place, memory.load(torch.zeros(512)), False, "add")
+    text = ptx_of(Kernel("k", (Loop(512),), (), (output,), None))
+    assert re.search(r"(atom|red)\S*\.global\.add\.f32", text)
+
+
+def test_kernels_that_need_the_c_library_are_refused_by_name():
+    memory = Memory()
+    out = memory.add(torch.zeros(64))
+    value = op("lgamma", memory.load(torch.zeros(64)))
+    with pytest.raises(NotOnGpu, match="lgamma"):
+        plan_of(Kernel("k", (Loop(64),), (), (Output(Access(out, (1,), 0), value, False),), 0))
+
+
+def test_a_wrong_module_is_an_error_of_ours():
+    with pytest.raises(PtxError, match="LLVM refuses"):
+        compile_ptx("define ptx_kernel void @k() { ret i32 0 }", ARCHITECTURE)
