@@ -6,9 +6,8 @@ as unknown, which is always safe.
 """
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
-
-from ...platform.light_dataclass import dataclass
 
 HEADER = "torch/csrc/autograd/generated/Functions.h"
 

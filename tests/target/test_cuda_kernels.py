@@ -1,0 +1,67 @@
+"""Kernels on a GPU compute what the reference does."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from kiln.target.cuda.kernel_plan import NotOnGpu, plan_of
+from tests.target.random_kernels import RandomKernel
+from tests.target.test_cuda_emit import row_sums
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+TOLERANCES = {
+    torch.float16: {"rtol": 2e-2, "atol": 1e-2},
+    torch.bfloat16: {"rtol": 5e-2, "atol": 5e-2},
+    torch.float32: {"rtol": 1e-4, "atol": 1e-5},
+}
+
+
+def compare(found: torch.Tensor, wanted: torch.Tensor, text: str) -> None:
+    tolerance = TOLERANCES.get(wanted.dtype, {})
+    torch.testing.assert_close(found, wanted, equal_nan=True, msg=lambda why: f"{text}\n{why}", **tolerance)
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_random_kernel(seed):
+    from tests.target.cuda_runs import run_on_gpu
+
+    made = RandomKernel(seed)
+    kernel = made.kernel()
+    try:
+        plan_of(kernel)
+    except NotOnGpu as reason:
+        pytest.skip(f"no form on GPUs: {reason}")
+    wanted = made.memory.expected(kernel)
+    found = run_on_gpu(kernel, made.memory.tensors)
+    for buffer, tensor in wanted.items():
+        compare(found[buffer], tensor, kernel.text)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 700])
+@pytest.mark.parametrize("columns", [5, 64, 72, 200, 768, 770, 1000, 2056, 4096, 50304])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_rows(rows, columns, dtype):
+    from tests.target.cuda_runs import run_on_gpu
+
+    kernel = row_sums(rows, columns, dtype)
+    given = torch.randn(rows, columns).to(dtype)
+    out = torch.zeros(rows, columns)
+    source, target = sorted(kernel.buffers, key=lambda buffer: buffer.name)
+    found = run_on_gpu(kernel, {source: given, target: out})[target]
+    wanted = given.double() - given.double().sum(1, keepdim=True)
+    torch.testing.assert_close(found, wanted.float(), rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("rows", [1, 7, 64, 1000])
+@pytest.mark.parametrize("columns", [1, 5, 64, 72, 770, 4096])
+def test_columns(rows, columns):
+    from tests.target.cuda_runs import run_on_gpu
+
+    kernel = row_sums(rows, columns, is_down=True)
+    given = torch.randn(rows, columns)
+    target = kernel.outputs[0].target.buffer
+    source = next(buffer for buffer in kernel.buffers if buffer is not target)
+    found = run_on_gpu(kernel, {source: given, target: torch.zeros(columns)})[target]
+    torch.testing.assert_close(found, given.double().sum(0).float(), rtol=1e-4, atol=1e-4)
