@@ -52,7 +52,9 @@ native = CppExtension(
     sources=[*translation_units(), write(GENERATED / "saved_values_of_torch.cpp", saved_values)],
     depends=sorted(str(path) for ending in ("cpp", "h") for path in NATIVE.rglob(f"*.{ending}")),
     include_dirs=[str(NATIVE.resolve())],
-    extra_compile_args=[*(SANITIZE if sanitized else FLAGS), "-fvisibility=hidden", "-Wall", "-Wno-unknown-pragmas"],
+    # torch 2.11 compiles extensions as C++17 where they do not say otherwise.
+    extra_compile_args=[*(SANITIZE if sanitized else FLAGS), "-std=c++20", "-fvisibility=hidden", "-Wall"]
+    + ["-Wno-unknown-pragmas"],
     extra_link_args=["-fsanitize=address,undefined"] if sanitized else [],
 )
 
