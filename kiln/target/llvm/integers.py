@@ -116,12 +116,23 @@ def divided(i: Integers, a: str, b: str) -> tuple[str, str]:
 
 def by_doubles(i: Integers, a: str, divisor: str) -> str:
     """The quotient of integers of at most 32 bits, through doubles: exact, and vectorized."""
+    if i.lines.is_for_gpu:
+        return by_words(i, a, divisor)
     if i.lanes == 1:
         return i.do("sdiv", a, divisor)
     double = llvm_type("double", i.lanes)
     wide = [i.lines.new(f"sitofp {i.kind} {value} to {double}") for value in (a, divisor)]
     ratio = i.lines.new(f"fdiv {double} {wide[0]}, {wide[1]}")
     return i.lines.new(f"fptosi {double} {ratio} to {i.kind}")
+
+
+def by_words(i: Integers, a: str, divisor: str) -> str:
+    """The quotient in 32 bits, the width that GPUs divide in. LLVM 22 compiles conversions of short vectors of int16 to
+    double wrongly for GPUs."""
+    words = llvm_type("i32", i.lanes)
+    wide = [a, divisor] if i.bits == 32 else [i.lines.new(f"sext {i.kind} {v} to {words}") for v in (a, divisor)]
+    quotient = i.lines.new(f"sdiv {words} {wide[0]}, {wide[1]}")
+    return quotient if i.bits == 32 else i.lines.new(f"trunc {words} {quotient} to {i.kind}")
 
 
 def truncated_quotient(i: Integers, a: str, b: str) -> str:
