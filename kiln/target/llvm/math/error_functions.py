@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from . import gpu_functions
 from .exponential import EXP2, exp_of_nonpositive, less_one
 from .logarithm import finite_log1p
 from .vector import Vector
@@ -52,6 +53,8 @@ def small_erf(v: Vector, x: str) -> str:
 
 def power_of_two(v: Vector, x: str) -> str:
     """2^x where it is a normal number (of NaN, NaN)."""
+    if v.lines.is_for_gpu and not v.is_double:
+        return gpu_functions.exp2(v, x)
     count, power = v.round_scaled(x, 1.0)
     r = v.sub(x, count)
     return v.mul(v.fma(v.polynomial(r, EXP2[v.element]), r, 1.0), v.power_of_two(power))

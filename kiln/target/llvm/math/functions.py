@@ -15,7 +15,7 @@ import torch
 
 from ....platform import cpu_info
 from ..llvm_text import Lines, Names, suffix_of
-from . import error_functions, exponential, logarithm, miscellaneous, power, trigonometry
+from . import error_functions, exponential, gpu_functions, logarithm, miscellaneous, power, trigonometry
 from .vector import Vector
 
 # One instruction, by the name of the intrinsic.
@@ -75,6 +75,8 @@ def emit(lines: Lines, name: str, operands: Sequence[str], lanes: int, dtype: to
     vector = Vector(lines, dtype, lanes)
     if name in INTRINSICS:
         return vector.intrinsic(INTRINSICS[name], *operands)
+    if lines.is_for_gpu and dtype is torch.float32 and name in gpu_functions.FUNCTIONS:
+        return gpu_functions.FUNCTIONS[name](vector, *operands)
     if name in SHORT:
         return SHORT[name](vector, *operands)
     if name in SHORT_FLOATS and dtype is torch.float32:
