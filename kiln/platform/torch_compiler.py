@@ -132,7 +132,7 @@ CHECK_STANCE = "if _k_stances['_stance'].stance == 'force_eager': return False"
 
 
 class StanceImportWatch:
-    """Sees imports and finds nothing: once the module of stances comes, checks have one thing more to look at.
+    """An import hook that finds no modules: it calls ``arrived`` when torch's module of stances is imported.
 
     It is in ``sys.meta_path`` while something is compiled and torch's compiler is not loaded.
     """

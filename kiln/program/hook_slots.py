@@ -98,7 +98,7 @@ class Slotted:
         return self.slot.handle
 
 
-def settle_together(hook: Callable[..., Any], mode: str, *slots: HookSlot) -> None:
+def settle_slots_of_one_hook(hook: Callable[..., Any], mode: str, *slots: HookSlot) -> None:
     """Put a hook that several tensors share in its place, by torch's own means where that can be."""
     if any(slot.compiled for slot in slots):
         nodes = [slot.node if slot.node is not None else idle_node() for slot in slots]

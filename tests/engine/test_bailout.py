@@ -1,4 +1,4 @@
-"""Leaving a compiled backward pass half-way: hooks that come and go while it runs, gradients that were not foretold."""
+"""Leaving a compiled backward pass half-way: hooks that come and go while it runs, gradients not predicted."""
 
 import contextlib
 

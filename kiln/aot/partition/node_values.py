@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeGuard
 
 import torch
@@ -86,23 +86,21 @@ def line_of(node: Node) -> str:
 
 def dependents(nodes: Iterable[Node]) -> set[Node]:
     """The nodes and all that are computed from them."""
-    found: set[Node] = set()
-    stack = list(nodes)
-    while stack:
-        node = stack.pop()
-        if node not in found:
-            found.add(node)
-            stack.extend(node.users)
-    return found
+    return reachable(nodes, lambda node: node.users)
 
 
 def ancestors(nodes: Iterable[Node]) -> set[Node]:
     """The nodes and all that they are computed from."""
+    return reachable(nodes, lambda node: node.all_input_nodes)
+
+
+def reachable(nodes: Iterable[Node], neighbours: Callable[[Node], Iterable[Node]]) -> set[Node]:
+    """The nodes and all that are reached from them."""
     found: set[Node] = set()
     stack = list(nodes)
     while stack:
         node = stack.pop()
         if node not in found:
             found.add(node)
-            stack.extend(node.all_input_nodes)
+            stack.extend(neighbours(node))
     return found

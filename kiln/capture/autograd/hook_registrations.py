@@ -35,7 +35,7 @@ from ...program.hook_slots import (
     register_post_accumulate_grad_hook,
     register_shared_hook,
     retain_grad,
-    settle_together,
+    settle_slots_of_one_hook,
 )
 from ..guards.source import Made
 from ..interpreter.call_rules import rule
@@ -254,7 +254,8 @@ def slot_lines(r: Rebuilder, registration: Registration) -> list[str]:
     if registration is not group.members[-1]:
         return []
     names = [member.slot_name for member in group.members]
-    settle = f"{r.bind(settle_together, 'settle_together')}({r.value(group.hook)}, {group.mode!r}, {', '.join(names)})"
+    function = r.bind(settle_slots_of_one_hook, "settle_slots_of_one_hook")
+    settle = f"{function}({r.value(group.hook)}, {group.mode!r}, {', '.join(names)})"
     removed = [member.removed for member in group.members]
     return [settle, *(f"{name}.remove()" for name, gone in zip(names, removed, strict=True) if gone)]
 

@@ -23,7 +23,7 @@ from .entry import GeneratedFunction
 
 
 class CheckText(Text):
-    """The guards as statements: what is native first, then one line a guard, tensors last.
+    """The guards as statements: native checks first, then one line for each other guard.
 
     Where objects have to be walked to, a native program does that, checks the tensors too, and gives the graph inputs
     it met, which the check hands to the run function: ``inputs`` are their sources.

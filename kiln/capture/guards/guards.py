@@ -99,7 +99,7 @@ def _render_float(expr: str, value: float) -> str:
 
 
 def _keys_expression(expr: str, keys: tuple[Any, ...], bind: Bind) -> str:
-    """Dictionary keys and their order; identity-compared keys are bound, constants written out."""
+    """Whether a dictionary has these keys in this order."""
     if not keys:
         return f"not {expr}"
     return f"{bind(same_keys, 'same_keys')}({expr}, {bind(keys, 'keys')})"

@@ -27,7 +27,7 @@ class CaptureAbandoned(BaseException):
         reason: str = "hooks come or go",
         opaque: bool = False,
     ) -> None:
-        what = reason if results is None else "a node gives other gradients than foretold"
+        what = reason if results is None else "a node gives other gradients than were predicted"
         super().__init__(f"{what} while the pass runs")
         self.point = point
         self.ran = ran

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ..._native import Walk
 
 
-def set_stealing(graph: torch.fx.Graph, walk: Walk) -> None:
+def mark_gradients_to_take_over(graph: torch.fx.Graph, walk: Walk) -> None:
     """Set the flag of each accumulation that says whether the leaf may keep the gradient's memory.
 
     It may not if the memory is an input's, if Python code has seen it and may keep it, or if something uses it later.

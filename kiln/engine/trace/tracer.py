@@ -27,7 +27,7 @@ from ..calls.bailout import BailoutPoint, Edge, Pattern
 from ..walk import gradient_patterns
 from ..walk.exclusion import exclusion
 from ..walk.refusal import Refused
-from .gradient_ownership import set_stealing
+from .gradient_ownership import mark_gradients_to_take_over
 from .inlined_backward import inline
 from .node_comments import add_comments
 from .node_meta import Origin, origin_of, set_value
@@ -85,7 +85,7 @@ class Tracer:
                 self.trace_call(call)
             self.recorder.origin = dataclasses.replace(self.recorder.origin, label="")
             graph = self.recorder.finish([self.results.get(position) for position in range(outputs)])
-        set_stealing(graph, self.walk)
+        mark_gradients_to_take_over(graph, self.walk)
         add_comments(graph)
         module = torch.fx.GraphModule(torch.nn.Module(), graph, "CompiledAutograd")
         set_locals_to_steal(module, ["inputs"])
