@@ -244,12 +244,18 @@ class OperatorProgram:
     (-1 for none), ``("view", register, source, layout, offset)``, and ``("launch", name, launch, ...)``. A launch is
     ``(address, ((source, offset in bytes, whether an input is written), ...), sizes, (units, work), whether one thread
     does it)`` and calls ``void(void**, int64_t*, int64_t start, int64_t end)`` for runs of its units: threads share the
-    work, in picoseconds, of all launches of a step. Values die at their last use.
+    work, in picoseconds, of all launches of a step. ``("cuda_launch", name, function, pointers, sizes, blocks, threads,
+    bytes of shared memory)`` is one kernel on a GPU. Values die at their last use.
     Autocast is off while it runs, as the graph was recorded below it.
 
     Sizes are ints, or in a tuple of one the place of an instruction, ``(operation, first, second)``: see
     kiln/codegen/size_instructions.py. ``checks`` are pairs of inputs and layouts that they must have; ``exposed`` are
     pairs of an instruction and a register that its number is put into. Attributes can be set.
+
+    ``device`` is the index of the GPU whose memory the program allocates and whose kernels it launches (-1: the CPU). A
+    ``launcher`` is the address of cuLaunchKernel, a function that gives the stream of a device's index, asked once a
+    call, and one that takes a kernel's name, the driver's error and the device's index when a launch fails: it raises,
+    or returns for the launch to be tried once more. A layout may have an alignment in bytes as its fourth part.
 
     If an input is a tensor of a class of its own or not as it must be, or modes want to see functions of torch,
     ``otherwise(list)`` runs.
@@ -267,8 +273,10 @@ class OperatorProgram:
         outputs: list[Any],
         otherwise: Callable[[list[Any]], Any],
         instructions: list[tuple[str, int, int]] = ...,
-        checks: list[tuple[int, tuple[Any, ...]]] = ...,
+        checks: list[tuple[int, tuple[Any, ...] | None]] = ...,
         exposed: list[tuple[int, int]] = ...,
+        device: int = ...,
+        launcher: tuple[int, Callable[[int], int], Callable[[str, int, int], None]] = ...,
         /,
     ) -> None: ...
     def __call__(self, arguments: list[Any], /) -> tuple[Any, ...]: ...

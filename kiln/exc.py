@@ -307,6 +307,17 @@ class CheckFailed(KilnError):
         return f"{self.args[0].rstrip()}\n{hint}"
 
 
+class DriverError(KilnError):
+    """The CUDA driver is missing, or refused something; ``number`` is its error, 0 if it is none of the driver's."""
+
+    def __init__(self, message: str, number: int = 0) -> None:
+        super().__init__(message, number)
+        self.message, self.number = message, number
+
+    def __str__(self) -> str:
+        return _sentence(self.message)
+
+
 class UnknownSetting(KilnError, AttributeError):
     """`kiln.config` has no setting of this name."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.fx
@@ -21,6 +21,15 @@ from .malloc import keep_freed_memory
 Boxed = Callable[[list[Any]], Any]
 Data = dict[str, Any]
 HOLE = object()
+
+
+class Launcher(NamedTuple):
+    """What a program needs to launch kernels on a GPU."""
+
+    address: int  # of the driver's cuLaunchKernel
+    current_stream: Callable[[int], int]  # of a device, as the driver knows it
+    failed: Callable[[str, int, int], None]
+    """Takes a kernel's name, the driver's error and the device. Raises, or returns for the launch to be tried again."""
 
 
 # ---- Python functions in the graph -----------------------------------------------------------------------------------
@@ -61,11 +70,27 @@ def constant_in(module: torch.fx.GraphModule, kind: str, name: str) -> Any:
 
 
 def assemble(
-    data: Data, addresses: Sequence[int], constants: Sequence[Any], otherwise: Boxed, keep: Any = None
+    data: Data,
+    addresses: Sequence[int],
+    constants: Sequence[Any],
+    otherwise: Boxed,
+    keep: Any = None,
+    launcher: Launcher | None = None,
 ) -> Boxed:
-    """The program that data describes. ``keep`` lives as long as it does: what holds the machine code."""
-    keep_freed_memory()
-    found = Assembler(addresses, constants)
+    """The program that data describes. ``keep`` lives as long as it does: what holds the machine code.
+
+    A program on a GPU has that GPU's index in ``data["device"]``; its addresses are handles of the driver, and it needs
+    a launcher. ``data["aligned"]`` has pairs of a value that kernels access, which is the register of an input or of a
+    call's result, or ``["constant", k]``, and the alignment in bytes that they need.
+    """
+    device = data.get("device", -1)
+    if device < 0:
+        keep_freed_memory()
+    place = (device, launcher) if launcher is not None else (device,) if device >= 0 else ()
+    aligned = data.get("aligned", ())
+    if not all(constants[value[1]].data_ptr() % bytes == 0 for value, bytes in aligned if isinstance(value, list)):
+        return otherwise
+    found = Assembler(addresses, constants, {value: bytes for value, bytes in aligned if isinstance(value, int)})
     program = OperatorProgram(
         data["inputs"],
         data["registers"],
@@ -73,8 +98,9 @@ def assemble(
         [found.argument(output) for output in data["outputs"]],
         WritesInputs(otherwise, data["written"]) if data["written"] else otherwise,
         [tuple(instruction) for instruction in data["instructions"]],
-        [(index, check and layout(check)) for index, check in data["checks"]],
+        [(index, found.layout(check, index)) for index, check in data["checks"]],
         [tuple(pair) for pair in data["exposed"]],
+        *place,
     )
     program.code = keep
     for _ in addresses:
@@ -99,8 +125,8 @@ class WritesInputs:
 
 
 class Assembler:
-    def __init__(self, addresses: Sequence[int], constants: Sequence[Any]) -> None:
-        self.addresses, self.constants = addresses, constants
+    def __init__(self, addresses: Sequence[int], constants: Sequence[Any], aligned: dict[int, int]) -> None:
+        self.addresses, self.constants, self.aligned = addresses, constants, aligned
 
     def step(self, step: list[Any]) -> tuple[Any, ...]:
         made: tuple[Any, ...] = getattr(self, step[0])(*step[1:])
@@ -109,15 +135,15 @@ class Assembler:
     def operator(
         self, name: str, overload: str, arguments: list[Any], results: list[int], layouts: list[Any]
     ) -> tuple[Any, ...]:
-        expected = tuple(one and layout(one) for one in layouts)
+        expected = tuple(self.layout(one, result) for one, result in zip(layouts, results, strict=False))
         return (name, overload), tuple(map(self.argument, arguments)), tuple(results), expected
 
     def python(self, target: int, arguments: list[Any], result: int, expected: Any) -> tuple[Any, ...]:
         described = tuple(map(self.argument, arguments))
-        return self.constants[target], described, (result,), (expected and layout(expected),)
+        return self.constants[target], described, (result,), (self.layout(expected, result),)
 
     def item(self, place: int, source: int, result: int, expected: Any) -> tuple[Any, ...]:
-        return place, (source,), (result,), (expected and layout(expected),)
+        return place, (source,), (result,), (self.layout(expected, result),)
 
     def allocate(self, register: int, described: list[Any], donor: int) -> tuple[Any, ...]:
         return "allocate", register, layout(described), donor
@@ -131,8 +157,31 @@ class Assembler:
     def one_launch(
         self, kernel: int, pointers: list[Any], sizes: list[Any], extent: list[Any], is_whole: int
     ) -> tuple[Any, ...]:
-        places = tuple((self.argument(source), offset, written) for source, offset, written in pointers)
+        places = self.pointers(pointers)
         return self.addresses[kernel], places, tuple(map(number, sizes)), tuple(map(number, extent)), is_whole
+
+    def cuda_launch(
+        self, name: str, kernel: int, pointers: list[Any], sizes: list[Any], blocks: Any, threads: int, shared: int
+    ) -> tuple[Any, ...]:
+        geometry = number(blocks), threads, shared
+        return (
+            "cuda_launch",
+            name,
+            self.addresses[kernel],
+            self.pointers(pointers),
+            tuple(map(number, sizes)),
+            *geometry,
+        )
+
+    def pointers(self, described: list[Any]) -> tuple[Any, ...]:
+        return tuple((self.argument(source), offset, written) for source, offset, written in described)
+
+    def layout(self, described: list[Any] | None, register: int) -> tuple[Any, ...] | None:
+        """The layout that the value of a register must have, and its alignment if it needs one."""
+        if described is None:
+            return None
+        alignment = self.aligned.get(register)
+        return layout(described) if alignment is None else (*layout(described), alignment)
 
     def argument(self, described: Any) -> Any:
         if described is None or isinstance(described, int):

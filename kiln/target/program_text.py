@@ -9,6 +9,8 @@ def program(i0, i1):
         kernel1(i0, r2, sizes=(8192,))
         kernel1(i1, r3, sizes=(512,))
     return r3,
+
+Launches on a GPU say how: ``kernel0(i0, r2, blocks=s3, threads=256)``.
 """
 
 from __future__ import annotations
@@ -103,9 +105,17 @@ class Text:
         return lines[0] if len(lines) == 1 else "\n        ".join(["with together:", *lines])
 
     def one_launch(self, kernel: int, pointers: list[Any], sizes: list[Any], extent: list[Any], is_whole: int) -> str:
-        given = [self.argument(source) + (f"[{offset}:]" if offset else "") for source, offset, _ in pointers]
-        named = [f"sizes={self.sizes(sizes)}"] if sizes else []
-        return f"kernel{kernel}({', '.join(given + named)})"
+        return f"kernel{kernel}({', '.join(self.given(pointers, sizes))})"
+
+    def cuda_launch(
+        self, name: str, kernel: int, pointers: list[Any], sizes: list[Any], blocks: Any, threads: int, shared: int
+    ) -> str:
+        given = [*self.given(pointers, sizes), f"blocks={self.size(blocks)}", f"threads={threads}"]
+        return f"kernel{kernel}({', '.join([*given, f'shared={shared}'] if shared else given)})"
+
+    def given(self, pointers: list[Any], sizes: list[Any]) -> list[str]:
+        found = [self.argument(source) + (f"[{offset}:]" if offset else "") for source, offset, _ in pointers]
+        return [*found, f"sizes={self.sizes(sizes)}"] if sizes else found
 
     def operator(self, name: str, overload: str, arguments: list[Any], results: list[int], layouts: list[Any]) -> str:
         schema = find_schema(name, overload)

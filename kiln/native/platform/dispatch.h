@@ -38,6 +38,7 @@ using GenericList = c10::impl::GenericList;
 
 using at::detail::computeStorageNbytes;
 using at::detail::empty_strided_cpu;
+using at::detail::empty_strided_generic;
 using at::detail::make_tensor;
 
 }  // namespace kiln::platform

@@ -51,6 +51,19 @@ const std::unordered_map<std::string, Operation>& operations() {
   return table;
 }
 
+const char* text(PyObject* object) {
+  const char* found = PyUnicode_AsUTF8(object);
+  if (!found) raise();
+  return found;
+}
+
+void* address(PyObject* object) {
+  void* found = PyLong_AsVoidPtr(object);
+  if (PyErr_Occurred()) raise();
+  TORCH_CHECK_VALUE(found, "a function without an address");
+  return found;
+}
+
 // A description of an argument is the number of a register, a constant in a tuple of one, or a list of descriptions.
 struct Builder {
   Program& program;
@@ -124,12 +137,18 @@ struct Builder {
     return found;
   }
 
-  // (dtype, sizes, strides)
+  // (dtype, sizes, strides[, alignment])
   Layout layout(PyObject* description) const {
     auto parts = parts_of(description);
-    TORCH_CHECK_TYPE(parts.size() == 3 && is_dtype(parts[0]), "a layout is a dtype, sizes and strides");
+    TORCH_CHECK_TYPE((parts.size() == 3 || parts.size() == 4) && is_dtype(parts[0]),
+                     "a layout is a dtype, sizes and strides, and may have an alignment");
     Layout found{dtype_in(parts[0]), numbers(parts[1]), numbers(parts[2])};
     TORCH_CHECK_VALUE(found.sizes.size() == found.strides.size(), "not as many strides as sizes");
+    if (parts.size() == 4) {
+      int64_t alignment = integer(parts[3]);
+      TORCH_CHECK_VALUE(alignment > 0 && (alignment & (alignment - 1)) == 0, "an alignment is a power of two");
+      found.alignment = static_cast<uint64_t>(alignment);
+    }
     return found;
   }
 
@@ -198,28 +217,45 @@ struct Builder {
   Launch one_launch(PyObject* description) const {
     auto parts = parts_of(description);
     TORCH_CHECK_TYPE(parts.size() == 5, "a launch is an address, pointers, sizes, an extent and whether it is whole");
-    void* address = PyLong_AsVoidPtr(parts[0]);
-    if (PyErr_Occurred()) raise();
-    TORCH_CHECK_VALUE(address, "a kernel without an address");
-    Launch launch{reinterpret_cast<Entry>(address), {}, numbers(parts[2]), numbers(parts[3]), integer(parts[4]) != 0};
+    Launch launch{reinterpret_cast<Entry>(address(parts[0])), pointers(parts[1]), numbers(parts[2]), numbers(parts[3]),
+                  integer(parts[4]) != 0};
     TORCH_CHECK_TYPE(launch.extent.size() == 2, "an extent is units and work");
-    for (PyObject* pointer : parts_of(parts[1])) {
-      auto pair = parts_of(pointer);
-      TORCH_CHECK_TYPE(pair.size() == 3, "a pointer is a source, an offset, and whether an input is written");
-      launch.pointers.push_back({plain(pair[0]), integer(pair[1]), integer(pair[2]) != 0});
-      const Argument& source = launch.pointers.back().source;
-      TORCH_CHECK_TYPE(source.place >= 0 || source.constant.isTensor(), "a kernel reads tensors");
-    }
     return launch;
+  }
+
+  std::vector<Pointer> pointers(PyObject* description) const {
+    std::vector<Pointer> found;
+    for (PyObject* pointer : parts_of(description)) {
+      auto parts = parts_of(pointer);
+      TORCH_CHECK_TYPE(parts.size() == 3, "a pointer is a source, an offset, and whether an input is written");
+      found.push_back({plain(parts[0]), integer(parts[1]), integer(parts[2]) != 0});
+      const Argument& source = found.back().source;
+      TORCH_CHECK_TYPE(source.place >= 0 || source.constant.isTensor(), "a kernel reads tensors");
+      TORCH_CHECK_VALUE(source.place >= 0 || program.memory.has(source.constant.toTensor()),
+                        "a kernel reads a constant that is on another device");
+    }
+    return found;
   }
 
   // ("launch", name, launch, …)
   Step launch(const std::vector<PyObject*>& parts) const {
     TORCH_CHECK_TYPE(parts.size() >= 3, "launch: a name and at least one launch");
-    const char* name = PyUnicode_AsUTF8(parts[1]);
-    if (!name) raise();
-    LaunchStep step{name, {}};
+    LaunchStep step{text(parts[1]), {}};
     for (size_t i = 2; i < parts.size(); ++i) step.launches.push_back(one_launch(parts[i]));
+    return step;
+  }
+
+  // ("cuda_launch", name, function, pointers, sizes, blocks, threads of a block, bytes of shared memory)
+  Step cuda_launch(const std::vector<PyObject*>& parts) const {
+    TORCH_CHECK_TYPE(parts.size() == 8, "cuda_launch: name, function, pointers, sizes, blocks, threads, shared bytes");
+    TORCH_CHECK_VALUE(program.launcher.launch, "a launch on a GPU in a program that has no launcher");
+    int64_t threads = integer(parts[6]), shared_bytes = integer(parts[7]);
+    TORCH_CHECK_VALUE(threads > 0 && threads <= 1024, "a block has 1 to 1024 threads, not ", threads);
+    TORCH_CHECK_VALUE(shared_bytes >= 0 && shared_bytes < (1 << 20), "no block has ", shared_bytes,
+                      " bytes of shared memory");
+    CudaLaunchStep step{text(parts[1]), address(parts[2]), pointers(parts[3]), numbers(parts[4]), {},
+                        static_cast<unsigned>(threads), static_cast<unsigned>(shared_bytes)};
+    add_number(step.blocks, parts[5]);
     return step;
   }
 
@@ -233,10 +269,21 @@ struct Builder {
     } else if (PyUnicode_CompareWithASCIIString(parts[0], "view") == 0) {
       program.steps.push_back(view(parts));
     } else {
-      TORCH_CHECK_VALUE(PyUnicode_CompareWithASCIIString(parts[0], "launch") == 0, "a step of unknown kind");
-      program.steps.push_back(launch(parts));
+      bool on_gpu = PyUnicode_CompareWithASCIIString(parts[0], "cuda_launch") == 0;
+      TORCH_CHECK_VALUE(on_gpu || PyUnicode_CompareWithASCIIString(parts[0], "launch") == 0, "a step of unknown kind");
+      program.steps.push_back(on_gpu ? cuda_launch(parts) : launch(parts));
       program.has_kernels = true;
     }
+  }
+
+  // (address of cuLaunchKernel, current stream, what to do with errors)
+  void add_launcher(PyObject* description) const {
+    auto parts = parts_of(description);
+    TORCH_CHECK_TYPE(parts.size() == 3 && PyCallable_Check(parts[1]) && PyCallable_Check(parts[2]),
+                     "a launcher is an address and two functions");
+    program.launcher.launch = reinterpret_cast<CudaLaunch>(address(parts[0]));
+    program.launcher.current_stream = share(parts[1]);
+    program.launcher.failed = share(parts[2]);
   }
 
   // ---- the beginning
@@ -347,12 +394,15 @@ class LastUses {
     mark(step.source);
   }
 
-  void mark_step(LaunchStep& step) {
-    for (auto launch = step.launches.rbegin(); launch != step.launches.rend(); ++launch) {
-      auto& pointers = launch->pointers;
-      for (auto pointer = pointers.rbegin(); pointer != pointers.rend(); ++pointer) mark(pointer->source);
-    }
+  void mark(std::vector<Pointer>& pointers) {
+    for (auto pointer = pointers.rbegin(); pointer != pointers.rend(); ++pointer) mark(pointer->source);
   }
+
+  void mark_step(LaunchStep& step) {
+    for (auto launch = step.launches.rbegin(); launch != step.launches.rend(); ++launch) mark(launch->pointers);
+  }
+
+  void mark_step(CudaLaunchStep& step) { mark(step.pointers); }
 
   Program& program_;
   std::vector<bool> used_;
@@ -369,6 +419,7 @@ void each(PyObject* list, Add add) {
 
 void build_program(Program& program, const Description& description) {
   Builder builder{program};
+  if (description.launcher) builder.add_launcher(description.launcher);
   each(description.instructions, [&](PyObject* one) { builder.add_instruction(one); });
   each(description.checks, [&](PyObject* one) { builder.add_check(one); });
   each(description.exposed, [&](PyObject* one) { builder.add_exposed(one); });

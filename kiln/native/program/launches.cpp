@@ -70,13 +70,6 @@ void run_line(Line& line) {
   for (const Piece& piece : line.pieces) piece.run(0, piece.units);
 }
 
-void* address_of(const Pointer& pointer, const Frame& frame) {
-  const IValue& value = pointer.source.place < 0 ? pointer.source.constant : frame.registers[pointer.source.place];
-  c10::TensorImpl* tensor = value.toTensor().unsafeGetTensorImpl();
-  void* data = pointer.is_written ? tensor->mutable_data() : const_cast<void*>(tensor->data());
-  return static_cast<char*>(data) + pointer.offset;
-}
-
 }  // namespace
 
 void run(const LaunchStep& step, Frame& frame) {
@@ -108,11 +101,7 @@ void run(const LaunchStep& step, Frame& frame) {
     if (recorded.isActive()) recorded.before(step.name);
     run_line(line);
   }
-  for (const Launch& launch : step.launches) {
-    for (const Pointer& pointer : launch.pointers) {
-      if (pointer.source.last) frame.registers[pointer.source.place] = IValue();
-    }
-  }
+  for (const Launch& launch : step.launches) let_go(launch.pointers, frame);
 }
 
 }  // namespace kiln

@@ -13,10 +13,10 @@ Program* cast(PyObject* object) { return reinterpret_cast<Program*>(object); }
 // ---- calling -------------------------------------------------------------------------------------------------------
 
 // Whether only the list holds a tensor: when it is emptied, nobody does but the program.
-bool is_given_away(PyObject* value) {
+bool is_given_away(PyObject* value, const Memory& memory) {
   if (!is_exact_tensor(value) || Py_REFCNT(value) != 1) return false;
   const at::Tensor& tensor = tensor_in(value);
-  return tensor.use_count() == 1 && tensor.layout() == at::kStrided && tensor.device().is_cpu() &&
+  return tensor.use_count() == 1 && tensor.layout() == at::kStrided && memory.has(tensor) &&
          !tensor.key_set().has(c10::DispatchKey::Python) && !tensor.requires_grad() && tensor.has_storage();
 }
 
@@ -26,7 +26,7 @@ bool take_inputs(const Program& program, PyObject* list, Registers& registers) {
     PyObject* value = PyList_GET_ITEM(list, i);
     if (is_tensor(value) && !is_exact_tensor(value)) return false;
     if (!program.reads_input[i]) continue;
-    bool is_given = program.is_donor[i] && is_given_away(value);
+    bool is_given = program.is_donor[i] && is_given_away(value, program.memory);
     registers[i] = is_given ? IValue(unknown_to_python(tensor_in(value))) : from_python(value);
   }
   return true;
@@ -54,12 +54,13 @@ PyObject* call(PyObject* self, PyObject* const* arguments, size_t flagged, PyObj
                         PyList_GET_SIZE(list));
   }
   return guarded([&]() -> PyObject* {
-    Frame frame{Registers(program.register_count), {}};
+    Frame frame{Registers(program.register_count), {}, program.memory};
     if (platform::torch_function_mode_enabled() || !take_inputs(program, list, frame.registers) ||
         !begin(program, frame)) {
       frame.registers.clear();
       return PyObject_CallOneArg(program.otherwise.get(), list);
     }
+    if (program.launcher.launch) frame.stream = current_stream(program);
     if (PyList_SetSlice(list, 0, PyList_GET_SIZE(list), nullptr) < 0) return nullptr;
     {
       WithoutGil no_gil;
@@ -83,6 +84,8 @@ void construct(Program* self) {
   new (&self->steps) std::vector<Step>();
   new (&self->outputs) std::vector<Argument>();
   new (&self->otherwise) Owned();
+  new (&self->memory) Memory();
+  new (&self->launcher) Launcher();
   self->attributes = nullptr;
 }
 
@@ -97,6 +100,7 @@ void dealloc(PyObject* object) {
   self->steps.~vector();
   self->outputs.~vector();
   self->otherwise.~Owned();
+  self->launcher.~Launcher();
   Py_XDECREF(self->attributes);
   Py_TYPE(object)->tp_free(object);
 }
@@ -107,17 +111,21 @@ int traverse(PyObject* object, visitproc visit, void* arg) {
     if (auto* called = std::get_if<CallableStep>(&step)) Py_VISIT(called->callable.get());
   }
   Py_VISIT(self->otherwise.get());
+  Py_VISIT(self->launcher.current_stream.get());
+  Py_VISIT(self->launcher.failed.get());
   Py_VISIT(self->attributes);
   return 0;
 }
 
 PyObject* make(PyTypeObject* type, PyObject* args, PyObject*) {
   Py_ssize_t inputs, registers;
+  int device = -1;
   PyObject* otherwise;
   Description description{};
-  if (!PyArg_ParseTuple(args, "nnO!O!O|O!O!O!", &inputs, &registers, &PyList_Type, &description.steps, &PyList_Type,
+  if (!PyArg_ParseTuple(args, "nnO!O!O|O!O!O!iO!", &inputs, &registers, &PyList_Type, &description.steps, &PyList_Type,
                         &description.outputs, &otherwise, &PyList_Type, &description.instructions, &PyList_Type,
-                        &description.checks, &PyList_Type, &description.exposed)) {
+                        &description.checks, &PyList_Type, &description.exposed, &device, &PyTuple_Type,
+                        &description.launcher)) {
     return nullptr;
   }
   if (inputs < 0) return PyErr_Format(PyExc_ValueError, "a program has no %zd inputs", inputs);
@@ -129,6 +137,7 @@ PyObject* make(PyTypeObject* type, PyObject* args, PyObject*) {
   self->register_count = static_cast<size_t>(std::max(inputs, registers));
   self->otherwise = share(otherwise);
   try {
+    self->memory = memory_of(device);
     build_program(*self, description);
   } catch (...) {
     return translated();

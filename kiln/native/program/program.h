@@ -9,6 +9,7 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
+#include <c10/core/Allocator.h>
 #include <c10/util/SmallVector.h>
 
 #include <optional>
@@ -23,9 +24,22 @@ using c10::IValue;
 
 using Registers = std::vector<IValue>;
 
+// Where a program's tensors are. On the CPU the allocator is always torch's own, and not noted.
+struct Memory {
+  c10::Device device{c10::DeviceType::CPU};
+  c10::Allocator* allocator = nullptr;
+
+  bool has(const at::Tensor& tensor) const {
+    c10::Device found = tensor.device();
+    return found.type() == device.type() && (found.is_cpu() || found.index() == device.index());
+  }
+};
+
 struct Frame {
   Registers registers;
   std::vector<int64_t> numbers;  // sizes that vary, computed from those of the inputs when the call begins
+  Memory memory;
+  void* stream = nullptr;  // that kernels on a GPU are launched on
 };
 
 // Integers, some of which are the frame's.
@@ -51,10 +65,11 @@ class Numbers {
   std::vector<std::pair<uint32_t, uint32_t>> moving_;
 };
 
-// How a tensor in this machine's memory lies there.
+// How a tensor lies in the program's memory.
 struct Layout {
   at::ScalarType dtype = at::ScalarType::Undefined;
   Numbers sizes, strides;
+  uint64_t alignment = 1;  // of its first element, in bytes
 };
 
 enum class Elements : uint8_t { none, integers, doubles, scalars, tensors, optional_tensors };
@@ -117,6 +132,21 @@ struct Pointer {
   bool is_written;  // an input's memory, which the kernel changes
 };
 
+// What a kernel is given.
+inline void* address_of(const Pointer& pointer, const Frame& frame) {
+  const IValue& value = pointer.source.place < 0 ? pointer.source.constant : frame.registers[pointer.source.place];
+  c10::TensorImpl* tensor = value.toTensor().unsafeGetTensorImpl();
+  void* data = pointer.is_written ? tensor->mutable_data() : const_cast<void*>(tensor->data());
+  return static_cast<char*>(data) + pointer.offset;
+}
+
+// Lets go of what a kernel was the last to use.
+inline void let_go(const std::vector<Pointer>& pointers, Frame& frame) {
+  for (const Pointer& pointer : pointers) {
+    if (pointer.source.last) frame.registers[pointer.source.place] = IValue();
+  }
+}
+
 struct Launch {
   Entry entry;
   std::vector<Pointer> pointers;
@@ -131,7 +161,30 @@ struct LaunchStep {
   std::vector<Launch> launches;
 };
 
-using Step = std::variant<OperatorStep, CallableStep, ItemStep, AllocateStep, ViewStep, LaunchStep>;
+// cuLaunchKernel of the CUDA driver, whose headers are not needed: function, blocks, threads of a block, bytes of
+// shared memory, stream, parameters, extra; gives 0 or the number of an error.
+using CudaLaunch = int (*)(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**,
+                           void**);
+
+// What Python gives a program that launches kernels on a GPU.
+struct Launcher {
+  CudaLaunch launch = nullptr;
+  Owned current_stream;  // takes the index of the program's device, and gives the address of torch's stream
+  Owned failed;  // takes a kernel's name, the driver's error and the device; raises, or returns to have it tried again
+};
+
+// One kernel on a GPU. Its parameters are the pointers, then the sizes, 64 bits each.
+struct CudaLaunchStep {
+  std::string name;
+  void* function;  // the driver's handle
+  std::vector<Pointer> pointers;
+  Numbers sizes;
+  Numbers blocks;  // one number
+  unsigned threads;  // of a block
+  unsigned shared_bytes;
+};
+
+using Step = std::variant<OperatorStep, CallableStep, ItemStep, AllocateStep, ViewStep, LaunchStep, CudaLaunchStep>;
 
 // ---- what is done when a call begins --------------------------------------------------------------------------------
 
@@ -163,6 +216,8 @@ struct Program {
   std::vector<Step> steps;
   std::vector<Argument> outputs;
   Owned otherwise;
+  Memory memory;
+  Launcher launcher;
   PyObject* attributes;
 };
 
@@ -176,12 +231,13 @@ IValue read(const Argument& argument, Registers& registers);
 IValue read_sequence(const Argument& argument, Registers& registers);
 
 bool lies_so(const at::Tensor& tensor, const Layout& layout, const Frame& frame);
+Memory memory_of(int64_t device);  // -1: the CPU; otherwise the index of a GPU
 at::Tensor allocated(const Layout& layout, const Frame& frame);
 // A view, which shares the version counter.
 at::Tensor view_of(const at::Tensor& source, const Layout& layout, int64_t offset, const Frame& frame);
 // Another tensor over the same memory, for when nobody needs the first any more.
 at::Tensor again(const at::Tensor& source, const Layout& layout, const Frame& frame);
-bool is_sole_owner(const at::Tensor& tensor);
+bool is_sole_owner(const at::Tensor& tensor, const Memory& memory);
 // The same, as a tensor that Python does not know.
 at::Tensor unknown_to_python(const at::Tensor& tensor);
 
@@ -196,10 +252,16 @@ void run_steps(const Program& program, Frame& frame);
 
 void run(const LaunchStep& step, Frame& frame);
 
+// ---- cuda_launches.cpp ----------------------------------------------------------------------------------------------
+
+void run(const CudaLaunchStep& step, const Launcher& launcher, Frame& frame);
+// With the GIL. The stream that kernels are launched on now.
+void* current_stream(const Program& program);
+
 // ---- building.cpp ---------------------------------------------------------------------------------------------------
 
 struct Description {
-  PyObject *steps, *outputs, *instructions, *checks, *exposed;
+  PyObject *steps, *outputs, *instructions, *checks, *exposed, *launcher;
 };
 
 void build_program(Program& program, const Description& description);

@@ -1,6 +1,8 @@
 // Running a program: what happens when a call begins, and each kind of step.
 #include "program/program.h"
 
+#include <c10/core/DeviceGuard.h>
+
 #include <algorithm>
 
 namespace kiln {
@@ -28,18 +30,22 @@ bool is_itself(const at::Tensor& tensor) {
 // Whether its storage was resized to nothing, as FSDP does with parameters that are not needed.
 bool lacks_memory(const at::Tensor& tensor) { return tensor.numel() != 0 && tensor.storage().nbytes() == 0; }
 
-// Whether it is in plain memory, where nothing but its elements matters.
+// Whether nothing but its elements matters.
 bool is_plain(const at::Tensor& tensor) {
   constexpr c10::DispatchKeySet lazy({DispatchKey::Conjugate, DispatchKey::Negative, DispatchKey::ZeroTensor});
-  return tensor.defined() && tensor.layout() == at::kStrided && tensor.device().is_cpu() && tensor.has_storage() &&
+  return tensor.defined() && tensor.layout() == at::kStrided && tensor.has_storage() &&
          !tensor.key_set().has_any(lazy) && is_itself(tensor) && !lacks_memory(tensor);
+}
+
+bool is_plain_in(const Memory& memory, const at::Tensor& tensor) {
+  return tensor.defined() && memory.has(tensor) && is_plain(tensor);
 }
 
 bool is_fine(const Check& check, const Frame& frame) {
   const IValue& input = frame.registers[check.input];
   if (!check.layout) return !input.isTensor() || is_itself(input.toTensor());
-  return input.isTensor() && is_plain(input.toTensor()) && input.toTensor().scalar_type() == check.layout->dtype &&
-         lies_so(input.toTensor(), *check.layout, frame);
+  return input.isTensor() && is_plain_in(frame.memory, input.toTensor()) &&
+         input.toTensor().scalar_type() == check.layout->dtype && lies_so(input.toTensor(), *check.layout, frame);
 }
 
 // Rounds down, as Python does.
@@ -74,11 +80,13 @@ int64_t computed(Operation operation, int64_t a, int64_t b) {
 }
 
 // A number that an input says; nothing where the input is of another kind.
-std::optional<int64_t> told(const Instruction& instruction, const Registers& registers) {
-  const IValue& input = registers[instruction.first];
+std::optional<int64_t> told(const Instruction& instruction, const Frame& frame) {
+  const IValue& input = frame.registers[instruction.first];
   if (instruction.operation == Operation::value) return input.isInt() ? std::optional(input.toInt()) : std::nullopt;
-  if (!input.isTensor() || !is_plain(input.toTensor())) return std::nullopt;
+  if (!input.isTensor()) return std::nullopt;
   const at::Tensor& tensor = input.toTensor();
+  // Operators of a program on a GPU may have inputs on the CPU, too.
+  if (!is_plain_in(frame.memory, tensor) && !is_plain_in(Memory(), tensor)) return std::nullopt;
   if (instruction.second >= tensor.dim()) return std::nullopt;
   return instruction.operation == Operation::size ? tensor.sizes()[instruction.second]
                                                   : tensor.strides()[instruction.second];
@@ -90,7 +98,7 @@ bool compute_numbers(const Program& program, Frame& frame) {
     if (instruction.operation == Operation::constant) {
       frame.numbers.push_back(instruction.first);
     } else if (instruction.operation < Operation::constant) {
-      std::optional<int64_t> number = told(instruction, frame.registers);
+      std::optional<int64_t> number = told(instruction, frame);
       if (!number) return false;
       frame.numbers.push_back(*number);
     } else {
@@ -106,7 +114,7 @@ bool compute_numbers(const Program& program, Frame& frame) {
 
 // What an operator gave, laid out as kernels read it.
 IValue laid_out(const std::string& who, const Layout& layout, IValue value, const Frame& frame) {
-  TORCH_CHECK(value.isTensor() && is_plain(value.toTensor()), who,
+  TORCH_CHECK(value.isTensor() && is_plain_in(frame.memory, value.toTensor()), who,
               " gave something of another kind than it was compiled for");
   const at::Tensor& found = value.toTensor();
   // What torch foretells of an operator's results is not always so, not even the type.
@@ -202,7 +210,7 @@ size_t bytes_of(const Layout& layout, const Frame& frame) {
 void run(const AllocateStep& step, Frame& frame) {
   if (step.donor.place >= 0) {
     IValue& held = frame.registers[step.donor.place];
-    if (held.isTensor() && is_sole_owner(held.toTensor()) &&
+    if (held.isTensor() && is_sole_owner(held.toTensor(), frame.memory) &&
         held.toTensor().storage().nbytes() == bytes_of(step.layout, frame)) {
       at::Tensor made = again(held.toTensor(), step.layout, frame);
       if (step.donor.last) held = IValue();
@@ -235,6 +243,8 @@ void run_steps(const Program& program, Frame& frame) {
   // and forward-mode gradients.
   auto outside = platform::dispatch_state();
   platform::ExcludeKeysGuard below(c10::autocast_dispatch_keyset);
+  c10::OptionalDeviceGuard device;
+  if (!frame.memory.device.is_cpu()) device.reset_device(frame.memory.device);
   platform::Stack stack;
   size_t since_signals = 0;
   for (const Step& step : program.steps) {
@@ -244,7 +254,8 @@ void run_steps(const Program& program, Frame& frame) {
       case 2: run(std::get<2>(step), frame); break;
       case 3: run(std::get<3>(step), frame); break;
       case 4: run(std::get<4>(step), frame); break;
-      default: run(std::get<5>(step), frame);
+      case 5: run(std::get<5>(step), frame); break;
+      default: run(std::get<6>(step), program.launcher, frame);
     }
     if (++since_signals == steps_between_signals) {
       since_signals = 0;

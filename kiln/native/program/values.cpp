@@ -3,12 +3,18 @@
 
 #include <ATen/ScalarOps.h>
 #include <ATen/core/jit_type.h>
+#include <ATen/ops/empty.h>
 #include <c10/core/CPUAllocator.h>
 
 namespace kiln {
 namespace {
 
 using Sizes = c10::SmallVector<int64_t, 8>;
+
+// Where new tensors in that memory are dispatched.
+c10::DispatchKeySet keys_of(const Memory& memory) {
+  return c10::DispatchKeySet(memory.device.is_cpu() ? c10::DispatchKey::CPU : c10::DispatchKey::CUDA);
+}
 
 bool is_number(const IValue& value) { return value.isScalar(); }
 
@@ -80,11 +86,24 @@ IValue read_sequence(const Argument& argument, Registers& registers) {
 
 // ---- memory --------------------------------------------------------------------------------------------------------
 
+Memory memory_of(int64_t index) {
+  if (index < 0) return {};
+  Memory memory{c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(index))};
+  // The allocator that torch uses now, which may be one of the user's.
+  memory.allocator = at::empty({0}, at::TensorOptions().dtype(at::kByte).device(memory.device)).storage().allocator();
+  TORCH_CHECK(memory.allocator, "torch has no allocator for the memory of the device ", memory.device);
+  return memory;
+}
+
 bool lies_so(const at::Tensor& tensor, const Layout& layout, const Frame& frame) {
   Sizes size_place, stride_place;
   at::IntArrayRef sizes = layout.sizes.now(frame, size_place), strides = layout.strides.now(frame, stride_place);
   at::IntArrayRef real_sizes = tensor.sizes(), real_strides = tensor.strides();
   if (real_sizes != sizes) return false;
+  if (layout.alignment != 1) {
+    auto address = reinterpret_cast<uintptr_t>(tensor.unsafeGetTensorImpl()->data());
+    if (address % layout.alignment != 0) return false;
+  }
   bool is_empty = false, is_alike = true;
   for (size_t i = 0; i < sizes.size(); ++i) {
     is_empty = is_empty || sizes[i] == 0;
@@ -96,7 +115,9 @@ bool lies_so(const at::Tensor& tensor, const Layout& layout, const Frame& frame)
 at::Tensor allocated(const Layout& layout, const Frame& frame) {
   Sizes size_place, stride_place;
   at::IntArrayRef sizes = layout.sizes.now(frame, size_place), strides = layout.strides.now(frame, stride_place);
-  return at::Tensor(platform::empty_strided_cpu(sizes, strides, layout.dtype));
+  if (frame.memory.device.is_cpu()) return at::Tensor(platform::empty_strided_cpu(sizes, strides, layout.dtype));
+  return at::Tensor(platform::empty_strided_generic(sizes, strides, frame.memory.allocator, keys_of(frame.memory),
+                                                    layout.dtype));
 }
 
 at::Tensor view_of(const at::Tensor& source, const Layout& layout, int64_t offset, const Frame& frame) {
@@ -114,17 +135,18 @@ at::Tensor again(const at::Tensor& source, const Layout& layout, const Frame& fr
   Sizes size_place, stride_place;
   at::IntArrayRef sizes = layout.sizes.now(frame, size_place), strides = layout.strides.now(frame, stride_place);
   at::Tensor made = platform::make_tensor<c10::TensorImpl>(c10::Storage(source.storage()),
-                                                             c10::DispatchKeySet(c10::DispatchKey::CPU),
+                                                             keys_of(frame.memory),
                                                              c10::scalarTypeToTypeMeta(layout.dtype));
   made.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides, 0);
   return made;
 }
 
-bool is_sole_owner(const at::Tensor& tensor) {
+bool is_sole_owner(const at::Tensor& tensor, const Memory& memory) {
+  c10::Allocator* allocator = memory.device.is_cpu() ? c10::GetCPUAllocator() : memory.allocator;
   // Memory of numpy and its like is not torch's, even if torch alone holds it.
   return tensor.defined() && tensor.use_count() == 1 && tensor.has_storage() && tensor.storage().use_count() == 1 &&
          tensor.storage().resizable() && tensor.storage_offset() == 0 &&
-         tensor.storage().data_ptr().get_deleter() == c10::GetCPUAllocator()->raw_deleter();
+         memory.has(tensor) && tensor.storage().data_ptr().get_deleter() == allocator->raw_deleter();
 }
 
 at::Tensor unknown_to_python(const at::Tensor& tensor) {
