@@ -27,7 +27,21 @@ from .platform.light_dataclass import dataclass
 from .platform.locks import new_lock
 
 LOG_ARTEFACTS = frozenset(
-    {"graph", "guards", "recompiles", "breaks", "code", "aot", "backward", "engine", "trace", "ir", "kernels", "stages"}
+    {
+        "graph",
+        "guards",
+        "recompiles",
+        "breaks",
+        "code",
+        "aot",
+        "backward",
+        "engine",
+        "trace",
+        "ir",
+        "kernels",
+        "ptx",
+        "stages",
+    }
 )
 BREAK_EVERY_CHOICES = (None, "line", "instruction")
 

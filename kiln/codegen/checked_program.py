@@ -10,6 +10,7 @@ wrong if it is further from that than eager is.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -68,7 +69,8 @@ class CheckedProgram:
             return self.otherwise(arguments)
         inputs = list(arguments)
         arguments.clear()
-        with torch.no_grad():
+        made_on = self.target.device if self.target.is_gpu else contextlib.nullcontext()  # tensors of the check itself
+        with torch.no_grad(), made_on:
             return CheckedRun(self, inputs).run()
 
 
@@ -169,9 +171,11 @@ class CheckedRun(Reference):
         return found
 
     def run_code(self, launch: Launch) -> None:
-        pointers = [self.tensor(buffer).data_ptr() for buffer in launch.buffers]
+        needed = self.checked.target.alignments(launch.kernel)
+        tensors = [aligned(self.tensor(buffer), count) for buffer, count in zip(launch.buffers, needed, strict=True)]
+        pointers = [tensor.data_ptr() for tensor in tensors]
         handle = self.checked.handles[launch.kernel]
-        self.checked.target.run_kernel(launch.kernel, handle, pointers, self.numbers(launch.sizes))
+        self.checked.target.run_launch(launch, handle, pointers, self.number)
 
     def check_part(self, launch: Launch, node: torch.fx.Node, index: int | None, view: View) -> None:
         expected = self.eager[node] if index is None else self.eager[node][index]
@@ -205,6 +209,13 @@ class CheckedRun(Reference):
             float(one.double().abs().nan_to_num(0.0).max()) for one in read if one.is_floating_point() and one.numel()
         ]
         return min(sizes, default=0.0)
+
+
+def aligned(tensor: torch.Tensor, count: int) -> torch.Tensor:
+    """The tensor, or a copy if it does not begin at a multiple of so many bytes. What the check allocates does."""
+    if tensor.data_ptr() % count == 0:
+        return tensor
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype).copy_(tensor)
 
 
 def is_worse(got: torch.Tensor, expected: torch.Tensor, exact: torch.Tensor, slack: float) -> torch.Tensor:

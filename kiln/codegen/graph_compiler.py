@@ -19,8 +19,8 @@ from ..program.quiet import without_collections
 from ..report import events
 from ..report.events import raised_text
 from ..report.stages import stage
-from ..target.cpu.cpu_target import CPU
 from . import program_cache
+from .targets import target_of
 
 
 def compile_captured_graph(
@@ -43,7 +43,7 @@ def compile_graph(module: torch.fx.GraphModule, examples: Sequence[Any] = (), ch
 
 
 def load_or_compile(module: torch.fx.GraphModule, check: bool) -> Boxed:
-    otherwise, target = EagerGraph(module), CPU
+    otherwise, target = EagerGraph(module), target_of(module)
     key = None if check else program_cache.key_of(module, target)
     with stage("load") as record:
         found = None if events.is_asked_about_code() else program_cache.load(key, module, target, otherwise)

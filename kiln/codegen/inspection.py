@@ -1,7 +1,7 @@
 """What a graph was compiled to: kernels with the memory they read and write, calls of ATen, LLVM IR, assembly, times.
 
-A `Generated` is only made for ``KILN_LOG=ir,kernels,code`` and ``kiln.explain``. LLVM IR and assembly of a kernel are
-generated again when they are asked for.
+A `Generated` is only made for ``KILN_LOG=ir,kernels,code,ptx`` and ``kiln.explain``. LLVM IR and assembly of a kernel
+are generated again when they are asked for.
 """
 
 from __future__ import annotations
@@ -87,6 +87,7 @@ class Generated:
     the program as Python text."""
 
     module: torch.fx.GraphModule
+    target: Target
     writes: list[str]
     kernels: list[GeneratedKernel]
     called: dict[str, str]
@@ -113,7 +114,7 @@ class Generated:
                 known.reads.append(reads)
                 known.writes.append(writes)
         items = [f"call {item.target}" if isinstance(item, Call) else repr(item) for item in lowered.items]
-        return cls(module, items, list(kernels.values()), dict(scheduled.called), times, program)
+        return cls(module, target, items, list(kernels.values()), dict(scheduled.called), times, program)
 
     @property
     def summary(self) -> str:
@@ -129,8 +130,10 @@ class Generated:
         found += [f"ATen runs {name}: {reason}" for name, reason in self.called.items()]
         return found + [f"{seconds * 1e3:8.1f} ms  {stage}" for stage, seconds in self.times.items()]
 
-    def artefact(self, name: str) -> str:
-        """What a log shows, by its name in ``KILN_LOG``."""
+    def artefact(self, name: str) -> str | None:
+        """What a log shows, by its name in ``KILN_LOG``; None for the PTX of a program that is for the CPU."""
+        if name == "ptx":
+            return "\n".join(kernel.assembly for kernel in self.kernels) if self.target.is_gpu else None
         if name == "kernels":
             return "\n".join([self.summary, *self.lines()])
         if name == "ir":

@@ -9,6 +9,7 @@ import torch
 import torch.fx
 
 from ..loops import ir
+from ..loops.steps import Lowered, Scheduled
 from ..lower import ops  # noqa: F401  (the table of lowerings is filled by import)
 from ..lower.lowering import CannotLower, Lowering
 from ..lower.schedule.memory_plan import plan_memory
@@ -22,6 +23,9 @@ from ..target.target import Target
 from . import program_cache
 from .inspection import Generated
 from .program_description import Describer
+from .refused_kernels import RefusedNodes
+
+MOST_ROUNDS = 12  # of lowering, where the target refuses kernels
 
 
 def compile_lowered(
@@ -31,28 +35,18 @@ def compile_lowered(
     ATen can run. ``check``: the program compares its kernels with eager as it runs."""
     done: list[Stage | None] = []
     try:
-        with stage("lowering") as record:
-            lowering = Lowering(module)
-            lowered = lowering.run()
-            if record is not None:
-                record.sizes["writes and calls"] = len(lowered.items)
-        done.append(record)
-        with stage("fusion and loops") as record:
-            scheduled = schedule(lowered)
-            if record is not None:
-                record.sizes["kernels"] = len(scheduled.kernels)
-                record.sizes["calls of ATen"] = len(scheduled.called)
-        done.append(record)
+        lowering, lowered, scheduled = lower_for(module, target, done)
         with stage("LLVM") as record:
             code = target.compile(scheduled.kernels)
             if record is not None:
                 record.sizes["bytes"] = sum(map(len, code.images))
         done.append(record)
         with stage("memory plan and program") as record:
-            described = Describer(scheduled, plan_memory(scheduled, graph_meta.changed_inputs(module)), target)
+            plan = plan_memory(scheduled, graph_meta.changed_inputs(module), target.is_gpu)
+            described = Describer(scheduled, plan, target)
             data = described.run()
             loaded = target.load(code)
-            program = assemble(data, loaded.handles, described.constants, otherwise, loaded.keep)
+            program = assemble(data, loaded.handles, described.constants, otherwise, loaded.keep, target.launcher())
         done.append(record)
         with stage("disk cache") as record:
             program_cache.store(key, data, code)
@@ -70,3 +64,32 @@ def compile_lowered(
         raise
     finally:
         ir.clear_interned()
+
+
+def lower_for(
+    module: torch.fx.GraphModule, target: Target, done: list[Stage | None]
+) -> tuple[Lowering, Lowered, Scheduled]:
+    """The graph lowered and scheduled. What kernels compute that the target has no code for is left to ATen: the graph
+    is lowered again, with calls of those nodes."""
+    refused: dict[str, str] = {}
+    finder = RefusedNodes(target)
+    for _ in range(MOST_ROUNDS):
+        with stage("lowering") as record:
+            lowering = Lowering(module, refused)
+            lowered = lowering.run()
+            if record is not None:
+                record.sizes["writes and calls"] = len(lowered.items)
+        done.append(record)
+        with stage("fusion and loops") as record:
+            scheduled = schedule(lowered, target.device.type)
+            if record is not None:
+                record.sizes["kernels"] = len(scheduled.kernels)
+                record.sizes["calls of ATen"] = len(scheduled.called)
+        done.append(record)
+        if all(target.refusal(kernel) is None for kernel in scheduled.kernels):
+            return lowering, lowered, scheduled
+        more = finder.further(scheduled, refused)
+        if not more:
+            break
+        refused |= more
+    raise CannotLower("kernels that the target has no code for")

@@ -66,7 +66,7 @@ def load(
         images = tuple(parts[f"code {number}"] for number in range(data["images"]))
         code = target.load(MachineCode(images, tuple((place, name) for place, name in data["kernels"])))
         constants = [constant_in(module, kind, name) for kind, name in data["constants"]]
-        return assemble(data, code.handles, constants, otherwise, code.keep)
+        return assemble(data, code.handles, constants, otherwise, code.keep, target.launcher())
     except Exception:
         if config.raise_internal_errors:
             raise

@@ -46,7 +46,8 @@ class Describer:
         self.checks: list[Any] = []
         self.steps: list[list[Any]] = []
         self.scratch: int | None = None
-        self.seen = seen_inside(scheduled)
+        self.needed = self.alignments() if target.is_gpu else {}
+        self.seen = seen_inside(scheduled) | self.needed.keys()
 
     def run(self) -> Data:
         for index, value in enumerate(self.scheduled.inputs):
@@ -67,7 +68,7 @@ class Describer:
                 self.steps.append(step)
         self.allocate(len(self.plan.runs))
         outputs = [self.argument(output) for output in self.scheduled.outputs]
-        return {
+        return self.of_device() | {
             "inputs": len(self.scheduled.inputs),
             "registers": self.count,
             "instructions": [list(instruction) for instruction in self.numbers.instructions],
@@ -82,6 +83,28 @@ class Describer:
                 if isinstance(output, View) and output.buffer in self.plan.written
             ],
         }
+
+    def of_device(self) -> Data:
+        """What only programs for a GPU have: its number, and the alignment in bytes that values need which are not
+        allocated by the program itself."""
+        if not self.target.is_gpu:
+            return {}
+        aligned = [[self.source(buffer), count] for buffer, count in self.needed.items() if buffer.kind != "made"]
+        return {"device": self.target.device.index, "aligned": aligned}
+
+    def alignments(self) -> dict[Buffer, int]:
+        """The alignment in bytes that kernels need of buffers, where it is more than any pointer has. Memory that a
+        buffer takes over has to have the buffer's."""
+        needed: dict[Buffer, int] = {}
+        for launch in (step for step in self.scheduled.steps if isinstance(step, Launch)):
+            for buffer, count in zip(launch.buffers, self.target.alignments(launch.kernel), strict=True):
+                needed[buffer] = max(needed.get(buffer, 1), count)
+        takers = [one for _, allocations in sorted(self.plan.allocations.items()) for one in allocations]
+        taken = [(one.buffer, one.donor) for one in reversed(takers)] + list(self.plan.written.items())
+        for buffer, donor in taken:
+            if donor is not None:
+                needed[donor] = max(needed.get(donor, 1), needed.get(buffer, 1))
+        return {buffer: count for buffer, count in needed.items() if count > 1}
 
     def new(self, value: Any = None) -> int:
         self.count += 1
@@ -113,7 +136,8 @@ class Describer:
         if isinstance(value, View):
             return self.view(value)
         if isinstance(value, Opaque):
-            return self.registers[value]
+            is_constant = value.tensor is not None
+            return self.constant(value.tensor, "tensor", value.name) if is_constant else self.registers[value]
         if isinstance(value, sympy.Basic):
             number = self.numbers.number(value)
             return ["value", number] if isinstance(number, int) else self.expose(number[0])

@@ -228,6 +228,8 @@ class Reference:
             base = self.tensor(value.buffer)
             offset = base.storage_offset() + self.number(value.offset)
             return base.as_strided(self.numbers(value.shape), self.numbers(value.strides), offset)
+        if isinstance(value, Opaque) and value.tensor is not None:
+            return value.tensor
         if isinstance(value, Opaque):
             return self.memory[value]
         if isinstance(value, sympy.Expr):

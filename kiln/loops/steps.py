@@ -55,10 +55,12 @@ class Call:
 
 @dataclass(eq=False)
 class Opaque:
-    """A value that kernels cannot read: no tensor, or none in this machine's plain memory. ``index``: of an input."""
+    """A value that kernels cannot read: no tensor, or none in the plain memory of their device. ``index``: of an input;
+    ``tensor``: of a constant."""
 
     name: str
     index: int = -1
+    tensor: Any = None
 
     def __repr__(self) -> str:
         return self.name

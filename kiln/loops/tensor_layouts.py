@@ -37,10 +37,12 @@ def sizes_of(values: Sequence[Any]) -> tuple[Size, ...]:
     return tuple(map(size_of, values))
 
 
-def fits_kernels(value: torch.Tensor) -> bool:
-    """Whether kernels can read and write such a tensor."""
+def fits_kernels(value: torch.Tensor, device: torch.device) -> bool:
+    """Whether kernels for a device can read and write such a tensor."""
+    place = value.device
     return (
-        value.device.type == "cpu"
+        place.type == device.type
+        and (place.index == device.index or device.type == "cpu")
         and value.layout is torch.strided
         and value.dtype in KERNEL_TYPES
         and not value.is_conj()

@@ -3,11 +3,14 @@
 An index out of range is an error in eager. So lowerings only use the result of `checked_index`, which is clamped to the
 range. Beside it a reduction finds the greatest index that was out of range. All these maxima are in one small buffer,
 and one call at the end of the program (kiln/native/program/check_indices.cpp) raises the error that eager raises.
+
+On a GPU that call would wait for the kernels. There a kernel finds whether all indices were in range, and
+``aten._assert_async`` stops the device if not: an error that a later call raises, as in eager.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -15,6 +18,7 @@ from ..loops import ir
 from ..loops.ir import Access, Buffer, Write
 from ..loops.sizes import Size, is_empty
 from ..loops.steps import Call, View
+from ..loops.tensor_layouts import load_whole
 from ..loops.tensor_views import Tensor
 from .builders import cast, pointwise, scalar, size_tensor, where
 
@@ -62,14 +66,25 @@ class IndexChecks:
         for key in list(self.known)[count:]:
             del self.known[key]
 
-    def call(self, node: Any) -> Call | None:
+    def call(self, lowering: Lowering) -> Call | None:
         """The call that checks all indices; None where there are none."""
         if self.buffer is None or not self.sizes:
             return None
+        node = lowering.node
         self.buffer.shape = (len(self.sizes),)
+        if lowering.device.type == "cuda":
+            is_fine = pointwise("eq", load_whole(self.buffer), scalar(NO_BAD_INDEX, torch.int64))
+            whole = lowering.stored_view(lowering.reduce(is_fine, "all", (0,)))
+            text = "; ".join(dict.fromkeys(static_text(message) for message in self.messages))
+            return Call(node, torch.ops.aten._assert_async.msg, (whole, text), {}, [], is_sealed=True)
         found = View(self.buffer, self.buffer.shape, (1,), 0)
         target = torch.ops.kiln.check_indices.default
         return Call(node, target, (found, self.sizes, self.messages), {}, [], is_sealed=True)
+
+
+def static_text(message: str) -> str:
+    """A message without the index and the size."""
+    return message.partition(": ")[2].replace("{index}", "(data)").replace("{size}", "(given)")
 
 
 def checked_index(lowering: Lowering, index: Tensor, size: Size, message: str, wraps: bool = False) -> Tensor:

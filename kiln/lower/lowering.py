@@ -8,7 +8,7 @@ second reader of a costly expression. The writes and calls are in the graph's or
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -31,6 +31,7 @@ from ..loops.tensor_layouts import (
 from ..loops.tensor_views import DynamicFloat, Tensor
 from ..platform.torch_pytree import tree_leaves
 from ..program import graph_meta
+from ..program.graph_device import device_of_graph
 from ..program.operators.operator_table import Operator, find_operator
 from .index_checks import IndexChecks
 from .node_facts import (
@@ -59,8 +60,10 @@ class CannotLower(Exception):
 class Lowering:
     """Lowers one graph."""
 
-    def __init__(self, module: torch.fx.GraphModule) -> None:
+    def __init__(self, module: torch.fx.GraphModule, refused: Mapping[str, str] | None = None) -> None:
         self.module = module
+        self.device = device_of_graph(module)
+        self.refused = refused or {}  # nodes that ATen is to run, with the reason
         self.values: dict[Node, Any] = {}
         self.sources: dict[Buffer, Node | None] = {}  # the nodes that inputs, constants and results of calls are of
         self.owners: dict[Buffer, tuple[Node, Any]] = {}  # what of the graph's memory results are
@@ -86,7 +89,7 @@ class Lowering:
                 outputs = [
                     self.unchanged_input(place, value) or self.output(value) for place, value in enumerate(node.args[0])
                 ]
-                if (check := self.checks.call(node)) is not None:
+                if (check := self.checks.call(self)) is not None:
                     self.items.append(check)
             else:
                 raise CannotLower(f"{node.op} {node.target}")
@@ -111,10 +114,10 @@ class Lowering:
         if not isinstance(value, torch.Tensor):
             raise CannotLower(f"an attribute that is no tensor: {node.target}")
         found = self.external_buffer(node.name, value, "constant")
-        if isinstance(found, Opaque):
+        if isinstance(found, Opaque) and self.device.type == "cpu":
             raise CannotLower("a constant that kernels cannot read")
         found.tensor = value
-        return load_whole(found)
+        return found if isinstance(found, Opaque) else load_whole(found)
 
     def unchanged_input(self, place: int, value: Any) -> View | None:
         """The input itself, for a result that is its new content and equal to it: nothing has to be written."""
@@ -152,11 +155,16 @@ class Lowering:
 
     def external_buffer(self, name: str, value: torch.Tensor, kind: str) -> Buffer | Opaque:
         """A buffer with the layout of a (fake) tensor."""
-        if not fits_kernels(value):
+        if not fits_kernels(value, self.device):
             return Opaque(self.name(name))
         found = Buffer(self.name(name), value.dtype, sizes_of(value.shape), sizes_of(value.stride()), kind)
         self.sources[found] = self.node
         return found
+
+    @property
+    def placement(self) -> dict[str, Any]:
+        """The options of a call of ATen that makes memory for kernels."""
+        return {} if self.device.type == "cpu" else {"device": self.device}
 
     def name(self, hint: str) -> str:
         count = self.names[hint] = self.names.get(hint, 0) + 1
@@ -185,7 +193,9 @@ class Lowering:
         rule = called.lowering
         if rule is None:
             return self.call(node, "no lowering")
-        if not all(fits_kernels(one) for one in tree_leaves(value) if isinstance(one, torch.Tensor)):
+        if node.name in self.refused:
+            return self.call(node, self.refused[node.name])
+        if not all(fits_kernels(one, self.device) for one in tree_leaves(value) if isinstance(one, torch.Tensor)):
             return self.call(node, "results of a type, or in a place, that kernels do not have")
         before, checks = len(self.items), len(self.checks.sizes)
         try:
@@ -235,7 +245,8 @@ class Lowering:
         if number not in self.floats:
             buffer = Buffer(self.name(number.name), torch.float64, (), (), "called")
             target = torch.ops.aten.scalar_tensor.default
-            self.items.append(Call(self.node, target, (number,), {"dtype": torch.float64}, [buffer]))
+            options = {"dtype": torch.float64, **self.placement}
+            self.items.append(Call(self.node, target, (number,), options, [buffer]))
             self.floats[number] = DynamicFloat((), load_whole(buffer).expr)
         return self.floats[number]
 
@@ -265,7 +276,7 @@ class Lowering:
         if access is None:
             if called.lowering is not None:
                 return None  # the view of an expression
-            if not isinstance(after, torch.Tensor) or not fits_kernels(after):
+            if not isinstance(after, torch.Tensor) or not fits_kernels(after, self.device):
                 return None
             access = self.view(source, before).as_access()
         elif not has_strides_of(access, source.shape, before):
@@ -278,7 +289,7 @@ class Lowering:
         return tuple(results) if isinstance(after, (list, tuple)) else results[0]
 
     def view_of(self, access: Access, before: torch.Tensor, after: torch.Tensor) -> Tensor | None:
-        if after.dtype is not before.dtype or not fits_kernels(after):
+        if after.dtype is not before.dtype or not fits_kernels(after, self.device):
             return None
         offset = access.offset + size_of(after.storage_offset()) - size_of(before.storage_offset())
         return Tensor(sizes_of(after.shape), ir.load(Access(access.buffer, sizes_of(after.stride()), offset)))

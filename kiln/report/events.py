@@ -200,7 +200,7 @@ def differentiated(found: Differentiated) -> None:
         log("aot", "\n".join([str(found), *found.lines, *texts]))
 
 
-CODE_ARTEFACTS = ("kernels", "ir", "code")
+CODE_ARTEFACTS = ("kernels", "ir", "code", "ptx")
 
 
 def is_asked_about_code() -> bool:
@@ -213,8 +213,9 @@ def generated(program: Any) -> None:
     for recording in recordings():
         recording.programs.append(program)
     for artefact in CODE_ARTEFACTS:
-        if artefact in config.log:
-            log(artefact, program.artefact(artefact))
+        text = program.artefact(artefact) if artefact in config.log else None
+        if text is not None:
+            log(artefact, text)
 
 
 def not_lowered(reason: str) -> None:

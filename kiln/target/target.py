@@ -7,12 +7,13 @@ program imports neither the code generator nor LLVM.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
 from ..platform.light_dataclass import dataclass
+from .native_program import Launcher
 
 if TYPE_CHECKING:  # a program from the disk cache does without kernels
     from ..loops.kernel import Kernel
@@ -52,8 +53,10 @@ class Target(ABC):
     """Makes and loads machine code for one device."""
 
     device: torch.device
-    runs_concurrently: bool
-    """Whether independent launches are one step of the program."""
+
+    @property
+    def is_gpu(self) -> bool:
+        return self.device.type == "cuda"
 
     @abstractmethod
     def identity(self) -> tuple[str, ...]:
@@ -69,17 +72,21 @@ class Target(ABC):
     @abstractmethod
     def load(self, code: MachineCode) -> LoadedCode: ...
 
+    def launcher(self) -> Launcher | None:
+        """What the program launches kernels with, on a GPU."""
+        return None
+
     @abstractmethod
     def launch_step(self, launches: Sequence[Launch], describer: LaunchDescriber) -> list[Any]:
-        """The step of the program's description that runs these launches; several only if `runs_concurrently`."""
+        """The step of the program's description that runs these launches: on a GPU always one."""
 
     @abstractmethod
     def alignments(self, kernel: Kernel) -> tuple[int, ...]:
         """For each of the kernel's buffers, the alignment in bytes that its pointer must have."""
 
     @abstractmethod
-    def run_kernel(self, kernel: Kernel, handle: int, pointers: Sequence[int], sizes: Sequence[int]) -> None:
-        """Run a loaded kernel alone, for checks; ``sizes`` are those of ``kernel.sizes``."""
+    def run_launch(self, launch: Launch, handle: int, pointers: Sequence[int], number: Callable[[Size], int]) -> None:
+        """Run a launch of a loaded kernel alone, for checks; ``number`` gives sizes of the launch as numbers."""
 
     @abstractmethod
     def llvm(self, kernels: Mapping[str, Kernel]) -> str:

@@ -14,6 +14,7 @@ from kiln.aot.partition.max_flow import SINK, SOURCE, FlowGraph
 from kiln.aot.partition.partitioners import default_partition, min_cut_partition
 from kiln.aot.partition.recompute_cost import CostClass, operator_cost
 from kiln.aot.partition.saved_report import saved_bytes
+from kiln.platform.torch_fake import FakeTensorMode
 from kiln.program.graph_meta import set_mutated_primals
 from tests.aot.joint_graphs import eager_results, joint_graph, run_both
 
@@ -650,3 +651,38 @@ def test_random_programs(seed):
             with torch.no_grad():
                 got = [*results[:count], *half(*results[count:], *tangents)]
             torch.testing.assert_close(got, [*outputs, *gradients])
+
+
+# -- GPUs -------------------------------------------------------------------------------------------------------------
+
+
+def on_gpu(module):
+    """The graph as if all its values were on a GPU."""
+    with FakeTensorMode():
+        for node in module.graph.nodes:
+            value = node.meta.get("val")
+            if isinstance(value, torch.Tensor):
+                shape, strides = tuple(value.shape), value.stride()
+                node.meta["val"] = torch.empty_strided(shape, strides, dtype=value.dtype, device="cuda")
+    return module
+
+
+def test_long_chains_are_computed_again_on_gpus():
+    """Arithmetic is cheaper there beside memory."""
+
+    def function(x, w):
+        y = x @ w
+        z = y
+        for _ in range(20):
+            z = z * 1.01 + 0.1
+        return y.sin(), z.sin()
+
+    inputs = [leaf(512, 512), leaf(512, 512)]
+    saved = {}
+    for place in ("cpu", "cuda"):
+        joint, count = joint_graph(function, *inputs)
+        joint = on_gpu(joint) if place == "cuda" else joint
+        forward, _ = min_cut_partition(joint, inputs, num_fwd_outputs=count)
+        saved[place] = set(saved_of(forward, count))
+    assert {"mm"} < saved["cpu"] and any(name.startswith("add") for name in saved["cpu"])
+    assert "mm" in saved["cuda"] and not any(name.startswith("add") for name in saved["cuda"])

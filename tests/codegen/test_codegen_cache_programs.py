@@ -179,7 +179,10 @@ def test_what_lowering_looks_at_is_in_the_key():
     assert set(re.findall(r"""\bmeta(?:\[|\.get\()["'](\w+)""", text)) == {"val"}
     assert set(re.findall(r"\bgraph_meta\.(\w+)", text)) == {"changed_inputs", "set_normalizes_by_formula"}
     assert set(re.findall(r"\bconfig\.(\w+)", text)) <= {"raise_internal_errors", "cache"}
-    assert not re.search(r"environ|is_grad_enabled|is_autocast|deterministic_algorithms|\.backends\.", text)
+    assert re.findall(r"\w+_deterministic_algorithms\w*", text) == [
+        "are_deterministic_algorithms_enabled"
+    ]  # in the key
+    assert not re.search(r"environ|is_grad_enabled|is_autocast|\.backends\.", text)  # of `CudaTarget.identity`
 
 
 def test_the_default_type_is_in_the_key():

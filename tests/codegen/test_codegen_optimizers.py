@@ -112,8 +112,8 @@ def test_a_kernel_for_each_tensor(name, monkeypatch):
     seen: list[Any] = []
     schedule = pipeline.schedule
 
-    def noted(lowered: Any) -> Any:
-        seen.append(schedule(lowered))
+    def noted(lowered: Any, device: str) -> Any:
+        seen.append(schedule(lowered, device))
         return seen[-1]
 
     monkeypatch.setattr(pipeline, "schedule", noted)

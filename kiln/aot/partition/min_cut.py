@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.nn import Parameter
 
+from ...program.graph_device import device_of_graph
 from ...program.operators.operator_table import find_operator
 from .joint_nodes import JointNodes
 from .max_flow import SINK, SOURCE, UNBOUNDED, FlowGraph
@@ -27,6 +28,10 @@ PRICES = {
     CostClass.RANDOM: SCALE // 16,
 }  # of computing a byte again
 PRICE_OF_CALLING = 512 * SCALE  # an operator again: small tensors are not worth it
+# On a GPU arithmetic is all but free beside memory, but a launch takes as long as some megabytes: what is computed
+# again mostly shares the loops of its readers, and where it does not, small tensors are not worth it.
+PRICES_ON_GPU = PRICES | {CostClass.CHEAP: SCALE // 64, CostClass.PASS: SCALE // 8}
+PRICE_OF_CALLING_ON_GPU = 4096 * SCALE
 PRICE_OF_MOVING = SCALE // 8  # a byte, from the backward, where it was recorded, to the forward
 SPAN = 16  # how many expensive operators in sequence a value may lie before its recomputation
 
@@ -37,6 +42,9 @@ class MinCut:
     def __init__(self, joint: JointNodes, joint_inputs: Sequence[Any]) -> None:
         self.joint = joint
         self.flow = FlowGraph()
+        is_on_gpu = device_of_graph(joint.module).type == "cuda"
+        self.prices = PRICES_ON_GPU if is_on_gpu else PRICES
+        self.price_of_calling = PRICE_OF_CALLING_ON_GPU if is_on_gpu else PRICE_OF_CALLING
         read = {root_of(node) for node in joint.read_in_backward()}
         self.free = free_inputs(joint, joint_inputs, read)
         self.kept = read.intersection(nodes_in(joint.outputs))  # by the program, most likely, and by eager
@@ -139,8 +147,8 @@ class MinCut:
             cost = CostClass.CHEAP
         if node in self.joint.in_backward:
             self.flow.add_edge(computed, SINK, size * PRICE_OF_MOVING + 1)
-        elif cost in PRICES:
-            self.flow.add_edge(SOURCE, computed, size * PRICES[cost] + PRICE_OF_CALLING)
+        elif cost in self.prices:
+            self.flow.add_edge(SOURCE, computed, size * self.prices[cost] + self.price_of_calling)
 
     def is_better_copied(self, node: Node) -> bool:
         """Views of memory that changes, or of much more memory than they show."""

@@ -119,6 +119,12 @@ def is_long_enough(size: Size) -> bool:
     return isinstance(size, int) and size >= 64
 
 
+def own_sizes(kernel: Kernel) -> tuple[Size, ...]:
+    """The sizes of a kernel that is launched with no others: where some are computed of symbols, what is computed of
+    them in turn (as a number of blocks is) cannot be told for others."""
+    return () if all(size.is_Symbol for size in kernel.sizes) else kernel.sizes
+
+
 def signature(kernel: Kernel) -> Any:
     """What the code of a kernel depends on: everything but the identity of its buffers and symbols."""
     numbers: dict[Any, int] = {}

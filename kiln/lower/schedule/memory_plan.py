@@ -7,7 +7,9 @@ before it is written), or a dead buffer of the same size. The program checks at 
 donor's memory, so a donor may also be an input or the result of a call; otherwise new memory is allocated. Results of
 the program do not share memory.
 
-Time is counted in runs of concurrent launches (concurrency.py).
+Time is counted in runs of concurrent launches (concurrency.py). On a GPU each launch is a run: launches are in order on
+one stream. The threads of a row may read what one of them writes for the row, so nothing is written in place there; and
+memory that users' operators have seen, perhaps on other streams, is not taken over.
 """
 
 from __future__ import annotations
@@ -59,12 +61,13 @@ class LiveRange:
     last: int
     is_result: bool = False
     is_called: bool = False  # used by a call, as an argument or a result
+    is_foreign: bool = False  # used by a call of what is not torch's own
 
 
-def plan_memory(scheduled: Scheduled, changed: Mapping[int, int] | None = None) -> Plan:
+def plan_memory(scheduled: Scheduled, changed: Mapping[int, int] | None = None, is_for_gpu: bool = False) -> Plan:
     """``changed`` maps results that are new contents of inputs to these inputs, by number. The new content is written
     into the input where all readers of the input have run before."""
-    return Planner(scheduled, changed or {}).run()
+    return Planner(scheduled, changed or {}, is_for_gpu).run()
 
 
 def bytes_of(buffer: Buffer) -> int | None:
@@ -74,11 +77,13 @@ def bytes_of(buffer: Buffer) -> int | None:
 
 
 class Planner:
-    def __init__(self, scheduled: Scheduled, changed: Mapping[int, int]) -> None:
-        self.scheduled = scheduled
+    def __init__(self, scheduled: Scheduled, changed: Mapping[int, int], is_for_gpu: bool) -> None:
+        self.scheduled, self.is_for_gpu = scheduled, is_for_gpu
         self.changed = [(scheduled.outputs[place], scheduled.inputs[index]) for place, index in changed.items()]
         same = {output.buffer: before for output, before in self.changed if is_new_content(output, before)}
-        self.runs = group_concurrent(scheduled.steps, scheduled.outputs, same)
+        self.runs: list[list[Launch | Call]] = [[step] for step in scheduled.steps]
+        if not is_for_gpu:
+            self.runs = group_concurrent(scheduled.steps, scheduled.outputs, same)
         self.end = len(self.runs)
         self.ranges = live_ranges(self.runs, scheduled.outputs)
         self.places: dict[Launch, int] = {}
@@ -121,9 +126,14 @@ class Planner:
     def ends(self) -> dict[int, list[Buffer]]:
         found: dict[int, list[Buffer]] = {}
         for buffer, life in self.ranges.items():
-            if not life.is_result and buffer.kind != "constant" and buffer not in self.plan.scratch:
+            is_kept = life.is_result or self.is_foreign(life) or buffer.kind == "constant"
+            if not is_kept and buffer not in self.plan.scratch:
                 found.setdefault(life.last, []).append(buffer)
         return found
+
+    def is_foreign(self, life: LiveRange) -> bool:
+        """Whether another stream may still use the memory when its buffer is dead."""
+        return self.is_for_gpu and life.is_foreign
 
     def bytes_by_step(self) -> list[int]:
         """The bytes that the program holds at each step, without reuse; buffers of dynamic size count as 0."""
@@ -164,7 +174,7 @@ class Planner:
         for step in (run[0] for run in self.runs[:index]):
             if isinstance(step, Call) and changed in step.reads and may_return_views(step):
                 return False
-        return changed not in writer.buffers or may_write_in_place(writer, changed, result)
+        return changed not in writer.buffers or self.may_write_in_place(writer, changed, result)
 
     def is_used_concurrently(self, launch: Launch, buffer: Buffer) -> bool:
         """Whether another launch that runs at the same time uses a buffer."""
@@ -215,11 +225,16 @@ class Planner:
             life = self.ranges.get(other)
             if life is None or other in self.donated or other in self.plan.scratch or other.kind == "constant":
                 continue
-            if life.last != index or life.is_result or not self.fits(buffer, other):
+            if life.last != index or life.is_result or not self.fits(buffer, other) or self.is_foreign(life):
                 continue
-            if may_write_in_place(launch, other, buffer) and not self.is_used_concurrently(launch, other):
+            if self.may_write_in_place(launch, other, buffer) and not self.is_used_concurrently(launch, other):
                 return other
         return None
+
+    def may_write_in_place(self, launch: Launch, dying: Buffer, written: Buffer) -> bool:
+        if self.is_for_gpu and launch.kernel.reduced and not is_written_inside(launch, written):
+            return False
+        return may_write_in_place(launch, dying, written)
 
     def fits(self, buffer: Buffer, donor: Buffer) -> bool:
         return buffer.dtype.itemsize == donor.dtype.itemsize and same(buffer.span, donor.span)
@@ -283,21 +298,28 @@ def may_return_views(call: Call) -> bool:
     return called is None or called.may_return_views
 
 
+def is_torchs_own(call: Call) -> bool:
+    called = find_operator(call.target)
+    return called is not None and called.is_own
+
+
 def live_ranges(runs: Sequence[Sequence[Launch | Call]], outputs: Sequence[Any]) -> dict[Any, LiveRange]:
     """The live range of each buffer that is used, in order of first use."""
     lives: dict[Any, LiveRange] = {}
 
-    def use(buffer: Any, index: int, is_called: bool) -> None:
+    def use(buffer: Any, index: int, is_called: bool, is_foreign: bool = False) -> None:
         if isinstance(buffer, Buffer):
             life = lives.setdefault(buffer, LiveRange(index, index))
             life.last = index
             life.is_called = life.is_called or is_called
+            life.is_foreign = life.is_foreign or is_foreign
 
     for index, run in enumerate(runs):
         for step in run:
             is_call = isinstance(step, Call)
+            is_foreign = isinstance(step, Call) and not is_torchs_own(step)
             for buffer in (*step.reads, *step.results) if isinstance(step, Call) else step.buffers:
-                use(buffer, index, is_call)
+                use(buffer, index, is_call, is_foreign)
     for output in outputs:
         for buffer in buffers_in(output):
             use(buffer, len(runs), False)
@@ -328,6 +350,12 @@ def may_write_in_place(launch: Launch, dying: Buffer, written: Buffer) -> bool:
     if not all(is_same_access(access, place) for access in ir.loads_of(*kernel.roots()) if access.buffer is read):
         return False
     return not read_after(kernel, read, kernel.phase(outputs[0].value))
+
+
+def is_written_inside(launch: Launch, written: Buffer) -> bool:
+    """Whether a kernel with reductions writes a buffer at each point of its reduced loops, and not once a row."""
+    target = launch.kernel.buffers[launch.buffers.index(written)]
+    return all(output.is_inner for output in launch.kernel.outputs if output.target.buffer is target)
 
 
 def is_same_access(access: Access, place: Access) -> bool:

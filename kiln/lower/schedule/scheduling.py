@@ -18,15 +18,15 @@ from kiln.loops.sizes import is_empty, is_one
 from kiln.loops.steps import Call, Launch, Lowered, Scheduled, View
 
 from .fusion import Group, fuse
-from .kernels import KernelMaker, signature, with_length_argument
+from .kernels import KernelMaker, own_sizes, signature, with_length_argument
 from .split_reductions import split_reductions
 from .step_order import delay_launches
 
 
-def schedule(lowered: Lowered) -> Scheduled:
-    """Fuse the writes of a lowered graph, and make kernels of them."""
+def schedule(lowered: Lowered, device: str = "cpu") -> Scheduled:
+    """Fuse the writes of a lowered graph, and make kernels of them, for a kind of device."""
     items = [without_reduction(item) for item in lowered.items if not writes_nothing(item)]
-    items = drop_unused(split_reductions(items), lowered.outputs)
+    items = drop_unused(split_reductions(items, device), lowered.outputs)
     groups = fuse(items)
     readers = readers_of(groups, lowered.outputs)
     known: dict[Any, Kernel] = {}
@@ -36,7 +36,7 @@ def schedule(lowered: Lowered) -> Scheduled:
             steps.append(group.call)
             continue
         kernel, sizes = with_length_argument(KernelMaker(group, readers).make(f"kernel{len(known)}"))
-        same_kernel = known.setdefault(signature(kernel), kernel)
+        same_kernel = known.setdefault((signature(kernel), own_sizes(kernel) if device == "cuda" else ()), kernel)
         steps.append(Launch(same_kernel, kernel.buffers, sizes, kernel.nodes))
     return Scheduled(lowered.inputs, delay_launches(steps, lowered.outputs), lowered.outputs, lowered.called)
 

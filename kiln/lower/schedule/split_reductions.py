@@ -1,6 +1,7 @@
 """Large reductions to few elements, in two steps: parts that threads can share, then the sum of the parts.
 
-How many parts there are depends on sizes alone, so results do not depend on the number of threads.
+How many parts there are depends on sizes alone, so results do not depend on the number of threads. A GPU has many more
+threads than a CPU: what keeps it busy is counted in blocks of them.
 """
 
 from __future__ import annotations
@@ -16,12 +17,18 @@ LEAST_ELEMENTS = 32768  # of the whole; below, one thread is as fast
 ENOUGH_KEPT = 64  # results enough to share among threads, in vectors if need be
 PARTS = 32  # at most
 ASSOCIATIVE = {"sum", "prod", "max", "min", "any", "all"}
+# On a GPU.
+LEAST_ELEMENTS_OF_GPU = 65536
+ENOUGH_BLOCKS = 264  # two on each multiprocessor of a large GPU
+COLUMNS_OF_A_BLOCK = 128  # of sums down columns
+LEAST_OF_A_PART = 2048  # elements that are worth a block
 
 
-def split_reductions(items: Sequence[Write | Call]) -> list[Write | Call]:
+def split_reductions(items: Sequence[Write | Call], device: str = "cpu") -> list[Write | Call]:
+    find = how_many_parts if device == "cpu" else how_many_parts_on_gpu
     found: list[Write | Call] = []
     for item in items:
-        parts = how_many_parts(item) if isinstance(item, Write) else None
+        parts = find(item) if isinstance(item, Write) else None
         if parts is None:
             found.append(item)
         else:
@@ -30,15 +37,25 @@ def split_reductions(items: Sequence[Write | Call]) -> list[Write | Call]:
     return found
 
 
-def how_many_parts(write: Write) -> tuple[int, int] | None:
-    """The axis to split, and into how many parts; None where that is impossible or does not pay."""
-    if write.reduce not in ASSOCIATIVE or write.is_scan or not all(isinstance(size, int) for size in write.shape):
-        return None
+def can_be_split(write: Write) -> bool:
+    return write.reduce in ASSOCIATIVE and not write.is_scan and all(isinstance(size, int) for size in write.shape)
+
+
+def kept_and_total(write: Write) -> tuple[int, int]:
+    """How many results a reduction of fixed sizes has, and of how many elements."""
     kept = total = 1
     for axis, size in enumerate(write.shape):
         assert isinstance(size, int)
         total *= size
         kept *= 1 if axis in write.axes else size
+    return kept, total
+
+
+def how_many_parts(write: Write) -> tuple[int, int] | None:
+    """The axis to split, and into how many parts; None where that is impossible or does not pay."""
+    if not can_be_split(write):
+        return None
+    kept, total = kept_and_total(write)
     if total < LEAST_ELEMENTS or kept >= ENOUGH_KEPT:
         return None
     for axis in write.axes:  # the outermost that can be split: parts are then contiguous
@@ -48,6 +65,30 @@ def how_many_parts(write: Write) -> tuple[int, int] | None:
             if size % parts == 0 and total // parts >= 1024:
                 return axis, parts
     return None
+
+
+def how_many_parts_on_gpu(write: Write) -> tuple[int, int] | None:
+    """As `how_many_parts`. A block takes one result, or some columns; there are to be enough blocks, of enough work."""
+    if not can_be_split(write):
+        return None
+    kept, total = kept_and_total(write)
+    blocks = kept if is_along_rows(write) else -(-kept // COLUMNS_OF_A_BLOCK)
+    if total < LEAST_ELEMENTS_OF_GPU or blocks >= ENOUGH_BLOCKS:
+        return None
+    wanted = min(-(-2 * ENOUGH_BLOCKS // blocks), total // (blocks * LEAST_OF_A_PART))
+    best: tuple[int, int] | None = None
+    for axis in write.axes:
+        size = write.shape[axis]
+        assert isinstance(size, int)
+        parts = next((parts for parts in range(min(wanted, size), 1, -1) if size % parts == 0), 1)
+        if parts > (best[1] if best is not None else 1):
+            best = axis, parts
+    return best
+
+
+def is_along_rows(write: Write) -> bool:
+    """Whether memory that is read is contiguous along reduced axes."""
+    return any(access.strides[axis] == 1 for access in ir.loads_of(write.value) for axis in write.axes)
 
 
 def split(write: Write, axis: int, parts: int) -> list[Write]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,12 +12,12 @@ from . import jit
 
 if TYPE_CHECKING:
     from kiln.loops.kernel import Kernel
+    from kiln.loops.sizes import Size
     from kiln.loops.steps import Launch
 
 
 class CpuTarget(Target):
     device = torch.device("cpu")
-    runs_concurrently = True
 
     def identity(self) -> tuple[str, ...]:
         return ()  # the CPU is in every key
@@ -54,10 +54,10 @@ class CpuTarget(Target):
     def alignments(self, kernel: Kernel) -> tuple[int, ...]:
         return (1,) * len(kernel.buffers)
 
-    def run_kernel(self, kernel: Kernel, handle: int, pointers: Sequence[int], sizes: Sequence[int]) -> None:
+    def run_launch(self, launch: Launch, handle: int, pointers: Sequence[int], number: Callable[[Size], int]) -> None:
         from .kernel_call import call_kernel
 
-        call_kernel(kernel, handle, pointers, sizes, torch.get_num_threads())
+        call_kernel(launch.kernel, handle, pointers, list(map(number, launch.sizes)), torch.get_num_threads())
 
     def llvm(self, kernels: Mapping[str, Kernel]) -> str:
         from .emit import llvm_module

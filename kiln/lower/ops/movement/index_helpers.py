@@ -8,13 +8,14 @@ from typing import Any
 import torch
 
 from kiln.loops import tensor_views
-from kiln.loops.ir import Access, Write
+from kiln.loops.ir import HALF_TYPES, Access, Write
 from kiln.loops.sizes import Size, same
 from kiln.loops.tensor_layouts import is_dense, load_whole, sizes_of
 from kiln.loops.tensor_views import Row, Tensor
 
 from ...builders import pointwise, positions, size_tensor
 from ...lowering import CHEAP_LOADS, CHEAP_OPERATIONS, Lowering, cost_of
+from ...registry import NotLowered
 
 
 def shape_of(node: torch.fx.Node) -> tuple[Size, ...]:
@@ -89,6 +90,16 @@ def write_at(
     the rows say."""
     there = tensor_views.indexed(made, value.shape, rows)
     access: Access = there.expr.payload
+    if lowering.device.type == "cuda" and (accumulate is not None or access.indirect):
+        refuse_unordered(made.dtype, accumulate)
     if mask is not None:
         access = Access(access.buffer, access.strides, access.offset, access.indirect, mask.expr)
     lowering.write(Write(access, value.shape, value.expr, accumulate=accumulate))
+
+
+def refuse_unordered(dtype: torch.dtype, accumulate: str | None) -> None:
+    """Threads of a GPU write in no order. Where eager writes in one, or adds in a wider type, ATen does it."""
+    if torch.are_deterministic_algorithms_enabled():
+        raise NotLowered("writes in an order that deterministic algorithms keep")
+    if accumulate is not None and dtype in HALF_TYPES:
+        raise NotLowered("sums that eager rounds in its own way")

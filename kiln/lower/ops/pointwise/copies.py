@@ -21,7 +21,7 @@ aten = torch.ops.aten
 @lowers(aten._to_copy.default)
 def to_copy(lowering: Lowering, node: Node, x: Tensor, **options: Any) -> Tensor:
     result = node.meta["val"]
-    if result.device.type != "cpu" or result.layout is not torch.strided or options.get("pin_memory"):
+    if options.get("pin_memory"):
         raise NotLowered("a copy to somewhere else")
     return builders.cast(x, result.dtype) if x.dtype is not result.dtype else copy_if_visible(lowering, node, x)
 

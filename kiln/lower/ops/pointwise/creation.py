@@ -41,9 +41,9 @@ FILLED: dict[Any, tuple[int | None, int]] = {
 
 
 def plain(node: Any) -> torch.Tensor:
-    """The (fake) result, of ordinary memory."""
+    """The (fake) result, of ordinary memory (of the kernels' device: `Lowering.lower` has seen to that)."""
     result: torch.Tensor = node.meta["val"]
-    if result.device.type != "cpu" or result.layout is not torch.strided or node.kwargs.get("pin_memory"):
+    if node.kwargs.get("pin_memory"):
         raise NotLowered("not in plain memory")
     return result
 
@@ -77,7 +77,8 @@ def empty(lowering: Lowering, node: Node, *args: Any, **kwargs: Any) -> Tensor:
         buffer = lowering.external_buffer(node.name, result, "called")
         assert isinstance(buffer, Buffer)
         sizes, strides = sizes_of(result.shape), sizes_of(result.stride())
-        call = Call(node, aten.empty_strided.default, (sizes, strides), {"dtype": result.dtype}, [buffer])
+        options = {"dtype": result.dtype, **lowering.placement}
+        call = Call(node, aten.empty_strided.default, (sizes, strides), options, [buffer])
         lowering.items.append(call)
         return load_whole(buffer)
     return filled(lowering, node, 0)

@@ -47,7 +47,7 @@ def batch_axes(tensor: Tensor) -> tuple[int, ...]:
 
 
 def moments(lowering: Lowering, tensor: Tensor, eps: float) -> Moments:
-    axes, dtype = batch_axes(tensor), moment_type(tensor.dtype)
+    axes, dtype = batch_axes(tensor), moment_type(lowering, tensor.dtype)
     value, count = cast(tensor, dtype), elements_along(tensor.shape, axes)
     mean = once_per_row(lowering, divide(sum_along(lowering, value, axes), count))
     distance = pointwise("sub", value, over_channels(mean, value))
@@ -101,14 +101,16 @@ def running_statistics(node: Node, known: Moments, mean: Tensor, variance: Tenso
 def evaluation(
     lowering: Lowering, node: Node, tensor: Tensor, weight: Any, bias: Any, mean: Tensor, variance: Tensor, eps: float
 ) -> list[Tensor]:
-    """With statistics that are given. What is saved for the backward is empty then, on the CPU."""
+    """With statistics that are given. What is saved for the backward is empty then on the CPU, and those on a GPU."""
     refuse_empty(tensor)
     check_types(tensor, weight, bias, mean, variance)
     value = as_wide(tensor)
     inverse = one_over(lowering, cast(variance, value.dtype), eps)
     found = normalize(value, mean, inverse, weight, bias)
-    empty = [full((0,), 0, saved.dtype) for saved in node.meta["val"][1:3]]
-    return [cast(found, tensor.dtype), *empty]
+    saved = node.meta["val"][1:3]
+    if lowering.device.type == "cpu":
+        return [cast(found, tensor.dtype), *(full((0,), 0, one.dtype) for one in saved)]
+    return [cast(found, tensor.dtype), cast(mean, saved[0].dtype), cast(inverse, saved[1].dtype)]
 
 
 @lowers(aten.native_batch_norm.default)
@@ -205,7 +207,7 @@ def batch_norm_backward(
     mask: Sequence[bool],
 ) -> Any:
     refuse_empty(tensor)
-    dtype = moment_type(tensor.dtype)
+    dtype = moment_type(lowering, tensor.dtype)
     if not is_training:
         if running_mean is None or running_variance is None:
             raise NotLowered("no statistics")

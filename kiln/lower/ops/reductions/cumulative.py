@@ -34,7 +34,7 @@ def scan(lowering: Lowering, node: Node, tensor: Tensor, kind: str, dim: int) ->
         return tensor
     if is_empty(tensor.shape):
         return full(tensor.shape, 0, dtype)
-    axis, value = dim % tensor.rank, cast(tensor, moment_type(dtype))
+    axis, value = dim % tensor.rank, cast(tensor, moment_type(lowering, dtype))
     if is_one(tensor.shape[axis]):
         return cast(pointwise("add", scalar(0, value.dtype), value), dtype) if kind == "sum" else tensor
     like = node.meta["val"]

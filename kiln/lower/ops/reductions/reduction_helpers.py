@@ -23,9 +23,10 @@ from ...node_facts import getitem_arguments
 from ...registry import NotLowered
 
 
-def moment_type(dtype: torch.dtype) -> torch.dtype:
-    """The type of moments and of sums over whole batches: one wider than the type itself."""
-    return torch.float64 if dtype is torch.float32 else wide(dtype)
+def moment_type(lowering: Lowering, dtype: torch.dtype) -> torch.dtype:
+    """The type of moments and of sums over whole batches, as in ATen's kernels: on the CPU one wider than the type
+    itself; on a GPU, where partial sums are many and float64 may be slow, float32."""
+    return torch.float64 if dtype is torch.float32 and lowering.device.type == "cpu" else wide(dtype)
 
 
 def axes_of(rank: int, dims: int | Sequence[int] | None) -> tuple[int, ...]:

@@ -47,7 +47,7 @@ def variance(
     if not tensor.dtype.is_floating_point:
         raise NotLowered("the variance of integers")
     axes = axes_of(tensor.rank, dims)
-    value = cast(tensor, moment_type(tensor.dtype))
+    value = cast(tensor, moment_type(lowering, tensor.dtype))
     mean = once_per_row(lowering, mean_along(lowering, value, axes, keepdim=True))
     squares = pointwise("square", pointwise("sub", value, mean))
     summed = sum_along(lowering, squares, axes, keepdim)

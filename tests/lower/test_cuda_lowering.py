@@ -1,0 +1,235 @@
+"""Graphs lowered for a GPU: which device, what is left to ATen, indices, scatters, types of sums, memory.
+
+Nothing here needs a GPU: graphs are traced on fake tensors, and the reference interpreter computes them on the CPU."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from kiln.loops import ir, reference
+from kiln.loops.steps import Launch
+from kiln.lower.lowering import Lowering
+from kiln.lower.schedule.memory_plan import plan_memory
+from kiln.program.graph_device import CPU, device_of_graph
+from tests.support.codegen_programs import calls, graph_of, launches, scheduled_of
+from tests.support.cuda_programs import CUDA, cuda_graph_of, cuda_scheduled_of
+
+aten = torch.ops.aten
+
+
+def called(function, *inputs, **how):
+    """The nodes that ATen runs, with the reasons."""
+    return Lowering(cuda_graph_of(function, inputs, **how)).run().called
+
+
+# ---- the device ------------------------------------------------------------------------------------------------------
+
+
+def test_the_device_of_a_graph():
+    x = torch.randn(4, 8)
+    assert device_of_graph(graph_of(lambda x: x + 1, [x])) == CPU
+    assert device_of_graph(cuda_graph_of(lambda x: x + 1, [x])) == CUDA
+    assert device_of_graph(cuda_graph_of(lambda x: x.sum() * 2, [torch.tensor(1.0)])) == CUDA
+    assert device_of_graph(cuda_graph_of(lambda: torch.zeros(3, device=CUDA) + 1, [])) == CUDA
+    assert device_of_graph(cuda_graph_of(lambda x, s: x * s, [x, torch.tensor(2.0)], stay=[1])) == CUDA
+    assert device_of_graph(cuda_graph_of(lambda x, y: (x.to("cpu") + y).exp().sin(), [x, x], stay=[1])) == CPU
+
+
+def test_values_elsewhere_are_calls_of_aten():
+    x, mask = torch.randn(4, 8), torch.ones(8)
+    found = called(lambda x, mask: (x * 2).exp() + mask.to(CUDA), x, mask, stay=[1])
+    assert set(found) == {"_to_copy"}
+    assert set(called(lambda x: (x * 2).to("cpu"), x)) == {"_to_copy"}
+    assert set(called(lambda x, s: (x * s).exp(), x, torch.tensor(2.0), stay=[1])) == {"mul"}
+    assert "mul" in called(lambda x: (x * torch.tensor(2.0)).exp(), x)  # a constant of the CPU
+
+
+def test_memory_that_calls_make_is_on_the_device():
+    graph = cuda_graph_of(lambda x: aten.bernoulli.p(aten.empty_like(x), 0.5) * x, [torch.randn(4, 8)])
+    (made,) = [
+        item for item in Lowering(graph).run().items if getattr(item, "target", None) is aten.empty_strided.default
+    ]
+    assert made.kwargs["device"] == CUDA
+
+
+LOWERED = {
+    "softmax": (lambda x: torch.softmax(x * 2, -1), [torch.randn(16, 100)]),
+    "layer norm": (lambda x, w, b: F.layer_norm(x, (64,), w, b), [torch.randn(3, 8, 64), *torch.randn(2, 64)]),
+    "layer norm of bfloat16": (lambda x: F.layer_norm(x, (64,)), [torch.randn(3, 64).bfloat16()]),
+    "cross entropy": (F.cross_entropy, [torch.randn(16, 100), torch.randint(0, 100, (16,))]),
+    "embedding": (lambda w, i: F.embedding(i, w), [torch.randn(100, 8), torch.randint(0, 100, (4, 5))]),
+    "group norm": (lambda x: F.group_norm(x, 4), [torch.randn(2, 8, 5, 5)]),
+    "batch norm": (lambda x: F.batch_norm(x, None, None, training=True), [torch.randn(4, 8, 5, 5)]),
+    "evaluated batch norm": (
+        lambda x, m, v: F.batch_norm(x, m, v),
+        [torch.randn(4, 8, 5, 5), torch.randn(8), torch.rand(8)],
+    ),
+    "variance": (lambda x: torch.var(x, -1), [torch.randn(4, 100)]),
+    "cumulative sum": (lambda x: torch.cumsum(x, 1), [torch.randn(4, 100)]),
+    "arange": (lambda x: x + torch.arange(100, device=x.device), [torch.randn(4, 100)]),
+    "concatenation": (lambda x, y: torch.cat([x, y * 2], 1), [torch.randn(4, 100), torch.randn(4, 7)]),
+    "a large sum": (lambda x: x.sum(), [torch.randn(512, 512)]),
+    "sums of columns": (lambda x: (x * 2).sum(0), [torch.randn(4096, 64)]),
+    "sums of channels": (lambda x: x.sum((0, 2, 3)), [torch.randn(8, 4, 64, 64)]),
+}
+
+
+@pytest.mark.parametrize("name", LOWERED)
+def test_lowered_as_on_the_cpu(name):
+    """The whole graph becomes kernels, which mean what eager gives."""
+    function, inputs = LOWERED[name]
+    scheduled = cuda_scheduled_of(function, inputs)
+    assert set(calls(scheduled)) <= {"aten._assert_async.msg"}
+    expected = function(*inputs)
+    if name != "arange":  # which says its device
+        (found,) = reference.run(scheduled, inputs)
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_sums_are_float32():
+    """As in ATen's kernels for GPUs; on the CPU those are float64."""
+
+    def types(scheduled):
+        return {expr.dtype for launch in launches(scheduled) for expr in ir.walk(*launch.kernel.roots())}
+
+    for function in (lambda x: torch.var(x, 0), lambda x: F.batch_norm(x, None, None, training=True)):
+        assert torch.float64 in types(scheduled_of(function, [torch.randn(16, 8)]))
+        assert torch.float64 not in types(cuda_scheduled_of(function, [torch.randn(16, 8)]))
+
+
+# ---- indices ---------------------------------------------------------------------------------------------------------
+
+
+def test_indices_are_checked_on_the_device():
+    weight, index = torch.randn(10, 4), torch.tensor([1, 9])
+    scheduled = cuda_scheduled_of(lambda w, i: F.embedding(i, w) + w.narrow(0, 0, 2), [weight, index])
+    assert calls(scheduled) == ["aten._assert_async.msg"]
+    (found,) = reference.run(scheduled, [weight, index])
+    torch.testing.assert_close(found, weight[index] + weight[:2])
+    with pytest.raises(RuntimeError, match="index out of range in self"):
+        reference.run(scheduled, [weight, torch.tensor([1, 10])])
+
+
+def test_several_checks_are_one_assertion():
+    x, i, j = torch.randn(10, 20), torch.tensor([1, 2]), torch.tensor([[3], [4]])
+
+    def function(x, i, j):
+        return aten.index(x, [i]), torch.gather(x, 1, j)
+
+    scheduled = cuda_scheduled_of(function, [x, i, j])
+    assert calls(scheduled) == ["aten._assert_async.msg"]
+    for wrong in ([x, torch.tensor([1, 10]), j], [x, i, torch.tensor([[3], [-1]])]):
+        with pytest.raises(RuntimeError, match="out of bounds for dimension 0.*; .*dimension 1"):
+            reference.run(scheduled, wrong)
+
+
+def test_known_indices_are_not_checked():
+    assert (
+        calls(cuda_scheduled_of(lambda w: F.embedding(torch.arange(4, device=w.device), w), [torch.randn(9, 4)])) == []
+    )
+
+
+# ---- scatters --------------------------------------------------------------------------------------------------------
+
+SCATTERS = {
+    "embedding": lambda x, i: aten.embedding_dense_backward(x, i, 9, -1, False),
+    "index_add": lambda x, i: torch.zeros(9, 4, device=x.device).index_add(0, i, x),
+    "index_put": lambda x, i: aten.index_put(torch.zeros(9, 4, device=x.device), [i], x, True),
+    "not added": lambda x, i: aten.index_put(torch.zeros(9, 4, device=x.device), [i], x),
+}
+
+
+@pytest.mark.parametrize("name", SCATTERS)
+def test_scatters(name):
+    given = torch.randn(6, 4), torch.tensor([1, 2, 1, 0, 8, 3])
+    assert called(SCATTERS[name], *given) == {}
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True)
+    try:
+        found = called(SCATTERS[name], *given)
+    finally:
+        torch.use_deterministic_algorithms(before)
+    (reason,) = found.values()
+    assert "order" in reason
+
+
+def test_scatters_of_narrow_types_are_atens():
+    """It adds in float32; atomic additions would round each time."""
+    x, i = torch.randn(6, 4).bfloat16(), torch.tensor([1, 2, 1, 0, 8, 3])
+    assert set(called(SCATTERS["embedding"], x, i)) == {"embedding_dense_backward"}
+
+
+# ---- schedules and memory --------------------------------------------------------------------------------------------
+
+
+def parts_of(scheduled):
+    first = launches(scheduled)[0].kernel
+    return [loop.size for loop in first.loops if not loop.is_reduced]
+
+
+def test_reductions_are_split_among_many_blocks():
+    everything = cuda_scheduled_of(lambda x: x.sum(), [torch.randn(1024, 1024)])
+    assert parts_of(everything) == [512]
+    columns = cuda_scheduled_of(lambda x: x.sum(0), [torch.randn(8192, 256)])
+    assert len(launches(columns)) == 2 and sorted(parts_of(columns)) == [256, 256]
+
+
+def test_reductions_with_work_for_all_blocks_are_not_split():
+    assert len(launches(cuda_scheduled_of(lambda x: x.sum(1), [torch.randn(1024, 512)]))) == 1
+    assert len(launches(cuda_scheduled_of(lambda x: x.sum(), [torch.randn(1024)]))) == 1
+
+
+def test_launches_run_one_after_another():
+    scheduled = cuda_scheduled_of(lambda x, y: (x.sin(), y.sum(0)), [torch.randn(100), torch.randn(64, 64)])
+    assert len(launches(scheduled)) == 2
+    assert [len(run) for run in plan_memory(scheduled, is_for_gpu=True).runs] == [1, 1]
+    assert [len(run) for run in plan_memory(scheduled).runs] == [2]
+
+
+def test_the_sum_of_a_row_is_not_written_where_the_row_s_threads_read():
+    def function(x, s):
+        scaled = (x * s.unsqueeze(1)).sum(1)
+        return (scaled * s).exp()
+
+    scheduled = cuda_scheduled_of(function, [torch.randn(65536, 64), torch.randn(65536)])
+    (launch,) = launches(scheduled)
+    assert launch.kernel.reduced
+    donors = [one.donor for one in plan_memory(scheduled).allocations[0]]
+    assert donors != [None]  # on the CPU
+    assert [one.donor for one in plan_memory(scheduled, is_for_gpu=True).allocations[0]] == [None]
+
+
+def test_each_point_is_written_where_it_is_read():
+    scheduled = cuda_scheduled_of(lambda x: torch.softmax(x, -1), [torch.randn(512, 512)])
+    (step,) = scheduled.steps
+    assert isinstance(step, Launch)
+    (allocation,) = plan_memory(scheduled, is_for_gpu=True).allocations[0]
+    assert allocation.donor is scheduled.inputs[0]
+
+
+@pytest.fixture
+def foreign():
+    with torch.library._scoped_library("kiln_tests", "FRAGMENT") as library:
+        library.define("seen(Tensor x) -> Tensor")
+        library.impl("seen", lambda x: x.sum(), "Meta")
+        library.impl("seen", lambda x: x.sum(), "CompositeExplicitAutograd")
+        yield torch.ops.kiln_tests.seen.default
+
+
+def test_memory_that_a_users_operator_saw_is_not_taken_over(foreign):
+    """It may be at work on another stream."""
+
+    def function(x):
+        seen = foreign(x @ x)
+        return (x * seen).exp() @ x
+
+    scheduled = cuda_scheduled_of(function, [torch.randn(512, 512)])
+
+    def donors(**how):
+        plan = plan_memory(scheduled, **how)
+        return [one.donor.name for found in plan.allocations.values() for one in found if one.donor is not None]
+
+    assert "mm" in donors()
+    assert "mm" not in donors(is_for_gpu=True)
