@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from kiln.loops import ir, tensor_views
 from kiln.loops.ir import Access, Buffer, Write
-from kiln.loops.sizes import Size
+from kiln.loops.sizes import Size, is_zero
 from kiln.loops.steps import Call
 
 LEAST_ELEMENTS = 32768  # of the whole; below, one thread is as fast
@@ -87,8 +87,11 @@ def how_many_parts_on_gpu(write: Write) -> tuple[int, int] | None:
 
 
 def is_along_rows(write: Write) -> bool:
-    """Whether memory that is read is contiguous along reduced axes."""
-    return any(access.strides[axis] == 1 for access in ir.loads_of(write.value) for axis in write.axes)
+    """Whether the memory that is read, as far as it is as large as the space, is contiguous along reduced axes."""
+    accesses = ir.loads_of(write.value)
+    axes = [sum(not is_zero(stride) for stride in access.strides) for access in accesses]
+    large = [access for access, count in zip(accesses, axes, strict=True) if count == max(axes)]
+    return any(access.strides[axis] == 1 for access in large for axis in write.axes)
 
 
 def split(write: Write, axis: int, parts: int) -> list[Write]:
