@@ -68,7 +68,7 @@ def test_random_kernels_compile(start):
         plan = plan_of(kernel)
         assert f".maxntid {plan.threads}" in text
         assert plan.threads % plan.members == 0 and plan.threads <= 1024
-    assert compiled > 25
+    assert compiled > 20
 
 
 @pytest.mark.parametrize(
@@ -145,6 +145,14 @@ def test_kernels_that_need_the_c_library_are_refused_by_name():
     out = memory.add(torch.zeros(64))
     value = op("lgamma", memory.load(torch.zeros(64)))
     with pytest.raises(NotOnGpu, match="lgamma"):
+        plan_of(Kernel("k", (Loop(64),), (), (Output(Access(out, (1,), 0), value, False),), 0))
+
+
+def test_divisions_of_short_integers_are_refused():
+    memory = Memory()
+    out = memory.add(torch.zeros(64, dtype=torch.int16))
+    value = op("remainder", memory.load(torch.zeros(64, dtype=torch.int16)), constant(3, torch.int16))
+    with pytest.raises(NotOnGpu, match="remainder of torch.int16"):
         plan_of(Kernel("k", (Loop(64),), (), (Output(Access(out, (1,), 0), value, False),), 0))
 
 

@@ -38,6 +38,9 @@ MOST_REGISTERS = 96  # for the rows that stay in registers
 # Operations whose code calls the C library, which a GPU does not have.
 LIBRARY_OPERATIONS = frozenset("lgamma digamma sin cos tan".split())
 LIBRARY_FLOAT_OPERATIONS = frozenset("fmod remainder floordiv".split())
+# Of integers of less than 32 bits: two kernels with such divisions of int16 had wrong results on a GPU (see
+# tests/target/test_cuda_kernels.py, seeds 177 and 256, with this table empty). The reason is not known.
+NARROW_REFUSED = frozenset("floordiv truncdiv remainder fmod pow shl shr".split())
 ATOMIC_TYPES = frozenset((torch.float32, torch.float64, torch.int32, torch.int64, torch.float16, torch.bfloat16))
 
 
@@ -87,6 +90,8 @@ def check_operations(kernel: Kernel) -> None:
         is_float = expr.args and expr.args[-1].dtype.is_floating_point
         if expr.kind in LIBRARY_OPERATIONS or (is_float and expr.kind in LIBRARY_FLOAT_OPERATIONS):
             raise NotOnGpu(f"{expr.kind}, which needs the C library")
+        if expr.kind in NARROW_REFUSED and not is_float and expr.dtype.itemsize < 4:
+            raise NotOnGpu(f"{expr.kind} of {expr.dtype}")
     for output in kernel.outputs:
         if output.accumulate not in (None, "add"):
             raise NotOnGpu(f"a scatter that combines by {output.accumulate}")
