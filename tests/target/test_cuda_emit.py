@@ -68,7 +68,7 @@ def test_random_kernels_compile(start):
         plan = plan_of(kernel)
         assert f".maxntid {plan.threads}" in text
         assert plan.threads % plan.members == 0 and plan.threads <= 1024
-    assert compiled > 20
+    assert compiled > 12
 
 
 @pytest.mark.parametrize(
@@ -148,11 +148,12 @@ def test_kernels_that_need_the_c_library_are_refused_by_name():
         plan_of(Kernel("k", (Loop(64),), (), (Output(Access(out, (1,), 0), value, False),), 0))
 
 
-def test_divisions_of_short_integers_are_refused():
+@pytest.mark.parametrize("name", ["remainder", "add"])
+def test_arithmetic_on_short_integers_is_refused(name):
     memory = Memory()
     out = memory.add(torch.zeros(64, dtype=torch.int16))
-    value = op("remainder", memory.load(torch.zeros(64, dtype=torch.int16)), constant(3, torch.int16))
-    with pytest.raises(NotOnGpu, match="remainder of torch.int16"):
+    value = op(name, memory.load(torch.zeros(64, dtype=torch.int16)), constant(3, torch.int16))
+    with pytest.raises(NotOnGpu, match=f"{name} of torch.int16"):
         plan_of(Kernel("k", (Loop(64),), (), (Output(Access(out, (1,), 0), value, False),), 0))
 
 
