@@ -70,7 +70,6 @@ def _compile(target: Any, options: Options) -> Any:
     from .capture.entry.dispatch import make_compiled
     from .capture.entry.dispatchers import state_of
     from .capture.interpreter.call_wrappers import object_caller
-    from .modules import OptimizedModule
 
     if has_backward_scope(target):
         made = _compile(target.__wrapped__, options)
@@ -80,9 +79,11 @@ def _compile(target: Any, options: Options) -> Any:
     if isinstance(target, _native.Dispatcher):  # compiled already: as it is, or anew with other options
         known = state_of(target).cache.options == options
         return with_backward_scope(target, options) if known else _compile(target.function, options)
-    if isinstance(target, OptimizedModule):
-        return target if target._kiln_options == options else OptimizedModule(target._orig_mod, options)
     if isinstance(target, torch.nn.Module):
+        from .modules import OptimizedModule
+
+        if isinstance(target, OptimizedModule):
+            return target if target._kiln_options == options else OptimizedModule(target._orig_mod, options)
         return OptimizedModule(target, options)
     if isinstance(target, types.FunctionType):
         return with_backward_scope(make_compiled(target, options), options)
@@ -97,14 +98,19 @@ def _compile(target: Any, options: Options) -> Any:
     return with_backward_scope(make_compiled(object_caller(target), options), options)
 
 
+_scope_code: types.CodeType | None = None  # of the functions that `with_backward_scope` has made
+
+
 def with_backward_scope(compiled: Any, options: Options) -> Any:
     """What is called for a compiled function: itself, or what compiles the backward passes that start in it as well."""
     if not options.compiled_autograd:
         return compiled
+    global _scope_code
     from .capture.entry.dispatchers import shared
     from .capture.interpreter.calls import TRANSPARENT_WRAPPERS
     from .engine.run.scopes import SCOPE_CODE, with_scope
 
+    _scope_code = SCOPE_CODE
     TRANSPARENT_WRAPPERS.add(SCOPE_CODE)  # in a compiled function, it is that one's engine that counts
     return with_scope(compiled, compile_backward(shared(options)))
 
@@ -119,11 +125,7 @@ def compile_backward(options: Options) -> Callable[..., Any]:
 
 def has_backward_scope(target: Any) -> bool:
     """Whether `with_backward_scope` made this."""
-    if not isinstance(target, types.FunctionType):
-        return False
-    from .engine.run.scopes import SCOPE_CODE
-
-    return target.__code__ is SCOPE_CODE
+    return isinstance(target, types.FunctionType) and target.__code__ is _scope_code
 
 
 APPLY = getattr(torch.autograd.Function.apply, "__func__", None)

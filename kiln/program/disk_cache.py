@@ -17,7 +17,6 @@ import contextlib
 import functools
 import hashlib
 import os
-import secrets
 import stat
 import struct
 import sys
@@ -114,9 +113,12 @@ def warn_if_refused(error: OSError) -> None:
 # ---- keys ------------------------------------------------------------------------------------------------------------
 
 
-def key_of(*texts: str | bytes) -> str:
-    """The name of an entry: a hash of what it was made from, on this machine, by these versions."""
-    found = hashlib.sha256(environment())
+def key_of(*texts: str | bytes, folders: tuple[str, ...] | None = None) -> str:
+    """The name of an entry: a hash of what it was made from, on this machine, by these versions.
+
+    ``folders``: the folders of Kiln whose code has a say in the entry; None: all of Kiln.
+    """
+    found = hashlib.sha256(environment(folders))
     for text in texts:
         data = text.encode() if isinstance(text, str) else text
         found.update(struct.pack("<Q", len(data)))
@@ -125,27 +127,45 @@ def key_of(*texts: str | bytes) -> str:
 
 
 @functools.cache
-def environment() -> bytes:
+def environment(folders: tuple[str, ...] | None = None) -> bytes:
     """Kiln, its own files, torch, Python, LLVM and the CPU, as a hash."""
     parts = [str(FORMAT), version.VERSION, torch.__version__, str(torch.version.git_version), sys.version]
     try:
-        parts += [cpu_info.identity(), *own_files()]
+        parts += [cpu_info.identity(), *own_files(folders)]
     except OSError:  # Kiln is not in files: its version is unknown, so entries are for this process alone
-        parts.append(secrets.token_hex(16))
+        parts.append(os.urandom(16).hex())
     return hashlib.sha256("\0".join(parts).encode()).digest()
 
 
-def own_files() -> Iterator[str]:
-    """Kiln's files with sizes and times: a change of one invalidates all entries."""
-    pending = [os.path.dirname(os.path.dirname(os.path.abspath(__file__)))]
+def own_files(folders: tuple[str, ...] | None = None) -> Iterator[str]:
+    """Kiln's files with sizes and times: a change of one invalidates the entries that depend on it.
+
+    All files are asked for their times, which takes milliseconds. So an entry that only some folders have a say in
+    names them; the files beside the folders (the native module, settings) always count.
+    """
+    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    pending = [root] if folders is None else [os.path.join(root, folder) for folder in folders]
+    if folders is not None:
+        yield from described([item for item in scanned(root) if is_code(item)])
     while pending:
-        with os.scandir(pending.pop()) as found:
-            for item in sorted(found, key=lambda item: item.name):
-                if item.name.endswith((".py", ".so", ".pyd")):
-                    status = item.stat()
-                    yield f"{item.path}:{status.st_size}:{status.st_mtime_ns}"
-                elif item.is_dir() and item.name != "__pycache__":
-                    pending.append(item.path)
+        found = scanned(pending.pop())
+        yield from described([item for item in found if is_code(item)])
+        pending += [item.path for item in found if item.is_dir() and item.name != "__pycache__"]
+
+
+def scanned(folder: str) -> list[os.DirEntry[str]]:
+    with os.scandir(folder) as found:
+        return sorted(found, key=lambda item: item.name)
+
+
+def is_code(item: os.DirEntry[str]) -> bool:
+    return item.name.endswith((".py", ".so", ".pyd"))
+
+
+def described(items: list[os.DirEntry[str]]) -> Iterator[str]:
+    for item in items:
+        status = item.stat()
+        yield f"{item.path}:{status.st_size}:{status.st_mtime_ns}"
 
 
 # ---- reading ---------------------------------------------------------------------------------------------------------
@@ -247,7 +267,7 @@ def write_file(folder: int, name: str, data: bytes) -> None:
 
 
 def write_file_once(folder: int, name: str, data: bytes) -> None:
-    unfinished = f"{UNFINISHED}{os.getpid()}-{secrets.token_hex(8)}"
+    unfinished = f"{UNFINISHED}{os.getpid()}-{os.urandom(8).hex()}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(unfinished, flags, 0o600, dir_fd=folder)
     try:

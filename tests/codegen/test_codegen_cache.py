@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 import warnings
+from pathlib import Path
 
 import pytest
 
@@ -73,7 +74,7 @@ def test_keys_go_by_versions_and_cpu(monkeypatch):
         (disk_cache.torch, "__version__", "9.9.9"),
         (disk_cache, "FORMAT", 77),
         (disk_cache.cpu_info, "identity", lambda: "another CPU"),
-        (disk_cache, "own_files", lambda: iter(["kiln/loops/ir.py:1:2"])),
+        (disk_cache, "own_files", lambda folders=None: iter(["kiln/loops/ir.py:1:2"])),
     ]
     for owner, name, value in changes:
         with monkeypatch.context() as patch:
@@ -81,10 +82,22 @@ def test_keys_go_by_versions_and_cpu(monkeypatch):
             assert disk_cache.environment.__wrapped__() != now, name
 
 
+def test_own_files_of_some_folders():
+    """Entries that depend on some folders of Kiln: on all files in them, and on those beside the folders."""
+    root = Path(kiln.__file__).parent
+    every = {text.split(":")[0] for text in disk_cache.own_files()}
+    some = {text.split(":")[0] for text in disk_cache.own_files(("platform", "program"))}
+    within = {str(path) for folder in ("platform", "program") for path in (root / folder).rglob("*.py")}
+    beside = {path for path in every if Path(path).parent == root}
+    assert some == within | beside and some < every
+    assert any(path.endswith(".so") for path in some)
+    assert disk_cache.key_of("a", folders=("program",)) != disk_cache.key_of("a")
+
+
 def test_kiln_that_is_not_in_files(monkeypatch):
     """Then nothing tells one version from another, and no process trusts another's entries."""
 
-    def fail():
+    def fail(folders=None):
         raise NotADirectoryError
 
     monkeypatch.setattr(disk_cache, "own_files", fail)

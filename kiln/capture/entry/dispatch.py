@@ -23,7 +23,6 @@ from ..torch.torch_state import state_queries_are_replaced
 from . import all_rules, caller_breaks  # noqa: F401
 from .compile_frame import args_fit, compile_frame, user_stack_level
 from .dispatchers import COMPILE_LOCK, MOST_ENTRIES, FrameCache, make_dispatcher, shared, state_of
-from .misses import reason_for_miss
 from .routing import release_routes
 
 BUILTINS = vars(builtins)
@@ -180,6 +179,10 @@ def with_answer(run: Callable[..., Any], answer: object) -> Callable[..., Any]:
 
 def explain_miss(cache: FrameCache, function: types.FunctionType, args: Args, kwargs: Kwargs) -> str | None:
     """Why no entry fits (None if there is none yet); learns which sizes and numbers vary."""
+    if not cache.entries:
+        return None
+    from .misses import reason_for_miss  # most processes have their first miss long after their first compile
+
     reason = None
     for entry in cache.entries:
         reason = reason_for_miss(entry, function, args, kwargs, cache.hints)

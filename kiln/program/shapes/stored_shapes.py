@@ -23,6 +23,7 @@ from . import shape_cache
 from .shape_cache import Answer, TensorAnswer
 
 MAX_ANSWERS = 4000
+FOLDERS = ("platform", "program")  # of Kiln, where the rules for shapes are
 FORMAT = "answers 2"
 TYPES: dict[str, type] = {kind.__name__: kind for kind in (*shape_cache.PLAIN, FakeTensor, list, tuple)}
 CONSTANTS = (torch.dtype, torch.layout, torch.memory_format)
@@ -36,7 +37,8 @@ class StoredShapes:
     """The answers that are known for a function, and those that its compilation in this thread asks for."""
 
     def __init__(self, code: types.CodeType) -> None:
-        self.key = disk_cache.key_of(FORMAT, code.co_filename, code.co_qualname, code.co_code, repr(code.co_names))
+        texts = (FORMAT, code.co_filename, code.co_qualname, code.co_code, repr(code.co_names))
+        self.key = disk_cache.key_of(*texts, folders=FOLDERS)
         self.known = load(disk_cache.read(self.key))
         self.asked: dict[tuple[Any, ...], None] = {}
         shape_cache.question_log.keys = self.asked
