@@ -8,7 +8,15 @@ import pytest
 
 from kiln.platform.light_dataclass import dataclass
 
-OPTIONS = [{"eq": False}, {}, {"frozen": True}, {"unsafe_hash": True}, {"eq": False, "slots": True}]
+OPTIONS = [
+    {"eq": False},
+    {},
+    {"frozen": True},
+    {"unsafe_hash": True},
+    {"eq": False, "slots": True},
+    {"slots": True},
+    {"slots": True, "unsafe_hash": True},
+]
 
 
 def classes(make):
@@ -48,6 +56,54 @@ def test_as_the_standard_library(options):
         with pytest.raises(TypeError):
             own()
     assert ours[1](1, [2], last=4).describe() == theirs[1](1, [2], last=4).describe() == (1, [2], "y", 4)
+
+
+def answers(make):
+    """What dataclasses say about equality, hashes and attributes that are no fields."""
+
+    @make
+    class Base:
+        first: int
+        unseen: int = field(default=0, compare=False)
+        unhashed: int = field(default=0, hash=False)
+
+    @make
+    class Derived(Base):
+        last: int = 0
+
+    @make
+    class Own:
+        first: int
+
+        def __eq__(self, other):
+            return "own"
+
+        def __hash__(self):
+            return 7
+
+    pairs = [(Base(1), Base(1)), (Base(1), Base(1, 2)), (Base(1), Base(1, 0, 3)), (Base(1), Base(2))]
+    pairs += [(Base(1), Derived(1)), (Derived(1, last=2), Derived(1, last=2)), (Base(1), 1), (Own(1), Own(2))]
+    yield [one == other for one, other in pairs]
+    for one, other in pairs[:-2]:
+        try:
+            yield hash(one) == hash(other)
+        except TypeError:
+            yield "unhashable"
+    yield hash(Own(1)) == 7
+    for cls in (Base, Derived):
+        yield cls.__dict__.get("__slots__")
+        yield hasattr(cls(1), "__dict__")
+        yield cls.__qualname__.endswith(cls.__name__), cls.__init__.__qualname__.endswith(f"{cls.__name__}.__init__")
+
+
+@pytest.mark.parametrize("options", [option for option in OPTIONS if "frozen" not in option], ids=str)
+def test_equality_hashes_and_slots(options):
+    options_of_own = {name: value for name, value in options.items() if name != "unsafe_hash"}  # refused with __hash__
+
+    def make_with(maker):
+        return lambda cls: maker(**(options_of_own if cls.__name__ == "Own" else options))(cls)
+
+    assert list(answers(make_with(dataclass))) == list(answers(make_with(dataclasses.dataclass)))
 
 
 def test_fields_that_are_not_parameters():
