@@ -1,4 +1,4 @@
-"""Training steps for gpu.py: each function gives a module, its batch, and how the loss is computed from both."""
+"""Training steps for gpu.py: each function gives a module and its batch; called with it, the module gives the loss."""
 
 from __future__ import annotations
 
@@ -120,6 +120,39 @@ def llama() -> Made:
     return Llama(32000, 1024, 16, 16, 2816, 1024), tokens_of(32000, 8, 1024)
 
 
+class Dlrm(nn.Module):
+    """Recommendations: bags of embeddings and dense features, products of all pairs of them, and two MLPs."""
+
+    def __init__(self, tables: int, rows: int, width: int, dense: int, bottom: list[int], top: list[int]) -> None:
+        super().__init__()
+        self.tables = nn.ModuleList(nn.EmbeddingBag(rows, width, mode="sum") for _ in range(tables))
+        self.bottom = layers([dense, *bottom, width])
+        self.top = layers([width + tables * (tables + 1) // 2, *top])
+        self.last = nn.Linear(top[-1], 1)
+        pairs = torch.tril_indices(tables + 1, tables + 1, -1)
+        self.register_buffer("first", pairs[0], persistent=False)
+        self.register_buffer("second", pairs[1], persistent=False)
+
+    def forward(self, dense: torch.Tensor, indices: torch.Tensor, clicks: torch.Tensor) -> torch.Tensor:
+        x = self.bottom(dense)
+        bags = [table(indices[number]) for number, table in enumerate(self.tables)]
+        features = torch.stack([x, *(bag.to(x.dtype) for bag in bags)], 1)
+        products = torch.bmm(features, features.transpose(1, 2))[:, self.first, self.second]
+        logits = self.last(self.top(torch.cat((x, products), 1)))
+        return F.binary_cross_entropy_with_logits(logits.float().squeeze(1), clicks)
+
+
+def layers(widths: list[int]) -> nn.Sequential:
+    pairs = zip(widths, widths[1:], strict=False)
+    return nn.Sequential(*(part for before, after in pairs for part in (nn.Linear(before, after), nn.ReLU())))
+
+
+def dlrm() -> Made:
+    model = Dlrm(26, 100_000, 64, 13, [512, 256], [1024, 1024, 512, 256])
+    batch = 16384
+    return model, (torch.randn(batch, 13), torch.randint(100_000, (26, batch, 4)), torch.randint(2, (batch,)).float())
+
+
 class Tiny(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -133,11 +166,13 @@ def tiny() -> Made:
     return Tiny(), (torch.ones(8),)
 
 
-MODELS: dict[str, Callable[[], Made]] = {"gpt2": gpt2, "llama": llama, "bert": bert, "tiny": tiny}
+MODELS: dict[str, Callable[[], Made]] = {"gpt2": gpt2, "llama": llama, "bert": bert, "dlrm": dlrm, "tiny": tiny}
 
 
 def make(name: str) -> tuple[Any, tuple[torch.Tensor, ...]]:
     """A model and its batch on the GPU."""
+    from . import gpu_vision_models
+
     torch.manual_seed(0)
-    model, batch = MODELS[name]()
+    model, batch = (MODELS.get(name) or getattr(gpu_vision_models, name))()
     return model.cuda(), tuple(tensor.cuda() for tensor in batch)
