@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from kiln.program.shapes import shape_cache
+from kiln.program.shapes import fake_tensors, shape_cache, stored_shapes
 
 aten = torch.ops.aten
 
@@ -69,6 +71,53 @@ def test_second_time_as_torch_has_it(mode, call, layout):
         shares = [tensor.untyped_storage()._cdata == x.untyped_storage()._cdata for tensor in (one, other)]
         assert shares[0] == shares[1] == ("view" in call or call == "slice")
     assert remembered() == 1
+
+
+def fake_on_gpu(mode, *shape, dtype=torch.bfloat16):
+    return FakeTensor(mode, torch.empty(*shape, dtype=dtype, device="meta"), torch.device("cuda", 0))
+
+
+ATTENTION = {
+    "flash": lambda q, k, v: (aten._scaled_dot_product_flash_attention.default, (q, k, v, 0.0, True)),
+    "cudnn": lambda q, k, v: (aten._scaled_dot_product_cudnn_attention.default, (q, k, v, None, True)),
+}
+
+
+@pytest.mark.parametrize("kind", ATTENTION)
+def test_answers_with_numbers(mode, kind):
+    """Attention on GPUs gives the lengths of sequences beside tensors."""
+    function, args = ATTENTION[kind](*(fake_on_gpu(mode, 2, 4, 16, 64) for _ in range(3)))
+    first = shape_cache.run(function, args, {})
+    (question,) = shape_cache._answers
+    stored = stored_shapes.dump(shape_cache._answers)
+    shape_cache._answers.clear()
+    assert list(stored_shapes.load({"answers": stored})) == [question]
+    again = shape_cache.run(function, args, {})
+    assert [type(part) for part in again] == [type(part) for part in first]
+    assert [part for part in again if type(part) is int] == [16, 16]
+    for one, other in zip(first, again, strict=True):
+        if isinstance(one, torch.Tensor):
+            assert shape_cache.visible_properties(one) == shape_cache.visible_properties(other)
+
+
+def test_questions_of_other_threads_are_stored(tmp_path, monkeypatch):
+    """The backward of tensors on a GPU is traced in a thread of autograd's."""
+    monkeypatch.setenv("KILN_CACHE_DIR", str(tmp_path))
+    code = test_questions_of_other_threads_are_stored.__code__
+
+    def ask(mode):
+        with mode:
+            shape_cache.run(aten.sin.default, (torch.empty(3),), {})
+
+    with fake_tensors.stored_shapes_in_use(code):
+        thread = threading.Thread(target=ask, args=(fake_tensors.make_mode(),))
+        thread.start()
+        thread.join()
+    asked = [question[0] for question in shape_cache._answers]
+    assert aten.sin.default in asked
+    shape_cache._answers.clear()
+    known = stored_shapes.StoredShapes(code).known
+    assert [question[0] for question in known] == asked
 
 
 def test_answers_of_other_modes_serve():

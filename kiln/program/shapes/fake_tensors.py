@@ -52,6 +52,8 @@ def make_mode(**arguments: Any) -> Any:
 
         _compiled.shapes = StoredShapes(_compiled.code)
     mode = plain_mode(**arguments)
+    if _compiled.shapes is not None:
+        mode.question_log = _compiled.shapes.log
     refuse_data_pointers(mode)
     return mode
 

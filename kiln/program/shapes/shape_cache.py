@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -36,19 +35,19 @@ from .symbolic_kernels import below_autograd
 
 aten = torch.ops.aten
 DEVICE = torch.ops.prim.device.default
+NUMBERS = (int, float, bool)
 PLAIN = (int, float, bool, complex, str, torch.dtype, torch.device, torch.layout, torch.memory_format)
 MAX_ANSWERS = 50_000
 Key = tuple[Any, ...]
 _answers: dict[Key, Answer | None] = {}  # None: not to be cached
 
 
-class QuestionLog(threading.local):
-    """The keys that the compilation in this thread has asked for, where they are recorded."""
+class QuestionLog:
+    """The keys that a compilation has asked for, in all its threads: autograd runs the backward of tensors on a GPU in
+    a thread of its own. None: they are not recorded any more."""
 
-    keys: dict[Key, None] | None = None
-
-
-question_log = QuestionLog()
+    def __init__(self) -> None:
+        self.keys: dict[Key, None] | None = {}
 
 
 @dataclass(slots=True)  # never changed
@@ -76,26 +75,35 @@ class TensorAnswer:
 
 
 @dataclass(slots=True)  # never changed
+class NumberAnswer:
+    """One number of an answer, such as the longest sequence that attention has seen."""
+
+    number: int | float
+
+
+Part: TypeAlias = "TensorAnswer | NumberAnswer | int | None"
+
+
+@dataclass(slots=True)  # never changed
 class Answer:
     """What an operator gives, in a container or alone.
 
-    Parts are new tensors, Nones, and numbers: of an argument or, counted on from those, of a part before.
+    Parts are new tensors, numbers, Nones, and indices: of an argument or, counted on from those, of a part before.
     """
 
     container: type | None
-    parts: tuple[TensorAnswer | int | None, ...]
+    parts: tuple[Part, ...]
 
     def value(self, mode: Any, given: list[FakeTensor]) -> Any:
         there: list[Any] = [*given]
         with DisableTorchDispatch():
             for part in self.parts:
-                there.append(
-                    part.tensor(mode, given)
-                    if isinstance(part, TensorAnswer)
-                    else part
-                    if part is None
-                    else there[part]
-                )
+                if isinstance(part, TensorAnswer):
+                    there.append(part.tensor(mode, given))
+                elif isinstance(part, NumberAnswer):
+                    there.append(part.number)
+                else:
+                    there.append(part if part is None else there[part])
         made = there[len(given) :]
         return self.container(made) if self.container is not None else made[0]
 
@@ -135,8 +143,9 @@ def cached_result(
     mutable = operator_of(function).mutable
     if mutable and not is_plain_change(function, args, keywords, given):
         return compute(function, args, keywords)
-    if question_log.keys is not None:
-        question_log.keys[whole] = None
+    log = getattr(mode, "question_log", None)
+    if log is not None and log.keys is not None:
+        log.keys[whole] = None
     if answer is None:
         return compute(function, args, keywords)
     if isinstance(answer, Answer):
@@ -212,6 +221,8 @@ def add_answers(answers: dict[Key, Answer]) -> None:
 
 class ShapeCachingMode:
     """A mix-in for fake modes: operations that reach the mode from anywhere use the cache."""
+
+    question_log: QuestionLog | None = None
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -294,7 +305,7 @@ def answer_of(result: Any, mode: Any, given: list[FakeTensor]) -> Answer | None:
     """The answer to cache, if a tensor made from it equals torch's."""
     container = type(result) if type(result) in (tuple, list) else None
     parts = list(result) if container is not None else [result]
-    if not all(part is None or type(part) is FakeTensor for part in parts):
+    if not all(part is None or type(part) is FakeTensor or type(part) in NUMBERS for part in parts):
         return None
     if any(part is argument for part in parts for argument in given):
         return None
@@ -305,7 +316,9 @@ def answer_of(result: Any, mode: Any, given: list[FakeTensor]) -> Answer | None:
         return None
     twins = again if container is not None else [again]
     alike = all(
-        part is None or visible_properties(part) == visible_properties(twin)
+        visible_properties(part) == visible_properties(twin)
+        if isinstance(part, FakeTensor)
+        else part is twin or (type(part) is type(twin) and part == twin)
         for part, twin in zip(parts, twins, strict=True)
     )
     own = [storage_address(part) for part, made in zip(parts, answer.parts, strict=True) if has_own_memory(made)]
@@ -327,10 +340,12 @@ def is_plain_change(
     return all(memory.count(one) == 1 for one in changed)
 
 
-def part_of(number: int, parts: list[Any], given: list[FakeTensor]) -> TensorAnswer | int | None:
+def part_of(number: int, parts: list[Any], given: list[FakeTensor]) -> Part:
     part = parts[number]
     if part is None:
         return None
+    if not isinstance(part, FakeTensor):
+        return NumberAnswer(part)
     first = next(index for index, other in enumerate(parts) if other is part)
     return tensor_answer(part, given) if first == number else len(given) + first
 
@@ -346,7 +361,7 @@ def change_of(result: Any, given: list[FakeTensor], before: list[tuple[tuple[Any
     return Answer(container, tuple(places)) if after == before else None
 
 
-def has_own_memory(made: TensorAnswer | int | None) -> bool:
+def has_own_memory(made: Part) -> bool:
     return isinstance(made, TensorAnswer) and made.memory_of is None
 
 

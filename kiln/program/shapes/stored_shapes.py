@@ -20,11 +20,11 @@ from ...platform.torch_fake import FakeTensor
 from ...platform.torch_operators import OpOverload, operator_name, overload_name
 from .. import disk_cache
 from . import shape_cache
-from .shape_cache import Answer, TensorAnswer
+from .shape_cache import Answer, NumberAnswer, Part, QuestionLog, TensorAnswer
 
 MAX_ANSWERS = 4000
 FOLDERS = ("platform", "program")  # of Kiln, where the rules for shapes are
-FORMAT = "answers 2"
+FORMAT = "answers 3"
 TYPES: dict[str, type] = {kind.__name__: kind for kind in (*shape_cache.PLAIN, FakeTensor, list, tuple)}
 CONSTANTS = (torch.dtype, torch.layout, torch.memory_format)
 
@@ -34,27 +34,27 @@ class NotEncodable(Exception):
 
 
 class StoredShapes:
-    """The answers that are known for a function, and those that its compilation in this thread asks for."""
+    """The answers that are known for a function, and those that its compilation asks for."""
 
     def __init__(self, code: types.CodeType) -> None:
         texts = (FORMAT, code.co_filename, code.co_qualname, code.co_code, repr(code.co_names))
         self.key = disk_cache.key_of(*texts, folders=FOLDERS)
         self.known = load(disk_cache.read(self.key))
-        self.asked: dict[tuple[Any, ...], None] = {}
-        shape_cache.question_log.keys = self.asked
+        self.log = QuestionLog()
 
     def keep(self) -> None:
         """Write down what is new. A single question that is left to torch costs a warm start its imports."""
-        fresh = [question for question in self.asked if question not in self.known]
+        asked = self.log.keys or {}
+        fresh = [question for question in asked if question not in self.known]
         if not fresh or not config.cache:
             return
-        answers = {question: shape_cache.cached_answer(question) for question in self.asked}
+        answers = {question: shape_cache.cached_answer(question) for question in asked}
         if len(self.known) + len(fresh) <= MAX_ANSWERS:
             answers = {**self.known, **answers}
         disk_cache.write(self.key, {"answers": dump(answers)})
 
     def close(self) -> None:
-        shape_cache.question_log.keys = None
+        self.log.keys = None
 
 
 def load(parts: dict[str, bytes] | None) -> dict[tuple[Any, ...], Answer]:
@@ -84,15 +84,19 @@ def decode_pair(pair: list[Any]) -> tuple[tuple[Any, ...], Answer]:
     return decode(question), Answer(decode(container), tuple(map(decode_part, parts)))
 
 
-def encode_part(made: TensorAnswer | int | None) -> Any:
+def encode_part(made: Part) -> Any:
+    if isinstance(made, NumberAnswer):
+        return ["number", encode(made.number)]
     if not isinstance(made, TensorAnswer):
         return made
     return [*made.size], [*made.stride], made.offset, encode(made.dtype), str(made.device), made.bits, made.memory_of
 
 
-def decode_part(value: Any) -> TensorAnswer | int | None:
+def decode_part(value: Any) -> Part:
     if value is None or isinstance(value, int):
         return value
+    if value[0] == "number":
+        return NumberAnswer(decode(value[1]))
     size, stride, offset, dtype, device, bits, memory = value
     return TensorAnswer(tuple(size), tuple(stride), offset, decode(dtype), torch.device(device), tuple(bits), memory)
 
