@@ -16,7 +16,7 @@ are ints, or sympy expressions where shapes are dynamic.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import field
 from typing import Any
 
@@ -90,15 +90,17 @@ REDUCTIONS = ("sum", "prod", "max", "min", "any", "all", "argmax", "argmin")
 class Expr:
     """A node of an expression. Make it with `op`, `load`, `iota`, `constant`, `size_value` or `reduced`."""
 
-    __slots__ = ("kind", "args", "dtype", "payload", "__weakref__")
+    __slots__ = ("kind", "args", "dtype", "payload", "order", "__weakref__")
 
     kind: str  # "load", "iota", "const", "size", "reduced", "running" or the name of an operation
     args: tuple[Expr, ...]
     dtype: torch.dtype
     payload: Any  # Access of a load, (strides, offset) of an iota, the value, the Size, the number of the reduction
+    order: tuple[Expr, ...] | None  # all that it is made of, parts first, once that is known
 
     def __init__(self, kind: str, args: tuple[Expr, ...], dtype: torch.dtype, payload: Any) -> None:
         self.kind, self.args, self.dtype, self.payload = kind, args, dtype, payload
+        self.order = None
 
     def __repr__(self) -> str:
         return show(self)
@@ -224,19 +226,36 @@ def children(expr: Expr) -> tuple[Expr, ...]:
     return expr.payload.parts if expr.kind == "load" else expr.args
 
 
-def walk(*roots: Expr) -> Iterator[Expr]:
+def walk(*roots: Expr) -> list[Expr]:
     """Each expression once, parts first."""
+    found: list[Expr] = []
     seen: set[Expr] = set()
     for root in roots:
+        if root not in seen:
+            order = order_of(root)
+            found += [expr for expr in order if expr not in seen] if seen else order
+            if len(roots) > 1:
+                seen.update(order)
+    return found
+
+
+def order_of(root: Expr) -> tuple[Expr, ...]:
+    """An expression and all that it is made of, parts first. Expressions do not change, so it is found once."""
+    if root.order is None:
+        found: list[Expr] = []
+        seen: set[Expr] = set()
         stack: list[tuple[Expr, bool]] = [(root, False)]
         while stack:
-            expr, ready = stack.pop()
-            if ready:
-                yield expr
+            expr, is_ready = stack.pop()
+            if is_ready:
+                found.append(expr)
             elif expr not in seen:
                 seen.add(expr)
                 stack.append((expr, True))
-                stack.extend((child, False) for child in children(expr) if child not in seen)
+                stack += [(child, False) for child in children(expr) if child not in seen]
+        found.pop()  # itself: an expression that holds itself would live until a garbage collection
+        root.order = tuple(found)
+    return (*root.order, root)
 
 
 def rewrite(expr: Expr, leaf: Callable[[Expr], Expr], known: dict[Expr, Expr] | None = None) -> Expr:

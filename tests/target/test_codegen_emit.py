@@ -96,7 +96,7 @@ def machine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
         )
     monkeypatch.setattr(cpu_info, "flags", lambda: flags)
     monkeypatch.setattr(jit, "host_target", lambda: (request.param, ""))
-    monkeypatch.setattr(jit, "_idle", collections.deque())
+    monkeypatch.setattr(jit.compilers, "idle", collections.deque())
     return request.param
 
 

@@ -162,7 +162,7 @@ class Fuser:
         group.members.append(member)
         group.made[write.buffer] = member
         group.reads.update(write.reads)
-        group.operations += sum(1 for _ in walk(write.value))
+        group.operations += len(walk(write.value))
         self.must_follow(group, [needed for needed in needs if needed is not group])
         for buffer in write.reads:
             readers = self.readers.setdefault(buffer, [])

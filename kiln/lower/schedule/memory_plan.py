@@ -96,6 +96,7 @@ class Planner:
                         self.writers.setdefault(buffer, []).append(launch)
         self.plan = Plan(self.runs)
         self.donated: set[Buffer] = set()
+        self.bytes = {buffer: bytes_of(buffer) for buffer in self.ranges}
         self.held = self.bytes_by_step()
         self.plan.peak = max(self.held, default=0)
 
@@ -140,8 +141,9 @@ class Planner:
         held = [0] * (self.end + 1)
         for buffer, life in self.ranges.items():
             if buffer.kind in ("made", "called"):
+                size = self.bytes[buffer] or 0
                 for index in range(life.first, min(life.last, self.end) + 1):
-                    held[index] += bytes_of(buffer) or 0
+                    held[index] += size
         return held
 
     # ---- changed inputs ----------------------------------------------------------------------------------------------
@@ -240,11 +242,11 @@ class Planner:
         return buffer.dtype.itemsize == donor.dtype.itemsize and same(buffer.span, donor.span)
 
     def find_dead(self, buffer: Buffer, dead: list[Buffer], index: int) -> Buffer | None:
-        size = bytes_of(buffer)
+        size = self.bytes[buffer]
         if size is None or size < LEAST_KEPT:
             return None
         for other in reversed(dead):
-            if bytes_of(other) == size and self.can_keep_until(other, size, index):
+            if self.bytes[other] == size and self.can_keep_until(other, size, index):
                 return other
         return None
 

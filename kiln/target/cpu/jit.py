@@ -7,27 +7,23 @@ that torch has loaded.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
 import os
-from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 
-from kiln.exc import KilnError
-
 from ...platform.locks import new_lock
 from ..compile_queue import compile_all
+from ..llvm import compiler
+from ..llvm.compiler import CompileError, Compiler, Compilers
 from . import elf
 
+__all__ = ["CompileError", "Compiler"]
+
 OPTIMIZATION_LEVEL = 1  # of code generation
-
-
-class CompileError(KilnError):
-    """LLVM IR that LLVM refuses, or an unknown function: a bug of the code generator."""
 
 
 class Module:
@@ -63,67 +59,27 @@ def load_object(object_code: bytes) -> Module:
 
 def compile_object(text: str) -> bytes:
     """Object code of an LLVM module."""
-    with borrowed_compiler() as compiler:
-        return compiler.compile(text)
+    with compilers.borrowed() as borrowed:
+        return borrowed.compile(text)
 
 
 def compile_objects(texts: Iterable[str]) -> list[bytes]:
-    """Object code of several modules, on two threads."""
+    """Object code of several modules, on several threads."""
     return compile_all(texts, compile_object)
 
 
-class Compiler:
-    """LLVM, set up for this CPU; for one thread at a time."""
-
-    def __init__(self) -> None:
-        self.llvm = llvm()
-        target = self.llvm.Target.from_default_triple()
-        name, features = host_target()
-        self.machine = target.create_target_machine(
-            cpu=name, features=features, opt=OPTIMIZATION_LEVEL, reloc="pic", codemodel="small"
-        )
-
-    def compile(self, text: str, assembly: bool = False) -> bytes:
-        """Object code, or assembly text."""
-        with self.llvm.create_context() as context:
-            try:
-                with self.llvm.parse_assembly(text, context) as module:
-                    module.verify()
-                    return self.emit(module, assembly)
-            except RuntimeError as error:
-                raise CompileError(f"LLVM refuses a kernel: {error}") from error
-
-    def emit(self, module: Any, assembly: bool) -> bytes:
-        """As `machine.emit_object`, but without llvmlite's lock, which would let one thread in at a time."""
-        ffi = self.llvm.ffi
-        with ffi.OutputString() as message:
-            buffer = unlocked(ffi, "LLVMPY_TargetMachineEmitToMemory")(self.machine, module, int(not assembly), message)
-            if not buffer:
-                raise CompileError(f"LLVM cannot compile a kernel: {message}")
-        try:
-            return ctypes.string_at(ffi.lib.LLVMPY_GetBufferStart(buffer), ffi.lib.LLVMPY_GetBufferSize(buffer))
-        finally:
-            ffi.lib.LLVMPY_DisposeMemoryBuffer(buffer)
+def make_compiler() -> Compiler:
+    """LLVM, set up for this CPU."""
+    binding = llvm()
+    name, features = host_target()
+    machine = binding.Target.from_default_triple().create_target_machine(
+        cpu=name, features=features, opt=OPTIMIZATION_LEVEL, reloc="pic", codemodel="small"
+    )
+    return Compiler(binding, machine)
 
 
-def unlocked(ffi: Any, name: str) -> Any:
-    function = getattr(ffi.lib, name)
-    return getattr(function, "_cfn", function)
-
-
-_idle: deque[Compiler] = deque(maxlen=4)
+compilers = Compilers(make_compiler)
 _setting_up = new_lock()
-
-
-@contextlib.contextmanager
-def borrowed_compiler() -> Iterator[Compiler]:
-    """A compiler for this thread alone."""
-    try:
-        compiler = _idle.pop()
-    except IndexError:
-        compiler = Compiler()
-    yield compiler
-    _idle.append(compiler)  # not after an error
 
 
 def llvm() -> Any:
@@ -134,10 +90,7 @@ def llvm() -> Any:
 
 @functools.cache
 def _llvm() -> Any:
-    try:
-        from llvmlite import binding
-    except ImportError as error:
-        raise CompileError(f"llvmlite is needed to compile kernels, and cannot be imported: {error}") from error
+    binding = compiler.llvm()
     binding.initialize_native_target()
     binding.initialize_native_asmprinter()
     return binding
@@ -151,8 +104,8 @@ def host_target() -> tuple[str, str]:
 
 def assembly(text: str) -> str:
     """The assembly text of an LLVM module."""
-    with borrowed_compiler() as compiler:
-        return compiler.compile(text, assembly=True).decode()
+    with compilers.borrowed() as borrowed:
+        return borrowed.compile(text, assembly=True).decode()
 
 
 # ---- what kernels call -----------------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ class Phase:
     order: list[Expr] = dataclasses.field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.order = list(walk(*self.roots()))
+        self.order = walk(*self.roots())
 
     def roots(self) -> Iterable[Expr]:
         return roots_of(self.reductions, self.outputs)

@@ -371,7 +371,7 @@ class Nest:
         pairs = list(zip(phase.reductions, places, strict=True))
         for reduction, place in pairs:  # first: later expressions read the scans
             if reduction.is_scan:
-                values.compute(list(walk(reduction.value)), copies)
+                values.compute(walk(reduction.value), copies)
                 self.step(reduction, results, place, copies)
         values.compute(phase.order, copies)
         for reduction, place in pairs:
