@@ -22,7 +22,7 @@ from collections.abc import Callable
 from typing import Any
 
 CONTESTANTS = ("eager", "torch.compile", "kiln")
-CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "KILN_CACHE_DIR")
+CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "KILN_CACHE_DIR", "CUDA_CACHE_PATH")
 MODELS = "gpt2,llama,bert,vit,resnet50,unet,dlrm,tiny"
 
 

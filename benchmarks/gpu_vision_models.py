@@ -185,4 +185,4 @@ def resnet50() -> Made:
 
 def unet() -> Made:
     images = torch.randn(32, 3, 64, 64)
-    return UNet(128, (1, 2, 2, 4), 2, 2), (images, torch.randint(1000, (32,)), torch.randn(32, 3, 64, 64))
+    return UNet(128, (1, 2, 4), 2, 2), (images, torch.randint(1000, (32,)), torch.randn(32, 3, 64, 64))
