@@ -8,11 +8,12 @@ import pytest
 import sympy
 import torch
 
-from kiln.loops.ir import Access, constant, load, op, reduced
+from kiln.loops.ir import Access, constant, iota, load, op, reduced
 from kiln.loops.kernel import Kernel, Loop, Output, Reduction
+from kiln.target.cuda.assembler_bugs import without_wrong_instructions
 from kiln.target.cuda.cuda_module import emit_module
 from kiln.target.cuda.kernel_plan import CudaPlan, NotOnGpu, plan_of
-from kiln.target.cuda.ptx import PtxError, compile_ptx
+from kiln.target.cuda.ptx import PtxError, compile_ptx, ptx_architecture
 from tests.target.kernel_runs import Memory
 from tests.target.random_kernels import RandomKernel
 
@@ -68,7 +69,7 @@ def test_random_kernels_compile(start):
         plan = plan_of(kernel)
         assert f".maxntid {plan.threads}" in text
         assert plan.threads % plan.members == 0 and plan.threads <= 1024
-    assert compiled > 12
+    assert compiled > 30
 
 
 @pytest.mark.parametrize(
@@ -148,13 +149,31 @@ def test_kernels_that_need_the_c_library_are_refused_by_name():
         plan_of(Kernel("k", (Loop(64),), (), (Output(Access(out, (1,), 0), value, False),), 0))
 
 
-@pytest.mark.parametrize("name", ["remainder", "add"])
-def test_arithmetic_on_short_integers_is_refused(name):
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_100", "sm_120"])
+@pytest.mark.parametrize("name", ["remainder", "add", "minimum", "maximum"])
+@pytest.mark.parametrize("dtype", [torch.int16, torch.int8, torch.uint8])
+def test_short_integers_have_no_instructions_that_are_compiled_wrongly(name, dtype, architecture):
     memory = Memory()
-    out = memory.add(torch.zeros(64, dtype=torch.int16))
-    value = op(name, memory.load(torch.zeros(64, dtype=torch.int16)), constant(3, torch.int16))
-    with pytest.raises(NotOnGpu, match=f"{name} of torch.int16"):
-        plan_of(Kernel("k", (Loop(64),), (), (Output(Access(out, (1,), 0), value, False),), 0))
+    out = memory.add(torch.zeros(1 << 20, dtype=dtype))
+    value = op(name, memory.load(torch.zeros(1 << 20, dtype=dtype)), op("cast", iota((1,)), dtype=dtype))
+    kernel = Kernel("k", (Loop(1 << 20),), (), (Output(Access(out, (1,), 0), value, False),), 0)
+    assert plan_of(kernel).lanes > 1
+    text = compile_ptx(emit_module({"the_kernel": kernel}), architecture).decode()
+    assert "16x2" not in text and not re.search(r"\b(min|max)\.[su]16\b", text)
+
+
+def test_extremes_of_short_integers_are_computed_in_32_bits():
+    changed = without_wrong_instructions(
+        "\tmax.s16 \t%rs1, %rs2, -5;\n\tmin.u16 \t%rs3, %rs4, -1;\n\tmin.s16 \t%rs1, %rs2, %rs3;"
+    )
+    found = [line.split() for line in changed.splitlines()]
+    assert ["max.s32", "%word0,", "%word0,", "%word1;"] in found and ["mov.b32", "%word1,", "-5;"] in found
+    assert ["min.u32", "%word0,", "%word0,", "%word1;"] in found and ["mov.b32", "%word1,", "65535;"] in found
+    assert ["cvt.s32.s16", "%word1,", "%rs3;"] in found and changed.count("{") == 3
+
+
+def test_ptx_is_for_architectures_that_llvm_and_the_assembler_agree_on():
+    assert [ptx_architecture(name) for name in ("sm_80", "sm_90", "sm_103")] == ["sm_80", "sm_90", "sm_90"]
 
 
 def test_a_wrong_module_is_an_error_of_ours():

@@ -38,11 +38,6 @@ MOST_REGISTERS = 96  # for the rows that stay in registers
 # Operations whose code calls the C library, which a GPU does not have.
 LIBRARY_OPERATIONS = frozenset("lgamma digamma sin cos tan".split())
 LIBRARY_FLOAT_OPERATIONS = frozenset("fmod remainder floordiv".split())
-# What kernels may do with integers of less than 32 bits. Two kernels that divide int16 had wrong results on a GPU
-# (tests/target/test_cuda_kernels.py, seeds 177 and 256, without this check). The reason is not known, so all arithmetic
-# on such integers is refused.
-NARROW_ALLOWED = frozenset("load const cast where reduced".split())
-NARROW_TYPES = frozenset((torch.int16, torch.int8, torch.uint8))
 ATOMIC_TYPES = frozenset((torch.float32, torch.float64, torch.int32, torch.int64, torch.float16, torch.bfloat16))
 
 
@@ -92,11 +87,6 @@ def check_operations(kernel: Kernel) -> None:
         is_float = expr.args and expr.args[-1].dtype.is_floating_point
         if expr.kind in LIBRARY_OPERATIONS or (is_float and expr.kind in LIBRARY_FLOAT_OPERATIONS):
             raise NotOnGpu(f"{expr.kind}, which needs the C library")
-        if expr.dtype in NARROW_TYPES and expr.kind not in NARROW_ALLOWED:
-            raise NotOnGpu(f"{expr.kind} of {expr.dtype}")
-    for reduction in kernel.reductions:
-        if reduction.value.dtype in NARROW_TYPES:
-            raise NotOnGpu(f"reductions of {reduction.value.dtype}")
     for output in kernel.outputs:
         if output.accumulate not in (None, "add"):
             raise NotOnGpu(f"a scatter that combines by {output.accumulate}")

@@ -127,8 +127,7 @@ def by_doubles(i: Integers, a: str, divisor: str) -> str:
 
 
 def by_words(i: Integers, a: str, divisor: str) -> str:
-    """The quotient in 32 bits, the width that GPUs divide in. LLVM 22 compiles conversions of short vectors of int16 to
-    double wrongly for GPUs."""
+    """The quotient in 32 bits, the width that GPUs divide in."""
     words = llvm_type("i32", i.lanes)
     wide = [a, divisor] if i.bits == 32 else [i.lines.new(f"sext {i.kind} {v} to {words}") for v in (a, divisor)]
     quotient = i.lines.new(f"sdiv {words} {wide[0]}, {wide[1]}")
