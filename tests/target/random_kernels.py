@@ -20,13 +20,16 @@ FLOAT_PAIRS = "add sub mul div maximum minimum".split()
 FLOAT_ONES = "neg abs sign relu sqrt reciprocal square floor ceil trunc round exp tanh sigmoid erf".split()
 INTEGER_PAIRS = "add sub mul maximum minimum and or xor floordiv remainder truncdiv fmod shl shr".split()
 INTEGER_ONES = "neg abs sign not square".split()
+# Of plain values only: of others, a small difference in the argument may be a large one in the result.
+FUNCTIONS = "sin cos tan lgamma digamma erfc expm1 log1p asin atan sinh log2".split()
+FUNCTIONS_OF_TWO = "fmod remainder floordiv atan2 hypot".split()
 DIVISIONS = ("floordiv", "remainder", "truncdiv", "fmod")
 SIZES = (1, 2, 3, 5, 7, 8, 16, 17, 33, 40, 70, 150)
 MOST = 20000  # points of a kernel
 
 
 class RandomKernel:
-    def __init__(self, seed: int, has_scans: bool = False) -> None:
+    def __init__(self, seed: int, has_scans: bool = False, has_functions: bool = False) -> None:
         self.random = random.Random(seed)
         self.generator = torch.Generator().manual_seed(seed)
         self.memory = Memory()
@@ -45,6 +48,7 @@ class RandomKernel:
             self.sizes[self.random.randrange(self.kept)] = 0
         self.loads: list[Expr] = []
         self.has_scans = has_scans and reduced_count == 1
+        self.has_functions = has_functions
 
     @property
     def rank(self) -> int:
@@ -118,6 +122,8 @@ class RandomKernel:
 
         if depth == 0 or self.happens(0.15):
             return self.leaf(dtype, is_plain, is_outer)
+        if self.has_functions and dtype.is_floating_point and self.happens(0.3):
+            return self.function(dtype, is_plain, is_outer)
         if self.happens(0.15):
             source = self.random.choice(TYPES)
             if not source.is_floating_point or dtype.is_floating_point or dtype is torch.bool:
@@ -136,6 +142,12 @@ class RandomKernel:
         if name in DIVISIONS:
             b = op("where", op("eq", b, constant(0, dtype)), constant(3, dtype), b)
         return op(name, a, op("and", b, constant(7, dtype)) if name in ("shl", "shr") else b)
+
+    def function(self, dtype: torch.dtype, is_plain: bool, is_outer: bool) -> Expr:
+        a = self.leaf(dtype, is_plain, is_outer)
+        if self.happens(0.5):
+            return op(self.random.choice(FUNCTIONS), a)
+        return op(self.random.choice(FUNCTIONS_OF_TWO), a, self.leaf(dtype, is_plain, is_outer))
 
     # ---- the kernel --------------------------------------------------------------------------------------------------
 

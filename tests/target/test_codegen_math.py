@@ -215,3 +215,55 @@ def test_without_avx512_the_same(dtype, monkeypatch):
             function = vector_function(name, 1, dtype, cpu="haswell", features="+avx2,+fma")
         assert "ldexp" not in function.text
         np.testing.assert_array_equal(function(x), expected, err_msg=name)
+
+
+# ---- for GPUs, which have no C library -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lanes", [1, 4])
+@pytest.mark.parametrize("dtype", [F32, F64], ids=["float32", "float64"])
+@pytest.mark.parametrize("name", ["sin", "cos", "tan"])
+def test_angles_of_any_size_without_a_library(name, dtype, lanes):
+    x = points(dtype)
+    with np.errstate(all="ignore"):
+        expected = reference(name, dtype)(x)
+    function = vector_function(name, 1, dtype, lanes, is_for_gpu=True)
+    got = function(x)
+    assert ulps(got, expected).max() <= ERRORS[name][dtype is F64]
+    assert not signs_differ(got, expected).any()
+    assert f"declare double @{name}(" not in function.text and f"declare float @{name}f(" not in function.text
+
+
+def test_angles_close_to_multiples_of_half_pi():
+    """The float64 that is closest to such a multiple, and others."""
+    x = np.array([6381956970095103.0 * 2.0**797, 2.0**1023, 1e300, 5.0 * 2.0**200, 2.0**31 + 0.5, 1.7e308])
+    with mpmath.workprec(3000):
+        expected = np.array([np.longdouble(mpmath.nstr(mpmath.cos(mpmath.mpf(one)), 25)) for one in x])
+    assert ulps(vector_function("cos", 1, F64, 1, is_for_gpu=True)(x), expected).max() <= 1
+
+
+@pytest.mark.parametrize("dtype", [F32, F64], ids=["float32", "float64"])
+def test_remainders_of_any_quotient_without_a_library(dtype):
+    x, y = pairs(dtype)
+    expected = library_function("fmod", 2, dtype)(x, y)
+    got = vector_function("fmod", 2, dtype, 2, is_for_gpu=True)(x, y)
+    assert ulps(got, expected).max() == 0
+    assert not signs_differ(got, expected).any()
+
+
+def test_logarithm_of_gamma_without_a_library():
+    x = np.concatenate([floats(F32, 100), *ordinary(F32, 30_000)])
+    errors = ulps(vector_function("lgamma", 1, F32, 2, is_for_gpu=True)(x), library_function("lgamma", 1, F32)(x))
+    assert errors.max() <= 0.51
+    generator = np.random.default_rng(4)
+    near = [1e-300, 1e-8, 1e15, 1e300, 5e-324, 1 + 2.0**-50, 2 - 2.0**-50, 1 - 2.0**-51, 0.99, 1.01, 2.01]
+    few = np.concatenate([generator.uniform(0.5, 3, 300), generator.uniform(0, 30, 300), near])
+    below = np.concatenate([generator.uniform(-10, 0, 200), [-1e-8, -1e-300]])
+    function = vector_function("lgamma", 1, F64, 2, is_for_gpu=True)
+    with mpmath.workdps(40):
+        wanted = [mpmath.re(mpmath.loggamma(mpmath.mpf(one))) for one in np.concatenate([few, below])]
+        expected = np.array([np.longdouble(mpmath.nstr(one, 25)) for one in wanted])
+    assert ulps(function(few), expected[: few.size]).max() <= 2
+    np.testing.assert_allclose(function(below), expected[few.size :].astype(np.float64), rtol=4e-15, atol=4e-15)
+    ends = np.array([0.0, -0.0, -1, -7, np.inf, -np.inf, np.nan, -1e17, 1, 2])
+    np.testing.assert_array_equal(function(ends), torch.lgamma(torch.tensor(ends)).numpy())

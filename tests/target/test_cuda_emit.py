@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 
 import pytest
 import sympy
@@ -14,6 +16,7 @@ from kiln.target.cuda.assembler_bugs import without_wrong_instructions
 from kiln.target.cuda.cuda_module import emit_module
 from kiln.target.cuda.kernel_plan import CudaPlan, NotOnGpu, plan_of
 from kiln.target.cuda.ptx import PtxError, compile_ptx, ptx_architecture
+from kiln.target.llvm.math import functions
 from tests.target.kernel_runs import Memory
 from tests.target.random_kernels import RandomKernel
 
@@ -141,12 +144,26 @@ def test_atomic_additions():
     assert re.search(r"(atom|red)\S*\.global\.add\.f32", text)
 
 
-def test_kernels_that_need_the_c_library_are_refused_by_name():
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("name", sorted(functions.NAMES - {"copysign", "fma", "abs"}) + ["floordiv"])
+def test_functions_need_no_library(name, dtype):
     memory = Memory()
-    out = memory.add(torch.zeros(64))
-    value = op("lgamma", memory.load(torch.zeros(64)))
-    with pytest.raises(NotOnGpu, match="lgamma"):
-        plan_of(Kernel("k", (Loop(64),), (), (Output(Access(out, (1,), 0), value, False),), 0))
+    out = memory.add(torch.zeros(1 << 18, dtype=dtype))
+    count = 2 if name in ("pow", "atan2", "hypot", "fmod", "remainder", "nextafter", "floordiv") else 1
+    value = op(name, *[memory.load(torch.zeros(1 << 18, dtype=dtype)) for _ in range(count)])
+    text = ptx_of(Kernel("k", (Loop(1 << 18),), (), (Output(Access(out, (1,), 0), value, False),), 0))
+    assert ".extern" not in text
+
+
+@pytest.mark.skipif(shutil.which("ptxas") is None, reason="needs NVIDIA's assembler")
+@pytest.mark.parametrize("seed", range(400, 420))
+def test_the_assembler_takes_functions(seed, tmp_path):
+    try:
+        text = ptx_of(RandomKernel(seed, has_functions=True).kernel())
+    except NotOnGpu as reason:
+        pytest.skip(f"no form on GPUs: {reason}")
+    (tmp_path / "k.ptx").write_text(text)
+    subprocess.run(["ptxas", f"-arch={ARCHITECTURE}", tmp_path / "k.ptx", "-o", tmp_path / "k.cubin"], check=True)
 
 
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_100", "sm_120"])

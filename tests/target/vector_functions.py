@@ -9,7 +9,7 @@ import llvmlite.binding as llvm
 import numpy as np
 import torch
 
-from kiln.target.llvm.llvm_text import Lines, llvm_type
+from kiln.target.llvm.llvm_text import Lines, Names, llvm_type
 from kiln.target.llvm.math import functions as vector_math
 
 TYPES = {torch.float32: np.float32, torch.float64: np.float64}
@@ -60,11 +60,11 @@ def loop(kinds: list[str], steps: list[int], body: list[str], declarations, step
     )
 
 
-def vector_function(name: str, count: int, dtype: torch.dtype, lanes: int | None = None, **target):
-    """The function on arrays, as the emitter would write it."""
+def vector_function(name: str, count: int, dtype: torch.dtype, lanes: int | None = None, is_for_gpu: bool = False, **target):
+    """The function on arrays, as the emitter would write it (``is_for_gpu``: for a GPU, as far as CPUs compile it)."""
     lanes = LANES[dtype] if lanes is None else lanes
     kind = llvm_type(ELEMENTS[dtype], lanes)
-    lines = Lines()
+    lines = Lines(Names(is_for_gpu=is_for_gpu))
     operands = [lines.new(f"load {kind}, ptr %p{k}, align {dtype.itemsize}") for k in range(count)]
     result = vector_math.emit(lines, name, operands, lanes, dtype)
     assert lines.block == "entry", "what is written in place does not branch"

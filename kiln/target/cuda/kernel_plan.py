@@ -35,9 +35,6 @@ MOST_COPIES = 8
 SLOT = 8  # bytes of a value in shared memory
 MOST_SHARED = 48 * 1024  # bytes of a block
 MOST_REGISTERS = 96  # for the rows that stay in registers
-# Operations whose code calls the C library, which a GPU does not have.
-LIBRARY_OPERATIONS = frozenset("lgamma digamma sin cos tan".split())
-LIBRARY_FLOAT_OPERATIONS = frozenset("fmod remainder floordiv".split())
 ATOMIC_TYPES = frozenset((torch.float32, torch.float64, torch.int32, torch.int64, torch.float16, torch.bfloat16))
 
 
@@ -83,10 +80,6 @@ def plan_of(kernel: Kernel) -> CudaPlan:
 def check_operations(kernel: Kernel) -> None:
     if any(reduction.is_scan for reduction in kernel.reductions):
         raise NotOnGpu("a scan")
-    for expr in walk(*kernel.roots()):
-        is_float = expr.args and expr.args[-1].dtype.is_floating_point
-        if expr.kind in LIBRARY_OPERATIONS or (is_float and expr.kind in LIBRARY_FLOAT_OPERATIONS):
-            raise NotOnGpu(f"{expr.kind}, which needs the C library")
     for output in kernel.outputs:
         if output.accumulate not in (None, "add"):
             raise NotOnGpu(f"a scatter that combines by {output.accumulate}")

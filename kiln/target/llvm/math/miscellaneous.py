@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from . import far_arguments, log_gamma
 from .logarithm import finite_log, log_ends
 from .trigonometry import HALF_PI, sine_and_cosine
 from .vector import Vector
@@ -33,7 +34,7 @@ def hypot(v: Vector, x: str, y: str) -> str:
 
 def fmod(v: Vector, x: str, y: str) -> str:
     """Exact: the quotient is off by one at most where it is below 2^23 (2^52), and the remainder has no more digits
-    than the divisor. Else the C library's."""
+    than the divisor. Else the C library's, on GPUs that of integers."""
     a, b = v.abs(x), v.abs(y)
     quotient = v.div(a, b)
     rest = v.fma(v.neg(v.intrinsic("trunc", quotient)), b, a)
@@ -41,6 +42,8 @@ def fmod(v: Vector, x: str, y: str) -> str:
     endless = v.mask_and(v.compare("oeq", b, math.inf), v.compare("olt", a, math.inf))
     result = v.copysign(v.select(endless, a, rest), x)
     far = v.compare("uge", quotient, 2.0**v.fraction_bits)
+    if v.lines.is_for_gpu:
+        return v.if_any(far, result, lambda: v.copysign(far_arguments.far_fmod(v, a, b), x))
     return v.if_any(far, result, lambda: v.each_lane("fmod" if v.is_double else "fmodf", [x, y]))
 
 
@@ -68,6 +71,9 @@ def nextafter(v: Vector, x: str, y: str) -> str:
 
 
 def lgamma(v: Vector, x: str) -> str:
+    if v.lines.is_for_gpu:
+        wide = log_gamma.lgamma(v.doubled(), x if v.is_double else v.widen(x))
+        return wide if v.is_double else v.narrow(wide)
     return v.each_lane("lgamma" if v.is_double else "lgammaf", [x])
 
 

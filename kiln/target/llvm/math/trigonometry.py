@@ -1,13 +1,15 @@
 """sin, cos, tan and their inverses. exponential.py says how the coefficients were computed.
 
 Arguments are reduced by multiples of π/2 in float64, also those of float32: with fused multiplication the first step
-is exact, the second leaves an error of some 2^-107 times the multiple. Larger arguments are left to the C library.
+is exact, the second leaves an error of some 2^-107 times the multiple. Larger arguments are left to the C library; on
+GPUs they are reduced in integers (`far_arguments`).
 """
 
 from __future__ import annotations
 
 import math
 
+from . import far_arguments
 from .vector import Vector
 
 Parts = tuple[str, str]  # a number as a sum
@@ -15,6 +17,7 @@ Parts = tuple[str, str]  # a number as a sum
 HALF_PI = (1.5707963267948966, 6.123233995736766e-17, -1.4973849048591698e-33)
 TWO_OVER_PI = 0.6366197723675814
 LARGEST = {"float": 2.0**50, "double": 2.0**30}
+LARGEST_ON_GPU = 2.0**30
 # (sin(r)/r - 1) / r² and (cos(r) - 1 + r²/2) / r⁴ as polynomials of r², |r| ≤ π/4
 SIN = {
     "float": (-0.16666655242443085, 0.008332190103828907, -0.00019518405315466225),
@@ -50,6 +53,22 @@ def reduced(wide: Vector, a: str) -> tuple[str, str, str]:
     first = wide.fma(count, -HALF_PI[0], a)
     r = wide.fma(count, -HALF_PI[1], first)
     rest = wide.fma(count, -HALF_PI[2], wide.fma(count, -HALF_PI[1], wide.sub(first, r)))
+    return with_far_angles(wide, a, (r, rest, whole)) if wide.lines.is_for_gpu else (r, rest, whole)
+
+
+def with_far_angles(wide: Vector, a: str, found: tuple[str, str, str]) -> tuple[str, str, str]:
+    """What is left of angles, also of those that are too large for float64."""
+    far = wide.mask_and(wide.compare("ogt", a, LARGEST_ON_GPU), wide.compare("olt", a, math.inf))
+
+    def seldom() -> list[str]:
+        r, rest, whole = far_arguments.far_angle(wide, wide.select(far, a, LARGEST_ON_GPU))
+        return [
+            wide.select(far, r, found[0]),
+            wide.select(far, rest, found[1]),
+            wide.select_integer(far, whole, found[2]),
+        ]
+
+    r, rest, whole = wide.branch_if_any(far, [wide.kind, wide.kind, wide.integers], list(found), seldom)
     return r, rest, whole
 
 
@@ -95,6 +114,8 @@ def circular(v: Vector, x: str, quarter: int, library: str) -> str:
 
 def beyond(v: Vector, x: str, result: str, library: str) -> str:
     """The result, or the C library's where arguments are too large for the reduction."""
+    if v.lines.is_for_gpu:
+        return result
     far = v.compare("ogt", v.abs(x), LARGEST[v.element])
     return v.if_any(far, result, lambda: v.each_lane(library, [x]))
 

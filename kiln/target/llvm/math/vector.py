@@ -197,16 +197,25 @@ class Vector:
     def if_any(self, mask: str, otherwise: str, seldom: Callable[[], str]) -> str:
         """``otherwise``, and in the lanes of the mask what ``seldom`` computes: if any is true. (The other lanes keep
         theirs, or a result would depend on its neighbours.)"""
+        return self.branch_if_any(mask, [self.kind], [otherwise], lambda: [self.select(mask, seldom(), otherwise)])[0]
+
+    def branch_if_any(
+        self, mask: str, kinds: Sequence[str], otherwise: Sequence[str], seldom: Callable[[], Sequence[str]]
+    ) -> list[str]:
+        """Values of these types: what ``seldom`` computes if any lane of the mask is true, else those given."""
         lines = self.lines
         slow, done = lines.fresh("seldom"), lines.fresh("done")
         before = lines.block
         lines.branch_if(self.any(mask), slow, done)
         lines.label(slow)
-        replaced = self.select(mask, seldom(), otherwise)
+        replaced = seldom()
         after = lines.block
         lines.branch(done)
         lines.label(done)
-        return lines.new(f"phi {self.kind} [ {otherwise}, %{before} ], [ {replaced}, %{after} ]")
+        return [
+            lines.new(f"phi {kind} [ {usual}, %{before} ], [ {other}, %{after} ]")
+            for kind, usual, other in zip(kinds, otherwise, replaced, strict=True)
+        ]
 
     def each_lane(self, function: str, operands: Sequence[str]) -> str:
         """A function of the C library, lane by lane."""
