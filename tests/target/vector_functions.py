@@ -60,7 +60,9 @@ def loop(kinds: list[str], steps: list[int], body: list[str], declarations, step
     )
 
 
-def vector_function(name: str, count: int, dtype: torch.dtype, lanes: int | None = None, is_for_gpu: bool = False, **target):
+def vector_function(
+    name: str, count: int, dtype: torch.dtype, lanes: int | None = None, is_for_gpu: bool = False, **target
+):
     """The function on arrays, as the emitter would write it (``is_for_gpu``: for a GPU, as far as CPUs compile it)."""
     lanes = LANES[dtype] if lanes is None else lanes
     kind = llvm_type(ELEMENTS[dtype], lanes)

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 
 import torch
 
-from kiln.loops.ir import Access, Expr, varies_along, walk
+from kiln.loops.ir import Access, Expr, varies_along
 from kiln.loops.kernel import Kernel
 from kiln.loops.sizes import Size, hint, is_one, is_unit_stride, is_zero, product
 from kiln.platform.torch_shapes import FloorDiv

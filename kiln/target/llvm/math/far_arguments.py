@@ -149,7 +149,7 @@ def far_angle(wide: Vector, a: str) -> tuple[str, str, str]:
 
 @lru_cache(None)
 def fmod_text() -> tuple[str, ...]:
-    """``double far_fmod(double a, double b)`` for positive arguments with a ≥ b: long division of the fractions, 11 bits
+    """``double far_fmod(double a, double b)`` for positive arguments, a ≥ b: long division of the fractions, 11 bits
     at a time. NaN if a is infinite or b is zero."""
     lines = Lines(Names())
     v = Vector(lines, torch.float64, 1)
