@@ -2,6 +2,7 @@
 
 import os
 import runpy
+import subprocess
 from pathlib import Path
 
 import torch
@@ -36,6 +37,20 @@ def translation_units() -> list[str]:
     return units
 
 
+def shared_libstdcxx() -> list[str]:
+    """The shared C++ library, by its path, where the compiler finds it.
+
+    Some compilers link the static one otherwise. Its streams have locales of their own, which torch's libraries do not
+    know: an error message with a number in it then crashes, also one that comes from torch's headers.
+    """
+    asked = [os.environ.get("CXX", "c++").split()[-1], "-print-file-name=libstdc++.so.6"]
+    try:
+        path = Path(subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip())
+    except (OSError, subprocess.CalledProcessError):
+        return []
+    return [str(path)] if path.is_absolute() and path.exists() else []
+
+
 # The part that depends on torch's generated headers is generated as well.
 saved_values = runpy.run_path(str(NATIVE / "platform" / "generate_saved_values.py"))["generate"](
     Path(torch.__file__).parent / "include"
@@ -55,7 +70,7 @@ native = CppExtension(
     # torch 2.11 compiles extensions as C++17 where they do not say otherwise.
     extra_compile_args=[*(SANITIZE if sanitized else FLAGS), "-std=c++20", "-fvisibility=hidden", "-Wall"]
     + ["-Wno-unknown-pragmas"],
-    extra_link_args=["-fsanitize=address,undefined"] if sanitized else [],
+    extra_link_args=[*(["-fsanitize=address,undefined"] if sanitized else []), *shared_libstdcxx()],
 )
 
 setup(ext_modules=[native], cmdclass={"build_ext": BuildExtension})

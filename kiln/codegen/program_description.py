@@ -77,6 +77,7 @@ class Describer:
             "steps": self.steps,
             "outputs": outputs,
             "constants": self.constant_names,
+            "names": [kernel.name for kernel in self.kernels],
             "written": [
                 [place, self.registers[output.buffer]]
                 for place, output in enumerate(self.scheduled.outputs)

@@ -86,6 +86,7 @@ class Lowered:
     items: list[Write | Call]
     outputs: list[Any]
     called: dict[str, str] = field(default_factory=dict)  # nodes that were not lowered, and why
+    origins: dict[Any, tuple[Any, ...]] = field(default_factory=dict)  # the nodes whose expressions are in a node's
 
 
 @dataclass(eq=False)
@@ -95,7 +96,8 @@ class Launch:
     kernel: Kernel
     buffers: tuple[Buffer, ...]
     sizes: tuple[Size, ...]
-    nodes: tuple[Any, ...] = ()
+    nodes: tuple[Any, ...] = ()  # that write
+    origins: tuple[Any, ...] = ()  # those, and the nodes whose expressions they grew from, in the graph's order
 
     @property
     def actual(self) -> dict[Buffer, Buffer]:

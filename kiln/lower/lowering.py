@@ -7,8 +7,9 @@ second reader of a costly expression. The writes and calls are in the graph's or
 
 from __future__ import annotations
 
+import contextlib
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -51,6 +52,7 @@ COSTLY_OPERATIONS = frozenset(ir.OPERATIONS) & frozenset(
 )
 CHEAP_OPERATIONS, CHEAP_LOADS = 6, 2  # of what is computed again rather than kept for a second reader
 MOST_OPERATIONS, MOST_LOADS = 160, 20  # of what one expression grows to before it is put into memory
+MOST_ORIGINS = 40  # nodes that are noted for one expression
 
 
 class CannotLower(Exception):
@@ -73,6 +75,9 @@ class Lowering:
         self.names: dict[str, int] = {}
         self.floats: dict[Opaque, DynamicFloat] = {}
         self.node: Node | None = None
+        self.origins: dict[
+            Node, tuple[Node, ...]
+        ] = {}  # of each node, those whose expressions it grew from, and itself
 
     def run(self) -> Lowered:
         inputs: list[Any] = []
@@ -84,6 +89,7 @@ class Lowering:
             elif node.op == "get_attr":
                 self.values[node] = self.constant(node)
             elif node.op == "call_function":
+                self.origins[node] = self.origins_of(node)
                 self.values[node] = self.keep_if_costly(node, self.lower(node))
             elif node.op == "output":
                 outputs = [
@@ -93,7 +99,22 @@ class Lowering:
                     self.items.append(check)
             else:
                 raise CannotLower(f"{node.op} {node.target}")
-        return Lowered(inputs, self.items, outputs, self.called)
+        return Lowered(inputs, self.items, outputs, self.called, self.origins)
+
+    def origins_of(self, node: Node) -> tuple[Node, ...]:
+        """The nodes that a write for a node computes: itself, and those that it reads which are not in memory."""
+        inlined = (one for one in node.all_input_nodes if is_expression(self.values.get(one)))
+        found = dict.fromkeys(origin for one in inlined for origin in self.origins.get(one, ()))
+        return (*list(found)[-MOST_ORIGINS:], node)
+
+    @contextlib.contextmanager
+    def on_behalf_of(self, node: Node) -> Iterator[None]:
+        """What is written inside is a value of this node, not of the one that reads it."""
+        reader, self.node = self.node, node
+        try:
+            yield
+        finally:
+            self.node = reader
 
     # ---- what comes in and goes out ----------------------------------------------------------------------------------
 
@@ -135,9 +156,10 @@ class Lowering:
         found = self.values[value]
         if isinstance(found, Tensor):
             like, owner = value.meta["val"], storage_of(value)
-            if found.access is not None and not self.may_return(found.access.buffer, owner):
-                found = self.materialize(found, like)  # the graph made it new
-            view = self.view(found, like, exact=is_view_node(value) or is_non_overlapping(like))
+            with self.on_behalf_of(value):
+                if found.access is not None and not self.may_return(found.access.buffer, owner):
+                    found = self.materialize(found, like)  # the graph made it new
+                view = self.view(found, like, exact=is_view_node(value) or is_non_overlapping(like))
             self.owners[view.buffer] = owner
             self.values[value] = Tensor(found.shape, ir.load(view.as_access()))  # what is given twice is one tensor
             return view
@@ -437,7 +459,10 @@ class Lowering:
         """An argument of a call. Users' operators may read strides: ``exact`` gives them those of eager."""
         if isinstance(value, Node):
             found = self.values[value]
-            return self.view(found, value.meta["val"], exact) if isinstance(found, Tensor) else found
+            if not isinstance(found, Tensor):
+                return found
+            with self.on_behalf_of(value):
+                return self.view(found, value.meta["val"], exact)
         if isinstance(value, (list, tuple)):
             parts = [self.call_argument(part, exact) for part in value]
             return parts if isinstance(value, list) else tuple(parts)
@@ -447,6 +472,11 @@ class Lowering:
 
 
 # ---- expressions and results -----------------------------------------------------------------------------------------
+
+
+def is_expression(value: Any) -> bool:
+    """Whether a node's value is computed where it is read."""
+    return isinstance(value, Tensor) and value.access is None
 
 
 def cost_of(expr: Expr) -> tuple[int, int, bool]:

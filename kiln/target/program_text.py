@@ -105,13 +105,17 @@ class Text:
         return lines[0] if len(lines) == 1 else "\n        ".join(["with together:", *lines])
 
     def one_launch(self, kernel: int, pointers: list[Any], sizes: list[Any], extent: list[Any], is_whole: int) -> str:
-        return f"kernel{kernel}({', '.join(self.given(pointers, sizes))})"
+        return f"{self.kernel(kernel)}({', '.join(self.given(pointers, sizes))})"
 
     def cuda_launch(
         self, name: str, kernel: int, pointers: list[Any], sizes: list[Any], blocks: Any, threads: int, shared: int
     ) -> str:
         given = [*self.given(pointers, sizes), f"blocks={self.size(blocks)}", f"threads={threads}"]
-        return f"kernel{kernel}({', '.join([*given, f'shared={shared}'] if shared else given)})"
+        return f"{self.kernel(kernel)}({', '.join([*given, f'shared={shared}'] if shared else given)})"
+
+    def kernel(self, number: int) -> str:
+        names = self.data.get("names")
+        return str(names[number]) if names else f"kernel{number}"
 
     def given(self, pointers: list[Any], sizes: list[Any]) -> list[str]:
         found = [self.argument(source) + (f"[{offset}:]" if offset else "") for source, offset, _ in pointers]
@@ -135,8 +139,8 @@ class Text:
         return f"{self.register(result)} = {self.register(source)}[{place}]"
 
 
-def names_of(kernels: Sequence[Callable[..., None]], constants: Sequence[Any]) -> Mapping[str, Any]:
-    """What the names in a program's text mean, to run it: kernels take tensors, then ``sizes``."""
+def names_of(kernels: Mapping[str, Callable[..., None]], constants: Sequence[Any]) -> Mapping[str, Any]:
+    """What the names in a program's text mean, to run it: kernels, by name, take tensors, then ``sizes``."""
 
     def empty(sizes: Sequence[int], strides: Sequence[int], dtype: torch.dtype, donor: Any = None) -> torch.Tensor:
         return torch.empty_strided(sizes, strides, dtype=dtype)
@@ -145,5 +149,5 @@ def names_of(kernels: Sequence[Callable[..., None]], constants: Sequence[Any]) -
     names |= {"empty": empty, "together": contextlib.nullcontext(), "device": torch.device, "strided": torch.strided}
     names |= {name: value for name, value in vars(torch).items() if isinstance(value, torch.memory_format)}
     names |= {space: getattr(torch.ops, space) for space in ("aten", "prims", "kiln")}
-    names |= {f"kernel{number}": kernel for number, kernel in enumerate(kernels)}
+    names |= kernels
     return names | {f"c{number}": constant for number, constant in enumerate(constants)}

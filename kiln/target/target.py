@@ -99,15 +99,18 @@ class Target(ABC):
 
 def modules_of(kernels: Sequence[Kernel]) -> Iterator[dict[str, Kernel]]:
     """The kernels by name, those that are compiled together in one dictionary."""
-    named = [(function_name(number), kernel) for number, kernel in enumerate(kernels)]
+    named = list(zip(function_names(kernels), kernels, strict=True))
     for start in range(0, len(named), KERNELS_OF_A_MODULE):
         yield dict(named[start : start + KERNELS_OF_A_MODULE])
 
 
 def places_of(kernels: Sequence[Kernel]) -> tuple[tuple[int, str], ...]:
     """Where `modules_of` puts each kernel."""
-    return tuple((number // KERNELS_OF_A_MODULE, function_name(number)) for number in range(len(kernels)))
+    return tuple((number // KERNELS_OF_A_MODULE, name) for number, name in enumerate(function_names(kernels)))
 
 
-def function_name(number: int) -> str:
-    return f"kernel{number}"
+def function_names(kernels: Sequence[Kernel]) -> list[str]:
+    """The names of the kernels' functions: their own, which profilers show; scheduling gives no name twice."""
+    names = [kernel.name for kernel in kernels]
+    unique = len(set(names)) == len(names)
+    return names if unique else [f"{name}_{number}" for number, name in enumerate(names)]

@@ -1,5 +1,6 @@
 """Looking inside: what ``kiln.explain`` and the logs tell of kernels, programs that run on their own, checked runs."""
 
+import re
 import runpy
 
 import pytest
@@ -25,7 +26,8 @@ def test_kernels_with_their_bytes():
     (kernel,) = made.kernels
     assert kernel.bytes_read == X.nbytes + X[0].nbytes and kernel.bytes_written == X.nbytes
     assert "relu" in kernel.text and "for i0 in range(64):" in kernel.text
-    assert "define void @kernel0(" in kernel.llvm and "kernel0:" in kernel.assembly
+    assert kernel.name == "kiln_mul_add_relu_0"
+    assert "define void @kiln_mul_add_relu_0(" in kernel.llvm and "kiln_mul_add_relu_0:" in kernel.assembly
     assert not made.called and set(made.times) >= {"lowering", "LLVM"}
     assert same(found.result, (X * X[0] + 1).relu())
 
@@ -65,7 +67,7 @@ def test_logs(capsys):
     with kiln.config.patch(log={"code"}):
         kiln.compile(lambda x: x.cos() * 2, backend="kiln")(X)
     said = capsys.readouterr().err
-    assert "define void @kernel0(" in said and "retq" in said
+    assert "define void @kiln_cos_mul_0(" in said and "retq" in said and "    kiln_cos_mul_0(i0, " in said
 
 
 # ---- programs on their own -------------------------------------------------------------------------------------------
@@ -88,7 +90,7 @@ def test_a_program_on_its_own(name, tmp_path, capsys):
     path = tmp_path / "repro.py"
     found.save_repro(path)
     text = path.read_text()
-    assert "class Graph1(torch.nn.Module):" in text and "# def kernel0(" in text
+    assert "class Graph1(torch.nn.Module):" in text and re.search(r"# def kiln_\w+_0\(", text)
     runpy.run_path(str(path), run_name="__main__")
     said = capsys.readouterr().out
     assert said.startswith("Graph1: ") and "from eager's" in said
@@ -219,7 +221,9 @@ def off_by_a_little(name):
 def test_the_first_kernel_that_differs_is_named(monkeypatch):
     monkeypatch.setitem(vector_math.SHORT, "exp", off_by_a_little("exp"))
     checked = kiln.compile(lambda x: (x.exp().sum(0), x + 1), backend="kiln", options={"check": True})
-    with pytest.raises(kiln.exc.CheckFailed, match=r"kernel\d differs from eager in sum.*48 of 48 elements") as raised:
+    with pytest.raises(
+        kiln.exc.CheckFailed, match=r"kiln_exp_sum_add_0 differs from eager in sum.*48 of 48 elements"
+    ) as raised:
         checked(X)
     assert "It stands for: " in str(raised.value) and "exp(" in str(raised.value)
 
@@ -229,7 +233,7 @@ def test_a_difference_within_an_operator_is_found(monkeypatch):
     monkeypatch.setitem(vector_math.SHORT, "exp", off_by_a_little("exp"))
     large = torch.linspace(-1, 1, 100_000)
     checked = kiln.compile(lambda x: x.exp().sum(), backend="kiln", options={"check": True})
-    with pytest.raises(kiln.exc.CheckFailed, match="kernel0 differs from what its loops mean"):
+    with pytest.raises(kiln.exc.CheckFailed, match="kiln_exp_sum_0 differs from what its loops mean"):
         checked(large)
 
 

@@ -34,7 +34,7 @@ class Compiled:
     def __init__(self, function, inputs, tracing="fake"):
         self.module = make_fx(function, tracing_mode=tracing)(*inputs)
         self.scheduled: Scheduled = schedule(Lowering(self.module).run())
-        names = {f"kernel{number}": kernel for number, kernel in enumerate(self.scheduled.kernels)}
+        names = {kernel.name: kernel for kernel in self.scheduled.kernels}
         self.code = jit.compile_module(emit_module(names)) if names else None
         self.addresses = [self.code.address(name) for name in names]
         self.plan = plan_memory(self.scheduled)
@@ -55,7 +55,8 @@ class Compiled:
 
             return launch
 
-        return [function(*pair) for pair in zip(self.scheduled.kernels, self.addresses, strict=True)]
+        pairs = zip(self.scheduled.kernels, self.addresses, strict=True)
+        return {kernel.name: function(kernel, address) for kernel, address in pairs}
 
 
 def same(found, expected):

@@ -18,6 +18,7 @@ from kiln.loops.sizes import is_empty, is_one
 from kiln.loops.steps import Call, Launch, Lowered, Scheduled, View
 
 from .fusion import Group, fuse
+from .kernel_names import kernel_name
 from .kernels import KernelMaker, own_sizes, signature, with_length_argument
 from .split_reductions import split_reductions
 from .step_order import delay_launches
@@ -30,15 +31,24 @@ def schedule(lowered: Lowered, device: str = "cpu") -> Scheduled:
     groups = fuse(items)
     readers = readers_of(groups, lowered.outputs)
     known: dict[Any, Kernel] = {}
+    places = {node: place for place, node in enumerate(lowered.origins)}
     steps: list[Launch | Call] = []
     for group in groups:
         if group.call is not None:
             steps.append(group.call)
             continue
-        kernel, sizes = with_length_argument(KernelMaker(group, readers).make(f"kernel{len(known)}"))
+        origins = origins_of(group, lowered, places)
+        kernel, sizes = with_length_argument(KernelMaker(group, readers).make(kernel_name(origins, len(known))))
         same_kernel = known.setdefault((signature(kernel), own_sizes(kernel) if device == "cuda" else ()), kernel)
-        steps.append(Launch(same_kernel, kernel.buffers, sizes, kernel.nodes))
+        steps.append(Launch(same_kernel, kernel.buffers, sizes, kernel.nodes, origins))
     return Scheduled(lowered.inputs, delay_launches(steps, lowered.outputs), lowered.outputs, lowered.called)
+
+
+def origins_of(group: Group, lowered: Lowered, places: dict[Any, int]) -> tuple[Any, ...]:
+    """The nodes that a group computes, in the graph's order."""
+    nodes = [member.write.node for member in group.members]
+    found = dict.fromkeys(one for node in nodes for one in lowered.origins.get(node, (node,)))
+    return tuple(sorted(found, key=lambda node: places.get(node, len(places))))
 
 
 def writes_nothing(item: Write | Call) -> bool:

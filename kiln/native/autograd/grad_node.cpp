@@ -113,8 +113,8 @@ void GradNode::release_variables() {
 // ---- outputs -------------------------------------------------------------------------------------------------------
 
 uint32_t GradNode::add_output(const at::Tensor& tensor) {
-  TORCH_CHECK(platform::isDifferentiableType(tensor.scalar_type()), "Autograd not support dtype: ",
-              tensor.scalar_type());
+  TORCH_CHECK(platform::isDifferentiableType(tensor.scalar_type()), std::string("Autograd not support dtype: ") +
+                                                                            c10::toString(tensor.scalar_type()));
   uint32_t number = add_input_metadata(tensor);
   platform::set_gradient_edge(tensor, Edge(getptr(), number));
   return number;
@@ -163,7 +163,8 @@ void GradNode::save(PyObject* const* values, size_t count) {
       saved->emplace_back();
       continue;
     }
-    TORCH_CHECK_TYPE(is_tensor(values[i]), "save() takes tensors and None, not ", Py_TYPE(values[i])->tp_name);
+    TORCH_CHECK_TYPE(is_tensor(values[i]),
+                     std::string("save() takes tensors and None, not ") + Py_TYPE(values[i])->tp_name);
     saved->push_back(kept(tensor_in(values[i])));
     something = true;
   }

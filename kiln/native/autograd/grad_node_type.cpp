@@ -33,7 +33,7 @@ GradNode* cast_function(PyObject* function) {
 }
 
 const at::Tensor& tensor_of(PyObject* object) {
-  TORCH_CHECK_TYPE(is_tensor(object), "a tensor is needed, not ", Py_TYPE(object)->tp_name);
+  TORCH_CHECK_TYPE(is_tensor(object), std::string("a tensor is needed, not ") + Py_TYPE(object)->tp_name);
   return tensor_in(object);
 }
 
@@ -42,12 +42,13 @@ const at::Tensor& tensor_of(PyObject* object) {
 // A pair of a node and one of its numbers.
 Edge pair_edge(PyObject* pair) {
   TORCH_CHECK_TYPE(PyTuple_Check(pair) && PyTuple_GET_SIZE(pair) >= 2,
-                   "what follows is a tensor, None or (node, number), not ", Py_TYPE(pair)->tp_name);
+                   std::string("what follows is a tensor, None or (node, number), not ") + Py_TYPE(pair)->tp_name);
   PyObject* node = PyTuple_GET_ITEM(pair, 0);
   unsigned long number = PyLong_AsUnsignedLong(PyTuple_GET_ITEM(pair, 1));
   if (PyErr_Occurred()) raise();
   if (Py_IS_TYPE(node, &GradNodeType)) return Edge(pointer_of(node), static_cast<uint32_t>(number));
-  TORCH_CHECK_TYPE(platform::is_node_object(node), "a native node is needed, not ", Py_TYPE(node)->tp_name);
+  TORCH_CHECK_TYPE(platform::is_node_object(node),
+                   std::string("a native node is needed, not ") + Py_TYPE(node)->tp_name);
   return Edge(platform::node_in(node), static_cast<uint32_t>(number));
 }
 

@@ -250,9 +250,9 @@ struct Builder {
     TORCH_CHECK_TYPE(parts.size() == 8, "cuda_launch: name, function, pointers, sizes, blocks, threads, shared bytes");
     TORCH_CHECK_VALUE(program.launcher.launch, "a launch on a GPU in a program that has no launcher");
     int64_t threads = integer(parts[6]), shared_bytes = integer(parts[7]);
-    TORCH_CHECK_VALUE(threads > 0 && threads <= 1024, "a block has 1 to 1024 threads, not ", threads);
-    TORCH_CHECK_VALUE(shared_bytes >= 0 && shared_bytes < (1 << 20), "no block has ", shared_bytes,
-                      " bytes of shared memory");
+    TORCH_CHECK_VALUE(threads > 0 && threads <= 1024, "a block has 1 to 1024 threads, not " + std::to_string(threads));
+    TORCH_CHECK_VALUE(shared_bytes >= 0 && shared_bytes < (1 << 20),
+                      "no block has " + std::to_string(shared_bytes) + " bytes of shared memory");
     CudaLaunchStep step{text(parts[1]), address(parts[2]), pointers(parts[3]), numbers(parts[4]), {},
                         static_cast<unsigned>(threads), static_cast<unsigned>(shared_bytes)};
     add_number(step.blocks, parts[5]);

@@ -32,7 +32,8 @@ void launch(const CudaLaunchStep& step, const Launcher& launcher, unsigned block
     if (error == 0) return;
     explain(step, launcher, error, frame.memory.device);
   }
-  TORCH_CHECK(false, "the kernel ", step.name, " could not be launched: error ", error, " of the CUDA driver");
+  TORCH_CHECK(false, "the kernel " + step.name + " could not be launched: error " + std::to_string(error) +
+                         " of the CUDA driver");
 }
 
 }  // namespace
@@ -49,7 +50,8 @@ void* current_stream(const Program& program) {
 void run(const CudaLaunchStep& step, const Launcher& launcher, Frame& frame) {
   c10::SmallVector<int64_t, 8> place;
   const int64_t blocks = step.blocks.now(frame, place)[0];
-  TORCH_CHECK(blocks <= most_blocks, "the kernel ", step.name, " needs ", blocks, " blocks, more than a GPU takes");
+  TORCH_CHECK(blocks <= most_blocks,
+              "the kernel " + step.name + " needs " + std::to_string(blocks) + " blocks, more than a GPU takes");
   if (blocks > 0) {
     c10::SmallVector<uint64_t, usual_parameters> values;
     for (const Pointer& pointer : step.pointers) {

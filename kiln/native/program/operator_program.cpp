@@ -1,6 +1,8 @@
 // OperatorProgram: the type whose instances run a program (program.h), and how they are called.
 #include "program/program.h"
 
+#include <ATen/record_function.h>
+
 #include <new>
 
 namespace kiln {
@@ -54,6 +56,8 @@ PyObject* call(PyObject* self, PyObject* const* arguments, size_t flagged, PyObj
                         PyList_GET_SIZE(list));
   }
   return guarded([&]() -> PyObject* {
+    at::RecordFunction recorded(at::RecordScope::USER_SCOPE);  // costs nothing measurable where nobody profiles
+    if (recorded.isActive() && !program.name.empty()) recorded.before(program.name);
     Frame frame{Registers(program.register_count), {}, program.memory};
     if (platform::torch_function_mode_enabled() || !take_inputs(program, list, frame.registers) ||
         !begin(program, frame)) {
@@ -86,6 +90,7 @@ void construct(Program* self) {
   new (&self->otherwise) Owned();
   new (&self->memory) Memory();
   new (&self->launcher) Launcher();
+  new (&self->name) std::string();
   self->attributes = nullptr;
 }
 
@@ -101,6 +106,7 @@ void dealloc(PyObject* object) {
   self->outputs.~vector();
   self->otherwise.~Owned();
   self->launcher.~Launcher();
+  self->name.~basic_string();
   Py_XDECREF(self->attributes);
   Py_TYPE(object)->tp_free(object);
 }
@@ -145,10 +151,27 @@ PyObject* make(PyTypeObject* type, PyObject* args, PyObject*) {
   return object.release();
 }
 
+PyObject* get_name(PyObject* object, void*) {
+  const std::string& name = cast(object)->name;
+  return PyUnicode_FromStringAndSize(name.data(), static_cast<Py_ssize_t>(name.size()));
+}
+
+int set_name(PyObject* object, PyObject* value, void*) {
+  Py_ssize_t length = 0;
+  const char* text = value && PyUnicode_Check(value) ? PyUnicode_AsUTF8AndSize(value, &length) : nullptr;
+  if (text) {
+    cast(object)->name.assign(text, static_cast<size_t>(length));
+    return 0;
+  }
+  if (!PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "a program's name is a string");
+  return -1;
+}
+
 // Callers of compiled graphs ask whether they take a list.
 PyObject* get_true(PyObject*, void*) { Py_RETURN_TRUE; }
 
 PyGetSetDef properties[] = {{"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, nullptr, nullptr},
+                            {"name", get_name, set_name, nullptr, nullptr},
                             {"_boxed_call", get_true, nullptr, nullptr, nullptr},
                             {nullptr, nullptr, nullptr, nullptr, nullptr}};
 

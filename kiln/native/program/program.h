@@ -218,6 +218,7 @@ struct Program {
   Owned otherwise;
   Memory memory;
   Launcher launcher;
+  std::string name;  // of its range in torch's profiler; without one it has no range
   PyObject* attributes;
 };
 

@@ -112,16 +112,22 @@ bool compute_numbers(const Program& program, Frame& frame) {
 
 // ---- operators -----------------------------------------------------------------------------------------------------
 
+std::string text_of(at::IntArrayRef sizes) {
+  std::string text = "[";
+  for (size_t i = 0; i < sizes.size(); ++i) text += (i == 0 ? "" : ", ") + std::to_string(sizes[i]);
+  return text + "]";
+}
+
 // What an operator gave, laid out as kernels read it.
 IValue laid_out(const std::string& who, const Layout& layout, IValue value, const Frame& frame) {
-  TORCH_CHECK(value.isTensor() && is_plain_in(frame.memory, value.toTensor()), who,
-              " gave something of another kind than it was compiled for");
+  TORCH_CHECK(value.isTensor() && is_plain_in(frame.memory, value.toTensor()),
+              who + " gave something of another kind than it was compiled for");
   const at::Tensor& found = value.toTensor();
   // What torch foretells of an operator's results is not always so, not even the type.
   if (found.scalar_type() == layout.dtype && lies_so(found, layout, frame)) return value;
   at::Tensor fit = allocated(layout, frame);
-  TORCH_CHECK(found.sizes() == fit.sizes(), who, " gave a tensor of the sizes ", found.sizes(),
-              " where it was compiled for ", fit.sizes());
+  TORCH_CHECK(found.sizes() == fit.sizes(), who + " gave a tensor of the sizes " + text_of(found.sizes()) +
+                                                " where it was compiled for " + text_of(fit.sizes()));
   fit.copy_(found);
   return fit;
 }

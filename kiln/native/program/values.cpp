@@ -91,7 +91,7 @@ Memory memory_of(int64_t index) {
   Memory memory{c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(index))};
   // The allocator that torch uses now, which may be one of the user's.
   memory.allocator = at::empty({0}, at::TensorOptions().dtype(at::kByte).device(memory.device)).storage().allocator();
-  TORCH_CHECK(memory.allocator, "torch has no allocator for the memory of the device ", memory.device);
+  TORCH_CHECK(memory.allocator, "torch has no allocator for the memory of the device " + memory.device.str());
   return memory;
 }
 

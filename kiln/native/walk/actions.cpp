@@ -74,7 +74,7 @@ variable_list tensors_of(PyObject* sequence) {
   for (size_t i = 0; i < tensors.size(); ++i) {
     PyObject* item = PySequence_Fast_GET_ITEM(items.get(), static_cast<Py_ssize_t>(i));
     if (item == Py_None) continue;
-    TORCH_CHECK_TYPE(is_tensor(item), "a tensor or None expected, not ", Py_TYPE(item)->tp_name);
+    TORCH_CHECK_TYPE(is_tensor(item), std::string("a tensor or None expected, not ") + Py_TYPE(item)->tp_name);
     tensors[i] = tensor_in(item);
   }
   return tensors;

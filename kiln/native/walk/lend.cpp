@@ -57,7 +57,7 @@ class Restorer : public SavedVisitor {
 
   at::Tensor lent(uint32_t slot) const {
     at::Tensor tensor(walk_.watched.at(slot).tensor.lock());
-    TORCH_CHECK(tensor.defined(), "a saved tensor of ", call_.node->name(), " is gone");
+    TORCH_CHECK(tensor.defined(), "a saved tensor of " + call_.node->name() + " is gone");
     return tensor;
   }
 

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from kiln.loops.steps import Launch
 
 
+MOST_NAMES = 3  # of kernels, in the name of a step that launches several at once
+
+
 class CpuTarget(Target):
     device = torch.device("cpu")
 
@@ -36,7 +39,7 @@ class CpuTarget(Target):
 
     def launch_step(self, launches: Sequence[Launch], describer: LaunchDescriber) -> list[Any]:
         described = [self.one_launch(launch, describer) for launch in launches]
-        return ["launch", ", ".join(dict.fromkeys(launch.kernel.name for launch in launches)), *described]
+        return ["launch", joint_name([launch.kernel.name for launch in launches]), *described]
 
     def one_launch(self, launch: Launch, describer: LaunchDescriber) -> list[Any]:
         from .emit.kernel_plan import plan_of
@@ -66,6 +69,14 @@ class CpuTarget(Target):
 
     def assembly(self, text: str) -> str:
         return jit.assembly(text)
+
+
+def joint_name(names: Sequence[str]) -> str:
+    """What a profiler shows for launches that run at once."""
+    different = list(dict.fromkeys(names))
+    if len(different) <= MOST_NAMES:
+        return ", ".join(different)
+    return f"{', '.join(different[:MOST_NAMES])} and {len(different) - MOST_NAMES} more"
 
 
 CPU = CpuTarget()
