@@ -262,6 +262,7 @@ class OperatorProgram:
     """
 
     _boxed_call: bool
+    name: str  # of its range in torch's profiler; "" for none
     code: Any  # where set: what holds the machine code
     written_inputs: frozenset[int]  # where set: results that are inputs, with their new contents
 

@@ -19,7 +19,7 @@ typed accessors.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch.fx
@@ -53,13 +53,20 @@ def aot_eager(graph_module: torch.fx.GraphModule, example_inputs: Sequence[Any])
 
 
 def kiln(
-    graph_module: torch.fx.GraphModule, example_inputs: Sequence[Any], *, check: bool = False
+    graph_module: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    check: bool = False,
+    disable_kernels: Iterable[str] = (),
 ) -> Callable[..., Any]:
     """Differentiate the graph ahead of time, and compile forward and backward to machine code. ``check``: each kernel
-    runs beside eager, and the first that differs is an error."""
+    runs beside eager, and the first that differs is an error. ``disable_kernels``: names of operators or kernels that
+    ATen is to run."""
     from .codegen.graph_compiler import compile_captured_graph
 
-    compiled: Callable[..., Any] = compile_captured_graph(graph_module, example_inputs, check=check)
+    compiled: Callable[..., Any] = compile_captured_graph(
+        graph_module, example_inputs, check=check, disable_kernels=disable_kernels
+    )
     return compiled
 
 

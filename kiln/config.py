@@ -88,6 +88,16 @@ def _artefacts(name: str, value: object) -> frozenset[str]:
     return frozenset(value)
 
 
+def _names(name: str, value: object) -> frozenset[str]:
+    if isinstance(value, str) or not isinstance(value, Iterable) or not all(isinstance(item, str) for item in value):
+        raise TypeError(f"kiln.config.{name} is a set of strings, not {value!r} of type {type(value).__name__}")
+    return frozenset(value)
+
+
+def names_from_environment(text: str) -> frozenset[str]:
+    return frozenset(name.strip() for name in text.split(",") if name.strip())
+
+
 def log_from_environment(text: str) -> frozenset[str]:
     """The artefacts that a `KILN_LOG` text names; an unknown name is warned about, since a typo must not go unseen."""
     names = {name.strip() for name in text.split(",") if name.strip()}
@@ -140,6 +150,9 @@ class Config:
         True, _flag, "Keep compiled programs on disk (KILN_CACHE_DIR, else ~/.cache/kiln) and start from them."
     )
     cache_limit: int = _setting(1000, _count, "How many megabytes they may take; the least recently used go first.")
+    disable_kernels: frozenset[str] = _setting(
+        frozenset(), _names, "Operators or kernels that ATen is to run; at import taken from KILN_DISABLE_KERNELS."
+    )
     break_every: str | None = _setting(
         None, _break_every, "For tests: force a graph break at each new 'line' or 'instruction' of the outermost frame."
     )
@@ -226,4 +239,7 @@ class Patch:
 
 _CHECKS: dict[str, Callable[[str, object], Any]] = {item.name: item.metadata["check"] for item in fields(Config)}
 
-config = Config(log=log_from_environment(os.environ.get("KILN_LOG", "")))
+config = Config(
+    log=log_from_environment(os.environ.get("KILN_LOG", "")),
+    disable_kernels=names_from_environment(os.environ.get("KILN_DISABLE_KERNELS", "")),
+)

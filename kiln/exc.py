@@ -310,9 +310,17 @@ class CheckFailed(KilnError):
 class DriverError(KilnError):
     """The CUDA driver is missing, or refused something; ``number`` is its error, 0 if it is none of the driver's."""
 
+    # Errors of kernels that ran, such as an illegal access: nothing runs on the GPU any more in this process.
+    ON_THE_GPU = frozenset({700, 702, 710, 714, 715, 716, 717, 718, 719})
+
     def __init__(self, message: str, number: int = 0) -> None:
         super().__init__(message, number)
         self.message, self.number = message, number
+
+    @property
+    def is_final(self) -> bool:
+        """Whether nothing runs on the GPU any more."""
+        return self.number in self.ON_THE_GPU
 
     def __str__(self) -> str:
         return _sentence(self.message)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 import torch.fx
 
+from .._native import OperatorProgram
 from ..aot.captured_graphs import compile_captured
 from ..aot.compilation import Compilers
 from ..aot.runtime.boxing import Boxed, boxed_graph
@@ -18,33 +19,48 @@ from ..program.graph import count_operations
 from ..program.quiet import without_collections
 from ..report import events
 from ..report.events import raised_text
+from ..report.node_places import program_name
 from ..report.stages import stage
 from . import program_cache
 from .targets import target_of
 
 
 def compile_captured_graph(
-    module: torch.fx.GraphModule, examples: Sequence[Any], *, check: bool = False
+    module: torch.fx.GraphModule, examples: Sequence[Any], *, check: bool = False, disable_kernels: Iterable[str] = ()
 ) -> Callable[..., Any]:
     """A captured graph, differentiated ahead of time, with forward and backward compiled. ``check``: each kernel runs
-    beside eager, and `kiln.exc.CheckFailed` names the first that differs."""
-    compiler = functools.partial(compile_graph, check=True) if check else compile_graph
+    beside eager, and `kiln.exc.CheckFailed` names the first that differs. ``disable_kernels``: what ATen is to run,
+    besides `config.disable_kernels` (disabled_kernels.py)."""
+    settings: dict[str, Any] = {"check": check, "disabled": config.disable_kernels | frozenset(disable_kernels)}
+    forward, backward, inference = (
+        functools.partial(compile_graph, kind=kind, **settings) for kind in ("forward", "backward", "inference")
+    )
     prepare = drop_unread if check else prepare_joint  # ATen's operators run beside the kernels
     with without_collections():
-        return compile_captured(module, examples, Compilers(compiler, compiler, compiler, prepare=prepare))
+        return compile_captured(module, examples, Compilers(forward, backward, inference, prepare=prepare))
 
 
-def compile_graph(module: torch.fx.GraphModule, examples: Sequence[Any] = (), check: bool = False) -> Boxed:
-    """A functional graph as a program: a function of a list that it empties."""
+def compile_graph(
+    module: torch.fx.GraphModule,
+    examples: Sequence[Any] = (),
+    check: bool = False,
+    kind: str = "graph",
+    disabled: frozenset[str] = frozenset(),
+) -> Boxed:
+    """A functional graph as a program: a function of a list that it empties. ``kind``: what its range in torch's
+    profiler is called, such as "forward"."""
     with stage("program") as record:
         if record is not None:
             record.sizes["nodes"] = count_operations(module.graph)
-        return load_or_compile(module, check)
+        program = load_or_compile(module, check, disabled)
+        if isinstance(program, OperatorProgram):
+            program.name = program_name(module, kind)
+        return program
 
 
-def load_or_compile(module: torch.fx.GraphModule, check: bool) -> Boxed:
+def load_or_compile(module: torch.fx.GraphModule, check: bool, disabled: frozenset[str]) -> Boxed:
     otherwise, target = EagerGraph(module), target_of(module)
-    key = None if check else program_cache.key_of(module, target)
+    key = None if check else program_cache.key_of(module, target, disabled)
     with stage("load") as record:
         found = None if events.is_asked_about_code() else program_cache.load(key, module, target, otherwise)
         if record is not None:
@@ -58,7 +74,7 @@ def load_or_compile(module: torch.fx.GraphModule, check: bool) -> Boxed:
         from .pipeline import compile_lowered
 
         try:
-            return compile_lowered(module, target, otherwise, key, check)
+            return compile_lowered(module, target, otherwise, key, check, disabled)
         except CannotLower as reason:
             events.not_lowered(str(reason))
         except Exception as error:

@@ -5,6 +5,8 @@ Lowering, scheduling, LLVM IR text, object code, memory plan, native program; th
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import torch
 import torch.fx
 
@@ -21,7 +23,9 @@ from ..target.native_program import Boxed, assemble
 from ..target.program_text import program_text
 from ..target.target import Target
 from . import program_cache
+from .disabled_kernels import disabled_nodes, nodes_of_disabled_kernels
 from .inspection import Generated
+from .launch_errors import launcher_of
 from .program_description import Describer
 from .refused_kernels import RefusedNodes
 
@@ -29,13 +33,19 @@ MOST_ROUNDS = 12  # of lowering, where the target refuses kernels
 
 
 def compile_lowered(
-    module: torch.fx.GraphModule, target: Target, otherwise: Boxed, key: str | None = None, check: bool = False
+    module: torch.fx.GraphModule,
+    target: Target,
+    otherwise: Boxed,
+    key: str | None = None,
+    check: bool = False,
+    disabled: Collection[str] = (),
 ) -> Boxed:
     """The program of a graph for a target; it is stored under the key. Raises `CannotLower` for a graph that only
-    ATen can run. ``check``: the program compares its kernels with eager as it runs."""
+    ATen can run. ``check``: the program compares its kernels with eager as it runs. ``disabled``: what ATen is to run
+    (disabled_kernels.py)."""
     done: list[Stage | None] = []
     try:
-        lowering, lowered, scheduled = lower_for(module, target, done)
+        lowering, lowered, scheduled = lower_for(module, target, done, disabled)
         with stage("LLVM") as record:
             code = target.compile(scheduled.kernels)
             if record is not None:
@@ -46,7 +56,8 @@ def compile_lowered(
             described = Describer(scheduled, plan, target)
             data = described.run()
             loaded = target.load(code)
-            program = assemble(data, loaded.handles, described.constants, otherwise, loaded.keep, target.launcher())
+            launcher = launcher_of(target, data, module)
+            program = assemble(data, loaded.handles, described.constants, otherwise, loaded.keep, launcher)
         done.append(record)
         with stage("disk cache") as record:
             program_cache.store(key, data, code)
@@ -67,11 +78,11 @@ def compile_lowered(
 
 
 def lower_for(
-    module: torch.fx.GraphModule, target: Target, done: list[Stage | None]
+    module: torch.fx.GraphModule, target: Target, done: list[Stage | None], disabled: Collection[str] = ()
 ) -> tuple[Lowering, Lowered, Scheduled]:
     """The graph lowered and scheduled. What kernels compute that the target has no code for is left to ATen: the graph
     is lowered again, with calls of those nodes."""
-    refused: dict[str, str] = {}
+    refused, named = disabled_nodes(module, disabled), disabled
     finder = RefusedNodes(target)
     for _ in range(MOST_ROUNDS):
         with stage("lowering") as record:
@@ -86,9 +97,10 @@ def lower_for(
                 record.sizes["kernels"] = len(scheduled.kernels)
                 record.sizes["calls of ATen"] = len(scheduled.called)
         done.append(record)
-        if all(target.refusal(kernel) is None for kernel in scheduled.kernels):
+        more, named = nodes_of_disabled_kernels(scheduled, named), ()  # once: kernels are numbered anew then
+        if not more and all(target.refusal(kernel) is None for kernel in scheduled.kernels):
             return lowering, lowered, scheduled
-        more = finder.further(scheduled, refused)
+        more = more or finder.further(scheduled, refused)
         if not more:
             break
         refused |= more

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import operator
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -25,8 +25,9 @@ from ..program import disk_cache, graph_meta
 from ..program.operators.operator_table import operator_of
 from ..target.native_program import Boxed, Data, assemble, constant_in
 from ..target.target import MachineCode, Target
+from .launch_errors import launcher_of
 
-FORMAT = "program 3"
+FORMAT = "program 4"
 NAMED = (torch.dtype, torch.device, torch.layout, torch.memory_format)
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
@@ -42,12 +43,13 @@ class StoredRefusal:
     reason: str
 
 
-def key_of(module: torch.fx.GraphModule, target: Target) -> str | None:
-    """The name of the graph's entry for a target; None where it has none."""
+def key_of(module: torch.fx.GraphModule, target: Target, disabled: Collection[str] = ()) -> str | None:
+    """The name of the graph's entry for a target; None where it has none. ``disabled``: kernels that it is without."""
     if not disk_cache.is_on():
         return None
     try:
-        return disk_cache.key_of(FORMAT, str(torch.get_default_dtype()), *target.identity(), text_of(module))
+        settings = str(torch.get_default_dtype()), *target.identity(), *sorted(disabled)
+        return disk_cache.key_of(FORMAT, *settings, text_of(module))
     except NotStored:
         return None
 
@@ -66,7 +68,7 @@ def load(
         images = tuple(parts[f"code {number}"] for number in range(data["images"]))
         code = target.load(MachineCode(images, tuple((place, name) for place, name in data["kernels"])))
         constants = [constant_in(module, kind, name) for kind, name in data["constants"]]
-        return assemble(data, code.handles, constants, otherwise, code.keep, target.launcher())
+        return assemble(data, code.handles, constants, otherwise, code.keep, launcher_of(target, data, module))
     except Exception:
         if config.raise_internal_errors:
             raise

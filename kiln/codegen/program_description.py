@@ -29,6 +29,9 @@ from ..target.target import Target
 from .size_instructions import SizeInstructions
 
 
+MOST_ORIGINS = 64  # nodes that are noted for a kernel
+
+
 class Describer:
     """Assigns registers to values, and describes the steps."""
 
@@ -68,6 +71,9 @@ class Describer:
                 self.steps.append(step)
         self.allocate(len(self.plan.runs))
         outputs = [self.argument(output) for output in self.scheduled.outputs]
+        origins: dict[Any, list[str]] = {kernel: [] for kernel in self.kernels}  # names of nodes, for messages
+        for launch in (step for step in self.scheduled.steps if isinstance(step, Launch)):
+            origins[launch.kernel] += [node.name for node in launch.origins if hasattr(node, "name")]
         return self.of_device() | {
             "inputs": len(self.scheduled.inputs),
             "registers": self.count,
@@ -78,6 +84,7 @@ class Describer:
             "outputs": outputs,
             "constants": self.constant_names,
             "names": [kernel.name for kernel in self.kernels],
+            "origins": [list(dict.fromkeys(nodes))[:MOST_ORIGINS] for nodes in origins.values()],
             "written": [
                 [place, self.registers[output.buffer]]
                 for place, output in enumerate(self.scheduled.outputs)

@@ -25,6 +25,11 @@ DOCUMENT = "test_compiled_autograd"
 LOOSE = {"rtol": 2e-3, "atol": 2e-3}
 
 
+def compiled_by_kiln(function, **options):
+    """With machine code: the tests' default is the backend eager."""
+    return kiln.compile(function, backend="kiln", **options)
+
+
 def leaf(*shape, dtype=torch.float32):
     return torch.randn(*shape, device=DEVICE, dtype=dtype, requires_grad=True)
 
@@ -86,12 +91,12 @@ def trained(model, given, target):
 @pytest.mark.parametrize("engine", [False, True])
 def test_compiled_function_in_a_checkpoint(engine):
     results = []
-    for function in (gated, kiln.compile(gated)):
+    for function in (gated, compiled_by_kiln(gated)):
         torch.manual_seed(3)
         model = Gates(64, function).to(DEVICE)
         given, target = leaf(1, 24, 16, 64), torch.randn(1, 24, 16, 64, device=DEVICE)
         if engine and function is not gated:
-            with compiled_autograd.enable(lambda module: kiln.compile(module)):
+            with compiled_autograd.enable(lambda module: compiled_by_kiln(module)):
                 results.append(trained(model, given, target))
         else:
             results.append(trained(model, given, target))
@@ -171,7 +176,7 @@ def test_number_of_the_cpu_saved_by_a_function_in_cpp(custom_functions):
 def compiled_with(function, options):
     """Compiled with options that this Kiln may not have yet."""
     try:
-        return kiln.compile(function, options=options)
+        return compiled_by_kiln(function, options=options)
     except kiln.exc.KilnError:
         pytest.skip(f"no options {options}")
 
@@ -191,7 +196,7 @@ def test_a_division_by_a_number_of_the_cpu(capfd):
     torch.manual_seed(7)
     expected = list(program())
     torch.manual_seed(7)
-    with compiled_autograd.enable(lambda module: kiln.compile(module)):
+    with compiled_autograd.enable(lambda module: compiled_by_kiln(module)):
         assert same(list(program()), expected, **LOOSE)
     assert "skipping" not in capfd.readouterr().err
 
@@ -230,7 +235,7 @@ def test_activations_are_freed_when_they_are_used():
         library.define("look(Tensor x) -> Tensor")
         library.impl("look", lambda x: (during.append(allocated() - before), x.clone())[1], "CPU")
         library.impl("look", lambda x: x.clone(), "Meta")
-        compiled = kiln.compile(module_of(forward, "activations"))
+        compiled = compiled_by_kiln(module_of(forward, "activations"))
         for _ in range(2):
             activations = [torch.ones(1_000_000, device=DEVICE)]
             assert allocated() - before >= 4_000_000
@@ -255,7 +260,7 @@ def test_activations_beside_a_nested_tensor_are_freed():
         library.impl("look", lambda x: (during.append(allocated() - before), x.clone())[1], "CPU")
         for key in ("Meta", "NestedTensor"):
             library.impl("look", lambda x: x.clone(), key)
-        compiled = kiln.compile(module_of(forward, "inputs"))
+        compiled = compiled_by_kiln(module_of(forward, "inputs"))
         parts = [torch.ones(1, 100_000, device=DEVICE) for _ in range(2)]
         activations = [torch.nested.nested_tensor(parts, layout=torch.jagged), torch.ones(1, 100_000, device=DEVICE)]
         del parts
@@ -268,7 +273,7 @@ def test_activations_beside_a_nested_tensor_are_freed():
 @covers(f"{DOCUMENT}::test_logging_tensor_flaky")
 def test_a_subclass_after_a_backward_pass_on_the_gpu(caplog):
     x = torch.arange(1.0, 10.0, dtype=torch.float16, device=DEVICE).requires_grad_()
-    with compiled_autograd.enable(lambda module: kiln.compile(module)):
+    with compiled_autograd.enable(lambda module: compiled_by_kiln(module)):
         x.sum().backward()
     assert torch.equal(x.grad, torch.ones_like(x))
     caplog.set_level(logging.WARNING, logger="LoggingTensor")
@@ -277,7 +282,7 @@ def test_a_subclass_after_a_backward_pass_on_the_gpu(caplog):
         return ((inputs[0] + 1 + inputs[1]).cpu(),)
 
     inputs = [torch.ones(1000, device=DEVICE), LoggingTensor(torch.ones(1, device=DEVICE))]
-    (found,) = kiln.compile(module_of(forward, "inputs"))(inputs)
+    (found,) = compiled_by_kiln(module_of(forward, "inputs"))(inputs)
     assert not inputs and type(found) is LoggingTensor and found.elem.tolist() == [3.0] * 1000
 
 

@@ -237,7 +237,9 @@ def test_statistics_are_not_computed_again(name, dynamic, dtype, monkeypatch):
 
     names, real = [], graph_compiler.compile_graph
     monkeypatch.setattr(
-        graph_compiler, "compile_graph", lambda module, *rest: note(names, module) or real(module, *rest)
+        graph_compiler,
+        "compile_graph",
+        lambda module, *rest, **more: note(names, module) or real(module, *rest, **more),
     )
     torch.manual_seed(0)
     x, w = torch.randn(4, 3, 8, 8, dtype=dtype, requires_grad=True), torch.rand(3, 8, 8, dtype=dtype) + 0.5

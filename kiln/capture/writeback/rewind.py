@@ -14,7 +14,7 @@ import torch
 
 from ... import _native
 from ..._native import is_instance as isinstance
-from ...exc import CheckFailed
+from ...exc import CheckFailed, DriverError
 from ...platform.torch_autograd import top_saved_tensors_hooks
 from ...platform.torch_tensors import set_versions, version_of
 from ..shadows.tensor_effects import is_restorable
@@ -35,7 +35,8 @@ def can_rewind(trace: Trace) -> bool:
 
 def is_final(error: BaseException) -> bool:
     """Whether an error that a graph has raised is to be seen, though eager would not raise it."""
-    return isinstance(error, CheckFailed) or raised_in_saving(error)
+    of_the_gpu = isinstance(error, DriverError) and error.is_final
+    return isinstance(error, CheckFailed) or of_the_gpu or raised_in_saving(error)
 
 
 def raised_in_saving(error: BaseException) -> bool:

@@ -4,8 +4,6 @@
 // gives it to nobody but later work of the same stream.
 #include "program/program.h"
 
-#include <ATen/record_function.h>
-
 #include <limits>
 
 namespace kiln {
@@ -60,8 +58,7 @@ void run(const CudaLaunchStep& step, const Launcher& launcher, Frame& frame) {
     for (int64_t size : step.sizes.now(frame, place)) values.push_back(static_cast<uint64_t>(size));
     c10::SmallVector<void*, usual_parameters> parameters;
     for (uint64_t& value : values) parameters.push_back(&value);
-    at::RecordFunction recorded(at::RecordScope::FUNCTION);
-    if (recorded.isActive()) recorded.before(step.name);
+    ProfilerRange range(at::RecordScope::FUNCTION, step.name);
     launch(step, launcher, static_cast<unsigned>(blocks), parameters.data(), frame);
   }
   let_go(step.pointers, frame);

@@ -6,7 +6,6 @@
 #include "program/program.h"
 
 #include <ATen/Parallel.h>
-#include <ATen/record_function.h>
 
 #include <algorithm>
 
@@ -97,8 +96,7 @@ void run(const LaunchStep& step, Frame& frame) {
     sizes.append(now.begin(), now.end());
   }
   {
-    at::RecordFunction recorded(at::RecordScope::FUNCTION);
-    if (recorded.isActive()) recorded.before(step.name);
+    ProfilerRange range(at::RecordScope::FUNCTION, step.name);
     run_line(line);
   }
   for (const Launch& launch : step.launches) let_go(launch.pointers, frame);

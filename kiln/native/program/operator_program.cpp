@@ -1,8 +1,6 @@
 // OperatorProgram: the type whose instances run a program (program.h), and how they are called.
 #include "program/program.h"
 
-#include <ATen/record_function.h>
-
 #include <new>
 
 namespace kiln {
@@ -56,8 +54,7 @@ PyObject* call(PyObject* self, PyObject* const* arguments, size_t flagged, PyObj
                         PyList_GET_SIZE(list));
   }
   return guarded([&]() -> PyObject* {
-    at::RecordFunction recorded(at::RecordScope::USER_SCOPE);  // costs nothing measurable where nobody profiles
-    if (recorded.isActive() && !program.name.empty()) recorded.before(program.name);
+    ProfilerRange range(at::RecordScope::USER_SCOPE, program.name);
     Frame frame{Registers(program.register_count), {}, program.memory};
     if (platform::torch_function_mode_enabled() || !take_inputs(program, list, frame.registers) ||
         !begin(program, frame)) {

@@ -9,6 +9,7 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
+#include <ATen/record_function.h>
 #include <c10/core/Allocator.h>
 #include <c10/util/SmallVector.h>
 
@@ -200,6 +201,21 @@ struct Instruction {
 struct Check {
   int input;
   std::optional<Layout> layout;
+};
+
+// A range in torch's profiler, as long as it lives. Where nobody profiles, it is a look at a variable of the thread.
+class ProfilerRange {
+ public:
+  ProfilerRange(at::RecordScope scope, const std::string& name) {
+    if (name.empty()) return;
+    auto callbacks = at::getStepCallbacksUnlessEmpty(scope);
+    if (!callbacks.has_value()) return;
+    recorded_.emplace(std::move(*callbacks));
+    recorded_->before(name);
+  }
+
+ private:
+  std::optional<at::RecordFunction> recorded_;
 };
 
 struct Program {

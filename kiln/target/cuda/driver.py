@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import os
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -25,8 +26,6 @@ PLAIN_SHARED_BYTES = 48 * 1024  # of a block; a kernel must ask for more
 
 # Numbers of cuda.h.
 INVALID_CONTEXT = 201
-# Errors of kernels that ran: launches do not wait for the GPU, so that a later call hears of them.
-ON_THE_GPU = frozenset({700, 702, 710, 714, 715, 716, 717, 718, 719})
 CAPABILITY_MAJOR, CAPABILITY_MINOR = 75, 76
 FUNCTION_ATTRIBUTES = {"threads": 0, "shared": 1, "constant": 2, "local": 3, "registers": 4}
 LARGEST_SHARED_SIZE = 8
@@ -235,10 +234,15 @@ class Driver:
         """Raise what went wrong with a launch; return if it was only that this thread had not used the GPU yet."""
         if error == INVALID_CONTEXT and self.adopt_thread(device):
             return
-        text = f"The kernel {kernel} could not be launched: cuLaunchKernel says {self.error_text(error)}"
-        if error in ON_THE_GPU:
-            text += (
-                ". The error is that of a kernel that was launched before, perhaps of this one in an earlier call: "
+        said = f"cuLaunchKernel says {self.error_text(error)}"
+        if error not in DriverError.ON_THE_GPU:
+            text = f"The kernel {kernel} could not be launched: {said}"
+        elif os.environ.get("CUDA_LAUNCH_BLOCKING") == "1":
+            text = f"The kernel {kernel} failed on the GPU: {said}"
+        else:
+            text = (
+                f"The kernel {kernel} could not be launched: {said}. "
+                "The error is that of a kernel that was launched before, perhaps of this one in an earlier call: "
                 "launches do not wait for the GPU. With CUDA_LAUNCH_BLOCKING=1 in the environment they do"
             )
         raise DriverError(text, error)
