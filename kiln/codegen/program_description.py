@@ -28,7 +28,6 @@ from ..target.native_program import Data, is_dynamic, python_target
 from ..target.target import Target
 from .size_instructions import SizeInstructions
 
-
 MOST_ORIGINS = 64  # nodes that are noted for a kernel
 
 

@@ -39,7 +39,7 @@ def begin_of(module: torch.fx.GraphModule) -> Location | None:
 
 
 def program_name(module: torch.fx.GraphModule, kind: str) -> str:
-    """What the program of a graph is called in torch's profiler: ``kiln program forward f (model.py:7)``. Another
+    """What the program of a graph is called in torch's profiler: ``kiln program forward f (<file>:7)``. Another
     program of that name is called ``… #2``."""
     place = begin_of(module)
     if place is not None:
