@@ -265,6 +265,7 @@ class OperatorProgram:
     name: str  # of its range in torch's profiler; "" for none
     code: Any  # where set: what holds the machine code
     written_inputs: frozenset[int]  # where set: results that are inputs, with their new contents
+    called_operators: tuple[str, ...]  # where set: "aten::mm." and others that it calls
 
     def __init__(
         self,
@@ -281,6 +282,47 @@ class OperatorProgram:
         /,
     ) -> None: ...
     def __call__(self, arguments: list[Any], /) -> tuple[Any, ...]: ...
+
+class RecordedMemory:
+    """The results of recordings that share memory for their intermediate values, in the order of recording.
+
+    A recording may overwrite results of later ones: these lie where its intermediate values are.
+    """
+
+    def count_used(self) -> int:
+        """How many storages of results somebody uses."""
+
+class RecordedCall:
+    """`recording(arguments)` runs a recorded program and gives its results in a tuple; the list is emptied.
+
+    It gives None, and does nothing, where the recording does not fit the arguments or somebody still uses results that
+    it would overwrite. ``arguments`` and ``results`` are those that the program was recorded with. An argument whose
+    place is in ``copied`` is copied to the recorded one; others must be at the recorded address. Results in
+    ``given_out`` are copies of the recording's memory, the others are tensors over it. ``replay()`` runs the recording.
+    """
+
+    def __init__(
+        self,
+        arguments: list[Any],
+        copied: frozenset[int],
+        results: tuple[Any, ...],
+        given_out: frozenset[int],
+        replay: Callable[[], object],
+        memory: RecordedMemory,
+        /,
+    ) -> None: ...
+    def __call__(self, arguments: list[Any], /) -> tuple[Any, ...] | None: ...
+    def is_alike(self, arguments: list[Any], /) -> bool:
+        """Whether arguments are like the recorded ones in all but addresses."""
+    def moved(self, arguments: list[Any], /) -> list[int]:
+        """Of arguments that are alike, the places of those at other addresses than the recorded ones."""
+    def is_free(self) -> bool:
+        """Whether nobody uses memory that the recording writes."""
+    def is_intact(self) -> bool:
+        """Whether the memory of its results is where it was."""
+
+def any_modes() -> bool:
+    """Whether modes want to see this thread's functions or operators."""
 
 def cut_edges(tensors: list[torch.Tensor], edges: list[tuple[Any, int, Any, int]], /) -> tuple[list[Any], Any]:
     """Of the graph behind tensors: edges (consumer, index, node, number) end in nodes of their own; gives those, and

@@ -14,6 +14,7 @@ import torch
 from . import _native, exc
 from .config import config
 from .program.backend_registry import backend_name, check_options, lookup_backend
+from .program.modes import options_of
 from .program.user_marks import mark_dimensions, mark_disabled, python_only
 from .report.events import Subscription
 
@@ -30,6 +31,7 @@ def compile(
     backend: str | Callable[..., Any] | None = None,
     fullgraph: bool = False,
     dynamic: bool | None = None,
+    mode: str | None = None,
     options: dict[str, Any] | None = None,
     on_recompile: Callable[[types.FunctionType, str], object] | None = None,
 ) -> Any:
@@ -37,7 +39,8 @@ def compile(
 
     ``backend`` is a name or a callable; without one it is ``kiln.config.backend``: machine code.
     ``fullgraph=True`` raises where the graph would break; ``dynamic`` makes sizes symbolic from the start (True), never
-    (False), or once they were seen to change (None). ``options`` are keyword arguments for the backend.
+    (False), or once they were seen to change (None). ``options`` are keyword arguments for the backend; ``mode`` is a
+    name for some of them: "default", "reduce-overhead" (CUDA graphs), "max-autotune", "max-autotune-no-cudagraphs".
     ``on_recompile(function, reason)`` is called before anything is compiled again on behalf of this one; the module's
     function of that name hears of all.
     """
@@ -46,8 +49,9 @@ def compile(
 
     backend = config.backend if backend is None else backend
     chosen, name, flag = lookup_backend(backend), backend_name(backend), config.compiled_autograd
-    check_options(chosen, name, options or {})
-    made = Options(chosen, name, fullgraph, dynamic, dict(options or {}), on_recompile, flag)
+    asked = options_of(mode, options)
+    check_options(chosen, name, asked)
+    made = Options(chosen, name, fullgraph, dynamic, asked, on_recompile, flag)
     if function is _NOTHING:
         return functools.partial(_compile, options=made)
     return _compile(function, made)

@@ -26,7 +26,16 @@ import torch.fx
 
 from .program.backend_registry import list_backends, lookup_backend, register_backend
 
-__all__ = ["aot_eager", "eager", "kiln", "list_backends", "lookup_backend", "print_graph", "register_backend"]
+__all__ = [
+    "aot_eager",
+    "cudagraphs",
+    "eager",
+    "kiln",
+    "list_backends",
+    "lookup_backend",
+    "print_graph",
+    "register_backend",
+]
 
 
 def eager(graph_module: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
@@ -58,19 +67,29 @@ def kiln(
     *,
     check: bool = False,
     disable_kernels: Iterable[str] = (),
+    cuda_graphs: bool = False,
 ) -> Callable[..., Any]:
     """Differentiate the graph ahead of time, and compile forward and backward to machine code. ``check``: each kernel
     runs beside eager, and the first that differs is an error. ``disable_kernels``: names of operators or kernels that
-    ATen is to run."""
+    ATen is to run. ``cuda_graphs``: programs on a GPU are recorded into CUDA graphs."""
     from .codegen.graph_compiler import compile_captured_graph
 
     compiled: Callable[..., Any] = compile_captured_graph(
-        graph_module, example_inputs, check=check, disable_kernels=disable_kernels
+        graph_module, example_inputs, check=check, disable_kernels=disable_kernels, cuda_graphs=cuda_graphs
     )
+    return compiled
+
+
+def cudagraphs(graph_module: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+    """Differentiate the graph ahead of time, and record the operators of forward and backward into CUDA graphs."""
+    from .codegen.graph_compiler import record_captured_graph
+
+    compiled: Callable[..., Any] = record_captured_graph(graph_module, example_inputs)
     return compiled
 
 
 register_backend(kiln, name="kiln")
 register_backend(eager, name="eager")
 register_backend(aot_eager, name="aot_eager")
+register_backend(cudagraphs, name="cudagraphs")
 register_backend(print_graph, name="print")

@@ -33,6 +33,7 @@ LOG_ARTEFACTS = frozenset(
         "recompiles",
         "breaks",
         "code",
+        "cuda_graphs",
         "aot",
         "backward",
         "engine",
@@ -152,6 +153,9 @@ class Config:
     cache_limit: int = _setting(1000, _count, "How many megabytes they may take; the least recently used go first.")
     disable_kernels: frozenset[str] = _setting(
         frozenset(), _names, "Operators or kernels that ATen is to run; at import taken from KILN_DISABLE_KERNELS."
+    )
+    cuda_graph_limit: int = _setting(
+        16, _count, "How many CUDA graphs of one program are recorded; further sizes run without."
     )
     break_every: str | None = _setting(
         None, _break_every, "For tests: force a graph break at each new 'line' or 'instruction' of the outermost frame."

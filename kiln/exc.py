@@ -207,6 +207,13 @@ class UnknownOption(KilnError, TypeError):
         super().__init__(f"The backend {backend!r} takes no option {option!r}: {did_you_mean(option, known)}")
 
 
+class UnknownMode(KilnError, ValueError):
+    """``mode=`` has a name that is no mode of `kiln.compile`."""
+
+    def __init__(self, mode: object, known: Iterable[str]) -> None:
+        super().__init__(f"There is no mode {mode!r}: the modes of kiln.compile are {', '.join(map(repr, known))}")
+
+
 class InvalidBackend(KilnError, TypeError):
     """A backend that is not callable, or that returned something that is not."""
 

@@ -43,6 +43,8 @@ class Explanation:
     differentiated: list[Any] = field(default_factory=list)
     programs: list[Any] = field(default_factory=list)
     not_lowered: list[str] = field(default_factory=list)
+    recorded: list[str] = field(default_factory=list)
+    not_recorded: list[str] = field(default_factory=list)
     stages: list[Stage] = field(default_factory=list)
 
     @property
@@ -98,6 +100,10 @@ class Explanation:
             yield from (f"  {line}" for line in program.lines())
         for reason in self.not_lowered:
             yield f"\nA graph runs operator by operator: {reason}"
+        for text in self.recorded:
+            yield f"\nRecorded into a CUDA graph: {text}"
+        for reason in self.not_recorded:
+            yield f"\nA program runs without a CUDA graph: {reason}"
         for where, guards in self.guards:
             yield f"\nGuards of {where}:"
             yield from (f"  {guard}" for guard in guards or ["none but the global state of torch"])
@@ -124,12 +130,18 @@ def counted(number: int, noun: str) -> str:
 
 
 @python_only
-def explain(function: Callable[..., Any], *, dynamic: bool | None = None) -> Callable[..., Explanation]:
+def explain(
+    function: Callable[..., Any],
+    *,
+    dynamic: bool | None = None,
+    mode: str | None = None,
+    options: dict[str, Any] | None = None,
+) -> Callable[..., Explanation]:
     """``kiln.explain(f)(*args)``: run the call compiled, and explain what the compiler did for it."""
     from .api import compile
     from .report import events
 
-    compiled = compile(function, backend=fresh(kiln), dynamic=dynamic)
+    compiled = compile(function, backend=fresh(kiln), dynamic=dynamic, mode=mode, options=options)
     name = getattr(function, "__qualname__", None) or type(function).__qualname__
 
     def run(*args: Any, **kwargs: Any) -> Explanation:
@@ -146,8 +158,8 @@ def fresh(backend: Callable[..., Any]) -> Callable[..., Any]:
     """A backend like another one, but an object of its own, so that nothing compiled before is reused."""
 
     @functools.wraps(backend)  # capture asks what the backend is called
-    def alike(graph_module: torch.fx.GraphModule, example_inputs: list[Any]) -> Any:
-        return backend(graph_module, example_inputs)
+    def alike(graph_module: torch.fx.GraphModule, example_inputs: list[Any], **options: Any) -> Any:
+        return backend(graph_module, example_inputs, **options)
 
     return alike
 

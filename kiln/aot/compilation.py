@@ -15,7 +15,7 @@ from ..platform.light_dataclass import dataclass
 from ..platform.locks import new_lock
 from ..platform.torch_fake import FakeTensor, without_torch_compiler
 from ..program.graph import count_operations
-from ..program.graph_meta import set_changed_inputs
+from ..program.graph_meta import set_changed_inputs, set_visible_results
 from ..program.graph_modules import output_values, placeholders
 from ..program.shapes.fake_tensors import make_mode
 from ..program.shapes.symbolic_kernels import symbolic_kernels
@@ -173,6 +173,7 @@ class Compilation:
         modules = {"joint": joint.module, "forward": parts.forward, "backward": parts.backward}
         report(self.program, self.specs, self.mode, modules, joint.forward_count)
         backwards = split_stages(parts.backward, stage_groups(joint)) if len(joint.stages) > 1 else [None]
+        set_visible_results(parts.forward, joint.forward_count)
         forward, written = self.compile_forward(self.compilers.forward, parts.forward, joint)
         higher = HigherOrderBackward(self.eager(), joint, self.state)
         stages = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -26,18 +27,48 @@ from .targets import target_of
 
 
 def compile_captured_graph(
-    module: torch.fx.GraphModule, examples: Sequence[Any], *, check: bool = False, disable_kernels: Iterable[str] = ()
+    module: torch.fx.GraphModule,
+    examples: Sequence[Any],
+    *,
+    check: bool = False,
+    disable_kernels: Iterable[str] = (),
+    cuda_graphs: bool = False,
 ) -> Callable[..., Any]:
     """A captured graph, differentiated ahead of time, with forward and backward compiled. ``check``: each kernel runs
     beside eager, and `kiln.exc.CheckFailed` names the first that differs. ``disable_kernels``: what ATen is to run,
-    besides `config.disable_kernels` (disabled_kernels.py)."""
+    besides `config.disable_kernels` (disabled_kernels.py). ``cuda_graphs``: programs are recorded."""
     settings: dict[str, Any] = {"check": check, "disabled": config.disable_kernels | frozenset(disable_kernels)}
     forward, backward, inference = (
         functools.partial(compile_graph, kind=kind, **settings) for kind in ("forward", "backward", "inference")
     )
     prepare = drop_unread if check else prepare_joint  # ATen's operators run beside the kernels
+    compilers = Compilers(forward, backward, inference, prepare=prepare)
     with without_collections():
-        return compile_captured(module, examples, Compilers(forward, backward, inference, prepare=prepare))
+        return compile_captured(module, examples, recorded(compilers) if cuda_graphs and not check else compilers)
+
+
+def record_captured_graph(module: torch.fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
+    """A captured graph, differentiated ahead of time, whose operators run one by one, recorded into CUDA graphs."""
+
+    def compiler(module: torch.fx.GraphModule, examples: Sequence[Any] = ()) -> Boxed:
+        return boxed_graph(module)
+
+    return compile_captured(module, examples, recorded(Compilers(compiler, compiler, compiler)))
+
+
+def recorded(compilers: Compilers) -> Compilers:
+    """Compilers whose programs are recorded into CUDA graphs."""
+    from .cuda_graphs.recorded_program import record_calls
+
+    def recording(compiler: Callable[..., Any], is_backward: bool = False) -> Callable[..., Any]:
+        return lambda module, examples: record_calls(compiler(module, examples), module, is_backward)
+
+    return dataclasses.replace(
+        compilers,
+        forward=recording(compilers.forward),
+        backward=recording(compilers.backward, is_backward=True),
+        inference=recording(compilers.inference),
+    )
 
 
 def compile_graph(

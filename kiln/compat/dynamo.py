@@ -24,27 +24,22 @@ from ..platform.python_objects import words
 from ..platform.torch_compiler import ORIGINAL
 from ..platform.torch_operators import core_aten_decompositions
 from ..platform.torch_pytree import tree_leaves, tree_structure, tree_unflatten
+from ..program import modes
 from ..program.backend_registry import list_backends, lookup_backend, register_backend
 from . import aot, internals
 from .guard_failures import GuardFail, translated
-from .placeholders import Placeholder
 from .settings import dynamo_config, inductor_config
-
-# Backends known by name to programs that Kiln is to get: naming one is no error, compiling a graph with it is.
-PENDING_BACKENDS = {"cudagraphs": "codegen"}
 
 DEFAULT_BACKEND = "inductor"  # what torch calls its own code generator, in place of which stands Kiln's
 
 
 def find_backend(backend: Any) -> Any:
-    """The backend behind a name that programs use; one that Kiln is still to get raises when it is given a graph."""
+    """The backend behind a name that programs use."""
     if backend is None or backend == DEFAULT_BACKEND:
         return config.backend
     if not isinstance(backend, str) or backend in list_backends():
         return backend
-    if backend in AHEAD_OF_TIME:
-        return ahead_of_time_backend(backend)
-    return pending_backend(backend) if backend in PENDING_BACKENDS else backend
+    return ahead_of_time_backend(backend) if backend in AHEAD_OF_TIME else backend
 
 
 # Backends that differentiate ahead of time and run op by op, beside `aot_eager`, which is Kiln's own.
@@ -60,11 +55,6 @@ def ahead_of_time_backend(name: str) -> Callable[..., Any]:
     made = aot.aot_autograd(fw_compiler=aot.nop, **AHEAD_OF_TIME[name]())
     made.__name__ = name
     return made
-
-
-@functools.cache
-def pending_backend(name: str) -> Placeholder:
-    return Placeholder(f"backend {name!r}", PENDING_BACKENDS[name])
 
 
 def lookup(backend: Any) -> Any:
@@ -92,11 +82,22 @@ def compile_fx(model_: Any, example_inputs_: Any, *arguments: Any, **options: An
     return compile_graph(model_, example_inputs_)
 
 
-MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs", "lite")
+# What torch's modes mean to Kiln's backend.
+MODES: dict[str, dict[str, Any]] = {**modes.MODES, "lite": {}}
+CUDA_GRAPHS = "triton.cudagraphs"
+
+
+def options_of(options: dict[str, Any] | None, mode: str | None) -> dict[str, Any]:
+    """What modes and options for torch's default backend ask of Kiln's; the rest has no effect."""
+    if find_backend(None) != "kiln":
+        return {}
+    if mode is not None:
+        return MODES[mode]
+    return {"cuda_graphs": True} if (options or {}).get(CUDA_GRAPHS) else {}
 
 
 def check_options(options: dict[str, Any] | None, mode: str | None = None) -> None:
-    """What steers torch's default backend has no effect on Kiln's, but names that torch does not know are mistakes."""
+    """Names of modes and options that torch does not know are mistakes."""
     if mode is not None and mode not in MODES:
         raise RuntimeError(f"Unrecognized mode={mode}, should be one of: {', '.join(MODES)}")
     for name in options or ():
@@ -133,7 +134,8 @@ def compile(
 ) -> Any:
     """``torch.compile``: Kiln's compiler with torch's arguments.
 
-    ``mode`` and ``options`` steer torch's default backend and mean nothing to Kiln's; another backend gets them.
+    Of the ``mode`` and ``options``, which steer torch's default backend, Kiln's takes what concerns CUDA graphs; another
+    backend gets all of them.
     """
     check_accepted("torch.compile", accepted)
     if internals.in_higher_order_operator():
@@ -143,6 +145,7 @@ def compile(
     more: dict[str, Any] = {}
     if backend in (None, DEFAULT_BACKEND):
         check_options(options, mode)
+        more |= options_of(options, mode)
     if callable(backend):
         more |= {"mode": mode} if mode not in (None, "default") else {}
         more |= {"options": options} if options else {}

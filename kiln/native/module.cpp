@@ -123,7 +123,8 @@ PyMODINIT_FUNC PyInit__native() {
   if (!module) return nullptr;
   for (auto add : {kiln::add_tensor_check, kiln::add_dispatcher, kiln::add_global_state, kiln::add_object_checks,
                    kiln::add_guard_program, kiln::add_grad_node, kiln::add_tape, kiln::add_operator_program,
-                   kiln::add_function_facts, kiln::add_saved_values, kiln::add_walk, kiln::add_engine_call}) {
+                   kiln::add_recorded_call, kiln::add_function_facts, kiln::add_saved_values, kiln::add_walk,
+                   kiln::add_engine_call}) {
     if (add(module.get()) < 0) return nullptr;
   }
   return module.release();

@@ -39,6 +39,7 @@ int add_guard_program(PyObject* module);
 int add_grad_node(PyObject* module);
 int add_tape(PyObject* module);
 int add_operator_program(PyObject* module);
+int add_recorded_call(PyObject* module);
 int add_function_facts(PyObject* module);
 int add_walk(PyObject* module);
 int add_engine_call(PyObject* module);

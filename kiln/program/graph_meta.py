@@ -26,6 +26,16 @@ def changed_inputs(module: torch.fx.GraphModule) -> dict[int, int]:
     return changed
 
 
+def set_visible_results(module: torch.fx.GraphModule, count: int) -> None:
+    """Note on a forward graph how many of its results, the first ones, the user gets; the others are saved."""
+    module.meta["visible_results"] = count
+
+
+def visible_results(module: torch.fx.GraphModule) -> int | None:
+    count: int | None = module.meta.get("visible_results")
+    return count
+
+
 def set_normalizes_by_formula(module: torch.fx.GraphModule) -> None:
     """Note on a joint graph that its compiler computes normalizations by their formula, which ATen does not."""
     module.meta["by_formula"] = True

@@ -112,6 +112,8 @@ class Recording:
     differentiated: list[Differentiated] = field(default_factory=list)
     programs: list[Any] = field(default_factory=list)  # kiln.codegen.inspection.Generated
     not_lowered: list[str] = field(default_factory=list)
+    recorded: list[str] = field(default_factory=list)  # CUDA graphs
+    not_recorded: list[str] = field(default_factory=list)
 
     @property
     def times(self) -> list[tuple[str, float]]:
@@ -225,6 +227,24 @@ def not_lowered(reason: str) -> None:
         recording.not_lowered.append(reason)
     if "kernels" in config.log:
         log("kernels", f"a graph runs operator by operator: {reason}")
+
+
+def recorded_graph(text: str) -> None:
+    """A program was recorded into a CUDA graph."""
+    count("cuda graphs", text)
+    for recording in recordings():
+        recording.recorded.append(text)
+    if "cuda_graphs" in config.log:
+        log("cuda_graphs", f"a program was recorded: {text}")
+
+
+def not_recorded(reason: str) -> None:
+    """A program, or calls of it with further sizes, runs without CUDA graphs although they were asked for."""
+    count("cuda graphs refused", reason)
+    for recording in recordings():
+        recording.not_recorded.append(reason)
+    if "cuda_graphs" in config.log:
+        log("cuda_graphs", f"a program runs without a CUDA graph: {reason}")
 
 
 def runs_in_eager(reason: str) -> None:

@@ -40,6 +40,11 @@ inline const at::Tensor& tensor_in(PyObject* object) { return THPVariable_Unpack
 inline PyObject* tensor_object(const at::Tensor& tensor) { return THPVariable_Wrap(tensor); }
 inline PyObject* tensor_object(at::Tensor&& tensor) { return THPVariable_Wrap(std::move(tensor)); }
 
+// The references to a storage, without that of a Python object which nothing but the storage itself holds.
+inline size_t uses_of(const c10::Storage& storage) {
+  return storage.use_count() - (storage.unsafeGetStorageImpl()->pyobj_slot()->has_unique_reference() ? 1 : 0);
+}
+
 // ---- dtypes and devices ---------------------------------------------------------------------------------------------
 
 inline bool is_dtype(PyObject* object) { return THPDtype_Check(object); }

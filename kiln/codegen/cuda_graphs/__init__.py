@@ -1,0 +1,1 @@
+"""Programs recorded into CUDA graphs."""

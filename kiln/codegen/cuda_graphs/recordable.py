@@ -1,0 +1,102 @@
+"""Which graphs can be recorded into a CUDA graph: those whose work is on one GPU, and depends on nothing else.
+
+What reads values on the host would have those of the recorded call in all later ones, so it is refused here. Operators
+that wait for the GPU need no rule: they fail while they are recorded.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.fx
+
+from ...platform.torch_operators import OpOverload
+from ...platform.torch_pytree import tree_leaves
+from ...program.graph_modules import placeholders
+from ...program.operators.operator_table import OWN_NAMESPACES, operator_of
+
+
+DEVICES = frozenset({"cuda"})  # kinds of devices whose work can be recorded
+
+
+def refusal(module: torch.fx.GraphModule, program: Any) -> str | None:
+    """Why the program of a graph cannot be recorded; None if it can."""
+    return device_refusal(module) or calls_refusal(module) or random_refusal(module, program)
+
+
+def device_of(module: torch.fx.GraphModule) -> torch.device:
+    """The device of a graph that is not refused."""
+    return next(tensor.device for _, tensor in tensors_of(module))
+
+
+def device_refusal(module: torch.fx.GraphModule) -> str | None:
+    devices: dict[torch.device, str] = {}
+    for name, tensor in tensors_of(module):
+        devices.setdefault(tensor.device, name)
+    for device, name in devices.items():
+        if device.type not in DEVICES:
+            return f"the tensor {name} is on the device {device}"
+    if len(devices) != 1:
+        return "it works on several GPUs" if devices else "it has no tensors"
+    return None
+
+
+def tensors_of(module: torch.fx.GraphModule) -> Iterator[tuple[str, torch.Tensor]]:
+    for node in module.graph.nodes:
+        if node.op == "get_attr":
+            value: Any = operator.attrgetter(str(node.target))(module)
+        elif node.op in ("placeholder", "call_function"):
+            value = node.meta.get("val")
+        else:
+            continue
+        yield from ((node.name, leaf) for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor))
+
+
+def calls_refusal(module: torch.fx.GraphModule) -> str | None:
+    """Calls that do more than launch work on the GPU, as far as anybody knows."""
+    for node in placeholders(module):
+        if node.meta.get("hook_slot") is not None:
+            return f"{node.name} is a slot of hooks"
+    for node in module.graph.nodes:
+        if node.op in ("placeholder", "output", "get_attr"):
+            continue
+        if node.op != "call_function":
+            return f"{node.name} calls the module or method {node.target}"
+        if isinstance(node.target, OpOverload):
+            if node.target.namespace not in OWN_NAMESPACES:
+                return f"nobody knows what the operator {node.target} does besides launching kernels"
+        elif node.target is not operator.getitem and any(
+            isinstance(leaf, torch.Tensor) for leaf in tree_leaves([node.meta.get("val"), *values_of(node)])
+        ):
+            return f"{node.name} calls a Python function, {getattr(node.target, '__name__', node.target)}"
+    return None
+
+
+def values_of(node: torch.fx.Node) -> Iterator[Any]:
+    yield from (argument.meta.get("val") for argument in node.all_input_nodes)
+
+
+def random_refusal(module: torch.fx.GraphModule, program: Any) -> str | None:
+    """ATen's operators draw from the generator that a CUDA graph has registered; kernels of Kiln do not."""
+    drawing = [node for node in module.graph.nodes if draws(node)]
+    if any(node.kwargs.get("generator") is not None for node in drawing):
+        return "it draws random numbers from a generator of its own"
+    called = getattr(program, "called_operators", None)  # None: the program calls all operators of the graph
+    if called is not None and len(drawing) > sum(map(is_random, called)):
+        return "a kernel of Kiln draws random numbers"
+    return None
+
+
+def draws(node: torch.fx.Node) -> bool:
+    return node.op == "call_function" and isinstance(node.target, OpOverload) and operator_of(node.target).random
+
+
+def is_random(name: str) -> bool:
+    """Whether an operator draws random numbers. Names are as in a program's description: ``aten::rand``, ``""``."""
+    namespace, _, rest = name.partition("::")
+    base, _, overload = rest.partition(".")
+    packet = getattr(getattr(torch.ops, namespace), base)
+    return operator_of(getattr(packet, overload or "default")).random
