@@ -62,6 +62,8 @@ class Describer:
                 self.checks.append([index, self.expected(value)])
         for index, run in enumerate(self.plan.runs):
             self.allocate(index)
+            if not run:
+                continue
             if isinstance(run[0], Call):
                 self.call(run[0])
             else:

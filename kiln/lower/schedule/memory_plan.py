@@ -42,7 +42,7 @@ class Allocation:
 
 @dataclass
 class Plan:
-    """``allocations[i]`` come before run i; those at the end are for results that no step makes."""
+    """``allocations[i]`` come before run i; those at the end are for results that no step makes. A run may be empty."""
 
     runs: list[list[Launch | Call]]
     allocations: dict[int, list[Allocation]] = field(default_factory=dict)
@@ -103,6 +103,8 @@ class Planner:
     def run(self) -> Plan:
         for output, before in self.changed:
             self.plan_input_write(output, before)
+        if self.is_for_gpu:
+            self.drop_copies_to_itself()
         made = [buffer for buffer in self.ranges if buffer.kind == "made" and buffer not in self.plan.written]
         small = [buffer for buffer in made if self.is_small(buffer)]
         self.place_scratch(small)
@@ -116,7 +118,7 @@ class Planner:
             for buffer in begins.get(index, ()):
                 donor = self.donor(buffer, dead, index)
                 self.plan.allocations.setdefault(index, []).append(Allocation(buffer, donor))
-            step = self.runs[index][0] if index < self.end else None
+            step = self.runs[index][0] if index < self.end and self.runs[index] else None
             if isinstance(step, Call):
                 self.plan_out_variant(step, index, dead)
             dead += [buffer for buffer in ends.get(index, ()) if buffer not in self.donated]
@@ -161,12 +163,25 @@ class Planner:
         if result.kind != "made" or results.count(result) != 1 or not has_same_layout(result, changed):
             return
         writers = self.writers.get(result, [])
-        if len(writers) != 1 or self.ranges[result].first != self.places[writers[0]]:
+        if not writers or self.ranges[result].first != self.places[writers[0]]:
+            return
+        # On a GPU a bad index ends everything; on the CPU the input must not have changed when it is found.
+        is_filled = self.is_for_gpu and changed in copied_by(writers[0]).get(result, ())
+        if len(writers) > 1 and not is_filled:
             return
         if before is not None and not self.is_fully_read(changed, before, writers[0], result):
             return
         self.plan.written[result] = changed
         self.donated.add(changed)
+
+    def drop_copies_to_itself(self) -> None:
+        """Where a result is written into an input, its other elements are there already: a scatter into a cache."""
+        first = [self.writers[result][0] for result in self.plan.written if result in self.writers]
+        for launch in dict.fromkeys(first):
+            copied = copied_by(launch)
+            written = uses_of(launch)[1]
+            if all(self.plan.written.get(result) in copied.get(result, ()) for result in written):
+                self.runs[self.places[launch]].remove(launch)
 
     def is_fully_read(self, changed: Buffer, life: LiveRange, writer: Launch, result: Buffer) -> bool:
         """Whether all readers of an input have run when its new content is written."""
@@ -352,6 +367,20 @@ def may_write_in_place(launch: Launch, dying: Buffer, written: Buffer) -> bool:
     if not all(is_same_access(access, place) for access in ir.loads_of(*kernel.roots()) if access.buffer is read):
         return False
     return not read_after(kernel, read, kernel.phase(outputs[0].value))
+
+
+def copied_by(launch: Launch) -> dict[Buffer, tuple[Buffer]]:
+    """The buffers that a launch only copies others into, element by element: from which."""
+    kernel, actual = launch.kernel, launch.actual
+    if kernel.reductions:
+        return {}
+    found: dict[Buffer, tuple[Buffer]] = {}
+    for output in kernel.outputs:
+        value = output.value
+        if not output.accumulate and output.target.is_plain and value.kind == "load":
+            if is_same_access(value.payload, output.target):
+                found[actual[output.target.buffer]] = (actual[value.payload.buffer],)
+    return found
 
 
 def is_written_inside(launch: Launch, written: Buffer) -> bool:
