@@ -134,8 +134,8 @@ def compile(
 ) -> Any:
     """``torch.compile``: Kiln's compiler with torch's arguments.
 
-    Of the ``mode`` and ``options``, which steer torch's default backend, Kiln's takes what concerns CUDA graphs; another
-    backend gets all of them.
+    Of the ``mode`` and ``options``, which steer torch's default backend, Kiln's takes what concerns CUDA graphs.
+    Another backend gets all of them.
     """
     check_accepted("torch.compile", accepted)
     if internals.in_higher_order_operator():

@@ -18,7 +18,6 @@ from ...platform.torch_pytree import tree_leaves
 from ...program.graph_modules import placeholders
 from ...program.operators.operator_table import OWN_NAMESPACES, operator_of
 
-
 DEVICES = frozenset({"cuda"})  # kinds of devices whose work can be recorded
 
 

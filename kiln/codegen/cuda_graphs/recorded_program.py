@@ -1,9 +1,9 @@
 """A compiled graph whose calls run recordings of it.
 
 The first call with arguments of some form (sizes, strides, types, numbers) runs the program itself, which gives
-libraries the occasion to prepare; the second records it, and later ones run what was recorded. `kiln._native.RecordedCall`
-is one recording: it knows the addresses of its arguments and whether its results are still in use. This class decides
-which recordings there are:
+libraries the occasion to prepare; the second records it, and later ones run what was recorded. One recording is a
+`kiln._native.RecordedCall`: it knows the addresses of its arguments and whether its results are still in use. This
+class decides which recordings there are:
 
 - Arguments at the same address as in the call before are recorded at that address; others are copied to memory of the
   recording, as long as they are few and small. Arguments that the program changes are never copied.
@@ -74,7 +74,7 @@ class RecordedProgram:
         recording's memory. ``changed``: arguments that the program writes to."""
         self.program, self.recorder, self.device = program, recorder, device
         self.visible, self.changed = visible, frozenset(changed)
-        self.written_inputs = getattr(program, "written_inputs", frozenset())
+        self.written_inputs: Collection[int] = getattr(program, "written_inputs", frozenset())
         self.calls: list[RecordedCall] = []  # those of `kept`, the last used first
         self.kept: list[Kept] = []
         self.pools: list[Pool] = []

@@ -40,16 +40,18 @@ def recorder_for(device: torch.device) -> Recorder:
 
 
 class CudaRecorder:
-    """Records on a stream of its own, so that recordings use the same workspaces of libraries, which lie outside of any
-    pool. Therefore, and because recordings of a pool share memory, they run one after the other, on whichever streams."""
+    """Records on a stream of its own, so that all recordings use the same workspaces of libraries, outside of any pool.
+
+    Therefore, and because recordings of a pool share memory, they run one after the other, on whichever streams."""
 
     def __init__(self, index: int) -> None:
         self.index = index
-        self.stream = torch.cuda.Stream(index)
+        self.stream = torch.cuda.Stream(index)  # type: ignore[no-untyped-call]
         self.raw_stream = raw_stream_reader()
         self.lock = new_lock()
         self.last_stream: int | None = None  # that a recording ran on
-        self.done = torch.cuda.Event()  # after the last recording, if that ran on a stream that a user made
+        # After the last recording, if that ran on a stream that a user made.
+        self.done = torch.cuda.Event()  # type: ignore[no-untyped-call]
         self.threads = threading.local()
 
     def is_recording(self) -> bool:
