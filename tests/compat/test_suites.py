@@ -188,6 +188,46 @@ def test_options_that_torch_does_not_know():
         torch.compile(len, mode="fast")
 
 
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"mode": "reduce-overhead"},
+        {"mode": "max-autotune"},
+        {"options": {"triton.cudagraphs": True}},
+        {"backend": "cudagraphs"},
+    ],
+    ids=str,
+)
+def test_cuda_graphs_are_asked_for(how):
+    """On the CPU nothing is recorded; the reason is counted."""
+    from kiln.report import events
+
+    with kiln.config.patch(backend="kiln"):
+        before = events.counters["cuda graphs refused"]
+        compiled, x = torch.compile(lambda x: torch.sin(x) + 1, **how), torch.randn(4)
+        torch.compiler.cudagraph_mark_step_begin()
+        torch.testing.assert_close(compiled(x), torch.sin(x) + 1)
+        assert events.counters["cuda graphs refused"] == before + 1
+
+
+@pytest.mark.parametrize("how", [{}, {"mode": "default"}, {"mode": "max-autotune-no-cudagraphs"}], ids=str)
+def test_cuda_graphs_are_not_asked_for(how):
+    from kiln.report import events
+
+    with kiln.config.patch(backend="kiln"):
+        before = events.counters["cuda graphs refused"]
+        torch.compile(lambda x: torch.sin(x) + 1, **how)(torch.randn(4))
+        assert events.counters["cuda graphs refused"] == before
+
+
+def test_a_mark_of_a_step_in_compiled_code():
+    def f(x):
+        torch.compiler.cudagraph_mark_step_begin()
+        return x * 2
+
+    assert torch.compile(f, backend="eager", fullgraph=True)(torch.ones(2)).tolist() == [2, 2]
+
+
 def test_indexing_under_vmap():
     """What libraries build attention masks with."""
     from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
