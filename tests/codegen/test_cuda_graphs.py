@@ -188,6 +188,15 @@ def test_numbers_are_part_of_a_recording(graphs):
         close(compiled(x, n), f(x, n))
 
 
+def test_zeros_of_either_sign(graphs):
+    def f(x, n):
+        return x / n
+
+    compiled, x = graphs.compile(f, dynamic=True), graphs.randn(5)
+    for n in (2.0, 3.0, 0.0, 0.0, 0.0, -0.0, -0.0, -0.0, 0.0):
+        close(compiled(x, n), f(x, n))
+
+
 def test_layouts(graphs):
     def f(x, y):
         return x * y

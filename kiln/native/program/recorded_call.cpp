@@ -13,6 +13,7 @@
 #include <c10/core/InferenceMode.h>
 
 #include <algorithm>
+#include <cstring>
 
 namespace kiln {
 namespace {
@@ -115,6 +116,10 @@ RecordedCall* recording_in(PyObject* object) { return reinterpret_cast<RecordedC
 bool is_equal_number(PyObject* given, PyObject* recorded) {
   if (given == recorded) return true;
   if (Py_TYPE(given) != Py_TYPE(recorded)) return false;
+  if (PyFloat_CheckExact(given)) {  // 0.0 is not -0.0
+    double one = PyFloat_AS_DOUBLE(given), other = PyFloat_AS_DOUBLE(recorded);
+    return std::memcmp(&one, &other, sizeof one) == 0;
+  }
   int found = PyObject_RichCompareBool(given, recorded, Py_EQ);
   if (found < 0) raise();
   return found == 1;
