@@ -171,7 +171,7 @@ MODELS: dict[str, Callable[[], Made]] = {"gpt2": gpt2, "llama": llama, "bert": b
 
 def make(name: str) -> tuple[Any, tuple[torch.Tensor, ...]]:
     """A model and its batch on the GPU."""
-    from . import gpu_vision_models
+    from benchmarks import gpu_vision_models
 
     torch.manual_seed(0)
     model, batch = (MODELS.get(name) or getattr(gpu_vision_models, name))()

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from .gpu_models import Block, Made
+from benchmarks.gpu_models import Block, Made
 
 
 class VisionTransformer(nn.Module):
