@@ -80,7 +80,7 @@ def compile_graph(
 ) -> Boxed:
     """A functional graph as a program: a function of a list that it empties. ``kind``: what its range in torch's
     profiler is called, such as "forward"."""
-    with stage("program") as record:
+    with stage("program") as record, without_collections():
         if record is not None:
             record.sizes["nodes"] = count_operations(module.graph)
         program = load_or_compile(module, check, disabled)

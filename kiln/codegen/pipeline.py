@@ -44,6 +44,7 @@ def compile_lowered(
     ATen can run. ``check``: the program compares its kernels with eager as it runs. ``disabled``: what ATen is to run
     (disabled_kernels.py)."""
     done: list[Stage | None] = []
+    target.prepare()
     try:
         lowering, lowered, scheduled = lower_for(module, target, done, disabled)
         with stage("LLVM") as record:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 
 from ..platform.light_dataclass import dataclass
+from .compile_queue import thread_count
 from .native_program import Launcher
 
 if TYPE_CHECKING:  # a program from the disk cache does without kernels
@@ -20,7 +21,7 @@ if TYPE_CHECKING:  # a program from the disk cache does without kernels
     from ..loops.sizes import Size
     from ..loops.steps import Launch
 
-KERNELS_OF_A_MODULE = 4  # so that two threads share the modules; fewer repeat more functions that kernels share
+MOST_KERNELS_OF_A_MODULE = 4  # more modules keep more threads busy; fewer repeat less of what kernels share
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,9 @@ class Target(ABC):
     def refusal(self, kernel: Kernel) -> str | None:
         """Why the target cannot run a kernel; None where it can."""
 
+    def prepare(self) -> None:  # noqa: B027  most targets have nothing to do
+        """Told that kernels are going to be compiled: what that needs may be loaded in the meantime."""
+
     @abstractmethod
     def compile(self, kernels: Sequence[Kernel]) -> MachineCode: ...
 
@@ -100,13 +104,20 @@ class Target(ABC):
 def modules_of(kernels: Sequence[Kernel]) -> Iterator[dict[str, Kernel]]:
     """The kernels by name, those that are compiled together in one dictionary."""
     named = list(zip(function_names(kernels), kernels, strict=True))
-    for start in range(0, len(named), KERNELS_OF_A_MODULE):
-        yield dict(named[start : start + KERNELS_OF_A_MODULE])
+    size = module_size(len(kernels))
+    for start in range(0, len(named), size):
+        yield dict(named[start : start + size])
 
 
 def places_of(kernels: Sequence[Kernel]) -> tuple[tuple[int, str], ...]:
     """Where `modules_of` puts each kernel."""
-    return tuple((number // KERNELS_OF_A_MODULE, name) for number, name in enumerate(function_names(kernels)))
+    size = module_size(len(kernels))
+    return tuple((number // size, name) for number, name in enumerate(function_names(kernels)))
+
+
+def module_size(count: int) -> int:
+    """How many of so many kernels are compiled together: so few that each thread has a module."""
+    return min(MOST_KERNELS_OF_A_MODULE, max(1, -(-count // thread_count())))
 
 
 def function_names(kernels: Sequence[Kernel]) -> list[str]:

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from kiln.exc import KilnError
+from kiln.target import compile_queue
 from kiln.target.cpu import elf, jit
 
 ADD = """
@@ -104,7 +105,10 @@ def test_constants_and_addresses_of_constants():
     assert [pick(place) for place in range(4)] == [20, 40, 60, 80]
 
 
-def test_several_modules_on_two_threads():
+@pytest.mark.parametrize("threads", [2, 8])
+def test_several_modules_on_several_threads(threads, monkeypatch):
+    monkeypatch.setattr(compile_queue, "thread_count", lambda: threads)
+
     def texts():
         for number in range(12):
             yield ADD.replace("@add", f"@add{number}").replace("1.5", f"{number}.0")

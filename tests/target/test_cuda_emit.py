@@ -12,6 +12,8 @@ import torch
 
 from kiln.loops.ir import Access, constant, iota, load, op, reduced
 from kiln.loops.kernel import Kernel, Loop, Output, Reduction
+from kiln.target import compile_queue, target
+from kiln.target.cuda import cuda_target
 from kiln.target.cuda.assembler_bugs import without_wrong_instructions
 from kiln.target.cuda.cuda_module import emit_module
 from kiln.target.cuda.kernel_plan import CudaPlan, NotOnGpu, plan_of
@@ -196,3 +198,37 @@ def test_ptx_is_for_architectures_that_llvm_and_the_assembler_agree_on():
 def test_a_wrong_module_is_an_error_of_ours():
     with pytest.raises(PtxError, match="LLVM refuses"):
         compile_ptx("define ptx_kernel void @k() { ret i32 0 }", ARCHITECTURE)
+
+
+def test_threads_write_the_ptx_that_one_thread_writes(monkeypatch):
+    kernels = [pointwise(torch.float32, 64 + number) for number in range(6)] + [row_sums(8, 100 + n) for n in range(6)]
+    texts = [emit_module({"the_kernel": kernel}) for kernel in kernels]
+    monkeypatch.setattr(compile_queue, "thread_count", lambda: 8)
+    together = compile_queue.compile_all(texts, lambda text: compile_ptx(text, ARCHITECTURE))
+    assert together == [compile_ptx(text, ARCHITECTURE) for text in texts]
+
+
+@pytest.mark.parametrize(
+    "threads, kernels, modules", [(2, 1, 1), (2, 3, 2), (2, 27, 7), (8, 3, 3), (8, 27, 7), (8, 9, 5)]
+)
+def test_each_thread_has_a_module(threads, kernels, modules, monkeypatch):
+    monkeypatch.setattr(target, "thread_count", lambda: threads)
+    given = [pointwise(torch.float32, 8)] * kernels
+    made = list(target.modules_of(given))
+    assert len(made) == modules and max(map(len, made)) <= 4
+    assert [name in made[place] for place, name in target.places_of(given)] == [True] * kernels
+
+
+def test_what_compiles_is_loaded_once(monkeypatch):
+    """A thread loads LLVM and the linker while the first graph is lowered."""
+    monkeypatch.setattr(cuda_target, "_prepared", {})
+    started = []
+    monkeypatch.setattr(cuda_target.CudaTarget, "image", lambda self, text: started.append(text))
+    gpu = cuda_target.CudaTarget(torch.device("cuda", 0))
+    for _ in range(2):
+        gpu.prepare()
+    for thread in cuda_target._prepared.values():
+        thread.join()
+    assert len(started) == 1 and "@nothing" in started[0]
+    monkeypatch.undo()
+    assert b"nothing" in compile_ptx(started[0], ARCHITECTURE)

@@ -6,6 +6,8 @@ stay PTX, which shows what a machine with a GPU would run.
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from kiln.loops.steps import Launch
 
 USUAL_ARCHITECTURE = "sm_90"  # that PTX is for where there is no GPU
+_prepared: dict[str, threading.Thread] = {}  # threads that load what compiling needs, by architecture
 
 
 class CudaTarget(Target):
@@ -49,6 +52,19 @@ class CudaTarget(Target):
         except NotOnGpu as reason:
             return f"no kernel on GPUs: {reason}"
         return None
+
+    def prepare(self) -> None:
+        """LLVM and the driver's linker are loaded by a thread while the graph is lowered, once in a process."""
+        if self.architecture not in _prepared:
+            thread = _prepared[self.architecture] = threading.Thread(target=self.compile_nothing, name="kiln-prepare")
+            with contextlib.suppress(RuntimeError):  # no more threads: the first module loads them
+                thread.start()
+
+    def compile_nothing(self) -> None:
+        from .cuda_module import emit_module
+
+        with contextlib.suppress(Exception):  # which compiling a kernel shows as well
+            self.image(emit_module({}) + "define ptx_kernel void @nothing() {\nret void\n}\n")
 
     def compile(self, kernels: Sequence[Kernel]) -> MachineCode:
         images = compile_all((self.llvm(module) for module in modules_of(kernels)), self.image)
