@@ -24,7 +24,7 @@ from ..report import events
 from ..report.stages import stage
 from .partition.backward_extraction import split_stages
 from .partition.graph_cleanup import eliminate_dead
-from .partition.node_values import ancestors
+from .partition.node_values import sources_of_values
 from .partition.partitioned_graph import partition_graph
 from .partition.partitioners import min_cut_partition
 from .partition.random_replay import tie_random_pairs
@@ -231,7 +231,7 @@ def held_inputs(joint: JointGraph) -> dict[int, bool]:
     own = (memory.storage for memory in joint.memories if memory.parent is None)
     content = dict(zip(own, output_values(joint.module), strict=False))
     roots = [memory.storage for memory in joint.memories if memory.edge is not None]
-    read = ancestors([content.get(storage, storage.node) for storage in roots])
+    read = sources_of_values([content.get(storage, storage.node) for storage in roots])
     return {index: joint.input_nodes[index] in read for index in sorted({*joint.changed_inputs, *joint.reshaped})}
 
 

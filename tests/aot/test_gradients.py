@@ -456,6 +456,28 @@ def optimizer_steps(compile):
 # -- higher orders ----------------------------------------------------------------------------------------------------
 
 
+def normalized(compile, module, loss_of):
+    """Two calls in training, with second derivatives; the running statistics change in each."""
+    f = compile(lambda x: loss_of(module(x), module))
+    found = []
+    for _ in range(2):
+        x = torch.randn(5, 4, dtype=torch.float64, requires_grad=True)
+        loss = f(x)
+        (first,) = torch.autograd.grad(loss, x, create_graph=True)
+        found += [loss, first, *torch.autograd.grad(first.square().sum(), [x, *module.parameters()])]
+    return found, list(module.buffers())
+
+
+@story
+def second_derivatives_through_batch_norm(compile):
+    return normalized(compile, nn.BatchNorm1d(4).double(), lambda y, _: y.pow(3).sum())
+
+
+@story
+def second_derivatives_with_running_statistics(compile):
+    return normalized(compile, nn.BatchNorm1d(4).double(), lambda y, norm: (y.pow(3) * norm.running_var).sum())
+
+
 @story
 def three_orders(compile):
     f = compile(lambda x, y: (x**4 * y).sin() + y.exp() * x)

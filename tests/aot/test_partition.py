@@ -6,7 +6,9 @@ import random
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
+import kiln
 from kiln.aot.partition.backward_extraction import extract_backward, saved_keys, split_stages
 from kiln.aot.partition.graph_cleanup import clean_up, eliminate_dead
 from kiln.aot.partition.graph_writers import CannotExtract
@@ -686,3 +688,14 @@ def test_long_chains_are_computed_again_on_gpus():
         saved[place] = set(saved_of(forward, count))
     assert {"mm"} < saved["cpu"] and any(name.startswith("add") for name in saved["cpu"])
     assert "mm" in saved["cuda"] and not any(name.startswith("add") for name in saved["cuda"])
+
+
+def test_running_statistics_are_not_copied():
+    """They are held for second derivatives, which do not depend on them in training."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.BatchNorm1d(4))
+    compiled = kiln.compile(model)
+    x = torch.randn(8, 4)
+    compiled(x).sum().backward()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiled:
+        compiled(x)
+    assert "aten::clone" not in [event.key for event in profiled.key_averages()]

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from kiln.capture.shadows.tensor_effects import operator_called
+from kiln.capture.shadows.tensor_effects import may_raise, operator_called
 from kiln.program.operators import declarations
 from kiln.program.operators.functional_forms import functional_form
 from kiln.program.operators.operator_table import Cost, Raises, operator_named, operator_of
@@ -125,6 +126,23 @@ RAISES = {
 @pytest.mark.parametrize("kind", RAISES, ids=lambda kind: kind.name)
 def test_when_operators_raise(kind: Raises) -> None:
     assert [function for function in RAISES[kind] if called(function).raises is not kind] == []
+
+
+def test_indices_on_a_gpu_are_checked_by_the_device() -> None:
+    """A graph that only such operations could fail needs no copies of what it changes before."""
+    mode = FakeTensorMode()
+
+    def fakes(device: str) -> list[torch.Tensor]:
+        return [FakeTensor(mode, torch.empty(4, 3, device="meta"), torch.device(device)) for _ in range(2)]
+
+    for function in (F.cross_entropy, F.embedding, torch.gather, operator.getitem):
+        assert called(function).asserts_on_gpu
+        assert may_raise(called(function), function, fakes("cpu"))
+        assert may_raise(called(function), function, [*fakes("cuda:0"), *fakes("cpu")])
+        assert not may_raise(called(function), function, fakes("cuda:0"))
+    for function in (torch.linalg.inv, torch.multinomial, torch.bincount):  # these look at values before they return
+        assert may_raise(called(function), function, fakes("cuda:0"))
+    assert declarations.ASSERTS_ON_GPU <= declarations.RAISES_ON_VALUES | declarations.RAISES_ON_INDICES
 
 
 def test_operators_of_one_dtype() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable
 from typing import Any, TypeGuard
 
@@ -92,6 +93,30 @@ def dependents(nodes: Iterable[Node]) -> set[Node]:
 def ancestors(nodes: Iterable[Node]) -> set[Node]:
     """The nodes and all that they are computed from."""
     return reachable(nodes, lambda node: node.all_input_nodes)
+
+
+def sources_of_values(nodes: Iterable[Node]) -> set[Node]:
+    """The nodes and all whose values theirs depend on. In training, what batch norm gives does not depend on the
+    running statistics that it is given; only their new values do."""
+    return reachable(nodes, read_values)
+
+
+def read_values(node: Node) -> Iterable[Node]:
+    if node.target is not operator.getitem or not isinstance(node.args[0], Node):
+        return node.all_input_nodes
+    called, number = first_argument(node), node.args[1]
+    results = RESULTS_OF_TRAINING.get(called.target)
+    if results is None or number not in results or named_arguments(called).get("training", True) is not True:
+        return node.all_input_nodes
+    named = named_arguments(called)
+    return nodes_in(value for name, value in named.items() if not name.startswith("running_"))
+
+
+# The results of batch norms that do not depend on running statistics in training.
+RESULTS_OF_TRAINING: dict[Any, range] = {
+    torch.ops.aten._native_batch_norm_legit_functional.default: range(3),
+    torch.ops.aten._batch_norm_with_update_functional.default: range(4),
+}
 
 
 def reachable(nodes: Iterable[Node], neighbours: Callable[[Node], Iterable[Node]]) -> set[Node]:

@@ -166,6 +166,12 @@ RAISES_ON_INTEGERS = names(
 # Raise where an index is a tensor.
 RAISES_ON_INDICES = names("getitem __getitem__ setitem __setitem__")
 
+# Check indices in their kernels. On a GPU a wrong index stops the device, and nothing is raised at the call.
+ASSERTS_ON_GPU = names(
+    "getitem __getitem__ setitem __setitem__ index index_put index_select gather scatter scatter_add embedding",
+    "nll_loss nll_loss_forward nll_loss_backward nll_loss_nd cross_entropy cross_entropy_loss",
+)
+
 # Refuse operands of several dtypes, which fake tensors accept: products, convolutions, normalizations, attention.
 ONE_DTYPE = names(
     "matmul matmul_backward mm bmm addmm addbmm baddbmm addmv addr mv dot vdot outer ger einsum tensordot",

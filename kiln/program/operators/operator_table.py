@@ -84,6 +84,8 @@ class Operator:
     in_place: bool
     """Whether it changes its first argument."""
     raises: Raises
+    asserts_on_gpu: bool
+    """Whether what it would raise stops the device, on a GPU."""
     one_dtype: bool
     """Whether it may refuse operands of several dtypes."""
     changes_unmarked: bool
@@ -151,6 +153,7 @@ class Operator:
             self.raises = Raises.ON_INTEGERS
         elif declared(declarations.RAISES_ON_INDICES):
             self.raises = Raises.ON_INDICES
+        self.asserts_on_gpu = declared(declarations.ASSERTS_ON_GPU)
         self.one_dtype = declared(declarations.ONE_DTYPE)
         self.changes_unmarked = declared(declarations.CHANGES_UNMARKED)
         self.counts_from_storage = declared(declarations.COUNTS_FROM_STORAGE)
