@@ -28,7 +28,8 @@ class Explanation:
     each graph break. ``differentiated`` has one for each graph: its forward and backward, and the bytes that it keeps
     for backward, beside eager's. ``programs`` has one for each functional graph that was compiled: its kernels (with
     their loops, LLVM and assembly), what each reads and writes, what ATen runs and why, the time of each stage.
-    ``stages`` has the stages that the call went through, with sizes and times.
+    ``stages`` has the stages that the call went through, with sizes and times. ``profile``, where it was asked for, has
+    one for each program that ran: the time of each kernel and call of ATen, and how fast it moves memory.
     """
 
     function: str
@@ -46,6 +47,7 @@ class Explanation:
     recorded: list[str] = field(default_factory=list)
     not_recorded: list[str] = field(default_factory=list)
     stages: list[Stage] = field(default_factory=list)
+    profile: list[Any] | None = None
 
     @property
     def graph_count(self) -> int:
@@ -98,6 +100,10 @@ class Explanation:
         for number, program in enumerate(self.programs, 1):
             yield f"\nProgram {number}: {program.summary}"
             yield from (f"  {line}" for line in program.lines())
+        if self.profile is not None:
+            from .codegen.kernel_times import text_of
+
+            yield "\n" + "\n".join(text_of(self.profile))
         for reason in self.not_lowered:
             yield f"\nA graph runs operator by operator: {reason}"
         for text in self.recorded:
@@ -136,8 +142,13 @@ def explain(
     dynamic: bool | None = None,
     mode: str | None = None,
     options: dict[str, Any] | None = None,
+    profile: bool = False,
 ) -> Callable[..., Explanation]:
-    """``kiln.explain(f)(*args)``: run the call compiled, and explain what the compiler did for it."""
+    """``kiln.explain(f)(*args)``: run the call compiled, and explain what the compiler did for it.
+
+    ``profile``: measure its kernels, too. The call is then run seven times more, with all its effects, and the result
+    is that of the first.
+    """
     from .api import compile
     from .report import events
 
@@ -147,11 +158,18 @@ def explain(
     def run(*args: Any, **kwargs: Any) -> Explanation:
         with events.listen() as recording:
             result = compiled(*args, **kwargs)
+            times = measured(lambda: compiled(*args, **kwargs), recording.programs) if profile else None
         found = {**vars(recording), "times": recording.times}
         found["breaks"] = list({str(each): each for each in recording.breaks}.values())  # one for each frame it ends
-        return Explanation(name, result, **found)
+        return Explanation(name, result, **found, profile=times)
 
     return run
+
+
+def measured(run: Callable[[], object], programs: list[Any]) -> list[Any]:
+    from .codegen.kernel_times import measure
+
+    return measure(run, programs)
 
 
 def fresh(backend: Callable[..., Any]) -> Callable[..., Any]:

@@ -14,6 +14,7 @@ import sympy
 import torch
 import torch.fx
 
+from .._native import OperatorProgram
 from ..loops.ir import Access, Buffer
 from ..loops.kernel import Kernel
 from ..loops.sizes import Size
@@ -21,7 +22,7 @@ from ..loops.steps import Call, Launch, Lowered, Scheduled
 from ..platform.light_dataclass import dataclass
 from ..platform.torch_symbols import expression_of, hint_of
 from ..report.events import in_bytes
-from ..target.target import Target
+from ..target.target import LoadedCode, MachineCode, Target
 
 
 @dataclass
@@ -82,6 +83,16 @@ def bytes_text(parts: dict[str, int]) -> str:
 
 
 @dataclass
+class MadeProgram:
+    """The program itself. ``steps``: those that launch kernels, by the name of their range in torch's profiler."""
+
+    native: Any
+    steps: list[tuple[str, list[Launch]]]
+    code: MachineCode
+    loaded: LoadedCode
+
+
+@dataclass
 class Generated:
     """What one functional graph was compiled to. ``called``: the nodes that ATen runs, with the reason; ``program``:
     the program as Python text."""
@@ -93,6 +104,7 @@ class Generated:
     called: dict[str, str]
     times: dict[str, float]
     program: str
+    made: MadeProgram | None = None
 
     @classmethod
     def of(
@@ -103,6 +115,7 @@ class Generated:
         target: Target,
         times: dict[str, float],
         program: str,
+        made: MadeProgram | None = None,
     ) -> Generated:
         hints = hints_of(module)
         kernels = {kernel: GeneratedKernel(kernel, target, [], [], []) for kernel in scheduled.kernels}
@@ -114,7 +127,27 @@ class Generated:
                 known.reads.append(reads)
                 known.writes.append(writes)
         items = [f"call {item.target}" if isinstance(item, Call) else repr(item) for item in lowered.items]
-        return cls(module, target, items, list(kernels.values()), dict(scheduled.called), times, program)
+        return cls(module, target, items, list(kernels.values()), dict(scheduled.called), times, program, made)
+
+    @property
+    def name(self) -> str:
+        """Of the program's range in torch's profiler."""
+        return self.made.native.name if self.made is not None and isinstance(self.made.native, OperatorProgram) else ""
+
+    def bytes_of_steps(self) -> dict[str, int]:
+        """What the steps that launch kernels must read and write in a run, by the names of their ranges."""
+        hints, found = hints_of(self.module), dict[str, int]()
+        for step, launches in self.made.steps if self.made is not None else ():
+            moved = sum(sum(one.values()) for launch in launches for one in traffic(launch, hints))
+            found[step] = found.get(step, 0) + moved
+        return found
+
+    def resources(self) -> dict[str, dict[str, int]]:
+        """What kernels need of a GPU, by name."""
+        if self.made is None:
+            return {}
+        kernels = [kernel.kernel for kernel in self.kernels]
+        return self.target.resources(kernels, self.made.code, self.made.loaded)
 
     @property
     def summary(self) -> str:
@@ -130,10 +163,12 @@ class Generated:
         found += [f"ATen runs {name}: {reason}" for name, reason in self.called.items()]
         return found + [f"{seconds * 1e3:8.1f} ms  {stage}" for stage, seconds in self.times.items()]
 
-    def artefact(self, name: str) -> str | None:
-        """What a log shows, by its name in ``KILN_LOG``; None for the PTX of a program that is for the CPU."""
+    def artefact(self, name: str) -> str:
+        """What a log shows, by its name in ``KILN_LOG``."""
+        if name == "ptx" and not self.target.is_gpu:
+            return "no PTX: a program for the CPU (KILN_LOG=code has its assembly)"
         if name == "ptx":
-            return "\n".join(kernel.assembly for kernel in self.kernels) if self.target.is_gpu else None
+            return "\n".join(kernel.assembly for kernel in self.kernels)
         if name == "kernels":
             return "\n".join([self.summary, *self.lines()])
         if name == "ir":

@@ -10,6 +10,7 @@ from collections.abc import Collection
 import torch
 import torch.fx
 
+from ..exc import DriverError
 from ..loops import ir
 from ..loops.steps import Lowered, Scheduled
 from ..lower import ops  # noqa: F401  (the table of lowerings is filled by import)
@@ -24,7 +25,7 @@ from ..target.program_text import program_text
 from ..target.target import Target
 from . import program_cache
 from .disabled_kernels import disabled_nodes, nodes_of_disabled_kernels
-from .inspection import Generated
+from .inspection import Generated, MadeProgram
 from .launch_errors import launcher_of
 from .program_description import Describer
 from .refused_kernels import RefusedNodes
@@ -56,7 +57,13 @@ def compile_lowered(
             plan = plan_memory(scheduled, graph_meta.changed_inputs(module), target.is_gpu)
             described = Describer(scheduled, plan, target)
             data = described.run()
-            loaded = target.load(code)
+            try:
+                loaded = target.load(code)
+            except DriverError:  # no GPU: what one would run can be looked at
+                if events.is_asked_about_code():
+                    shown = Generated.of(module, lowered, scheduled, target, times_of(done), program_text(data))
+                    events.generated(shown)
+                raise
             launcher = launcher_of(target, data, module)
             program = assemble(data, loaded.handles, described.constants, otherwise, loaded.keep, launcher)
         done.append(record)
@@ -64,8 +71,8 @@ def compile_lowered(
             program_cache.store(key, data, code)
         done.append(record)
         if events.is_asked_about_code():
-            times = {each.name: each.seconds for each in done if each is not None}
-            events.generated(Generated.of(module, lowered, scheduled, target, times, program_text(data)))
+            made = MadeProgram(program, described.launching_steps, code, loaded)
+            events.generated(Generated.of(module, lowered, scheduled, target, times_of(done), program_text(data), made))
         if check:
             from .checked_program import CheckedProgram
 
@@ -76,6 +83,10 @@ def compile_lowered(
         raise
     finally:
         ir.clear_interned()
+
+
+def times_of(done: list[Stage | None]) -> dict[str, float]:
+    return {each.name: each.seconds for each in done if each is not None}
 
 
 def lower_for(

@@ -47,6 +47,7 @@ class Describer:
         self.exposed: list[list[int]] = []
         self.checks: list[Any] = []
         self.steps: list[list[Any]] = []
+        self.launching_steps: list[tuple[str, list[Launch]]] = []  # with the names of their ranges
         self.scratch: int | None = None
         self.needed = self.alignments() if target.is_gpu else {}
         self.seen = seen_inside(scheduled) | self.needed.keys()
@@ -70,6 +71,7 @@ class Describer:
                 launches = [launch for launch in run if isinstance(launch, Launch)]
                 step = self.target.launch_step(launches, self)  # first: it may add a step
                 self.steps.append(step)
+                self.launching_steps.append((str(step[1]), launches))
         self.allocate(len(self.plan.runs))
         outputs = [self.argument(output) for output in self.scheduled.outputs]
         origins: dict[Any, list[str]] = {kernel: [] for kernel in self.kernels}  # names of nodes, for messages

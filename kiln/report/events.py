@@ -215,9 +215,8 @@ def generated(program: Any) -> None:
     for recording in recordings():
         recording.programs.append(program)
     for artefact in CODE_ARTEFACTS:
-        text = program.artefact(artefact) if artefact in config.log else None
-        if text is not None:
-            log(artefact, text)
+        if artefact in config.log:
+            log(artefact, program.artefact(artefact))
 
 
 def not_lowered(reason: str) -> None:

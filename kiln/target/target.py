@@ -92,6 +92,10 @@ class Target(ABC):
     def run_launch(self, launch: Launch, handle: int, pointers: Sequence[int], number: Callable[[Size], int]) -> None:
         """Run a launch of a loaded kernel alone, for checks; ``number`` gives sizes of the launch as numbers."""
 
+    def resources(self, kernels: Sequence[Kernel], code: MachineCode, loaded: LoadedCode) -> dict[str, dict[str, int]]:
+        """What kernels need of the machine, by name; nothing where it is not known."""
+        return {}
+
     @abstractmethod
     def llvm(self, kernels: Mapping[str, Kernel]) -> str:
         """The kernels as LLVM IR."""

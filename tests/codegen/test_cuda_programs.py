@@ -250,7 +250,30 @@ def test_what_logs_show():
     assert "16 KB read" in shown.artefact("kernels") or "read" in shown.artefact("kernels")
     module = graph_of(lambda x: x.sin(), [torch.randn(100)])
     _, lowered, scheduled = pipeline.lower_for(module, CPU, [])
-    assert Generated.of(module, lowered, scheduled, CPU, {}, "").artefact("ptx") is None
+    assert Generated.of(module, lowered, scheduled, CPU, {}, "").artefact("ptx").startswith("no PTX: a program for the")
+
+
+@without_gpu
+def test_what_would_run_is_shown_without_a_gpu(capsys):
+    module = cuda_graph_of(lambda x: (x.exp() + 1).sum(0), [torch.randn(64, 64)])
+    with (
+        kiln.config.patch(log={"kernels", "ptx"}, raise_internal_errors=False),
+        kiln.report.events.listen() as recording,
+    ):
+        graph_compiler.compile_graph(module)
+    said = capsys.readouterr().err
+    assert "[kiln ptx]" in said and ".visible .entry kiln_exp_add_sum_0(" in said
+    assert "[kiln kernels]" in said and "kiln_exp_add_sum_0: " in said
+    assert "a graph runs operator by operator: DriverError: There is no CUDA driver" in said
+    (shown,) = recording.programs
+    assert "ptx_kernel" in shown.kernels[0].llvm and shown.target.is_gpu
+
+
+def test_logs_of_a_program_for_the_cpu(capsys):
+    with kiln.config.patch(log={"kernels", "ptx"}):
+        kiln.compile(lambda x: x.exp() + 1, backend="kiln")(torch.ones(3))
+    said = capsys.readouterr().err
+    assert "[kiln ptx] no PTX: a program for the CPU" in said and "kiln_exp_add_0: " in said
 
 
 # ---- models ----------------------------------------------------------------------------------------------------------

@@ -105,6 +105,20 @@ class CudaTarget(Target):
 
         return plan_of(kernel).aligned
 
+    def resources(self, kernels: Sequence[Kernel], code: MachineCode, loaded: LoadedCode) -> dict[str, dict[str, int]]:
+        from .kernel_plan import plan_of
+
+        found = {}
+        for kernel, (place, name) in zip(kernels, code.places, strict=True):
+            said, plan = loaded.keep[place].attributes(name), plan_of(kernel)
+            found[kernel.name] = {
+                "registers": said["registers"],
+                "bytes of shared memory": said["shared"] + plan.shared_bytes,
+                "bytes spilled": said["local"],
+                "threads": plan.threads,
+            }
+        return found
+
     def run_launch(self, launch: Launch, handle: int, pointers: Sequence[int], number: Callable[[Size], int]) -> None:
         from .kernel_call import call_kernel
         from .kernel_plan import plan_of
