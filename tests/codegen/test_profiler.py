@@ -135,6 +135,21 @@ def test_a_range_ends_when_an_operator_raises():
     assert cosine.cpu_parent is None
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_kernels_on_a_gpu_have_their_names():
+    compiled, x = compiled_by_kiln(lambda x: (x.exp() + 1).sum(0)), torch.randn(512, 512, device="cuda")
+    compiled(x)
+    torch.cuda.synchronize()
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as found:
+        compiled(x)
+        torch.cuda.synchronize()
+    launched = {event.name: event for event in found.events() if event.device_type.name == "CPU"}
+    on_gpu = [event.name for event in found.events() if event.device_type.name == "CUDA"]
+    kernels = [name for name in on_gpu if name.startswith("kiln_exp_add_sum")]
+    assert kernels and all(launched[name].device_time_total > 0 for name in kernels)
+    assert any(name.startswith("kiln program inference") for name in launched)
+
+
 # ---- names -----------------------------------------------------------------------------------------------------------
 
 
