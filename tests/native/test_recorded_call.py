@@ -70,6 +70,24 @@ def test_modes_do_not_fit(memory):
         assert call([torch.randn(4)]) is None
 
 
+def test_settings_of_libraries_must_be_the_same(memory):
+    call = recorded([torch.randn(4)], [torch.zeros(2)], copied={0}, memory=memory)
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = not before
+    try:
+        assert call([torch.randn(4)]) is None
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        assert call([torch.randn(4)]) is None
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert call([torch.randn(4)]) is None
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert call([torch.randn(4)]) is not None
+
+
 def test_numbers_must_be_equal(memory):
     call = recorded([torch.randn(4), 3, 2.5, None, True], [torch.zeros(2)], copied={0}, memory=memory)
     x = torch.randn(4)

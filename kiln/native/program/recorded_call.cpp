@@ -1,18 +1,21 @@
-// RecordedCall: one recording of a program (a CUDA graph), and whether it may run for a call. RecordedMemory: the results
-// of all recordings that share memory for their intermediate values.
+// RecordedCall: one recording of a program (a CUDA graph), and whether it may run for a call. RecordedMemory: the
+// results of all recordings that share memory for their intermediate values.
 //
 //     recorded = RecordedCall(arguments, copied, results, given_out, replay, memory)
 //     recorded(arguments) -> results, or None where the recording does not fit or its results are still in use
 //
-// A recording reads and writes fixed addresses. An argument is at its address, which each call checks, or is copied to it.
-// The results of a call are new tensors over the recording's memory, or copies of it (`given_out`). Who still uses results
-// of an earlier call is known by the references to their storages. No header of CUDA is needed: `replay` is a callable.
+// A recording reads and writes fixed addresses. An argument is at its address, which each call checks, or is copied to
+// it. The results of a call are new tensors over the recording's memory, or copies of it (`given_out`). Who still uses
+// results of an earlier call is known by the references to their storages. No header of CUDA is needed: `replay` is a
+// callable.
 #include "program/program.h"
 
+#include <ATen/Context.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/core/InferenceMode.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 namespace kiln {
@@ -37,8 +40,8 @@ struct HeldStorage {
   }
 };
 
-// In the order in which they were recorded. A recording may write to the memory of results of later ones, which lie where
-// its intermediate values are, but not to that of earlier ones.
+// In the order in which they were recorded. A recording may write to the memory of results of later ones, which lie
+// where its intermediate values are, but not to that of earlier ones.
 struct RecordedMemory {
   PyObject_HEAD
   std::vector<HeldStorage> held;
@@ -51,6 +54,33 @@ bool is_free_from(const RecordedMemory& memory, size_t first) {
     if (memory.held[i].is_used() || !memory.held[i].is_intact()) return false;
   }
   return true;
+}
+
+// ---- settings ------------------------------------------------------------------------------------------------------
+
+using LibrarySettings = std::array<uint64_t, 17>;
+
+// What decides how operators call libraries. Recorded calls are those for the settings of then.
+LibrarySettings library_settings() {
+  auto& context = at::globalContext();
+  auto precision = [&](at::Float32Op op) { return uint64_t(context.float32Precision(at::Float32Backend::CUDA, op)); };
+  return {precision(at::Float32Op::MATMUL),
+          precision(at::Float32Op::CONV),
+          precision(at::Float32Op::RNN),
+          uint64_t(context.allowFP16ReductionCuBLAS()),
+          uint64_t(context.allowBF16ReductionCuBLAS()),
+          context.allowFP16AccumulationCuBLAS(),
+          context.deterministicAlgorithms(),
+          context.deterministicCuDNN(),
+          context.userEnabledCuDNN(),
+          context.benchmarkCuDNN(),
+          context.userEnabledFlashSDP(),
+          context.userEnabledMathSDP(),
+          context.userEnabledMemEfficientSDP(),
+          context.userEnabledCuDNNSDP(),
+          context.allowFP16BF16ReductionMathSDP(),
+          uint64_t(context.linalgPreferredBackend()),
+          uint64_t(context.blasPreferredBackend())};
 }
 
 // ---- arguments and results -----------------------------------------------------------------------------------------
@@ -107,6 +137,7 @@ struct RecordedCall {
   size_t last;  // one after them
   bool is_running;
   bool is_inference;
+  LibrarySettings settings;
 };
 
 RecordedCall* recording_in(PyObject* object) { return reinterpret_cast<RecordedCall*>(object); }
@@ -136,7 +167,9 @@ bool is_at_address(const RecordedInput& input, PyObject* given) {
 
 bool is_of_kind(const RecordedCall& recording, PyObject* list) {
   if (PyList_GET_SIZE(list) != static_cast<Py_ssize_t>(recording.inputs.size())) return false;
-  if (recording.is_inference != c10::InferenceMode::is_enabled()) return false;
+  if (recording.is_inference != c10::InferenceMode::is_enabled() || recording.settings != library_settings()) {
+    return false;
+  }
   for (size_t i = 0; i < recording.inputs.size(); ++i) {
     if (!is_alike(recording.inputs[i], PyList_GET_ITEM(list, i))) return false;
   }
@@ -166,13 +199,15 @@ void copy_inputs(const RecordedCall& recording, const std::vector<at::Tensor>& g
   }
 }
 
+// Another tensor over the same memory.
 at::Tensor with_counter(const at::Tensor& tensor, const c10::VariableVersion& counter) {
-  return at::Tensor(tensor.unsafeGetTensorImpl()->shallow_copy_and_detach(counter, /*allow_tensor_metadata_change=*/true));
+  c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+  return at::Tensor(impl->shallow_copy_and_detach(counter, /*allow_tensor_metadata_change=*/true));
 }
 
 at::Tensor view_in(const RecordedResult& result, const at::Tensor& argument) {
-  bool is_counted = !argument.is_inference();
-  c10::VariableVersion counter = is_counted ? argument.unsafeGetTensorImpl()->version_counter() : c10::VariableVersion(0);
+  c10::VariableVersion counter(0);
+  if (!argument.is_inference()) counter = argument.unsafeGetTensorImpl()->version_counter();
   at::Tensor made = with_counter(result.tensor, counter);
   c10::TensorImpl* impl = made.unsafeGetTensorImpl();
   impl->set_storage_keep_dtype(argument.storage());
@@ -302,9 +337,16 @@ bool find_argument(RecordedResult& result, PyObject* given, PyObject* arguments)
   return false;
 }
 
+bool is_same_view(const at::Tensor& one, const at::Tensor& other) {
+  return one.sizes() == other.sizes() && one.strides() == other.strides() &&
+         one.storage_offset() == other.storage_offset() && one.scalar_type() == other.scalar_type() &&
+         own_keys(one) == own_keys(other);
+}
+
+// The first result over the recording's memory that has the storage of a tensor.
 size_t first_with_storage(const std::vector<RecordedResult>& results, const at::Tensor& tensor) {
   for (size_t i = 0; i < results.size(); ++i) {
-    bool is_own = results[i].source == Source::memory;
+    bool is_own = results[i].source == Source::memory && results[i].tensor.defined();
     if (is_own && has_same_storage(results[i].tensor, tensor)) return i;
   }
   return results.size();
@@ -321,34 +363,32 @@ void hold_storage(std::vector<HeldStorage>& held, size_t first, const at::Tensor
   held.push_back({storage, 2, storage.data(), storage.data_ptr().get_context()});
 }
 
+// A result over the recording's memory, which is not an earlier one of the same form.
+void share_counter(RecordedResult& result, const std::vector<RecordedResult>& results, const at::Tensor& tensor) {
+  result.counter = first_with_storage(results, tensor);
+  for (size_t i = result.counter; i < results.size(); ++i) {
+    const RecordedResult& other = results[i];
+    bool is_own = other.source == Source::memory && other.tensor.defined();
+    if (is_own && has_same_storage(other.tensor, tensor) && is_same_view(other.tensor, tensor)) {
+      result.place = i;
+      return;
+    }
+  }
+}
+
 RecordedResult recorded_result(RecordedCall& recording, PyObject* given, PyObject* arguments, bool is_given_out) {
   RecordedResult result;
-  size_t place = recording.results.size();
   if (!is_tensor(given)) {
     result.value = share(given);
     return result;
   }
   if (find_argument(result, given, arguments)) return result;
   const at::Tensor& tensor = tensor_in(given);
-  size_t first = first_with_storage(recording.results, tensor);
+  size_t place = result.place = result.counter = recording.results.size();
   result.source = is_given_out ? Source::copy : Source::memory;
-  result.place = result.counter = place;
-  if (!is_given_out && first != place) {
-    result.counter = first;
-    for (size_t i = first; i < place; ++i) {
-      const RecordedResult& other = recording.results[i];
-      bool is_same = other.tensor.defined() && other.tensor.is_alias_of(tensor) && other.source == Source::memory &&
-                     other.tensor.sizes() == tensor.sizes() && other.tensor.strides() == tensor.strides() &&
-                     other.tensor.storage_offset() == tensor.storage_offset() && own_keys(other.tensor) == own_keys(tensor) &&
-                     other.tensor.scalar_type() == tensor.scalar_type();
-      if (is_same) {
-        result.place = other.place;
-        return result;
-      }
-    }
-  }
-  // A tensor that nobody else knows.
-  result.tensor = with_counter(tensor, c10::VariableVersion(0));
+  if (!is_given_out) share_counter(result, recording.results, tensor);
+  if (result.place != place) return result;
+  result.tensor = with_counter(tensor, c10::VariableVersion(0));  // that nobody else knows
   hold_storage(memory_in(recording.memory.get())->held, recording.first, result.tensor);
   return result;
 }
@@ -369,12 +409,13 @@ void construct_recording(RecordedCall* self) {
   self->first = self->last = 0;
   self->is_running = false;
   self->is_inference = c10::InferenceMode::is_enabled();
+  self->settings = library_settings();
 }
 
 PyObject* make_recording(PyTypeObject* type, PyObject* args, PyObject*) {
   PyObject *arguments, *copied, *results, *given_out, *replay, *memory;
-  if (!PyArg_ParseTuple(args, "O!O!O!O!OO!", &PyList_Type, &arguments, &PyFrozenSet_Type, &copied, &PyTuple_Type, &results,
-                        &PyFrozenSet_Type, &given_out, &replay, &RecordedMemoryType, &memory)) {
+  if (!PyArg_ParseTuple(args, "O!O!O!O!OO!", &PyList_Type, &arguments, &PyFrozenSet_Type, &copied, &PyTuple_Type,
+                        &results, &PyFrozenSet_Type, &given_out, &replay, &RecordedMemoryType, &memory)) {
     return nullptr;
   }
   Owned object(type->tp_alloc(type, 0));
