@@ -6,6 +6,7 @@ Each step is forward (bfloat16 autocast), backward and gradients set to None. Pr
 caches, the first step of a second process, the median step, the peak of torch's allocator, the loss of the first step,
 and how far it is from eager's. Python's bytecode is there before the first process starts. With ``--profile``, a file
 for each model and contestant lists GPU time by kernel.
+``--contestants`` also takes ``kiln+graphs`` and ``torch.compile+graphs``, which record CUDA graphs.
 """
 
 from __future__ import annotations
@@ -38,12 +39,13 @@ def child(contestant: str, name: str, steps: int, profile: str | None) -> None:
     model, batch = gpu_models.make(name)
     torch.zeros(8, 8, device="cuda") @ torch.zeros(8, 8, device="cuda")
     call: Any = model
-    if contestant == "kiln":
+    mode = "reduce-overhead" if contestant.endswith("+graphs") else "default"
+    if contestant.startswith("kiln"):
         import kiln
 
-        call = kiln.compile(model)
-    elif contestant == "torch.compile":
-        call = torch.compile(model)
+        call = kiln.compile(model, mode=mode)
+    elif contestant.startswith("torch.compile"):
+        call = torch.compile(model, mode=mode)
 
     def step() -> torch.Tensor:
         with torch.autocast("cuda", dtype=torch.bfloat16):
