@@ -505,6 +505,7 @@ def test_random_numbers_are_eagers(graphs):
     for (y, drawn, gradient), (y2, drawn2, gradient2) in zip(*results, strict=True):
         assert torch.equal(y == 0, y2 == 0) and torch.equal(drawn, drawn2)
         close((y, gradient), (y2, gradient2))
+    assert graphs.records >= 2
 
 
 # ---- what is not recorded -------------------------------------------------------------------------------------------

@@ -9,6 +9,8 @@ class decides which recordings there are:
   recording, as long as they are few and small. Arguments that the program changes are never copied.
 - If addresses differ from the recorded ones in a later call, those arguments are copied from then on, and the recording
   is made anew; if they are many or large, there is another recording for the new addresses.
+- What a forward computed for a backward is in the memory of one of the forward's recordings, so there is another
+  recording of the backward for each of these.
 - If the results of a recording are still in use, there is another recording, in memory of its own.
 - When there are too many, calls without a recording run the program.
 
@@ -28,6 +30,7 @@ from ..._native import RecordedCall, RecordedMemory, any_modes
 from ...config import config
 from ...platform.locks import new_lock
 from ...program import graph_meta
+from ...program.graph_modules import placeholders
 from ...report import events
 from ...report.events import raised_text
 from . import recordable
@@ -69,11 +72,13 @@ class RecordedProgram:
         device: torch.device,
         visible: Callable[[int], Collection[int]],
         changed: Collection[int] = (),
+        computed: Collection[int] = (),
     ) -> None:
         """``visible(n)``: which of n results the user gets, which may be in use for long: these are copied out of the
-        recording's memory. ``changed``: arguments that the program writes to."""
+        recording's memory. ``changed``: arguments that the program writes to. ``computed``: arguments that a recorded
+        forward has computed."""
         self.program, self.recorder, self.device = program, recorder, device
-        self.visible, self.changed = visible, frozenset(changed)
+        self.visible, self.changed, self.computed = visible, frozenset(changed), frozenset(computed)
         self.written_inputs: Collection[int] = getattr(program, "written_inputs", frozenset())
         self.calls: list[RecordedCall] = []  # those of `kept`, the last used first
         self.kept: list[Kept] = []
@@ -116,18 +121,17 @@ class RecordedProgram:
             alike = [kept for kept in self.kept if kept.call.is_alike(arguments)]
             if not alike:
                 return self.first_recording(arguments)
-            free = [kept for kept in alike if kept.call.is_free()]
-            for kept in free:
-                moved = kept.call.moved(arguments)
+            for kept in [kept for kept in alike if kept.call.is_free()]:
+                moved = frozenset(kept.call.moved(arguments))
                 if not moved:
                     return kept.call  # another thread was here
-                if self.can_copy(arguments, self.moving.union(moved)):
-                    self.moving.update(moved)
+                if len(alike) < MOST_ALIKE:
+                    moved -= self.computed
+                if moved and self.can_copy(arguments, self.moving | moved):
+                    self.moving |= moved
                     self.drop(lambda other, kept=kept: other is kept)  # type: ignore[misc]
                     return self.record(arguments)
-            if len(alike) < MOST_ALIKE:
-                return self.record(arguments)
-            return None
+            return self.record(arguments) if len(alike) < MOST_ALIKE else None
 
     def first_recording(self, arguments: list[Any]) -> RecordedCall | None:
         form = form_of(arguments)
@@ -137,9 +141,10 @@ class RecordedProgram:
                 self.forms.clear()
             self.forms[form] = now
             return None
-        moved = [place for place, (one, other) in enumerate(zip(before, now, strict=True)) if one != other]
-        if self.can_copy(arguments, self.moving.union(moved)):
-            self.moving.update(moved)
+        moved = {place for place, (one, other) in enumerate(zip(before, now, strict=True)) if one != other}
+        moved -= self.computed  # the call before may have been that of a forward without a recording
+        if self.can_copy(arguments, self.moving | moved):
+            self.moving |= moved
         return self.record(arguments)
 
     def can_copy(self, arguments: Sequence[Any], places: Collection[int]) -> bool:
@@ -265,7 +270,13 @@ def record_calls(program: Boxed, module: torch.fx.GraphModule, is_backward: bool
     count = 0 if is_backward else graph_meta.visible_results(module)
     changed = graph_meta.changed_inputs(module)
     written = [changed[place] for place in getattr(program, "written_inputs", ())]
-    return RecordedProgram(program, recorder_for(device), device, VisibleResults(count), written)
+    computed = [place for place, node in enumerate(placeholders(module)) if is_computed(node)] if is_backward else []
+    return RecordedProgram(program, recorder_for(device), device, VisibleResults(count), written, computed)
+
+
+def is_computed(node: torch.fx.Node) -> bool:
+    """Whether an input of a backward graph is a result of its forward: no input of that, and no gradient."""
+    return not node.name.startswith(("primals", "tangents"))
 
 
 class VisibleResults:
