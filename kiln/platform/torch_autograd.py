@@ -32,6 +32,9 @@ sequence_number_of: Callable[[Any], int] = methodcaller("_sequence_nr")
 input_metadata_of: Callable[[Any], Any] = attrgetter("_input_metadata")
 """What a node expects of each incoming gradient: dtype, shape, device."""
 
+is_profiling: Callable[[], bool] = torch._C._autograd._profiler_enabled
+"""Whether torch's profiler notes what this thread runs."""
+
 top_saved_tensors_hooks: Callable[[bool], Any] = torch._C._autograd._top_saved_tensors_default_hooks
 pop_saved_tensors_hooks: Callable[[], None] = torch._C._autograd._pop_saved_tensors_default_hooks
 push_saved_tensors_hooks: Callable[..., None] = torch._C._autograd._push_saved_tensors_default_hooks

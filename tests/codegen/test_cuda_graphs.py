@@ -672,3 +672,26 @@ def test_unknown_modes():
 def test_explain_has_the_reason():
     found = kiln.explain(lambda x: torch.sin(x) + 1, mode="reduce-overhead")(torch.randn(3))
     assert "A program runs without a CUDA graph: the tensor" in str(found)
+
+
+# ---- profiles --------------------------------------------------------------------------------------------------------
+
+
+def test_the_profiler_sees_recorded_programs(graphs):
+    x = graphs.randn(8, 8)
+    compiled = graphs.compile(lambda x: (x.exp() + 1).sum(0))
+    for _ in range(3):
+        compiled(x)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as found:
+        close(compiled(x), (x.exp() + 1).sum(0))
+    names = [event.name for event in found.events()]
+    assert [name for name in names if name.startswith("recorded kiln program inference")]
+    assert graphs.records == 1
+
+
+def test_kernels_of_recorded_programs_are_measured(graphs):
+    explained = kiln.explain(lambda x: (x.exp() + 1).sum(0), options={"cuda_graphs": True}, profile=True)
+    found = explained(graphs.randn(64, 64))
+    (times,) = found.profile
+    assert any(step.is_kernel and step.name.startswith("kiln_exp_add_sum") for step in times.steps)
+    assert graphs.records >= 1

@@ -20,15 +20,18 @@ pool (`kiln._native.RecordedMemory`). Those of the same form, which run while re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+import contextlib
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import torch
 import torch.fx
+from torch.profiler import record_function
 
 from ..._native import RecordedCall, RecordedMemory, any_modes
 from ...config import config
 from ...platform.locks import new_lock
+from ...platform.torch_autograd import is_profiling
 from ...program import graph_meta
 from ...program.graph_modules import placeholders
 from ...report import events
@@ -42,6 +45,18 @@ MOST_COPIED_BYTES = 64 << 20
 MOST_FORMS = 256  # that are remembered
 
 Form = tuple[Any, ...]
+
+_unused: list[None] = []  # an item for each `recordings_unused` block that is open
+
+
+@contextlib.contextmanager
+def recordings_unused() -> Iterator[None]:
+    """While torch's profiler runs inside, programs run without their recordings: it sees no steps in those."""
+    _unused.append(None)
+    try:
+        yield
+    finally:
+        _unused.pop()
 
 
 class Pool:
@@ -90,6 +105,14 @@ class RecordedProgram:
         self.lock = new_lock()
 
     def __call__(self, arguments: list[Any]) -> Any:
+        if not is_profiling():
+            return self.run(arguments)
+        if _unused:
+            return self.program(arguments)
+        with record_function(f"recorded {getattr(self.program, 'name', '') or 'kiln program'}"):
+            return self.run(arguments)
+
+    def run(self, arguments: list[Any]) -> Any:
         if self.recorder.is_recording():
             return self.program(arguments)
         for call in self.calls:
