@@ -475,7 +475,9 @@ class Lowering:
 
 
 def is_expression(value: Any) -> bool:
-    """Whether a node's value is computed where it is read."""
+    """Whether a node's value, or a part of it, is computed where it is read."""
+    if isinstance(value, tuple):
+        return any(map(is_expression, value))
     return isinstance(value, Tensor) and value.access is None
 
 

@@ -43,6 +43,7 @@ def long_chain(x):
         (lambda x: F.gelu(x).sum(0), ["kiln_gelu_sum_0"]),
         (lambda x: torch.softmax(x.t().exp(), 1), ["kiln_exp_softmax_0"]),  # not transpose
         (lambda x: x.t().clone(), ["kiln_clone_0"]),  # nothing but movement
+        (lambda x: torch._foreach_exp(torch._foreach_add([x, x * 2], 1)), ["kiln_mul_foreach_add_foreach_exp_0"]),
         (lambda x: x.cos() @ x.sin().t(), ["kiln_cos_0", "kiln_sin_1"]),  # not mm, which reads them
     ],
 )
