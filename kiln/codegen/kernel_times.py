@@ -92,7 +92,7 @@ def measure(run: Callable[[], object], programs: Sequence[Generated]) -> list[Pr
         run()
     on_gpu = any(program.target.is_gpu for program in programs)
     watched = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
-    with recordings_unused(), profile(activities=watched) as profiler:
+    with recordings_unused(), profile(activities=watched, acc_events=True) as profiler:
         for _ in range(RUNS):
             run()
         if on_gpu:

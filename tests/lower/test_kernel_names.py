@@ -55,6 +55,11 @@ def test_equal_kernels_have_the_name_of_the_first():
     assert names(lambda x, y: (x.exp() @ y).exp() @ y, SQUARE, SQUARE + 1) == ["kiln_exp_0"]
 
 
+def test_parts_of_a_large_sum():
+    """The second kernel adds what the first has left."""
+    assert names(lambda x: x.exp().sum(), torch.randn(1_000_000)) == ["kiln_exp_sum_0", "kiln_sum_1"]
+
+
 def test_names_are_short_identifiers():
     (name,) = names(long_chain, X)
     assert re.fullmatch(r"kiln_sinh_\w+_sum_0", name) and len(name) <= MOST_CHARACTERS

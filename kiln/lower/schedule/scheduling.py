@@ -32,22 +32,25 @@ def schedule(lowered: Lowered, device: str = "cpu") -> Scheduled:
     readers = readers_of(groups, lowered.outputs)
     known: dict[Any, Kernel] = {}
     places = {node: place for place, node in enumerate(lowered.origins)}
+    made_for = {item.buffer: item.node for item in items if isinstance(item, Write)}
     steps: list[Launch | Call] = []
     for group in groups:
         if group.call is not None:
             steps.append(group.call)
             continue
-        origins = origins_of(group, lowered, places)
+        origins = origins_of(group, lowered, places, made_for)
         kernel, sizes = with_length_argument(KernelMaker(group, readers).make(kernel_name(origins, len(known))))
         same_kernel = known.setdefault((signature(kernel), own_sizes(kernel) if device == "cuda" else ()), kernel)
         steps.append(Launch(same_kernel, kernel.buffers, sizes, kernel.nodes, origins))
     return Scheduled(lowered.inputs, delay_launches(steps, lowered.outputs), lowered.outputs, lowered.called)
 
 
-def origins_of(group: Group, lowered: Lowered, places: dict[Any, int]) -> tuple[Any, ...]:
-    """The nodes that a group computes, in the graph's order."""
-    nodes = [member.write.node for member in group.members]
-    found = dict.fromkeys(one for node in nodes for one in lowered.origins.get(node, (node,)))
+def origins_of(group: Group, lowered: Lowered, places: dict[Any, int], made_for: dict[Any, Any]) -> tuple[Any, ...]:
+    """The nodes that a group computes, in the graph's order. ``made_for``: the nodes that buffers are written for."""
+    found: dict[Any, None] = {}
+    for write in (member.write for member in group.members):
+        is_rest = all(made_for.get(buffer) is write.node for buffer in write.reads)  # of a computation in several parts
+        found.update(dict.fromkeys((write.node,) if is_rest else lowered.origins.get(write.node, (write.node,))))
     return tuple(sorted(found, key=lambda node: places.get(node, len(places))))
 
 
