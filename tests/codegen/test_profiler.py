@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -92,6 +93,20 @@ def test_memory_is_seen():
     events = profiled(lambda: compiled(X), profile_memory=True)
     (program,) = [event for event in events if event.name.startswith("kiln program")]
     assert program.cpu_memory_usage == X.nbytes
+
+
+def test_all_that_the_profiler_can_note(tmp_path):
+    compiled, x = compiled_by_kiln(model), X.clone().requires_grad_()
+    compiled(x, W).sum().backward()
+    options = {"record_shapes": True, "with_stack": True, "with_flops": True, "profile_memory": True}
+    with profile(activities=[ProfilerActivity.CPU], acc_events=True, **options) as found:
+        compiled(x, W).sum().backward()
+    table = found.key_averages(group_by_input_shape=True).table(row_limit=100, max_name_column_width=100)
+    assert "kiln program forward model" in table and "kiln_add_gelu_softmax_0" in table
+    path = tmp_path / "trace.json"
+    found.export_chrome_trace(str(path))
+    names = {event.get("name") for event in json.loads(path.read_text())["traceEvents"]}
+    assert "kiln_add_gelu_softmax_0" in names
 
 
 def test_programs_from_the_cache_have_names(tmp_path, monkeypatch):
