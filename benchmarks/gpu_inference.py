@@ -96,8 +96,8 @@ def child(contestant: str, batch: int, count: int) -> None:
     """Measures one contestant and prints JSON."""
     begin_step = torch.compiler.cudagraph_mark_step_begin if contestant == "torch.compile" else lambda: None
     torch.manual_seed(0)
-    exact = Generator(batch).cuda().eval()
-    model = Generator(batch).cuda().to(torch.bfloat16).eval()
+    with torch.device("cuda"):
+        exact, model = Generator(batch).eval(), Generator(batch).to(torch.bfloat16).eval()
     tokens = generate(compiled(contestant, exact), batch, CHECKED, begin_step).tolist()
     del exact
     call = compiled(contestant, model)

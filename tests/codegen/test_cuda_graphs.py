@@ -41,6 +41,7 @@ class Graphs:
 
 @pytest.fixture(params=["stand-in", "cuda"])
 def graphs(request, monkeypatch):
+    monkeypatch.setattr(recordable, "FEWEST_STEPS", 0)  # programs of tests are small
     if request.param == "cuda":
         if not torch.cuda.is_available():
             pytest.skip("needs a GPU")
@@ -548,6 +549,16 @@ def test_programs_with_calls_of_users(graphs):
     assert "kiln_test_graphs.twice" in reasons
     for _ in range(3):
         close(compiled(x), x * 2 + 1)
+    assert graphs.records == 0
+
+
+def test_a_program_of_one_kernel(graphs, monkeypatch):
+    """Its launch takes no longer than a recording's."""
+    monkeypatch.setattr(recordable, "FEWEST_STEPS", 3)
+    compiled, x = graphs.compile(lambda x: torch.sin(x) + 1), graphs.randn(4)
+    assert "only 1 launches and calls" in events_of_refusals(lambda: compiled(x))
+    for _ in range(3):
+        close(compiled(x), torch.sin(x) + 1)
     assert graphs.records == 0
 
 

@@ -8,13 +8,19 @@ import pytest
 import torch
 
 import kiln
+from kiln.codegen.cuda_graphs import recordable
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 LONG = 20_000_000  # cycles that a stream sleeps: some milliseconds
 
 
+@pytest.fixture(autouse=True)
+def small_programs(monkeypatch):
+    monkeypatch.setattr(recordable, "FEWEST_STEPS", 0)
+
+
 @pytest.fixture(params=[False, True], ids=["plain", "graphs"])
-def compiled(request):
+def compiled(request, small_programs):
     """A function, compiled and called often enough to be recorded."""
 
     def f(x, w):

@@ -19,11 +19,15 @@ from ...program.graph_modules import placeholders
 from ...program.operators.operator_table import OWN_NAMESPACES, operator_of
 
 DEVICES = frozenset({"cuda"})  # kinds of devices whose work can be recorded
+FEWEST_STEPS = 3  # launches and calls of a program that is worth a recording: running one takes as long as two launches
 
 
 def refusal(module: torch.fx.GraphModule, program: Any) -> str | None:
     """Why the program of a graph cannot be recorded; None if it can."""
-    return device_refusal(module) or calls_refusal(module) or random_refusal(module, program)
+    found = device_refusal(module) or calls_refusal(module) or random_refusal(module, program)
+    if found is None and getattr(program, "work_steps", FEWEST_STEPS) < FEWEST_STEPS:
+        return f"it is launched as fast as a recording: it has only {program.work_steps} launches and calls"
+    return found
 
 
 def device_of(module: torch.fx.GraphModule) -> torch.device:

@@ -5,10 +5,9 @@ libraries the occasion to prepare; the second records it, and later ones run wha
 `kiln._native.RecordedCall`: it knows the addresses of its arguments and whether its results are still in use. This
 class decides which recordings there are:
 
-- Arguments at the same address as in the call before are recorded at that address; others are copied to memory of the
-  recording, as long as they are few and small. Arguments that the program changes are never copied.
-- If addresses differ from the recorded ones in a later call, those arguments are copied from then on, and the recording
-  is made anew; if they are many or large, there is another recording for the new addresses.
+- Arguments are recorded at their addresses. If some are at other addresses in a later call, these are copied to memory of
+  the recording from then on, and the recording is made anew. If they are many or large, or the program changes them,
+  there is another recording for the new addresses.
 - What a forward computed for a backward is in the memory of one of the forward's recordings, so there is another
   recording of the backward for each of these.
 - If the results of a recording are still in use, there is another recording, in memory of its own.
@@ -98,7 +97,7 @@ class RecordedProgram:
         self.calls: list[RecordedCall] = []  # those of `kept`, the last used first
         self.kept: list[Kept] = []
         self.pools: list[Pool] = []
-        self.forms: dict[Form, list[int]] = {}  # of calls without a recording, and the addresses of their arguments
+        self.forms: set[Form] = set()  # of calls so far that have no recording
         self.moving: set[int] = set()  # arguments that were seen at several addresses, and are copied
         self.made = 0
         self.stopped: str | None = None  # why nothing more is recorded
@@ -142,8 +141,8 @@ class RecordedProgram:
         with self.lock:
             self.drop(lambda kept: not kept.call.is_intact())
             alike = [kept for kept in self.kept if kept.call.is_alike(arguments)]
-            if not alike:
-                return self.first_recording(arguments)
+            if not alike and self.is_first(arguments):
+                return None
             for kept in [kept for kept in alike if kept.call.is_free()]:
                 moved = frozenset(kept.call.moved(arguments))
                 if not moved:
@@ -156,19 +155,15 @@ class RecordedProgram:
                     return self.record(arguments)
             return self.record(arguments) if len(alike) < MOST_ALIKE else None
 
-    def first_recording(self, arguments: list[Any]) -> RecordedCall | None:
+    def is_first(self, arguments: list[Any]) -> bool:
+        """Whether this is the first call with arguments of their form."""
         form = form_of(arguments)
-        before, now = self.forms.pop(form, None), addresses_of(arguments)
-        if before is None:
-            if len(self.forms) >= MOST_FORMS:
-                self.forms.clear()
-            self.forms[form] = now
-            return None
-        moved = {place for place, (one, other) in enumerate(zip(before, now, strict=True)) if one != other}
-        moved -= self.computed  # the call before may have been that of a forward without a recording
-        if self.can_copy(arguments, self.moving | moved):
-            self.moving |= moved
-        return self.record(arguments)
+        if form in self.forms:
+            return False
+        if len(self.forms) >= MOST_FORMS:
+            self.forms.clear()
+        self.forms.add(form)
+        return True
 
     def can_copy(self, arguments: Sequence[Any], places: Collection[int]) -> bool:
         if len(places) > MOST_COPIED or not self.changed.isdisjoint(places):
@@ -247,10 +242,6 @@ def form_of(arguments: Sequence[Any]) -> Form:
         else (type(argument), argument)
         for argument in arguments
     )
-
-
-def addresses_of(arguments: Sequence[Any]) -> list[int]:
-    return [argument.data_ptr() if isinstance(argument, torch.Tensor) else 0 for argument in arguments]
 
 
 def bytes_of(tensor: torch.Tensor) -> int:
