@@ -5,8 +5,8 @@ libraries the occasion to prepare; the second records it, and later ones run wha
 `kiln._native.RecordedCall`: it knows the addresses of its arguments and whether its results are still in use. This
 class decides which recordings there are:
 
-- Arguments are recorded at their addresses. If some are at other addresses in a later call, these are copied to memory of
-  the recording from then on, and the recording is made anew. If they are many or large, or the program changes them,
+- Arguments are recorded at their addresses. If some are at other addresses in a later call, these are copied to memory
+  of the recording from then on, and the recording is made anew. If they are many or large, or the program changes them,
   there is another recording for the new addresses.
 - What a forward computed for a backward is in the memory of one of the forward's recordings, so there is another
   recording of the backward for each of these.
