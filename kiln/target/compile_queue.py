@@ -32,7 +32,8 @@ def compile_all(texts: Iterable[str], compile_one: Callable[[str], bytes]) -> li
 
 def thread_count() -> int:
     """Two at least: while this thread writes texts, another one compiles."""
-    return min(MOST_THREADS, max(2, len(os.sched_getaffinity(0))))
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(MOST_THREADS, max(2, cores))
 
 
 class CompileQueue:
