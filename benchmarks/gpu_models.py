@@ -149,7 +149,7 @@ def layers(widths: list[int]) -> nn.Sequential:
 
 def dlrm() -> Made:
     model = Dlrm(26, 100_000, 64, 13, [512, 256], [1024, 1024, 512, 256])
-    batch = 32768
+    batch = 65536
     return model, (torch.randn(batch, 13), torch.randint(100_000, (26, batch, 4)), torch.randint(2, (batch,)).float())
 
 

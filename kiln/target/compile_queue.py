@@ -7,7 +7,7 @@ import queue
 import threading
 from collections.abc import Callable, Iterable
 
-MOST_THREADS = 8
+MOST_THREADS = 16
 
 
 def compile_all(texts: Iterable[str], compile_one: Callable[[str], bytes]) -> list[bytes]:
