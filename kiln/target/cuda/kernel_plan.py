@@ -34,6 +34,7 @@ ENOUGH_THREADS = 132 * 2048  # to keep the memory of a large GPU busy
 MOST_COPIES = 8
 SLOT = 8  # bytes of a value in shared memory
 MOST_SHARED = 48 * 1024  # bytes of a block
+MOST_SCAN_ROUNDS = 64  # that a block takes one after another, if there are few rows
 MOST_REGISTERS = 96  # for the rows that stay in registers
 ATOMIC_TYPES = frozenset((torch.float32, torch.float64, torch.int32, torch.int64, torch.float16, torch.bfloat16))
 
@@ -78,8 +79,6 @@ def plan_of(kernel: Kernel) -> CudaPlan:
 
 
 def check_operations(kernel: Kernel) -> None:
-    if any(reduction.is_scan for reduction in kernel.reductions):
-        raise NotOnGpu("a scan")
     for output in kernel.outputs:
         if output.accumulate not in (None, "add"):
             raise NotOnGpu(f"a scatter that combines by {output.accumulate}")
@@ -106,6 +105,8 @@ def find_plan(kernel: Kernel) -> CudaPlan:
     rounds = units_of(kernel, reduced, vector, lanes)
     members = members_of(units, rounds, is_by_columns) if reduced else 1
     copies = copies_of(kernel, phases, reduced, rounds, members, lanes) if is_across and lanes > 1 else 0
+    if any(reduction.is_scan for reduction in kernel.reductions):
+        members, copies = members_of_scan(units, rounds, members, is_by_columns), 0
     threads = THREADS
     if reduced:
         threads = max(THREADS if members <= WARP or is_by_columns else members, members)
@@ -133,7 +134,7 @@ def exchanged_bytes(kernel: Kernel, members: int, threads: int, lanes: int, is_b
     """The shared memory through which the members of a block's units combine their results."""
     if not is_by_columns and members <= WARP:
         return 0
-    slots = threads * lanes if is_by_columns else threads // WARP
+    slots = threads * lanes if is_by_columns else 2 * threads // WARP
     return sum(SLOT * slots * (1 + (reduction.position is not None)) for reduction in kernel.reductions)
 
 
@@ -228,6 +229,14 @@ def members_of(units: Size, rounds: Size, is_by_columns: bool) -> int:
         members *= 2
     while members < min(MOST_THREADS, power_of_two(count)) and known * members < ENOUGH_THREADS // 2:
         members *= 2
+    return members
+
+
+def members_of_scan(units: Size, rounds: Size, members: int, is_by_columns: bool) -> int:
+    """Threads that share a scan; each goes down a column alone. ATen's kernels share a row among several blocks."""
+    members = 1 if is_by_columns else members
+    if hint(rounds) > MOST_SCAN_ROUNDS * members and hint(units) * members < ENOUGH_THREADS // 4:
+        raise NotOnGpu("a scan of few long rows")
     return members
 
 

@@ -18,6 +18,7 @@ from ..llvm.phases import Phase
 from ..llvm.registers import Level
 from .exchange import Exchange
 from .kernel_plan import CudaPlan, units_of
+from .scans import ScanRounds, has_scans
 from .values import ThreadValues
 
 MOST_UNITS_OF_32_BITS = 1 << 31
@@ -198,13 +199,20 @@ class ThreadNest:
         for reduction in phase.reductions:
             carried += reductions.start(reduction, width)
         outside = values.levels
-        results = self.through_registers(phase, carried) if self.plan.copies else self.through_loop(phase, carried)
+        if has_scans(phase):
+            results = ScanRounds(self, phase).run()
+        elif self.plan.copies:
+            results = self.through_registers(phase, carried)
+        else:
+            results = self.through_loop(phase, carried)
         values.levels = outside
         place = 0
         for reduction in phase.reductions:
             count = 1 + (reduction.position is not None)
             found = results[place : place + count]
             place += count
+            if reduction.is_scan:
+                continue
             lanes = width
             if self.is_across and width > 1:
                 found, lanes = reductions.across(self.lines, reduction, found, width), 1
