@@ -54,6 +54,12 @@ def test_memory_that_calls_make_is_on_the_device():
     assert made.kwargs["device"] == CUDA
 
 
+def batch_norm_of_cudnn(x, weight, bias, mean, variance, is_training):
+    if x.is_cuda:
+        return aten.cudnn_batch_norm(x, weight, bias, mean, variance, is_training, 0.1, 1e-5)
+    return aten.native_batch_norm(x, weight, bias, mean, variance, is_training, 0.1, 1e-5)
+
+
 LOWERED = {
     "softmax": (lambda x: torch.softmax(x * 2, -1), [torch.randn(16, 100)]),
     "layer norm": (lambda x, w, b: F.layer_norm(x, (64,), w, b), [torch.randn(3, 8, 64), *torch.randn(2, 64)]),
@@ -65,6 +71,18 @@ LOWERED = {
     "evaluated batch norm": (
         lambda x, m, v: F.batch_norm(x, m, v),
         [torch.randn(4, 8, 5, 5), torch.randn(8), torch.rand(8)],
+    ),
+    "batch norm of cuDNN": (
+        lambda x, w, b: batch_norm_of_cudnn(x, w, b, None, None, True)[0],
+        [torch.randn(4, 8, 5, 5), torch.randn(8), torch.randn(8)],
+    ),
+    "batch norm of cuDNN, channels last": (
+        lambda x, w, b: batch_norm_of_cudnn(x, w, b, None, None, True)[0],
+        [torch.randn(4, 8, 5, 5).to(memory_format=torch.channels_last), torch.randn(8), torch.randn(8)],
+    ),
+    "evaluated batch norm of cuDNN": (
+        lambda x, w, m, v: batch_norm_of_cudnn(x, w, None, m, v, False)[0],
+        [torch.randn(4, 8, 5, 5), torch.randn(8), torch.randn(8), torch.rand(8)],
     ),
     "variance": (lambda x: torch.var(x, -1), [torch.randn(4, 100)]),
     "cumulative sum": (lambda x: torch.cumsum(x, 1), [torch.randn(4, 100)]),

@@ -221,6 +221,25 @@ def test_rules_of_other_layers() -> None:
     assert operator_of(aten.upsample_bilinear2d_backward.default).symbolic_shape is not None
 
 
+def test_batch_norm_of_a_library_is_recorded_as_that_of_aten():
+    """cuDNN's changes the running statistics without saying so, and reserves memory that only its own backward reads."""
+    function = aten.cudnn_batch_norm.default
+    rewrite = operator_of(function).rewrite
+    given = ("x", "weight", "bias", "mean", "variance")
+    form, args, keywords, signature = rewrite(function, (*given, True, 0.1, 1e-5), {})
+    assert form is aten._native_batch_norm_legit_functional.default
+    assert args == (*given, True, 0.1, 1e-5) and keywords == {}
+    assert [place.name for place in signature.changed] == ["running_mean", "running_var"]
+    for unchanged in ((*given, False, 0.1, 1e-5), ("x", "weight", "bias", None, None, True, 0.1, 1e-5)):
+        assert rewrite(function, unchanged, {}) == (function, unchanged, {}, None)
+    backward = aten.cudnn_batch_norm_backward.default
+    saved = ("mean", "variance", "saved mean", "saved deviation")
+    form, args, *_ = operator_of(backward).rewrite(backward, ("x", "gradient", "weight", *saved, 1e-5, "memory"), {})
+    assert form is aten.native_batch_norm_backward.default
+    assert args == ("gradient", "x", "weight", *saved, True, 1e-5, [True, True, True])
+
+
+
 # Functions that torch removed, and keeps to raise an error, and names that only some releases have.
 OLD = {"eig", "symeig", "solve", "lstsq", "dsmm", "hsmm", "saddmm", "spmm", "divmod", "seed"}
 

@@ -117,18 +117,35 @@ def rewrites(*overloads: OpOverload) -> Callable[[Callable[..., Rewritten]], Cal
     return register
 
 
-@rewrites(aten.native_batch_norm.default)
-def batch_norm(function: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Rewritten:
-    """Changes the running statistics in training, without saying so."""
+def by_name(function: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> dict[str, Any]:
+    """All arguments of a call."""
     names = [argument.name for argument in schema_of(function).arguments]
-    given = {**dict(zip(names, args, strict=False)), **keywords}
+    return {**dict(zip(names, args, strict=False)), **keywords}
+
+
+@rewrites(aten.native_batch_norm.default, aten.cudnn_batch_norm.default, aten.miopen_batch_norm.default)
+def batch_norm(function: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Rewritten:
+    """Changes the running statistics in training, without saying so. What cuDNN reserves for its own backward, the
+    fourth result, is not recorded: `library_batch_norm_backward` does without."""
+    given = by_name(function, args, keywords)
     statistics = given["running_mean"]
     if not given["training"] or statistics is None:
         return function, args, keywords, None
     form = aten._native_batch_norm_legit_functional.default
+    given.setdefault("momentum", given.get("exponential_average_factor"))
+    given.setdefault("eps", given.get("epsilon"))
     order = ("input", "weight", "bias", "running_mean", "running_var", "training", "momentum", "eps")
     changed = (Place(3, "running_mean"), Place(4, "running_var"))
     return form, tuple([given[name] for name in order]), {}, Signature(changed, None, False, form)
+
+
+@rewrites(aten.cudnn_batch_norm_backward.default, aten.miopen_batch_norm_backward.default)
+def library_batch_norm_backward(function: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Rewritten:
+    """The same gradients by ATen's own operator, which needs nothing that the forward reserved."""
+    given = by_name(function, args, keywords)
+    order = ("grad_output", "input", "weight", "running_mean", "running_var", "save_mean", "save_var")
+    form = aten.native_batch_norm_backward.default
+    return form, (*[given[name] for name in order], True, given["epsilon"], [True, True, True]), {}, None
 
 
 class InGradMode:

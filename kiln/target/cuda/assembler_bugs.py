@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 
-EXTREME = re.compile(r"^\t(min|max)\.([su])16 +\t?(%\w+), (%\w+), (%\w+|-?\d+);$", re.MULTILINE)
+EXTREME = re.compile(r"^\t(m(?:in|ax))\.([su])16 +\t?(%\w+), (%\w+), (%\w+|-?\d+);$", re.MULTILINE)
 PACKED = re.compile(r"\.[su]16x2\b")
 
 

@@ -188,6 +188,32 @@ def batch_norm_with_update(
     return (*found, reserved, *running_statistics(node, known, mean, variance, momentum))
 
 
+@lowers(aten.cudnn_batch_norm.default, aten.miopen_batch_norm.default)
+def library_batch_norm(
+    lowering: Lowering,
+    node: Node,
+    tensor: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    mean: Tensor | None,
+    variance: Tensor | None,
+    is_training: bool,
+    momentum: float,
+    eps: float,
+) -> Any:
+    """cuDNN's, which saves nothing for a backward with statistics that are given, and reserves memory of its own."""
+    reserved = [full(tuple(one.shape), 0, one.dtype) for one in node.meta["val"][3:]]
+    if is_training:
+        if mean is not None or variance is not None:
+            raise NotLowered("running statistics that the operator changes")
+        return (*training(lowering, node, tensor, weight, bias, eps)[0], *reserved)
+    if mean is None or variance is None:
+        raise NotLowered("no statistics")
+    found = evaluation(lowering, node, tensor, weight, bias, mean, variance, eps)
+    saved = [full(tuple(one.shape), 0, one.dtype) for one in node.meta["val"][1:3]]
+    return (found[0], *saved, *reserved)
+
+
 # ---- backward --------------------------------------------------------------------------------------------------------
 
 
