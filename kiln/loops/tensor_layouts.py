@@ -14,10 +14,12 @@ from .ir import Access, Buffer
 from .sizes import Size, fills_memory, is_empty, is_one, same
 from .tensor_views import Tensor
 
-# What a kernel can hold. Everything else (complex numbers, float8, quantized types …) passes through calls only.
+FLOAT8_TYPES = (torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz)
+# What a kernel can hold. Everything else (complex numbers, quantized types …) passes through calls only.
 KERNEL_TYPES = frozenset(
     (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8)
     + (torch.uint8, torch.bool)
+    + FLOAT8_TYPES
 )
 
 

@@ -36,6 +36,7 @@ from ..program.graph_device import device_of_graph
 from ..program.operators.operator_table import Operator, find_operator
 from .index_checks import IndexChecks
 from .node_facts import (
+    computes_on_float8,
     fits_type,
     getitem_arguments,
     is_needed_in_memory,
@@ -219,6 +220,8 @@ class Lowering:
             return self.call(node, self.refused[node.name])
         if not all(fits_kernels(one, self.device) for one in tree_leaves(value) if isinstance(one, torch.Tensor)):
             return self.call(node, "results of a type, or in a place, that kernels do not have")
+        if not called.is_view and computes_on_float8(node):
+            return self.call(node, "an operator on float8")
         before, checks = len(self.items), len(self.checks.sizes)
         try:
             args, kwargs = self.arguments(node, called)

@@ -10,13 +10,16 @@ import sympy
 import torch
 import torch.fx
 
+from ..loops.tensor_layouts import FLOAT8_TYPES
 from ..loops.tensor_views import DynamicFloat
 from ..platform.torch_operators import Argument
 from ..platform.torch_pytree import tree_leaves
 from ..program.operators.operator_table import find_operator
 from .registry import is_lowered
 
+aten = torch.ops.aten
 Node = torch.fx.Node
+COPIES = frozenset((aten._to_copy.default, aten.clone.default, aten.copy.default, aten.cat.default))
 NUMBERS = (int, float, sympy.Expr, DynamicFloat)
 SCALARS = ("number", "Optional[number]", "List[number]", "Tensor")  # types of arguments that numbers are given for
 
@@ -41,6 +44,15 @@ def fits_type(node: Node, argument: Argument, given: Any) -> bool:
         return bool(limits.min <= number <= limits.max) or (dtype.is_floating_point and not math.isfinite(number))
 
     return all(map(holds, numbers))
+
+
+def computes_on_float8(node: Node) -> bool:
+    """Whether an operator computes on float8, for which eager has copies and casts only, and raises an error."""
+    if node.target in COPIES:
+        return False
+    given = [one.meta.get("val") for one in node.all_input_nodes]
+    tensors = (one for one in tree_leaves([node.meta.get("val"), given]) if isinstance(one, torch.Tensor))
+    return any(one.dtype in FLOAT8_TYPES for one in tensors)
 
 
 def getitem_arguments(node: Node) -> tuple[Node, Any]:

@@ -13,12 +13,16 @@ from collections.abc import Sequence
 
 import torch
 
-# The types that values have in registers, as LLVM names them; float16 and bfloat16 are computed as float.
+# The types that values have in registers, as LLVM names them; the narrow ones are computed as float.
 REGISTERS: dict[torch.dtype, str] = {
     torch.float64: "double",
     torch.float32: "float",
     torch.float16: "float",
     torch.bfloat16: "float",
+    torch.float8_e4m3fn: "float",
+    torch.float8_e5m2: "float",
+    torch.float8_e4m3fnuz: "float",
+    torch.float8_e5m2fnuz: "float",
     torch.int64: "i64",
     torch.int32: "i32",
     torch.int16: "i16",

@@ -98,7 +98,8 @@ def lane_pointers(lines: Lines, place: Place, element: str, lanes: int) -> str:
 def beyond_the_end(dtype: torch.dtype) -> str:
     """What a vector's lanes have where there is no more memory: ones. LLVM takes 0/0 in lanes that it knows to be zero
     for 0, and forgets that they are masked."""
-    one = {torch.bfloat16: "16256", torch.float16: "0xH3C00"}.get(dtype, "1.0" if dtype.is_floating_point else "1")
+    is_float = MEMORY[dtype] in ("float", "double")
+    one = {torch.bfloat16: "16256", torch.float16: "0xH3C00"}.get(dtype, "1.0" if is_float else "1")
     return f"splat ({MEMORY[dtype]} {one})"
 
 

@@ -1,6 +1,6 @@
 """The types of values in memory and in registers, and casts between them.
 
-float16 and bfloat16 are float in registers, always rounded to their own precision. bool is i1 in registers and a byte
+float16, bfloat16 and float8 are float in registers, always rounded to their own precision. bool is i1 in registers and a byte
 in memory. Casts are those of ATen on x86: a float out of an integer's range becomes what the CPU's instructions give.
 """
 
@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import torch
 
+from . import float8
 from .llvm_text import REGISTERS, Lines, constant, llvm_type
 
 MEMORY: dict[torch.dtype, str] = REGISTERS | {torch.float16: "half", torch.bfloat16: "i16", torch.bool: "i8"}
-HALF_TYPES = frozenset((torch.float16, torch.bfloat16))
+MEMORY |= dict.fromkeys(float8.FORMATS, "i8")
+HALF_TYPES = frozenset((torch.float16, torch.bfloat16, *float8.FORMATS))  # that registers hold as float
 BITS = {"i1": 1, "i8": 8, "i16": 16, "i32": 32, "i64": 64}
 
 
@@ -40,6 +42,8 @@ def from_memory(lines: Lines, value: str, dtype: torch.dtype, lanes: int) -> str
         wide = lines.new(f"zext {llvm_type('i16', lanes)} {value} to {llvm_type('i32', lanes)}")
         high = lines.new(f"shl {llvm_type('i32', lanes)} {wide}, {constant(16, torch.int32, lanes)}")
         return lines.new(f"bitcast {llvm_type('i32', lanes)} {high} to {llvm_type('float', lanes)}")
+    if dtype in float8.FORMATS:
+        return float8.decoded(lines, value, dtype, lanes)
     return value
 
 
@@ -56,11 +60,15 @@ def to_memory(lines: Lines, value: str, dtype: torch.dtype, lanes: int) -> str:
         bits = lines.new(f"bitcast {llvm_type('float', lanes)} {value} to {llvm_type('i32', lanes)}")
         high = lines.new(f"lshr {llvm_type('i32', lanes)} {bits}, {constant(16, torch.int32, lanes)}")
         return lines.new(f"trunc {llvm_type('i32', lanes)} {high} to {llvm_type('i16', lanes)}")
+    if dtype in float8.FORMATS:
+        return float8.encoded(lines, value, dtype, lanes)
     return value
 
 
 def rounded(lines: Lines, value: str, dtype: torch.dtype, lanes: int) -> str:
-    """A float32 rounded to what float16 or bfloat16 holds (to nearest, ties to even), still in a float register."""
+    """A float32 rounded to what a narrow type holds (to nearest, ties to even), still in a float register."""
+    if dtype in float8.FORMATS:
+        return from_memory(lines, to_memory(lines, value, dtype, lanes), dtype, lanes)
     wide = llvm_type("float", lanes)
     if dtype is torch.float16 or lines.is_for_gpu:
         half = llvm_type("half" if dtype is torch.float16 else "bfloat", lanes)
