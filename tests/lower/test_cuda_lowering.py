@@ -179,6 +179,19 @@ def test_scatters_of_narrow_types_are_atens():
     assert set(called(SCATTERS["embedding"], x, i)) == {"embedding_dense_backward"}
 
 
+REDUCTIONS = ("sum", "prod", "amax", "amin")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.int8])
+@pytest.mark.parametrize("how", REDUCTIONS)
+def test_scatters_that_round_each_time_as_eagers_do(how, dtype):
+    x, i = torch.randn(6, 4).mul(10).to(dtype), torch.randint(0, 6, (6, 4))
+    given = torch.ones(6, 4, dtype=dtype)
+    assert called(lambda z, x, i: torch.scatter_reduce(z, 0, i, x, how), given, x, i) == {}
+    assert called(lambda z, x, i: torch.scatter_add(z, 0, i, x), given, x, i) == {}
+    assert called(lambda z, x, i: torch.index_add(z, 0, i, x), given, x, i[:, 0]) == {}
+
+
 # ---- schedules and memory --------------------------------------------------------------------------------------------
 
 

@@ -146,6 +146,32 @@ def test_atomic_additions():
     assert re.search(r"(atom|red)\S*\.global\.add\.f32", text)
 
 
+@pytest.mark.parametrize(
+    ("how", "dtype", "wanted"),
+    [
+        ("add", torch.bfloat16, r"(atom|red)\S*\.global\S*\.add\S*\.bf16"),
+        ("add", torch.float16, r"(atom|red)\S*\.global\S*\.add\S*\.f16"),
+        ("max", torch.int32, r"(atom|red)\S*\.global\S*\.max\.s32"),
+        ("min", torch.int64, r"(atom|red)\S*\.global\S*\.min\.s64"),
+        ("mul", torch.float32, r"atom\S*\.global\S*\.cas\.b32"),
+        ("max", torch.float64, r"atom\S*\.global\S*\.cas\.b64"),
+        ("min", torch.bfloat16, r"atom\S*\.global\S*\.cas\.b32"),
+        ("add", torch.int16, r"atom\S*\.global\S*\.cas\.b32"),
+        ("mul", torch.uint8, r"atom\S*\.global\S*\.cas\.b32"),
+    ],
+)
+def test_combinations_by_several_threads(how, dtype, wanted, tmp_path):
+    memory = Memory()
+    target = memory.add(torch.zeros(100, dtype=dtype))
+    place = Access(target, (0,), 0, ((memory.load(torch.zeros(512, dtype=torch.int64)), 1),))
+    output = Output(place, memory.load(torch.zeros(512, dtype=dtype)), False, how)
+    text = ptx_of(Kernel("k", (Loop(512),), (), (output,), None))
+    assert re.search(wanted, text), text
+    if shutil.which("ptxas") is not None:
+        (tmp_path / "k.ptx").write_text(text)
+        subprocess.run(["ptxas", f"-arch={ARCHITECTURE}", tmp_path / "k.ptx", "-o", tmp_path / "k.cubin"], check=True)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("name", sorted(functions.NAMES - {"copysign", "fma", "abs"}) + ["floordiv"])
 def test_functions_need_no_library(name, dtype):

@@ -15,8 +15,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-import torch
-
 from kiln.loops.ir import Access, Expr, varies_along
 from kiln.loops.kernel import Kernel
 from kiln.loops.sizes import Size, hint, is_one, is_unit_stride, is_zero, product
@@ -25,6 +23,7 @@ from kiln.platform.torch_shapes import FloorDiv
 from ...platform.light_dataclass import dataclass
 from ..llvm.phases import Phase, phases_of
 from ..llvm.registers import Shape
+from .atomics import COMBINED_TYPES
 
 WARP = 32
 MOST_THREADS = 1024
@@ -36,7 +35,6 @@ SLOT = 8  # bytes of a value in shared memory
 MOST_SHARED = 48 * 1024  # bytes of a block
 MOST_SCAN_ROUNDS = 64  # that a block takes one after another, if there are few rows
 MOST_REGISTERS = 96  # for the rows that stay in registers
-ATOMIC_TYPES = frozenset((torch.float32, torch.float64, torch.int32, torch.int64, torch.float16, torch.bfloat16))
 
 
 class NotOnGpu(Exception):
@@ -80,10 +78,8 @@ def plan_of(kernel: Kernel) -> CudaPlan:
 
 def check_operations(kernel: Kernel) -> None:
     for output in kernel.outputs:
-        if output.accumulate not in (None, "add"):
-            raise NotOnGpu(f"a scatter that combines by {output.accumulate}")
-        if output.accumulate == "add" and output.target.buffer.dtype not in ATOMIC_TYPES:
-            raise NotOnGpu(f"atomic additions to {output.target.buffer.dtype}")
+        if output.accumulate is not None and output.target.buffer.dtype not in COMBINED_TYPES:
+            raise NotOnGpu(f"combinations of {output.target.buffer.dtype} by several threads")
 
 
 def find_plan(kernel: Kernel) -> CudaPlan:

@@ -11,9 +11,8 @@ from ..llvm.loads_and_stores import Place
 from ..llvm.loop_code import Index, times
 from ..llvm.registers import Level, Values
 from ..llvm.value_types import MEMORY, to_memory
+from . import atomics
 from .kernel_plan import CudaPlan, alignment, is_contiguous
-
-ATOMICS = {"float": "fadd", "double": "fadd", "half": "fadd", "bfloat": "fadd", "i32": "add", "i64": "add"}
 
 
 class ThreadValues(Values):
@@ -57,10 +56,12 @@ class ThreadValues(Values):
         value = to_memory(lines, self.get(output.value, copy, lanes), dtype, lanes)
         place = self.place(access, copy, lines, lanes)
         for lane in range(lanes):
-            self.add_atomically(lines, place, value, MEMORY[dtype], lanes, lane)
+            self.combine_lane(lines, output, place, value, lanes, lane)
 
-    def add_atomically(self, lines: Lines, place: Place, value: str, element: str, lanes: int, lane: int) -> None:
-        pointer, mask = place.pointer, place.mask
+    def combine_lane(self, lines: Lines, output: Output, place: Place, value: str, lanes: int, lane: int) -> None:
+        """Combines one lane's value with an element that other threads may write to."""
+        pointer, mask, dtype = place.pointer, place.mask, output.target.buffer.dtype
+        element = MEMORY[dtype]
         if lanes > 1:
             value = lines.new(f"extractelement {llvm_type(element, lanes)} {value}, i32 {lane}")
             step = str(lane)
@@ -69,16 +70,13 @@ class ThreadValues(Values):
             pointer = lines.new(f"getelementptr {element}, ptr {pointer}, i64 {step}")
             if mask is not None:
                 mask = lines.new(f"extractelement {llvm_type('i1', lanes)} {mask}, i32 {lane}")
-        kind = element
-        if element == "i16":  # bfloat16 in memory
-            kind, value = "bfloat", lines.new(f"bitcast i16 {value} to bfloat")
-        added = f"atomicrmw {ATOMICS[kind]} ptr {pointer}, {kind} {value} monotonic"
+        assert output.accumulate is not None
         if mask is None:
-            lines.new(added)
+            atomics.combine(lines, output.accumulate, pointer, value, dtype)
             return
         yes, after = lines.fresh("add"), lines.fresh("added")
         lines.branch_if(mask, yes, after)
         lines.label(yes)
-        lines.new(added)
+        atomics.combine(lines, output.accumulate, pointer, value, dtype)
         lines.branch(after)
         lines.label(after)

@@ -85,21 +85,22 @@ def write_at(
     value: Tensor,
     accumulate: str | None = None,
     mask: Tensor | None = None,
+    rounds_each: bool = False,
 ) -> None:
     """Write a value over its own space (where the mask is true) into a buffer that was just made, at the places that
-    the rows say."""
+    the rows say. ``rounds_each``: on GPUs, eager rounds each sum to the type."""
     there = tensor_views.indexed(made, value.shape, rows)
     access: Access = there.expr.payload
     if lowering.device.type == "cuda" and (accumulate is not None or access.indirect):
-        refuse_unordered(made.dtype, accumulate)
+        refuse_unordered(made.dtype, accumulate, rounds_each)
     if mask is not None:
         access = Access(access.buffer, access.strides, access.offset, access.indirect, mask.expr)
     lowering.write(Write(access, value.shape, value.expr, accumulate=accumulate))
 
 
-def refuse_unordered(dtype: torch.dtype, accumulate: str | None) -> None:
+def refuse_unordered(dtype: torch.dtype, accumulate: str | None, rounds_each: bool) -> None:
     """Threads of a GPU write in no order. Where eager writes in one, or adds in a wider type, ATen does it."""
     if torch.are_deterministic_algorithms_enabled():
         raise NotLowered("writes in an order that deterministic algorithms keep")
-    if accumulate is not None and dtype in HALF_TYPES:
+    if accumulate in ("add", "mul") and dtype in HALF_TYPES and not rounds_each:
         raise NotLowered("sums that eager rounds in its own way")

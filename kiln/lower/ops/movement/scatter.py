@@ -30,14 +30,20 @@ Node = torch.fx.Node
 
 
 def scattered(
-    lowering: Lowering, node: Node, base: Tensor, rows: Sequence[Any], value: Tensor, accumulate: str | None = None
+    lowering: Lowering,
+    node: Node,
+    base: Tensor,
+    rows: Sequence[Any],
+    value: Tensor,
+    accumulate: str | None = None,
+    rounds_each: bool = False,
 ) -> Tensor:
     """A copy of the base with a value written, over the value's space, where the rows say."""
     if accumulate is not None and base.dtype is torch.bool:
         raise NotLowered("truth values that are added")
     result = lowering.materialize(base, node.meta["val"])
     if not is_empty(value.shape) and not is_empty(base.shape):
-        write_at(lowering, result, rows, value, accumulate)
+        write_at(lowering, result, rows, value, accumulate, rounds_each=rounds_each)
     return result
 
 
@@ -110,14 +116,14 @@ def slices(
     rows = identity_rows(tensor.rank)
     safe = checked_index(lowering, index, tensor.shape[dim], message, wraps=how.get("wraps", False))
     rows[dim] = broadcast_index(safe, shape, dim)
-    return scattered(lowering, node, tensor, rows, value, how.get("accumulate"))
+    return scattered(lowering, node, tensor, rows, value, how.get("accumulate"), rounds_each=True)
 
 
 @lowers(aten.index_add.default)
 def index_add(
     lowering: Lowering, node: Node, tensor: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Any = 1
 ) -> Tensor:
-    if tensor.dtype in HALF_TYPES:
+    if tensor.dtype in HALF_TYPES and lowering.device.type == "cpu":
         raise NotLowered("sums that eager rounds in its own way")
     if alpha != 1:
         source = pointwise("mul", source, as_type(alpha, source.dtype))
@@ -198,9 +204,10 @@ class Scatter:
         return tensor_views.affine(source, self.space, identity_rows(source.rank))
 
     def into(self, base: Tensor, value: Tensor, accumulate: str | None = None) -> Tensor:
-        if accumulate is not None and base.dtype in HALF_TYPES:
+        if accumulate is not None and base.dtype in HALF_TYPES and self.lowering.device.type == "cpu":
             raise NotLowered("sums that eager rounds in its own way")
-        return scattered(self.lowering, self.node, base, self.rows, tensor_views.expand(value, self.space), accumulate)
+        value = tensor_views.expand(value, self.space)
+        return scattered(self.lowering, self.node, base, self.rows, value, accumulate, rounds_each=True)
 
 
 @lowers(aten.scatter.src, aten.scatter.reduce)
