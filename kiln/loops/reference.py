@@ -251,6 +251,9 @@ def reduce(kind: str, value: torch.Tensor, axes: Sequence[int]) -> torch.Tensor:
 
 
 def scan(kind: str, value: torch.Tensor, axis: int) -> torch.Tensor:
+    if kind in ("max", "min"):
+        found: torch.Tensor = getattr(torch, f"cum{kind}")(value, axis).values
+        return found
     function: Callable[..., torch.Tensor] = getattr(torch, f"cum{kind}")
     return function(value, axis, dtype=value.dtype)
 

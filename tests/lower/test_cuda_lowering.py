@@ -117,6 +117,40 @@ def test_sums_are_float32():
         assert torch.float64 not in types(cuda_scheduled_of(function, [torch.randn(16, 8)]))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int32])
+@pytest.mark.parametrize("name", ["cummax", "cummin"])
+@pytest.mark.parametrize("dim", [0, 1])
+def test_cumulative_extremes(name, dim, dtype):
+    x = torch.randint(-5, 5, (7, 40)).to(dtype)
+    if dtype.is_floating_point:
+        x[2, 10], x[2, 20], x[3, 0] = float("nan"), float("nan"), float("-inf")
+    function = getattr(aten, name)
+    scheduled = cuda_scheduled_of(lambda x: function(x, dim), [x])
+    assert calls(scheduled) == [] and len(launches(scheduled)) == 1
+    found = reference.run(scheduled, [x])
+    for one, wanted in zip(found, function(x, dim), strict=True):
+        torch.testing.assert_close(one, wanted, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("how", [(2, 2, 0, 1), (3, 2, 1, 1), (3, 1, 1, 1), (2, 3, 0, 1), (3, 2, 0, 2), (2, 2, 1, 1)])
+@pytest.mark.parametrize("ceil_mode", [False, True])
+def test_gradients_of_max_pools(how, ceil_mode, layout):
+    size, step, padding, dilation = how
+    x = torch.randn(2, 3, 9, 11).to(memory_format=layout)
+    windows = ([size, size], [step, step], [padding, padding], [dilation, dilation], ceil_mode)
+    result, indices = aten.max_pool2d_with_indices(x, *windows)
+    gradient = torch.randn_like(result)
+
+    def function(gradient, x, indices):
+        return aten.max_pool2d_with_indices_backward(gradient, x, *windows, indices)
+
+    scheduled = cuda_scheduled_of(function, [gradient, x, indices])
+    assert calls(scheduled) == []
+    (found,) = reference.run(scheduled, [gradient, x, indices])
+    torch.testing.assert_close(found, function(gradient, x, indices))
+
+
 # ---- indices ---------------------------------------------------------------------------------------------------------
 
 

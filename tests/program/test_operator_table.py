@@ -222,7 +222,7 @@ def test_rules_of_other_layers() -> None:
 
 
 def test_batch_norm_of_a_library_is_recorded_as_that_of_aten():
-    """cuDNN's changes the running statistics without saying so, and reserves memory that only its own backward reads."""
+    """cuDNN's changes the running statistics without saying so, and reserves memory for its own backward."""
     function = aten.cudnn_batch_norm.default
     rewrite = operator_of(function).rewrite
     given = ("x", "weight", "bias", "mean", "variance")
@@ -237,7 +237,6 @@ def test_batch_norm_of_a_library_is_recorded_as_that_of_aten():
     form, args, *_ = operator_of(backward).rewrite(backward, ("x", "gradient", "weight", *saved, 1e-5, "memory"), {})
     assert form is aten.native_batch_norm_backward.default
     assert args == ("gradient", "x", "weight", *saved, True, 1e-5, [True, True, True])
-
 
 
 # Functions that torch removed, and keeps to raise an error, and names that only some releases have.

@@ -53,7 +53,7 @@ def swap(lines: Lines, how: str, pointer: str, value: str, dtype: torch.dtype) -
     combined = to_memory(lines, operate(lines, OPERATIONS[how], [there, given], dtype, dtype, 1), dtype, 1)
     if element != word:
         combined = lines.new(f"bitcast {element} {combined} to {word}")
-    pair = lines.new(f"cmpxchg ptr {pointer}, {word} {seen}, {word} {combined} syncscope(\"device\") monotonic monotonic")
+    pair = lines.new(f'cmpxchg ptr {pointer}, {word} {seen}, {word} {combined} syncscope("device") monotonic monotonic')
     lines.add(f"{found} = extractvalue {{{word}, i1}} {pair}, 0")
     is_written = lines.new(f"extractvalue {{{word}, i1}} {pair}, 1")
     lines.text.insert(place, f"{seen} = phi {word} [ {first}, %{before} ], [ {found}, %{lines.block} ]")

@@ -120,6 +120,67 @@ def first_place(windows: Windows, tensor: Tensor) -> Tensor:
     return pointwise("add", pointwise("mul", row, size_tensor(width)), column)
 
 
+@lowers(aten.max_pool2d_with_indices_backward.default)
+def max_pool_backward(
+    lowering: Lowering,
+    node: Node,
+    gradient: Tensor,
+    tensor: Tensor,
+    size: Any,
+    step: Any,
+    padding: Any,
+    dilation: Any,
+    ceil_mode: bool,
+    indices: Tensor,
+) -> Tensor:
+    """Each element adds up the gradients of the windows that it is the maximum of. On CPUs ATen writes from windows to
+    elements, as it does on GPUs, where the order of additions is then not known."""
+    if lowering.device.type == "cpu" or torch.are_deterministic_algorithms_enabled():
+        raise NotLowered("gradients that are written by indices")
+    refuse_empty(tensor)
+    size = pair(size)
+    windows = Windows(size, pair(step, size), pair(padding), pair(dilation), gradient.shape)
+    counts = [-(-((windows.size[at] - 1) * windows.dilation[at] + 1) // windows.step[at]) for at in range(2)]
+    if counts[0] * counts[1] > LARGEST_WINDOW or not all(isinstance(one, int) for one in gradient.shape[-2:]):
+        raise NotLowered("many windows of one element, or dynamic sizes")
+    gradient, indices = lowering.in_memory(gradient), lowering.in_memory(indices)
+    shape, lead = tensor.shape, tensor.rank - 2
+    here = Tensor(shape, iota((*([0] * lead), shape[-1], 1)))
+    total: Tensor | None = None
+    for row in reversed(range(counts[0])):
+        for column in reversed(range(counts[1])):
+            places = [window_of(windows, shape, lead + at, at, back) for at, back in enumerate((row, column))]
+            inside = all_masks([mask for _, mask in places if mask is not None])
+            rows = [*[({axis: 1}, 0) for axis in range(lead)], *[place for place, _ in places]]
+            found = [tensor_views.indexed(one, shape, rows) for one in (gradient, indices)]
+            if inside is not None:
+                found = [tensor_views.masked(one, inside) for one in found]
+            is_greatest = pointwise("eq", found[1], here)
+            if inside is not None:
+                is_greatest = pointwise("and", is_greatest, inside)
+            share = where(is_greatest, as_wide(found[0]), scalar(0, as_wide(found[0]).dtype))
+            total = share if total is None else pointwise("add", total, share)
+    assert total is not None
+    return cast(total, gradient.dtype)
+
+
+def window_of(windows: Windows, shape: Sequence[Size], axis: int, at: int, back: int) -> tuple[Tensor, Tensor | None]:
+    """Along one axis, the last window that begins before each element, or one so many before; and where it is there.
+    The windows that do not reach the element have another maximum."""
+    step, count = windows.step[at], windows.shape[axis]
+    assert isinstance(count, int)
+    start = positions(shape, axis, windows.padding[at])
+    if step > 1:
+        start = pointwise("truncdiv", start, scalar(step, torch.int64))
+    place = pointwise("sub", start, scalar(back, torch.int64)) if back else start
+    limit = scalar(count - 1, torch.int64)
+    masks = [pointwise("le", place, limit)]
+    if back:
+        masks.append(pointwise("ge", place, scalar(0, torch.int64)))
+    clamped = pointwise("maximum", pointwise("minimum", place, limit), scalar(0, torch.int64))
+    return clamped, all_masks(masks)
+
+
 @lowers(aten.avg_pool2d.default)
 def average_pool(
     lowering: Lowering,
