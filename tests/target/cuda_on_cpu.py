@@ -1,0 +1,133 @@
+"""Kernels for GPUs run on the CPU, to test without a GPU what threads exchange: each thread of a block is a thread here.
+
+The LLVM IR is compiled for the CPU. Thread numbers, shuffles and barriers are functions of Python; blocks run one after
+another. Mathematical instructions of GPUs are the C library's functions.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import threading
+from typing import Any
+
+import llvmlite.binding as llvm
+import sympy
+import torch
+
+from kiln.loops.ir import Buffer
+from kiln.loops.kernel import Kernel
+from kiln.target.cuda.cuda_module import emit_module
+from kiln.target.cuda.kernel_plan import WARP, plan_of
+from tests.target.kernel_runs import copied
+
+PATIENCE = 30  # seconds
+HEAD = re.compile(r"^target .*\n", re.MULTILINE)
+DECLARED = re.compile(r"^declare \w+ @llvm\.nvvm\.([a-z0-9.]+)\(.*\)$", re.MULTILINE)
+KINDS = {"i32": ctypes.c_int32, "float": ctypes.c_float, "void": None}
+FORMULAS = {
+    "ex2.approx.f": "call float @exp2f(float %x)",
+    "rcp.approx.ftz.f": "fdiv float 1.0, %x",
+    "rsqrt.approx.f": "fdiv float 1.0, %x ; of the root",
+}
+
+
+class Block:
+    """The threads of one block, and what they exchange."""
+
+    def __init__(self, number: int, threads: int) -> None:
+        self.number, self.threads = number, threads
+        self.barrier = threading.Barrier(threads)
+        self.warps = [threading.Barrier(min(WARP, threads)) for _ in range(-(-threads // WARP))]
+        self.values = [0] * threads
+
+
+here = threading.local()
+
+
+def shuffled(how: str, value: int, distance: int, bound: int) -> int:
+    """`shfl.sync` of PTX, for all lanes of a warp."""
+    block, thread = here.block, here.thread
+    block.values[thread] = value
+    block.warps[thread // WARP].wait(PATIENCE)
+    lane, first = thread % WARP, thread - thread % WARP
+    segment, limit = (bound >> 8) & 31, bound & 31
+    low, high = lane & segment, (lane & segment) | (limit & ~segment & 31)
+    source = {"bfly": lane ^ distance, "up": lane - distance, "idx": low | (distance & ~segment & 31)}[how]
+    inside = source >= high if how == "up" else source <= high
+    found = block.values[first + (source if inside else lane)]
+    block.warps[thread // WARP].wait(PATIENCE)
+    return found
+
+
+def shuffle(how: str) -> Any:
+    kind = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_int32] * 4)
+    return kind(lambda mask, value, distance, bound: shuffled(how, value, distance, bound))
+
+
+def wait(number: int) -> None:
+    here.block.barrier.wait(PATIENCE)
+
+
+NUMBER = ctypes.CFUNCTYPE(ctypes.c_int32)
+FUNCTIONS: dict[str, Any] = {
+    "read.ptx.sreg.tid.x": NUMBER(lambda: here.thread),
+    "read.ptx.sreg.ctaid.x": NUMBER(lambda: here.block.number),
+    "shfl.sync.bfly.i32": shuffle("bfly"),
+    "shfl.sync.up.i32": shuffle("up"),
+    "shfl.sync.idx.i32": shuffle("idx"),
+    "barrier.cta.sync.aligned.all": ctypes.CFUNCTYPE(None, ctypes.c_int32)(wait),
+}
+
+
+def for_the_cpu(text: str) -> str:
+    """The module with calls of functions in place of a GPU's instructions."""
+    text = HEAD.sub("", text).replace("ptx_kernel ", "")
+    for name in set(DECLARED.findall(text)) & FORMULAS.keys():
+        body = f"%r = {FORMULAS[name]}\n  ret float %r"
+        if name.startswith("rsqrt"):
+            body = "%s = call float @sqrtf(float %x)\n  %r = fdiv float 1.0, %s\n  ret float %r"
+        text = re.sub(rf"^declare float @llvm\.nvvm\.{re.escape(name)}\(.*\)$", "", text, flags=re.MULTILINE)
+        text += f"define float @llvm.nvvm.{name}(float %x) {{\n  {body}\n}}\n"
+    if "@exp2f(" in text:
+        text += "declare float @exp2f(float)\n"
+    if "@sqrtf(" in text:
+        text += "declare float @sqrtf(float)\n"
+    return text.replace("@llvm.nvvm.", "@kiln.gpu.")
+
+
+def run_as_on_gpu(
+    kernel: Kernel, tensors: dict[Buffer, torch.Tensor], sizes: dict[sympy.Symbol, int] | None = None
+) -> dict[Buffer, torch.Tensor]:
+    """What the kernel leaves in the buffers."""
+    moved = {buffer: copied(tensor) for buffer, tensor in tensors.items()}
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    module = llvm.parse_assembly(for_the_cpu(emit_module({"the_kernel": kernel})))
+    module.verify()
+    machine = llvm.Target.from_default_triple().create_target_machine(cpu=llvm.get_host_cpu_name(), opt=1, jit=True)
+    for name, function in FUNCTIONS.items():
+        llvm.add_symbol(f"kiln.gpu.{name}", ctypes.cast(function, ctypes.c_void_p).value)
+    engine = llvm.create_mcjit_compiler(module, machine)
+    engine.finalize_object()
+    pointers = [moved[buffer].data_ptr() for buffer in kernel.buffers]
+    numbers = [int(size.subs(sizes or {})) for size in kernel.sizes]
+    kind = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * len(pointers), *[ctypes.c_int64] * len(numbers))
+    code = kind(engine.get_function_address("the_kernel"))
+    plan = plan_of(kernel)
+    blocks = plan.blocks if isinstance(plan.blocks, int) else int(plan.blocks.subs(sizes or {}))
+    for number in range(blocks):
+        run_block(Block(number, plan.threads), code, [*pointers, *numbers])
+    return moved
+
+
+def run_block(block: Block, code: Any, arguments: list[int]) -> None:
+    def run(thread: int) -> None:
+        here.block, here.thread = block, thread
+        code(*arguments)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(block.threads)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
