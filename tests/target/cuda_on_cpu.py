@@ -1,4 +1,4 @@
-"""Kernels for GPUs run on the CPU, to test without a GPU what threads exchange: each thread of a block is a thread here.
+"""Kernels for GPUs run on the CPU, to test without a GPU what threads exchange: a block's threads are threads here.
 
 The LLVM IR is compiled for the CPU. Thread numbers, shuffles and barriers are functions of Python; blocks run one after
 another. Mathematical instructions of GPUs are the C library's functions.

@@ -1,4 +1,4 @@
-"""Elements of memory that several threads combine values into: by one instruction, or by a loop that compares and swaps.
+"""Elements of memory that several threads combine values into: by one instruction, or by a loop of compare and swap.
 
 The order of threads is not known, so sums and products of floats are rounded in no fixed order.
 """

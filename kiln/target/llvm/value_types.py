@@ -1,7 +1,8 @@
 """The types of values in memory and in registers, and casts between them.
 
-float16, bfloat16 and float8 are float in registers, always rounded to their own precision. bool is i1 in registers and a byte
-in memory. Casts are those of ATen on x86: a float out of an integer's range becomes what the CPU's instructions give.
+float16, bfloat16 and float8 are float in registers, always rounded to their own precision. bool is i1 in registers and
+a byte in memory. Casts are those of ATen on x86: a float out of an integer's range becomes what the CPU's instructions
+give.
 """
 
 from __future__ import annotations
