@@ -229,8 +229,10 @@ def members_of(units: Size, rounds: Size, is_by_columns: bool) -> int:
 
 
 def members_of_scan(units: Size, rounds: Size, members: int, is_by_columns: bool) -> int:
-    """Threads that share a scan; each goes down a column alone. ATen's kernels share a row among several blocks."""
-    members = 1 if is_by_columns else members
+    """Threads that share a scan. Each goes down a column alone, as in ATen's kernels, which share a single row among
+    several blocks."""
+    if is_by_columns:
+        return 1
     if hint(rounds) > MOST_SCAN_ROUNDS * members and hint(units) * members < ENOUGH_THREADS // 4:
         raise NotOnGpu("a scan of few long rows")
     return members
