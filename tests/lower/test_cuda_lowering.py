@@ -15,6 +15,7 @@ from kiln.lower.schedule.memory_plan import plan_memory
 from kiln.program.graph_device import CPU, device_of_graph
 from tests.support.codegen_programs import calls, graph_of, launches, scheduled_of
 from tests.support.cuda_programs import CUDA, cuda_graph_of, cuda_scheduled_of
+from tests.target.cuda_on_cpu import run_as_on_gpu
 
 aten = torch.ops.aten
 
@@ -115,6 +116,16 @@ def test_sums_are_float32():
     for function in (lambda x: torch.var(x, 0), lambda x: F.batch_norm(x, None, None, training=True)):
         assert torch.float64 in types(scheduled_of(function, [torch.randn(16, 8)]))
         assert torch.float64 not in types(cuda_scheduled_of(function, [torch.randn(16, 8)]))
+
+
+def test_quotients_of_narrow_types_are_rounded_down_at_once():
+    """As in ATen's kernels for GPUs, and in those for single numbers."""
+    x, y = torch.tensor([-0.0003638267517089844], dtype=torch.float16), torch.tensor([3 * 2.0**-24]).half()
+    scheduled = cuda_scheduled_of(torch.floor_divide, [x, y])
+    (kernel,) = scheduled.kernels
+    assert run_as_on_gpu(kernel, dict(zip(scheduled.inputs, [x, y], strict=True)) | {scheduled.outputs[0].buffer: x})[
+        scheduled.outputs[0].buffer
+    ].tolist() == [-2035]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int32])

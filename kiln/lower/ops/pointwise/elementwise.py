@@ -235,6 +235,11 @@ def downward(x: Value, y: Value) -> Value:
     return where(y.eq(0.0), x / y, where(quotient.eq(0.0), Value(x.like(0.0)).copysign(x / y), below))
 
 
+def floor_of(lowering: Lowering) -> Callable[[Value, Value], Value]:
+    """How eager rounds quotients down: on GPUs without rounding to the type on the way."""
+    return downward if lowering.device.type == "cpu" else lambda x, y: x.floordiv(y)
+
+
 def rounded_quotient(node: Any, a: Operand, b: Operand, function: Callable[..., Value]) -> Tensor:
     dtype = common_type([a, b])
     whole_divisor(dtype, b)
@@ -247,12 +252,12 @@ def rounded_quotient(node: Any, a: Operand, b: Operand, function: Callable[..., 
 def div_mode(lowering: Lowering, node: Node, a: Operand, b: Operand, rounding_mode: str | None = None) -> Tensor:
     if rounding_mode is None:
         return div(lowering, node, a, b)
-    return rounded_quotient(node, a, b, {"floor": downward, "trunc": toward_zero}[rounding_mode])
+    return rounded_quotient(node, a, b, {"floor": floor_of(lowering), "trunc": toward_zero}[rounding_mode])
 
 
 @lowers(aten.floor_divide.default, aten.floor_divide.Scalar)
 def floor_divide(lowering: Lowering, node: Node, a: Operand, b: Operand) -> Tensor:
-    return rounded_quotient(node, a, b, downward)
+    return rounded_quotient(node, a, b, floor_of(lowering))
 
 
 def rest(name: str, lowering: Lowering, node: Node, a: Operand, b: Operand) -> Tensor:
