@@ -151,7 +151,8 @@ def max_pool_backward(
         for column in reversed(range(counts[1])):
             places = [window_of(windows, shape, lead + at, at, back) for at, back in enumerate((row, column))]
             inside = all_masks([mask for _, mask in places if mask is not None])
-            rows = [*[({axis: 1}, 0) for axis in range(lead)], *[place for place, _ in places]]
+            rows: list[Any] = [({axis: 1}, 0) for axis in range(lead)]
+            rows += [place for place, _ in places]
             found = [tensor_views.indexed(one, shape, rows) for one in (gradient, indices)]
             if inside is not None:
                 found = [tensor_views.masked(one, inside) for one in found]
