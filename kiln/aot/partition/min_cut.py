@@ -1,8 +1,8 @@
 """The choice of what to save as a minimum cut.
 
-Every value is an edge whose capacity is its bytes; reading it costs nothing. The source feeds what cannot be computed
-again without limit, and what can be with a small capacity, the price of computing it. So one number weighs memory
-against work, and long chains end where they cost more than they save.
+Every value is an edge whose capacity is the price of saving it; reading it costs nothing. The source feeds what cannot
+be computed again without limit, and what can be with the price of computing it. So one number weighs memory against
+work, and long chains end where they cost more than they save. The prices are in prices.py.
 """
 
 from __future__ import annotations
@@ -13,27 +13,13 @@ from typing import Any
 import torch
 from torch.nn import Parameter
 
-from ...program.graph_device import device_of_graph
 from ...program.operators.operator_table import find_operator
 from .joint_nodes import JointNodes
 from .max_flow import SINK, SOURCE, UNBOUNDED, FlowGraph
 from .node_values import Node, bytes_of, is_tensor, nodes_in
+from .prices import prices_of, result_bytes
 from .recompute_cost import CostClass, is_view, root_of
 from .saved_values import Form, Saved
-
-SCALE = 64  # capacities are bytes times this, so that prices can be fractions of them
-PRICES = {
-    CostClass.CHEAP: SCALE // 16,
-    CostClass.PASS: SCALE // 4,
-    CostClass.RANDOM: SCALE // 16,
-}  # of computing a byte again
-PRICE_OF_CALLING = 512 * SCALE  # an operator again: small tensors are not worth it
-# On a GPU arithmetic is all but free beside memory, but a launch takes as long as some megabytes: what is computed
-# again mostly shares the loops of its readers, and where it does not, small tensors are not worth it.
-PRICES_ON_GPU = PRICES | {CostClass.CHEAP: SCALE // 64, CostClass.PASS: SCALE // 8}
-PRICE_OF_CALLING_ON_GPU = 4096 * SCALE
-PRICE_OF_MOVING = SCALE // 8  # a byte, from the backward, where it was recorded, to the forward
-SPAN = 16  # how many expensive operators in sequence a value may lie before its recomputation
 
 
 class MinCut:
@@ -42,13 +28,11 @@ class MinCut:
     def __init__(self, joint: JointNodes, joint_inputs: Sequence[Any]) -> None:
         self.joint = joint
         self.flow = FlowGraph()
-        is_on_gpu = device_of_graph(joint.module).type == "cuda"
-        self.prices = PRICES_ON_GPU if is_on_gpu else PRICES
-        self.price_of_calling = PRICE_OF_CALLING_ON_GPU if is_on_gpu else PRICE_OF_CALLING
+        self.prices = prices_of(joint)
         read = {root_of(node) for node in joint.read_in_backward()}
         self.free = free_inputs(joint, joint_inputs, read)
         self.kept = read.intersection(nodes_in(joint.outputs))  # by the program, most likely, and by eager
-        self.ends = ends_of_chains(joint)
+        self.ends = ends_of_chains(joint, self.prices.span)
         self.statistics = {node for again in joint.recomputations.values() for node in again.statistics}
         self.saved_edges: dict[Node, tuple[int, int]] = {}  # the two ends of the edge that is a value
         self.vertices: dict[Node, int | None] = {}  # where readers of a value are attached; None: it is there for free
@@ -119,7 +103,7 @@ class MinCut:
         """Add a node to the flow graph, behind what it reads."""
         if self.is_free(node):
             return None
-        flow, size = self.flow, 0 if node in self.kept else bytes_of(node) * SCALE
+        flow, size = self.flow, 0 if node in self.kept else self.prices.of_saving(node)
         if self.is_source(node):
             if not is_tensor(node):
                 return SOURCE  # several results; each of them can be saved
@@ -142,13 +126,13 @@ class MinCut:
         return after
 
     def add_price(self, node: Node, computed: int) -> None:
-        cost, size = self.joint.costs[node], result_bytes(node)
+        cost = self.joint.costs[node]
         if cost is CostClass.PART and node in self.joint.recomputations:
             cost = CostClass.CHEAP
         if node in self.joint.in_backward:
-            self.flow.add_edge(computed, SINK, size * PRICE_OF_MOVING + 1)
-        elif cost in self.prices:
-            self.flow.add_edge(SOURCE, computed, size * self.prices[cost] + self.price_of_calling)
+            self.flow.add_edge(computed, SINK, result_bytes(node) * self.prices.moving + 1)
+        elif (price := self.prices.of_computing_again(node, cost)) is not None:
+            self.flow.add_edge(SOURCE, computed, price)
 
     def is_better_copied(self, node: Node) -> bool:
         """Views of memory that changes, or of much more memory than they show."""
@@ -165,13 +149,6 @@ class MinCut:
         if node.op == "placeholder":
             return Form.COPY if node.name in self.joint.mutated else Form.PLAIN
         return Form.COPY if is_view(node) and self.is_better_copied(node) else Form.PLAIN
-
-
-def result_bytes(node: Node) -> int:
-    """Of all results of a node."""
-    if is_tensor(node):
-        return bytes_of(node)
-    return sum([bytes_of(user) for user in node.users])
 
 
 def free_inputs(joint: JointNodes, joint_inputs: Sequence[Any], read: set[Node]) -> set[Node]:
@@ -192,7 +169,7 @@ def free_inputs(joint: JointNodes, joint_inputs: Sequence[Any], read: set[Node])
     return free
 
 
-def ends_of_chains(joint: JointNodes) -> set[Node]:
+def ends_of_chains(joint: JointNodes, span: int) -> set[Node]:
     """Nodes where recomputation ends: what they come from was computed so much earlier that all would come at once.
 
     The sum of all layers' results that runs through a model is an example: computed again from its parts, all of it is
@@ -213,7 +190,7 @@ def ends_of_chains(joint: JointNodes) -> set[Node]:
         size = bytes_of(node)
         begins = [oldest.get(arg) for arg in args if 2 * bytes_of(arg) >= size]
         begin = min([begin for begin in begins if begin is not None], default=None)
-        if begin is not None and depth - begin > SPAN and is_tensor(node) and not is_view(node):
+        if begin is not None and depth - begin > span and is_tensor(node) and not is_view(node):
             ends.add(node)
             begin = depth
         depths[node], oldest[node] = depth, begin

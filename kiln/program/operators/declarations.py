@@ -251,5 +251,15 @@ PASSES = names(
     "special_gammainc special_gammaincc special_gammaln special_log1p special_log_softmax special_logit",
     "special_logsumexp special_multigammaln special_polygamma special_psi special_round special_sinc special_softmax",
 )
+# What libraries compute, on GPUs at least: products, convolutions, attention, recurrent layers, Fourier transforms.
+LIBRARY_CALLS = names(
+    "mm addmm bmm baddbmm _scaled_mm _int_mm _addmm_activation convolution convolution_backward cudnn_convolution",
+    "_cudnn_rnn _cudnn_rnn_backward miopen_convolution _fft_r2c _fft_c2r _fft_c2c",
+    "_scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_backward",
+    "_scaled_dot_product_efficient_attention _scaled_dot_product_efficient_attention_backward",
+    "_scaled_dot_product_cudnn_attention _scaled_dot_product_cudnn_attention_backward",
+    "_scaled_dot_product_fused_attention_overrideable _scaled_dot_product_fused_attention_overrideable_backward",
+    "_flash_attention_forward _flash_attention_backward _efficient_attention_forward _efficient_attention_backward",
+)
 # As cheap as a view, whatever the schema says.
 LIKE_VIEWS = names("_unsafe_view _reshape_alias reshape contiguous")

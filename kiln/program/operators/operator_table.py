@@ -118,6 +118,8 @@ class Operator:
     """Whether the content of its result is undefined."""
     quantized: bool
     """Whether it takes or makes quantized tensors."""
+    is_library_call: bool
+    """Whether a library computes it (products, convolutions, attention): its arguments and results are in memory."""
     chooses_attention_kernel: bool
     """Whether its result's layout depends on the kernels of attention that are allowed."""
 
@@ -171,6 +173,7 @@ class Operator:
         self.gives_bits = declared(declarations.GIVES_BITS)
         self.leaves_unwritten = declared(declarations.UNWRITTEN)
         self.quantized = declared(declarations.QUANTIZED)
+        self.is_library_call = declared(declarations.LIBRARY_CALLS)
         self.chooses_attention_kernel = declared(declarations.CHOOSES_ATTENTION_KERNEL)
 
     def __repr__(self) -> str:
