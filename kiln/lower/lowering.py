@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -43,6 +43,7 @@ from .node_facts import (
     is_view_node,
     storage_of,
 )
+from .pieces import CONCATENATIONS, Pieces, lower_on_pieces, write_pieces
 from .registry import NotLowered
 
 Node = torch.fx.Node
@@ -93,6 +94,7 @@ class Lowering:
                 self.origins[node] = self.origins_of(node)
                 self.values[node] = self.keep_if_costly(node, self.lower(node))
             elif node.op == "output":
+                self.assemble(node.all_input_nodes)
                 outputs = [
                     self.unchanged_input(place, value) or self.output(value) for place, value in enumerate(node.args[0])
                 ]
@@ -204,6 +206,12 @@ class Lowering:
         if isinstance(value, (torch.SymInt, int, torch.SymFloat, float, torch.SymBool, bool)):
             return self.number(node, value)
         called = find_operator(target)
+        if any(isinstance(self.values.get(one), Pieces) for one in node.all_input_nodes):
+            in_pieces = self.lower_on_pieces(node, called)
+            if in_pieces is not None:
+                return in_pieces
+            if target not in CONCATENATIONS:  # which take pieces
+                self.assemble(node.all_input_nodes)
         if called is None:
             return self.call(node, "no operator of ATen")
         if value is None and called.schema.returns:
@@ -232,6 +240,25 @@ class Lowering:
             del self.items[before:]
             self.checks.keep(checks)
             return self.call(node, str(reason))
+
+    def lower_on_pieces(self, node: Node, called: Operator | None) -> Pieces | None:
+        """A node whose arguments are concatenations, computed piece by piece; None: it reads them as a whole."""
+        if called is None or called.lowering is None or node.name in self.refused:
+            return None
+        before = len(self.items)
+        try:
+            found: Pieces | None = lower_on_pieces(self, node, called)
+            return found
+        except NotLowered:
+            del self.items[before:]
+            return None
+
+    def assemble(self, nodes: Iterable[Node]) -> None:
+        """Puts concatenations into memory, each in the layout that it has in the graph."""
+        for node in nodes:
+            found = self.values.get(node)
+            if isinstance(found, Pieces):
+                self.values[node] = write_pieces(self, found, node.meta["val"])
 
     def arguments(self, node: Node, called: Operator) -> tuple[list[Any], dict[str, Any]]:
         """All arguments as values, defaults included."""
@@ -323,6 +350,10 @@ class Lowering:
 
     def keep_if_costly(self, node: Node, value: Any) -> Any:
         """Materializes a costly value with several readers, and an expression that has grown large."""
+        if isinstance(value, Pieces):
+            if len(node.users) > 1 or any(is_large(piece.tensor.expr) for piece in value.pieces):
+                return write_pieces(self, value, node.meta["val"])
+            return value
         if not isinstance(value, Tensor) or value.access is not None:  # of several results, each getitem comes here
             return value
         if value.expr.kind in ("iota", "const", "size"):
@@ -409,6 +440,7 @@ class Lowering:
 
     def call(self, node: Node, reason: str) -> Any:
         """Calls a node's target in the program, with its arguments in memory."""
+        self.assemble(node.all_input_nodes)
         called = find_operator(node.target)
         if called is not None and called.counts_from_storage and not self.has_own_storage(node.args[0]):
             raise CannotLower("a storage that the graph does not have")
@@ -496,6 +528,12 @@ def cost_of(expr: Expr) -> tuple[int, int, bool]:
             operations += 1
             costly = costly or part.kind in COSTLY_OPERATIONS
     return operations, loads, costly
+
+
+def is_large(expr: Expr) -> bool:
+    """Whether an expression has grown so large that it is put into memory."""
+    operations, loads, _ = cost_of(expr)
+    return operations > MOST_OPERATIONS or loads > MOST_LOADS
 
 
 def check_results(results: Any, value: Any) -> None:

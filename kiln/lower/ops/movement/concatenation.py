@@ -11,8 +11,9 @@ from kiln.loops import tensor_views
 from kiln.loops.sizes import Size, is_empty, is_one, product
 from kiln.loops.tensor_views import Tensor
 
-from ...builders import cast, full, pointwise, positions, size_tensor, where
+from ...builders import full, pointwise, positions, size_tensor, where
 from ...lowering import Lowering
+from ...pieces import Pieces, converted, joined, may_wait, unsqueezed, write_pieces
 from ...registry import lowers
 from .index_helpers import concatenated, identity_rows, lookup, positive_axis, range_mask, shape_of
 
@@ -21,19 +22,24 @@ Node = torch.fx.Node
 
 
 @lowers(aten.cat.default)
-def cat(lowering: Lowering, node: Node, tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
+def cat(lowering: Lowering, node: Node, tensors: Sequence[Tensor | Pieces], dim: int = 0) -> Tensor | Pieces:
     value = node.meta["val"]
     # An empty vector goes with everything, for what was once allowed.
-    pieces = [cast(piece, value.dtype) for piece in tensors if not is_empty(piece.shape)]
-    if not pieces:
+    parts = [converted(part, value.dtype) for part in tensors if not is_empty(part.shape)]
+    if not parts:
         return full(shape_of(node), 0, value.dtype)
-    return concatenated(lowering, value, pieces, positive_axis(dim, value.dim()))
+    if len(parts) == 1 and isinstance(parts[0], Tensor):
+        return parts[0]
+    found = joined(parts, positive_axis(dim, value.dim()))
+    if lowering.device.type == "cuda" and may_wait(found):
+        return found
+    return write_pieces(lowering, found, value)
 
 
 @lowers(aten.stack.default)
-def stack(lowering: Lowering, node: Node, tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
+def stack(lowering: Lowering, node: Node, tensors: Sequence[Tensor | Pieces], dim: int = 0) -> Tensor | Pieces:
     place = dim % len(shape_of(node))
-    return cat(lowering, node, [tensor_views.unsqueeze(tensor, place) for tensor in tensors], place)
+    return cat(lowering, node, [unsqueezed(tensor, place) for tensor in tensors], place)
 
 
 @lowers(aten.repeat.default)

@@ -10,11 +10,12 @@ import torch
 from kiln.loops import tensor_views
 from kiln.loops.ir import HALF_TYPES, Access, Write
 from kiln.loops.sizes import Size, same
-from kiln.loops.tensor_layouts import is_dense, load_whole, sizes_of
+from kiln.loops.tensor_layouts import sizes_of
 from kiln.loops.tensor_views import Row, Tensor
 
 from ...builders import pointwise, positions, size_tensor
 from ...lowering import CHEAP_LOADS, CHEAP_OPERATIONS, Lowering, cost_of
+from ...pieces import joined, write_pieces
 from ...registry import NotLowered
 
 
@@ -64,18 +65,7 @@ def concatenated(lowering: Lowering, like: torch.Tensor | None, pieces: Sequence
     """The concatenation of pieces along an axis; each piece is computed in its place in memory."""
     if len(pieces) == 1:
         return pieces[0]
-    shape = list(pieces[0].shape)
-    for piece in pieces[1:]:
-        shape[dim] = shape[dim] + piece.shape[dim]
-    strides = sizes_of(like.stride()) if like is not None and is_dense(like) else None
-    buffer = lowering.new_buffer(pieces[0].dtype, shape, strides)
-    buffer.is_pieced = True
-    start: Size = 0
-    for piece in pieces:
-        place = Access(buffer, buffer.strides, start * buffer.strides[dim])
-        lowering.write(Write(place, piece.shape, piece.expr))
-        start = start + piece.shape[dim]
-    return load_whole(buffer)
+    return write_pieces(lowering, joined(pieces, dim), like)
 
 
 def write_at(

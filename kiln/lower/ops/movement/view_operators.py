@@ -181,6 +181,7 @@ def as_strided(
     source = first_argument(node)
     before = source.meta["val"]
     whole, _ = storage_of(source)
+    lowering.assemble([whole])
     found = lowering.values[whole]
     if tensor.access is not None and tensor.access.buffer.kind != "made":
         raise NotLowered("places counted from where a storage begins")
