@@ -1,0 +1,29 @@
+"""New nodes in graphs, with the (fake) values that they give."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.fx
+
+from ..platform.torch_pytree import tree_leaves
+from ..program.shapes import shape_cache
+
+Node = torch.fx.Node
+KEPT = ("stack_trace", "region", "seq_nr")
+
+
+def add_call(like: Node, target: Any, *args: Any, **kwargs: Any) -> Node:
+    """A call of an operator where the graph is inserted to, for a node whose place in the program it shares."""
+    made = like.graph.call_function(target, args, kwargs)
+    made.meta = {key: like.meta[key] for key in KEPT if key in like.meta} | {"val": value_of(target, args, kwargs)}
+    return made
+
+
+def value_of(target: Any, args: Any, kwargs: Any) -> Any:
+    """What an operator gives for the values of these arguments."""
+    values = torch.fx.node.map_arg((args, kwargs), lambda node: node.meta["val"])
+    fakes = [value for value in tree_leaves(values) if isinstance(value, torch.Tensor)]
+    with torch.no_grad(), shape_cache.mode_of(*fakes):
+        return target(*values[0], **values[1])
