@@ -68,14 +68,21 @@ def kiln(
     check: bool = False,
     disable_kernels: Iterable[str] = (),
     cuda_graphs: bool = False,
+    autotune: bool = False,
 ) -> Callable[..., Any]:
     """Differentiate the graph ahead of time, and compile forward and backward to machine code. ``check``: each kernel
     runs beside eager, and the first that differs is an error. ``disable_kernels``: names of operators or kernels that
-    ATen is to run. ``cuda_graphs``: programs on a GPU are recorded into CUDA graphs."""
+    ATen is to run. ``cuda_graphs``: programs on a GPU are recorded into CUDA graphs. ``autotune``: on a GPU, calls of
+    libraries are measured where there are several ways to make them."""
     from .codegen.graph_compiler import compile_captured_graph
 
     compiled: Callable[..., Any] = compile_captured_graph(
-        graph_module, example_inputs, check=check, disable_kernels=disable_kernels, cuda_graphs=cuda_graphs
+        graph_module,
+        example_inputs,
+        check=check,
+        disable_kernels=disable_kernels,
+        cuda_graphs=cuda_graphs,
+        autotune=autotune,
     )
     return compiled
 

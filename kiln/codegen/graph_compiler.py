@@ -17,12 +17,17 @@ from ..aot.runtime.boxing import Boxed, boxed_graph
 from ..config import config
 from ..program import graph_meta
 from ..program.graph import count_operations
+from ..program.graph_device import device_of_graph
 from ..program.quiet import without_collections
 from ..report import events
 from ..report.events import raised_text
 from ..report.node_places import program_name
 from ..report.stages import stage
+from ..target.target import Target
 from . import program_cache
+from .convolutions.bias import split_bias
+from .convolutions.layouts import lay_out_convolutions
+from .equal_nodes import merge_equal_nodes
 from .targets import target_of
 
 
@@ -33,11 +38,14 @@ def compile_captured_graph(
     check: bool = False,
     disable_kernels: Iterable[str] = (),
     cuda_graphs: bool = False,
+    autotune: bool = False,
 ) -> Callable[..., Any]:
     """A captured graph, differentiated ahead of time, with forward and backward compiled. ``check``: each kernel runs
     beside eager, and `kiln.exc.CheckFailed` names the first that differs. ``disable_kernels``: what ATen is to run,
-    besides `config.disable_kernels` (disabled_kernels.py). ``cuda_graphs``: programs are recorded."""
-    settings: dict[str, Any] = {"check": check, "disabled": config.disable_kernels | frozenset(disable_kernels)}
+    besides `config.disable_kernels` (disabled_kernels.py). ``cuda_graphs``: programs are recorded. ``autotune``: calls
+    of libraries are measured where there are several ways to make them."""
+    disabled = config.disable_kernels | frozenset(disable_kernels)
+    settings: dict[str, Any] = {"check": check, "disabled": disabled, "autotune": autotune}
     forward, backward, inference = (
         functools.partial(compile_graph, kind=kind, **settings) for kind in ("forward", "backward", "inference")
     )
@@ -77,21 +85,24 @@ def compile_graph(
     check: bool = False,
     kind: str = "graph",
     disabled: frozenset[str] = frozenset(),
+    autotune: bool = False,
 ) -> Boxed:
     """A functional graph as a program: a function of a list that it empties. ``kind``: what its range in torch's
     profiler is called, such as "forward"."""
     with stage("program") as record, without_collections():
         if record is not None:
             record.sizes["nodes"] = count_operations(module.graph)
-        program = load_or_compile(module, check, disabled)
+        program = load_or_compile(module, check, disabled, autotune)
         if isinstance(program, OperatorProgram):
             program.name = program_name(module, kind)
         return program
 
 
-def load_or_compile(module: torch.fx.GraphModule, check: bool, disabled: frozenset[str]) -> Boxed:
+def load_or_compile(module: torch.fx.GraphModule, check: bool, disabled: frozenset[str], autotune: bool) -> Boxed:
     otherwise, target = EagerGraph(module), target_of(module)
-    key = None if check else program_cache.key_of(module, target, disabled)
+    key = (
+        None if check else program_cache.key_of(module, target, disabled, measured_identity(target) if autotune else ())
+    )
     with stage("load") as record:
         found = None if events.is_asked_about_code() else program_cache.load(key, module, target, otherwise)
         if record is not None:
@@ -105,7 +116,7 @@ def load_or_compile(module: torch.fx.GraphModule, check: bool, disabled: frozens
         from .pipeline import compile_lowered
 
         try:
-            return compile_lowered(module, target, otherwise, key, check, disabled)
+            return compile_lowered(module, target, otherwise, key, check, disabled, autotune)
         except CannotLower as reason:
             events.not_lowered(str(reason))
         except Exception as error:
@@ -115,9 +126,24 @@ def load_or_compile(module: torch.fx.GraphModule, check: bool, disabled: frozens
     return boxed_graph(module)
 
 
+def measured_identity(target: Target) -> tuple[str, ...]:
+    """What decisions by measuring depend on, besides the graph; nothing where there is no GPU."""
+    if not target.is_gpu:
+        return ()
+    from .choices.measuring import identity_of, is_possible
+
+    if not is_possible():
+        return ()
+    return ("autotuned", *identity_of(target.device))
+
+
 def prepare_joint(module: torch.fx.GraphModule) -> None:
     graph_meta.set_normalizes_by_formula(module)
     drop_unread(module)
+    if device_of_graph(module).type == "cuda":
+        split_bias(module)
+        lay_out_convolutions(module)
+    merge_equal_nodes(module)
 
 
 def drop_unread(module: torch.fx.GraphModule) -> None:

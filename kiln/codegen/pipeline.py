@@ -25,6 +25,7 @@ from ..target.program_text import program_text
 from ..target.target import Target
 from . import program_cache
 from .disabled_kernels import disabled_nodes, nodes_of_disabled_kernels
+from .embedding_gradients import add_to_embedding_gradients
 from .inspection import Generated, MadeProgram
 from .launch_errors import launcher_of
 from .program_description import Describer
@@ -40,13 +41,18 @@ def compile_lowered(
     key: str | None = None,
     check: bool = False,
     disabled: Collection[str] = (),
+    autotune: bool = False,
 ) -> Boxed:
     """The program of a graph for a target; it is stored under the key. Raises `CannotLower` for a graph that only
     ATen can run. ``check``: the program compares its kernels with eager as it runs. ``disabled``: what ATen is to run
-    (disabled_kernels.py)."""
+    (disabled_kernels.py). ``autotune``: where libraries can be called in several ways, times decide."""
     done: list[Stage | None] = []
     target.prepare()
     try:
+        if target.is_gpu and not check:
+            with stage("library calls") as record:
+                choose_calls(module, target, autotune)
+            done.append(record)
         lowering, lowered, scheduled = lower_for(module, target, done, disabled)
         with stage("LLVM") as record:
             code = target.compile(scheduled.kernels)
@@ -87,6 +93,17 @@ def compile_lowered(
 
 def times_of(done: list[Stage | None]) -> dict[str, float]:
     return {each.name: each.seconds for each in done if each is not None}
+
+
+def choose_calls(module: torch.fx.GraphModule, target: Target, autotune: bool) -> None:
+    """Rewrites the graph where another way to call libraries is chosen."""
+    from .choices import rules  # noqa: F401  (the rules are registered by import)
+    from .choices.alternatives import rewrite_calls
+    from .choices.choose import measured_on, preferred
+    from .choices.measuring import is_possible
+
+    add_to_embedding_gradients(module)
+    rewrite_calls(module, measured_on(target.device) if autotune and is_possible() else preferred)
 
 
 def lower_for(

@@ -43,12 +43,15 @@ class StoredRefusal:
     reason: str
 
 
-def key_of(module: torch.fx.GraphModule, target: Target, disabled: Collection[str] = ()) -> str | None:
-    """The name of the graph's entry for a target; None where it has none. ``disabled``: kernels that it is without."""
+def key_of(
+    module: torch.fx.GraphModule, target: Target, disabled: Collection[str] = (), measured: Sequence[str] = ()
+) -> str | None:
+    """The name of the graph's entry for a target; None where it has none. ``disabled``: kernels that it is without;
+    ``measured``: what decisions by measuring depend on."""
     if not disk_cache.is_on():
         return None
     try:
-        settings = str(torch.get_default_dtype()), *target.identity(), *sorted(disabled)
+        settings = str(torch.get_default_dtype()), *target.identity(), *sorted(disabled), *measured
         return disk_cache.key_of(FORMAT, *settings, text_of(module))
     except NotStored:
         return None
