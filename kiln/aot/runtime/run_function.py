@@ -123,10 +123,7 @@ class RunFunctionWriter:
         self.add("try:")
         call_line = len(self.lines)
         self.add(f"    {', '.join(results)}{',' if results else 'none'} = forward([{given}])")
-        for index, memory in enumerate(joint.memories):
-            if memory.input is not None and memory.input not in compiled.written:
-                counted = memory.input in joint.version_changes or joint.specs[memory.input].is_inference
-                self.add(f"    i{memory.input}{'' if counted else '.data'}.copy_(m{index})")
+        self.write_new_contents()
         self.add("finally:")
         self.add(f"    set_grad({self.ambient_grad})")
         self.set_versions()
@@ -262,6 +259,27 @@ class RunFunctionWriter:
             self.add(f"held{index} = {copy if is_copy else f'(i{index},)'}")
         for index in self.old_edges():
             self.add(f"old{index} = i{index}.clone()")
+
+    def write_new_contents(self) -> None:
+        """Gives inputs the new contents that the forward has not written into them itself. On a GPU many small ones,
+        such as running statistics, are copied at once."""
+        joint, on_gpu = self.joint, []
+        for index, memory in enumerate(joint.memories):
+            if memory.input is None or memory.input in self.compiled.written:
+                continue
+            spec = joint.specs[memory.input]
+            if memory.input in joint.version_changes or spec.is_inference:
+                self.add(f"    i{memory.input}.copy_(m{index})")
+            elif spec.device.type == "cuda":
+                on_gpu.append((f"i{memory.input}.data", f"m{index}"))
+            else:
+                self.add(f"    i{memory.input}.data.copy_(m{index})")
+        if len(on_gpu) == 1:
+            self.add(f"    {on_gpu[0][0]}.copy_({on_gpu[0][1]})")
+        elif on_gpu:
+            copy_all = self.bind(torch.ops.aten._foreach_copy_.default, "copy_all")
+            inputs, contents = (", ".join(names) for names in zip(*on_gpu, strict=True))
+            self.add(f"    {copy_all}([{inputs}], [{contents}])")
 
     def unrecorded_changes(self) -> list[int]:
         """Inputs that change without autograd's knowledge: gradients of the old content go where the input's go now."""
