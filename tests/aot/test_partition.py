@@ -669,6 +669,44 @@ def on_gpu(module):
     return module
 
 
+def partitioned_on_gpu(function, inputs):
+    joint, count = joint_graph(function, *inputs)
+    forward, backward = min_cut_partition(on_gpu(joint), inputs, num_fwd_outputs=count)
+    return set(saved_of(forward, count)), backward
+
+
+def test_operands_of_products_are_saved_on_gpus():
+    """The forward has written them for its own products; computed again they would be written again."""
+
+    def function(x, w, v):
+        return torch.nn.functional.gelu(x @ w) @ v
+
+    saved, backward = partitioned_on_gpu(function, [leaf(512, 512), leaf(512, 512), leaf(512, 512)])
+    assert "gelu" in saved and "mm" in saved
+    assert not backward.graph.find_nodes(op="call_function", target=torch.ops.aten.gelu.default)
+
+
+def test_what_only_kernels_read_is_computed_again_on_gpus():
+    def function(x, w):
+        y = x @ w
+        return y.exp().sin().mul(y).cos()
+
+    saved, _ = partitioned_on_gpu(function, [leaf(512, 512), leaf(512, 512)])
+    assert saved <= {"mm", "primals_1", "primals_2"}
+
+
+def test_sums_of_many_layers_are_saved_on_gpus():
+    """From its parts, all of which would be read, such a sum would be computed again and put into memory."""
+
+    def function(x, w):
+        for _ in range(6):
+            x = x + (torch.nn.functional.layer_norm(x, (512,)) @ w).sin() @ w
+        return x.sum()
+
+    saved, _ = partitioned_on_gpu(function, [leaf(512, 512), leaf(512, 512)])
+    assert any(name.startswith("add") for name in saved)
+
+
 def test_long_chains_are_computed_again_on_gpus():
     """Arithmetic is cheaper there beside memory."""
 

@@ -15,6 +15,7 @@ import torch
 import torch.fx
 
 from ...program.operators.operator_table import Operator, find_operator
+from ...program.shapes import shape_cache
 from ..graph_nodes import Node, add_call, value_of
 
 aten = torch.ops.aten
@@ -63,6 +64,17 @@ def is_last(value: torch.Tensor) -> bool:
     return value.is_contiguous(memory_format=torch.channels_last)
 
 
+def in_last(value: Any) -> Any:
+    """Results of a convolution as cuDNN gives them. (Where fake tensors say otherwise, and are right, a program copies
+    the result: its layout is looked at in every call.)"""
+    if isinstance(value, (list, tuple)):
+        return type(value)([in_last(one) for one in value])
+    if not isinstance(value, torch.Tensor) or value.dim() != 4 or is_last(value):
+        return value
+    with shape_cache.mode_of(value):
+        return torch.empty_like(value, memory_format=torch.channels_last)
+
+
 class Layouts:
     """One pass over a graph. Nodes get new values where their strides change."""
 
@@ -90,7 +102,7 @@ class Layouts:
         for place in CONVOLUTIONS[target]:
             args[place] = self.in_channels_last(args[place], node)
         node.args = tuple(args)
-        self.renew(node)
+        self.change(node, in_last(value_of(node.target, node.args, node.kwargs)))
 
     def in_channels_last(self, operand: Any, reader: Node) -> Node:
         if is_last(operand.meta["val"]):
