@@ -311,3 +311,18 @@ def test_memory_that_a_users_operator_saw_is_not_taken_over(foreign):
 
     assert "mm" in donors()
     assert "mm" not in donors(is_for_gpu=True)
+
+
+def test_siblings_far_apart_stay_apart():
+    """Sums of two layers that read one input: the first would wait for the products between them."""
+
+    def function(x, w, calls):
+        y = (x * (x @ w)).sum(0)
+        z = x @ w
+        for _ in range(calls):
+            z = z @ w
+        return y, (x * z).sum(0)
+
+    x, w = torch.randn(256, 64), torch.randn(64, 64)
+    counts = [len(launches(cuda_scheduled_of(lambda x, w, n=n: function(x, w, n), [x, w]))) for n in (1, 2, 3, 4)]
+    assert counts[0] < counts[-1]

@@ -3,7 +3,8 @@
 In any other layout cuDNN converts the operands and the result of each convolution. Here the operands are converted in
 the graph, where that is mostly part of the kernel that computes them, and the result stays as it is: operators that
 compute elements, normalize, pool or reduce take any layout. Before an operator that reads strides (a view, a product,
-a random operator, a result of the graph) values get the layout back that they had.
+a random operator, a result of the graph) values get the layout back that they had. Graphs that normalize groups of
+channels keep their layout.
 """
 
 from __future__ import annotations
@@ -25,18 +26,23 @@ FEWEST_CHANNELS = 8  # and multiples of it: what one load of cuDNN's kernels tak
 
 # Operators besides those on single elements whose results only depend on the elements, whatever their layout.
 ANY_LAYOUT = frozenset(
-    "_to_copy cat stack constant_pad_nd native_group_norm native_group_norm_backward native_batch_norm_backward "
+    "_to_copy cat stack constant_pad_nd native_batch_norm_backward "
     "_native_batch_norm_legit_functional _native_batch_norm_legit native_batch_norm max_pool2d_with_indices "
     "max_pool2d_with_indices_backward avg_pool2d avg_pool2d_backward _adaptive_avg_pool2d "
     "_adaptive_avg_pool2d_backward upsample_nearest2d upsample_nearest2d_backward upsample_bilinear2d "
     "upsample_bilinear2d_backward sum mean var amax amin native_layer_norm".split()
 )
+# Operators that sum over places and a few channels: channels last they read some bytes here and there (on an H200 90
+# times slower). A graph with one of them stays as it is.
+BY_PLACES = frozenset({aten.native_group_norm.default, aten.native_group_norm_backward.default})
 VIEWS_OF_ANY_LAYOUT = frozenset("slice split split_with_sizes select narrow detach alias expand".split())
 
 
 def lay_out_convolutions(module: torch.fx.GraphModule) -> None:
     """Brings the convolutions of a joint graph, and what is between them, into channels last."""
     convolutions = [node for node in module.graph.nodes if gains(node)]
+    if any(module.graph.find_nodes(op="call_function", target=target) for target in BY_PLACES):
+        return
     if any(not is_last(operand.meta["val"]) for node in convolutions for operand in operands_of(node)):
         Layouts(module).run()
 

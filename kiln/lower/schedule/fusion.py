@@ -9,6 +9,7 @@ kernels.py makes kernels of the groups.
 
 from __future__ import annotations
 
+import bisect
 import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import field, replace
@@ -23,6 +24,7 @@ from ...platform.light_dataclass import dataclass
 
 MOST_BUFFERS, MOST_OPERATIONS = 40, 700  # of one kernel
 FARTHEST = 400  # how many items apart siblings may be
+MOST_CALLS_ON_GPU = 2  # between siblings: what the later one waits for keeps the earlier one's inputs alive
 
 
 @dataclass(frozen=True)
@@ -83,13 +85,15 @@ class Group:
         return tuple(found)
 
 
-def fuse(items: Sequence[Write | Call]) -> list[Group]:
-    """Groups in an order in which they can run."""
-    return Fuser().run(items)
+def fuse(items: Sequence[Write | Call], device: str = "cpu") -> list[Group]:
+    """Groups in an order in which they can run, for a kind of device."""
+    return Fuser(MOST_CALLS_ON_GPU if device == "cuda" else None).run(items)
 
 
 class Fuser:
-    def __init__(self) -> None:
+    def __init__(self, most_calls: int | None = None) -> None:
+        self.most_calls = most_calls  # between siblings; None: any number
+        self.calls: list[int] = []  # the places of calls among the items
         self.groups: list[Group] = []
         self.writers: dict[Any, list[Group]] = {}
         self.readers: dict[Any, list[Group]] = {}
@@ -98,6 +102,7 @@ class Fuser:
     def run(self, items: Sequence[Write | Call]) -> list[Group]:
         for index, item in enumerate(items):
             if isinstance(item, Call):
+                self.calls.append(index)
                 self.add_call(item, index)
             else:
                 self.add_write(item, index)
@@ -153,9 +158,15 @@ class Fuser:
         if write.buffer.is_pieced:
             readers.update(self.writers.get(write.buffer, ()))
         for group in sorted(readers, key=lambda group: -group.last):
-            if index - group.last < FARTHEST:
+            if index - group.last < FARTHEST and self.is_near(group, index):
                 found.setdefault(group)
         return [group for group in found if group.call is None]
+
+    def is_near(self, group: Group, index: int) -> bool:
+        """Whether few calls are between a group and an item."""
+        if self.most_calls is None:
+            return True
+        return len(self.calls) - bisect.bisect(self.calls, group.last) <= self.most_calls
 
     def accept(self, group: Group, member: Member, needs: Iterable[Group]) -> None:
         write = member.write

@@ -28,7 +28,7 @@ def schedule(lowered: Lowered, device: str = "cpu") -> Scheduled:
     """Fuse the writes of a lowered graph, and make kernels of them, for a kind of device."""
     items = [without_reduction(item) for item in lowered.items if not writes_nothing(item)]
     items = drop_unused(split_reductions(items, device), lowered.outputs)
-    groups = fuse(items)
+    groups = fuse(items, device)
     readers = readers_of(groups, lowered.outputs)
     known: dict[Any, Kernel] = {}
     places = {node: place for place, node in enumerate(lowered.origins)}
