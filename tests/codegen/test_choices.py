@@ -239,4 +239,6 @@ def test_autotuned_program(cache):
         gradient, layer.weight.grad = layer.weight.grad, None
         return loss, gradient
 
-    torch.testing.assert_close(step(kiln.compile(layer, options={"autotune": True})), step(layer), rtol=2e-2, atol=1e-3)
+    torch.testing.assert_close(
+        step(kiln.compile(layer, backend="kiln", options={"autotune": True})), step(layer), rtol=2e-2, atol=1e-3
+    )
