@@ -2,8 +2,8 @@
 
     python -m benchmarks.gpu_inference [--batches 1,8] [--contestants eager,kiln+graphs] [--json FILE]
 
-Weights are random, decoding is greedy, one token a call. Speed is that of bfloat16. The tokens that contestants find are
-compared in float32, where rounding does not decide between two words. Each contestant runs in a process of its own.
+Weights are random, decoding is greedy, one token a call. Speed is that of bfloat16. The tokens that contestants find
+are compared in float32, where rounding does not decide between two words. Each contestant runs in a process of its own.
 """
 
 from __future__ import annotations
