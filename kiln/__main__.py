@@ -37,7 +37,7 @@ In a program:     kiln.install() and kiln.uninstall()
 
 environment:
   KILN_LOG              what to print while compiling, comma separated: stages, graph, guards, breaks, recompiles, code,
-                        trace, aot, engine, backward, ir, kernels, ptx (of programs for a GPU)
+                        trace, aot, engine, backward, ir, kernels, ptx (of programs for a GPU), cuda_graphs
   KILN_DISABLE_KERNELS  operators or kernels that ATen is to run, comma separated: aten.gelu,kiln_exp_sum_3
   KILN_CACHE_DIR        where compiled programs are kept
   CUDA_LAUNCH_BLOCKING  1: an error on a GPU is that of the kernel which raised it

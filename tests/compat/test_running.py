@@ -1,6 +1,7 @@
 """``python -m kiln run`` and ``pytest -p kiln.compat.auto``, from fresh processes; torch goes on working under both."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from kiln.__main__ import main
+from kiln.config import LOG_ARTEFACTS
 from tests.compat.torch_goes_on import CHECKS
 
 HERE = Path(__file__).parent
@@ -102,6 +104,15 @@ def test_bad_command_lines(arguments, said, capsys, monkeypatch):
     except SystemExit as leaving:
         status = leaving.code
     assert status == 2 and said in capsys.readouterr().err
+
+
+def test_help_names_logs_and_settings(capsys):
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    text = capsys.readouterr().out
+    logs = text[text.index("KILN_LOG ") : text.index("KILN_DISABLE_KERNELS ")]
+    assert set(re.findall(r"[a-z_]+", logs)) >= LOG_ARTEFACTS
+    assert "profile=True" in text and "CUDA_LAUNCH_BLOCKING" in text
 
 
 def test_help(capsys):
