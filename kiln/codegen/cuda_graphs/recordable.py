@@ -32,22 +32,34 @@ def refusal(module: torch.fx.GraphModule, program: Any) -> str | None:
 
 def device_of(module: torch.fx.GraphModule) -> torch.device:
     """The device of a graph that is not refused."""
-    return next(tensor.device for _, tensor in tensors_of(module))
+    return next(tensor.device for _, tensor in tensors_of(module) if tensor.device.type in DEVICES)
 
 
 def device_refusal(module: torch.fx.GraphModule) -> str | None:
-    devices: dict[torch.device, str] = {}
-    for name, tensor in tensors_of(module):
-        devices.setdefault(tensor.device, name)
-    for device, name in devices.items():
-        if device.type not in DEVICES:
-            return f"the tensor {name} is on the device {device}"
+    """Tensors on other devices. Those that are the same in all calls do not matter: constants of the program."""
+    given = reading_tensors(module)
+    devices: set[torch.device] = set()
+    for node, tensor in tensors_of(module):
+        if tensor.device.type in DEVICES:
+            devices.add(tensor.device)
+        elif node in given:
+            return f"the tensor {node.name} is on the device {tensor.device}"
     if len(devices) != 1:
-        return "it works on several GPUs" if devices else "it has no tensors"
+        return "it works on several GPUs" if devices else "it has no tensors on a GPU"
     return None
 
 
-def tensors_of(module: torch.fx.GraphModule) -> Iterator[tuple[str, torch.Tensor]]:
+def reading_tensors(module: torch.fx.GraphModule) -> set[torch.fx.Node]:
+    """The nodes whose values depend on tensors that a call is given."""
+    found: set[torch.fx.Node] = set()
+    for node in module.graph.nodes:
+        is_given = node.op == "placeholder" and isinstance(node.meta.get("val"), torch.Tensor)
+        if is_given or not found.isdisjoint(node.all_input_nodes):
+            found.add(node)
+    return found
+
+
+def tensors_of(module: torch.fx.GraphModule) -> Iterator[tuple[torch.fx.Node, torch.Tensor]]:
     for node in module.graph.nodes:
         if node.op == "get_attr":
             value: Any = operator.attrgetter(str(node.target))(module)
@@ -55,7 +67,7 @@ def tensors_of(module: torch.fx.GraphModule) -> Iterator[tuple[str, torch.Tensor
             value = node.meta.get("val")
         else:
             continue
-        yield from ((node.name, leaf) for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor))
+        yield from ((node, leaf) for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor))
 
 
 def calls_refusal(module: torch.fx.GraphModule) -> str | None:
