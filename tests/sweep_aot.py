@@ -295,9 +295,16 @@ class Worker:
 
 
 def sweep(
-    names: list[str], options: Any, processes: int, verbose: bool, script: str = __file__
+    names: list[str],
+    options: Any,
+    processes: int,
+    verbose: bool,
+    script: str = __file__,
+    seconds: float = float("inf"),
 ) -> dict[str, list[tuple[str, Verdict]]]:
-    """All verdicts by operator; workers (the script, with `--worker`) take the next operator as they get free."""
+    """All verdicts by operator; workers (the script, with `--worker`) take the next operator as they get free, until
+    the time is up."""
+    end = time.monotonic() + seconds
     waiting: queue.SimpleQueue[str] = queue.SimpleQueue()
     for name in names:
         waiting.put(name)
@@ -306,7 +313,7 @@ def sweep(
     def attend() -> None:
         worker = Worker(options, script)
         try:
-            while True:
+            while time.monotonic() < end:
                 name = waiting.get_nowait()
                 if worker.process.poll() is not None:
                     worker = Worker(options, script)

@@ -4,6 +4,7 @@
     python tests/sweep_codegen.py --only '^nn_functional' --dtype bfloat16 -v
     python tests/sweep_codegen.py --quick --processes 16           # one sample, float32 and float64
     python tests/sweep_codegen.py --level reference                # what lowering says, computed without code
+    python tests/sweep_codegen.py --device cuda --quick --processes 16 --seconds 200
 
 Samples are those of torch's own descriptions (``op_db``), as they are and laid out otherwise: *transposed* (memory in
 the reverse order), *sliced* (every second element of something bigger), *expanded* (the first row, repeated),
@@ -13,7 +14,8 @@ through ``kiln.compile``, all others through `kiln.aot.aot_function` with the ba
 Values are compared with eager's. Where they differ by more than the tolerance, both are compared with what eager gives
 in float64: what is as near to that as eager's own result is right. *Lowered* means that kernels did all of it, *called*
 that ATen was called for some operators (which, and why, is listed), *eager* that a graph was left to eager as a whole.
-What fails is compared with ``tests/codegen/known_failures.txt``, which must stay below 1% of the operators.
+What fails is compared with ``tests/codegen/known_failures.txt``, which must stay below 1% of the operators; on a GPU with
+``known_failures_cuda.txt``. ``--seconds`` ends a sweep early: operators that are not reached are counted.
 """
 
 from __future__ import annotations
@@ -46,12 +48,17 @@ from tests import sweep_aot, sweep_ops
 from tests.sweep_aot import densified, error_text, guarded, of_tensors
 from tests.sweep_ops import Case, Verdict, calling
 
-KNOWN_FAILURES = Path(__file__).parent / "codegen" / "known_failures.txt"
+KNOWN_FAILURES = {
+    device: Path(__file__).parent / "codegen" / name
+    for device, name in (("cpu", "known_failures.txt"), ("cuda", "known_failures_cuda.txt"))
+}
 MOST_FAILURES = 0.01  # of the operators
 FLOATS = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
+HALF = {"float16": torch.float16}  # on GPUs only
 WHOLE = {"int64": torch.int64, "int32": torch.int32, "uint8": torch.uint8, "bool": torch.bool}
 DTYPES = FLOATS | WHOLE
-TOLERANCES = {"float32": (1e-5, 1e-5), "float64": (1e-9, 1e-9), "bfloat16": (1.6e-2, 1e-2)}
+ALL_DTYPES = DTYPES | HALF
+TOLERANCES = {"float32": (1e-5, 1e-5), "float64": (1e-9, 1e-9), "bfloat16": (1.6e-2, 1e-2), "float16": (2e-3, 1e-3)}
 FAR = 1e4  # units in the last place that eager may be away from float64 for the comparison to mean something
 # How often results were written to on the way, and which memory gradients share.
 HARMLESS = re.compile(r"(^\S+: version \d+ expected|\.grad: (strides and offset|expected to share storage))")
@@ -69,6 +76,7 @@ class Options:
     compiled: int = 1
     dynamic: bool = False
     level: str = "code"
+    device: str = "cpu"
 
 
 # -- layouts: the same call with tensors that lie otherwise -----------------------------------------------------------
@@ -139,7 +147,7 @@ def changing(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def cases(operator: Any, dtype: str, options: Options) -> Iterator[Case]:
     """All calls of one operator in one type: the first samples, and one of them in other layouts."""
-    samples = dense_samples(operator, DTYPES[dtype], max(options.limit, LOOKED_AT))
+    samples = dense_samples(operator, ALL_DTYPES[dtype], max(options.limit, LOOKED_AT), options.device)
     yield from samples[: options.limit]
     if not samples or not options.laid_out:
         return
@@ -153,11 +161,11 @@ def cases(operator: Any, dtype: str, options: Options) -> Iterator[Case]:
         yield Case(f"{chosen.name} in place", changing(operator.inplace_variant), args, chosen.kwargs)
 
 
-def dense_samples(operator: Any, dtype: torch.dtype, count: int) -> list[Case]:
-    differentiable = operator.supports_autograd and dtype in operator.supported_backward_dtypes("cpu")
+def dense_samples(operator: Any, dtype: torch.dtype, count: int, device: str) -> list[Case]:
+    differentiable = operator.supports_autograd and dtype in operator.supported_backward_dtypes(device)
     torch.manual_seed(0)
     found = []
-    for sample in operator.sample_inputs("cpu", dtype, requires_grad=differentiable):
+    for sample in operator.sample_inputs(device, dtype, requires_grad=differentiable):
         if len(found) == count:
             break
         args, kwargs = (sample.input, *sample.args), dict(sample.kwargs)
@@ -182,7 +190,8 @@ def most(samples: list[Case], dims: int) -> int:
 def fresh(tensor: torch.Tensor) -> torch.Tensor:
     """A leaf with the same values, laid out the same way in memory of its own."""
     memory = tensor.detach().untyped_storage().clone()
-    made = torch.empty(0, dtype=tensor.dtype).set_(memory, tensor.storage_offset(), tensor.shape, tensor.stride())
+    made = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+    made.set_(memory, tensor.storage_offset(), tensor.shape, tensor.stride())
     return made.requires_grad_(tensor.requires_grad)
 
 
@@ -194,7 +203,8 @@ def observed(function: Callable[..., Any], tensors: list[torch.Tensor]) -> dict[
     error = run_backward(seen["result"])
     if error is not None:
         seen["backward raised"] = f"{type(error).__name__}"
-    seen["random state"] = read_random_states()["torch"]
+    states = read_random_states()
+    seen["random state"] = [states["torch"], states.get("cuda")]
     seen["inputs"] = inputs
     seen["gradients"] = [tensor.grad for tensor in inputs]
     return pytree.tree_map_only(torch.Tensor, densified, seen)
@@ -408,7 +418,7 @@ def judge_operator(operator: Any, options: Options) -> Iterator[tuple[str, Verdi
     called: Counter[tuple[str, str]] = Counter()
     graphs = 0
     for dtype in options.dtypes:
-        if DTYPES[dtype] not in operator.dtypes:
+        if ALL_DTYPES[dtype] not in operator.supported_dtypes(options.device):
             continue
         compiled = 0
         for case in guarded(cases(operator, dtype, options)):
@@ -417,6 +427,7 @@ def judge_operator(operator: Any, options: Options) -> Iterator[tuple[str, Verdi
                 break
             seen = Lowerings()
             yield f"{case.name} ({dtype})", judge_direct(case, dtype, options, seen)
+            stop_if_broken(options.device)
             called, graphs = called + seen.called, graphs + seen.graphs
             if compiled < options.compiled and dtype == "float32" and options.level == "code":
                 compiled += 1
@@ -425,31 +436,40 @@ def judge_operator(operator: Any, options: Options) -> Iterator[tuple[str, Verdi
     yield operator.formatted_name, Verdict("facts", json.dumps(facts))
 
 
+def stop_if_broken(device: str) -> None:
+    """Ends a worker whose GPU can no longer be used, as after an index out of range: it is replaced."""
+    if device == "cuda":
+        try:
+            torch.cuda.synchronize()
+        except Exception:
+            sys.exit(3)
+
+
 UNDEFINED = ("resize_", "resize_as_")  # results have elements that nobody wrote
 LEFT_OUT = ("nn_functional_pdist empty", "nn_functional_multi_margin_loss empty")  # eager crashes; is undefined
 
 
-def all_operators() -> dict[str, Any]:
-    """torch's descriptions of what it does on the CPU in a type that is swept, by name."""
+def all_operators(device: str = "cpu") -> dict[str, Any]:
+    """torch's descriptions of what it does on a device in a type that is swept, by name."""
     return {
         operator.formatted_name: operator
         for operator in sweep_ops.operators()
         if not sweep_ops.UNSTABLE.match(operator.name)
         and operator.name not in UNDEFINED
-        and set(DTYPES.values()) & set(operator.dtypes)
+        and set(DTYPES.values()) & set(operator.supported_dtypes(device))
     }
 
 
 # -- the report -------------------------------------------------------------------------------------------------------
 
 
-def known_failures() -> dict[str, str]:
+def known_failures(device: str = "cpu") -> dict[str, str]:
     """Operators that fail, with reasons, as the file has them: ``name: reason``."""
-    lines = (line for line in KNOWN_FAILURES.read_text().splitlines() if line and not line.startswith("#"))
+    lines = (line for line in KNOWN_FAILURES[device].read_text().splitlines() if line and not line.startswith("#"))
     return dict(line.split(": ", 1) for line in lines)  # type: ignore[arg-type]
 
 
-def report(results: dict[str, list[tuple[str, Verdict]]], seconds: float) -> int:
+def report(results: dict[str, list[tuple[str, Verdict]]], seconds: float, device: str, missed: int) -> int:
     """Print what was found; the exit status says whether there are failures that are not known."""
     counts: Counter[str] = Counter()
     called: Counter[tuple[str, str]] = Counter()
@@ -473,33 +493,40 @@ def report(results: dict[str, list[tuple[str, Verdict]]], seconds: float) -> int
     for reason, names in sorted(left.items(), key=lambda item: -item[1].total()):
         told_of = ", ".join(name for name, _ in names.most_common(4))
         print(f"eager  {names.total():5} x  {reason.splitlines()[0][:160]} ({told_of}{' …' if len(names) > 4 else ''})")
-    known = known_failures()
+    known = known_failures(device)
     for name, found in failed.items():
         print(f"FAILED {name}{' (known)' if name in known else ''}: {len(found)} calls")
         print(*(f"       {case}: {reason[:300]}" for case, reason in found[:4]), sep="\n")
     print(f"{counts.total()} calls: " + ", ".join(f"{count} {status}" for status, count in counts.most_common()))
     print(f"{graphs} graphs lowered; {len(results)} operators, {len(failed)} with a failure, in {seconds:.0f} s")
+    if missed:
+        print(f"{missed} operators were not reached in the time")
     return 1 if set(failed) - set(known) else 0
 
 
 def main() -> int:
     parser = sweep_aot.arguments(__doc__)
-    parser.add_argument("--dtype", action="append", choices=DTYPES, help="one of the types (may be given again)")
+    parser.add_argument("--dtype", action="append", choices=ALL_DTYPES, help="one of the types (may be given again)")
     parser.add_argument("--limit", type=int, default=4, help="samples an operator and type")
     parser.add_argument("--quick", action="store_true", help="one sample, float32 and float64, no kiln.compile")
     parser.add_argument("--dynamic", action="store_true", help="with all sizes symbolic")
     parser.add_argument("--level", choices=LEVELS, default="code", help="how far the backend goes")
+    parser.add_argument("--device", choices=KNOWN_FAILURES, default="cpu")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="take no more operators after this time")
     given = parser.parse_args()
     if given.worker:
-        sweep_aot.work(Options(**json.loads(given.worker)), judge_operator, all_operators)
+        options = Options(**json.loads(given.worker))
+        sweep_aot.work(options, judge_operator, functools.partial(all_operators, options.device))
         return 0
-    options = Options(given.dtype or list(DTYPES), given.limit, dynamic=given.dynamic, level=given.level)
+    dtypes = given.dtype or list(ALL_DTYPES if given.device == "cuda" else DTYPES)
+    options = Options(dtypes, given.limit, dynamic=given.dynamic, level=given.level, device=given.device)
     if given.quick:
-        options = Options(given.dtype or ["float32", "float64"], 1, False, 0, given.dynamic, given.level)
-    names = sweep_aot.chosen(all_operators(), given)
+        dtypes = given.dtype or ["float32", "float64"]
+        options = Options(dtypes, 1, False, 0, given.dynamic, given.level, given.device)
+    names = sweep_aot.chosen(all_operators(given.device), given)
     began = time.perf_counter()
-    results = sweep_aot.sweep(names, options, given.processes, given.verbose, __file__)
-    return report(results, time.perf_counter() - began)
+    results = sweep_aot.sweep(names, options, given.processes, given.verbose, __file__, given.seconds)
+    return report(results, time.perf_counter() - began, given.device, len(names) - len(results))
 
 
 if __name__ == "__main__":

@@ -22,9 +22,10 @@ from torch.nn import Parameter
 from ..exc import CheckFailed
 from ..loops.ir import Buffer
 from ..loops.reference import Reference
-from ..loops.steps import Call, Launch, Scheduled, View
+from ..loops.steps import Call, Draw, Launch, Scheduled, View
 from ..loops.tensor_views import Tensor
 from ..lower.lowering import Lowering
+from ..platform.torch_random import current_seed_and_offset
 from ..program.operators.operator_table import find_operator
 from ..target.native_program import Boxed
 from ..target.target import LoadedCode, Target
@@ -94,6 +95,17 @@ def written_by(launch: Launch) -> list[Buffer]:
 class EagerInterpreter(torch.fx.Interpreter):
     """Runs the graph operator by operator. Uninitialized memory is zeros, as it is in expressions."""
 
+    def __init__(self, module: torch.fx.GraphModule, device: torch.device) -> None:
+        super().__init__(module, garbage_collect_values=False)
+        self.device = device
+        self.drawn: dict[torch.fx.Node, torch.Tensor] = {}  # seed and offset before each random node
+
+    def run_node(self, node: torch.fx.Node) -> Any:
+        called = find_operator(node.target)
+        if called is not None and called.random and self.device.type == "cuda":
+            self.drawn[node] = current_seed_and_offset(self.device)
+        return super().run_node(node)
+
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         found = super().call_function(target, args, kwargs)
         called = find_operator(target)
@@ -111,8 +123,9 @@ class CheckedRun(Reference):
         for place in checked.scheduled.inputs:
             if isinstance(place, Buffer):
                 self.memory[place] = self.laid_out(place, self.memory[place])
-        interpreter = EagerInterpreter(checked.module, garbage_collect_values=False)
+        interpreter = EagerInterpreter(checked.module, checked.target.device)
         interpreter.run(*inputs, enable_io_processing=False)
+        self.drawn = interpreter.drawn
         self.eager: dict[torch.fx.Node, Any] = interpreter.env
         self.wide: dict[torch.fx.Node, Any] | None = None  # the same in float64, where it is asked for
 
@@ -134,6 +147,9 @@ class CheckedRun(Reference):
 
     def call(self, call: Call) -> None:
         """Takes the results of the eager run, except for calls that only the program makes."""
+        if isinstance(call, Draw):
+            self.take(call, self.drawn[call.node])
+            return
         if call.node is None or call.node not in self.eager or call.target is not call.node.target:
             super().call(call)
             return
@@ -173,7 +189,11 @@ class CheckedRun(Reference):
     def run_code(self, launch: Launch) -> None:
         needed = self.checked.target.alignments(launch.kernel)
         tensors = [aligned(self.tensor(buffer), count) for buffer, count in zip(launch.buffers, needed, strict=True)]
-        pointers = [tensor.data_ptr() for tensor in tensors]
+        pointers = [
+            word
+            for buffer, tensor in zip(launch.buffers, tensors, strict=True)
+            for word in ([*tensor.tolist(), 0] if buffer.kind == "drawn" else [tensor.data_ptr()])
+        ]
         handle = self.checked.handles[launch.kernel]
         self.checked.target.run_launch(launch, handle, pointers, self.number)
 

@@ -19,7 +19,7 @@ import torch
 
 from ..loops.ir import Buffer
 from ..loops.sizes import Size, Strides
-from ..loops.steps import Call, Launch, Opaque, Scheduled, View
+from ..loops.steps import Call, Draw, Launch, Opaque, Scheduled, View
 from ..lower.lowering import CannotLower
 from ..lower.schedule.memory_plan import Plan
 from ..platform.torch_operators import OpOverload, schema_of
@@ -106,7 +106,7 @@ class Describer:
     def alignments(self) -> dict[Buffer, int]:
         """The alignment in bytes that kernels need of buffers, where it is more than any pointer has. Memory that a
         buffer takes over has to have the buffer's."""
-        needed: dict[Buffer, int] = {}
+        needed: dict[Buffer, int] = dict(self.scheduled.aligned)
         for launch in (step for step in self.scheduled.steps if isinstance(step, Launch)):
             for buffer, count in zip(launch.buffers, self.target.alignments(launch.kernel), strict=True):
                 needed[buffer] = max(needed.get(buffer, 1), count)
@@ -203,6 +203,8 @@ class Describer:
 
     def pointer(self, buffer: Buffer) -> list[Any]:
         place = self.plan.scratch.get(buffer)
+        if buffer.kind == "drawn":
+            return [self.source(buffer), 0, 2]
         if place is None:
             return [self.source(buffer), 0, int(buffer in self.plan.written)]
         if self.scratch is None:
@@ -214,6 +216,9 @@ class Describer:
     # ---- calls -------------------------------------------------------------------------------------------------------
 
     def call(self, call: Call) -> None:
+        if isinstance(call, Draw):
+            self.steps.append(["draw", self.new(call.results[0]), self.size(call.increment)])
+            return
         if type(call.target) is OpOverload:
             self.call_operator(call, call.target)
             return

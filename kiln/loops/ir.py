@@ -23,6 +23,7 @@ from typing import Any
 import torch
 
 from ..platform.light_dataclass import dataclass
+from .philox import Draws
 from .sizes import Size, Strides, is_zero, plain_size, span_of
 
 
@@ -31,7 +32,8 @@ class Buffer:
     """Memory with a type and a layout. ``span`` is the number of elements from its first one to its last one.
 
     ``kind``: "input" (an input of the program, number ``index``), "constant" (a tensor of the graph), "made" (written
-    by kernels of the program), "called" (the result of an ATen call) or "scratch" (private to a kernel).
+    by kernels of the program), "called" (the result of an ATen call), "drawn" (seed and offset of random numbers, which
+    kernels take as parameters) or "scratch" (private to a kernel).
     """
 
     name: str
@@ -88,14 +90,14 @@ REDUCTIONS = ("sum", "prod", "max", "min", "any", "all", "argmax", "argmin")
 
 
 class Expr:
-    """A node of an expression. Make it with `op`, `load`, `iota`, `constant`, `size_value` or `reduced`."""
+    """A node of an expression. Make it with `op`, `load`, `iota`, `constant`, `size_value`, `philox` or `reduced`."""
 
     __slots__ = ("kind", "args", "dtype", "payload", "order", "__weakref__")
 
-    kind: str  # "load", "iota", "const", "size", "reduced", "running" or the name of an operation
+    kind: str  # "load", "iota", "const", "size", "reduced", "running", "philox" or the name of an operation
     args: tuple[Expr, ...]
     dtype: torch.dtype
-    payload: Any  # Access of a load, (strides, offset) of an iota, the value, the Size, the number of the reduction
+    payload: Any  # Access of a load, (strides, offset) of an iota, the value, Size, Draws, the number of the reduction
     order: tuple[Expr, ...] | None  # all that it is made of, parts first, once that is known
 
     def __init__(self, kind: str, args: tuple[Expr, ...], dtype: torch.dtype, payload: Any) -> None:
@@ -219,6 +221,11 @@ def reduced(number: int, dtype: torch.dtype) -> Expr:
 def running(number: int, dtype: torch.dtype) -> Expr:
     """The value of a kernel's scan at a point, that point included; only inside kernels."""
     return make("running", (), dtype, number)
+
+
+def philox(seed: Expr, offset: Expr, element: Expr, draws: Draws) -> Expr:
+    """The random number of an element, all int64: from 0 to 2**32 - 1, or any where ``draws.is_wide``."""
+    return make("philox", (seed, offset, element), torch.int64, draws)
 
 
 def children(expr: Expr) -> tuple[Expr, ...]:
@@ -380,5 +387,7 @@ def show(expr: Expr, names: list[str] | None = None) -> str:
             if expr.kind == "cast"
             else f"bits_{short_name(expr.dtype)}({args[0]})"
         )
+    if expr.kind == "philox":
+        args += map(str, expr.payload)
     name = "invert" if expr.kind == "not" else expr.kind  # which Python has another meaning for
     return f"{name}({', '.join(args)})"

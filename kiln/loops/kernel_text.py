@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from .ir import HALF_TYPES, OPERATIONS, short_name
+from .philox import Draws, drawn_bits
 from .reference import FUNCTIONS
 from .tensor_layouts import KERNEL_TYPES
 
@@ -72,6 +73,11 @@ def first_best(found: tuple[Any, Any], value: Any, place: Any, goes_before: Call
     return (value, place) if takes else found
 
 
+def philox(seed: Any, offset: Any, element: Any, *draws: Any) -> torch.Tensor:
+    given = [torch.as_tensor(one, dtype=torch.int64) for one in (seed, offset, element)]
+    return drawn_bits(Draws(*draws), *given)
+
+
 NAMES: dict[str, Any] = {
     **{name: typed(name) for name in OPERATIONS if name in FUNCTIONS},
     "invert": typed("not"),
@@ -82,6 +88,7 @@ NAMES: dict[str, Any] = {
     "highest": highest,
     "later_greatest": later_greatest,
     "later_least": later_least,
+    "philox": philox,
     "inf": math.inf,
     "nan": math.nan,
 }

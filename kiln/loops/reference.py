@@ -14,6 +14,7 @@ import sympy
 import torch
 
 from .ir import HALF_TYPES, Access, Buffer, Expr, Write, walk
+from .philox import drawn_bits
 from .sizes import Size
 from .steps import Call, Launch, Lowered, Opaque, Scheduled, View
 
@@ -126,6 +127,8 @@ class Reference:
         if expr.kind == "load":
             return self.load(expr.payload, shape, values)
         args = [values[arg] for arg in expr.args]
+        if expr.kind == "philox":
+            return drawn_bits(expr.payload, *args)
         if expr.kind in ("cast", "bitcast"):
             return args[0].to(expr.dtype) if expr.kind == "cast" else args[0].view(expr.dtype)
         if expr.dtype in HALF_TYPES and expr.kind != "where":

@@ -54,6 +54,17 @@ class Call:
 
 
 @dataclass(eq=False)
+class Draw(Call):
+    """Takes seed and offset of random numbers from the generator of the program's GPU, and moves its offset on by the
+    increment, as an operator of ATen would. Its one result is a buffer of the kind "drawn"."""
+
+    @property
+    def increment(self) -> Size:
+        found: Size = self.args[1]
+        return found
+
+
+@dataclass(eq=False)
 class Opaque:
     """A value that kernels cannot read: no tensor, or none in the plain memory of their device. ``index``: of an input;
     ``tensor``: of a constant."""
@@ -87,6 +98,7 @@ class Lowered:
     outputs: list[Any]
     called: dict[str, str] = field(default_factory=dict)  # nodes that were not lowered, and why
     origins: dict[Any, tuple[Any, ...]] = field(default_factory=dict)  # the nodes whose expressions are in a node's
+    aligned: dict[Buffer, int] = field(default_factory=dict)  # bytes, of inputs whose alignment decides what eager does
 
 
 @dataclass(eq=False)
@@ -113,6 +125,7 @@ class Scheduled:
     steps: list[Launch | Call]
     outputs: list[Any]
     called: dict[str, str] = field(default_factory=dict)
+    aligned: dict[Buffer, int] = field(default_factory=dict)
 
     @property
     def kernels(self) -> list[Kernel]:

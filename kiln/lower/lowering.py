@@ -51,7 +51,7 @@ Node = torch.fx.Node
 COSTLY_OPERATIONS = frozenset(ir.OPERATIONS) & frozenset(
     "pow exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan atan2 sinh cosh tanh asinh acosh atanh erf "
     "erfc erfinv lgamma digamma sigmoid gelu_erf div floordiv truncdiv remainder fmod sqrt rsqrt".split()
-)
+) | {"philox"}
 CHEAP_OPERATIONS, CHEAP_LOADS = 6, 2  # of what is computed again rather than kept for a second reader
 MOST_OPERATIONS, MOST_LOADS = 160, 20  # of what one expression grows to before it is put into memory
 MOST_ORIGINS = 40  # nodes that are noted for one expression
@@ -74,6 +74,7 @@ class Lowering:
         self.items: list[Write | Call] = []
         self.checks = IndexChecks()
         self.called: dict[str, str] = {}
+        self.aligned: dict[Buffer, int] = {}  # inputs that have to be, beyond what kernels need
         self.names: dict[str, int] = {}
         self.floats: dict[Opaque, DynamicFloat] = {}
         self.node: Node | None = None
@@ -102,7 +103,7 @@ class Lowering:
                     self.items.append(check)
             else:
                 raise CannotLower(f"{node.op} {node.target}")
-        return Lowered(inputs, self.items, outputs, self.called, self.origins)
+        return Lowered(inputs, self.items, outputs, self.called, self.origins, self.aligned)
 
     def origins_of(self, node: Node) -> tuple[Node, ...]:
         """The nodes that a write for a node computes: itself, and those that it reads which are not in memory."""

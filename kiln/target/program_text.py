@@ -117,6 +117,9 @@ class Text:
         names = self.data.get("names")
         return str(names[number]) if names else f"kernel{number}"
 
+    def draw(self, register: int, increment: Any) -> str:
+        return f"{self.register(register)} = draw({self.size(increment)})"
+
     def given(self, pointers: list[Any], sizes: list[Any]) -> list[str]:
         found = [self.argument(source) + (f"[{offset}:]" if offset else "") for source, offset, _ in pointers]
         return [*found, f"sizes={self.sizes(sizes)}"] if sizes else found

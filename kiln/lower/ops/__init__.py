@@ -16,6 +16,7 @@ from .pointwise import (  # noqa: F401
     elementwise,
     optimizers,
     pointwise_losses,
+    random_numbers,
     special_functions,
 )
 from .reductions import (  # noqa: F401

@@ -128,7 +128,7 @@ def own_sizes(kernel: Kernel) -> tuple[Size, ...]:
 def signature(kernel: Kernel) -> Any:
     """What the code of a kernel depends on: everything but the identity of its buffers and symbols."""
     numbers: dict[Any, int] = {}
-    buffers = {buffer: (n, buffer.dtype) for n, buffer in enumerate(kernel.buffers)}
+    buffers = {buffer: (n, buffer.dtype, buffer.kind == "drawn") for n, buffer in enumerate(kernel.buffers)}
     symbols = {size: f"s{n}" for n, size in enumerate(kernel.sizes)}
 
     def size(value: Size) -> Any:

@@ -129,7 +129,7 @@ class Planner:
     def ends(self) -> dict[int, list[Buffer]]:
         found: dict[int, list[Buffer]] = {}
         for buffer, life in self.ranges.items():
-            is_kept = life.is_result or self.is_foreign(life) or buffer.kind == "constant"
+            is_kept = life.is_result or self.is_foreign(life) or buffer.kind in ("constant", "drawn")
             if not is_kept and buffer not in self.plan.scratch:
                 found.setdefault(life.last, []).append(buffer)
         return found
@@ -240,7 +240,9 @@ class Planner:
             return None
         for other in launch.buffers:
             life = self.ranges.get(other)
-            if life is None or other in self.donated or other in self.plan.scratch or other.kind == "constant":
+            if life is None or other in self.donated or other in self.plan.scratch:
+                continue
+            if other.kind in ("constant", "drawn"):
                 continue
             if life.last != index or life.is_result or not self.fits(buffer, other) or self.is_foreign(life):
                 continue

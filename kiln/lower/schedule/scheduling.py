@@ -42,7 +42,8 @@ def schedule(lowered: Lowered, device: str = "cpu") -> Scheduled:
         kernel, sizes = with_length_argument(KernelMaker(group, readers).make(kernel_name(origins, len(known))))
         same_kernel = known.setdefault((signature(kernel), own_sizes(kernel) if device == "cuda" else ()), kernel)
         steps.append(Launch(same_kernel, kernel.buffers, sizes, kernel.nodes, origins))
-    return Scheduled(lowered.inputs, delay_launches(steps, lowered.outputs), lowered.outputs, lowered.called)
+    steps = delay_launches(steps, lowered.outputs)
+    return Scheduled(lowered.inputs, steps, lowered.outputs, lowered.called, lowered.aligned)
 
 
 def origins_of(group: Group, lowered: Lowered, places: dict[Any, int], made_for: dict[Any, Any]) -> tuple[Any, ...]:

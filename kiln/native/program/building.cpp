@@ -213,7 +213,8 @@ struct Builder {
     return step;
   }
 
-  // (address, ((source, offset in bytes, whether it is an input that is written), …), sizes, (units, work), is whole)
+  // (address, ((source, offset in bytes, 1 for an input that is written and 2 for what was drawn), …), sizes,
+  // (units, work), is whole)
   Launch one_launch(PyObject* description) const {
     auto parts = parts_of(description);
     TORCH_CHECK_TYPE(parts.size() == 5, "a launch is an address, pointers, sizes, an extent and whether it is whole");
@@ -227,8 +228,9 @@ struct Builder {
     std::vector<Pointer> found;
     for (PyObject* pointer : parts_of(description)) {
       auto parts = parts_of(pointer);
-      TORCH_CHECK_TYPE(parts.size() == 3, "a pointer is a source, an offset, and whether an input is written");
-      found.push_back({plain(parts[0]), integer(parts[1]), integer(parts[2]) != 0});
+      TORCH_CHECK_TYPE(parts.size() == 3, "a pointer is a source, an offset, and how it is used");
+      int64_t use = integer(parts[2]);
+      found.push_back({plain(parts[0]), integer(parts[1]), use == 1, use == 2});
       const Argument& source = found.back().source;
       TORCH_CHECK_TYPE(source.place >= 0 || source.constant.isTensor(), "a kernel reads tensors");
       TORCH_CHECK_VALUE(source.place >= 0 || program.memory.has(source.constant.toTensor()),
@@ -259,6 +261,15 @@ struct Builder {
     return step;
   }
 
+  // ("draw", register, increment)
+  Step drawing(const std::vector<PyObject*>& parts) const {
+    TORCH_CHECK_TYPE(parts.size() == 3, "draw: a register and an increment");
+    TORCH_CHECK_VALUE(program.launcher.draw, "random numbers in a program whose launcher does not draw");
+    DrawStep step{{}, place_of(parts[1])};
+    add_number(step.increment, parts[2]);
+    return step;
+  }
+
   void add_step(PyObject* description) const {
     auto parts = parts_of(description);
     TORCH_CHECK_TYPE(!parts.empty(), "an empty step");
@@ -268,6 +279,8 @@ struct Builder {
       program.steps.push_back(allocation(parts));
     } else if (PyUnicode_CompareWithASCIIString(parts[0], "view") == 0) {
       program.steps.push_back(view(parts));
+    } else if (PyUnicode_CompareWithASCIIString(parts[0], "draw") == 0) {
+      program.steps.push_back(drawing(parts));
     } else {
       bool on_gpu = PyUnicode_CompareWithASCIIString(parts[0], "cuda_launch") == 0;
       TORCH_CHECK_VALUE(on_gpu || PyUnicode_CompareWithASCIIString(parts[0], "launch") == 0, "a step of unknown kind");
@@ -276,14 +289,18 @@ struct Builder {
     }
   }
 
-  // (address of cuLaunchKernel, current stream, what to do with errors)
+  // (address of cuLaunchKernel, current stream, what to do with errors[, address of what draws random numbers or 0])
   void add_launcher(PyObject* description) const {
     auto parts = parts_of(description);
-    TORCH_CHECK_TYPE(parts.size() == 3 && PyCallable_Check(parts[1]) && PyCallable_Check(parts[2]),
-                     "a launcher is an address and two functions");
+    TORCH_CHECK_TYPE((parts.size() == 3 || parts.size() == 4) && PyCallable_Check(parts[1]) &&
+                         PyCallable_Check(parts[2]),
+                     "a launcher is an address and two functions, and may have a second address");
     program.launcher.launch = reinterpret_cast<CudaLaunch>(address(parts[0]));
     program.launcher.current_stream = share(parts[1]);
     program.launcher.failed = share(parts[2]);
+    if (parts.size() == 4 && integer(parts[3]) != 0) {
+      program.launcher.draw = reinterpret_cast<platform::DrawFromGenerator>(address(parts[3]));
+    }
   }
 
   // ---- the beginning
@@ -403,6 +420,8 @@ class LastUses {
   }
 
   void mark_step(CudaLaunchStep& step) { mark(step.pointers); }
+
+  void mark_step(DrawStep& step) { drop_if_unused(step.result); }
 
   Program& program_;
   std::vector<bool> used_;

@@ -53,7 +53,12 @@ void run(const CudaLaunchStep& step, const Launcher& launcher, Frame& frame) {
   if (blocks > 0) {
     c10::SmallVector<uint64_t, usual_parameters> values;
     for (const Pointer& pointer : step.pointers) {
-      values.push_back(reinterpret_cast<uintptr_t>(address_of(pointer, frame)));
+      const auto* address = static_cast<const uint64_t*>(address_of(pointer, frame));
+      if (pointer.is_by_value) {
+        values.append(address, address + drawn_words);
+      } else {
+        values.push_back(reinterpret_cast<uintptr_t>(address));
+      }
     }
     for (int64_t size : step.sizes.now(frame, place)) values.push_back(static_cast<uint64_t>(size));
     c10::SmallVector<void*, usual_parameters> parameters;

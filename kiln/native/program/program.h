@@ -6,6 +6,7 @@
 
 #include "autograd/grad_node.h"
 #include "platform/dispatch.h"
+#include "platform/random.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
@@ -131,6 +132,7 @@ struct Pointer {
   Argument source;
   int64_t offset;  // in bytes
   bool is_written;  // an input's memory, which the kernel changes
+  bool is_by_value = false;  // the kernel's parameters are the words of a DrawStep's result, not their address
 };
 
 // What a kernel is given.
@@ -172,6 +174,7 @@ struct Launcher {
   CudaLaunch launch = nullptr;
   Owned current_stream;  // takes the index of the program's device, and gives the address of torch's stream
   Owned failed;  // takes a kernel's name, the driver's error and the device; raises, or returns to have it tried again
+  platform::DrawFromGenerator draw = nullptr;
 };
 
 // One kernel on a GPU. Its parameters are the pointers, then the sizes, 64 bits each.
@@ -185,7 +188,17 @@ struct CudaLaunchStep {
   unsigned shared_bytes;
 };
 
-using Step = std::variant<OperatorStep, CallableStep, ItemStep, AllocateStep, ViewStep, LaunchStep, CudaLaunchStep>;
+// Seed and offset of random numbers: torch's generator of the program's GPU moves on by the increment. The result is a
+// tensor of `drawn_words` integers on the CPU (platform::Drawn).
+struct DrawStep {
+  Numbers increment;  // one number
+  int result;
+};
+
+constexpr int64_t drawn_words = 3;
+
+using Step =
+    std::variant<OperatorStep, CallableStep, ItemStep, AllocateStep, ViewStep, LaunchStep, CudaLaunchStep, DrawStep>;
 
 // ---- what is done when a call begins --------------------------------------------------------------------------------
 
@@ -274,6 +287,10 @@ void run(const LaunchStep& step, Frame& frame);
 void run(const CudaLaunchStep& step, const Launcher& launcher, Frame& frame);
 // With the GIL. The stream that kernels are launched on now.
 void* current_stream(const Program& program);
+
+// ---- draws.cpp ------------------------------------------------------------------------------------------------------
+
+void run(const DrawStep& step, const Launcher& launcher, Frame& frame);
 
 // ---- building.cpp ---------------------------------------------------------------------------------------------------
 

@@ -261,7 +261,8 @@ void run_steps(const Program& program, Frame& frame) {
       case 3: run(std::get<3>(step), frame); break;
       case 4: run(std::get<4>(step), frame); break;
       case 5: run(std::get<5>(step), frame); break;
-      default: run(std::get<6>(step), program.launcher, frame);
+      case 6: run(std::get<6>(step), program.launcher, frame); break;
+      default: run(std::get<7>(step), program.launcher, frame);
     }
     if (++since_signals == steps_between_signals) {
       since_signals = 0;

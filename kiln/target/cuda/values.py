@@ -15,6 +15,11 @@ from . import atomics
 from .kernel_plan import CudaPlan, alignment, is_contiguous
 
 
+def drawn_register(number: int, part: str) -> str:
+    """The register of the seed or the offset of random numbers that are the kernel's buffer with this number."""
+    return f"%b{number}_{part}"
+
+
 class ThreadValues(Values):
     def __init__(self, plan: CudaPlan, entry: Lines) -> None:
         self.plan = plan
@@ -29,6 +34,11 @@ class ThreadValues(Values):
 
     def base(self, buffer: Buffer) -> str:
         return f"%b{self.kernel.buffers.index(buffer)}"
+
+    def load(self, access: Access, copy: int, lines: Lines, lanes: int) -> str:
+        if access.buffer.kind != "drawn":
+            return super().load(access, copy, lines, lanes)
+        return drawn_register(self.kernel.buffers.index(access.buffer), "offset" if access.offset else "seed")
 
     def copy_offset(self, stride: Size, copy: int) -> Index:
         """Copies of a row are as far apart as all members of it reach."""

@@ -7,6 +7,7 @@ vectors is among those, it is a vector, else one value, which is spread when a v
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import field
 from typing import Any
@@ -23,6 +24,7 @@ from .llvm_text import REGISTERS, Lines, constant
 from .loads_and_stores import Place, beyond_the_end, load_at, store_at
 from .loop_code import Index, number, plus, times
 from .operations import operate
+from .philox import ROUNDS, Elements, keys_of
 from .value_types import MEMORY, from_memory, to_memory
 
 WIDE = 2**31 - 1  # positions below it fit into 32 bits
@@ -154,11 +156,53 @@ class Values:
         if kind == "size":
             size = self.size(expr.payload)
             return size if isinstance(size, str) else str(size)
+        if kind == "philox":
+            return self.philox(expr, copy, lines, lanes)
         assert kind not in ("reduced", "running"), "a reduction is read before it ends"
         if lanes > 1 and kind in COMPARISONS and self.is_narrow(expr):
             return self.compare_positions(expr, copy, lines)
         operands = [self.get(arg, copy, lanes) for arg in expr.args]
         return operate(lines, kind, operands, expr.args[-1].dtype, expr.dtype, lanes)
+
+    # ---- random numbers ----------------------------------------------------------------------------------------------
+
+    def philox(self, expr: Expr, copy: int, lines: Lines, lanes: int) -> str:
+        """Lanes that are neighbouring elements of one call of the generator are computed together."""
+        seed, offset, element = expr.args
+        elements = Elements(lines, expr.payload, self.philox_keys(seed), self.get(offset, copy, 1))
+        if lanes == 1:
+            return elements.numbers(self.get(element, copy, 1), 1)[0]
+        together = self.neighbours(element, expr.payload.group, lanes)
+        if together > 1:
+            strides, start = element.payload
+            first = plus(lines, self.position(strides, start, lines), self.copy_offset(1, copy))
+            firsts = [str(plus(lines, first, lane)) for lane in range(0, lanes, together)]
+        else:
+            places = self.get(element, copy, lanes)
+            firsts = [lines.new(f"extractelement <{lanes} x i64> {places}, i32 {lane}") for lane in range(lanes)]
+        found = "poison"
+        values = [value for first in firsts for value in elements.numbers(first, together)]
+        for lane, value in enumerate(values):
+            found = lines.new(f"insertelement <{lanes} x i64> {found}, i64 {value}, i32 {lane}")
+        return found
+
+    def philox_keys(self, seed: Expr) -> list[list[str]]:
+        level = self.levels[self.facts[seed][0]]
+        places = [(seed, "keys", number) for number in range(ROUNDS)]
+        if places[0] not in level.values:
+            keys = keys_of(level.lines, self.get(seed, 0, 1))
+            level.values.update({place: " ".join(pair) for place, pair in zip(places, keys, strict=True)})
+        return [level.values[place].split() for place in places]
+
+    def neighbours(self, element: Expr, group: int, lanes: int) -> int:
+        """How many lanes are elements of one group: a power of two."""
+        if element.kind != "iota" or self.shape.vector is None:
+            return 1
+        strides, start = element.payload
+        others = [stride for loop, stride in enumerate(strides) if loop != self.shape.vector]
+        if strides[self.shape.vector] != 1 or not all(isinstance(one, int) for one in (*others, start)):
+            return 1
+        return math.gcd(group, lanes, start, *others)
 
     # ---- numbers -----------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,62 @@
+"""The random generators of GPUs: seed and offset of what ATen draws. Known for torch 2.11 to 2.13.
+
+How ATen's kernels give numbers to elements (loops/philox.py) depends on torch's release and on the GPU. `is_known` says
+whether it is known for this one.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+from pathlib import Path
+
+import torch
+
+# at::CUDAGeneratorImpl::philox_cuda_state(uint64_t), which the native program calls (native/platform/random.h)
+DRAW = "_ZN2at17CUDAGeneratorImpl17philox_cuda_stateEm"
+KNOWN_RELEASES = ((2, 11), (2, 13))
+USUAL_GPU = (132, 2048)  # what is assumed where there is no GPU: an H100 or H200
+
+
+def is_known() -> bool:
+    """Whether kernels may draw what ATen would. A machine without a GPU shows what a machine with one would do."""
+    release = tuple(int(part) for part in torch.__version__.split(".")[:2])
+    if not KNOWN_RELEASES[0] <= release <= KNOWN_RELEASES[1]:
+        return False
+    return draw_address() != 0 if torch.cuda.is_available() else True
+
+
+@functools.cache
+def draw_address() -> int:
+    """The address of the function that takes numbers from a GPU's generator; 0 where torch has none."""
+    path = Path(torch.__file__).parent / "lib" / "libtorch_cuda.so"
+    try:
+        library = ctypes.CDLL(str(path), mode=os.RTLD_LAZY | os.RTLD_NOLOAD)
+        return ctypes.cast(getattr(library, DRAW), ctypes.c_void_p).value or 0
+    except (OSError, AttributeError):
+        return 0
+
+
+@functools.cache
+def processors_and_threads(index: int) -> tuple[int, int]:
+    """How many multiprocessors a GPU has, and how many threads each runs at most."""
+    if not torch.cuda.is_available():
+        return USUAL_GPU
+    found = torch.cuda.get_device_properties(index)
+    return found.multi_processor_count, found.max_threads_per_multi_processor
+
+
+def current_seed_and_offset(device: torch.device) -> torch.Tensor:
+    """Seed and offset that an operator on the device would draw with now."""
+    generator = torch.cuda.default_generators[device.index or 0]
+    seed = generator.initial_seed()
+    return torch.tensor([seed - (1 << 64) if seed >> 63 else seed, generator.get_offset()])
+
+
+def draw(device: torch.device, increment: int) -> torch.Tensor:
+    """Seed and offset; the generator moves on. What the native program's step does, in Python."""
+    found = current_seed_and_offset(device)
+    generator = torch.cuda.default_generators[device.index or 0]
+    generator.set_offset(generator.get_offset() + increment)
+    return found

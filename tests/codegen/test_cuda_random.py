@@ -1,0 +1,297 @@
+"""Random numbers in programs for GPUs: drawn as eager draws them, bit for bit."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
+
+import kiln
+from kiln.loops.steps import Draw
+from tests.codegen.test_cuda_programs import Made
+
+aten = torch.ops.aten
+on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64]
+SIZES = [1, 2, 7, 255, 256, 1022, 1023, 1024, 4096, 100_004, 1_000_003, 2_200_000, 3_145_728, 9_000_002]
+
+
+# ---- without a GPU ---------------------------------------------------------------------------------------------------
+
+
+def dropped(x):
+    return aten.native_dropout(x, 0.1, True)
+
+
+def test_dropout_is_a_kernel():
+    made = Made(dropped, torch.randn(64, 768))
+    assert made.lowered.called == {} and len(made.scheduled.kernels) == 1
+    assert made.steps("draw") == [["draw", made.steps("draw")[0][1], 4]]
+    ((_, _, _, pointers, *_),) = made.steps("cuda_launch")
+    assert [use for _, _, use in pointers].count(2) == 1
+
+
+def test_draws_keep_the_order_of_the_program():
+    def f(x):
+        first = aten.native_dropout(x, 0.1, True)[0]
+        between = torch.randn_like(x)
+        return first, between, aten.native_dropout(x, 0.2, True)[0]
+
+    made = Made(f, torch.randn(64, 768))
+    drawing = [step[0] if step[0] == "draw" else step[1] for step in made.data["steps"] if step[0] in ("draw", "operator")]
+    assert drawing == ["draw", "aten::randn_like", "draw"]
+
+
+def test_an_unused_dropout_still_draws():
+    made = Made(lambda x: (aten.native_dropout(x, 0.1, True), x + 1)[1], torch.randn(64, 768))
+    in_graph = [node.target for node in made.module.graph.nodes].count(aten.native_dropout.default)
+    assert len(made.steps("draw")) == in_graph
+
+
+@pytest.mark.parametrize("how", [(0.1, False), (1.0, True)])  # these draw nothing
+def test_dropout_that_draws_nothing(how):
+    assert not Made(lambda x: aten.native_dropout(x, *how), torch.randn(64, 66)).steps("draw")
+
+
+LEFT = [torch.randn(65, 132)[:, ::2], torch.randn(65, 66)[:, 1:], torch.randn(65, 67).t(), torch.randn(0, 5)]
+
+
+@pytest.mark.parametrize("given", LEFT, ids=lambda x: f"{tuple(x.shape)} {x.stride()}")
+def test_layouts_that_are_left_to_aten(given):
+    assert not Made(dropped, given).steps("draw")
+
+
+@pytest.mark.parametrize(("start", "is_drawn"), [(0, True), (4, True), (1, False), (2, False)])
+def test_elements_that_are_not_aligned(start, is_drawn):
+    def f(x):
+        return dropped(aten.slice.Tensor(aten.relu(x), 0, start, 4096 + start))
+
+    assert bool(Made(f, torch.randn(5000)).steps("draw")) is is_drawn
+
+
+def test_dynamic_sizes_are_left_to_aten():
+    assert not Made(dropped, torch.randn(64, 768), dynamic=True).steps("draw")
+
+
+def test_inputs_have_to_be_aligned():
+    """ATen's kernel gives other numbers to elements that are not."""
+    made = Made(dropped, torch.randn(64, 768, dtype=torch.float64).t())
+    assert dict(map(tuple, made.data["aligned"]))[0] == 16
+
+
+def test_equal_kernels_of_several_draws():
+    def f(x):
+        for _ in range(3):
+            x = aten.native_dropout(x.relu(), 0.1, True)[0] @ x
+        return x
+
+    made = Made(f, torch.randn(256, 256))
+    draws = [step for step in made.lowered.items if isinstance(step, Draw)]
+    assert len(draws) == 3 and len(made.scheduled.kernels) == 1
+
+
+# ---- on a GPU --------------------------------------------------------------------------------------------------------
+
+
+def bits(value):
+    if isinstance(value, (tuple, list)):
+        return [bits(one) for one in value]
+    return value.detach().contiguous().view(torch.uint8).cpu() if isinstance(value, torch.Tensor) else value
+
+
+def same(a, b):
+    if isinstance(a, list):
+        return len(a) == len(b) and all(map(same, a, b))
+    return torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
+
+
+def observed(function, inputs, seed, times):
+    torch.manual_seed(seed)
+    torch.rand(3, device="cuda")
+    found = []
+    for _ in range(times):
+        given = [one.detach().clone(memory_format=torch.preserve_format).requires_grad_() for one in inputs]
+        results = function(*given)
+        results = results if isinstance(results, tuple) else (results,)
+        sum(one.float().sum() for one in results).backward()
+        found += [bits(results), bits([one.grad for one in given])]
+    return [*found, torch.cuda.get_rng_state()]
+
+
+def check(function, *inputs, seed=1234567890123, times=2):
+    """The compiled function gives eager's bits, and leaves the generator as eager does."""
+    kiln.reset()
+    expected = observed(function, inputs, seed, times)
+    found = observed(kiln.compile(function), inputs, seed, times)
+    for number, (one, other) in enumerate(zip(expected, found, strict=True)):
+        assert same(one, other), f"part {number} differs"
+
+
+@on_gpu
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("size", SIZES)
+def test_dropout(size, dtype):
+    check(lambda x: F.dropout(x, 0.1), torch.randn(size, device="cuda").to(dtype))
+
+
+@on_gpu
+@pytest.mark.parametrize("p", [0.0, 0.1, 0.5, 0.9999, 1.0])
+def test_probabilities(p):
+    check(lambda x: F.dropout(x, p) + 1, torch.randn(300, 400, device="cuda"))
+
+
+@on_gpu
+def test_several_draws_in_sequence():
+    def f(x, y):
+        a = F.dropout(x, 0.1)
+        b = torch.randn_like(x)
+        c = F.dropout(a * b, 0.3)
+        return c @ F.dropout(y, 0.5), torch.rand_like(x) + F.dropout(F.gelu(c), 0.2)
+
+    check(f, torch.randn(512, 384, device="cuda"), torch.randn(384, 128, device="cuda"), times=3)
+
+
+@on_gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_in_fused_kernels(dtype):
+    def f(x, r, w, b):
+        return F.layer_norm(F.dropout(x, 0.1) + r, (768,), w, b), F.softmax(F.dropout(x.relu(), 0.2).float(), -1)
+
+    given = [torch.randn(1024, 768, device="cuda").to(dtype) for _ in range(2)]
+    kiln.reset()
+    torch.manual_seed(3)
+    expected = f(*given, *(torch.ones(768, device="cuda", dtype=dtype) for _ in range(2)))
+    torch.manual_seed(3)
+    found = kiln.compile(f)(*given, *(torch.ones(768, device="cuda", dtype=dtype) for _ in range(2)))
+    for one, other in zip(expected, found, strict=True):
+        torch.testing.assert_close(other, one, rtol=2e-2 if dtype is torch.bfloat16 else 1e-4, atol=1e-2)
+
+
+@on_gpu
+@pytest.mark.parametrize(
+    "layout",
+    [
+        lambda x: x.to(memory_format=torch.channels_last),
+        lambda x: x.transpose(1, 2),
+        lambda x: x[:, ::2],
+        lambda x: x.reshape(-1)[1:],
+        lambda x: x.reshape(-1)[2:],
+        lambda x: x[1:, 1:],
+        lambda x: x[:, :, :1].expand(-1, -1, 8, -1),
+    ],
+)
+def test_layouts(layout):
+    x = layout(torch.randn(4, 16, 8, 12, device="cuda"))
+    torch.manual_seed(5)
+    expected = F.dropout(x, 0.4)
+    torch.manual_seed(5)
+    kiln.reset()
+    found = kiln.compile(lambda x: F.dropout(x, 0.4))(x)
+    assert torch.equal(found, expected) and found.stride() == expected.stride()
+
+
+@on_gpu
+def test_views_inside_the_graph():
+    def f(x):
+        y = x.relu()
+        return F.dropout(y.t(), 0.5), F.dropout(y[3:], 0.5), F.dropout(y.reshape(-1)[1:], 0.5), F.dropout(y[:, 4:], 0.5)
+
+    check(f, torch.randn(64, 96, device="cuda"))
+
+
+@on_gpu
+def test_changed_inputs():
+    def f(x):
+        x.mul_(2)
+        return F.dropout(x, 0.5)
+
+    for start in (0, 1):
+        base = torch.randn(4097, device="cuda")
+        results = []
+        for function in (f, kiln.compile(f)):
+            x = base.clone()[start : 4096 + start]
+            torch.manual_seed(9)
+            results.append((function(x), x))
+        assert torch.equal(results[0][0], results[1][0]) and torch.equal(results[0][1], results[1][1])
+
+
+@on_gpu
+def test_seeds_and_forks():
+    def f(x):
+        return F.dropout(x, 0.5)
+
+    x, compiled = torch.randn(1000, device="cuda"), kiln.compile(f)
+    compiled(x)
+    for seed in (0, 1, 2**63 - 1, 2**63 + 5, -3):
+        results = []
+        for function in (f, compiled):
+            torch.manual_seed(seed)
+            with torch.random.fork_rng(devices=[0]):
+                inside = function(x)
+            results.append((inside, function(x)))
+        assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))
+        assert torch.equal(*results[1])
+
+
+@on_gpu
+def test_checkpoint():
+    def f(x, w):
+        return checkpoint(lambda x: F.dropout(torch.tanh(x @ w), 0.5), x, use_reentrant=False)
+
+    x, w = torch.randn(64, 64, device="cuda"), torch.randn(64, 64, device="cuda")
+    results = []
+    for function in (f, kiln.compile(f)):
+        torch.manual_seed(11)
+        a, b = x.clone().requires_grad_(), w.clone().requires_grad_()
+        found = function(a, b)
+        found.sum().backward()
+        results.append((found, a.grad, b.grad))
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(other, one, rtol=1e-4, atol=1e-4)
+
+
+@on_gpu
+def test_inside_a_cuda_graph():
+    """Each replay draws anew, as eager's kernels in a graph do."""
+
+    def f(x):
+        return F.dropout(x, 0.5), F.dropout(x.relu(), 0.1)
+
+    x = torch.randn(64, 1024, device="cuda")
+    compiled = kiln.compile(f)
+    replays = []
+    for function in (f, compiled):
+        torch.manual_seed(21)
+        side = torch.cuda.Stream()
+        with torch.cuda.stream(side), torch.no_grad():
+            function(x)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.no_grad(), torch.cuda.graph(graph):
+            results = function(x)
+        seen = []
+        for seed in (None, None, 77):
+            if seed is not None:
+                torch.manual_seed(seed)
+            graph.replay()
+            seen += [one.clone() for one in results]
+        with torch.no_grad():
+            seen += function(x)
+        replays.append(seen)
+    assert not torch.equal(replays[0][0], replays[0][2])
+    for number, (one, other) in enumerate(zip(*replays, strict=True)):
+        assert torch.equal(one, other), number
+
+
+@on_gpu
+def test_other_threads_and_checked_programs():
+    def f(x):
+        return F.dropout(x.exp(), 0.5)
+
+    x = torch.randn(256, 256, device="cuda")
+    torch.manual_seed(1)
+    expected = f(x)
+    torch.manual_seed(1)
+    found = kiln.compile(f, options={"check": True})(x)
+    torch.testing.assert_close(found, expected)
