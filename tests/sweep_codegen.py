@@ -14,8 +14,8 @@ through ``kiln.compile``, all others through `kiln.aot.aot_function` with the ba
 Values are compared with eager's. Where they differ by more than the tolerance, both are compared with what eager gives
 in float64: what is as near to that as eager's own result is right. *Lowered* means that kernels did all of it, *called*
 that ATen was called for some operators (which, and why, is listed), *eager* that a graph was left to eager as a whole.
-What fails is compared with ``tests/codegen/known_failures.txt``, which must stay below 1% of the operators; on a GPU with
-``known_failures_cuda.txt``. ``--seconds`` ends a sweep early: operators that are not reached are counted.
+What fails is compared with ``tests/codegen/known_failures.txt``, which must stay below 1% of the operators; on a GPU
+with ``known_failures_cuda.txt``. ``--seconds`` ends a sweep early: operators that are not reached are counted.
 """
 
 from __future__ import annotations

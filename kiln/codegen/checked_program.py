@@ -25,7 +25,7 @@ from ..loops.reference import Reference
 from ..loops.steps import Call, Draw, Launch, Scheduled, View
 from ..loops.tensor_views import Tensor
 from ..lower.lowering import Lowering
-from ..platform.torch_random import current_seed_and_offset
+from ..program.gpu_generators import current_seed_and_offset
 from ..program.operators.operator_table import find_operator
 from ..target.native_program import Boxed
 from ..target.target import LoadedCode, Target

@@ -27,7 +27,7 @@ class Draws(NamedTuple):
     2, 4 or 8 neighbours at a time. ``is_wide``: an element gets two numbers, as the high and the low half of 64 bits.
     """
 
-    count: int
+    elements: int
     threads: int
     vector: int = 1
     is_wide: bool = False
@@ -40,7 +40,7 @@ class Draws(NamedTuple):
     @property
     def increment(self) -> int:
         """How far the generator's offset moves."""
-        return ((self.count - 1) // (self.threads * self.unroll) + 1) * NUMBERS_OF_CALL
+        return ((self.elements - 1) // (self.threads * self.unroll) + 1) * NUMBERS_OF_CALL
 
     @property
     def group(self) -> int:

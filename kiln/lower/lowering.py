@@ -36,6 +36,7 @@ from ..program.graph_device import device_of_graph
 from ..program.operators.operator_table import Operator, find_operator
 from .index_checks import IndexChecks
 from .node_facts import (
+    changes_values_of_graph,
     computes_on_float8,
     fits_type,
     getitem_arguments,
@@ -217,7 +218,7 @@ class Lowering:
             return self.call(node, "no operator of ATen")
         if value is None and called.schema.returns:
             raise CannotLower(f"nobody knows the form of what {target} gives")
-        if called.mutable:
+        if called.mutable or (called.changes_unmarked and changes_values_of_graph(node, called)):
             raise CannotLower(f"{target} changes its arguments")
         found = self.lower_view(node, called)
         if found is not None:

@@ -14,8 +14,7 @@ from ..loops.tensor_layouts import FLOAT8_TYPES
 from ..loops.tensor_views import DynamicFloat
 from ..platform.torch_operators import Argument
 from ..platform.torch_pytree import tree_leaves
-from ..program.operators.operator_table import find_operator
-from .registry import is_lowered
+from ..program.operators.operator_table import Operator, find_operator
 
 aten = torch.ops.aten
 Node = torch.fx.Node
@@ -55,6 +54,20 @@ def computes_on_float8(node: Node) -> bool:
     return any(one.dtype in FLOAT8_TYPES for one in tensors)
 
 
+def changes_values_of_graph(node: Node, called: Operator) -> bool:
+    """Whether an operator that changes running statistics without saying so (cuDNN's batch norm) may change what the
+    graph computes or reads elsewhere. An input that it alone reads may change where it is."""
+    names = [argument.name for argument in called.arguments]
+    given = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+    statistics = [one for name, one in given.items() if name.startswith("running_") and isinstance(one, Node)]
+    if not given.get("training", True):
+        return False
+    return any(
+        one.op != "placeholder" or any(user is not node and user.op != "output" for user in one.users)
+        for one in statistics
+    )
+
+
 def getitem_arguments(node: Node) -> tuple[Node, Any]:
     """The node that a getitem node takes an item of, and the item's index."""
     source, index = node.args
@@ -76,10 +89,19 @@ def is_view_node(node: Node) -> bool:
     return called is not None and called.is_view
 
 
+def may_be_kernel(node: Node) -> bool:
+    """Whether kernels may compute a node: it has a lowering. Random numbers are ATen's on the CPU."""
+    called = find_operator(node.target)
+    if called is None or called.lowering is None:
+        return False
+    values = tree_leaves(node.meta.get("val")) if called.random else ()
+    return not any(isinstance(value, torch.Tensor) and value.device.type == "cpu" for value in values)
+
+
 def is_needed_in_memory(node: Node) -> bool:
     """Whether a node, or a view of it, is an argument of a call or a result of the graph."""
     for user in node.users:
-        if user.op == "output" or (not is_lowered(user.target) and not is_view_node(user)):
+        if user.op == "output" or (not may_be_kernel(user) and not is_view_node(user)):
             return True
         if is_view_node(user) and is_needed_in_memory(user):
             return True

@@ -30,7 +30,7 @@ class Launcher(NamedTuple):
     current_stream: Callable[[int], int]  # of a device, as the driver knows it
     failed: Callable[[str, int, int], None]
     """Takes a kernel's name, the driver's error and the device. Raises, or returns for the launch to be tried again."""
-    draw: int = 0  # address of the function that random numbers are drawn with (platform/torch_random.py); 0: none
+    draw: int = 0  # address of the function that random numbers are drawn with (native/platform/random.h); 0: none
 
 
 # ---- Python functions in the graph -----------------------------------------------------------------------------------

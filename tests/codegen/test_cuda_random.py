@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
 import kiln
+from kiln.codegen import pipeline
+from kiln.loops import reference
 from kiln.loops.steps import Draw
-from tests.codegen.test_cuda_programs import Made
+from kiln.program import gpu_generators
+from tests.codegen.test_cuda_programs import TARGET, Made
+from tests.support import philox
+from tests.support.cuda_programs import cuda_graph_of
 
 aten = torch.ops.aten
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -39,7 +46,9 @@ def test_draws_keep_the_order_of_the_program():
         return first, between, aten.native_dropout(x, 0.2, True)[0]
 
     made = Made(f, torch.randn(64, 768))
-    drawing = [step[0] if step[0] == "draw" else step[1] for step in made.data["steps"] if step[0] in ("draw", "operator")]
+    drawing = [
+        step[0] if step[0] == "draw" else step[1] for step in made.data["steps"] if step[0] in ("draw", "operator")
+    ]
     assert drawing == ["draw", "aten::randn_like", "draw"]
 
 
@@ -91,6 +100,82 @@ def test_equal_kernels_of_several_draws():
     assert len(draws) == 3 and len(made.scheduled.kernels) == 1
 
 
+SEED, OFFSET = -(2**63) + 12345, 40
+
+
+def meaning(monkeypatch, function, *inputs):
+    """What the lowered program means, if the generator has a known seed and offset."""
+    offset = OFFSET
+
+    def draw(device, increment):
+        nonlocal offset
+        offset += increment
+        return torch.tensor([SEED, offset - increment])
+
+    monkeypatch.setattr(gpu_generators, "draw", draw)
+    lowering, lowered, scheduled = pipeline.lower_for(cuda_graph_of(function, inputs), TARGET, [])
+    assert lowered.called == {}
+    for program in (lowered, scheduled):
+        offset = OFFSET
+        found = reference.run(program, inputs)
+    return found
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("size", [1, 6, 255, 1024, 300_000])
+def test_numbers_of_dropout(monkeypatch, size, dtype):
+    x = torch.randn(size).to(dtype)
+    found, mask = meaning(monkeypatch, dropped, x)
+    threads, vector = philox.threads_of(size), math.gcd(16 // dtype.itemsize, size)
+    if vector > 1:
+        drawn = philox.vector_bits(SEED, OFFSET, size, threads, vector)
+    else:
+        drawn = philox.strided_bits(SEED, OFFSET, size, threads)
+    keep = 0.9 if dtype is torch.float64 else float(torch.tensor(0.9))
+    assert torch.equal(mask, philox.uniform(drawn).double() < keep)
+    assert torch.equal(found != 0, mask & (x != 0))
+
+
+def test_uniform_numbers(monkeypatch):
+    def f(x):
+        first = torch.rand(500, device="cuda"), torch.rand_like(x, dtype=torch.bfloat16)
+        second = torch.rand(300, device="cuda", dtype=torch.float64)
+        more = aten.uniform.default(x, -3.0, 5.0), aten.bernoulli.p(x, 0.25)
+        return (
+            *first,
+            second,
+            *more,
+            torch.randint(-5, 1000, (7, 8), device="cuda"),
+            torch.randint_like(x, 3, dtype=torch.int64),
+        )
+
+    numbers = lambda count, place: philox.strided_bits(SEED, OFFSET + 4 * place, count, philox.threads_of(count))  # noqa: E731
+    found = meaning(monkeypatch, f, torch.zeros(40, 10))
+    assert torch.equal(found[0], philox.uniform(numbers(500, 0)))
+    assert torch.equal(found[1].reshape(-1), philox.uniform(numbers(400, 1)).bfloat16() % 1)
+    assert torch.equal(found[2], philox.uniform_double(philox.strided_wide_bits(SEED, OFFSET + 8, 300, 512)))
+    torch.testing.assert_close(found[3].reshape(-1), philox.uniform(numbers(400, 3)) * 8 - 3)
+    assert torch.equal(found[4].reshape(-1), (philox.uniform(numbers(400, 4)) < 0.25).float())
+    assert torch.equal(found[5].reshape(-1), numbers(56, 5) % 1005 - 5)
+    assert torch.equal(found[6].reshape(-1), numbers(400, 6) % 3)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: torch.rand(300_000, device="cuda"),  # which ATen computes four at a time
+        lambda x: torch.randn_like(x),
+        lambda x: torch.randint(0, 2**30, (5,), device="cuda"),
+        lambda x: torch.randint(0, 3, (5,), device="cuda", dtype=torch.int32),
+        lambda x: aten.bernoulli.default(x),
+        lambda x: aten.bernoulli.Tensor(x, x),
+        lambda x: aten.bernoulli.p(x.int(), 0.5),
+    ],
+)
+def test_numbers_that_aten_draws(function):
+    assert not Made(function, torch.ones(5, 6)).steps("draw")
+
+
 # ---- on a GPU --------------------------------------------------------------------------------------------------------
 
 
@@ -133,6 +218,26 @@ def check(function, *inputs, seed=1234567890123, times=2):
 @pytest.mark.parametrize("size", SIZES)
 def test_dropout(size, dtype):
     check(lambda x: F.dropout(x, 0.1), torch.randn(size, device="cuda").to(dtype))
+
+
+@on_gpu
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("size", [1, 7, 255, 256, 1023, 4096, 270_336, 270_337, 1_000_003])
+def test_uniform(size, dtype):
+    def f(x):
+        y = torch.rand_like(x) + 1
+        z = torch.empty_like(x).uniform_(-0.3, 1.7)
+        return x * y, z * 2, torch.empty_like(x).bernoulli_(0.3) * x, torch.rand(size, device="cuda", dtype=dtype) * x
+
+    check(f, torch.randn(size, device="cuda").to(dtype))
+
+
+@on_gpu
+def test_integers():
+    def f(x):
+        return x * torch.randint(3, 1000, (77, 5), device="cuda"), x * torch.randint_like(x, 7)
+
+    check(f, torch.randn(77, 5, device="cuda"))
 
 
 @on_gpu

@@ -30,11 +30,11 @@ PATTERNS = [
 
 def expected(draws: Draws, seed: int = SEED, offset: int = OFFSET) -> torch.Tensor:
     if draws.is_wide:
-        pairs = wanted.strided_wide_bits(seed, offset, draws.count, draws.threads)
+        pairs = wanted.strided_wide_bits(seed, offset, draws.elements, draws.threads)
         return (pairs[:, 0] << 32) | pairs[:, 1]
     if draws.vector == 1:
-        return wanted.strided_bits(seed, offset, draws.count, draws.threads)
-    return wanted.vector_bits(seed, offset, draws.count, draws.threads, draws.vector)
+        return wanted.strided_bits(seed, offset, draws.elements, draws.threads)
+    return wanted.vector_bits(seed, offset, draws.elements, draws.threads, draws.vector)
 
 
 def test_reference_has_the_published_numbers():
@@ -48,14 +48,14 @@ def test_reference_has_the_published_numbers():
 
 @pytest.mark.parametrize("draws", PATTERNS, ids=str)
 def test_meaning(draws):
-    element = torch.arange(draws.count)
+    element = torch.arange(draws.elements)
     found = philox.drawn_bits(draws, torch.full_like(element, SEED), torch.full_like(element, OFFSET), element)
     assert torch.equal(found, expected(draws))
 
 
 def kernel_of(draws: Draws, shape=None, strides=None, kind="input"):
     """A kernel that writes the numbers of all elements, and the memory that it runs on."""
-    shape = (draws.count,) if shape is None else shape
+    shape = (draws.elements,) if shape is None else shape
     memory = Memory()
     state, result = memory.add(torch.tensor([SEED, OFFSET])), torch.zeros(shape, dtype=torch.int64)
     target = memory.add(result)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ...platform import torch_random
+from ...program import gpu_generators
 from ..compile_queue import compile_all
 from ..native_program import Launcher
 from ..target import LaunchDescriber, LoadedCode, MachineCode, Target, modules_of, places_of
@@ -43,7 +43,7 @@ class CudaTarget(Target):
     def identity(self) -> tuple[str, ...]:
         version = str(driver.version()) if driver.is_available() else "no driver"
         order = "ordered" if torch.are_deterministic_algorithms_enabled() else ""  # lowerings of scatters ask
-        size = str(torch_random.processors_and_threads(self.index))  # random numbers depend on it
+        size = str(gpu_generators.processors_and_threads(self.index))  # random numbers depend on it
         return ("cuda", self.architecture, version, order, size)
 
     def refusal(self, kernel: Kernel) -> str | None:

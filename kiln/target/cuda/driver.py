@@ -17,8 +17,7 @@ from typing import Any
 import torch
 
 from ...exc import DriverError
-from ...platform import torch_random
-from ...platform.torch_devices import raw_stream_reader
+from ...platform.torch_devices import draw_address, raw_stream_reader
 from ..native_program import Launcher
 
 LIBRARY = "libcuda.so.1"
@@ -94,7 +93,7 @@ def launch_address() -> int:
 def launcher() -> Launcher:
     """What a program needs to launch kernels."""
     found = driver()
-    return Launcher(found.launch_address(), raw_stream_reader(), found.launch_failed, torch_random.draw_address())
+    return Launcher(found.launch_address(), raw_stream_reader(), found.launch_failed, draw_address())
 
 
 @functools.cache

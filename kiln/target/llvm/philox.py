@@ -54,7 +54,7 @@ class Elements:
 
     def __init__(self, lines: Lines, draws: Draws, keys: Sequence[Sequence[str]], offset: str) -> None:
         self.lines, self.draws, self.keys, self.offset = lines, draws, keys, offset
-        self.kind = "i32" if draws.count < FITS_32_BITS else "i64"
+        self.kind = "i32" if draws.elements < FITS_32_BITS else "i64"
 
     def numbers(self, first: str, count: int) -> list[str]:
         """The numbers (i64) of ``count`` elements that one call is for, from the element ``first`` (i64)."""
@@ -79,19 +79,19 @@ class Elements:
         """The call, the subsequence and the first of its numbers, for neighbours."""
         vector = self.draws.vector
         chunk = self.do("lshr", element, vector.bit_length() - 1)
-        call, subsequence = self.rounds(chunk, self.draws.count // vector)
+        call, subsequence = self.rounds(chunk, self.draws.elements // vector)
         if vector > NUMBERS_OF_CALL:
             within = self.do("and", self.do("lshr", element, 2), vector // NUMBERS_OF_CALL - 1)
             call = within if call is None else self.do("add", self.do("mul", call, vector // NUMBERS_OF_CALL), within)
         return call, subsequence, self.do("and", element, self.draws.group - 1)
 
     def apart(self, element: str) -> tuple[str | None, str, str | None]:
-        place, subsequence = self.rounds(element, self.draws.count)
+        place, subsequence = self.rounds(element, self.draws.elements)
         if place is None:
             return None, subsequence, None
         unroll = self.draws.unroll
         which = self.do("and", place, unroll - 1)
-        if self.draws.count <= self.draws.threads * unroll:
+        if self.draws.elements <= self.draws.threads * unroll:
             return None, subsequence, which
         return self.do("lshr", place, unroll.bit_length() - 1), subsequence, which
 

@@ -16,6 +16,7 @@ import sympy
 
 from kiln.loops.ir import Access, Buffer, Expr
 from kiln.loops.kernel import Kernel, Output, Reduction
+from kiln.loops.philox import ROUNDS
 from kiln.loops.sizes import Size, is_one, is_zero
 
 from ...platform.light_dataclass import dataclass
@@ -24,7 +25,7 @@ from .llvm_text import REGISTERS, Lines, constant
 from .loads_and_stores import Place, beyond_the_end, load_at, store_at
 from .loop_code import Index, number, plus, times
 from .operations import operate
-from .philox import ROUNDS, Elements, keys_of
+from .philox import Elements, keys_of
 from .value_types import MEMORY, from_memory, to_memory
 
 WIDE = 2**31 - 1  # positions below it fit into 32 bits

@@ -17,6 +17,7 @@ from kiln.program.operators.operator_table import find_operator
 
 from ... import builders
 from ...lowering import Lowering
+from ...node_facts import may_be_kernel
 from ...registry import NotLowered, lowers, lowers_dynamic_floats
 from .formulas import Operand, as_type
 
@@ -89,7 +90,7 @@ def is_called(user: Any) -> bool:
     operator = find_operator(user.target)
     if user.op != "call_function" or operator is None:
         return False
-    return any(map(is_called, user.users)) if operator.is_view else operator.lowering is None
+    return any(map(is_called, user.users)) if operator.is_view else not may_be_kernel(user)
 
 
 # ---- counts ----------------------------------------------------------------------------------------------------------

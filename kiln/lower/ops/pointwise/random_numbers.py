@@ -19,15 +19,16 @@ from kiln.loops.ir import Buffer, Expr, wide
 from kiln.loops.philox import Draws
 from kiln.loops.sizes import contiguous
 from kiln.loops.steps import Draw
-from kiln.loops.tensor_layouts import is_dense, load_whole, sizes_of
+from kiln.loops.tensor_layouts import is_dense, sizes_of
 from kiln.loops.tensor_views import Tensor
-from kiln.platform import torch_random
-from kiln.program import graph_meta
+from kiln.program import gpu_generators, graph_meta
+from kiln.program.operators.operator_table import find_operator
 
 from ... import builders
 from ...lowering import Lowering
 from ...node_facts import is_needed_in_memory, is_view_node, storage_of
 from ...registry import NotLowered, lowers
+from .creation import plain
 
 aten = torch.ops.aten
 
@@ -37,11 +38,11 @@ MOST_ELEMENTS = 2**31 - 1  # beyond, ATen draws in several parts
 
 
 def draws_for(lowering: Lowering, count: Any, vector: int = 1, is_wide: bool = False) -> Draws:
-    if lowering.device.type != "cuda" or not torch_random.is_known():
+    if lowering.device.type != "cuda" or not gpu_generators.is_known():
         raise NotLowered("random numbers, which ATen draws")
     if not isinstance(count, int) or not 0 < count <= MOST_ELEMENTS:
         raise NotLowered("random numbers for a number of elements that is dynamic, 0 or very large")
-    processors, threads = torch_random.processors_and_threads(lowering.device.index or 0)
+    processors, threads = gpu_generators.processors_and_threads(lowering.device.index or 0)
     return Draws(count, philox.threads_for(count, processors, threads), vector, is_wide)
 
 
@@ -49,7 +50,7 @@ def drawn(lowering: Lowering, draws: Draws, strides: Any) -> Expr:
     """The numbers of a tensor's elements, whose order is that of its memory."""
     buffer = Buffer(lowering.name("drawn"), torch.int64, (2,), (1,), "drawn")
     given = (lowering.device, draws.increment)
-    lowering.items.append(Draw(lowering.node, torch_random.draw, given, {}, [buffer], is_sealed=True))
+    lowering.items.append(Draw(lowering.node, gpu_generators.draw, given, {}, [buffer], is_sealed=True))
     rank = len(strides)
     seed, offset = (ir.load(ir.Access(buffer, (0,) * rank, place)) for place in (0, 1))
     return ir.philox(seed, offset, ir.iota(strides), draws)
@@ -61,7 +62,7 @@ def needs_alignment(lowering: Lowering, node: Node, count: int) -> None:
     owner, _ = storage_of(node)
     value = node.meta["val"]
     offset = value.storage_offset()
-    inputs = [one for one in lowering.module.graph.find_nodes(op="placeholder")]
+    inputs = list(lowering.module.graph.find_nodes(op="placeholder"))
     changed = {inputs[index] for index in graph_meta.changed_inputs(lowering.module).values()}
     outside = {one for one in changed if is_like(one, value)}  # eager may have computed the value in their memory
     if owner.op == "placeholder":
@@ -85,8 +86,6 @@ def is_like(one: Node, value: torch.Tensor) -> bool:
 
 
 def is_allocated_by_torch(node: Node) -> bool:
-    from kiln.program.operators.operator_table import find_operator
-
     called = find_operator(node.target)
     return called is not None and called.is_own and not is_view_node(node)
 
@@ -132,3 +131,110 @@ def native_dropout(
 def probability(value: float, dtype: torch.dtype) -> float:
     """A number in the type that ATen's dropout computes in."""
     return value if dtype is torch.float64 else float(struct.unpack("<f", struct.pack("<f", value))[0])
+
+
+# ---- uniform numbers -------------------------------------------------------------------------------------------------
+
+
+def numbers_like(lowering: Lowering, node: Node, is_wide: bool, generator: Any) -> Expr:
+    """The numbers of a result's elements, if they are few: then ATen, too, calls the generator for each of them."""
+    result = plain(node)
+    if generator is not None:
+        raise NotLowered("a generator of the user")
+    draws = draws_for(lowering, result.numel(), is_wide=is_wide)
+    if draws.elements > draws.threads:
+        raise NotLowered("many random numbers, which ATen computes four at a time")
+    if not is_dense(result):
+        raise NotLowered("random numbers that do not lie one after another")
+    return drawn(lowering, draws, sizes_of(result.stride()))
+
+
+def uniform_numbers(lowering: Lowering, node: Node, generator: Any) -> Tensor:
+    """In (0, 1]: in float64 for float64, otherwise in float32."""
+    result = plain(node)
+    is_wide = result.dtype is torch.float64
+    bits = Tensor(sizes_of(result.shape), numbers_like(lowering, node, is_wide, generator))
+    if not is_wide:
+        return between_0_and_1(bits, torch.float32, 32)
+    word = builders.scalar(philox.WORD, torch.int64)
+    high = builders.pointwise("and", shifted("shr", bits, 32), word)
+    low = builders.pointwise("and", bits, word)
+    return between_0_and_1(builders.pointwise("xor", high, shifted("shl", low, 21)), torch.float64, 53)
+
+
+def shifted(how: str, x: Tensor, count: int) -> Tensor:
+    return builders.pointwise(how, x, builders.scalar(count, torch.int64))
+
+
+def between_0_and_1(bits: Tensor, dtype: torch.dtype, count: int) -> Tensor:
+    scaled = builders.pointwise("mul", builders.cast(bits, dtype), builders.scalar(2.0**-count, dtype))
+    return builders.pointwise("add", scaled, builders.scalar(2.0 ** -(count + 1), dtype))
+
+
+def uniform_between(lowering: Lowering, node: Node, start: float, end: float, generator: Any) -> Tensor:
+    """In [start, end), as ATen rounds: one multiply and add; what is rounded up to the end becomes the start."""
+    dtype = plain(node).dtype
+    if dtype not in FLOATS:
+        raise NotLowered("uniform numbers that are no floats")
+    first, last = (torch.tensor(value, dtype=dtype) for value in (start, end))
+    inside = wide(dtype)
+    numbers = uniform_numbers(lowering, node, generator)
+    scale, first_wide = (builders.scalar(float(value), inside) for value in (last - first, first))
+    value = builders.cast(builders.pointwise("fma", numbers, scale, first_wide), dtype)
+    is_end = builders.pointwise("eq", value, builders.scalar(float(last), dtype))
+    return builders.where(is_end, builders.scalar(float(first), dtype), value)
+
+
+@lowers(aten.rand.default, aten.rand_like.default)
+def rand(lowering: Lowering, node: Node, like: Any, **options: Any) -> Tensor:
+    return uniform_between(lowering, node, 0.0, 1.0, None)
+
+
+@lowers(aten.uniform.default)
+def uniform(
+    lowering: Lowering, node: Node, x: Tensor, start: float = 0.0, end: float = 1.0, *, generator: Any = None
+) -> Tensor:
+    return uniform_between(lowering, node, start, end, generator)
+
+
+@lowers(aten.bernoulli.p)
+def bernoulli(lowering: Lowering, node: Node, x: Tensor, p: float = 0.5, *, generator: Any = None) -> Tensor:
+    if x.dtype not in FLOATS or not 0 <= p <= 1:
+        raise NotLowered("truth values that are no floats, or a probability that eager refuses")
+    numbers = uniform_numbers(lowering, node, generator)
+    below = builders.pointwise("lt", numbers, builders.scalar(probability(p, numbers.dtype), numbers.dtype))
+    return builders.cast(below, x.dtype)
+
+
+MOST_OF_32_BITS = 1 << 28  # values, of which ATen takes one from 32 random bits
+
+
+def integers(lowering: Lowering, node: Node, low: Any, high: Any) -> Tensor:
+    result = plain(node)
+    if not isinstance(low, int) or not isinstance(high, int) or not 0 < high - low < MOST_OF_32_BITS:
+        raise NotLowered("random integers of a range that is dynamic, empty or large")
+    if result.dtype is not torch.int64:
+        raise NotLowered("random numbers of another type than int64")
+    bits = Tensor(sizes_of(result.shape), numbers_like(lowering, node, False, None))
+    within = builders.pointwise("fmod", bits, builders.scalar(high - low, torch.int64))
+    return builders.pointwise("add", within, builders.scalar(low, torch.int64))
+
+
+@lowers(aten.randint.default)
+def randint(lowering: Lowering, node: Node, high: Any, size: Any, **options: Any) -> Tensor:
+    return integers(lowering, node, 0, high)
+
+
+@lowers(aten.randint.low)
+def randint_low(lowering: Lowering, node: Node, low: Any, high: Any, size: Any, **options: Any) -> Tensor:
+    return integers(lowering, node, low, high)
+
+
+@lowers(aten.randint_like.default)
+def randint_like(lowering: Lowering, node: Node, x: Tensor, high: Any, **options: Any) -> Tensor:
+    return integers(lowering, node, 0, high)
+
+
+@lowers(aten.randint_like.low_dtype)
+def randint_like_low(lowering: Lowering, node: Node, x: Tensor, low: Any, high: Any, **options: Any) -> Tensor:
+    return integers(lowering, node, low, high)

@@ -1,4 +1,4 @@
-"""The random generators of GPUs: seed and offset of what ATen draws. Known for torch 2.11 to 2.13.
+"""The random generators of GPUs: seed and offset of what ATen draws.
 
 How ATen's kernels give numbers to elements (loops/philox.py) depends on torch's release and on the GPU. `is_known` says
 whether it is known for this one.
@@ -6,15 +6,10 @@ whether it is known for this one.
 
 from __future__ import annotations
 
-import ctypes
 import functools
-import os
-from pathlib import Path
 
 import torch
 
-# at::CUDAGeneratorImpl::philox_cuda_state(uint64_t), which the native program calls (native/platform/random.h)
-DRAW = "_ZN2at17CUDAGeneratorImpl17philox_cuda_stateEm"
 KNOWN_RELEASES = ((2, 11), (2, 13))
 USUAL_GPU = (132, 2048)  # what is assumed where there is no GPU: an H100 or H200
 
@@ -24,18 +19,11 @@ def is_known() -> bool:
     release = tuple(int(part) for part in torch.__version__.split(".")[:2])
     if not KNOWN_RELEASES[0] <= release <= KNOWN_RELEASES[1]:
         return False
-    return draw_address() != 0 if torch.cuda.is_available() else True
+    if not torch.cuda.is_available():
+        return True
+    from ..platform.torch_devices import draw_address
 
-
-@functools.cache
-def draw_address() -> int:
-    """The address of the function that takes numbers from a GPU's generator; 0 where torch has none."""
-    path = Path(torch.__file__).parent / "lib" / "libtorch_cuda.so"
-    try:
-        library = ctypes.CDLL(str(path), mode=os.RTLD_LAZY | os.RTLD_NOLOAD)
-        return ctypes.cast(getattr(library, DRAW), ctypes.c_void_p).value or 0
-    except (OSError, AttributeError):
-        return 0
+    return draw_address() != 0
 
 
 @functools.cache
