@@ -1,6 +1,6 @@
 """Random tensor programs through the backend ``kiln``, beside eager: views, arithmetic, reductions, products, indexing.
 
-    python tests/sweep_tensor_programs.py [--programs 300] [--seed 0] [--length 14] [--dynamic]
+    python tests/sweep_tensor_programs.py [--programs 300] [--seed 0] [--length 14] [--dynamic] [--device cuda]
 
 A program is a list of steps, each a function of values made before; it is printed where it differs. Values are compared
 with eager's within what eager itself differs from float64, gradients too; strides and types must be the same.
@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import random
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -196,7 +197,8 @@ def run(program: Callable[..., Any], inputs: list[torch.Tensor]) -> list[torch.T
     leaves = [x.detach().requires_grad_() for x in inputs]
     results = program(*leaves)
     torch.manual_seed(7)
-    loss = sum((result * torch.randn(result.shape, dtype=torch.float64).to(result.dtype)).sum() for result in results)
+    weights = [torch.randn(result.shape, dtype=torch.float64).to(result) for result in results]
+    loss = sum((result * weight).sum() for result, weight in zip(results, weights, strict=True))
     gradients = torch.autograd.grad(loss, leaves, allow_unused=True)
     return [*(result.detach() for result in results), *(g for g in gradients if g is not None)]
 
@@ -232,11 +234,18 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--length", type=int, default=14)
     parser.add_argument("--dynamic", action="store_true")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no more programs after this time")
     arguments = parser.parse_args()
+    end = time.monotonic() + arguments.seconds
     kiln.config.raise_internal_errors = True
-    failed = 0
+    done = failed = 0
     for seed in range(arguments.seed, arguments.seed + arguments.programs):
-        program = Program(seed, arguments.length)
+        if time.monotonic() > end:
+            break
+        done += 1
+        with torch.device(arguments.device):
+            program = Program(seed, arguments.length)
         if not program.results:
             continue
         try:
@@ -247,7 +256,7 @@ def main() -> int:
             failed += 1
             print(f"--- seed {seed}\n{program}\n{wrong}\n", flush=True)
         kiln.reset()
-    print(f"{arguments.programs} programs, {failed} differ")
+    print(f"{done} programs, {failed} differ")
     return 1 if failed else 0
 
 

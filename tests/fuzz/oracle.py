@@ -6,7 +6,7 @@ import re
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from kiln.testing import Mismatch, check_source
+from tests.support.devices import DEVICE
 
 from .program import generate
 from .reduce import reduce
@@ -47,7 +48,7 @@ def find_failure(
 ) -> Failure | None:
     """Run one program both ways; None if nothing differs. `compile` stands in for `kiln.compile`."""
     try:
-        with time_limit(seconds):
+        with time_limit(seconds), default_device():
             check_source(source, calls_from="make_calls", breaks_every=(break_every,), compile=compile)
     except Mismatch as mismatch:
         message = "\n".join([mismatch.heading.splitlines()[-1], *mismatch.differences])
@@ -55,6 +56,11 @@ def find_failure(
     except (Exception, TooSlow) as error:  # Kiln must not fail outside the program's own call either
         return Failure(source, break_every, f"{type(error).__name__}: {error}", type(error).__name__)
     return None
+
+
+def default_device() -> Any:
+    """``KILN_TEST_DEVICE=cuda`` has the programs make their tensors on a GPU."""
+    return nullcontext() if DEVICE.type == "cpu" else DEVICE
 
 
 def signature_of(difference: str) -> str:

@@ -1,7 +1,7 @@
 """Twelve models through the backend ``kiln``: forward, training step and varying batches, as accurate as eager.
 
 What is computed in float32 is compared with eager's result in float64: Kiln's may be about as far from it as eager's
-own in float32, and no further.
+own in float32, and no further. ``KILN_TEST_DEVICE=cuda`` runs them on a GPU.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from kiln.testing.observe import tensors_in
 from tests.models.plain_models import PLAIN
 from tests.models.tiny_models import BUILDERS
 from tests.models.training import HEADS
+from tests.support.devices import moved
 
 FACTOR, SLACK = 2.0, 2e-6  # of eager's error, and of the values' size: eager may be right by luck
 FIRST, OTHERS = (2, 8), [(3, 10), (5, 12)]  # (batch, length)
@@ -48,7 +49,7 @@ class Sides:
         kiln.reset()
         self.before = counters.copy()
         model, self.inputs = MODELS[name]()
-        model.train(training)
+        model = moved(model.train(training))
         if name in ("gpt2", "llama"):
             model.loss_function = cross_entropy
         self.models = {"exact": exact(model), "eager": copy.deepcopy(model), "kiln": model}
@@ -56,7 +57,7 @@ class Sides:
 
     def batch(self, size: tuple[int, int]) -> dict[str, Any]:
         torch.manual_seed(sum(size))
-        return self.inputs(*size)
+        return moved(self.inputs(*size))
 
     def counted(self, what: str) -> int:
         return counters[what] - self.before[what]

@@ -1,6 +1,7 @@
 """BERT, GPT-2, Llama, T5, ViT and Whisper trained through ``aot_eager``: three steps of SGD end with eager's weights.
 
 Loss, logits, gradients and the random stream of each step are compared too. Eager's runs are made once for all tests.
+``KILN_TEST_DEVICE=cuda`` trains them on a GPU, through the backend ``kiln``.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ import kiln
 from kiln.report import counters
 from tests.models import training
 from tests.models.tiny_models import BUILDERS
+from tests.support.devices import DEVICE
 
-BACKEND = "aot_eager"
+BACKEND = "aot_eager" if DEVICE.type == "cpu" else "kiln"
 DTYPES = [torch.float64, torch.float32]
 VARYING = [(2, 7), (3, 9), (4, 6)]
 

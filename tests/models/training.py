@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from kiln import testing
+from tests.support.devices import moved, random_state
 
 STEPS = 3
 SIZES = [(2, 7)] * STEPS  # (batch, length) of each step
@@ -33,7 +34,7 @@ class Trained:
 
     state: dict[str, torch.Tensor]
     steps: list[dict[str, Any]] = field(default_factory=list)
-    random_state: torch.Tensor = field(default_factory=torch.get_rng_state)
+    random_state: torch.Tensor = field(default_factory=random_state)
 
 
 def train(
@@ -48,10 +49,10 @@ def train(
     """Make a model, make it anything else with `compiler`, and take a step of SGD for each size."""
     torch.manual_seed(0)
     model, inputs = build()
-    model.to(dtype).train(training)
+    model = moved(model).to(dtype).train(training)
     if checkpointed:
         model.gradient_checkpointing_enable({"use_reentrant": False})  # type: ignore[operator]
-    batches = [in_dtype(inputs(*size), dtype) for size in sizes]
+    batches = [moved(in_dtype(inputs(*size), dtype)) for size in sizes]
     compiled = compiler(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     torch.manual_seed(1)  # once: each step must draw what eager draws
