@@ -48,7 +48,7 @@ def test_values_elsewhere_are_calls_of_aten():
 
 
 def test_memory_that_calls_make_is_on_the_device():
-    graph = cuda_graph_of(lambda x: aten.bernoulli.p(aten.empty_like(x), 0.5) * x, [torch.randn(4, 8)])
+    graph = cuda_graph_of(lambda x: aten.exponential.default(aten.empty_like(x)) * x, [torch.randn(4, 8)])
     (made,) = [
         item for item in Lowering(graph).run().items if getattr(item, "target", None) is aten.empty_strided.default
     ]
