@@ -266,7 +266,6 @@ class OperatorProgram:
     code: Any  # where set: what holds the machine code
     written_inputs: frozenset[int]  # where set: results that are inputs, with their new contents
     work_steps: int  # where set: how many launches and calls it has
-    called_operators: tuple[str, ...]  # where set: "aten::mm." and others that it calls
 
     def __init__(
         self,

@@ -111,6 +111,8 @@ class Kernel:
                 yield expr.payload[1]
             elif expr.kind == "size":
                 yield expr.payload
+            elif expr.kind == "philox":
+                yield from (expr.payload.elements, expr.payload.threads)
 
     @property
     def kept(self) -> tuple[int, ...]:

@@ -10,7 +10,10 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
+import sympy
 import torch
+
+from .sizes import Size
 
 ROUNDS = 10
 FACTORS = (0xD2511F53, 0xCD9E8D57)
@@ -27,8 +30,8 @@ class Draws(NamedTuple):
     2, 4 or 8 neighbours at a time. ``is_wide``: an element gets two numbers, as the high and the low half of 64 bits.
     """
 
-    elements: int
-    threads: int
+    elements: Size
+    threads: Size
     vector: int = 1
     is_wide: bool = False
 
@@ -38,9 +41,10 @@ class Draws(NamedTuple):
         return NUMBERS_OF_CALL // 2 if self.is_wide else NUMBERS_OF_CALL
 
     @property
-    def increment(self) -> int:
+    def increment(self) -> Size:
         """How far the generator's offset moves."""
-        return ((self.elements - 1) // (self.threads * self.unroll) + 1) * NUMBERS_OF_CALL
+        calls = quotient(self.elements - 1, self.threads * self.unroll) + 1
+        return calls * NUMBERS_OF_CALL
 
     @property
     def group(self) -> int:
@@ -48,13 +52,27 @@ class Draws(NamedTuple):
         return min(self.vector, NUMBERS_OF_CALL)
 
 
-def threads_for(count: int, processors: int, threads_of_processor: int) -> int:
-    """The threads that ATen starts for so many elements on a GPU."""
-    return BLOCK * min(processors * (threads_of_processor // BLOCK), -(-count // BLOCK))
+def quotient(a: Size, b: Size) -> Size:
+    """Rounded down."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a // b
+    from ..platform.torch_shapes import FloorDiv
+
+    return FloorDiv(sympy.sympify(a), sympy.sympify(b))
+
+
+def threads_for(count: Size, processors: int, threads_of_processor: int) -> Size:
+    """The threads that ATen starts for so many elements on a GPU; one block for no elements."""
+    most = processors * (threads_of_processor // BLOCK)
+    blocks = quotient(count + (BLOCK - 1), BLOCK)
+    if isinstance(blocks, int):
+        return BLOCK * max(1, min(most, blocks))
+    return BLOCK * sympy.Max(1, sympy.Min(most, blocks))
 
 
 def drawn_bits(draws: Draws, seed: torch.Tensor, offset: torch.Tensor, element: torch.Tensor) -> torch.Tensor:
-    """The numbers of elements, computed with torch."""
+    """The numbers of elements, computed with torch; ``draws`` has no dynamic sizes."""
+    assert isinstance(draws.threads, int)
     if draws.vector > 1:
         chunk, lane = element // draws.vector, element % draws.vector
         call = chunk // draws.threads * max(1, draws.vector // NUMBERS_OF_CALL) + lane // NUMBERS_OF_CALL

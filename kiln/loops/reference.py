@@ -128,7 +128,9 @@ class Reference:
             return self.load(expr.payload, shape, values)
         args = [values[arg] for arg in expr.args]
         if expr.kind == "philox":
-            return drawn_bits(expr.payload, *args)
+            draws = expr.payload
+            sizes = {"elements": self.number(draws.elements), "threads": self.number(draws.threads)}
+            return drawn_bits(draws._replace(**sizes), *args)
         if expr.kind in ("cast", "bitcast"):
             return args[0].to(expr.dtype) if expr.kind == "cast" else args[0].view(expr.dtype)
         if expr.dtype in HALF_TYPES and expr.kind != "where":

@@ -107,8 +107,7 @@ def assemble(
     for _ in addresses:
         events.count("kernels")
     program.written_inputs = frozenset(place for place, _ in data["written"])
-    program.work_steps = sum(step[0] not in ("allocate", "view", "item") for step in data["steps"])
-    program.called_operators = tuple(f"{step[1]}.{step[2]}" for step in data["steps"] if step[0] == "operator")
+    program.work_steps = sum(step[0] not in ("allocate", "view", "item", "draw") for step in data["steps"])
     return program
 
 

@@ -11,6 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 import kiln
 from kiln.codegen import pipeline
+from kiln.codegen.cuda_graphs import recordable
 from kiln.loops import reference
 from kiln.loops.steps import Draw
 from kiln.program import gpu_generators
@@ -79,8 +80,18 @@ def test_elements_that_are_not_aligned(start, is_drawn):
     assert bool(Made(f, torch.randn(5000)).steps("draw")) is is_drawn
 
 
-def test_dynamic_sizes_are_left_to_aten():
+def test_dynamic_sizes():
+    """Which elements a thread of ATen takes depends on what divides the number of elements."""
     assert not Made(dropped, torch.randn(64, 768), dynamic=True).steps("draw")
+    made = Made(lambda x: dropped(aten.cat([x] * 4, 1)), torch.randn(5, 7, 3), dynamic=True)
+    ((_, _, increment),) = made.steps("draw")
+    assert isinstance(increment, list)
+    ((_, _, _, pointers, sizes, *_),) = [step for step in made.steps("cuda_launch") if any(p[2] == 2 for p in step[3])]
+    assert sizes
+
+
+def test_cuda_graphs_take_kernels_that_draw():
+    assert recordable.refusal(cuda_graph_of(dropped, [torch.randn(64, 768)])) is None
 
 
 def test_inputs_have_to_be_aligned():
@@ -134,6 +145,21 @@ def test_numbers_of_dropout(monkeypatch, size, dtype):
     keep = 0.9 if dtype is torch.float64 else float(torch.tensor(0.9))
     assert torch.equal(mask, philox.uniform(drawn).double() < keep)
     assert torch.equal(found != 0, mask & (x != 0))
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 5), (40, 70, 9), (1, 1, 1), (100, 100, 40)])
+def test_numbers_of_dropout_for_dynamic_sizes(monkeypatch, shape):
+    def f(x):
+        return dropped(aten.cat([x] * 4, 1))
+
+    x = torch.randn(shape)
+    monkeypatch.setattr(gpu_generators, "draw", lambda device, increment: torch.tensor([SEED, OFFSET, increment])[:2])
+    graph = cuda_graph_of(f, [torch.randn(6, 7, 8)], dynamic=True)
+    _, _, scheduled = pipeline.lower_for(graph, TARGET, [])
+    found, mask = reference.run(scheduled, [x])
+    count = 4 * x.numel()
+    drawn = philox.vector_bits(SEED, OFFSET, count, philox.threads_of(count), 4)
+    assert torch.equal(mask.reshape(-1), philox.uniform(drawn) < 0.9)
 
 
 def test_uniform_numbers(monkeypatch):
@@ -218,6 +244,22 @@ def check(function, *inputs, seed=1234567890123, times=2):
 @pytest.mark.parametrize("size", SIZES)
 def test_dropout(size, dtype):
     check(lambda x: F.dropout(x, 0.1), torch.randn(size, device="cuda").to(dtype))
+
+
+@on_gpu
+def test_dropout_of_dynamic_sizes():
+    def f(x, y):
+        return F.dropout(torch.cat([x] * 4, 1), 0.1), F.dropout(y, 0.5)
+
+    kiln.reset()
+    compiled = kiln.compile(f, dynamic=True)
+    for shape in ((2, 3, 5), (40, 70, 9), (1000, 100, 40), (7, 1, 1), (3000, 300, 2)):
+        x, y = torch.randn(shape, device="cuda"), torch.randn(shape[0], 768, device="cuda", dtype=torch.bfloat16)
+        results = []
+        for function in (f, compiled):
+            torch.manual_seed(9)
+            results.append([*function(x, y), *function(x, y), torch.cuda.get_rng_state()])
+        assert all(torch.equal(one, other) for one, other in zip(*results, strict=True)), shape
 
 
 @on_gpu

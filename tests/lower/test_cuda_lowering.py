@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from kiln.loops import ir, reference
 from kiln.loops.steps import Launch
-from kiln.lower.lowering import Lowering
+from kiln.lower.lowering import CannotLower, Lowering
 from kiln.lower.schedule.memory_plan import plan_memory
 from kiln.program.graph_device import CPU, device_of_graph
 from tests.support.codegen_programs import calls, graph_of, launches, scheduled_of
@@ -59,6 +59,25 @@ def batch_norm_of_cudnn(x, weight, bias, mean, variance, is_training):
     if x.is_cuda:
         return aten.cudnn_batch_norm(x, weight, bias, mean, variance, is_training, 0.1, 1e-5)
     return aten.native_batch_norm(x, weight, bias, mean, variance, is_training, 0.1, 1e-5)
+
+
+def normalized(x, mean, variance, training=True):
+    return aten.cudnn_batch_norm.default(x, mean, mean, mean * 1.0, variance * 1.0, training, 0.1, 1e-5)[0]
+
+
+def test_statistics_that_change_unseen():
+    """cuDNN's batch norm changes running statistics without saying so. Only inputs may be changed where they are."""
+    given = [torch.randn(4, 5, 6, 7), torch.randn(5), torch.rand(5)]
+    with pytest.raises(CannotLower, match="changes its arguments"):
+        called(normalized, *given)
+    assert called(lambda *x: normalized(*x, training=False), *given) == {}
+
+    def in_place(x, weight, mean, variance):
+        return aten.cudnn_batch_norm.default(x, weight, weight, mean, variance, True, 0.1, 1e-5)[0]
+
+    assert set(called(in_place, given[0], *torch.rand(3, 5))) == {"cudnn_batch_norm"}
+    with pytest.raises(CannotLower, match="changes its arguments"):
+        called(lambda *x: (in_place(*x), x[2] + 1), given[0], *torch.rand(3, 5))
 
 
 LOWERED = {

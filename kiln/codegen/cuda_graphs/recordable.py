@@ -24,7 +24,7 @@ FEWEST_STEPS = 3  # launches and calls of a program that is worth a recording: r
 
 def refusal(module: torch.fx.GraphModule, program: Any) -> str | None:
     """Why the program of a graph cannot be recorded; None if it can."""
-    found = device_refusal(module) or calls_refusal(module) or random_refusal(module, program)
+    found = device_refusal(module) or calls_refusal(module) or random_refusal(module)
     if found is None and getattr(program, "work_steps", FEWEST_STEPS) < FEWEST_STEPS:
         return f"it is launched as fast as a recording: it has only {program.work_steps} launches and calls"
     return found
@@ -94,24 +94,12 @@ def values_of(node: torch.fx.Node) -> Iterator[Any]:
     yield from (argument.meta.get("val") for argument in node.all_input_nodes)
 
 
-def random_refusal(module: torch.fx.GraphModule, program: Any) -> str | None:
-    """ATen's operators draw from the generator that a CUDA graph has registered; kernels of Kiln do not."""
-    drawing = [node for node in module.graph.nodes if draws(node)]
-    if any(node.kwargs.get("generator") is not None for node in drawing):
+def random_refusal(module: torch.fx.GraphModule) -> str | None:
+    """ATen's operators and Kiln's kernels draw from the generator that every CUDA graph of torch registers."""
+    if any(draws(node) and node.kwargs.get("generator") is not None for node in module.graph.nodes):
         return "it draws random numbers from a generator of its own"
-    called = getattr(program, "called_operators", None)  # None: the program calls all operators of the graph
-    if called is not None and len(drawing) > sum(map(is_random, called)):
-        return "a kernel of Kiln draws random numbers"
     return None
 
 
 def draws(node: torch.fx.Node) -> bool:
     return node.op == "call_function" and isinstance(node.target, OpOverload) and operator_of(node.target).random
-
-
-def is_random(name: str) -> bool:
-    """Whether an operator draws random numbers. Names are as in a program's description: ``aten::rand``, ``""``."""
-    namespace, _, rest = name.partition("::")
-    base, _, overload = rest.partition(".")
-    packet = getattr(getattr(torch.ops, namespace), base)
-    return operator_of(getattr(packet, overload or "default")).random

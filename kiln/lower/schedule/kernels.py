@@ -150,6 +150,8 @@ def signature(kernel: Kernel) -> Any:
             return tuple(map(size, expr.payload[0])), size(expr.payload[1])
         if expr.kind == "size":
             return size(expr.payload)
+        if expr.kind == "philox":
+            return tuple(one if isinstance(one, bool) else size(one) for one in expr.payload)
         return repr(expr.payload)
 
     rows = []

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from kiln.loops.philox import FACTORS, KEY_STEPS, NUMBERS_OF_CALL, ROUNDS, Draws
 
 from .llvm_text import Lines
+from .loop_code import Index
 
 FITS_32_BITS = 1 << 31
 
@@ -50,11 +51,15 @@ def mixed(lines: Lines, a: str, b: str, c: str) -> str:
 
 
 class Elements:
-    """Code for the numbers of neighbouring elements, of which the first is given."""
+    """Code for the numbers of neighbouring elements, of which the first is given. ``threads`` is a number, or a
+    register (i64) where it is dynamic."""
 
-    def __init__(self, lines: Lines, draws: Draws, keys: Sequence[Sequence[str]], offset: str) -> None:
-        self.lines, self.draws, self.keys, self.offset = lines, draws, keys, offset
-        self.kind = "i32" if draws.elements < FITS_32_BITS else "i64"
+    def __init__(self, lines: Lines, draws: Draws, threads: Index, keys: Sequence[Sequence[str]], offset: str) -> None:
+        self.lines, self.draws, self.threads, self.keys, self.offset = lines, draws, threads, keys, offset
+        is_known = isinstance(draws.elements, int) and isinstance(threads, int)
+        # How many times the threads have to take elements, one each: the least number that is known.
+        self.rounds_of_all: int | None = -(-draws.elements // threads) if is_known else None
+        self.kind = "i32" if is_known and draws.elements < FITS_32_BITS else "i64"
 
     def numbers(self, first: str, count: int) -> list[str]:
         """The numbers (i64) of ``count`` elements that one call is for, from the element ``first`` (i64)."""
@@ -79,29 +84,33 @@ class Elements:
         """The call, the subsequence and the first of its numbers, for neighbours."""
         vector = self.draws.vector
         chunk = self.do("lshr", element, vector.bit_length() - 1)
-        call, subsequence = self.rounds(chunk, self.draws.elements // vector)
+        call, subsequence = self.rounds(chunk, vector)
         if vector > NUMBERS_OF_CALL:
             within = self.do("and", self.do("lshr", element, 2), vector // NUMBERS_OF_CALL - 1)
             call = within if call is None else self.do("add", self.do("mul", call, vector // NUMBERS_OF_CALL), within)
         return call, subsequence, self.do("and", element, self.draws.group - 1)
 
     def apart(self, element: str) -> tuple[str | None, str, str | None]:
-        place, subsequence = self.rounds(element, self.draws.elements)
+        place, subsequence = self.rounds(element, 1)
         if place is None:
             return None, subsequence, None
         unroll = self.draws.unroll
         which = self.do("and", place, unroll - 1)
-        if self.draws.elements <= self.draws.threads * unroll:
+        if self.fits(unroll):
             return None, subsequence, which
         return self.do("lshr", place, unroll.bit_length() - 1), subsequence, which
 
+    def fits(self, count: int) -> bool:
+        """Whether all elements are taken if each thread takes so many."""
+        return self.rounds_of_all is not None and self.rounds_of_all <= count
+
     def rounds(self, value: str, count: int) -> tuple[str | None, str]:
-        """The quotient by the number of threads, and the remainder; None where the quotient is 0."""
-        threads = self.draws.threads
-        if count <= threads:
+        """The quotient by the number of threads, and the remainder. None where the quotient is always 0: each thread
+        takes ``count`` elements at most."""
+        if self.fits(count):
             return None, value
-        quotient = self.do("udiv", value, threads)
-        return quotient, self.do("sub", value, self.do("mul", quotient, threads))
+        quotient = self.do("udiv", value, self.threads)
+        return quotient, self.do("sub", value, self.do("mul", quotient, self.threads))
 
     def chosen(self, words: list[str], which: str | None, place: int) -> str:
         """The word with the number ``which + place``."""

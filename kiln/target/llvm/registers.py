@@ -50,6 +50,11 @@ class Shape:
     row: int = 2  # the level at which reductions end
 
 
+def known_factor(size: Size) -> int:
+    """A number that is known to divide a size."""
+    return size if isinstance(size, int) else int(size.as_coeff_Mul()[0])
+
+
 class Values:
     """The registers of expressions at a place in the nest; computes what is missing at the right level."""
 
@@ -170,7 +175,8 @@ class Values:
     def philox(self, expr: Expr, copy: int, lines: Lines, lanes: int) -> str:
         """Lanes that are neighbouring elements of one call of the generator are computed together."""
         seed, offset, element = expr.args
-        elements = Elements(lines, expr.payload, self.philox_keys(seed), self.get(offset, copy, 1))
+        threads = self.size(expr.payload.threads)
+        elements = Elements(lines, expr.payload, threads, self.philox_keys(seed), self.get(offset, copy, 1))
         if lanes == 1:
             return elements.numbers(self.get(element, copy, 1), 1)[0]
         together = self.neighbours(element, expr.payload.group, lanes)
@@ -200,10 +206,10 @@ class Values:
         if element.kind != "iota" or self.shape.vector is None:
             return 1
         strides, start = element.payload
-        others = [stride for loop, stride in enumerate(strides) if loop != self.shape.vector]
-        if strides[self.shape.vector] != 1 or not all(isinstance(one, int) for one in (*others, start)):
+        if strides[self.shape.vector] != 1:
             return 1
-        return math.gcd(group, lanes, start, *others)
+        others = [stride for loop, stride in enumerate(strides) if loop != self.shape.vector]
+        return math.gcd(group, lanes, *map(known_factor, (start, *others)))
 
     # ---- numbers -----------------------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from torch.fx import Node
 from kiln.loops import ir, philox
 from kiln.loops.ir import Buffer, Expr, wide
 from kiln.loops.philox import Draws
-from kiln.loops.sizes import contiguous
+from kiln.loops.sizes import Size, contiguous, divides, hint, product
 from kiln.loops.steps import Draw
 from kiln.loops.tensor_layouts import is_dense, sizes_of
 from kiln.loops.tensor_views import Tensor
@@ -37,11 +37,11 @@ WIDEST = 16  # bytes that a thread of ATen's dropout takes at once
 MOST_ELEMENTS = 2**31 - 1  # beyond, ATen draws in several parts
 
 
-def draws_for(lowering: Lowering, count: Any, vector: int = 1, is_wide: bool = False) -> Draws:
+def draws_for(lowering: Lowering, count: Size, vector: int = 1, is_wide: bool = False) -> Draws:
     if lowering.device.type != "cuda" or not gpu_generators.is_known():
         raise NotLowered("random numbers, which ATen draws")
-    if not isinstance(count, int) or not 0 < count <= MOST_ELEMENTS:
-        raise NotLowered("random numbers for a number of elements that is dynamic, 0 or very large")
+    if isinstance(count, int) and not 0 < count <= MOST_ELEMENTS:
+        raise NotLowered("random numbers for no elements, or for very many")
     processors, threads = gpu_generators.processors_and_threads(lowering.device.index or 0)
     return Draws(count, philox.threads_for(count, processors, threads), vector, is_wide)
 
@@ -93,9 +93,14 @@ def is_allocated_by_torch(node: Node) -> bool:
 # ---- dropout ---------------------------------------------------------------------------------------------------------
 
 
-def vector_of(count: int, dtype: torch.dtype) -> int:
+def vector_of(count: Size, dtype: torch.dtype) -> int:
     """How many elements a thread of ATen's dropout takes at once, in aligned memory without holes."""
-    return math.gcd(WIDEST // dtype.itemsize, count)
+    most = WIDEST // dtype.itemsize
+    if isinstance(count, int):
+        return math.gcd(most, count)
+    if not divides(most, count):
+        raise NotLowered("random numbers that depend on what divides a dynamic size")
+    return most
 
 
 @lowers(aten.native_dropout.default)
@@ -106,7 +111,7 @@ def native_dropout(
     given = source.meta["val"]
     if train is False or p == 1 or x.dtype not in FLOATS:
         raise NotLowered("dropout that draws nothing")
-    count = given.numel()
+    count = product(x.shape)
     draws = draws_for(lowering, count)
     strides = sizes_of(given.stride())
     vector = vector_of(count, x.dtype)
@@ -141,8 +146,8 @@ def numbers_like(lowering: Lowering, node: Node, is_wide: bool, generator: Any) 
     result = plain(node)
     if generator is not None:
         raise NotLowered("a generator of the user")
-    draws = draws_for(lowering, result.numel(), is_wide=is_wide)
-    if draws.elements > draws.threads:
+    draws = draws_for(lowering, product(sizes_of(result.shape)), is_wide=is_wide)
+    if not isinstance(draws.elements, int) or draws.elements > hint(draws.threads):
         raise NotLowered("many random numbers, which ATen computes four at a time")
     if not is_dense(result):
         raise NotLowered("random numbers that do not lie one after another")
