@@ -56,10 +56,12 @@ class Elements:
 
     def __init__(self, lines: Lines, draws: Draws, threads: Index, keys: Sequence[Sequence[str]], offset: str) -> None:
         self.lines, self.draws, self.threads, self.keys, self.offset = lines, draws, threads, keys, offset
-        is_known = isinstance(draws.elements, int) and isinstance(threads, int)
-        # How many times the threads have to take elements, one each: the least number that is known.
-        self.rounds_of_all: int | None = -(-draws.elements // threads) if is_known else None
-        self.kind = "i32" if is_known and draws.elements < FITS_32_BITS else "i64"
+        self.kind = "i64"
+        # How many times the threads have to take elements, one each; None where that is dynamic.
+        self.rounds_of_all: int | None = None
+        if isinstance(draws.elements, int) and isinstance(threads, int):
+            self.rounds_of_all = -(-draws.elements // threads)
+            self.kind = "i32" if draws.elements < FITS_32_BITS else "i64"
 
     def numbers(self, first: str, count: int) -> list[str]:
         """The numbers (i64) of ``count`` elements that one call is for, from the element ``first`` (i64)."""
