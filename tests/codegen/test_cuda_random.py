@@ -234,7 +234,7 @@ def check(function, *inputs, seed=1234567890123, times=2):
     """The compiled function gives eager's bits, and leaves the generator as eager does."""
     kiln.reset()
     expected = observed(function, inputs, seed, times)
-    found = observed(kiln.compile(function), inputs, seed, times)
+    found = observed(kiln.compile(function, backend="kiln"), inputs, seed, times)
     for number, (one, other) in enumerate(zip(expected, found, strict=True)):
         assert same(one, other), f"part {number} differs"
 
@@ -252,7 +252,7 @@ def test_dropout_of_dynamic_sizes():
         return F.dropout(torch.cat([x] * 4, 1), 0.1), F.dropout(y, 0.5)
 
     kiln.reset()
-    compiled = kiln.compile(f, dynamic=True)
+    compiled = kiln.compile(f, dynamic=True, backend="kiln")
     for shape in ((2, 3, 5), (40, 70, 9), (1000, 100, 40), (7, 1, 1), (3000, 300, 2)):
         x, y = torch.randn(shape, device="cuda"), torch.randn(shape[0], 768, device="cuda", dtype=torch.bfloat16)
         results = []
@@ -310,7 +310,7 @@ def test_in_fused_kernels(dtype):
     torch.manual_seed(3)
     expected = f(*given, *(torch.ones(768, device="cuda", dtype=dtype) for _ in range(2)))
     torch.manual_seed(3)
-    found = kiln.compile(f)(*given, *(torch.ones(768, device="cuda", dtype=dtype) for _ in range(2)))
+    found = kiln.compile(f, backend="kiln")(*given, *(torch.ones(768, device="cuda", dtype=dtype) for _ in range(2)))
     for one, other in zip(expected, found, strict=True):
         torch.testing.assert_close(other, one, rtol=2e-2 if dtype is torch.bfloat16 else 1e-4, atol=1e-2)
 
@@ -334,7 +334,7 @@ def test_layouts(layout):
     expected = F.dropout(x, 0.4)
     torch.manual_seed(5)
     kiln.reset()
-    found = kiln.compile(lambda x: F.dropout(x, 0.4))(x)
+    found = kiln.compile(lambda x: F.dropout(x, 0.4), backend="kiln")(x)
     assert torch.equal(found, expected) and found.stride() == expected.stride()
 
 
@@ -356,7 +356,7 @@ def test_changed_inputs():
     for start in (0, 1):
         base = torch.randn(4097, device="cuda")
         results = []
-        for function in (f, kiln.compile(f)):
+        for function in (f, kiln.compile(f, backend="kiln")):
             x = base.clone()[start : 4096 + start]
             torch.manual_seed(9)
             results.append((function(x), x))
@@ -368,7 +368,7 @@ def test_seeds_and_forks():
     def f(x):
         return F.dropout(x, 0.5)
 
-    x, compiled = torch.randn(1000, device="cuda"), kiln.compile(f)
+    x, compiled = torch.randn(1000, device="cuda"), kiln.compile(f, backend="kiln")
     compiled(x)
     for seed in (0, 1, 2**63 - 1, 2**63 + 5, -3):
         results = []
@@ -388,7 +388,7 @@ def test_checkpoint():
 
     x, w = torch.randn(64, 64, device="cuda"), torch.randn(64, 64, device="cuda")
     results = []
-    for function in (f, kiln.compile(f)):
+    for function in (f, kiln.compile(f, backend="kiln")):
         torch.manual_seed(11)
         a, b = x.clone().requires_grad_(), w.clone().requires_grad_()
         found = function(a, b)
@@ -406,7 +406,7 @@ def test_inside_a_cuda_graph():
         return F.dropout(x, 0.5), F.dropout(x.relu(), 0.1)
 
     x = torch.randn(64, 1024, device="cuda")
-    compiled = kiln.compile(f)
+    compiled = kiln.compile(f, backend="kiln")
     replays = []
     for function in (f, compiled):
         torch.manual_seed(21)
@@ -440,5 +440,5 @@ def test_other_threads_and_checked_programs():
     torch.manual_seed(1)
     expected = f(x)
     torch.manual_seed(1)
-    found = kiln.compile(f, options={"check": True})(x)
+    found = kiln.compile(f, backend="kiln", options={"check": True})(x)
     torch.testing.assert_close(found, expected)

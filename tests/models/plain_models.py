@@ -445,10 +445,12 @@ class GraphConvolution(nn.Module):
     def forward(self, x: torch.Tensor, edges: torch.Tensor) -> torch.Tensor:
         source, target = edges
         count = x.size(0)
-        degree = torch.zeros(count).index_add(0, target, torch.ones(edges.size(1))).clamp(min=1)
+        ones = torch.ones(edges.size(1), device=x.device)
+        degree = torch.zeros(count, device=x.device).index_add(0, target, ones).clamp(min=1)
         for number, layer in enumerate(self.layers):
             h = layer(x)
-            x = torch.zeros(count, h.size(-1)).index_add(0, target, h[source]) / degree.unsqueeze(-1)
+            sums = torch.zeros(count, h.size(-1), device=x.device).index_add(0, target, h[source])
+            x = sums / degree.unsqueeze(-1)
             if number < len(self.layers) - 1:
                 x = F.relu(x)
         return F.log_softmax(x, dim=-1)
