@@ -21,7 +21,7 @@ from kiln.testing.observe import tensors_in
 from tests.models.plain_models import PLAIN
 from tests.models.tiny_models import BUILDERS
 from tests.models.training import HEADS
-from tests.support.devices import moved
+from tests.support.devices import DEVICE, moved
 
 FACTOR, SLACK = 2.0, 2e-6  # of eager's error, and of the values' size: eager may be right by luck
 FIRST, OTHERS = (2, 8), [(3, 10), (5, 12)]  # (batch, length)
@@ -136,7 +136,9 @@ def run(sides: Sides, size: tuple[int, int], training: bool) -> None:
 
 def check_compiled(sides: Sides) -> None:
     assert sides.counted("graphs") >= 1
-    assert sides.counted("aot eager") == sides.counted("codegen eager") == sides.counted("taken over") == 0
+    if DEVICE.type == "cpu" or not any(isinstance(one, torch.nn.RNNBase) for one in sides.models["kiln"].modules()):
+        assert sides.counted("aot eager") == 0  # recurrent layers of cuDNN are left to eager
+    assert sides.counted("codegen eager") == sides.counted("taken over") == 0
 
 
 @pytest.mark.parametrize("name", MODELS)

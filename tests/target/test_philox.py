@@ -13,6 +13,7 @@ from kiln.loops.philox import Draws
 from kiln.target.cuda.cuda_module import emit_module
 from kiln.target.cuda.ptx import compile_ptx
 from tests.support import philox as wanted
+from tests.target import thread_by_thread
 from tests.target.kernel_runs import Memory
 
 SEED, OFFSET = 0x299F31D0A4093822, 4 * (2**32 - 3)  # the counter's high half changes on the way
@@ -101,6 +102,39 @@ def test_count_below(bound):
     count = philox.count_below(bound)
     for bits in (one for one in (0, 1, 2**31, 2**32 - 1, count - 1, count) if 0 <= one < 2**32):
         assert (wanted.uniform(torch.tensor([bits])).item() < bound) == (bits < count)
+
+
+@pytest.mark.parametrize("captured", [False, True])
+@pytest.mark.parametrize("draws", PATTERNS, ids=str)
+def test_code_of_gpus(draws, captured):
+    """Seed and offset are parameters; or, in a CUDA graph, what parameters are the addresses of."""
+    memory, target, kernel = kernel_of(draws, kind="drawn")
+    result, there = memory.tensors[target], torch.tensor([SEED, OFFSET - 20])
+    words = [there.data_ptr(), 20, there.data_ptr() + 8] if captured else [SEED, OFFSET, 0]
+    given = [torch.tensor(words) if buffer.kind == "drawn" else result for buffer in kernel.buffers]
+    thread_by_thread.run(kernel, given)
+    assert torch.equal(result, expected(draws))
+
+
+@pytest.mark.parametrize("shape", [(5, 8, 64), (20, 128), (10, 256), (2560, 1)])
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.bool])
+@pytest.mark.parametrize("vector", [2, 4, 8])
+def test_code_of_gpus_with_vectors(shape, vector, dtype):
+    """As many neighbours as an access of 16 bytes has: two, four or more."""
+    draws = Draws(2560, 256, vector)
+    _, _, kernel = kernel_of(draws, shape, kind="drawn")
+    (output,) = kernel.outputs
+    narrow = Buffer("narrow", dtype, shape, output.target.strides, "input")
+    bound = ir.constant(1 << 31, torch.int64)
+    value = ir.op("lt", output.value, bound) if dtype is torch.bool else ir.op("cast", output.value, dtype=dtype)
+    outputs = (Output(Access(narrow, output.target.strides, 0), value, False),)
+    made = Kernel("numbers", kernel.loops, (), outputs, kernel.vector)
+    result = torch.zeros(shape, dtype=dtype)
+    drawn = torch.tensor([SEED, OFFSET, 0])
+    thread_by_thread.run(made, [drawn if buffer.kind == "drawn" else result for buffer in made.buffers])
+    bits = expected(draws)
+    wanted_bits = bits < (1 << 31) if dtype is torch.bool else bits.to(dtype)
+    assert torch.equal(result.reshape(-1), wanted_bits)
 
 
 def test_neighbours_share_a_call_of_the_generator():
