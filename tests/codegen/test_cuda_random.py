@@ -91,7 +91,7 @@ def test_dynamic_sizes():
 
 
 def test_cuda_graphs_take_kernels_that_draw():
-    assert recordable.refusal(cuda_graph_of(dropped, [torch.randn(64, 768)])) is None
+    assert recordable.refusal(cuda_graph_of(dropped, [torch.randn(64, 768)]), None) is None
 
 
 def test_inputs_have_to_be_aligned():

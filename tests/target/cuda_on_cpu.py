@@ -110,15 +110,20 @@ def run_as_on_gpu(
         llvm.add_symbol(f"kiln.gpu.{name}", ctypes.cast(function, ctypes.c_void_p).value)
     engine = llvm.create_mcjit_compiler(module, machine)
     engine.finalize_object()
-    pointers = [moved[buffer].data_ptr() for buffer in kernel.buffers]
-    numbers = [int(size.subs(sizes or {})) for size in kernel.sizes]
-    kind = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * len(pointers), *[ctypes.c_int64] * len(numbers))
+    words = [word for buffer in kernel.buffers for word in words_of(buffer, moved[buffer])]
+    words += [int(size.subs(sizes or {})) for size in kernel.sizes]
+    kind = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * len(words))
     code = kind(engine.get_function_address("the_kernel"))
     plan = plan_of(kernel)
     blocks = plan.blocks if isinstance(plan.blocks, int) else int(plan.blocks.subs(sizes or {}))
     for number in range(blocks):
-        run_block(Block(number, plan.threads), code, [*pointers, *numbers])
+        run_block(Block(number, plan.threads), code, words)
     return moved
+
+
+def words_of(buffer: Buffer, tensor: torch.Tensor) -> list[int]:
+    """The parameters for a buffer: its address, or what was drawn for random numbers."""
+    return tensor.tolist() if buffer.kind == "drawn" else [tensor.data_ptr()]
 
 
 def run_block(block: Block, code: Any, arguments: list[int]) -> None:

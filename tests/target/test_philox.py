@@ -13,7 +13,7 @@ from kiln.loops.philox import Draws
 from kiln.target.cuda.cuda_module import emit_module
 from kiln.target.cuda.ptx import compile_ptx
 from tests.support import philox as wanted
-from tests.target import thread_by_thread
+from tests.target.cuda_on_cpu import run_as_on_gpu
 from tests.target.kernel_runs import Memory
 
 SEED, OFFSET = 0x299F31D0A4093822, 4 * (2**32 - 3)  # the counter's high half changes on the way
@@ -111,9 +111,8 @@ def test_code_of_gpus(draws, captured):
     memory, target, kernel = kernel_of(draws, kind="drawn")
     result, there = memory.tensors[target], torch.tensor([SEED, OFFSET - 20])
     words = [there.data_ptr(), 20, there.data_ptr() + 8] if captured else [SEED, OFFSET, 0]
-    given = [torch.tensor(words) if buffer.kind == "drawn" else result for buffer in kernel.buffers]
-    thread_by_thread.run(kernel, given)
-    assert torch.equal(result, expected(draws))
+    given = {buffer: torch.tensor(words) if buffer.kind == "drawn" else result for buffer in kernel.buffers}
+    assert torch.equal(run_as_on_gpu(kernel, given)[target], expected(draws))
 
 
 @pytest.mark.parametrize("shape", [(5, 8, 64), (20, 128), (10, 256), (2560, 1)])
@@ -131,7 +130,8 @@ def test_code_of_gpus_with_vectors(shape, vector, dtype):
     made = Kernel("numbers", kernel.loops, (), outputs, kernel.vector)
     result = torch.zeros(shape, dtype=dtype)
     drawn = torch.tensor([SEED, OFFSET, 0])
-    thread_by_thread.run(made, [drawn if buffer.kind == "drawn" else result for buffer in made.buffers])
+    given = {buffer: drawn if buffer.kind == "drawn" else result for buffer in made.buffers}
+    result = run_as_on_gpu(made, given)[narrow]
     bits = expected(draws)
     wanted_bits = bits < (1 << 31) if dtype is torch.bool else bits.to(dtype)
     assert torch.equal(result.reshape(-1), wanted_bits)
