@@ -26,7 +26,7 @@ FEWEST_CHANNELS = 8  # and multiples of it: what one load of cuDNN's kernels tak
 
 # Operators besides those on single elements whose results only depend on the elements, whatever their layout.
 ANY_LAYOUT = frozenset(
-    "_to_copy cat stack constant_pad_nd native_batch_norm_backward "
+    "_to_copy cat stack constant_pad_nd native_batch_norm_backward cudnn_batch_norm cudnn_batch_norm_backward "
     "_native_batch_norm_legit_functional _native_batch_norm_legit native_batch_norm max_pool2d_with_indices "
     "max_pool2d_with_indices_backward avg_pool2d avg_pool2d_backward _adaptive_avg_pool2d "
     "_adaptive_avg_pool2d_backward upsample_nearest2d upsample_nearest2d_backward upsample_bilinear2d "
