@@ -21,7 +21,9 @@ def add_to_embedding_gradients(module: torch.fx.GraphModule) -> None:
     changed = False
     for node in module.graph.find_nodes(op="call_function", target=aten.add.Tensor):
         for place in (1, 0):
-            changed = changed or add_rows(node, node.args[place], node.args[1 - place])
+            if add_rows(node, node.args[place], node.args[1 - place]):
+                changed = True
+                break
     if changed:
         eliminate_dead(module.graph)
 

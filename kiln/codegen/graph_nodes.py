@@ -14,9 +14,13 @@ Node = torch.fx.Node
 KEPT = ("stack_trace", "region", "seq_nr")
 
 
-def add_call(like: Node, target: Any, *args: Any, **kwargs: Any) -> Node:
-    """A call of an operator where the graph is inserted to, for a node whose place in the program it shares."""
-    made = like.graph.call_function(target, args, kwargs)
+def add_call(like: Node, target: Any, *args: Any, name: str | None = None, **kwargs: Any) -> Node:
+    """A call of an operator where the graph is inserted to, for a node whose place in the program it shares.
+
+    In joint graphs it needs a name that does not depend on what else the graph has: another backward of the same
+    forward finds saved values by the names of their nodes.
+    """
+    made = like.graph.create_node("call_function", target, args, kwargs, name)
     made.meta = {key: like.meta[key] for key in KEPT if key in like.meta} | {"val": value_of(target, args, kwargs)}
     return made
 

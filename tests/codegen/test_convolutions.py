@@ -112,6 +112,28 @@ def test_inputs_in_channels_last_are_not_copied():
     assert len(module.graph.nodes) == before
 
 
+def test_names_do_not_depend_on_the_rest_of_the_graph():
+    """Saved values are found in another joint graph of the same forward by the names of their nodes."""
+
+    def names(function):
+        module, _ = on_gpu(function)
+        split_bias(module)
+        lay_out_convolutions(module)
+        eliminate_dead(module.graph)
+        kinds = (aten.convolution.default, aten.clone.default, aten.add.Tensor)
+        return [node.name for node in module.graph.nodes if node.target in kinds]
+
+    def function(x, w, v, b):
+        return conv(F.relu(conv(x, w, b, padding=1)), v).flatten(1)
+
+    def with_more(x, w, v, b):
+        y = function(x, w, v, b)
+        return y, (y.clone() + 1).clone() + (x + 2).clone().sum() + conv(x, w).sum()
+
+    alone = names(function)
+    assert len(alone) > 4 and names(with_more)[: len(alone) - 1] == alone[:-1] and alone[-1] in names(with_more)
+
+
 # ---- training --------------------------------------------------------------------------------------------------------
 
 

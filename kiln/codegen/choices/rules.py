@@ -1,11 +1,13 @@
 """The rules: where a library call has alternatives.
 
 Both rules leave out the rounding of an intermediate result to a low type, as eager would have it if it computed in one
-step. Their results are closer to the exact ones than eager's, by up to half a unit of the low type.
+step. Their results are closer to the exact ones than eager's, by up to half a unit of the low type. In float16 an
+intermediate result may be infinite, which programs look for (GradScaler), so it is kept there.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,6 +18,7 @@ from .alternatives import Alternative, Site, rule
 
 aten = torch.ops.aten
 LOW_TYPES = (torch.float16, torch.bfloat16)
+SAME_RANGE = (torch.bfloat16,)  # as float32: what is not rounded is not infinite in eager
 HAS_WIDE_RESULTS = "dtype" in overload_names(aten.mm)  # since torch 2.8
 
 
@@ -24,9 +27,9 @@ def only_reader(node: Any, target: Any) -> bool:
     return isinstance(node, Node) and node.target is target and len(node.users) == 1
 
 
-def is_low(node: Node) -> bool:
+def is_low(node: Node, types: Sequence[torch.dtype] = LOW_TYPES) -> bool:
     value = node.meta.get("val")
-    return isinstance(value, torch.Tensor) and value.dtype in LOW_TYPES and value.device.type == "cuda"
+    return isinstance(value, torch.Tensor) and value.dtype in types and value.device.type == "cuda"
 
 
 @rule(aten._to_copy.default)
@@ -35,7 +38,7 @@ def product_in_float32(node: Node) -> Site | None:
     weights are under autocast: cuBLAS adds in float32 and can store that. (A kernel that goes on computing with the
     product converts it for nothing.)"""
     product: Any = node.args[0]
-    if not HAS_WIDE_RESULTS or node.meta["val"].dtype is not torch.float32 or not is_low(product):
+    if not HAS_WIDE_RESULTS or node.meta["val"].dtype is not torch.float32 or not is_low(product, SAME_RANGE):
         return None
     if not only_reader(product, aten.mm.default) or node.kwargs.get("memory_format") not in (
         None,
@@ -61,7 +64,8 @@ def activation_of_product(node: Node) -> Site | None:
     source: Any = node.args[0]
     view = source if isinstance(source, Node) and source.target in VIEWS and len(source.users) == 1 else None
     linear: Any = view.args[0] if view is not None else source
-    if not only_reader(linear, aten.addmm.default) or not is_low(linear) or linear.kwargs:
+    types = LOW_TYPES if node.target is aten.relu.default else SAME_RANGE
+    if not only_reader(linear, aten.addmm.default) or not is_low(linear, types) or linear.kwargs:
         return None
     if node.target is aten.gelu.default and node.kwargs.get("approximate") != "tanh":
         return None  # cuBLASLt's is by tanh

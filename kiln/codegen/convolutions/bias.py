@@ -35,9 +35,9 @@ def split_forward(node: Node) -> None:
     source, weight, bias, *rest = node.args
     shape = [1, bias.meta["val"].shape[0], *[1] * (node.meta["val"].dim() - 2)]  # type: ignore[union-attr]
     with node.graph.inserting_before(node):
-        plain = add_call(node, aten.convolution.default, source, weight, None, *rest)
-        column = add_call(node, aten.view.default, bias, shape)
-        total = add_call(node, aten.add.Tensor, plain, column)
+        plain = add_call(node, aten.convolution.default, source, weight, None, *rest, name=f"{node.name}_plain")
+        column = add_call(node, aten.view.default, bias, shape, name=f"{node.name}_bias")
+        total = add_call(node, aten.add.Tensor, plain, column, name=f"{node.name}_sum")
     node.replace_all_uses_with(total)
 
 
@@ -46,8 +46,9 @@ def split_backward(node: Node) -> None:
     axes = [0, *range(2, gradient.meta["val"].dim())]
     mask: Any = node.args[10]
     with node.graph.inserting_before(node):
-        total = add_call(node, aten.sum.dim_IntList, gradient, axes)
-        plain = add_call(node, node.target, *node.args[:3], None, *node.args[4:10], [mask[0], mask[1], False])
+        total = add_call(node, aten.sum.dim_IntList, gradient, axes, name=f"{node.name}_bias")
+        rest = (None, *node.args[4:10], [mask[0], mask[1], False])
+        plain = add_call(node, node.target, *node.args[:3], *rest, name=f"{node.name}_plain")
     for user in list(node.users):
         if user.target is operator.getitem and user.args[1] == 2:
             user.replace_all_uses_with(total)

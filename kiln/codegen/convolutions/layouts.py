@@ -117,7 +117,8 @@ class Layouts:
         known = self.converted.get(operand)
         if known is None:
             with operand.graph.inserting_before(reader):
-                known = add_call(reader, aten.clone.default, operand, memory_format=torch.channels_last)
+                layout, name = torch.channels_last, f"{operand.name}_last"
+                known = add_call(reader, aten.clone.default, operand, memory_format=layout, name=name)
             self.converted[operand] = known
         return known
 
@@ -164,10 +165,10 @@ class Layouts:
         with node.graph.inserting_before(reader):
             if called is not None and called.is_view:
                 args = torch.fx.node.map_arg(node.args, lambda one: self.old_layout(one, reader))
-                found = add_call(like, node.target, *args, **node.kwargs)
+                found = add_call(like, node.target, *args, **node.kwargs, name=f"{node.name}_old")
             elif node.target is operator.getitem and find_is_view(node.args[0]):
                 source = self.old_layout(node.args[0], reader)  # type: ignore[arg-type]
-                found = add_call(like, operator.getitem, source, node.args[1])
+                found = add_call(like, operator.getitem, source, node.args[1], name=f"{node.name}_old")
             else:
                 found = copy_with_strides(like, node, self.before[node])
         self.restored[node] = found
@@ -188,13 +189,14 @@ def find_is_view(node: Any) -> bool:
 
 
 def copy_with_strides(like: Node, node: Node, old: torch.Tensor) -> Node:
+    name, layout = f"{node.name}_old", torch.contiguous_format
     if old.is_contiguous():
-        return add_call(like, aten.clone.default, node, memory_format=torch.contiguous_format)
+        return add_call(like, aten.clone.default, node, memory_format=layout, name=name)
     order = sorted(range(old.dim()), key=lambda dim: -int(old.stride()[dim]))
     inverse = [order.index(dim) for dim in range(old.dim())]
-    moved = add_call(like, aten.permute.default, node, order)
-    copied = add_call(like, aten.clone.default, moved, memory_format=torch.contiguous_format)
-    return add_call(like, aten.permute.default, copied, inverse)
+    moved = add_call(like, aten.permute.default, node, order, name=f"{name}_moved")
+    copied = add_call(like, aten.clone.default, moved, memory_format=layout, name=f"{name}_copied")
+    return add_call(like, aten.permute.default, copied, inverse, name=name)
 
 
 def strides_in(value: Any) -> Any:
