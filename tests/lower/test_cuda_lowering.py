@@ -268,7 +268,7 @@ def test_reductions_are_split_among_many_blocks():
     everything = cuda_scheduled_of(lambda x: x.sum(), [torch.randn(1024, 1024)])
     assert parts_of(everything) == [512]
     columns = cuda_scheduled_of(lambda x: x.sum(0), [torch.randn(8192, 256)])
-    assert len(launches(columns)) == 2 and sorted(parts_of(columns)) == [256, 256]
+    assert len(launches(columns)) == 2 and sorted(parts_of(columns)) == [128, 256]
     means = cuda_scheduled_of(lambda x, m: (x - m).sum(0), [torch.randn(8192, 256), torch.randn(8192, 1)])
     assert len(launches(means)) == 2  # what is read once a row does not make it a sum along rows
 

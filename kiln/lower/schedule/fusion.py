@@ -16,7 +16,7 @@ from dataclasses import field, replace
 from typing import Any
 
 from kiln.loops.ir import Access, Buffer, Expr, Write, load, loads_of, walk
-from kiln.loops.sizes import Size, Strides, hint, is_one, same
+from kiln.loops.sizes import Size, Strides, hint, is_one, product, same
 from kiln.loops.steps import Call
 from kiln.loops.tensor_views import Tensor, flip, matching_axes
 
@@ -25,6 +25,7 @@ from ...platform.light_dataclass import dataclass
 MOST_BUFFERS, MOST_OPERATIONS = 40, 700  # of one kernel
 FARTHEST = 400  # how many items apart siblings may be
 MOST_CALLS_ON_GPU = 2  # between siblings: what the later one waits for keeps the earlier one's inputs alive
+MOST_OF_SMALL_WRITES = 1 << 20  # elements, beside which a launch takes long
 
 
 @dataclass(frozen=True)
@@ -87,19 +88,24 @@ class Group:
 
 def fuse(items: Sequence[Write | Call], device: str = "cpu") -> list[Group]:
     """Groups in an order in which they can run, for a kind of device."""
-    return Fuser(MOST_CALLS_ON_GPU if device == "cuda" else None).run(items)
+    return Fuser(MOST_CALLS_ON_GPU if device == "cuda" else None, device == "cuda").run(items)
 
 
 class Fuser:
-    def __init__(self, most_calls: int | None = None) -> None:
+    def __init__(self, most_calls: int | None = None, is_for_gpu: bool = False) -> None:
+        self.is_for_gpu = is_for_gpu
         self.most_calls = most_calls  # between siblings; None: any number
         self.calls: list[int] = []  # the places of calls among the items
         self.groups: list[Group] = []
         self.writers: dict[Any, list[Group]] = {}
         self.readers: dict[Any, list[Group]] = {}
         self.sealed: Group | None = None
+        self.read_together: dict[Any, list[Any]] = {}  # what the readers of a buffer read, on a GPU
 
     def run(self, items: Sequence[Write | Call]) -> list[Group]:
+        for item in items if self.is_for_gpu else ():
+            for buffer in item.reads:
+                self.read_together.setdefault(buffer, []).extend(item.reads)
         for index, item in enumerate(items):
             if isinstance(item, Call):
                 self.calls.append(index)
@@ -149,7 +155,9 @@ class Fuser:
         return needs + self.writers.get(write.buffer, []) + self.readers.get(write.buffer, [])
 
     def candidates(self, write: Write, index: int) -> Iterable[Group]:
-        """Groups that it may join: those that make what it reads, the latest first, then its siblings."""
+        """Groups that it may join: those that make what it reads, the latest first, then its siblings. On a GPU, where
+        each kernel is a launch, a small write also joins readers of what the same groups make: the sums of parts. And a
+        reduction joins groups whose results are read together with its own."""
         found: dict[Group, None] = {}
         makers = {writer for buffer in write.reads for writer in self.writers.get(buffer, ())}
         for group in sorted(makers, key=lambda group: -group.last):
@@ -157,9 +165,19 @@ class Fuser:
         readers = {reader for buffer in write.reads for reader in self.readers.get(buffer, ())}
         if write.buffer.is_pieced:
             readers.update(self.writers.get(write.buffer, ()))
+        if self.is_for_gpu and hint(product(write.shape)) <= MOST_OF_SMALL_WRITES:
+            made = [buffer for maker in makers for buffer in maker.made]
+            readers.update(reader for buffer in made for reader in self.readers.get(buffer, ()))
         for group in sorted(readers, key=lambda group: -group.last):
             if index - group.last < FARTHEST and self.is_near(group, index):
                 found.setdefault(group)
+        if self.is_for_gpu and write.reduce:
+            partners = [
+                group for buffer in self.read_together.get(write.buffer, ()) for group in self.writers.get(buffer, ())
+            ]
+            for group in sorted(partners, key=lambda group: -group.last):
+                if index - group.last < FARTHEST and self.is_near(group, index):
+                    found.setdefault(group)
         return [group for group in found if group.call is None]
 
     def is_near(self, group: Group, index: int) -> bool:

@@ -6,11 +6,12 @@ threads than a CPU: what keeps it busy is counted in blocks of them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from kiln.loops import ir, tensor_views
 from kiln.loops.ir import Access, Buffer, Write
-from kiln.loops.sizes import Size, is_zero
+from kiln.loops.sizes import Size, contiguous, is_zero
 from kiln.loops.steps import Call
 
 LEAST_ELEMENTS = 32768  # of the whole; below, one thread is as fast
@@ -20,8 +21,12 @@ ASSOCIATIVE = {"sum", "prod", "max", "min", "any", "all"}
 # On a GPU.
 LEAST_ELEMENTS_OF_GPU = 65536
 ENOUGH_BLOCKS = 264  # two on each multiprocessor of a large GPU
-COLUMNS_OF_A_BLOCK = 128  # of sums down columns
-LEAST_OF_A_PART = 2048  # elements that are worth a block
+WANTED_BLOCKS = 1056  # where there are not enough
+VECTORS_OF_A_BLOCK = 32  # side by side, in sums down columns
+WIDEST_ACCESS = 16  # bytes of such a vector
+LEAST_OF_ROWS, LEAST_OF_COLUMNS = 2048, 8192  # elements that are worth a block
+
+Parts = dict[int, int]  # into how many parts each axis is split
 
 
 def split_reductions(items: Sequence[Write | Call], device: str = "cpu") -> list[Write | Call]:
@@ -33,7 +38,7 @@ def split_reductions(items: Sequence[Write | Call], device: str = "cpu") -> list
             found.append(item)
         else:
             assert isinstance(item, Write)
-            found.extend(split(item, *parts))
+            found.extend(split(item, parts, are_parts_outside=device != "cpu"))
     return found
 
 
@@ -51,8 +56,8 @@ def kept_and_total(write: Write) -> tuple[int, int]:
     return kept, total
 
 
-def how_many_parts(write: Write) -> tuple[int, int] | None:
-    """The axis to split, and into how many parts; None where that is impossible or does not pay."""
+def how_many_parts(write: Write) -> Parts | None:
+    """The axes to split, and into how many parts; None where that is impossible or does not pay."""
     if not can_be_split(write):
         return None
     kept, total = kept_and_total(write)
@@ -63,61 +68,124 @@ def how_many_parts(write: Write) -> tuple[int, int] | None:
         assert isinstance(size, int)
         for parts in range(min(PARTS, size), 3, -1):
             if size % parts == 0 and total // parts >= 1024:
-                return axis, parts
+                return {axis: parts}
     return None
 
 
-def how_many_parts_on_gpu(write: Write) -> tuple[int, int] | None:
+def how_many_parts_on_gpu(write: Write) -> Parts | None:
     """As `how_many_parts`. A block takes one result, or some columns; there are to be enough blocks, of enough work."""
     if not can_be_split(write):
         return None
     kept, total = kept_and_total(write)
-    blocks = kept if is_along_rows(write) else -(-kept // COLUMNS_OF_A_BLOCK)
+    is_by_rows = is_along_rows(write)
+    blocks = kept if is_by_rows else -(-kept // columns_of_block(write))
     if total < LEAST_ELEMENTS_OF_GPU or blocks >= ENOUGH_BLOCKS:
         return None
-    wanted = min(-(-2 * ENOUGH_BLOCKS // blocks), total // (blocks * LEAST_OF_A_PART))
-    best: tuple[int, int] | None = None
-    for axis in write.axes:
-        size = write.shape[axis]
+    most, least = (2 * ENOUGH_BLOCKS, LEAST_OF_ROWS) if is_by_rows else (WANTED_BLOCKS, LEAST_OF_COLUMNS)
+    wanted = min(most, total // least) // blocks
+    axes = [(axis, write.shape[axis]) for axis in write.axes]
+    outer, any_axes = outer_parts(axes, wanted), best_parts(axes, wanted)
+    found = any_axes if count_of(any_axes) >= 2 * count_of(outer) else outer
+    return found if 1 < count_of(found) < total // kept else None
+
+
+def count_of(parts: Parts) -> int:
+    return math.prod(parts.values())
+
+
+def outer_parts(axes: Sequence[tuple[int, Size]], wanted: int) -> Parts:
+    """As many parts as are wanted, or fewer, that are contiguous: outer axes are split into all their elements."""
+    found: Parts = {}
+    for axis, size in axes:
         assert isinstance(size, int)
-        parts = next((parts for parts in range(min(wanted, size), 1, -1) if size % parts == 0), 1)
-        if parts > (best[1] if best is not None else 1):
-            best = axis, parts
+        parts = next(parts for parts in range(max(1, min(wanted, size)), 0, -1) if size % parts == 0)
+        if parts > 1:
+            found[axis] = parts
+        if parts < size:
+            break
+        wanted //= parts
+    return found
+
+
+def best_parts(axes: Sequence[tuple[int, Size]], wanted: int) -> Parts:
+    """As many parts as are wanted, or fewer: of each axis a number that divides its size."""
+    if not axes:
+        return {}
+    (axis, size), *rest = axes
+    assert isinstance(size, int)
+    best: Parts = {}
+    for parts in range(min(wanted, size), 0, -1):
+        if size % parts == 0:
+            found = best_parts(rest, wanted // parts)
+            found = {axis: parts, **found} if parts > 1 else found
+            if count_of(found) > count_of(best):
+                best = found
     return best
+
+
+def columns_of_block(write: Write) -> int:
+    """How many columns a block of threads sums."""
+    widths = [access.buffer.dtype.itemsize for access in large_accesses(write)]
+    return VECTORS_OF_A_BLOCK * (WIDEST_ACCESS // max(2, min(widths, default=4)))
+
+
+def large_accesses(write: Write) -> list[Access]:
+    """The loads that move along the most axes."""
+    accesses = ir.loads_of(write.value)
+    axes = [sum(not is_zero(stride) for stride in access.strides) for access in accesses]
+    return [access for access, count in zip(accesses, axes, strict=True) if count == max(axes)]
 
 
 def is_along_rows(write: Write) -> bool:
     """Whether the memory that is read, as far as it is as large as the space, is contiguous along reduced axes."""
-    accesses = ir.loads_of(write.value)
-    axes = [sum(not is_zero(stride) for stride in access.strides) for access in accesses]
-    large = [access for access, count in zip(accesses, axes, strict=True) if count == max(axes)]
-    return any(access.strides[axis] == 1 for access in large for axis in write.axes)
+    return any(access.strides[axis] == 1 for access in large_accesses(write) for axis in write.axes)
 
 
-def split(write: Write, axis: int, parts: int) -> list[Write]:
-    size = write.shape[axis]
-    assert isinstance(size, int)
-    shape: tuple[Size, ...] = (*write.shape[:axis], parts, size // parts, *write.shape[axis + 1 :])
-    rows = []
-    for dim in range(len(write.shape)):
-        moved = dim + (dim > axis)
-        rows.append(({axis: size // parts, axis + 1: 1} if dim == axis else {moved: 1}, 0))
-    value = tensor_views.affine(tensor_views.Tensor(write.shape, write.value), shape, rows)
-    axes = tuple(dim + (dim >= axis) for dim in write.axes)
-    kept = [size if dim not in axes else 1 for dim, size in enumerate(shape)]
-    strides, step = [0] * len(shape), 1
-    for dim in reversed(range(len(shape))):
-        if dim not in axes:
-            strides[dim] = step
-            step *= kept[dim]
-    buffer = Buffer(f"{write.buffer.name}_parts", write.value.dtype, tuple(kept), tuple(strides), "made")
-    first = Write(Access(buffer, tuple(strides), 0), shape, value.expr, write.reduce, axes, node=write.node)
-    rest = tuple(size for dim, size in enumerate(shape) if dim not in axes)
-    load = ir.load(Access(buffer, tuple(s for dim, s in enumerate(strides) if dim not in axes), 0))
-    place = sum(dim not in axes for dim in range(axis))
-    targets = [s for dim, s in enumerate(write.target.strides) if dim not in write.axes]
-    targets.insert(place, 0)
+def split(write: Write, parts: Parts, are_parts_outside: bool) -> list[Write]:
+    """A reduction of each part, and the reduction of their results. ``are_parts_outside``: the results of a part lie
+    together in memory."""
+    shape: list[Size] = []
+    rows: list[tuple[dict[int, Size], Size]] = []
+    axes: list[int] = []  # that are reduced within a part
+    targets: list[Size] = []  # the strides of the result along the axes that are kept
+    part_axes: list[int] = []  # among those that are kept
+    for axis, size in enumerate(write.shape):
+        count = parts.get(axis, 1)
+        if axis not in write.axes:
+            rows.append(({len(shape): 1}, 0))
+            targets.append(write.target.strides[axis])
+            shape.append(size)
+            continue
+        assert isinstance(size, int)
+        place: dict[int, Size] = {}
+        if count > 1:
+            place[len(shape)] = size // count
+            part_axes.append(len(targets))
+            targets.append(0)
+            shape.append(count)
+        if count < size or count == 1:
+            place[len(shape)] = 1
+            axes.append(len(shape))
+            shape.append(size // count)
+        rows.append((place, 0))
+    value = tensor_views.affine(tensor_views.Tensor(write.shape, write.value), tuple(shape), rows)
+    kept = tuple(size for axis, size in enumerate(shape) if axis not in axes)
+    inner = contiguous(kept)
+    if are_parts_outside:
+        order = [*part_axes, *(axis for axis in range(len(kept)) if axis not in part_axes)]
+        steps = dict(zip(order, contiguous([kept[axis] for axis in order]), strict=True))
+        inner = tuple(steps[axis] for axis in range(len(kept)))
+    outer = iter(inner)
+    strides = tuple(0 if axis in axes else next(outer) for axis in range(len(shape)))
+    whole = tuple(1 if axis in axes else size for axis, size in enumerate(shape))
+    buffer = Buffer(f"{write.buffer.name}_parts", write.value.dtype, whole, strides, "made")
+    first = Write(Access(buffer, strides, 0), tuple(shape), value.expr, write.reduce, tuple(axes), node=write.node)
     second = Write(
-        Access(write.buffer, tuple(targets), write.target.offset), rest, load, write.reduce, (place,), node=write.node
+        Access(write.buffer, tuple(targets), write.target.offset),
+        kept,
+        ir.load(Access(buffer, inner, 0)),
+        write.reduce,
+        tuple(part_axes),
+        node=write.node,
     )
     return [first, second]
