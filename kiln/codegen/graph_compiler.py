@@ -28,6 +28,7 @@ from . import program_cache
 from .convolutions.bias import split_bias
 from .convolutions.layouts import lay_out_convolutions
 from .equal_nodes import merge_equal_nodes
+from .joint_rewrites import rewrite_joint
 from .targets import target_of
 
 
@@ -143,6 +144,7 @@ def prepare_joint(module: torch.fx.GraphModule) -> None:
     if device_of_graph(module).type == "cuda":
         split_bias(module)
         lay_out_convolutions(module)
+        rewrite_joint(module)
     merge_equal_nodes(module)
 
 
