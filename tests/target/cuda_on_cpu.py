@@ -24,9 +24,11 @@ from tests.target.kernel_runs import copied
 PATIENCE = 30  # seconds
 HEAD = re.compile(r"^target .*\n", re.MULTILINE)
 DECLARED = re.compile(r"^declare \w+ @llvm\.nvvm\.([a-z0-9.]+)\(.*\)$", re.MULTILINE)
+MOVED = re.compile(r'^(%\w+) = call i32 asm sideeffect "mov.b32 .*"\(i32 (%\w+)\)$', re.MULTILINE)
 KINDS = {"i32": ctypes.c_int32, "float": ctypes.c_float, "void": None}
 FORMULAS = {
     "ex2.approx.f": "call float @exp2f(float %x)",
+    "ex2.approx.ftz.f": "call float @exp2f(float %x)",
     "rcp.approx.ftz.f": "fdiv float 1.0, %x",
     "rsqrt.approx.f": "fdiv float 1.0, %x ; of the root",
 }
@@ -89,6 +91,10 @@ def for_the_cpu(text: str) -> str:
             body = "%s = call float @sqrtf(float %x)\n  %r = fdiv float 1.0, %s\n  ret float %r"
         text = re.sub(rf"^declare float @llvm\.nvvm\.{re.escape(name)}\(.*\)$", "", text, flags=re.MULTILINE)
         text += f"define float @llvm.nvvm.{name}(float %x) {{\n  {body}\n}}\n"
+    if "@llvm.nvvm.div.full(" in text:
+        text = text.replace("declare float @llvm.nvvm.div.full(float, float)", "")
+        text += "define float @llvm.nvvm.div.full(float %x, float %y) {\n  %r = fdiv float %x, %y\n  ret float %r\n}\n"
+    text = MOVED.sub(r"\1 = add i32 0, \2", text)
     if "@exp2f(" in text:
         text += "declare float @exp2f(float)\n"
     if "@sqrtf(" in text:

@@ -10,7 +10,7 @@ import pytest
 import sympy
 import torch
 
-from kiln.loops.ir import Access, constant, iota, load, op, reduced
+from kiln.loops.ir import Access, constant, iota, load, op, reduced, walk
 from kiln.loops.kernel import Kernel, Loop, Output, Reduction
 from kiln.target import compile_queue, target
 from kiln.target.cuda import cuda_target
@@ -18,6 +18,8 @@ from kiln.target.cuda.assembler_bugs import without_wrong_instructions
 from kiln.target.cuda.cuda_module import emit_module
 from kiln.target.cuda.kernel_plan import CudaPlan, NotOnGpu, plan_of
 from kiln.target.cuda.ptx import PtxError, compile_ptx, ptx_architecture
+from kiln.target.cuda.relaxed_functions import relaxed_functions
+from kiln.target.cuda.row_registers import kept_after, most_registers
 from kiln.target.llvm.math import functions
 from tests.target.kernel_runs import Memory
 from tests.target.random_kernels import RandomKernel
@@ -55,6 +57,16 @@ def row_sums(rows: int, columns: int, dtype: torch.dtype = torch.float32, is_dow
     reduction = Reduction(0, "sum", value, torch.float32)
     output = Output(Access(out, (columns, 1), 0), op("sub", value, total), True)
     return Kernel("k", (Loop(rows), Loop(columns, True)), (reduction,), (output,), 1)
+
+
+def transposed(rows: int, columns: int, dtype: torch.dtype, outer: int = 1) -> tuple[Kernel, Memory]:
+    """A copy of matrices, with rows and columns exchanged; kernel and memory."""
+    memory = Memory()
+    a = memory.load(torch.zeros(outer, rows, columns, dtype=dtype), (rows * columns, 1, columns))
+    out = memory.add(torch.zeros(outer, columns, rows, dtype=dtype))
+    loops = (Loop(outer), Loop(columns), Loop(rows))
+    output = Output(Access(out, (rows * columns, rows, 1), 0), a, False)
+    return Kernel("k", loops, (), (output,), 2), memory
 
 
 @pytest.mark.parametrize("start", range(0, 240, 40))
@@ -120,7 +132,7 @@ def test_rows_are_shared_by_threads(rows, columns, members, copies):
 
 def test_a_row_in_registers_is_loaded_once():
     text = ptx_of(row_sums(1 << 16, 768, torch.bfloat16))
-    assert text.count("ld.global.v4") == plan_of(row_sums(1 << 16, 768, torch.bfloat16)).copies
+    assert text.count("ld.global.v2.b32") == plan_of(row_sums(1 << 16, 768, torch.bfloat16)).copies
     assert "shfl.sync.bfly" in text and "bar.sync" not in text and ".shared" not in text
 
 
@@ -132,8 +144,154 @@ def test_long_rows_use_shared_memory_once():
 def test_columns_are_contiguous_across_threads():
     kernel = row_sums(4096, 4096, is_down=True)
     plan = plan_of(kernel)
-    assert plan.is_by_columns and plan.lanes == 4 and plan.units_of_block == 32 and plan.members == 8
+    assert plan.is_by_columns and plan.lanes == 4 and plan.units_of_block == 8 and plan.members == 32
     assert "bar.sync" in ptx_of(kernel)
+    wide = plan_of(row_sums(64, 1 << 20, is_down=True))  # so many columns that a thread sums one alone
+    assert wide.is_by_columns and wide.members == 1 and wide.at_once > 1
+
+
+def test_rounds_of_a_loop_load_before_they_compute():
+    """Sums down columns have several loads on their way at once."""
+    kernel = row_sums(4096, 4096, torch.bfloat16, is_down=True)
+    plan, text = plan_of(kernel), ptx_of(kernel)
+    assert plan.at_once == 8
+    loop = text[text.index("$L__BB") : text.index("bra")]
+    assert loop.count("ld.global.v4") == 8 and "st." not in loop
+
+
+def test_many_reductions_share_the_memory_of_a_block():
+    """As in the backward of two layer norms: more sums down columns than fit into shared memory at once."""
+    memory = Memory()
+    loads = [load(Access(memory.add(torch.zeros(4096, 1024, dtype=torch.bfloat16)), (1, 1024), 0)) for _ in range(9)]
+    sums = [Reduction(n, "sum", op("cast", a, dtype=torch.float32), torch.float32) for n, a in enumerate(loads)]
+    outputs = [
+        Output(Access(memory.add(torch.zeros(1024)), (1, 0), 0), reduced(n, torch.float32), False) for n in range(9)
+    ]
+    kernel = Kernel("k", (Loop(1024), Loop(4096, True)), tuple(sums), tuple(outputs), 0)
+    text = ptx_of(kernel)
+    size = int(re.search(r"the_kernel_shared\[(\d+)\]", text).group(1))
+    assert 16 * 1024 < size <= 48 * 1024 and text.count("bar.sync") >= 3
+
+
+def test_a_row_keeps_what_later_phases_need():
+    """A row of sums of three matrices: their sum stays in registers, not all three of them."""
+    memory = Memory()
+    total: object = None
+    for dtype in (torch.float32, torch.bfloat16, torch.bfloat16):
+        one = op("cast", memory.load(torch.zeros(1 << 16, 768, dtype=dtype)), dtype=torch.float32)
+        total = one if total is None else op("add", total, one)
+    mean = Reduction(0, "sum", total, torch.float32)
+    centred = op("sub", total, reduced(0, torch.float32))
+    squares = Reduction(1, "sum", op("mul", centred, centred), torch.float32)
+    out = memory.add(torch.zeros(1 << 16, 768))
+    value = op("mul", centred, reduced(1, torch.float32))
+    output = Output(Access(out, (768, 1), 0), value, True)
+    kernel = Kernel("k", (Loop(1 << 16), Loop(768, True)), (mean, squares), (output,), 1)
+    plan = plan_of(kernel)
+    assert plan.copies == 6 and [len(kept_after(plan.phases, number, 1)) for number in (0, 1)] == [1, 1]
+    text = ptx_of(kernel)
+    assert text.count("ld.global.v4.b32") == 6 and text.count("ld.global.") == 3 * 6
+
+
+def test_long_rows_of_bfloat16_stay_in_registers_as_they_are():
+    kernel = row_sums(8192, 50304, torch.bfloat16)
+    plan = plan_of(kernel)
+    assert (plan.members, plan.copies) == (1024, 13) and most_registers(plan.phases, 1) == 0.5
+    assert ptx_of(kernel).count("ld.global.v2.b32") == 13
+
+
+@pytest.mark.parametrize(("columns", "lanes"), [(50304, 8), (50257, 1)])
+def test_the_statistics_of_a_softmax_take_one_run(columns, lanes):
+    memory = Memory()
+    x = op("cast", memory.load(torch.zeros(8192, columns, dtype=torch.bfloat16)), dtype=torch.float32)
+    most = Reduction(0, "max", x, torch.float32)
+    powers = op("exp", op("sub", x, reduced(0, torch.float32)))
+    total = Reduction(1, "sum", powers, torch.float32)
+    outputs = [
+        Output(Access(memory.add(torch.zeros(8192)), (1, 0), 0), reduced(n, torch.float32), False) for n in (0, 1)
+    ]
+    kernel = Kernel("k", (Loop(8192), Loop(columns, True)), (most, total), tuple(outputs), 1)
+    plan, text = plan_of(kernel), ptx_of(kernel)
+    assert plan.online is not None and plan.lanes == lanes and not plan.copies
+    loop = text[text.index("$L__BB") : text.index("bra")]
+    kind = "ld.global.v4.b32" if lanes == 8 else "ld.global.b16"
+    assert loop.count(kind) == plan.at_once > 1
+    assert loop.count("ex2") == plan.at_once * lanes + 1
+
+
+# ---- transposed loads ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("dtype", "lanes"), [(torch.bfloat16, 8), (torch.float32, 4), (torch.float64, 2)])
+def test_transposed_loads_go_through_shared_memory(dtype, lanes):
+    kernel, _ = transposed(4096, 2048, dtype)
+    plan, text = plan_of(kernel), ptx_of(kernel)
+    assert plan.tile is not None and plan.tile.across == 1 and plan.lanes == lanes and set(plan.aligned) == {16}
+    assert plan.blocks == 64 * 32 and text.count("bar.sync") == 1
+    rounds = 64 * 64 // lanes // 256
+    vector = "v2.b64" if dtype is torch.float64 else "v4.b32"
+    assert text.count(f"ld.global.{vector}") == text.count(f"st.global.{vector}") == rounds
+    assert "ld.shared" in text and "st.shared" in text
+
+
+def test_small_or_dynamic_loops_have_no_tiles():
+    assert plan_of(transposed(3, 4096, torch.float32)[0]).tile is None
+    assert plan_of(transposed(4096, 3, torch.float32)[0]).tile is None
+    assert plan_of(pointwise(torch.float32, 4096, 1024)).tile is None
+
+
+# ---- functions with larger errors ------------------------------------------------------------------------------------
+
+
+def gelu_like(source: torch.dtype, target: torch.dtype, name: str, is_beside_one: bool) -> Kernel:
+    memory = Memory()
+    x = op("cast", memory.load(torch.zeros(4096, 1024, dtype=source)), dtype=torch.float32)
+    value = op(name, x)
+    if is_beside_one:
+        value = op("mul", x, op("add", constant(1.0, torch.float32), value))
+    out = memory.add(torch.zeros(4096, 1024, dtype=target))
+    output = Output(Access(out, (1024, 1), 0), op("cast", value, dtype=target), False)
+    return Kernel("k", (Loop(4096), Loop(1024)), (), (output,), 1)
+
+
+@pytest.mark.parametrize(
+    ("target", "name", "is_beside_one", "is_relaxed"),
+    [
+        (torch.bfloat16, "exp", False, True),
+        (torch.float32, "exp", False, False),
+        (torch.bfloat16, "sigmoid", False, True),
+        (torch.float32, "sigmoid", True, False),
+        (torch.float32, "tanh", True, True),
+        (torch.bfloat16, "tanh", True, True),
+        (torch.bfloat16, "tanh", False, False),
+    ],
+)
+def test_functions_whose_error_nobody_sees_are_short(target, name, is_beside_one, is_relaxed):
+    kernel = gelu_like(torch.float32, target, name, is_beside_one)
+    assert bool(relaxed_functions(kernel, list(kernel.roots()) + list(walk(*kernel.roots())))) == is_relaxed
+    text = ptx_of(kernel)
+    assert (text.count("fma.rn") <= text.count("ex2.approx")) == is_relaxed
+
+
+def test_a_sum_of_exponentials_keeps_its_bounds():
+    """Terms of which none is known to be large."""
+    memory = Memory()
+    x = memory.load(torch.zeros(4096, 1024))
+    total = Reduction(0, "sum", op("exp", x), torch.float32)
+    out = memory.add(torch.zeros(4096))
+    output = Output(Access(out, (1, 0), 0), reduced(0, torch.float32), False)
+    kernel = Kernel("k", (Loop(4096), Loop(1024, True)), (total,), (output,), 1)
+    assert not relaxed_functions(kernel, walk(*kernel.roots()))
+
+
+def test_a_function_that_is_compared_keeps_its_bounds():
+    memory = Memory()
+    x = memory.load(torch.zeros(4096))
+    value = op("where", op("gt", op("exp", x), constant(1.0, torch.float32)), x, op("exp", x))
+    out = memory.add(torch.zeros(4096, dtype=torch.bfloat16))
+    output = Output(Access(out, (1,), 0), op("cast", value, dtype=torch.bfloat16), False)
+    kernel = Kernel("k", (Loop(4096),), (), (output,), 0)
+    assert not relaxed_functions(kernel, walk(*kernel.roots()))
 
 
 def test_atomic_additions():

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 import torch
 
-from kiln.loops.ir import Buffer
+from kiln.loops.ir import HALF_TYPES, Buffer
 from kiln.loops.kernel import Kernel
+from kiln.target.cuda import kernel_plan
 from kiln.target.cuda.kernel_plan import NotOnGpu, plan_of
 from tests.target.random_kernels import RandomKernel
-from tests.target.test_cuda_emit import row_sums
+from tests.target.random_row_kernels import RandomRowKernel
+from tests.target.test_cuda_emit import row_sums, transposed
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -32,11 +36,13 @@ def is_written_in_any_order(kernel: Kernel, buffer: Buffer) -> bool:
 
 
 @pytest.mark.parametrize("seed", range(300))
-def test_random_kernel(seed):
+def test_random_kernel(seed, monkeypatch):
     from tests.target.cuda_runs import run_on_gpu
 
     made = RandomKernel(seed)
     kernel = made.kernel()
+    if seed % 2:  # vectors as wide as those of large kernels
+        monkeypatch.setattr(kernel_plan, "ENOUGH_THREADS", 8)
     try:
         plan_of(kernel)
     except NotOnGpu as reason:
@@ -46,6 +52,38 @@ def test_random_kernel(seed):
     for buffer, tensor in wanted.items():
         if not is_written_in_any_order(kernel, buffer):
             compare(found[buffer], tensor, kernel.text)
+
+
+@pytest.mark.parametrize("seed", range(120))
+def test_random_rows(seed, monkeypatch):
+    from tests.target.cuda_runs import run_on_gpu
+
+    made = RandomRowKernel(seed)
+    kernel = made.kernel()
+    if seed % 4:
+        monkeypatch.setattr(kernel_plan, "ENOUGH_THREADS", 8)
+    if seed % 3 == 0:  # rows that do not stay in registers
+        monkeypatch.setattr(kernel_plan, "MOST_COPIES", 0)
+    wanted = made.memory.expected(kernel)
+    found = run_on_gpu(kernel, made.memory.tensors)
+    for buffer, tensor in wanted.items():
+        tolerance = {"rtol": 3e-2, "atol": 3e-2} if tensor.dtype in HALF_TYPES else {"rtol": 2e-3, "atol": 2e-3}
+        plan = plan_of(kernel)
+        text = f"{kernel.text}\n{plan.lanes=} {plan.members=} {plan.copies=} {plan.at_once=}"
+        message = functools.partial("{}\n{}".format, text)
+        torch.testing.assert_close(found[buffer], tensor, equal_nan=True, msg=message, **tolerance)
+
+
+@pytest.mark.parametrize("shape", [(64, 64), (128, 192), (16, 17), (100, 333), (40, 1000), (1, 500)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64, torch.int64, torch.uint8, torch.bool])
+def test_transposed(shape, dtype):
+    from tests.target.cuda_runs import run_on_gpu
+
+    kernel, memory = transposed(*shape, dtype, outer=3)
+    source, target = kernel.buffers[0], kernel.outputs[0].target.buffer
+    given = torch.randint(0, 2 if dtype is torch.bool else 100, (3, *shape)).to(dtype)
+    found = run_on_gpu(kernel, {source: given, target: torch.zeros(3, *shape[::-1], dtype=dtype)})[target]
+    assert torch.equal(found, given.transpose(1, 2))
 
 
 @pytest.mark.parametrize("rows", [1, 3, 700])

@@ -5,12 +5,15 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kiln.loops.ir import Access, op, running
+from kiln.loops.ir import HALF_TYPES, Access, op, running
 from kiln.loops.kernel import Kernel, Loop, Output, Reduction
+from kiln.target.cuda import kernel_plan
 from kiln.target.cuda.kernel_plan import NotOnGpu, plan_of
 from tests.target.cuda_on_cpu import run_as_on_gpu
 from tests.target.kernel_runs import Memory
 from tests.target.random_kernels import RandomKernel
+from tests.target.random_row_kernels import RandomRowKernel
+from tests.target.test_cuda_emit import transposed
 from tests.target.test_cuda_kernels import compare, is_written_in_any_order
 
 MOST_THREADS = 3000  # of all blocks
@@ -38,6 +41,36 @@ def check_random(made: RandomKernel) -> None:
 @pytest.mark.parametrize("seed", range(16))
 def test_random_kernel(seed):
     check_random(RandomKernel(seed))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_rows(seed, monkeypatch):
+    """Rows and columns as in norms and softmaxes, with wide vectors; some rows in loops."""
+    monkeypatch.setattr(kernel_plan, "ENOUGH_THREADS", 8)
+    if seed % 2:
+        monkeypatch.setattr(kernel_plan, "MOST_COPIES", 0)
+    made = RandomRowKernel(seed)
+    kernel = made.kernel()
+    plan = plan_of(kernel)
+    if plan.blocks * plan.threads > MOST_THREADS:  # type: ignore[operator]
+        pytest.skip("takes long")
+    wanted = made.memory.expected(kernel)
+    found = run_as_on_gpu(kernel, made.memory.tensors)
+    for buffer, tensor in wanted.items():
+        tolerance = 3e-2 if tensor.dtype in HALF_TYPES else 2e-3
+        torch.testing.assert_close(found[buffer], tensor, equal_nan=True, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("shape", [(64, 64), (100, 130), (16, 17), (40, 200)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.bool])
+def test_transposed(shape, dtype, monkeypatch):
+    monkeypatch.setattr(kernel_plan, "ENOUGH_THREADS", 8)
+    kernel, _ = transposed(*shape, dtype)
+    assert plan_of(kernel).tile is not None
+    source, target = kernel.buffers[0], kernel.outputs[0].target.buffer
+    given = torch.randint(0, 2 if dtype is torch.bool else 100, (1, *shape)).to(dtype)
+    found = run_as_on_gpu(kernel, {source: given, target: torch.zeros(1, *shape[::-1], dtype=dtype)})[target]
+    assert torch.equal(found, given.transpose(1, 2))
 
 
 @pytest.mark.parametrize("seed", [177, 256])

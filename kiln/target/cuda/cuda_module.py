@@ -39,8 +39,8 @@ def function_of(kernel: Kernel, name: str, declarations: dict[str, None]) -> str
             lines.add(f"%b{number} = addrspacecast ptr addrspace(1) %p{number} to ptr")
     nest = ThreadNest(plan, lines, shared)
     nest.write()
-    if nest.exchange.used:
-        lines.declare(f"{shared} = internal addrspace(3) global [{nest.exchange.used} x i8] poison, align 16")
+    if nest.exchange.peak:
+        lines.declare(f"{shared} = internal addrspace(3) global [{nest.exchange.peak} x i8] poison, align 16")
     parameters = [parameter(buffer, number) for number, buffer in enumerate(kernel.buffers)]
     parameters += [f"i64 %s{number}" for number in range(len(kernel.sizes))]
     body = "\n".join([*lines.text, "ret void"])

@@ -15,8 +15,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from kiln.loops.ir import Access, Expr, varies_along
-from kiln.loops.kernel import Kernel
+import torch
+
+from kiln.loops.ir import Access, Expr, varies_along, wide
+from kiln.loops.kernel import Kernel, Reduction
 from kiln.loops.sizes import Size, hint, is_one, is_unit_stride, is_zero, product
 from kiln.platform.torch_shapes import FloorDiv
 
@@ -24,17 +26,28 @@ from ...platform.light_dataclass import dataclass
 from ..llvm.phases import Phase, phases_of
 from ..llvm.registers import Shape
 from .atomics import COMBINED_TYPES
+from .online_plan import OnlineSum, online_sum
+from .row_registers import most_registers
+from .tile_plan import SIDE, Tile, tile_of
 
 WARP = 32
 MOST_THREADS = 1024
 THREADS = 256  # of a block, where nothing asks for another number
 WIDEST_ACCESS = 16  # bytes that a thread loads at once
 ENOUGH_THREADS = 132 * 2048  # to keep the memory of a large GPU busy
-MOST_COPIES = 8
-SLOT = 8  # bytes of a value in shared memory
+FEWEST_COLUMNS = 8  # vectors side by side that a block sums
+MOST_COPIES = 16
+MOST_OF_A_THREAD = 64  # elements of a row
+MOST_LANES = 8
+MOST_BLOCKS = 1 << 31
 MOST_SHARED = 48 * 1024  # bytes of a block
 MOST_SCAN_ROUNDS = 64  # that a block takes one after another, if there are few rows
 MOST_REGISTERS = 96  # for the rows that stay in registers
+MOST_REGISTERS_OF_LARGE_BLOCKS = 36  # of 1024 threads, which have 64 registers each
+MOST_AT_ONCE = 8  # rounds of a loop
+BYTES_AT_ONCE = 128  # that a thread loads before it computes
+OPERATIONS_AT_ONCE = 128
+CHEAP = frozenset("load const iota cast reduced size".split())
 
 
 class NotOnGpu(Exception):
@@ -51,12 +64,15 @@ class CudaPlan:
     members: int
     is_by_columns: bool
     copies: int  # 0: the reduced loops are loops
+    at_once: int  # how many rounds of those loops a thread takes at once
     threads: int
     blocks: Size
     shared_bytes: int  # that a launch asks for; what members exchange is part of the code
     aligned: tuple[int, ...]  # the alignment in bytes that the pointers of the kernel's buffers need
     phases: tuple[Phase, ...]
     closing: Phase
+    tile: Tile | None = None  # where transposed loads go through shared memory
+    online: OnlineSum | None = None  # where the first two phases run as one
 
     @property
     def lanes(self) -> int:
@@ -65,6 +81,11 @@ class CudaPlan:
     @property
     def units_of_block(self) -> int:
         return self.threads // self.members
+
+    @property
+    def members_of_warp(self) -> int:
+        """How many members of a unit a warp has at most."""
+        return max(1, WARP // self.units_of_block) if self.is_by_columns else WARP
 
 
 def plan_of(kernel: Kernel) -> CudaPlan:
@@ -83,6 +104,9 @@ def check_operations(kernel: Kernel) -> None:
 
 
 def find_plan(kernel: Kernel) -> CudaPlan:
+    tiled = tiled_plan(kernel)
+    if tiled is not None:
+        return tiled
     loops = kernel.loops
     moving = [number for number, loop in enumerate(loops) if not is_one(loop.size)]
     vector = kernel.vector if kernel.vector in moving else None
@@ -99,15 +123,30 @@ def find_plan(kernel: Kernel) -> CudaPlan:
     is_by_columns = bool(reduced) and moves_last is not None and not loops[moves_last].is_reduced
     units = units_of(kernel, kept, vector, lanes)
     rounds = units_of(kernel, reduced, vector, lanes)
-    members = members_of(units, rounds, is_by_columns) if reduced else 1
-    copies = copies_of(kernel, phases, reduced, rounds, members, lanes) if is_across and lanes > 1 else 0
-    if any(reduction.is_scan for reduction in kernel.reductions):
-        members, copies = members_of_scan(units, rounds, members, is_by_columns), 0
-    threads = THREADS
-    if reduced:
-        threads = max(THREADS if members <= WARP or is_by_columns else members, members)
+    members, threads = 1, THREADS
+    if is_by_columns:
+        members, threads = members_of_columns(units, rounds, units_of(kernel, kept[-1:], vector, lanes))
+    elif reduced:
+        members = members_of(units, rounds)
+    copies, sharing, online = 0, members, None
+    has_scans = any(reduction.is_scan for reduction in kernel.reductions)
+    if has_scans:
+        members = members_of_scan(units, rounds, members, is_by_columns)
+    elif reduced and not is_by_columns:
+        if is_across and lanes > 1:
+            sharing, copies = row_in_registers(phases, reduced, rounds, members, lanes)
+        online = online_sum(phases) if not copies or (len(phases) == 2 and sharing > MOST_THREADS // 8) else None
+        copies = copies if online is None else 0
+        members = sharing if copies else members_of_loop(units, members)
+    at_once = 1
+    if reduced and not copies and not has_scans:
+        at_once = rounds_at_once(phases, reduced, rounds, members, lanes)
+        at_once = min(at_once, MOST_AT_ONCE // 2) if online is not None else at_once
+    if reduced and not is_by_columns:
+        threads = THREADS if members <= WARP else members
     blocks = ceil_div(units, threads // members)
-    if exchanged_bytes(kernel, members, threads, lanes, is_by_columns) > MOST_SHARED:
+    slots = exchanged_slots(members, threads, lanes, is_by_columns)
+    if any(exchanged_bytes(reduction, slots) > MOST_SHARED for reduction in kernel.reductions):
         raise NotOnGpu("reductions that need more shared memory than a block has")
     aligned = alignments(kernel, vector, lanes)
     return CudaPlan(
@@ -117,21 +156,85 @@ def find_plan(kernel: Kernel) -> CudaPlan:
         members,
         is_by_columns,
         copies,
+        at_once,
         threads,
         blocks,
         0,
         aligned,
         phases,
         closing,
+        online=online,
     )
 
 
-def exchanged_bytes(kernel: Kernel, members: int, threads: int, lanes: int, is_by_columns: bool) -> int:
-    """The shared memory through which the members of a block's units combine their results."""
-    if not is_by_columns and members <= WARP:
-        return 0
-    slots = threads * lanes if is_by_columns else 2 * threads // WARP
-    return sum(SLOT * slots * (1 + (reduction.position is not None)) for reduction in kernel.reductions)
+def tiled_plan(kernel: Kernel) -> CudaPlan | None:
+    """The plan of a kernel whose transposed loads go through tiles; None where there are none."""
+    loops = kernel.loops
+    moving = [number for number, loop in enumerate(loops) if not is_one(loop.size)]
+    if kernel.reductions or any(
+        loops[number].is_reduced or not isinstance(loops[number].size, int) for number in moving
+    ):
+        return None
+    vector = stored_along(kernel, moving)
+    if vector is None or any(not isinstance(size, int) for size in kernel.all_sizes()):
+        return None
+
+    def lanes_along(access: Access, loop: int) -> int:
+        lanes = max(1, WIDEST_ACCESS // max(2, width(access)))
+        size = loops[loop].size
+        assert isinstance(size, int)
+        while lanes > 1 and (
+            size % lanes or alignment(access, loop, lanes) < min(WIDEST_ACCESS, lanes * width(access))
+        ):
+            lanes //= 2
+        return lanes
+
+    tile = tile_of(kernel, vector, MOST_SHARED, lanes_along)
+    if tile is None:
+        return None
+    lanes = lanes_of(kernel, vector, moving)
+    kept = [loop for loop in moving if loop not in (tile.across, vector)] + [tile.across, vector]
+    blocks = 1
+    for loop in kept:
+        size = loops[loop].size
+        assert isinstance(size, int)
+        blocks *= -(-size // SIDE) if loop in (tile.across, vector) else size
+    if blocks >= MOST_BLOCKS:
+        return None
+    shape = Shape(kernel, dict.fromkeys(kept, 1), vector if lanes > 1 else None, lanes, row=1)
+    needed = dict(zip(kernel.buffers, alignments(kernel, vector, lanes), strict=True))
+    for tiled in tile.loads:
+        buffer = tiled.access.buffer
+        needed[buffer] = max(needed[buffer], alignment(tiled.access, tile.across, tiled.lanes))
+    phases, closing = phases_of(kernel)
+    return CudaPlan(
+        shape, tuple(kept), (), 1, False, 0, 1, THREADS, blocks, 0, tuple(needed.values()), phases, closing, tile
+    )
+
+
+def stored_along(kernel: Kernel, moving: list[int]) -> int | None:
+    """The loop along which most that is stored is contiguous."""
+    if not kernel.outputs:
+        return None
+    found = max(moving, key=lambda loop: sum(is_contiguous(o.target, loop) for o in kernel.outputs), default=None)
+    return found if found is not None and any(is_contiguous(o.target, found) for o in kernel.outputs) else None
+
+
+def exchanged_slots(members: int, threads: int, lanes: int, is_by_columns: bool) -> int:
+    """How many values of a reduction are in shared memory while the members of a block's units combine theirs."""
+    if is_by_columns:
+        return threads * lanes
+    return members // WARP if members > WARP else 0
+
+
+def exchanged_bytes(reduction: Reduction, slots: int) -> int:
+    """The shared memory that a reduction needs for so many values, with their positions."""
+    position = aligned(slots * torch.int64.itemsize) if reduction.position is not None else 0
+    return aligned(slots * max(reduction.value.dtype.itemsize, wide(reduction.value.dtype).itemsize)) + position
+
+
+def aligned(size: int) -> int:
+    return -(-size // WIDEST_ACCESS) * WIDEST_ACCESS
 
 
 def in_order(loops: list[int], vector: int | None) -> list[int]:
@@ -156,12 +259,12 @@ def units_of(kernel: Kernel, loops: Iterable[int], vector: int | None, lanes: in
 
 
 def lanes_of(kernel: Kernel, vector: int, moving: list[int]) -> int:
-    """How many elements a thread takes at once: so many that the narrowest contiguous access has 16 bytes, if they are
-    aligned and there is work enough for all threads."""
+    """How many elements a thread takes at once: so many that a contiguous access has 16 bytes, if they are aligned and
+    there is work enough for all threads."""
     accesses = [access for access in kernel.accesses() if is_contiguous(access, vector)]
     if not accesses:
         return 1
-    lanes = WIDEST_ACCESS // max(2, min(access.buffer.dtype.itemsize for access in accesses))
+    lanes = min(MOST_LANES, WIDEST_ACCESS // usual_width(kernel, accesses, moving))
     size = kernel.loops[vector].size
     total = hint(product(kernel.loops[loop].size for loop in moving))
     is_single = len(moving) == 1 and not kernel.loops[vector].is_reduced
@@ -175,6 +278,15 @@ def lanes_of(kernel: Kernel, vector: int, moving: list[int]) -> int:
     while lanes > 1 and any(alignment(access, vector, lanes) < min(16, lanes * width(access)) for access in accesses):
         lanes //= 2
     return lanes
+
+
+def usual_width(kernel: Kernel, accesses: list[Access], moving: list[int]) -> int:
+    """The bytes of an element, of those accesses that move most memory; at least 2."""
+    total: dict[int, int] = {}
+    for access in accesses:
+        points = hint(product(kernel.loops[loop].size for loop in moving if not is_zero(access.strides[loop])))
+        total[width(access)] = total.get(width(access), 0) + points * width(access)
+    return max(2, max(total, key=lambda size: (total[size], -size)))
 
 
 def width(access: Access) -> int:
@@ -214,12 +326,9 @@ def alignments(kernel: Kernel, vector: int | None, lanes: int) -> tuple[int, ...
 # ---- reductions ------------------------------------------------------------------------------------------------------
 
 
-def members_of(units: Size, rounds: Size, is_by_columns: bool) -> int:
-    """How many threads share the reduced loops of a unit: a power of two."""
+def members_of(units: Size, rounds: Size) -> int:
+    """How many threads share a row: a power of two."""
     count, known = hint(rounds), hint(units)
-    if is_by_columns:
-        columns = min(WARP, power_of_two(known))
-        return max(1, min(THREADS // columns, power_of_two(count)))
     members = min(WARP, power_of_two(count))
     while members < MOST_THREADS and count > 8 * members:
         members *= 2
@@ -238,22 +347,64 @@ def members_of_scan(units: Size, rounds: Size, members: int, is_by_columns: bool
     return members
 
 
+def members_of_columns(units: Size, rounds: Size, side_by_side: Size) -> tuple[int, int]:
+    """How many threads share the columns of a unit, of how many in a block: powers of two. ``side_by_side``: the units
+    whose columns are contiguous."""
+    count, known, threads = hint(rounds), hint(units), THREADS
+    columns = min(WARP if known * FEWEST_COLUMNS > ENOUGH_THREADS // 8 else FEWEST_COLUMNS, power_of_two(known))
+    columns = min(columns, power_of_two(hint(side_by_side)))
+    if known < FEWEST_COLUMNS * 64 and count >= 4 * THREADS // columns:
+        threads = MOST_THREADS
+    most, members = min(threads // columns, power_of_two(count)), 1
+    while members < most and known * members < ENOUGH_THREADS // 2:
+        members *= 2
+    return members, max(THREADS, members * columns)
+
+
+def members_of_loop(units: Size, members: int) -> int:
+    """How many threads share a row that they loop through: not more than are busy for some rounds, if there are enough
+    of them."""
+    while members > THREADS and hint(units) * members // 2 >= ENOUGH_THREADS:
+        members //= 2
+    return members
+
+
 def power_of_two(number: int) -> int:
     """The least power of two that is not below a number."""
     return 1 << max(0, number - 1).bit_length()
 
 
-def copies_of(
-    kernel: Kernel, phases: tuple[Phase, ...], reduced: list[int], rounds: Size, members: int, lanes: int
-) -> int:
-    """How many vectors of a row each thread keeps in registers; 0 where the row is too long, or read only once."""
+def row_in_registers(
+    phases: tuple[Phase, ...], reduced: list[int], rounds: Size, members: int, lanes: int
+) -> tuple[int, int]:
+    """How many threads share a row that stays in registers, and how many vectors of it each of them keeps; as many as
+    were wanted and 0 where the row is too long."""
     if len(reduced) != 1 or not isinstance(rounds, int):
-        return 0
-    copies = -(-rounds // members)
-    loaded = {expr for phase in phases for expr in phase.order if is_kept_in_registers(expr, reduced[0])}
-    registers = copies * lanes * max(1, len(loaded))
-    return copies if copies <= MOST_COPIES and registers <= MOST_REGISTERS else 0
+        return members, 0
+    registers = max(0.5, most_registers(phases, reduced[0])) * lanes
+    shared_by = members
+    while shared_by <= MOST_THREADS:
+        copies = -(-rounds // shared_by)
+        most = MOST_REGISTERS if shared_by <= MOST_THREADS // 2 else MOST_REGISTERS_OF_LARGE_BLOCKS
+        is_short = copies <= MOST_COPIES and copies * lanes <= MOST_OF_A_THREAD
+        if copies == 1 or (is_short and copies * registers <= most):
+            return shared_by, copies
+        shared_by *= 2
+    return members, 0
 
 
-def is_kept_in_registers(expr: Expr, loop: int) -> bool:
-    return expr.kind == "load" and not is_zero(expr.payload.strides[loop])
+def rounds_at_once(phases: tuple[Phase, ...], reduced: list[int], rounds: Size, members: int, lanes: int) -> int:
+    """How many rounds of the reduced loops a thread takes at once: so many that enough memory is on its way to it, if
+    there are so many for each thread, and if the code is not too long."""
+    best = MOST_AT_ONCE
+    for phase in phases:
+        loads = [expr for expr in phase.order if expr.kind == "load" and moves_along(expr, reduced)]
+        loaded = sum(lanes * expr.dtype.itemsize for expr in loads)
+        operations = sum(expr.kind not in CHEAP for expr in phase.order)
+        best = min(best, BYTES_AT_ONCE // max(1, loaded), OPERATIONS_AT_ONCE // max(1, operations))
+    best = min(best, hint(rounds) // members)
+    return power_of_two(best + 1) // 2 if best > 1 else 1
+
+
+def moves_along(expr: Expr, loops: list[int]) -> bool:
+    return any(not is_zero(expr.payload.strides[loop]) for loop in loops)

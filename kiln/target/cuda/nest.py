@@ -6,19 +6,34 @@ must take part: such a thread computes the last unit again, and stores nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container, Sequence
 
+from kiln.loops.ir import Expr
 from kiln.loops.kernel import Output, Reduction
 from kiln.loops.sizes import Size
 
 from ..llvm import reductions
 from ..llvm.llvm_text import Lines
-from ..llvm.loop_code import Carried, Index, ceil_div, lane_mask, minus, split_position, times, write_loop
+from ..llvm.loop_code import (
+    Body,
+    Carried,
+    Index,
+    ceil_div,
+    lane_mask,
+    minus,
+    plus,
+    split_position,
+    times,
+    write_loop,
+)
 from ..llvm.phases import Phase
 from ..llvm.registers import Level
-from .exchange import Exchange
+from .exchange import Exchange, Partial
 from .kernel_plan import CudaPlan, units_of
+from .online_sums import OnlineCode
+from .row_registers import is_half_load, kept_after, order_after
 from .scans import ScanRounds, has_scans
+from .tiles import TileCode
 from .values import ThreadValues
 
 MOST_UNITS_OF_32_BITS = 1 << 31
@@ -39,6 +54,13 @@ class ThreadNest:
         self.row = Level(entry)  # of the values that stay in registers between phases
 
     def write(self) -> None:
+        if self.plan.tile is not None:
+            self.thread = self.lines.call("llvm.nvvm.read.ptx.sreg.tid.x", "i32", [])
+            TileCode(self, self.exchange.shared).write()
+            self.exchange.peak = self.plan.tile.shared_bytes
+            self.lines.branch(END)
+            self.lines.label(END)
+            return
         self.find_unit()
         self.values.levels = [Level(self.lines), Level(self.lines)]
         if self.plan.reduced or self.plan.phases:
@@ -180,8 +202,12 @@ class ThreadNest:
 
     def write_unit(self) -> None:
         """All phases of a unit, then its closing outputs, which the first member writes."""
-        for phase in self.plan.phases:
-            self.run_through(phase)
+        phases = self.plan.phases
+        if self.plan.online is not None:
+            OnlineCode(self, self.plan.online).write()
+            phases = phases[2:]
+        for phase in phases:
+            self.run_through(phase, phase is phases[-1])
         first = None
         if self.plan.members > 1 and self.plan.closing.outputs:
             first = self.lines.new(f"icmp eq i32 {self.member}, 0")
@@ -192,7 +218,7 @@ class ThreadNest:
         """Whether the lanes of a vector are elements of one reduction."""
         return self.plan.shape.vector in self.plan.reduced
 
-    def run_through(self, phase: Phase) -> None:
+    def run_through(self, phase: Phase, is_last: bool) -> None:
         """One run of the reduced loops; its reductions are available afterwards."""
         values, width = self.values, self.plan.lanes
         carried: Carried = []
@@ -206,17 +232,20 @@ class ThreadNest:
         else:
             results = self.through_loop(phase, carried)
         values.levels = outside
-        place = 0
+        partials, place, lanes = [], 0, width
+        if self.is_across and width > 1:
+            lanes = 1
         for reduction in phase.reductions:
             count = 1 + (reduction.position is not None)
             found = results[place : place + count]
             place += count
             if reduction.is_scan:
                 continue
-            lanes = width
-            if self.is_across and width > 1:
-                found, lanes = reductions.across(self.lines, reduction, found, width), 1
-            found = self.exchange.combine(reduction, found, lanes)
+            if lanes != width:
+                found = reductions.across(self.lines, reduction, found, width)
+            partials.append(Partial(reduction, found))
+        combined = self.exchange.combine(partials, lanes, is_for_all=not is_last)
+        for (reduction, _), found in zip(partials, combined, strict=True):
             values.remember(reduction, reductions.finish(self.lines, reduction, found, lanes, False), 0)
 
     def step(self, reduction: Reduction, carried: list[str], copy: int, mask: str | None) -> list[str]:
@@ -237,13 +266,18 @@ class ThreadNest:
     # ---- rows in registers -------------------------------------------------------------------------------------------
 
     def through_registers(self, phase: Phase, carried: Carried) -> list[str]:
-        """Each thread has its part of the row in registers; they stay there for later phases."""
+        """Each thread has its part of the row in registers; what later phases need stays there."""
         values, plan, lines = self.values, self.plan, self.lines
         (loop,) = plan.reduced
         if loop not in values.counters:
             self.begin_row(loop)
+        number = plan.phases.index(phase)
+        kept = kept_after(plan.phases, number - 1, loop) if number else {}
+        self.row = Level(lines, self.kept_values(kept))
         values.levels = [*values.levels, self.row]
-        values.compute(phase.order, plan.copies)
+        order = order_after(phase, kept)
+        values.compute([expr for expr in order if is_loaded_first(expr)], plan.copies)
+        values.compute(order, plan.copies)
         results = [value for _, value in carried]
         for copy in range(plan.copies):
             condition = self.active if copy == plan.copies - 1 else None
@@ -252,6 +286,14 @@ class ThreadNest:
             if phase.outputs:
                 self.store_copy(phase.outputs, copy, self.both(self.alive, condition))
         return results
+
+    def kept_values(self, kept: Container[Expr]) -> dict[object, str]:
+        """The registers of the phase before that the next one needs. Other values are computed again if need be."""
+        return {
+            key: value
+            for key, value in self.row.values.items()
+            if isinstance(key, tuple) and key[0] in kept and not is_half_load(key[0])
+        }
 
     def store_copy(self, outputs: list[Output], copy: int, condition: str | None) -> None:
         self.when(condition, lambda: self.store(outputs, copy + 1, copy))
@@ -272,29 +314,81 @@ class ThreadNest:
     # ---- long rows ---------------------------------------------------------------------------------------------------
 
     def through_loop(self, phase: Phase, carried: Carried) -> list[str]:
-        """The members take the elements of the reduced loops in turns."""
-        values, plan = self.values, self.plan
-        outside = values.levels
+        """The members take the elements of the reduced loops in turns, several of them at once."""
+        return self.loop_through(lambda count: self.rounds(phase, count), carried)
 
-        def body(lines: Lines, counter: Index, given: list[str]) -> list[str]:
-            values.levels = [*outside, Level(lines)]
-            self.set_counters(plan.reduced, str(counter), "i64", lines)
-            values.compute(phase.order, 1)
-            results = self.add_up(phase, given, 0, None)
-            if phase.outputs:
-                self.when(self.alive, lambda: self.store(phase.outputs, 1))
-            values.levels = outside
-            return results
-
+    def loop_through(self, rounds: Callable[[int], Body], carried: Carried) -> list[str]:
+        """The loop of a thread through its rounds; ``rounds`` gives the code of several of them."""
+        plan, lines = self.plan, self.lines
         if not plan.reduced:
-            return body(self.lines, 0, [value for _, value in carried])
+            return rounds(1)(lines, 0, [value for _, value in carried])
         total: Index = 1
         for loop in plan.reduced:
-            total = times(self.lines, total, self.units_along(loop))
+            total = times(lines, total, self.units_along(loop))
         first: Index = 0
         if plan.members > 1:
-            first = self.lines.new(f"zext i32 {self.member} to i64")
-        return write_loop(self.lines, first, total, plan.members, carried, body)
+            first = lines.new(f"zext i32 {self.member} to i64")
+        together = plan.members * plan.at_once
+        whole: Index = total
+        if plan.at_once > 1 and isinstance(total, int):
+            whole = total - total % together
+        elif plan.at_once > 1:
+            whole = minus(lines, total, lines.new(f"urem i64 {total}, {together}"))
+        kinds = [kind for kind, _ in carried]
+        is_run = isinstance(whole, int) and whole >= together
+        results = write_loop(lines, first, whole, together, carried, rounds(plan.at_once), is_run)
+        if whole == total:
+            return results
+        left = list(zip(kinds, results, strict=True))
+        return write_loop(lines, plus(lines, first, whole), total, plan.members, left, rounds(1))
+
+    def load_rounds(
+        self, lines: Lines, counter: Index, count: int, order: Sequence[Expr]
+    ) -> list[tuple[Level, dict[int, Index]]]:
+        """The loads of several rounds, with the level and the counters of each."""
+        values, outside, places = self.values, self.values.levels, []
+        for number in range(count):
+            level = Level(lines)
+            values.levels = [*outside, level]
+            position = plus(lines, counter, number * self.plan.members)
+            self.set_counters(self.plan.reduced, *self.narrowed(lines, position), lines)
+            places.append((level, dict(values.counters)))
+            values.compute([expr for expr in order if is_loaded_first(expr)], 1)
+        values.levels = outside
+        return places
+
+    def rounds(self, phase: Phase, count: int) -> Body:
+        """The code of ``count`` rounds. All of them load before any of them stores, so that loads do not wait."""
+        values = self.values
+
+        def body(lines: Lines, counter: Index, given: list[str]) -> list[str]:
+            outside = values.levels
+            places = self.load_rounds(lines, counter, count, phase.order)
+            for level, counters in places:
+                values.levels, values.counters = [*outside, level], counters
+                values.compute(phase.order, 1)
+                given = self.add_up(phase, given, 0, None)
+            for level, counters in places if phase.outputs else ():
+                values.levels, values.counters = [*outside, level], counters
+                self.when(self.alive, lambda: self.store(phase.outputs, 1))
+            values.levels = outside
+            return given
+
+        return body
+
+    def narrowed(self, lines: Lines, position: Index) -> tuple[str, str]:
+        """A flat position of the reduced loops and its type: 32 bits where it has to be divided and they suffice."""
+        total = units_of(self.kernel, self.plan.reduced, self.plan.shape.vector, self.plan.lanes)
+        if len(self.plan.reduced) < 2 or not isinstance(total, int) or total >= MOST_UNITS_OF_32_BITS:
+            return str(position), "i64"
+        if isinstance(position, int):
+            return str(position), "i32"
+        return lines.new(f"trunc i64 {position} to i32"), "i32"
+
+
+def is_loaded_first(expr: Expr) -> bool:
+    """Whether an expression is a load that needs nothing but the positions of the loops."""
+    return expr.kind == "load" and not expr.payload.parts
 
 
 def split_narrow(lines: Lines, position: str, sizes: list[Index]) -> list[str]:

@@ -20,7 +20,7 @@ from ..llvm.loop_code import Carried, Index, plus, write_loop
 from ..llvm.phases import Phase
 from ..llvm.registers import Level
 from ..llvm.value_types import register_type
-from .exchange import ALL_LANES, BITS, Exchange
+from .exchange import ALL_LANES, BITS, Exchange, barrier
 from .kernel_plan import WARP
 
 if TYPE_CHECKING:
@@ -141,10 +141,10 @@ class ScanRounds:
         exchange, base = Exchange(plan, lines, nest.exchange.shared), self.places[reduction.number]
         warp = lines.new(f"lshr i32 {nest.thread}, 5")
         last = from_lane(lines, scanned, element, str(WARP - 1), WARP)
-        exchange.write(base, self.slot(lines, warp, counter, warps), last, element, 1)
-        exchange.barrier()
+        exchange.write(base, self.slot(lines, warp, counter, warps), last, element)
+        barrier(lines)
         other = lines.new(f"and i32 {nest.thread}, {warps - 1}")
-        sums = exchange.read(base, self.slot(lines, other, counter, warps), element, 1)
+        sums = exchange.read(base, self.slot(lines, other, counter, warps), element)
         sums = self.inclusive(lines, reduction, sums, other, warps)
         of_warps = shifted_up(lines, sums, element, 1, warps)
         of_warps = lines.new(

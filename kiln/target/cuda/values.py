@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from kiln.loops.ir import Access, Buffer
+from typing import TYPE_CHECKING
+
+import torch
+
+from kiln.loops.ir import Access, Buffer, Expr
 from kiln.loops.kernel import Output
 from kiln.loops.sizes import Size
 
 from ..llvm.llvm_text import Lines, llvm_type
-from ..llvm.loads_and_stores import Place
+from ..llvm.loads_and_stores import Place, beyond_the_end, load_at
 from ..llvm.loop_code import Index, times
+from ..llvm.math.gpu_functions import RELAXED
+from ..llvm.math.vector import Vector
 from ..llvm.registers import Level, Values
-from ..llvm.value_types import MEMORY, to_memory
+from ..llvm.value_types import HALF_TYPES, MEMORY, from_memory, rounded, to_memory
 from . import atomics
 from .kernel_plan import CudaPlan, alignment, is_contiguous
+from .relaxed_functions import relaxed_functions
+
+if TYPE_CHECKING:
+    from .tiles import TileReader
 
 
 def drawn_register(number: int, part: str) -> str:
@@ -26,7 +36,11 @@ class ThreadValues(Values):
         self.has_last_copy: tuple[int, str] | None = (
             None  # a copy that only some threads have, and whether this one has
         )
-        super().__init__(plan.shape, entry, [expr for phase in (*plan.phases, plan.closing) for expr in phase.order])
+        self.raw: dict[tuple[Access, int], str] = {}  # vectors of a row as they are in memory, by their copies
+        self.tile_reader: TileReader | None = None
+        exprs = [expr for phase in (*plan.phases, plan.closing) for expr in phase.order]
+        self.relaxed = relaxed_functions(plan.shape.kernel, exprs)
+        super().__init__(plan.shape, entry, exprs)
 
     def size(self, size: Size) -> Index:
         number = None if isinstance(size, int) else self.size_numbers.get(size)
@@ -35,10 +49,13 @@ class ThreadValues(Values):
     def base(self, buffer: Buffer) -> str:
         return f"%b{self.kernel.buffers.index(buffer)}"
 
-    def load(self, access: Access, copy: int, lines: Lines, lanes: int) -> str:
-        if access.buffer.kind != "drawn":
-            return super().load(access, copy, lines, lanes)
-        return drawn_register(self.kernel.buffers.index(access.buffer), "offset" if access.offset else "seed")
+    def make(self, expr: Expr, copy: int, lines: Lines, lanes: int) -> str:
+        name = self.relaxed.get(expr)
+        if name is None:
+            return super().make(expr, copy, lines, lanes)
+        operands = [self.get(arg, copy, lanes) for arg in expr.args]
+        value = RELAXED[name](Vector(lines, torch.float32, lanes), *operands)
+        return rounded(lines, value, expr.dtype, lanes) if expr.dtype in HALF_TYPES else value
 
     def copy_offset(self, stride: Size, copy: int) -> Index:
         """Copies of a row are as far apart as all members of it reach."""
@@ -53,6 +70,25 @@ class ThreadValues(Values):
         if lanes > 1 and vector is not None and is_contiguous(access, vector):
             found.align = alignment(access, vector, lanes)
         return found
+
+    def load(self, access: Access, copy: int, lines: Lines, lanes: int) -> str:
+        """Seeds of random numbers are parameters; transposed loads are in tiles. Of float16 and bfloat16, what was
+        loaded is remembered as it is, for later phases of a row in registers."""
+        dtype = access.buffer.dtype
+        if access.buffer.kind == "drawn":
+            return drawn_register(self.kernel.buffers.index(access.buffer), "offset" if access.offset else "seed")
+        in_tile = self.tile_reader.load(lines, access, lanes) if self.tile_reader is not None else None
+        if in_tile is not None:
+            return from_memory(lines, in_tile, dtype, lanes)
+        if not self.plan.copies or dtype not in HALF_TYPES or not self.depth_of(access.strides)[1] or access.parts:
+            return super().load(access, copy, lines, lanes)
+        raw = self.raw.get((access, copy))
+        if raw is None:
+            place = self.place(access, copy, lines, lanes)
+            raw = self.raw[access, copy] = load_at(lines, place, dtype, lanes, beyond_the_end(dtype))
+        else:
+            raw = opaque_words(lines, raw, llvm_type(MEMORY[dtype], lanes), lanes // 2)
+        return from_memory(lines, raw, dtype, lanes)
 
     def store(self, output: Output, copy: int, level: Level) -> None:
         if output.accumulate is None:
@@ -90,3 +126,19 @@ class ThreadValues(Values):
         atomics.combine(lines, output.accumulate, pointer, value, dtype)
         lines.branch(after)
         lines.label(after)
+
+
+def opaque_words(lines: Lines, value: str, kind: str, count: int) -> str:
+    """A vector of so many words, of which LLVM does not know that it is the same: it would keep what it has computed
+    of it, in more registers."""
+    words = llvm_type("i32", count)
+    whole = lines.new(f"bitcast {kind} {value} to {words}")
+    if count == 1:
+        found = lines.new(f'call i32 asm sideeffect "mov.b32 $0, $1;", "=r,r"(i32 {whole})')
+        return lines.new(f"bitcast i32 {found} to {kind}")
+    moved = "poison"
+    for place in range(count):
+        word = lines.new(f"extractelement {words} {whole}, i32 {place}")
+        word = lines.new(f'call i32 asm sideeffect "mov.b32 $0, $1;", "=r,r"(i32 {word})')
+        moved = lines.new(f"insertelement {words} {moved}, i32 {word}, i32 {place}")
+    return lines.new(f"bitcast {words} {moved} to {kind}")

@@ -58,11 +58,15 @@ def sign(v: Vector, a: str) -> str:
 
 
 def greatest(v: Vector, a: str, b: str) -> str:
+    if v.lines.is_for_gpu and not v.is_double:  # one instruction
+        return v.intrinsic("maximum", a, b)
     larger = v.select(v.compare("ogt", a, b), a, b)  # b where either is NaN: one instruction
     return v.select(v.compare("uno", a, a), a, larger)
 
 
 def least(v: Vector, a: str, b: str) -> str:
+    if v.lines.is_for_gpu and not v.is_double:
+        return v.intrinsic("minimum", a, b)
     smaller = v.select(v.compare("olt", a, b), a, b)
     return v.select(v.compare("uno", a, a), a, smaller)
 

@@ -51,6 +51,43 @@ def tanh(v: Vector, x: str) -> str:
     return v.copysign(v.select(v.compare("olt", t, TANH_BOUND["float"]), small, large), x)
 
 
+# Where larger errors do not matter (`target.cuda.relaxed_functions`).
+
+
+def exp2_or_zero(v: Vector, x: str) -> str:
+    """Powers of two; 0 instead of denormals."""
+    return v.each_lane("llvm.nvvm.ex2.approx.ftz.f", [x])
+
+
+def relaxed_exp(v: Vector, x: str) -> str:
+    return exp2_or_zero(v, v.mul(x, LOG2_E_HIGH))
+
+
+def relaxed_exp_with_denormals(v: Vector, x: str) -> str:
+    return exp2(v, v.mul(x, LOG2_E_HIGH))
+
+
+def relaxed_div(v: Vector, a: str, b: str) -> str:
+    return v.each_lane("llvm.nvvm.div.full", [a, b])
+
+
+def relaxed_sigmoid(v: Vector, x: str) -> str:
+    return reciprocal(v, v.add(exp2_or_zero(v, v.mul(x, -LOG2_E_HIGH)), 1.0))
+
+
+def relaxed_tanh(v: Vector, x: str) -> str:
+    """1 - 2/(exp(2x) + 1), with an absolute error."""
+    power = exp2_or_zero(v, v.mul(x, 2.0 * LOG2_E_HIGH))
+    return v.fma(reciprocal(v, v.add(power, 1.0)), -2.0, 1.0)
+
+
+RELAXED: dict[str, Callable[..., str]] = {
+    "exp": relaxed_exp,
+    "exp with denormals": relaxed_exp_with_denormals,
+    "sigmoid": relaxed_sigmoid,
+    "tanh": relaxed_tanh,
+    "div": relaxed_div,
+}
 FUNCTIONS: dict[str, Callable[..., str]] = {
     "exp": exp,
     "exp2": exp2,
