@@ -1,6 +1,6 @@
 """Kernels on a GPU: bandwidth of Kiln's, of torch.compile's, and of a copy of as many bytes.
 
-    python -m benchmarks.gpu_kernels [--only softmax,sum] [--json FILE]
+    python -m benchmarks.gpu_kernels [--only softmax,sum] [--largest] [--contestants kiln] [--json FILE]
 
 Bytes are those that have to be read and written once. Times are medians of CUDA events around ten calls: for small
 sizes they are mostly the time that the host takes for a call. Sizes are static for both compilers.
@@ -96,11 +96,11 @@ def bytes_of(*values: Any) -> int:
     return sum(v.numel() * v.element_size() if isinstance(v, torch.Tensor) else bytes_of(*v) for v in values)
 
 
-def rows(only: list[str]) -> Iterator[dict[str, Any]]:
+def rows(only: list[str], sizes: tuple[tuple[int, int], ...], contestants: list[str]) -> Iterator[dict[str, Any]]:
     for name, make in CASES.items():
         if only and name not in only:
             continue
-        for size in SIZES:
+        for size in sizes:
             function, arguments = make(*size)
             wanted = function(*arguments)
             moved = bytes_of(*arguments, wanted) if name != "gather" else 2 * bytes_of(wanted)
@@ -108,8 +108,11 @@ def rows(only: list[str]) -> Iterator[dict[str, Any]]:
             target = torch.empty_like(source)
             row: dict[str, Any] = {"name": name, "size": size, "bytes": moved}
             row["copy"] = microseconds(lambda source=source, target=target: target.copy_(source))
-            row["eager"] = microseconds(lambda function=function, arguments=arguments: function(*arguments))
+            if "eager" in contestants:
+                row["eager"] = microseconds(lambda function=function, arguments=arguments: function(*arguments))
             for key, compiler in (("torch.compile", torch.compile), ("kiln", kiln.compile)):
+                if key not in contestants:
+                    continue
                 torch._dynamo.reset()  # or sizes of earlier rows make those of later ones dynamic
                 kiln.reset()
                 try:
@@ -124,12 +127,15 @@ def rows(only: list[str]) -> Iterator[dict[str, Any]]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="cases")
+    parser.add_argument("--largest", action="store_true", help="only the largest size")
+    parser.add_argument("--contestants", default="eager,torch.compile,kiln")
     parser.add_argument("--json", help="a file to write the result to")
     options = parser.parse_args()
     keys = ("copy", "eager", "torch.compile", "kiln")
     print(f"{'':22} {'':>12} " + " ".join(f"{key:>14}" for key in keys) + "   of torch.compile's")
     table, ratios = [], []
-    for row in rows([name for name in options.only.split(",") if name]):
+    only, contestants = [name for name in options.only.split(",") if name], options.contestants.split(",")
+    for row in rows(only, SIZES[-1:] if options.largest else SIZES, contestants):
         table.append(row)
         shown = " ".join(f"{row['bytes'] / row[key] / 1e3:9.0f} GB/s" if key in row else f"{'-':>14}" for key in keys)
         ratio = row["torch.compile"] / row["kiln"] if "kiln" in row and "torch.compile" in row else math.nan
