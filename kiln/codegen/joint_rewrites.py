@@ -6,11 +6,13 @@ saved. What is left to compute again is one pass over the elements; otherwise it
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.fx
 
-from ..aot.partition.graph_writers import Emit
 from ..program.graph_device import device_of_graph
+from .graph_nodes import add_call
 
 aten = torch.ops.aten
 Node = torch.fx.Node
@@ -27,19 +29,23 @@ def rewrite_joint(module: torch.fx.GraphModule) -> None:
 
 
 def write_log_softmax(graph: torch.fx.Graph, node: Node) -> None:
-    """The formula of the lowering (`lower.ops.reductions.softmax`), node by node."""
-    source, dim = node.all_input_nodes[0], node.args[1]
-    emit, result = Emit(graph, node), node.meta["val"].dtype
+    """The formula of the lowering (`lower.ops.reductions.softmax`), node by node, with names of their own."""
+    source, dim, result = node.all_input_nodes[0], node.args[1], node.meta["val"].dtype
 
-    def cast(value: Node, dtype: torch.dtype) -> Node:
-        return value if value.meta["val"].dtype is dtype else emit(aten._to_copy.default, value, dtype=dtype)
+    def emit(name: str, target: Any, *args: Any, **kwargs: Any) -> Node:
+        return add_call(node, target, *args, name=f"{node.name}_{name}", **kwargs)
+
+    def cast(name: str, value: Node, dtype: torch.dtype) -> Node:
+        return value if value.meta["val"].dtype is dtype else emit(name, aten._to_copy.default, value, dtype=dtype)
 
     with graph.inserting_before(node):
         dtype = source.meta["val"].dtype
-        value = cast(source, torch.float32 if dtype in HALF_TYPES else dtype)
-        most = emit(aten.amax.default, value, [dim], True)
-        distance = emit(aten.sub.Tensor, value, most)
-        total = emit(aten.sum.dim_IntList, emit(aten.exp.default, distance), [dim], True)
-        found = cast(emit(aten.sub.Tensor, distance, emit(aten.log.default, total)), result)
+        value = cast("wide", source, torch.float32 if dtype in HALF_TYPES else dtype)
+        most = emit("most", aten.amax.default, value, [dim], True)
+        distance = emit("distance", aten.sub.Tensor, value, most)
+        powers = emit("powers", aten.exp.default, distance)
+        total = emit("total", aten.sum.dim_IntList, powers, [dim], True)
+        found = emit("result", aten.sub.Tensor, distance, emit("log", aten.log.default, total))
+        found = cast("narrow", found, result)
     node.replace_all_uses_with(found)
     graph.erase_node(node)
