@@ -126,6 +126,35 @@ def test_lowered_as_on_the_cpu(name):
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
+BATCHES = {
+    "usual": torch.randn(64, 8, 6, 6),
+    "far from zero": torch.randn(64, 8, 6, 6) * 1e-2 + 100,
+    "a part far away": torch.cat([torch.full((2, 8, 6, 6), 1000.0), torch.randn(62, 8, 6, 6)]),
+    "one number": torch.full((64, 8, 6, 6), 12345.678),
+    "rows": torch.randn(64, 8),
+    "infinite": torch.where(torch.rand(64, 8, 6, 6) < 0.001, float("inf"), 1.0),
+}
+
+
+@pytest.mark.parametrize("name", BATCHES)
+def test_moments_of_a_batch_in_one_run(name):
+    """The sums of distances and of their squares are in one kernel, and exact wherever the batch is."""
+    x = BATCHES[name]
+    given = [x, torch.rand(8) + 1, torch.randn(8), torch.randn(8), torch.rand(8)]
+
+    def function(*given):
+        return aten._native_batch_norm_legit_functional(*given, True, 0.1, 1e-5)
+
+    scheduled = cuda_scheduled_of(function, given)
+    assert calls(scheduled) == []
+    readers = [launch for launch in launches(scheduled) if scheduled.inputs[0] in launch.buffers]
+    assert len(readers) <= 3  # a part of it, the moments, the result
+    found = reference.run(scheduled, given)
+    expected = function(*(one.double() for one in given))
+    for one, wanted in zip(found, expected, strict=True):
+        torch.testing.assert_close(one.double(), wanted, rtol=2e-4, atol=2e-3, equal_nan=True)
+
+
 def test_sums_are_float32():
     """As in ATen's kernels for GPUs; on the CPU those are float64."""
 
