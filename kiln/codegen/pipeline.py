@@ -54,13 +54,16 @@ def compile_lowered(
                 choose_calls(module, target, autotune)
             done.append(record)
         lowering, lowered, scheduled = lower_for(module, target, done, disabled)
+        with stage("memory plan") as record:
+            plan = plan_memory(scheduled, graph_meta.changed_inputs(module), target.is_gpu)
+            target.arrange(plan.launches_together)
+        done.append(record)
         with stage("LLVM") as record:
             code = target.compile(scheduled.kernels)
             if record is not None:
                 record.sizes["bytes"] = sum(map(len, code.images))
         done.append(record)
-        with stage("memory plan and program") as record:
-            plan = plan_memory(scheduled, graph_meta.changed_inputs(module), target.is_gpu)
+        with stage("program") as record:
             described = Describer(scheduled, plan, target)
             data = described.run()
             try:

@@ -69,9 +69,9 @@ class Describer:
                 self.call(run[0])
             else:
                 launches = [launch for launch in run if isinstance(launch, Launch)]
-                step = self.target.launch_step(launches, self)  # first: it may add a step
-                self.steps.append(step)
-                self.launching_steps.append((str(step[1]), launches))
+                steps = self.target.launch_steps(launches, self)  # first: it may add a step
+                self.steps.extend(steps)
+                self.launching_steps.append((str(steps[0][1]), launches))
         self.allocate(len(self.plan.runs))
         outputs = [self.argument(output) for output in self.scheduled.outputs]
         origins: dict[Any, list[str]] = {kernel: [] for kernel in self.kernels}  # names of nodes, for messages

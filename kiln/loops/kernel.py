@@ -86,6 +86,7 @@ class Kernel:
     sizes: tuple[sympy.Expr, ...] = field(init=False)  # the order of the sizes (only what is no number)
     phases: dict[Expr, int] = field(init=False)
     plan: Any = field(init=False, default=None)  # the target's: how the kernel is run
+    table_rows: int = field(init=False, default=0)  # the launches that one launch on a GPU does, at most; 0: always one
 
     def __post_init__(self) -> None:
         self.buffers = tuple(dict.fromkeys(access.buffer for access in self.accesses()))

@@ -178,6 +178,12 @@ class Assembler:
     def draw(self, register: int, increment: Any) -> tuple[Any, ...]:
         return "draw", register, number(increment)
 
+    def cuda_table(
+        self, name: str, kernel: int, works: list[Any], rows: int, threads: int, shared: int
+    ) -> tuple[Any, ...]:
+        described = tuple((self.pointers(one), tuple(map(number, sizes)), number(count)) for one, sizes, count in works)
+        return "cuda_table", name, self.addresses[kernel], described, rows, threads, shared
+
     def pointers(self, described: list[Any]) -> tuple[Any, ...]:
         return tuple((self.argument(source), offset, written) for source, offset, written in described)
 

@@ -10,7 +10,8 @@ def program(i0, i1):
         kernel1(i1, r3, sizes=(512,))
     return r3,
 
-Launches on a GPU say how: ``kernel0(i0, r2, blocks=s3, threads=256)``.
+Launches on a GPU say how: ``kernel0(i0, r2, blocks=s3, threads=256)``. Those ``with together`` are one launch there, or
+few.
 """
 
 from __future__ import annotations
@@ -119,6 +120,10 @@ class Text:
 
     def draw(self, register: int, increment: Any) -> str:
         return f"{self.register(register)} = draw({self.size(increment)})"
+
+    def cuda_table(self, name: str, kernel: int, works: list[Any], rows: int, threads: int, shared: int) -> str:
+        lines = [self.cuda_launch(name, kernel, one, sizes, count, threads, shared) for one, sizes, count in works]
+        return "\n        ".join(["with together:", *lines])
 
     def given(self, pointers: list[Any], sizes: list[Any]) -> list[str]:
         found = [self.argument(source) + (f"[{offset}:]" if offset else "") for source, offset, _ in pointers]

@@ -7,7 +7,7 @@ program imports neither the code generator nor LLVM.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -81,8 +81,12 @@ class Target(ABC):
         return None
 
     @abstractmethod
-    def launch_step(self, launches: Sequence[Launch], describer: LaunchDescriber) -> list[Any]:
-        """The step of the program's description that runs these launches: on a GPU always one."""
+    def arrange(self, launches: Iterable[Sequence[Launch]]) -> None:
+        """Called with the launches that run together, before kernels are compiled."""
+
+    @abstractmethod
+    def launch_steps(self, launches: Sequence[Launch], describer: LaunchDescriber) -> list[list[Any]]:
+        """The steps of the program's description that run these launches, which run together."""
 
     @abstractmethod
     def alignments(self, kernel: Kernel) -> tuple[int, ...]:

@@ -7,6 +7,7 @@ step reads its results: alone it occupies all threads, and a reader on the same 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -37,46 +38,54 @@ class ConcurrentRun:
         return bool(self.writes & (other.reads | other.writes) or self.reads & other.writes)
 
 
-class ConcurrencyGrouper:
-    def __init__(self, steps: Sequence[Step], outputs: Sequence[Any], same: Mapping[Buffer, Buffer]) -> None:
-        self.steps, self.same = steps, same
+class StepMemory:
+    """What the steps of a program use, in their order, and the bytes that it holds at each of them."""
+
+    def __init__(self, steps: Sequence[Step], outputs: Sequence[Any], free_bytes: int) -> None:
         self.uses = [uses_of(step) for step in steps]
-        self.read = {buffer for reads, _ in self.uses for buffer in reads}
         self.first: dict[Any, int] = {}
-        last: dict[Any, int] = {}
+        self.last: dict[Any, int] = {}
         for number, (reads, writes) in enumerate(self.uses):
             for buffer in (*reads, *writes):
                 self.first.setdefault(buffer, number)
-                last[buffer] = number
-        last |= {buffer: len(steps) for output in outputs for buffer in buffers_in(output)}
-        self.held = self.bytes_by_step(last)
-        self.peak = max(*self.held, FREE_BYTES)
+                self.last[buffer] = number
+        self.last |= {buffer: len(steps) for output in outputs for buffer in buffers_in(output)}
+        self.held = self.bytes_by_step(len(steps))
+        self.peak = max(*self.held, free_bytes)
 
-    def bytes_by_step(self, last: Mapping[Any, int]) -> list[int]:
+    def bytes_by_step(self, count: int) -> list[int]:
         """The bytes that are alive at each step."""
-        changes = [0] * (len(self.steps) + 2)
+        changes = [0] * (count + 2)
         for buffer, number in self.first.items():
             changes[number] += bytes_held(buffer)
-            changes[last[buffer] + 1] -= bytes_held(buffer)
-        held, now = [], 0
-        for change in changes[:-1]:
-            now += change
-            held.append(now)
-        return held
+            changes[self.last[buffer] + 1] -= bytes_held(buffer)
+        return list(itertools.accumulate(changes[:-1]))
+
+    def made(self, number: int) -> int:
+        """The bytes of the buffers that a step is the first to use."""
+        return sum(bytes_held(buffer) for buffer in self.uses[number][1] if self.first[buffer] == number)
+
+
+class ConcurrencyGrouper:
+    def __init__(self, steps: Sequence[Step], outputs: Sequence[Any], same: Mapping[Buffer, Buffer]) -> None:
+        self.steps, self.same = steps, same
+        self.memory = StepMemory(steps, outputs, FREE_BYTES)
+        self.uses, self.peak = self.memory.uses, self.memory.peak
+        self.read = {buffer for reads, _ in self.uses for buffer in reads}
 
     def run(self) -> list[list[Step]]:
         runs: list[ConcurrentRun] = []
         for number, step in enumerate(self.steps):
             reads, writes = self.uses[number]
             inputs = {self.same[buffer] for buffer in writes if buffer in self.same}
-            one = ConcurrentRun([step], reads, writes | inputs, self.held[number])
+            one = ConcurrentRun([step], reads, writes | inputs, self.memory.held[number])
             place = len(runs) if isinstance(step, Call) else self.place(number, one, runs)
             if place == len(runs):
                 runs.append(one)
             else:
                 self.join(runs[place], one)
                 for other in runs[place:]:
-                    other.held += self.made(number)
+                    other.held += self.memory.made(number)
         return [run.steps for run in runs]
 
     def place(self, number: int, one: ConcurrentRun, runs: list[ConcurrentRun]) -> int:
@@ -87,15 +96,11 @@ class ConcurrencyGrouper:
         found = len(runs)
         for place in range(len(runs) - 1, max(-1, len(runs) - 1 - (MOST_STEPS_MOVED if is_small else 1)), -1):
             other = runs[place]
-            if other.meets(one) or other.held + self.made(number) > self.peak:
+            if other.meets(one) or other.held + self.memory.made(number) > self.peak:
                 break
             if not isinstance(other.steps[0], Call):
                 found = place
         return found
-
-    def made(self, number: int) -> int:
-        """The bytes of the buffers that a step is the first to use."""
-        return sum(bytes_held(buffer) for buffer in self.uses[number][1] if self.first[buffer] == number)
 
     def join(self, run: ConcurrentRun, one: ConcurrentRun) -> None:
         run.steps += one.steps

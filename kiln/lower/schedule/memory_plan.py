@@ -7,9 +7,10 @@ before it is written), or a dead buffer of the same size. The program checks at 
 donor's memory, so a donor may also be an input or the result of a call; otherwise new memory is allocated. Results of
 the program do not share memory.
 
-Time is counted in runs of concurrent launches (concurrency.py). On a GPU each launch is a run: launches are in order on
-one stream. The threads of a row may read what one of them writes for the row, so nothing is written in place there; and
-memory that users' operators have seen, perhaps on other streams, is not taken over.
+Time is counted in runs of concurrent launches (concurrency.py). On a GPU a run is one launch, or several of one kernel
+(joint_launches.py): launches are in order on one stream. The threads of a row may read what one of them writes for the
+row, so nothing is written in place there; and memory that users' operators have seen, perhaps on other streams, is not
+taken over.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from kiln.program.operators.operator_table import find_operator
 
 from ...platform.light_dataclass import dataclass
 from .concurrency import group_concurrent
+from .joint_launches import join_launches
 
 ALIGNMENT = 64
 LARGEST_IN_SCRATCH = 256 * 1024  # bytes of the largest buffer in the scratch block
@@ -51,6 +53,12 @@ class Plan:
     out_variants: set[Call] = field(default_factory=set)
     written: dict[Buffer, Buffer] = field(default_factory=dict)  # results that are written into inputs
     peak: int = 0  # bytes that the program itself holds at once, at most, where that is known
+
+    @property
+    def launches_together(self) -> list[list[Launch]]:
+        """The launches of each run that has any."""
+        found = [[step for step in run if isinstance(step, Launch)] for run in self.runs]
+        return [launches for launches in found if launches]
 
 
 @dataclass
@@ -81,9 +89,8 @@ class Planner:
         self.scheduled, self.is_for_gpu = scheduled, is_for_gpu
         self.changed = [(scheduled.outputs[place], scheduled.inputs[index]) for place, index in changed.items()]
         same = {output.buffer: before for output, before in self.changed if is_new_content(output, before)}
-        self.runs: list[list[Launch | Call]] = [[step] for step in scheduled.steps]
-        if not is_for_gpu:
-            self.runs = group_concurrent(scheduled.steps, scheduled.outputs, same)
+        group = join_launches if is_for_gpu else group_concurrent
+        self.runs: list[list[Launch | Call]] = group(scheduled.steps, scheduled.outputs, same)
         self.end = len(self.runs)
         self.ranges = live_ranges(self.runs, scheduled.outputs)
         self.places: dict[Launch, int] = {}

@@ -1,6 +1,8 @@
 // Building a program from its description in Python.
 #include "program/program.h"
 
+#include <algorithm>
+
 #include <ATen/core/jit_type.h>
 
 #include <unordered_map>
@@ -247,17 +249,48 @@ struct Builder {
     return step;
   }
 
-  // ("cuda_launch", name, function, pointers, sizes, blocks, threads of a block, bytes of shared memory)
-  Step cuda_launch(const std::vector<PyObject*>& parts) const {
-    TORCH_CHECK_TYPE(parts.size() == 8, "cuda_launch: name, function, pointers, sizes, blocks, threads, shared bytes");
+  CudaKernel cuda_kernel(PyObject* name, PyObject* function, PyObject* thread_count, PyObject* shared) const {
     TORCH_CHECK_VALUE(program.launcher.launch, "a launch on a GPU in a program that has no launcher");
-    int64_t threads = integer(parts[6]), shared_bytes = integer(parts[7]);
+    int64_t threads = integer(thread_count), shared_bytes = integer(shared);
     TORCH_CHECK_VALUE(threads > 0 && threads <= 1024, "a block has 1 to 1024 threads, not " + std::to_string(threads));
     TORCH_CHECK_VALUE(shared_bytes >= 0 && shared_bytes < (1 << 20),
                       "no block has " + std::to_string(shared_bytes) + " bytes of shared memory");
-    CudaLaunchStep step{text(parts[1]), address(parts[2]), pointers(parts[3]), numbers(parts[4]), {},
-                        static_cast<unsigned>(threads), static_cast<unsigned>(shared_bytes)};
-    add_number(step.blocks, parts[5]);
+    return {text(name), address(function), static_cast<unsigned>(threads), static_cast<unsigned>(shared_bytes)};
+  }
+
+  CudaWork cuda_work(PyObject* given, PyObject* sizes, PyObject* blocks) const {
+    CudaWork work{pointers(given), numbers(sizes), {}};
+    add_number(work.blocks, blocks);
+    return work;
+  }
+
+  // ("cuda_launch", name, function, pointers, sizes, blocks, threads of a block, bytes of shared memory)
+  Step cuda_launch(const std::vector<PyObject*>& parts) const {
+    TORCH_CHECK_TYPE(parts.size() == 8, "cuda_launch: name, function, pointers, sizes, blocks, threads, shared bytes");
+    return CudaLaunchStep{cuda_kernel(parts[1], parts[2], parts[6], parts[7]), cuda_work(parts[3], parts[4], parts[5])};
+  }
+
+  // ("cuda_table", name, function, ((pointers, sizes, blocks), …), rows of the table, threads, bytes of shared memory)
+  Step cuda_table(const std::vector<PyObject*>& parts) const {
+    TORCH_CHECK_TYPE(parts.size() == 7, "cuda_table: name, function, works, rows, threads, shared bytes");
+    int64_t rows = integer(parts[4]);
+    CudaTableStep step{cuda_kernel(parts[1], parts[2], parts[5], parts[6]), {}, static_cast<size_t>(rows)};
+    std::optional<size_t> words;
+    for (PyObject* description : parts_of(parts[3])) {
+      auto work = parts_of(description);
+      TORCH_CHECK_TYPE(work.size() == 3, "a work is pointers, sizes and blocks");
+      step.works.push_back(cuda_work(work[0], work[1], work[2]));
+      const std::vector<Pointer>& given = step.works.back().pointers;
+      const size_t count = given.size() + step.works.back().sizes.size();
+      TORCH_CHECK_VALUE(std::none_of(given.begin(), given.end(), [](const Pointer& one) { return one.is_by_value; }),
+                        "a table has no place for what was drawn");
+      TORCH_CHECK_VALUE(words.value_or(count) == count, "works of one kernel take equally many pointers and sizes");
+      words = count;
+    }
+    TORCH_CHECK_VALUE(words, "a table without works");
+    TORCH_CHECK_VALUE(rows > 0 && rows <= static_cast<int64_t>(most_parameter_bytes) &&
+                          bytes_of_table(step.rows, *words) <= most_parameter_bytes,
+                      "no kernel takes a table of " + std::to_string(rows) + " rows");
     return step;
   }
 
@@ -282,11 +315,16 @@ struct Builder {
     } else if (PyUnicode_CompareWithASCIIString(parts[0], "draw") == 0) {
       program.steps.push_back(drawing(parts));
     } else {
-      bool on_gpu = PyUnicode_CompareWithASCIIString(parts[0], "cuda_launch") == 0;
-      TORCH_CHECK_VALUE(on_gpu || PyUnicode_CompareWithASCIIString(parts[0], "launch") == 0, "a step of unknown kind");
-      program.steps.push_back(on_gpu ? cuda_launch(parts) : launch(parts));
+      program.steps.push_back(launch_of_kind(parts));
       program.has_kernels = true;
     }
+  }
+
+  Step launch_of_kind(const std::vector<PyObject*>& parts) const {
+    if (PyUnicode_CompareWithASCIIString(parts[0], "cuda_launch") == 0) return cuda_launch(parts);
+    if (PyUnicode_CompareWithASCIIString(parts[0], "cuda_table") == 0) return cuda_table(parts);
+    TORCH_CHECK_VALUE(PyUnicode_CompareWithASCIIString(parts[0], "launch") == 0, "a step of unknown kind");
+    return launch(parts);
   }
 
   // (address of cuLaunchKernel, current stream, what to do with errors[, address of what draws random numbers or 0])
@@ -419,7 +457,11 @@ class LastUses {
     for (auto launch = step.launches.rbegin(); launch != step.launches.rend(); ++launch) mark(launch->pointers);
   }
 
-  void mark_step(CudaLaunchStep& step) { mark(step.pointers); }
+  void mark_step(CudaLaunchStep& step) { mark(step.work.pointers); }
+
+  void mark_step(CudaTableStep& step) {
+    for (auto work = step.works.rbegin(); work != step.works.rend(); ++work) mark(work->pointers);
+  }
 
   void mark_step(DrawStep& step) { drop_if_unused(step.result); }
 

@@ -177,13 +177,10 @@ struct Launcher {
   platform::DrawFromGenerator draw = nullptr;
 };
 
-// One kernel on a GPU. Its parameters are the pointers, then the sizes, 64 bits each.
-struct CudaLaunchStep {
+// A kernel on a GPU, and the shape of its blocks.
+struct CudaKernel {
   std::string name;
   void* function;  // the driver's handle
-  std::vector<Pointer> pointers;
-  Numbers sizes;
-  Numbers blocks;  // one number
   unsigned threads;  // of a block
   unsigned shared_bytes;
 };
@@ -197,8 +194,41 @@ struct DrawStep {
 
 constexpr int64_t drawn_words = 3;
 
-using Step =
-    std::variant<OperatorStep, CallableStep, ItemStep, AllocateStep, ViewStep, LaunchStep, CudaLaunchStep, DrawStep>;
+// What a kernel on a GPU works on.
+struct CudaWork {
+  std::vector<Pointer> pointers;
+  Numbers sizes;
+  Numbers blocks;  // one number
+};
+
+// One launch on a GPU. Its parameters are the pointers, then the sizes, 64 bits each.
+struct CudaLaunchStep {
+  CudaKernel kernel;
+  CudaWork work;
+};
+
+// Works of one kernel, none of which writes what another reads or writes: one launch does as many as its table has rows.
+// The kernel's only parameter is the table: the number of the first block of each row, 32 bits each and so many that
+// their count is a power of two (unused ones are the greatest number), then the pointers and sizes of each row.
+struct CudaTableStep {
+  CudaKernel kernel;
+  std::vector<CudaWork> works;
+  size_t rows;
+};
+
+// In bytes: what kernels' parameters may take up, from CUDA 12.1 on.
+constexpr size_t most_parameter_bytes = 32764;
+
+inline size_t starts_in_table(size_t rows) {
+  size_t count = 2;
+  while (count < rows) count *= 2;
+  return count;
+}
+
+inline size_t bytes_of_table(size_t rows, size_t words) { return 4 * starts_in_table(rows) + 8 * rows * words; }
+
+using Step = std::variant<OperatorStep, CallableStep, ItemStep, AllocateStep, ViewStep, LaunchStep, CudaLaunchStep,
+                          DrawStep, CudaTableStep>;
 
 // ---- what is done when a call begins --------------------------------------------------------------------------------
 
@@ -285,6 +315,7 @@ void run(const LaunchStep& step, Frame& frame);
 // ---- cuda_launches.cpp ----------------------------------------------------------------------------------------------
 
 void run(const CudaLaunchStep& step, const Launcher& launcher, Frame& frame);
+void run(const CudaTableStep& step, const Launcher& launcher, Frame& frame);
 // With the GIL. The stream that kernels are launched on now.
 void* current_stream(const Program& program);
 

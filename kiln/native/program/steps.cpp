@@ -262,7 +262,8 @@ void run_steps(const Program& program, Frame& frame) {
       case 4: run(std::get<4>(step), frame); break;
       case 5: run(std::get<5>(step), frame); break;
       case 6: run(std::get<6>(step), program.launcher, frame); break;
-      default: run(std::get<7>(step), program.launcher, frame);
+      case 7: run(std::get<7>(step), program.launcher, frame); break;
+      default: run(std::get<8>(step), program.launcher, frame);
     }
     if (++since_signals == steps_between_signals) {
       since_signals = 0;

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -37,9 +37,12 @@ class CpuTarget(Target):
         modules = [jit.load_object(image) for image in code.images]
         return LoadedCode(tuple(modules[place].address(name) for place, name in code.places), modules)
 
-    def launch_step(self, launches: Sequence[Launch], describer: LaunchDescriber) -> list[Any]:
+    def arrange(self, launches: Iterable[Sequence[Launch]]) -> None:
+        """Code does not depend on it: threads share any launches."""
+
+    def launch_steps(self, launches: Sequence[Launch], describer: LaunchDescriber) -> list[list[Any]]:
         described = [self.one_launch(launch, describer) for launch in launches]
-        return ["launch", joint_name([launch.kernel.name for launch in launches]), *described]
+        return [["launch", joint_name([launch.kernel.name for launch in launches]), *described]]
 
     def one_launch(self, launch: Launch, describer: LaunchDescriber) -> list[Any]:
         from .emit.kernel_plan import plan_of

@@ -1,7 +1,8 @@
 """From kernels to LLVM IR text for NVIDIA GPUs: one function a kernel.
 
-A function's parameters are a pointer for each of the kernel's buffers, then an i64 for each of its sizes. In place of a
-buffer that was drawn (seed and offset of random numbers) there are the three words of the native program's draw step.
+A function's parameters are a pointer for each of the kernel's buffers, then an i64 for each of its sizes; or a table of
+several launches' (`launch_table.py`). In place of a buffer that was drawn (seed and offset of random numbers) there are the
+three words of the native program's draw step.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from kiln.loops.kernel import Kernel
 
 from ..llvm.llvm_text import Lines, Names
 from .kernel_plan import plan_of
+from .launch_table import parameter_of, read_row
 from .nest import ThreadNest
 from .values import drawn_register
 
@@ -32,17 +34,20 @@ def function_of(kernel: Kernel, name: str, declarations: dict[str, None]) -> str
     plan = plan_of(kernel)
     lines = Lines(Names(declarations, is_for_gpu=True))
     shared = f"@{name}_shared"
+    block = lines.call("llvm.nvvm.read.ptx.sreg.ctaid.x", "i32", [])
+    parameters = [parameter(buffer, number) for number, buffer in enumerate(kernel.buffers)]
+    parameters += [f"i64 %s{number}" for number in range(len(kernel.sizes))]
+    if kernel.table_rows:
+        parameters, block = [parameter_of(kernel)], read_row(kernel, lines, block)
     for number, buffer in enumerate(kernel.buffers):
         if buffer.kind == "drawn":
             find_drawn(lines, number)
         else:
             lines.add(f"%b{number} = addrspacecast ptr addrspace(1) %p{number} to ptr")
-    nest = ThreadNest(plan, lines, shared)
+    nest = ThreadNest(plan, lines, shared, block)
     nest.write()
     if nest.exchange.peak:
         lines.declare(f"{shared} = internal addrspace(3) global [{nest.exchange.peak} x i8] poison, align 16")
-    parameters = [parameter(buffer, number) for number, buffer in enumerate(kernel.buffers)]
-    parameters += [f"i64 %s{number}" for number in range(len(kernel.sizes))]
     body = "\n".join([*lines.text, "ret void"])
     bounds = f'"nvvm.maxntid"="{plan.threads}"'
     return f"define ptx_kernel void @{name}({', '.join(parameters)}) nounwind {bounds} {{\nentry:\n{body}\n}}\n"

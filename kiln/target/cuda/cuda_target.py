@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -86,21 +86,33 @@ class CudaTarget(Target):
     def launcher(self) -> Launcher:
         return driver.launcher()
 
-    def launch_step(self, launches: Sequence[Launch], describer: LaunchDescriber) -> list[Any]:
+    def arrange(self, launches: Iterable[Sequence[Launch]]) -> None:
+        from .launch_table import rows_for
+
+        most: dict[Kernel, int] = {}
+        for together in launches:
+            kernel = together[0].kernel
+            most[kernel] = max(most.get(kernel, 1), len(together))
+        for kernel, count in most.items():
+            kernel.table_rows = rows_for(kernel, count)
+
+    def launch_steps(self, launches: Sequence[Launch], describer: LaunchDescriber) -> list[list[Any]]:
         from .kernel_plan import plan_of
 
-        (launch,) = launches
-        plan = plan_of(launch.kernel)
-        return [
-            "cuda_launch",
-            launch.kernel.name,
-            describer.kernel_number(launch),
-            describer.pointers(launch),
-            describer.sizes(launch.sizes),
-            describer.sizes([actual_blocks(plan.blocks, launch)])[0],
-            plan.threads,
-            plan.shared_bytes,
-        ]
+        kernel = launches[0].kernel
+        plan, number = plan_of(kernel), describer.kernel_number(launches[0])
+        works = [self.work(launch, describer) for launch in launches]
+        shape = plan.threads, plan.shared_bytes
+        if kernel.table_rows:
+            return [["cuda_table", kernel.name, number, works, kernel.table_rows, *shape]]
+        return [["cuda_launch", kernel.name, number, *work, *shape] for work in works]
+
+    def work(self, launch: Launch, describer: LaunchDescriber) -> list[Any]:
+        """Pointers, sizes and the number of blocks."""
+        from .kernel_plan import plan_of
+
+        blocks = actual_blocks(plan_of(launch.kernel).blocks, launch)
+        return [describer.pointers(launch), describer.sizes(launch.sizes), describer.sizes([blocks])[0]]
 
     def alignments(self, kernel: Kernel) -> tuple[int, ...]:
         from .kernel_plan import plan_of
@@ -124,10 +136,13 @@ class CudaTarget(Target):
     def run_launch(self, launch: Launch, handle: int, pointers: Sequence[int], number: Callable[[Size], int]) -> None:
         from .kernel_call import call_kernel
         from .kernel_plan import plan_of
+        from .launch_table import table_of_one
 
         plan = plan_of(launch.kernel)
         shape = (number(actual_blocks(plan.blocks, launch)), plan.threads, plan.shared_bytes)
-        call_kernel(launch.kernel.name, handle, self.index, shape, [*pointers, *map(number, launch.sizes)])
+        words = [*pointers, *map(number, launch.sizes)]
+        given: list[Any] = [table_of_one(launch.kernel, words)] if launch.kernel.table_rows else words
+        call_kernel(launch.kernel.name, handle, self.index, shape, given)
 
     def llvm(self, kernels: Mapping[str, Kernel]) -> str:
         from .cuda_module import emit_module

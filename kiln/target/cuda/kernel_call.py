@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -12,10 +13,14 @@ from .driver import launcher
 Launch = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, *[ctypes.c_uint] * 7, *[ctypes.c_void_p] * 3)
 
 
-def call_kernel(name: str, function: int, device: int, shape: tuple[int, int, int], arguments: Sequence[int]) -> None:
+def call_kernel(
+    name: str, function: int, device: int, shape: tuple[int, int, int], arguments: Sequence[int | bytes]
+) -> None:
     """Launch a kernel, and wait for it. ``shape``: blocks, threads of a block, bytes of shared memory."""
     blocks, threads, shared = shape
-    given = [ctypes.c_int64(number) for number in arguments]
+    given: list[Any] = [
+        ctypes.c_int64(one) if isinstance(one, int) else ctypes.create_string_buffer(one, len(one)) for one in arguments
+    ]
     places = (ctypes.c_void_p * max(1, len(given)))(*(ctypes.addressof(one) for one in given))
     with torch.cuda.device(device):
         stream = torch.cuda.current_stream()

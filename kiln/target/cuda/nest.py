@@ -41,10 +41,10 @@ END = "end"
 
 
 class ThreadNest:
-    """Writes the body of a kernel's function."""
+    """Writes the body of a kernel's function, for a block of this number."""
 
-    def __init__(self, plan: CudaPlan, entry: Lines, shared: str) -> None:
-        self.plan, self.lines = plan, entry
+    def __init__(self, plan: CudaPlan, entry: Lines, shared: str, block: str) -> None:
+        self.plan, self.lines, self.block = plan, entry, block
         self.kernel = plan.shape.kernel
         self.values = ThreadValues(plan, entry)
         self.exchange = Exchange(plan, entry, shared)
@@ -75,7 +75,6 @@ class ThreadNest:
     def find_unit(self) -> None:
         lines, plan = self.lines, self.plan
         self.thread = lines.call("llvm.nvvm.read.ptx.sreg.tid.x", "i32", [])
-        block = lines.call("llvm.nvvm.read.ptx.sreg.ctaid.x", "i32", [])
         count = plan.units_of_block
         if plan.members == 1:
             self.slot = self.thread
@@ -88,9 +87,9 @@ class ThreadNest:
         self.exchange.set_thread(self.thread, self.slot, self.member)
         units = units_of(self.kernel, plan.kept, plan.shape.vector, plan.lanes)
         if isinstance(units, int) and units + count < MOST_UNITS_OF_32_BITS:
-            self.count_kept("i32", block, self.slot, units)
+            self.count_kept("i32", self.block, self.slot, units)
             return
-        wide = [lines.new(f"zext i32 {value} to i64") for value in (block, self.slot)]
+        wide = [lines.new(f"zext i32 {value} to i64") for value in (self.block, self.slot)]
         total: Index = 1
         for loop in plan.kept:
             total = times(lines, total, self.units_along(loop))

@@ -1,0 +1,132 @@
+"""Which launches of a kernel are one launch on a GPU.
+
+A launch costs a GPU some microseconds in which little of it works, as much as moving megabytes does. Launches of one
+kernel, with other buffers and sizes, that do not depend on each other become one: casts of weights, casts of gradients,
+the tensors of an optimizer. A launch moves up to the last one of its kernel, or that one moves down to it, if no step
+between them is in the way and the program's peak of memory stays what it is. Large launches gain nothing, and stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import field
+from typing import Any
+
+from kiln.loops.ir import Buffer
+from kiln.loops.kernel import Kernel
+from kiln.loops.steps import Launch, Step, estimated_bytes
+
+from ...platform.light_dataclass import dataclass
+from .concurrency import StepMemory, bytes_held
+
+LARGE_LAUNCH = 64 * 1024 * 1024  # bytes that it reads and writes
+FREE_BYTES = 16 * 1024 * 1024  # bytes that may always be held
+
+
+def join_launches(steps: Sequence[Step], outputs: Sequence[Any], same: Mapping[Buffer, Buffer]) -> list[list[Step]]:
+    """The steps as runs: a call, or launches of one kernel. ``same``: results, and inputs that they are written to."""
+    return LaunchJoiner(steps, outputs, same).run()
+
+
+@dataclass(eq=False)
+class JointRun:
+    """Steps that run at the place of the step with this number."""
+
+    place: int
+    steps: list[Step]
+    reads: set[Any] = field(default_factory=set)
+    writes: set[Any] = field(default_factory=set)
+
+    def meets(self, reads: set[Any], writes: set[Any]) -> bool:
+        """Whether it depends on a step with these uses, or such a step on it."""
+        return bool(self.writes & (reads | writes) or self.reads & writes)
+
+
+class LaunchJoiner:
+    def __init__(self, steps: Sequence[Step], outputs: Sequence[Any], same: Mapping[Buffer, Buffer]) -> None:
+        self.steps, self.same = steps, same
+        self.memory = StepMemory(steps, outputs, FREE_BYTES)
+        self.runs: list[JointRun] = []
+        self.latest: dict[Kernel, JointRun] = {}  # the last run of a kernel
+        self.readers: dict[Any, list[JointRun]] = {}
+        self.writers: dict[Any, list[JointRun]] = {}
+
+    def run(self) -> list[list[Step]]:
+        for number, step in enumerate(self.steps):
+            self.add(self.run_for(number, step), number)
+        return [run.steps for run in sorted(self.runs, key=lambda run: run.place)]
+
+    def run_for(self, number: int, step: Step) -> JointRun:
+        """The run that a step joins, perhaps a new one."""
+        latest = self.latest.get(step.kernel) if isinstance(step, Launch) and self.is_worth_joining(number) else None
+        if latest is not None:
+            reads, writes = self.uses(number)
+            if self.last_place(reads, writes) < latest.place:
+                if self.move_up(number, latest):
+                    return latest
+            elif not latest.meets(reads, writes) and self.last_place(latest.reads, latest.writes) <= latest.place:
+                if self.move_down(latest, number):
+                    return latest
+        new = JointRun(number, [])
+        self.runs.append(new)
+        return new
+
+    def add(self, run: JointRun, number: int) -> None:
+        step = self.steps[number]
+        reads, writes = self.uses(number)
+        run.steps.append(step)
+        run.reads |= reads
+        run.writes |= writes
+        for buffer in reads:
+            self.readers.setdefault(buffer, []).append(run)
+        for buffer in writes:
+            self.writers.setdefault(buffer, []).append(run)
+        if isinstance(step, Launch) and self.is_worth_joining(number):
+            self.latest[step.kernel] = run
+
+    def uses(self, number: int) -> tuple[set[Any], set[Any]]:
+        reads, writes = self.memory.uses[number]
+        return reads, writes | {self.same[buffer] for buffer in writes if buffer in self.same}
+
+    def is_worth_joining(self, number: int) -> bool:
+        reads, writes = self.memory.uses[number]
+        return sum(map(estimated_bytes, reads | writes)) <= LARGE_LAUNCH
+
+    def last_place(self, reads: Iterable[Any], writes: Iterable[Any]) -> int:
+        """The place of the last run that depends on steps with these uses, or they on it; -1 where there is none."""
+        found = [run.place for buffer in reads for run in self.writers.get(buffer, ())]
+        for buffer in writes:
+            found += [run.place for runs in (self.readers, self.writers) for run in runs.get(buffer, ())]
+        return max(found, default=-1)
+
+    # ---- memory ------------------------------------------------------------------------------------------------------
+
+    def move_up(self, number: int, run: JointRun) -> bool:
+        """Whether a launch may join an earlier run: its results are then held from there on."""
+        memory, made = self.memory, self.memory.made(number)
+        if max(memory.held[run.place : number]) + made > memory.peak:
+            return False
+        for place in range(run.place, number):
+            memory.held[place] += made
+        for buffer in memory.uses[number][1]:
+            memory.first[buffer] = min(memory.first[buffer], run.place)
+        return True
+
+    def move_down(self, run: JointRun, number: int) -> bool:
+        """Moves a run to a later launch, if it may: what it reads is then held until there, its results only from there
+        on. What inputs hold counts as well: the program may be the only one that holds them."""
+        memory, start = self.memory, run.place
+        held = memory.held[start : number + 1]
+        for buffer in run.reads:
+            for place in range(max(memory.last[buffer] + 1, start), number + 1):
+                held[place - start] += estimated_bytes(buffer)
+        made = [buffer for buffer in run.writes if memory.first.get(buffer) == start]
+        for place in range(number - start):
+            held[place] -= sum(map(bytes_held, made))
+        if max(held) > memory.peak:
+            return False
+        memory.held[start : number + 1] = held
+        memory.last |= {buffer: max(memory.last[buffer], number) for buffer in run.reads}
+        memory.first |= dict.fromkeys(made, number)
+        run.place = number
+        return True
