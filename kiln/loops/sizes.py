@@ -11,6 +11,8 @@ Size: TypeAlias = int | sympy.Expr
 Strides: TypeAlias = tuple[Size, ...]
 
 ASSUMED_SIZE = 64  # of a symbol, where only speed depends on it
+ROW_LENGTH = sympy.Symbol("row_length", integer=True, positive=True)  # of a kernel that reduces one row of any length
+ASSUMED_SIZES = {ROW_LENGTH: 4096}
 
 
 def plain_size(size: Size) -> Size:
@@ -58,7 +60,9 @@ def product(sizes: Iterable[Size]) -> Size:
 
 def hint(size: Size) -> int:
     """A size, or a guess for a dynamic one, where only speed depends on it."""
-    return size if isinstance(size, int) else int(size.subs(dict.fromkeys(size.free_symbols, ASSUMED_SIZE)))
+    if isinstance(size, int):
+        return size
+    return int(size.subs({symbol: ASSUMED_SIZES.get(symbol, ASSUMED_SIZE) for symbol in size.free_symbols}))
 
 
 def span_of(shape: Iterable[Size], strides: Iterable[Size]) -> Size:

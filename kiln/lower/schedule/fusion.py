@@ -135,7 +135,7 @@ class Fuser:
         write = flip_reversed_reads(write)
         member = Member(write, tuple(axis for axis, size in enumerate(write.shape) if not is_one(size)))
         needs = self.needs(write)
-        for group in self.candidates(write, index):
+        for group in self.candidates(member, index):
             if self.join(group, member, needs):
                 break
         else:
@@ -154,15 +154,22 @@ class Fuser:
         needs = [writer for buffer in write.reads for writer in self.writers.get(buffer, ())]
         return needs + self.writers.get(write.buffer, []) + self.readers.get(write.buffer, [])
 
-    def candidates(self, write: Write, index: int) -> Iterable[Group]:
+    def is_only_a_number(self, buffer: Buffer, member: Member) -> bool:
+        """Whether a member that reads a buffer gains nothing from others that read it: on a GPU equal kernels over many
+        tensors are one launch (joint_launches.py), where each reads the number that all of them need."""
+        return self.is_for_gpu and is_one(buffer.span) and bool(member.axes)
+
+    def candidates(self, member: Member, index: int) -> Iterable[Group]:
         """Groups that it may join: those that make what it reads, the latest first, then its siblings. On a GPU, where
         each kernel is a launch, a small write also joins readers of what the same groups make: the sums of parts. And a
         reduction joins groups whose results are read together with its own."""
+        write = member.write
         found: dict[Group, None] = {}
         makers = {writer for buffer in write.reads for writer in self.writers.get(buffer, ())}
         for group in sorted(makers, key=lambda group: -group.last):
             found[group] = None
-        readers = {reader for buffer in write.reads for reader in self.readers.get(buffer, ())}
+        shared = [buffer for buffer in write.reads if not self.is_only_a_number(buffer, member)]
+        readers = {reader for buffer in shared for reader in self.readers.get(buffer, ())}
         if write.buffer.is_pieced:
             readers.update(self.writers.get(write.buffer, ()))
         if self.is_for_gpu and hint(product(write.shape)) <= MOST_OF_SMALL_WRITES:

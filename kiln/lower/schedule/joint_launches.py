@@ -10,17 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
-from typing import Any
+from typing import Any, TypeAlias
 
 from kiln.loops.ir import Buffer
-from kiln.loops.kernel import Kernel
-from kiln.loops.steps import Launch, Step, estimated_bytes
+from kiln.loops.kernel import Kernel, Output
+from kiln.loops.sizes import Size
+from kiln.loops.steps import Call, Launch, Step, estimated_bytes
 
 from ...platform.light_dataclass import dataclass
 from .concurrency import StepMemory, bytes_held
 
 LARGE_LAUNCH = 64 * 1024 * 1024  # bytes that it reads and writes
 FREE_BYTES = 16 * 1024 * 1024  # bytes that may always be held
+
+Range: TypeAlias = tuple[int, int] | None  # the first and the last element that are written; None: perhaps all
 
 
 def join_launches(steps: Sequence[Step], outputs: Sequence[Any], same: Mapping[Buffer, Buffer]) -> list[list[Step]]:
@@ -33,13 +36,15 @@ class JointRun:
     """Steps that run at the place of the step with this number."""
 
     place: int
-    steps: list[Step]
+    steps: list[Step] = field(default_factory=list)
     reads: set[Any] = field(default_factory=set)
-    writes: set[Any] = field(default_factory=set)
+    writes: dict[Any, Range] = field(default_factory=dict)
 
-    def meets(self, reads: set[Any], writes: set[Any]) -> bool:
+    def meets(self, reads: set[Any], writes: dict[Any, Range]) -> bool:
         """Whether it depends on a step with these uses, or such a step on it."""
-        return bool(self.writes & (reads | writes) or self.reads & writes)
+        if not self.reads.isdisjoint(writes) or not reads.isdisjoint(self.writes):
+            return True
+        return any(overlap(part, self.writes[buffer]) for buffer, part in writes.items() if buffer in self.writes)
 
 
 class LaunchJoiner:
@@ -49,54 +54,56 @@ class LaunchJoiner:
         self.runs: list[JointRun] = []
         self.latest: dict[Kernel, JointRun] = {}  # the last run of a kernel
         self.readers: dict[Any, list[JointRun]] = {}
-        self.writers: dict[Any, list[JointRun]] = {}
+        self.writers: dict[Any, list[tuple[JointRun, Range]]] = {}
 
     def run(self) -> list[list[Step]]:
         for number, step in enumerate(self.steps):
-            self.add(self.run_for(number, step), number)
+            reads, writes = self.uses(number)
+            run = self.run_for(number, step, reads, writes)
+            self.add(run, step, reads, writes)
+            if isinstance(step, Launch) and self.is_worth_joining(number):
+                self.latest[step.kernel] = run
         return [run.steps for run in sorted(self.runs, key=lambda run: run.place)]
 
-    def run_for(self, number: int, step: Step) -> JointRun:
+    def run_for(self, number: int, step: Step, reads: set[Any], writes: dict[Any, Range]) -> JointRun:
         """The run that a step joins, perhaps a new one."""
         latest = self.latest.get(step.kernel) if isinstance(step, Launch) and self.is_worth_joining(number) else None
         if latest is not None:
-            reads, writes = self.uses(number)
             if self.last_place(reads, writes) < latest.place:
                 if self.move_up(number, latest):
                     return latest
             elif not latest.meets(reads, writes) and self.last_place(latest.reads, latest.writes) <= latest.place:
                 if self.move_down(latest, number):
                     return latest
-        new = JointRun(number, [])
+        new = JointRun(number)
         self.runs.append(new)
         return new
 
-    def add(self, run: JointRun, number: int) -> None:
-        step = self.steps[number]
-        reads, writes = self.uses(number)
+    def add(self, run: JointRun, step: Step, reads: set[Any], writes: dict[Any, Range]) -> None:
         run.steps.append(step)
         run.reads |= reads
-        run.writes |= writes
         for buffer in reads:
             self.readers.setdefault(buffer, []).append(run)
-        for buffer in writes:
-            self.writers.setdefault(buffer, []).append(run)
-        if isinstance(step, Launch) and self.is_worth_joining(number):
-            self.latest[step.kernel] = run
+        for buffer, part in writes.items():
+            run.writes[buffer] = around(run.writes[buffer], part) if buffer in run.writes else part
+            self.writers.setdefault(buffer, []).append((run, part))
 
-    def uses(self, number: int) -> tuple[set[Any], set[Any]]:
-        reads, writes = self.memory.uses[number]
-        return reads, writes | {self.same[buffer] for buffer in writes if buffer in self.same}
+    def uses(self, number: int) -> tuple[set[Any], dict[Any, Range]]:
+        """What a step reads, and which parts of buffers it writes."""
+        reads, _ = self.memory.uses[number]
+        writes = written_parts(self.steps[number])
+        return reads, writes | {self.same[buffer]: part for buffer, part in writes.items() if buffer in self.same}
 
     def is_worth_joining(self, number: int) -> bool:
         reads, writes = self.memory.uses[number]
         return sum(map(estimated_bytes, reads | writes)) <= LARGE_LAUNCH
 
-    def last_place(self, reads: Iterable[Any], writes: Iterable[Any]) -> int:
+    def last_place(self, reads: Iterable[Any], writes: Mapping[Any, Range]) -> int:
         """The place of the last run that depends on steps with these uses, or they on it; -1 where there is none."""
-        found = [run.place for buffer in reads for run in self.writers.get(buffer, ())]
-        for buffer in writes:
-            found += [run.place for runs in (self.readers, self.writers) for run in runs.get(buffer, ())]
+        found = [run.place for buffer in reads for run, _ in self.writers.get(buffer, ())]
+        for buffer, part in writes.items():
+            found += [run.place for run in self.readers.get(buffer, ())]
+            found += [run.place for run, other in self.writers.get(buffer, ()) if overlap(part, other)]
         return max(found, default=-1)
 
     # ---- memory ------------------------------------------------------------------------------------------------------
@@ -130,3 +137,43 @@ class LaunchJoiner:
         memory.first |= dict.fromkeys(made, number)
         run.place = number
         return True
+
+
+# ---- parts of buffers ------------------------------------------------------------------------------------------------
+
+
+def written_parts(step: Step) -> dict[Any, Range]:
+    """The parts of buffers that a step writes. Launches that write different parts are independent."""
+    if isinstance(step, Call):
+        return {result: None for result in step.results if result is not None}
+    actual, sizes = step.actual, dict(zip(step.kernel.sizes, step.sizes, strict=True))
+    found: dict[Any, Range] = {}
+    for output in step.kernel.outputs:
+        buffer, part = actual[output.target.buffer], part_of(output, step.kernel, sizes)
+        found[buffer] = around(found[buffer], part) if buffer in found else part
+    return found
+
+
+def part_of(output: Output, kernel: Kernel, sizes: Mapping[Any, Size]) -> Range:
+    target = output.target
+    if not target.is_plain:
+        return None
+    first = last = sizes.get(target.offset, target.offset)
+    for stride, loop in zip(target.strides, kernel.loops, strict=True):
+        size = sizes.get(loop.size, loop.size)
+        if not isinstance(stride, int) or not isinstance(size, int) or not isinstance(first, int):
+            return None
+        first += min(0, stride * (size - 1))
+        last += max(0, stride * (size - 1))
+    return (first, last) if isinstance(first, int) and isinstance(last, int) else None
+
+
+def overlap(one: Range, other: Range) -> bool:
+    return one is None or other is None or (one[0] <= other[1] and other[0] <= one[1])
+
+
+def around(one: Range, other: Range) -> Range:
+    """A range that contains both."""
+    if one is None or other is None:
+        return None
+    return min(one[0], other[0]), max(one[1], other[1])

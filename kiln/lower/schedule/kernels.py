@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import sympy
-
 from kiln.loops import ir
 from kiln.loops.ir import Access, Buffer, Expr, Write
-from kiln.loops.kernel import Kernel, Loop, Output, Reduction
+from kiln.loops.kernel import Kernel, Output, Reduction
 from kiln.loops.sizes import Size, contiguous
 from kiln.loops.tensor_views import Tensor, affine, matching_axes
 
@@ -103,20 +101,6 @@ class KernelMaker:
 
 
 # ---- equal kernels ---------------------------------------------------------------------------------------------------
-
-LENGTH = sympy.Symbol("length", integer=True, positive=True)
-
-
-def with_length_argument(kernel: Kernel) -> tuple[Kernel, tuple[Size, ...]]:
-    """A kernel that is one plain loop takes its length as an argument. Returns the kernel and its sizes."""
-    if len(kernel.loops) != 1 or kernel.reductions or kernel.sizes or not is_long_enough(kernel.loops[0].size):
-        return kernel, kernel.sizes
-    found = Kernel(kernel.name, (Loop(LENGTH),), (), kernel.outputs, kernel.vector, kernel.nodes)
-    return found, (kernel.loops[0].size,)
-
-
-def is_long_enough(size: Size) -> bool:
-    return isinstance(size, int) and size >= 64
 
 
 def own_sizes(kernel: Kernel) -> tuple[Size, ...]:

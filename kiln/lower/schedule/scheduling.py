@@ -18,16 +18,19 @@ from kiln.loops.sizes import is_empty, is_one
 from kiln.loops.steps import Call, Launch, Lowered, Scheduled, View
 
 from .fusion import Group, fuse
+from .kernel_arguments import with_arguments
 from .kernel_names import kernel_name
-from .kernels import KernelMaker, own_sizes, signature, with_length_argument
+from .kernels import KernelMaker, own_sizes, signature
 from .split_reductions import split_reductions
 from .step_order import delay_launches
+from .whole_reductions import shorten_reductions
 
 
 def schedule(lowered: Lowered, device: str = "cpu") -> Scheduled:
     """Fuse the writes of a lowered graph, and make kernels of them, for a kind of device."""
     items = [without_reduction(item) for item in lowered.items if not writes_nothing(item)]
-    items = drop_unused(split_reductions(items, device), lowered.outputs)
+    shorten = shorten_reductions if device == "cuda" else split_reductions
+    items = drop_unused(shorten(items, device), lowered.outputs)
     groups = fuse(items, device)
     readers = readers_of(groups, lowered.outputs)
     known: dict[Any, Kernel] = {}
@@ -39,7 +42,7 @@ def schedule(lowered: Lowered, device: str = "cpu") -> Scheduled:
             steps.append(group.call)
             continue
         origins = origins_of(group, lowered, places, made_for)
-        kernel, sizes = with_length_argument(KernelMaker(group, readers).make(kernel_name(origins, len(known))))
+        kernel, sizes = with_arguments(KernelMaker(group, readers).make(kernel_name(origins, len(known))), device)
         same_kernel = known.setdefault((signature(kernel), own_sizes(kernel) if device == "cuda" else ()), kernel)
         steps.append(Launch(same_kernel, kernel.buffers, sizes, kernel.nodes, origins))
     steps = delay_launches(steps, lowered.outputs)

@@ -1,0 +1,71 @@
+"""Which numbers of a kernel are its arguments, so that launches with other numbers share it.
+
+A kernel that is one plain loop takes its length as an argument. On a GPU a kernel's launches become one, if they do not
+depend on each other; so there reductions of whole tensors take their lengths as arguments, too, and the place of their
+result in a larger buffer, as in the norms of a list of tensors.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import sympy
+
+from kiln.loops.kernel import Kernel, Loop, Output
+from kiln.loops.sizes import ROW_LENGTH, Size
+
+LENGTH = sympy.Symbol("length", integer=True, positive=True)
+LEAST_LENGTH = 64
+LONG_ROW = 4096  # elements: a block of threads for each row, however many rows there are
+LONGEST_SMALL_ROW = 8192  # elements that a block reads one by one as fast as in vectors
+
+
+def with_arguments(kernel: Kernel, device: str) -> tuple[Kernel, tuple[Size, ...]]:
+    """A kernel that has arguments where it can, and the sizes of the launch."""
+    if kernel.sizes:
+        return kernel, kernel.sizes
+    loops, outputs, actual = kernel.loops, kernel.outputs, {}
+    if len(loops) == 1 and not kernel.reductions and is_long_enough(loops[0].size):
+        loops, actual = (Loop(LENGTH),), {LENGTH: loops[0].size}
+    elif device == "cuda" and kernel.reductions:
+        loops, actual = reduction_loops(kernel)
+        outputs, places = places_in_buffers(kernel)
+        actual |= places
+    if not actual:
+        return kernel, ()
+    found = Kernel(kernel.name, loops, kernel.reductions, outputs, kernel.vector, kernel.nodes)
+    return found, tuple(actual[size] for size in found.sizes)
+
+
+def is_long_enough(size: Size) -> bool:
+    return isinstance(size, int) and size >= LEAST_LENGTH
+
+
+def reduction_loops(kernel: Kernel) -> tuple[tuple[Loop, ...], dict[sympy.Symbol, Size]]:
+    """The loops of a reduction: the number of its long rows, or the length of its only row, as an argument."""
+    loops = kernel.loops
+    if any(output.is_inner for output in kernel.outputs) or any(one.position is not None for one in kernel.reductions):
+        return loops, {}
+    sizes = [loop.size for loop in loops]
+    if not all(isinstance(size, int) for size in sizes):
+        return loops, {}
+    if [loop.is_reduced for loop in loops] == [False, True] and sizes[1] >= LONG_ROW:
+        return (Loop(LENGTH), loops[1]), {LENGTH: sizes[0]}
+    if [loop.is_reduced for loop in loops] == [True] and sizes[0] <= LONGEST_SMALL_ROW:
+        return (Loop(ROW_LENGTH, True),), {ROW_LENGTH: sizes[0]}
+    return loops, {}
+
+
+def places_in_buffers(kernel: Kernel) -> tuple[tuple[Output, ...], dict[sympy.Symbol, Size]]:
+    """The outputs of a reduction to one element, with the places of those in larger buffers as arguments."""
+    if any(not loop.is_reduced for loop in kernel.loops):
+        return kernel.outputs, {}
+    outputs, actual = [], {}
+    for number, output in enumerate(kernel.outputs):
+        target = output.target
+        if not output.is_inner and target.is_plain and isinstance(target.offset, int) and target.buffer.span != 1:
+            place = sympy.Symbol(f"place{number}", integer=True, nonnegative=True)
+            actual[place] = target.offset
+            output = replace(output, target=replace(target, offset=place))
+        outputs.append(output)
+    return tuple(outputs), actual
