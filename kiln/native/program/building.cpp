@@ -1,10 +1,9 @@
 // Building a program from its description in Python.
 #include "program/program.h"
 
-#include <algorithm>
-
 #include <ATen/core/jit_type.h>
 
+#include <algorithm>
 #include <unordered_map>
 
 namespace kiln {
