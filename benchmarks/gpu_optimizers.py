@@ -130,7 +130,8 @@ def launches(step: Step) -> tuple[int, float]:
     with profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as recorded:
         step()
         torch.cuda.synchronize()
-    on_gpu = [event for event in recorded.events() if event.device_type == torch.autograd.DeviceType.CUDA]
+    events = [event for event in recorded.events() if event.device_type == torch.autograd.DeviceType.CUDA]
+    on_gpu = [event for event in events if not event.is_user_annotation and "Buffer" not in event.name]
     return len(on_gpu), sum(event.device_time for event in on_gpu) * 1e-6
 
 

@@ -1,6 +1,6 @@
 """The stages of a compilation, for a graph that is not in the disk cache.
 
-Lowering, scheduling, LLVM IR text, object code, memory plan, native program; then the program is stored.
+Lowering, scheduling, memory plan, LLVM IR text, object code, native program; then the program is stored.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def compile_lowered(
             if record is not None:
                 record.sizes["bytes"] = sum(map(len, code.images))
         done.append(record)
-        with stage("program") as record:
+        with stage("native program") as record:
             described = Describer(scheduled, plan, target)
             data = described.run()
             try:

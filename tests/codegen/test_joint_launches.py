@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 
 import kiln
+from kiln.capture.torch import optimizer_steps
 from kiln.codegen import pipeline
 from kiln.codegen.program_description import Describer
 from kiln.loops.reference import Reference
@@ -177,6 +178,27 @@ def test_random_programs_keep_their_order_and_meaning(seed):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4, equal_nan=True)
 
 
+def adam_step(*given):
+    """What compiled steps of Adam compute, where the parameters are on a GPU and their counts on the CPU."""
+    count = len(given) // 5
+    params, grads, averages, squares, steps = (list(given[count * place :][:count]) for place in range(5))
+    changed = [[one.clone() for one in some] for some in (params, averages, squares, steps)]
+    rates = {"beta1": 0.9, "beta2": 0.999, "lr": 0.1, "weight_decay": 0.01, "eps": 1e-8}
+    flags = ("amsgrad", "has_complex", "maximize", "capturable", "differentiable")
+    how = rates | dict.fromkeys(flags, False) | {"decoupled_weight_decay": True}
+    optimizer_steps.adam(changed[0], grads, changed[1], changed[2], [], changed[3], None, None, **how)
+    return [one for some in changed for one in some]
+
+
+def test_all_parameters_of_an_optimizer_are_one_launch():
+    shapes = [(768,), (64, 768), (100,), (64, 64)] * 5
+    inputs = [torch.randn(shape) for _ in range(4) for shape in shapes] + [torch.tensor(3.0) for _ in shapes]
+    function = torch.func.functionalize(adam_step)
+    counts, plan, scheduled = runs_of(function, inputs, stay=range(4 * len(shapes), 5 * len(shapes)))
+    assert [count for count in counts if count] == [len(shapes)] and len(scheduled.kernels) == 1
+    check_order(plan, scheduled)
+
+
 # ---- programs --------------------------------------------------------------------------------------------------------
 
 
@@ -242,7 +264,8 @@ def launches_of(call):
     with profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as recorded:
         call()
         torch.cuda.synchronize()
-    return [event.name for event in recorded.events() if event.device_type == torch.autograd.DeviceType.CUDA]
+    events = [event for event in recorded.events() if event.device_type == torch.autograd.DeviceType.CUDA]
+    return [event.name for event in events if event.name.startswith("kernel")]
 
 
 def tensors(count, dtype=torch.float32):
@@ -285,10 +308,12 @@ def test_a_checked_program_on_a_gpu():
 
 
 @needs_gpu
-@pytest.mark.parametrize("name", ["adamw", "adam", "sgd"])
+@pytest.mark.parametrize("name", ["adamw", "adamw amsgrad", "adamw on the gpu", "adam", "sgd"])
 def test_optimizers_on_a_gpu(name):
     make = {
-        "adamw": lambda given: torch.optim.AdamW(given, lr=0.1, capturable=True),
+        "adamw": lambda given: torch.optim.AdamW(given, lr=0.1),
+        "adamw amsgrad": lambda given: torch.optim.AdamW(given, lr=0.1, amsgrad=True, foreach=False),
+        "adamw on the gpu": lambda given: torch.optim.AdamW(given, lr=0.1, capturable=True),
         "adam": lambda given: torch.optim.Adam(given, lr=0.1, amsgrad=True, capturable=True),
         "sgd": lambda given: torch.optim.SGD(given, lr=0.1, momentum=0.9, nesterov=True),
     }[name]
@@ -304,6 +329,30 @@ def test_optimizers_on_a_gpu(name):
     for one, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
     assert len(launches_of(step)) <= 12
+
+
+@needs_gpu
+@pytest.mark.parametrize("strange", [None, float("inf"), float("nan")])
+def test_clipping_and_unscaling_on_a_gpu(strange):
+    def clip(given):
+        return torch.nn.utils.clip_grad_norm_(given, 1.0)
+
+    def unscale(given):
+        found, factor = torch.zeros(1, device="cuda"), torch.full((1,), 0.125, device="cuda")
+        torch._amp_foreach_non_finite_check_and_unscale_([one.grad for one in given], found, factor)
+        return found
+
+    for function, most in ((clip, 8), (unscale, 6)):
+        ours, theirs = ([torch.nn.Parameter(x.clone()) for x in tensors(60)] for _ in range(2))
+        for one, other in zip(ours, theirs, strict=True):
+            one.grad, other.grad = one.detach().clone(), one.detach().clone()
+        if strange is not None:
+            ours[7].grad[5] = theirs[7].grad[5] = strange
+        compiled = kiln.compile(function)
+        torch.testing.assert_close(compiled(ours), function(theirs), equal_nan=True)
+        for one, other in zip(ours, theirs, strict=True):
+            torch.testing.assert_close(one.grad, other.grad, equal_nan=True)
+        assert len(launches_of(lambda: compiled(ours))) <= most  # noqa: B023
 
 
 @needs_gpu

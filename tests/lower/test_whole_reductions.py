@@ -49,7 +49,22 @@ def scaled(*xs):
     return [(x * scale).sum() for x in xs]
 
 
-@pytest.mark.parametrize("function", [norms, clipped, largest, is_finite, scaled], ids=lambda one: one.__name__)
+def unscaled(*xs):
+    *xs, scale = xs
+    found, flag = torch.ops.aten._amp_foreach_non_finite_check_and_unscale(xs, torch.zeros_like(scale), scale)
+    return *found, flag
+
+
+def both(*xs):
+    """What else is computed of a tensor that is reduced, also of a part of it and of another one."""
+    made = [(x * 2, x + y if x.shape == y.shape else x, (x * x).sum()) for x, y in zip(xs, xs[1:], strict=False)]
+    return [one for three in made for one in three]
+
+
+FUNCTIONS = [norms, clipped, largest, is_finite, scaled, unscaled, both]
+
+
+@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda one: one.__name__)
 def test_results(function):
     inputs = tensors()
     scheduled, plan = launched(function, inputs)
@@ -68,6 +83,26 @@ def test_tensors_of_a_model_take_few_launches():
     scheduled, plan = launched(clipped, inputs)
     assert len(scheduled.kernels) == 5
     assert [len(run) for run in plan.runs] == [30, 30, 30, 1, 60]
+
+
+def test_what_a_gradient_scaler_does_reads_gradients_once():
+    shapes = [(64 * width, 256) for width in range(4, 10)] + [(128 * width,) for width in range(1, 7)]
+    scheduled, plan = launched(unscaled, [*tensors(shapes * 5), torch.tensor(0.5)])
+    assert sorted(len(run) for run in plan.runs) == [1, 30, 30, 30]
+    assert sum(buffer.kind == "input" for step in scheduled.steps for buffer in step.buffers[:1]) == 60
+
+
+@pytest.mark.parametrize("place", [None, (0, 5), (1, 100_000), (2, 0)])
+@pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan")])
+def test_elements_that_are_not_finite(place, value):
+    inputs = [*tensors(((768,), (512, 256), (4,), (7, 7))), torch.tensor(0.25)]
+    if place is not None:
+        inputs[place[0]].view(-1)[place[1]] = value
+    scheduled, _ = launched(unscaled, inputs)
+    *found, flag = Reference(scheduled, inputs).run()
+    assert flag.item() == (place is not None)
+    for one, given in zip(found, inputs, strict=False):
+        torch.testing.assert_close(one, given * 0.25, rtol=0, atol=0, equal_nan=True)
 
 
 def test_one_reduction_shares_a_kernel_with_what_else_reads_its_tensor():

@@ -11,7 +11,7 @@ import kiln
 from kiln.report import events, stages
 from kiln.testing import check
 
-CODE = ["load", "lowering", "fusion and loops", "LLVM", "memory plan and program", "disk cache"]
+CODE = ["load", "lowering", "fusion and loops", "memory plan", "LLVM", "native program", "disk cache"]
 NAMES = ["frame", "capture", "backend", "aot trace", "partition", "program", *CODE, "guards", "entry"]
 NAMES += ["backward pass", "walk", "trace", "compile", "run", "backward"]
 LINE = re.compile(rf"^ +\d+\.\d ms  ( *)({'|'.join(NAMES)})\b(?:[^:]|:\d)*(?:: (.*))?$")

@@ -1,9 +1,10 @@
 """Adam's step as one graph, although torch reads the step count from its tensor in the middle of it.
 
 For the backend ``kiln``, torch's function is replaced by one that leaves the count in its tensor and computes with it
-in float64, as Python does with the number; all else is the same arithmetic in the same order. Steps with anything
-unusual about them (rates that are tensors, complex or low-precision parameters, `capturable` …) are interpreted as
-torch has them.
+in float64, as Python does with the number; all else is the same arithmetic in the same order. Where parameters are on a
+GPU, counts are on the CPU: what is computed of all of them is copied to the GPU at once. Steps with anything unusual
+about them (rates that are tensors, complex or low-precision parameters, `capturable` …) are interpreted as torch has
+them.
 """
 
 from __future__ import annotations
@@ -70,13 +71,17 @@ def is_supported(trace: Trace, bound: dict[Any, Any]) -> bool:
     lists += [bound["max_exp_avg_sqs"]] if bound["amsgrad"] else []
     if not all(isinstance(one, list) and len(one) == len(lists[0]) for one in lists) or not lists[0]:
         return False
-    tensors = [force(trace, tensor) for one in lists for tensor in one]
-    return all(
-        isinstance(tensor, torch.Tensor)
-        and tensor.layout is torch.strided
-        and tensor.device.type == "cpu"
-        and tensor.dtype in EXACT
-        for tensor in tensors
+    tensors = [[force(trace, tensor) for tensor in one] for one in lists]
+    if not all(
+        isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided and tensor.dtype in EXACT
+        for one in tensors
+        for tensor in one
+    ):
+        return False
+    steps = tensors.pop(4)
+    device = tensors[0][0].device
+    return all(step.device.type == "cpu" and step.dim() == 0 for step in steps) and all(
+        tensor.device == device and device.type in ("cpu", "cuda") for one in tensors for tensor in one
     )
 
 
@@ -113,11 +118,19 @@ def adam(
     foreach_lerp_(exp_avgs, grads, 1 - beta1)
     foreach_mul_(exp_avg_sqs, beta2)
     foreach_addcmul_(exp_avg_sqs, grads, grads, 1 - beta2)
-    step_sizes, roots = [], []
-    for step in state_steps:  # (a comprehension would be a function of Kiln's own, which is not interpreted)
-        count = step.double()
-        step_sizes.append(lr / (1 - beta1**count) * -1)
-        roots.append((1 - beta2**count) ** 0.5)
+    step_sizes: Any
+    roots: Any
+    if params[0].is_cuda:
+        counts = torch.stack(state_steps).double()
+        factors = torch.stack((lr / (1 - beta1**counts) * -1, (1 - beta2**counts) ** 0.5)).to(params[0].device)
+        all_sizes, all_roots = factors.unbind()
+        step_sizes, roots = all_sizes.unbind(), all_roots.unbind()
+    else:
+        step_sizes, roots = [], []
+        for step in state_steps:  # (a comprehension would be a function of Kiln's own, which is not interpreted)
+            count = step.double()
+            step_sizes.append(lr / (1 - beta1**count) * -1)
+            roots.append((1 - beta2**count) ** 0.5)
     if amsgrad:
         foreach_maximum_(max_exp_avg_sqs, exp_avg_sqs)
         exp_avg_sqs = max_exp_avg_sqs

@@ -16,7 +16,7 @@ from dataclasses import field, replace
 from typing import Any
 
 from kiln.loops.ir import Access, Buffer, Expr, Write, load, loads_of, walk
-from kiln.loops.sizes import Size, Strides, hint, is_one, product, same
+from kiln.loops.sizes import Size, Strides, hint, is_one, is_zero, product, same
 from kiln.loops.steps import Call
 from kiln.loops.tensor_views import Tensor, flip, matching_axes
 
@@ -154,10 +154,13 @@ class Fuser:
         needs = [writer for buffer in write.reads for writer in self.writers.get(buffer, ())]
         return needs + self.writers.get(write.buffer, []) + self.readers.get(write.buffer, [])
 
-    def is_only_a_number(self, buffer: Buffer, member: Member) -> bool:
-        """Whether a member that reads a buffer gains nothing from others that read it: on a GPU equal kernels over many
-        tensors are one launch (joint_launches.py), where each reads the number that all of them need."""
-        return self.is_for_gpu and is_one(buffer.span) and bool(member.axes)
+    def is_a_number(self, buffer: Buffer, member: Member) -> bool:
+        """Whether a member reads one element of a buffer, and gains nothing from others that read it: on a GPU equal
+        kernels over many tensors are one launch (joint_launches.py)."""
+        if not self.is_for_gpu or not member.axes:
+            return False
+        accesses = [access for access in loads_of(member.write.value) if access.buffer is buffer]
+        return all(is_number(access, member.axes) for access in accesses)
 
     def candidates(self, member: Member, index: int) -> Iterable[Group]:
         """Groups that it may join: those that make what it reads, the latest first, then its siblings. On a GPU, where
@@ -168,7 +171,7 @@ class Fuser:
         makers = {writer for buffer in write.reads for writer in self.writers.get(buffer, ())}
         for group in sorted(makers, key=lambda group: -group.last):
             found[group] = None
-        shared = [buffer for buffer in write.reads if not self.is_only_a_number(buffer, member)]
+        shared = [buffer for buffer in write.reads if not self.is_a_number(buffer, member)]
         readers = {reader for buffer in shared for reader in self.readers.get(buffer, ())}
         if write.buffer.is_pieced:
             readers.update(self.writers.get(write.buffer, ()))
@@ -284,6 +287,11 @@ def flip_reversed_reads(write: Write) -> Write:
 
     place = over(load(write.target)).payload
     return replace(write, target=place, value=over(write.value))
+
+
+def is_number(access: Access, axes: Iterable[int]) -> bool:
+    """Whether an access is to one element, at all points along the axes."""
+    return access.is_plain and all(is_zero(access.strides[axis]) for axis in axes)
 
 
 def is_scatter(write: Write) -> bool:

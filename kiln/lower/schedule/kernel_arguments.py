@@ -1,8 +1,9 @@
 """Which numbers of a kernel are its arguments, so that launches with other numbers share it.
 
 A kernel that is one plain loop takes its length as an argument. On a GPU a kernel's launches become one, if they do not
-depend on each other; so there reductions of whole tensors take their lengths as arguments, too, and the place of their
-result in a larger buffer, as in the norms of a list of tensors.
+depend on each other; so there reductions of whole tensors take their lengths as arguments, too. So are the places of
+single elements in larger buffers: of the results of such reductions, as in the norms of a list of tensors, and of
+numbers that a plain loop reads, as the rates of an optimizer.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from dataclasses import replace
 
 import sympy
 
+from kiln.loops import ir
+from kiln.loops.ir import Access, Buffer, Expr
 from kiln.loops.kernel import Kernel, Loop, Output
 from kiln.loops.sizes import ROW_LENGTH, Size
 
@@ -27,6 +30,9 @@ def with_arguments(kernel: Kernel, device: str) -> tuple[Kernel, tuple[Size, ...
     loops, outputs, actual = kernel.loops, kernel.outputs, {}
     if len(loops) == 1 and not kernel.reductions and is_long_enough(loops[0].size):
         loops, actual = (Loop(LENGTH),), {LENGTH: loops[0].size}
+        if device == "cuda":
+            outputs, places = places_of_numbers(kernel)
+            actual |= places
     elif device == "cuda" and kernel.reductions:
         loops, actual = reduction_loops(kernel)
         outputs, places = places_in_buffers(kernel)
@@ -44,7 +50,7 @@ def is_long_enough(size: Size) -> bool:
 def reduction_loops(kernel: Kernel) -> tuple[tuple[Loop, ...], dict[sympy.Symbol, Size]]:
     """The loops of a reduction: the number of its long rows, or the length of its only row, as an argument."""
     loops = kernel.loops
-    if any(output.is_inner for output in kernel.outputs) or any(one.position is not None for one in kernel.reductions):
+    if any(one.position is not None for one in kernel.reductions):
         return loops, {}
     sizes = [loop.size for loop in loops]
     if not all(isinstance(size, int) for size in sizes):
@@ -69,3 +75,21 @@ def places_in_buffers(kernel: Kernel) -> tuple[tuple[Output, ...], dict[sympy.Sy
             output = replace(output, target=replace(target, offset=place))
         outputs.append(output)
     return tuple(outputs), actual
+
+
+def places_of_numbers(kernel: Kernel) -> tuple[tuple[Output, ...], dict[sympy.Symbol, Size]]:
+    """The outputs of a plain loop, with the places of the numbers that it reads from larger buffers as arguments."""
+    symbols: dict[tuple[Buffer, Size], sympy.Symbol] = {}
+
+    def leaf(part: Expr) -> Expr:
+        if part.kind != "load":
+            return part
+        access: Access = part.payload
+        if not access.is_plain or not isinstance(access.offset, int) or access.buffer.span == 1 or any(access.strides):
+            return part
+        key = access.buffer, access.offset
+        place = symbols.setdefault(key, sympy.Symbol(f"place{len(symbols)}", integer=True, nonnegative=True))
+        return ir.load(replace(access, offset=place))
+
+    outputs = tuple(replace(output, value=ir.rewrite(output.value, leaf)) for output in kernel.outputs)
+    return outputs, {symbol: offset for (_, offset), symbol in symbols.items()}

@@ -23,14 +23,20 @@ MOST_ROWS = 4096
 
 
 def shorten_reductions(items: Sequence[Write | Call], device: str) -> list[Write | Call]:
-    """The items, with reductions of whole tensors cut into rows where there are several; others are split alone."""
+    """The items, with reductions of whole tensors cut into rows where there are several; others are split alone. What
+    else is computed of such a tensor is cut into the same rows, so that one kernel does both."""
     whole = {item for item in items if isinstance(item, Write) and is_whole(item)}
     if len(whole) < SEVERAL:
         return split_reductions(items, device)
+    cut = {access.buffer for write in whole for access in ir.loads_of(write.value) if not is_scalar(access, write)}
     found: list[Write | Call] = []
     for item in items:
-        rows = rows_of(item) if isinstance(item, Write) and item in whole else None
-        found.extend(rows or split_reductions([item], device))
+        if isinstance(item, Write) and item in whole:
+            found.extend(rows_of(item) or split_reductions([item], device))
+        elif isinstance(item, Write) and not cut.isdisjoint(item.reads) and is_plain_and_flat(item):
+            found.append(in_rows(item))
+        else:
+            found.extend(split_reductions([item], device))
     return found
 
 
@@ -46,9 +52,25 @@ def is_whole(write: Write) -> bool:
     )
 
 
+def is_plain_and_flat(write: Write) -> bool:
+    """Whether it computes a tensor, element by element, of numbers and of tensors that are contiguous in memory, none
+    of which a kernel makes."""
+    if write.reduce or write.accumulate or not all(isinstance(size, int) for size in write.shape):
+        return False
+    if any(expr.kind in ("iota", "size") for expr in ir.walk(write.value)):
+        return False
+    if any(buffer.kind not in ("input", "called") for buffer in write.reads) or not is_in_order(write.target, write):
+        return False
+    return all(is_in_order(one, write) or is_scalar(one, write) for one in ir.loads_of(write.value))
+
+
 def is_flat(access: Access, write: Write) -> bool:
-    """Whether an access goes through memory in the order of the reduced space."""
-    if not access.is_plain or access.buffer.kind not in ("input", "called"):
+    return access.buffer.kind in ("input", "called") and is_in_order(access, write)
+
+
+def is_in_order(access: Access, write: Write) -> bool:
+    """Whether an access goes through memory in the order of the write's space."""
+    if not access.is_plain:
         return False
     pairs = zip(access.strides, contiguous(write.shape), write.shape, strict=True)
     return all(same(stride, wanted) or size == 1 for stride, wanted, size in pairs)
@@ -88,6 +110,17 @@ def rows_of(write: Write) -> list[Write] | None:
     return [first, Write(place, (count,), load, write.reduce, (0,), node=write.node)]
 
 
+def in_rows(write: Write) -> Write:
+    """A plain write over the space that `rows_of` chooses for a reduction of as many elements."""
+    _, total = kept_and_total(write)
+    length = row_length(total) if total >= LEAST_ELEMENTS_OF_GPU else 0
+    if total >= LEAST_ELEMENTS_OF_GPU and not length:
+        return write
+    shape, strides = ((total // length, length), (length, 1)) if length else ((total,), (1,))
+    target = Access(write.target.buffer, strides, write.target.offset)
+    return Write(target, shape, over_space(write, strides), node=write.node)
+
+
 def over_space(write: Write, strides: tuple[int, ...]) -> Expr:
     """The value over another space, whose points have these distances in the flat order."""
 
@@ -95,7 +128,7 @@ def over_space(write: Write, strides: tuple[int, ...]) -> Expr:
         if part.kind != "load":
             return part
         access: Access = part.payload
-        is_moving = is_flat(access, write)
+        is_moving = is_in_order(access, write)
         return ir.load(Access(access.buffer, strides if is_moving else (0,) * len(strides), access.offset))
 
     return ir.rewrite(write.value, leaf)

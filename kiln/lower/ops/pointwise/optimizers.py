@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from kiln.loops import tensor_views
 from kiln.loops.ir import wide
 from kiln.loops.tensor_views import Tensor
 
@@ -18,6 +19,7 @@ from ... import builders
 from ...lowering import Lowering
 from ...registry import NotLowered, lowering_of, lowers, lowers_dynamic_floats
 from ..reductions import statistics  # noqa: F401  (norms are looked up)
+from ..reductions.reduction_helpers import reduce, refuse_empty
 from .formulas import Value, where
 from .special_functions import lerp_number
 
@@ -121,6 +123,30 @@ def norms(
     items = [Item(aten.linalg_vector_norm.default, {"val": value}, node.users, {}) for value in node.meta["val"]]
     pairs = zip(items, tensors, strict=True)
     return tuple(rule(lowering, item, tensor, order, None, False, dtype=dtype) for item, tensor in pairs)
+
+
+@lowers(aten._amp_foreach_non_finite_check_and_unscale.default)
+def unscale(
+    lowering: Lowering, node: Node, tensors: Sequence[Tensor], found: Tensor, factor: Tensor
+) -> tuple[tuple[Tensor, ...], Tensor]:
+    """Gradients times a factor, and 1 if an element is not finite, otherwise ``found``: what `GradScaler` asks for."""
+    floats = [tensor.dtype.is_floating_point for tensor in (*tensors, found, factor)]
+    if not all(floats) or len(tensors) < 2 or found.rank > 1 or factor.rank > 1:
+        raise NotLowered("an unusual unscaling")
+    refuse_empty(*tensors)
+    by = factor if not factor.rank else tensor_views.squeeze(factor, (0,))
+    scaled: list[Tensor] = []
+    flags: list[Tensor] = []
+    for tensor in tensors:
+        scaled += stepped(lambda value, by: (where(by.eq(1.0), value, value * by),), [tensor, by], [tensor], [])
+        value = Value(tensor.expr)
+        is_strange = Tensor(tensor.shape, (value.isnan() | value.isinf()).expr)
+        flags.append(reduce(lowering, is_strange, "any", range(tensor.rank)))
+    like = node.meta["val"][1].new_empty((len(flags),), dtype=torch.bool)
+    stack = lowering_of(aten.stack.default)(lowering, Item(aten.stack.default, {"val": like}, node.users, {}), flags)
+    is_any = reduce(lowering, stack, "any", (0,))
+    one = builders.full(found.shape, 1.0, found.dtype)
+    return tuple(scaled), builders.where(is_any, one, found)
 
 
 # ---- fused steps -----------------------------------------------------------------------------------------------------
