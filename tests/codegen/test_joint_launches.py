@@ -213,13 +213,13 @@ def described(function, *inputs, **how):
 def test_a_table_as_data_and_as_text():
     data, scheduled = described(lambda x, y: (x.exp(), y.exp()), torch.randn(1000), torch.randn(3000))
     ((_, name, number, works, rows, threads, shared),) = [one for one in data["steps"] if one[0] == "cuda_table"]
-    assert (name, number, rows, shared) == ("kernel0", 0, 2, 0)
+    assert (name, number, rows, shared) == ("kiln_exp_0", 0, 2, 0)
     assert [sizes for _, sizes, _ in works] == [[1000], [3000]]
     for (source, target), (size,), blocks in works:
         assert source[0] in (0, 1) and target[0] >= 2 and blocks * threads * 8 >= size
     assert json.loads(json.dumps(data)) == data
     text = program_text(data)
-    assert "with together:\n        kernel0(i0, r2, sizes=(1000,), blocks=" in text
+    assert "with together:\n        kiln_exp_0(i0, r2, sizes=(1000,), blocks=" in text
     compile(text, "program", "exec")
 
 
@@ -265,7 +265,7 @@ def launches_of(call):
         call()
         torch.cuda.synchronize()
     events = [event for event in recorded.events() if event.device_type == torch.autograd.DeviceType.CUDA]
-    return [event.name for event in events if event.name.startswith("kernel")]
+    return [event.name for event in events if event.name.startswith("kiln_")]
 
 
 def tensors(count, dtype=torch.float32):
