@@ -107,9 +107,11 @@ def _keys_expression(expr: str, keys: tuple[Any, ...], bind: Bind) -> str:
 
 def same_keys(mapping: dict[Any, Any], keys: tuple[Any, ...]) -> bool:
     """Whether a dictionary (or set) iterates over just these keys, types included."""
+    if type(mapping) is dict and len(mapping) == len(keys) and all(map(operator.is_, mapping, keys)):
+        return True  # as it mostly is, and soon told
     if native_length(mapping) != len(keys):
         return False
-    if all(map(operator.is_, native_iterator(mapping), keys)):  # as it mostly is, and soon told
+    if all(map(operator.is_, native_iterator(mapping), keys)):
         return True
     pairs = zip(native_iterator(mapping), keys, strict=True)
     return all(b is ANY_KEY or a is b or same_constant(a, b) for a, b in pairs)

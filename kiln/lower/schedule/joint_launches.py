@@ -3,7 +3,8 @@
 A launch costs a GPU some microseconds in which little of it works, as much as moving megabytes does. Launches of one
 kernel, with other buffers and sizes, that do not depend on each other become one: casts of weights, casts of gradients,
 the tensors of an optimizer. A launch moves up to the last one of its kernel, or that one moves down to it, if no step
-between them is in the way and the program's peak of memory stays what it is. Large launches gain nothing, and stay.
+between them is in the way and the program's peak of memory stays about what it is. Large launches gain nothing, and
+stay.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from .concurrency import StepMemory, bytes_held
 
 LARGE_LAUNCH = 64 * 1024 * 1024  # bytes that it reads and writes
 FREE_BYTES = 16 * 1024 * 1024  # bytes that may always be held
+SLACK = 16  # the peak may grow by this part of it
 
 Range: TypeAlias = tuple[int, int] | None  # the first and the last element that are written; None: perhaps all
 
@@ -51,6 +53,7 @@ class LaunchJoiner:
     def __init__(self, steps: Sequence[Step], outputs: Sequence[Any], same: Mapping[Buffer, Buffer]) -> None:
         self.steps, self.same = steps, same
         self.memory = StepMemory(steps, outputs, FREE_BYTES)
+        self.most = self.memory.peak + self.memory.peak // SLACK
         self.runs: list[JointRun] = []
         self.latest: dict[Kernel, JointRun] = {}  # the last run of a kernel
         self.readers: dict[Any, list[JointRun]] = {}
@@ -111,7 +114,7 @@ class LaunchJoiner:
     def move_up(self, number: int, run: JointRun) -> bool:
         """Whether a launch may join an earlier run: its results are then held from there on."""
         memory, made = self.memory, self.memory.made(number)
-        if max(memory.held[run.place : number]) + made > memory.peak:
+        if max(memory.held[run.place : number]) + made > self.most:
             return False
         for place in range(run.place, number):
             memory.held[place] += made
@@ -130,7 +133,7 @@ class LaunchJoiner:
         made = [buffer for buffer in run.writes if memory.first.get(buffer) == start]
         for place in range(number - start):
             held[place] -= sum(map(bytes_held, made))
-        if max(held) > memory.peak:
+        if max(held) > self.most:
             return False
         memory.held[start : number + 1] = held
         memory.last |= {buffer: max(memory.last[buffer], number) for buffer in run.reads}
