@@ -54,6 +54,7 @@ class LaunchJoiner:
         self.steps, self.same = steps, same
         self.memory = StepMemory(steps, outputs, FREE_BYTES)
         self.most = self.memory.peak + self.memory.peak // SLACK
+        self.bytes: dict[Any, int] = {}
         self.runs: list[JointRun] = []
         self.latest: dict[Kernel, JointRun] = {}  # the last run of a kernel
         self.readers: dict[Any, list[JointRun]] = {}
@@ -62,15 +63,16 @@ class LaunchJoiner:
     def run(self) -> list[list[Step]]:
         for number, step in enumerate(self.steps):
             reads, writes = self.uses(number)
-            run = self.run_for(number, step, reads, writes)
+            kernel = step.kernel if isinstance(step, Launch) and self.is_worth_joining(number) else None
+            run = self.run_for(number, kernel, reads, writes)
             self.add(run, step, reads, writes)
-            if isinstance(step, Launch) and self.is_worth_joining(number):
-                self.latest[step.kernel] = run
+            if kernel is not None:
+                self.latest[kernel] = run
         return [run.steps for run in sorted(self.runs, key=lambda run: run.place)]
 
-    def run_for(self, number: int, step: Step, reads: set[Any], writes: dict[Any, Range]) -> JointRun:
-        """The run that a step joins, perhaps a new one."""
-        latest = self.latest.get(step.kernel) if isinstance(step, Launch) and self.is_worth_joining(number) else None
+    def run_for(self, number: int, kernel: Kernel | None, reads: set[Any], writes: dict[Any, Range]) -> JointRun:
+        """The run that a step joins, perhaps a new one. ``kernel``: of a launch that may join others."""
+        latest = self.latest.get(kernel) if kernel is not None else None
         if latest is not None:
             if self.last_place(reads, writes) < latest.place:
                 if self.move_up(number, latest):
@@ -99,7 +101,12 @@ class LaunchJoiner:
 
     def is_worth_joining(self, number: int) -> bool:
         reads, writes = self.memory.uses[number]
-        return sum(map(estimated_bytes, reads | writes)) <= LARGE_LAUNCH
+        return sum(map(self.size, reads | writes)) <= LARGE_LAUNCH
+
+    def size(self, buffer: Any) -> int:
+        if buffer not in self.bytes:
+            self.bytes[buffer] = estimated_bytes(buffer)
+        return self.bytes[buffer]
 
     def last_place(self, reads: Iterable[Any], writes: Mapping[Any, Range]) -> int:
         """The place of the last run that depends on steps with these uses, or they on it; -1 where there is none."""
@@ -129,10 +136,11 @@ class LaunchJoiner:
         held = memory.held[start : number + 1]
         for buffer in run.reads:
             for place in range(max(memory.last[buffer] + 1, start), number + 1):
-                held[place - start] += estimated_bytes(buffer)
+                held[place - start] += self.size(buffer)
         made = [buffer for buffer in run.writes if memory.first.get(buffer) == start]
+        freed = sum(map(bytes_held, made))
         for place in range(number - start):
-            held[place] -= sum(map(bytes_held, made))
+            held[place] -= freed
         if max(held) > self.most:
             return False
         memory.held[start : number + 1] = held
