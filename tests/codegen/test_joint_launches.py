@@ -172,6 +172,8 @@ def test_random_programs_keep_their_order_and_meaning(seed):
     function = random_function(seed)
     counts, plan, scheduled = runs_of(function, inputs)
     check_order(plan, scheduled)
+    TARGET.arrange(plan.launches_together)
+    json.dumps(Describer(scheduled, plan, TARGET).run())
     moved = Scheduled(scheduled.inputs, [step for run in plan.runs for step in run], scheduled.outputs)
     found = Reference(moved, inputs).run()
     for one, other in zip(found, function(*inputs), strict=True):
@@ -230,6 +232,19 @@ def test_blocks_of_sizes_that_vary_in_a_table():
     assert isinstance(first, list) and isinstance(second, list) and first != second
 
 
+def test_reductions_of_whole_tensors_as_data():
+    """Lengths, places of results and numbers of blocks are those of each launch."""
+    xs = [torch.randn(shape) for shape in ((768,), (512, 256), (100,), (256, 512), (64, 1024), (8, 8))]
+    data, scheduled = described(lambda *xs: torch.stack(torch._foreach_norm(xs, 2.0)), *xs)
+    tables = [step for step in data["steps"] if step[0] == "cuda_table"]
+    assert len(tables) == len(scheduled.kernels) == 3
+    rows, small, sums = ([(sizes, blocks) for _, sizes, blocks in table[3]] for table in tables)
+    assert [sizes for sizes, _ in rows] == [[8], [8], [4]] and [blocks for _, blocks in rows] == [8, 8, 4]
+    assert sorted(sorted(sizes) for sizes, _ in sums) == [[1, 8], [3, 8], [4, 4]]
+    assert sorted(sorted(sizes) for sizes, _ in small) == [[0, 768], [2, 100], [5, 64]]
+    assert all(isinstance(blocks, int) for _, blocks in (*sums, *small))
+
+
 def test_a_kernel_with_a_table_takes_a_single_launch_too():
     def function(x, y, z, w):
         a, b = x.exp(), y.exp()
@@ -265,7 +280,9 @@ def launches_of(call):
         call()
         torch.cuda.synchronize()
     events = [event for event in recorded.events() if event.device_type == torch.autograd.DeviceType.CUDA]
-    return [event.name for event in events if event.name.startswith("kiln_")]
+    names = [event.name for event in events if not event.is_user_annotation and "Buffer" not in event.name]
+    assert any(name.startswith("kiln_") for name in names)
+    return names
 
 
 def tensors(count, dtype=torch.float32):
@@ -281,10 +298,10 @@ def test_many_tensors_on_a_gpu(count):
         return [x * 2 + 1 for x in xs]
 
     xs = tensors(count)
-    compiled = kiln.compile(function)
+    compiled = kiln.compile(function, backend="kiln")
     for one, other in zip(compiled(xs), function(xs), strict=True):
         assert torch.equal(one, other)
-    assert len(launches_of(lambda: compiled(xs))) <= 1 + count // 100
+    assert 1 <= len(launches_of(lambda: compiled(xs))) <= 1 + count // 100
 
 
 @needs_gpu
@@ -292,7 +309,7 @@ def test_sizes_that_vary_on_a_gpu():
     def function(x, y, z):
         return x.sigmoid(), y.sigmoid(), z.sigmoid()
 
-    compiled = kiln.compile(function, dynamic=True)
+    compiled = kiln.compile(function, dynamic=True, backend="kiln")
     for sizes in ((100, 2000, 30), (1, 7, 100_000), (0, 64, 5), (0, 0, 0), (4097, 4096, 4095)):
         given = [torch.randn(size, device="cuda") for size in sizes]
         for one, other in zip(compiled(*given), function(*given), strict=True):
@@ -302,7 +319,9 @@ def test_sizes_that_vary_on_a_gpu():
 @needs_gpu
 def test_a_checked_program_on_a_gpu():
     xs = tensors(40)
-    compiled = kiln.compile(lambda xs: [x.exp().to(torch.bfloat16) for x in xs], options={"check": True})
+    compiled = kiln.compile(
+        lambda xs: [x.exp().to(torch.bfloat16) for x in xs], backend="kiln", options={"check": True}
+    )
     for one, other in zip(compiled(xs), xs, strict=True):
         torch.testing.assert_close(one, other.exp().to(torch.bfloat16))
 
@@ -319,7 +338,7 @@ def test_optimizers_on_a_gpu(name):
     }[name]
     ours, theirs = ([torch.nn.Parameter(x.clone()) for x in tensors(60)] for _ in range(2))
     optimizer, eager = make(ours), make(theirs)
-    step = kiln.compile(optimizer.step)
+    step = kiln.compile(optimizer.step, backend="kiln")
     for _ in range(4):
         for one, other in zip(ours, theirs, strict=True):
             other.grad = torch.randn_like(other)
@@ -328,7 +347,7 @@ def test_optimizers_on_a_gpu(name):
         eager.step()
     for one, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
-    assert len(launches_of(step)) <= 12
+    assert 1 <= len(launches_of(step)) <= 12
 
 
 @needs_gpu
@@ -348,11 +367,11 @@ def test_clipping_and_unscaling_on_a_gpu(strange):
             one.grad, other.grad = one.detach().clone(), one.detach().clone()
         if strange is not None:
             ours[7].grad[5] = theirs[7].grad[5] = strange
-        compiled = kiln.compile(function)
+        compiled = kiln.compile(function, backend="kiln")
         torch.testing.assert_close(compiled(ours), function(theirs), equal_nan=True)
         for one, other in zip(ours, theirs, strict=True):
             torch.testing.assert_close(one.grad, other.grad, equal_nan=True)
-        assert len(launches_of(lambda: compiled(ours))) <= most  # noqa: B023
+        assert 1 <= len(launches_of(lambda: compiled(ours))) <= most  # noqa: B023
 
 
 @needs_gpu
@@ -366,7 +385,7 @@ def test_a_training_step_on_a_gpu():
     gradients = []
     for compiled in (False, True):
         made = model()
-        call = kiln.compile(made) if compiled else made
+        call = kiln.compile(made, backend="kiln") if compiled else made
         with torch.autocast("cuda", dtype=torch.bfloat16):
             F.mse_loss(call(x), x).backward()
         gradients.append([parameter.grad for parameter in made.parameters()])

@@ -118,11 +118,11 @@ def test_layouts_that_are_not_contiguous():
 
 
 def test_lengths_of_rows():
-    for total in (2**16, 768 * 768, 50304 * 768, 1024 * 768, 2**30, 3 * 2**28, 2**16 + 4096):
+    for total in (2**16, 768 * 768, 50304 * 768, 1024 * 768, 2**30, 3 * 2**28, 2**16 + 8192):
         length = row_length(total)
         assert length >= LEAST_ROW and total % length == 0
         assert total // length <= MOST_ROWS or total % (2 * length)
-    assert row_length(77 * 1001 * 100) == 0 and row_length(2**16 + 2048) == 0
+    assert row_length(77 * 1001 * 100) == 0 and row_length(2**16 + 4096) == 0
 
 
 def test_reductions_over_products_are_fused_with_them():

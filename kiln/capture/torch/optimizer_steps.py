@@ -2,9 +2,9 @@
 
 For the backend ``kiln``, torch's function is replaced by one that leaves the count in its tensor and computes with it
 in float64, as Python does with the number; all else is the same arithmetic in the same order. Where parameters are on a
-GPU, counts are on the CPU: what is computed of all of them is copied to the GPU at once. Steps with anything unusual
-about them (rates that are tensors, complex or low-precision parameters, `capturable` …) are interpreted as torch has
-them.
+GPU, counts are on the CPU: what is computed of all of them is copied to the GPU at once, without waiting. Steps with
+anything unusual about them (rates that are tensors, complex or low-precision parameters, `capturable` …) are
+interpreted as torch has them.
 """
 
 from __future__ import annotations
@@ -122,8 +122,8 @@ def adam(
     roots: Any
     if params[0].is_cuda:
         counts = torch.stack(state_steps).double()
-        factors = torch.stack((lr / (1 - beta1**counts) * -1, (1 - beta2**counts) ** 0.5)).to(params[0].device)
-        all_sizes, all_roots = factors.unbind()
+        factors = torch.stack((lr / (1 - beta1**counts) * -1, (1 - beta2**counts) ** 0.5))
+        all_sizes, all_roots = factors.to(params[0].device, non_blocking=True).unbind()
         step_sizes, roots = all_sizes.unbind(), all_roots.unbind()
     else:
         step_sizes, roots = [], []

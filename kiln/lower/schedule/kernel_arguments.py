@@ -19,7 +19,7 @@ from kiln.loops.sizes import ROW_LENGTH, Size
 
 LENGTH = sympy.Symbol("length", integer=True, positive=True)
 LEAST_LENGTH = 64
-LONG_ROW = 4096  # elements: a block of threads for each row, however many rows there are
+LONG_ROW = 8192  # elements: a block of threads for each row, however many rows there are
 LONGEST_SMALL_ROW = 8192  # elements that a block reads one by one as fast as in vectors
 
 
@@ -55,11 +55,16 @@ def reduction_loops(kernel: Kernel) -> tuple[tuple[Loop, ...], dict[sympy.Symbol
     sizes = [loop.size for loop in loops]
     if not all(isinstance(size, int) for size in sizes):
         return loops, {}
-    if [loop.is_reduced for loop in loops] == [False, True] and sizes[1] >= LONG_ROW:
+    if [loop.is_reduced for loop in loops] == [False, True] and is_row_of_whole(sizes[1]):
         return (Loop(LENGTH), loops[1]), {LENGTH: sizes[0]}
     if [loop.is_reduced for loop in loops] == [True] and sizes[0] <= LONGEST_SMALL_ROW:
         return (Loop(ROW_LENGTH, True),), {ROW_LENGTH: sizes[0]}
     return loops, {}
+
+
+def is_row_of_whole(size: int) -> bool:
+    """Whether it is a length that whole_reductions.py cuts tensors into."""
+    return size >= LONG_ROW and size & (size - 1) == 0
 
 
 def places_in_buffers(kernel: Kernel) -> tuple[tuple[Output, ...], dict[sympy.Symbol, Size]]:

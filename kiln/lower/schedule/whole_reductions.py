@@ -14,11 +14,12 @@ from kiln.loops.ir import Access, Buffer, Expr, Write
 from kiln.loops.sizes import contiguous, same
 from kiln.loops.steps import Call
 
+from .kernel_arguments import LONG_ROW
 from .split_reductions import LEAST_ELEMENTS_OF_GPU, can_be_split, kept_and_total, split_reductions
 
 SEVERAL = 4  # tensors; fewer reductions rather share a kernel with what else reads their tensors
 ROW = 16384  # elements
-LEAST_ROW = 4096
+LEAST_ROW = LONG_ROW
 MOST_ROWS = 4096
 
 

@@ -158,7 +158,8 @@ class CudaTarget(Target):
 def actual_blocks(blocks: Size, launch: Launch) -> Size:
     """The number of blocks of a launch, for the sizes that it is launched with. A kernel whose sizes are no plain
     symbols is launched with its own sizes only (`lower.schedule.kernels.own_sizes`)."""
+    from kiln.loops.sizes import plain_size
+
     if isinstance(blocks, int) or launch.sizes == launch.kernel.sizes:
         return blocks
-    found = blocks.xreplace(dict(zip(launch.kernel.sizes, launch.sizes, strict=True)))
-    return int(found) if found.is_Integer else found
+    return plain_size(blocks.xreplace(dict(zip(launch.kernel.sizes, launch.sizes, strict=True))))
