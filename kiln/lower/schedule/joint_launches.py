@@ -100,7 +100,10 @@ class LaunchJoiner:
         return reads, writes | {self.same[buffer]: part for buffer, part in writes.items() if buffer in self.same}
 
     def is_worth_joining(self, number: int) -> bool:
+        """Whether a launch is small. Kernels that draw random numbers have no tables."""
         reads, writes = self.memory.uses[number]
+        if any(isinstance(buffer, Buffer) and buffer.kind == "drawn" for buffer in reads):
+            return False
         return sum(map(self.size, reads | writes)) <= LARGE_LAUNCH
 
     def size(self, buffer: Any) -> int:

@@ -1,8 +1,8 @@
 """From kernels to LLVM IR text for NVIDIA GPUs: one function a kernel.
 
 A function's parameters are a pointer for each of the kernel's buffers, then an i64 for each of its sizes; or a table of
-several launches' (`launch_table.py`). In place of a buffer that was drawn (seed and offset of random numbers) there are the
-three words of the native program's draw step.
+several launches' (`launch_table.py`). In place of a buffer that was drawn (seed and offset of random numbers) there are
+the three words of the native program's draw step.
 """
 
 from __future__ import annotations
