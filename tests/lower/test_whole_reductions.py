@@ -5,8 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
+from kiln.loops import ir
+from kiln.loops.ir import Access, Buffer
+from kiln.loops.kernel import Kernel, Loop, Output
+from kiln.loops.philox import Draws
 from kiln.loops.reference import Reference
 from kiln.loops.steps import Launch
+from kiln.lower.schedule.kernel_arguments import with_arguments
 from kiln.lower.schedule.memory_plan import plan_memory
 from kiln.lower.schedule.whole_reductions import LEAST_ROW, MOST_ROWS, row_length
 from kiln.target.cuda.cuda_module import emit_module
@@ -132,3 +137,20 @@ def test_reductions_over_products_are_fused_with_them():
     buffers = {buffer for step in scheduled.steps for buffer in step.buffers if buffer.kind == "made"}
     assert all(torch.Size(buffer.shape).numel() < 512 * 256 for buffer in buffers)
     assert len(plan.runs) == 2
+
+
+def test_drawn_numbers_keep_their_places():
+    """Seed and offset of random numbers are parameters of a kernel, not numbers in memory."""
+    buffer = Buffer("drawn", torch.int64, (2,), (1,), "drawn")
+    numbers = Buffer("numbers", torch.float32, (4,), (1,), "input")
+    result = Buffer("result", torch.float32, (256,), (1,), "made")
+    seed, offset = (ir.load(Access(buffer, (0,), place)) for place in (0, 1))
+    bits = ir.philox(seed, offset, ir.iota((1,)), Draws(256, 256, 1, False))
+    value = ir.op("mul", ir.op("cast", bits, dtype=torch.float32), ir.load(Access(numbers, (0,), 3)))
+    kernel = Kernel("k", (Loop(256),), (), (Output(Access(result, (1,), 0), value, True),), 0, ())
+    found, sizes = with_arguments(kernel, "cuda")
+    places = {access.buffer: [] for access in found.accesses()}
+    for access in found.accesses():
+        places[access.buffer].append(access.offset)
+    assert sorted(places[buffer]) == [0, 1]
+    assert not isinstance(places[numbers][0], int) and sizes == (256, 3)

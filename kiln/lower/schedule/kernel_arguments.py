@@ -90,6 +90,8 @@ def places_of_numbers(kernel: Kernel) -> tuple[tuple[Output, ...], dict[sympy.Sy
         if part.kind != "load":
             return part
         access: Access = part.payload
+        if access.buffer.kind == "drawn":  # seed and offset are parameters of the kernel, known by their places
+            return part
         if not access.is_plain or not isinstance(access.offset, int) or access.buffer.span == 1 or any(access.strides):
             return part
         key = access.buffer, access.offset

@@ -76,6 +76,7 @@ class ThreadValues(Values):
         loaded is remembered as it is, for later phases of a row in registers."""
         dtype = access.buffer.dtype
         if access.buffer.kind == "drawn":
+            assert isinstance(access.offset, int), "which of the drawn numbers is not known"
             return drawn_register(self.kernel.buffers.index(access.buffer), "offset" if access.offset else "seed")
         in_tile = self.tile_reader.load(lines, access, lanes) if self.tile_reader is not None else None
         if in_tile is not None:
