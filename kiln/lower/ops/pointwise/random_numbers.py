@@ -21,7 +21,7 @@ from kiln.loops.sizes import Size, contiguous, divides, hint, product
 from kiln.loops.steps import Draw
 from kiln.loops.tensor_layouts import is_dense, sizes_of
 from kiln.loops.tensor_views import Tensor
-from kiln.program import gpu_generators, graph_meta
+from kiln.program import gpu_generators
 from kiln.program.operators.operator_table import find_operator
 
 from ... import builders
@@ -62,27 +62,18 @@ def needs_alignment(lowering: Lowering, node: Node, count: int) -> None:
     owner, _ = storage_of(node)
     value = node.meta["val"]
     offset = value.storage_offset()
-    inputs = list(lowering.module.graph.find_nodes(op="placeholder"))
-    changed = {inputs[index] for index in graph_meta.changed_inputs(lowering.module).values()}
-    outside = {one for one in changed if is_like(one, value)}  # eager may have computed the value in their memory
     if owner.op == "placeholder":
-        outside.add(owner)
         offset = offset - owner.meta["val"].storage_offset()
     elif owner.op != "call_function" or not is_allocated_by_torch(owner):
         raise NotLowered("random numbers that depend on an address")
     if not isinstance(offset, int) or offset * value.dtype.itemsize % count:
         raise NotLowered("random numbers for elements that are not aligned")
-    for one in outside:
-        found = lowering.values[one]
+    if owner.op == "placeholder":
+        found = lowering.values[owner]
         buffer = found.access.buffer if isinstance(found, Tensor) and found.access is not None else None
         if buffer is None or buffer.kind != "input":
             raise NotLowered("random numbers that depend on an address")
         lowering.aligned[buffer] = max(count, lowering.aligned.get(buffer, 1))
-
-
-def is_like(one: Node, value: torch.Tensor) -> bool:
-    known = one.meta.get("val")
-    return isinstance(known, torch.Tensor) and known.dtype is value.dtype
 
 
 def is_allocated_by_torch(node: Node) -> bool:
