@@ -176,7 +176,8 @@ class Fuser:
         if write.buffer.is_pieced:
             readers.update(self.writers.get(write.buffer, ()))
         if self.is_for_gpu and hint(product(write.shape)) <= MOST_OF_SMALL_WRITES:
-            made = [buffer for maker in makers for buffer in maker.made]
+            near = {writer for buffer in shared for writer in self.writers.get(buffer, ())}
+            made = [buffer for maker in near for buffer in maker.made]
             readers.update(reader for buffer in made for reader in self.readers.get(buffer, ()))
         for group in sorted(readers, key=lambda group: -group.last):
             if index - group.last < FARTHEST and self.is_near(group, index):
