@@ -11,7 +11,7 @@ from kiln.target.cuda import kernel_plan
 from kiln.target.cuda.kernel_plan import NotOnGpu, plan_of
 from tests.target.cuda_on_cpu import run_as_on_gpu
 from tests.target.kernel_runs import Memory
-from tests.target.random_kernels import RandomKernel
+from tests.target.random_kernels import RandomKernel, with_symbols
 from tests.target.random_row_kernels import RandomRowKernel
 from tests.target.test_cuda_emit import transposed
 from tests.target.test_cuda_kernels import compare, is_written_in_any_order
@@ -43,19 +43,21 @@ def test_random_kernel(seed):
     check_random(RandomKernel(seed))
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_random_rows(seed, monkeypatch):
+@pytest.mark.parametrize("is_dynamic", [False, True])
+@pytest.mark.parametrize("seed", range(24))
+def test_random_rows(seed, is_dynamic, monkeypatch):
     """Rows and columns as in norms and softmaxes, with wide vectors; some rows in loops."""
     monkeypatch.setattr(kernel_plan, "ENOUGH_THREADS", 8)
     if seed % 2:
         monkeypatch.setattr(kernel_plan, "MOST_COPIES", 0)
     made = RandomRowKernel(seed)
-    kernel = made.kernel()
+    kernel, sizes = with_symbols(made.kernel(), seed) if is_dynamic else (made.kernel(), {})
     plan = plan_of(kernel)
-    if plan.blocks * plan.threads > MOST_THREADS:  # type: ignore[operator]
+    blocks = plan.blocks if isinstance(plan.blocks, int) else int(plan.blocks.subs(sizes))
+    if blocks * plan.threads > MOST_THREADS:
         pytest.skip("takes long")
-    wanted = made.memory.expected(kernel)
-    found = run_as_on_gpu(kernel, made.memory.tensors)
+    wanted = made.memory.expected(kernel, sizes)
+    found = run_as_on_gpu(kernel, made.memory.tensors, sizes)
     for buffer, tensor in wanted.items():
         tolerance = 3e-2 if tensor.dtype in HALF_TYPES else 2e-3
         torch.testing.assert_close(found[buffer], tensor, equal_nan=True, rtol=tolerance, atol=tolerance)
