@@ -54,6 +54,20 @@ def test_random_kernel(seed, monkeypatch):
             compare(found[buffer], tensor, kernel.text)
 
 
+@pytest.mark.parametrize("seed", range(150))
+@pytest.mark.parametrize("how", ["has_functions", "has_scans"])
+def test_random_kernel_with_functions_or_scans(how, seed):
+    from tests.target.cuda_runs import run_on_gpu
+
+    made = RandomKernel(seed, **{how: True})
+    kernel = made.kernel()
+    wanted = made.memory.expected(kernel)
+    found = run_on_gpu(kernel, made.memory.tensors)
+    for buffer, tensor in wanted.items():
+        if not is_written_in_any_order(kernel, buffer):
+            compare(found[buffer], tensor, kernel.text)
+
+
 @pytest.mark.parametrize("seed", range(120))
 def test_random_rows(seed, monkeypatch):
     from tests.target.cuda_runs import run_on_gpu
