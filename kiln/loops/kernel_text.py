@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import ast
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -94,8 +95,26 @@ NAMES: dict[str, Any] = {
 }
 
 
+class BufferNames(ast.NodeTransformer):
+    """Buffers have names of their own where they are called like an operation: ``exp[i0] = exp(x[i0])``."""
+
+    def visit_arg(self, node: ast.arg) -> ast.arg:
+        node.arg = own_name(node.arg)
+        return node
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.Subscript:
+        self.generic_visit(node)
+        if isinstance(node.value, ast.Name):
+            node.value.id = own_name(node.value.id)
+        return node
+
+
+def own_name(name: str) -> str:
+    return f"{name}_" if name in NAMES else name
+
+
 def run(text: str, name: str, buffers: Sequence[torch.Tensor], sizes: Sequence[int] = ()) -> None:
     """Run a kernel's text on flat tensors and the values of its symbols, in the order of its parameters."""
     names = dict(NAMES)
-    exec(compile(text, f"<{name}>", "exec"), names)
+    exec(compile(BufferNames().visit(ast.parse(text)), f"<{name}>", "exec"), names)
     names[name](*buffers, *sizes)

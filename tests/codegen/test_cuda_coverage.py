@@ -41,7 +41,7 @@ def ulps(found: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
 def test_functions_of_all_numbers(name):
     function, x = getattr(torch, name), everywhere()
     wanted = function(x.cpu().double()).cuda()
-    assert ulps(kiln.compile(lambda x: function(x))(x), wanted).max() <= 2
+    assert ulps(kiln.compile(lambda x: function(x), backend="kiln")(x), wanted).max() <= 2
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -49,23 +49,23 @@ def test_functions_of_all_numbers(name):
 def test_remainders_are_eagers(name, dtype):
     function, x = getattr(torch, name), everywhere().to(dtype)
     y = x[torch.randperm(len(x), device="cuda")]
-    assert same(kiln.compile(lambda x, y: function(x, y))(x, y), function(x, y)).all()
+    assert same(kiln.compile(lambda x, y: function(x, y), backend="kiln")(x, y), function(x, y)).all()
 
 
 @pytest.mark.parametrize("target", [*INTEGERS, torch.bool])
 @pytest.mark.parametrize("source", FLOATS)
 def test_floats_out_of_range_become_eagers_integers(source, target):
     x = torch.tensor(SPECIAL * 8, dtype=torch.float64).to(source).cuda()
-    assert torch.equal(kiln.compile(lambda x: x.to(target))(x), x.to(target))
+    assert torch.equal(kiln.compile(lambda x: x.to(target), backend="kiln")(x), x.to(target))
 
 
 @pytest.mark.parametrize("source", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("dtype", FORMATS)
 def test_casts_of_float8_are_eagers(dtype, source):
     x = torch.cat([everywhere()[::7], torch.linspace(-600, 600, 50_001, device="cuda")]).to(source)
-    found, wanted = kiln.compile(lambda x: x.to(dtype))(x), x.to(dtype)
+    found, wanted = kiln.compile(lambda x: x.to(dtype), backend="kiln")(x), x.to(dtype)
     assert same(found.float(), wanted.float()).all()
-    assert same(kiln.compile(lambda x: x.to(source))(wanted), wanted.to(source)).all()
+    assert same(kiln.compile(lambda x: x.to(source), backend="kiln")(wanted), wanted.to(source)).all()
 
 
 @pytest.mark.parametrize(
@@ -74,14 +74,14 @@ def test_casts_of_float8_are_eagers(dtype, source):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.int16])
 def test_scans(dtype, shape, dim):
     x = (torch.randn(shape, device="cuda") * 5).to(dtype)
-    found, wanted = kiln.compile(lambda x: torch.cumsum(x, dim))(x), torch.cumsum(x, dim)
+    found, wanted = kiln.compile(lambda x: torch.cumsum(x, dim), backend="kiln")(x), torch.cumsum(x, dim)
     if dtype.is_floating_point:
         exact, size = x.double().cumsum(dim), x.double().abs().cumsum(dim).clamp(min=1)
         ours, eagers = (((one.double() - exact).abs() / size).max() for one in (found, wanted))
         assert ours <= 2 * eagers + torch.finfo(dtype).eps
     else:
         assert torch.equal(found, wanted)
-    values, places = kiln.compile(lambda x: torch.cummax(x, dim))(x)
+    values, places = kiln.compile(lambda x: torch.cummax(x, dim), backend="kiln")(x)
     assert torch.equal(values, torch.cummax(x, dim).values) and torch.equal(places, torch.cummax(x, dim).indices)
 
 
@@ -100,7 +100,7 @@ def test_scatters(dtype, how, includes_self):
         return torch.scatter_reduce(base, 0, places, x, how, include_self=includes_self)
 
     tolerance = {torch.bfloat16: 0.05, torch.float16: 0.01}.get(dtype, 1e-5) if how in ("sum", "prod") else 0
-    found, wanted = kiln.compile(function)(base, x, places), function(base, x, places)
+    found, wanted = kiln.compile(function, backend="kiln")(base, x, places), function(base, x, places)
     torch.testing.assert_close(found, wanted, rtol=tolerance, atol=tolerance, equal_nan=True)
 
 
@@ -118,7 +118,7 @@ def test_training_with_batch_norm_and_pools(layout, dtype):
         with torch.autocast("cuda", dtype=torch.bfloat16, enabled=dtype is not None):
             return model(x).float().square().mean()
 
-    compiled = kiln.compile(loss)
+    compiled = kiln.compile(loss, backend="kiln")
     for _ in range(2):
         loss(model, x).backward()
         compiled(other, x).backward()
