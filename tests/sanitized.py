@@ -23,6 +23,10 @@ TESTS = [
     "tests/engine",
     "tests/aot",
     "tests/program",
+    "tests/target/test_cuda_launches.py",
+    "tests/target/test_cuda_draws.py",
+    "tests/target/test_launch_table.py",
+    "tests/codegen/test_cuda_graphs.py",
     *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "tests" / "capture").rglob("test_*guards*.py")),
 ]
 LEFT_OUT = [
