@@ -2,7 +2,7 @@
 
 import torch  # noqa: F401  (first: the native extension links against it)
 
-from . import aot, compiled_autograd, exc
+from . import aot, compiled_autograd, exc, operator_functions  # noqa: F401  (the last: before programs replace one)
 from .api import (
     allow_in_graph,
     compile,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch.nn import Parameter
 
+from .. import operator_functions as operator
 from ..platform.torch_symbols import unsimplified_expression_of
 from ..program.shapes.expressions import compile_expression, expression_text, named_source, symbol_names
 from ..program.shapes.fake_tensors import make_mode

@@ -7,11 +7,10 @@ returned, or is a view of it, is not merged. Values are not kept over many libra
 
 from __future__ import annotations
 
-import operator
-
 import torch
 import torch.fx
 
+from .. import operator_functions as operator
 from ..program.graph_modules import output_values
 from ..program.operators.operator_table import find_operator
 from .program_cache import NotStored, argument, name_of

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import operator
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -17,6 +16,7 @@ import torch
 import torch.fx
 from torch.fx import Node
 
+from .. import operator_functions as operator
 from ..config import config
 from ..platform.light_dataclass import dataclass
 from ..platform.torch_operators import OpOverload

@@ -7,12 +7,12 @@ refused, and ATen runs all nodes that write; or, if it does already, those that 
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Mapping
 
 import torch
 import torch.fx
 
+from .. import operator_functions as operator
 from ..loops.steps import Launch, Scheduled
 from ..lower.lowering import CannotLower, Lowering
 from ..lower.node_facts import getitem_arguments

@@ -8,13 +8,13 @@ second reader of a costly expression. The writes and calls are in the graph's or
 from __future__ import annotations
 
 import contextlib
-import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 import torch.fx
 
+from .. import operator_functions as operator
 from ..loops import ir, tensor_views
 from ..loops.ir import Access, Buffer, Expr, Write
 from ..loops.sizes import Size, contiguous, is_empty, is_one, same

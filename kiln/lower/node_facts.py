@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import operator
 from typing import Any
 
 import sympy
 import torch
 import torch.fx
 
+from .. import operator_functions as operator
 from ..loops.tensor_layouts import FLOAT8_TYPES
 from ..loops.tensor_views import DynamicFloat
 from ..platform.torch_operators import Argument

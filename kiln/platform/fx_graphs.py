@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import linecache
 from collections.abc import Callable
-from operator import attrgetter
 from typing import Any
 
 import torch.fx
@@ -15,6 +14,8 @@ from torch.fx._lazy_graph_module import _LazyGraphModule as LazyGraphModule
 from torch.fx.graph import _PyTreeCodeGen as PyTreeCodeGen
 from torch.fx.graph import _PyTreeInfo as PyTreeInfo
 from torch.fx.node import _get_qualified_name as qualified_name
+
+from ..operator_functions import attrgetter
 
 __all__ = [
     "LazyGraphModule",  # writes its text when somebody asks for it

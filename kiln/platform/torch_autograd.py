@@ -6,12 +6,13 @@ Without one of the functions, importing this module fails.
 from __future__ import annotations
 
 from collections.abc import Callable
-from operator import attrgetter, methodcaller
 from typing import Any
 
 import torch
 from torch.autograd import forward_ad
 from torch.autograd.graph import _MultiHandle as MultiHandle
+
+from ..operator_functions import attrgetter, methodcaller
 
 __all__ = ["MultiHandle"]  # the handle of one hook on several tensors
 

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable
-from operator import attrgetter
 from typing import Any
 
 import torch.fx
 from torch.nn import Module
 from torch.nn.modules.lazy import LazyModuleMixin
+
+from ..operator_functions import attrgetter
 
 parameters_of: Callable[[Module], dict[str, Any]] = attrgetter("_parameters")
 """The table of a module's own parameters, by name."""

@@ -6,7 +6,6 @@ The classes and the attributes have been there since torch 1.13. Without one of 
 from __future__ import annotations
 
 from collections.abc import Callable
-from operator import attrgetter, methodcaller
 from typing import Any
 
 import torch
@@ -16,6 +15,8 @@ from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from torch._ops import _OpNamespace as OpNamespace
 from torch._ops import _Ops as Ops
 from torch._prims_common import suggest_memory_format
+
+from ..operator_functions import attrgetter, methodcaller
 
 __all__ = [
     "Argument",

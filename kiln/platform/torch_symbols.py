@@ -6,8 +6,9 @@ Loads nothing; `torch_shapes` has what needs sympy. Another torch without these 
 from __future__ import annotations
 
 from collections.abc import Callable
-from operator import attrgetter
 from typing import Any
+
+from ..operator_functions import attrgetter
 
 expression_of: Callable[[Any], Any] = attrgetter("node.expr")
 """The sympy expression of a symbolic number, with what the shape environment knows put in."""

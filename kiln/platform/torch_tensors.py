@@ -6,11 +6,12 @@ An attribute that another version does not have raises AttributeError at its fir
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from operator import attrgetter, methodcaller
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from ..operator_functions import attrgetter, methodcaller
 
 version_of: Callable[[Tensor], int] = attrgetter("_version")
 """How often a tensor was changed in place. Inference tensors do not have one."""

@@ -7,7 +7,6 @@ has one input for the list and takes the tensors out of it, so that each is free
 
 from __future__ import annotations
 
-import operator
 import types
 import weakref
 from collections.abc import Iterable, Sequence
@@ -16,6 +15,7 @@ from typing import Any
 import torch
 import torch.fx
 
+from .. import operator_functions as operator
 from ..platform.light_dataclass import dataclass
 from .graph import fix_names
 

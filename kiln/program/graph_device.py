@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import operator
 from collections import Counter
 from collections.abc import Iterator
 
 import torch
 import torch.fx
+
+from .. import operator_functions as operator
 
 CPU = torch.device("cpu")
 

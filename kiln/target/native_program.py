@@ -6,13 +6,13 @@ codegen/program_description.py explains descriptions. Kernels are given by addre
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 import torch.fx
 
+from .. import operator_functions as operator
 from .._native import OperatorProgram
 from ..platform.torch_pytree import TreeSpec, tree_flatten, tree_unflatten
 from ..report import events

@@ -18,7 +18,7 @@ from tests.structure.imports import ROOT, Import, all_imports, cycles, module_na
 
 # From the bottom to the top. Packages of one line are independent of each other.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("kiln._native", "kiln.exc", "kiln.version"),
+    ("kiln._native", "kiln.exc", "kiln.operator_functions", "kiln.version"),
     ("kiln.platform",),
     ("kiln.config",),
     ("kiln.bytecode",),
@@ -109,6 +109,12 @@ def edges() -> list[Import]:
 
 def test_no_package_imports_upwards(edges: list[Import]) -> None:
     assert not upward(edges)
+
+
+def test_no_module_uses_functions_of_operator_that_a_program_may_replace() -> None:
+    statement = re.compile(r"^\s*(import operator\b|from operator import)", re.MULTILINE)
+    files = module_names(ROOT, "kiln")
+    assert [name for name, path in files.items() if statement.search(path.read_text())] == ["kiln.operator_functions"]
 
 
 def test_no_large_cycle_of_modules(edges: list[Import]) -> None:

@@ -7,13 +7,13 @@ partitioners choose what is saved.
 from __future__ import annotations
 
 import functools
-import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 import torch.fx
 
+from ... import operator_functions as operator
 from ...platform.fx_graphs import LazyGraphModule
 from ...platform.light_dataclass import dataclass
 from ...platform.torch_operators import OpOverload

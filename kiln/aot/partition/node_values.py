@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterable
 from typing import Any, TypeGuard
 
 import torch
 import torch.fx
 
+from ... import operator_functions as operator
 from ...platform import torch_symbols
 from ...platform.torch_operators import schema_of
 from ...platform.torch_tensors import has_symbolic_sizes

@@ -6,12 +6,12 @@ What an operator costs is in the operator table.
 from __future__ import annotations
 
 import enum
-import operator
 from typing import Any
 
 import torch
 import torch.fx
 
+from ... import operator_functions as operator
 from ...program.operators.operator_table import Cost, find_operator, operator_of, overloads_of
 from .node_values import Node, first_argument, has_unhinted_sizes, is_tensor, named_arguments
 

@@ -7,13 +7,13 @@ functions in the graph are called as they are. A graph with anything else has no
 from __future__ import annotations
 
 import functools
-import operator
 from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.fx
 
+from ... import operator_functions as operator
 from ..._native import OperatorProgram
 from ...platform.torch_operators import OpOverload, schema_of
 

@@ -15,7 +15,6 @@ The runtime replays the views of outputs on the real tensors.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
 from dataclasses import field
 from typing import Any, TypeGuard
@@ -23,6 +22,7 @@ from typing import Any, TypeGuard
 import torch
 import torch.fx
 
+from ... import operator_functions as operator
 from ...platform.light_dataclass import dataclass
 from ...platform.torch_operators import OpOverload, ScriptObject, operator_name, schema_of
 from ...platform.torch_tensors import storage_address, version_of

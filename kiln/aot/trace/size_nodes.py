@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import operator
 from typing import Any, Protocol
 
 import torch
 import torch.fx
 
+from ... import operator_functions as operator
 from ...platform.torch_symbols import environment_of, expression_of
 from ...program.unsupported import Unsupported
 

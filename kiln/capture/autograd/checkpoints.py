@@ -7,7 +7,6 @@ in the backward pass: it is left to eager.
 
 from __future__ import annotations
 
-import operator
 from dataclasses import field
 from typing import Any
 
@@ -16,6 +15,7 @@ import torch.fx
 import torch.utils.checkpoint
 from torch import is_grad_enabled  # the program may put another function in its place
 
+from ... import operator_functions as operator
 from ...platform.fx_graphs import is_erased, root_of
 from ...platform.light_dataclass import dataclass
 from ...platform.torch_devices import DeviceContext

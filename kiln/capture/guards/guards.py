@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import abc
 import math
-import operator
 import sys
 import types
 from collections.abc import Callable, Iterator
@@ -19,6 +18,7 @@ from typing import Any
 import torch
 
 from ... import _native
+from ... import operator_functions as operator
 from ..._native import is_instance as isinstance
 from ...platform.light_dataclass import dataclass
 from ...platform.python_objects import HEAP_TYPE, cell_is_empty, plain_value, words

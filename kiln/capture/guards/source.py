@@ -13,10 +13,10 @@ import re
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
-from operator import attrgetter
 from typing import Any, TypeVar, dataclass_transform
 
 from ..._native import is_instance as isinstance
+from ...operator_functions import attrgetter
 from ...platform.light_dataclass import dataclass
 from .descriptions import short_name, text_of
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import enum
-import operator
 import types
 from typing import Any
 
 import torch
 
+from ... import operator_functions as operator
 from ..._native import is_instance as isinstance
 from ..guards.source import lookup
 from ..shadows.builtin_tables import is_allowed

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-import operator
 import types
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 
+from ... import operator_functions as operator
 from ..._native import is_instance as isinstance
 from ...bytecode.split import UNBOUND
 from ..guards.source import lookup, mapping_of, native_iterator

@@ -7,12 +7,12 @@ on tensors is recorded; everything else runs natively.
 from __future__ import annotations
 
 import collections
-import operator
 import types
 from typing import Any
 
 import torch
 
+from ... import operator_functions as operator
 from ..._native import MISSING
 from ..._native import is_instance as isinstance
 from ...platform.python_objects import HEAP_TYPE

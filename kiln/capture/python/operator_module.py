@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
 from typing import Any
 
+from ... import operator_functions as operator
 from ..._native import is_instance as isinstance
 from ..interpreter import calls, native_calls
 from ..interpreter.attributes import load_attribute

@@ -7,10 +7,10 @@ address in their text, break the graph.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
 from typing import Any
 
+from ... import operator_functions as operator
 from ..._native import is_instance as isinstance
 from ..guards.source import Attribute, lookup
 from ..interpreter import native_calls

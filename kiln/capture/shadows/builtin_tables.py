@@ -11,7 +11,6 @@ import enum
 import functools
 import itertools
 import math
-import operator
 import os
 import re
 import types
@@ -19,6 +18,7 @@ from typing import Any
 
 import torch
 
+from ... import operator_functions as operator
 from ..._native import is_instance as isinstance
 from ...platform.cpython import count_elements, tee_class
 from ...platform.python_objects import words

@@ -9,7 +9,6 @@ in variables such as ``inputs_ref_0``.
 
 from __future__ import annotations
 
-import operator
 import types
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -18,6 +17,7 @@ import torch
 import torch.fx
 from torch.nn import Module
 
+from ... import operator_functions as operator
 from ...platform.light_dataclass import dataclass
 from ...platform.torch_modules import forward_hooks_of, forward_pre_hooks_of
 from ...program.consumed_lists import ConsumedLists, get_locals_to_steal, set_consumed

@@ -7,13 +7,13 @@ nor assume that they go together; the fakes on the graph's own nodes say all tha
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.fx
 
+from ... import operator_functions as operator
 from ..._native import is_instance as isinstance
 from ...platform.torch_symbols import environment_of, expression_of, hint_of
 from ...program.shapes.expressions import compile_expression, expression_text, item_name, symbol_names

@@ -12,7 +12,6 @@ import enum
 import functools
 import itertools
 import math
-import operator
 import re
 import types
 import weakref
@@ -22,6 +21,7 @@ from typing import Any
 import torch
 
 from ... import _native
+from ... import operator_functions as operator
 from ..._native import MISSING
 from ..._native import is_instance as isinstance
 from ...config import config

@@ -12,7 +12,6 @@ computation (``source.Computed``): plain Python does it, before the graph runs, 
 from __future__ import annotations
 
 import math
-import operator
 import types
 from collections.abc import Callable
 from typing import Any
@@ -21,6 +20,7 @@ import torch
 import torch.fx
 from torch.nn import Parameter
 
+from ... import operator_functions as operator
 from ..._native import is_instance as isinstance
 from ...platform.torch_dispatch import DisableTorchFunction
 from ...platform.torch_symbols import expression_of, hint_of

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import enum
 import keyword
-import operator
 import re
 import types
 from collections.abc import Callable, Iterator
@@ -22,6 +21,7 @@ from torch import is_grad_enabled  # the program may put another function in its
 from torch.nn import Parameter
 from torch.overrides import TorchFunctionMode
 
+from ... import operator_functions as operator
 from ..._native import is_instance as isinstance
 from ...platform.python_objects import HEAP_TYPE, mapping_items, plain_value
 from ...platform.torch_autograd import is_any_autocast_enabled

@@ -11,7 +11,6 @@ import collections
 import enum
 import functools
 import inspect
-import operator
 import re
 import sys
 import types
@@ -21,6 +20,7 @@ from typing import Any
 
 import torch
 
+from ... import operator_functions as operator
 from ..._native import MISSING
 from ..._native import is_instance as isinstance
 from ...bytecode.split import UNBOUND

@@ -7,9 +7,10 @@ the program's own would, so an order of insertion and a number of passing elemen
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterable
 from typing import Any
+
+from ... import operator_functions as operator
 
 FILLERS = tuple(-(1 << 55) - 977 * number for number in range(3000))
 """Elements that make a set's table grow, and are taken out again. (Numbers: their hashes are always the same.)"""

@@ -6,11 +6,10 @@ values. The number is drawn all the same.
 
 from __future__ import annotations
 
-import operator
-
 import torch
 import torch.fx
 
+from ... import operator_functions as operator
 from ..._native import is_instance as isinstance
 from .trace import Trace
 

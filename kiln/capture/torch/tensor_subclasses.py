@@ -6,13 +6,13 @@ class defines has to be looked for before torch's own answer is given.
 
 from __future__ import annotations
 
-import operator
 import types
 from typing import Any
 
 import torch
 from torch.nn import Parameter
 
+from ... import operator_functions as operator
 from ..._native import MISSING
 from ..._native import is_instance as isinstance
 from ...platform.python_objects import HEAP_TYPE, words

@@ -6,13 +6,13 @@ A setter runs at once, so that what follows is traced in that state, and again a
 from __future__ import annotations
 
 import contextlib
-import operator
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import is_grad_enabled  # the program may put another function in its place
 
+from ... import operator_functions as operator
 from ..._native import is_instance as isinstance
 from ...platform.torch_autograd import InferenceModeGuard, set_grad_enabled
 from ...platform.torch_functions import native_functions

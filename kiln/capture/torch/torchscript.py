@@ -7,12 +7,12 @@ itself runs.
 
 from __future__ import annotations
 
-import operator
 import types
 import weakref
 
 import torch
 
+from ... import operator_functions as operator
 from ..._native import is_instance as isinstance
 from ...platform.python_objects import closure_values
 from ...platform.torch_functions import inlined_function

@@ -11,7 +11,6 @@ import collections
 import enum
 import functools
 import gc
-import operator
 import re
 import types
 import warnings
@@ -21,6 +20,7 @@ from typing import Any
 import torch
 import torch.fx
 
+from ... import operator_functions as operator
 from ..._native import is_instance as isinstance
 from ...platform.cpython import enum_value, members_by_name, members_by_value
 from ...platform.python_objects import HEAP_TYPE, mapping_items, plain_value, slot_descriptors

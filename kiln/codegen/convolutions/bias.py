@@ -6,12 +6,12 @@ results are the same.
 
 from __future__ import annotations
 
-import operator
 from typing import Any
 
 import torch
 import torch.fx
 
+from ... import operator_functions as operator
 from ..graph_nodes import Node, add_call
 
 aten = torch.ops.aten

@@ -9,12 +9,12 @@ channels keep their layout.
 
 from __future__ import annotations
 
-import operator
 from typing import Any
 
 import torch
 import torch.fx
 
+from ... import operator_functions as operator
 from ...program.operators.operator_table import Operator, find_operator
 from ...program.shapes import shape_cache
 from ..graph_nodes import Node, add_call, value_of

@@ -6,13 +6,13 @@ that wait for the GPU need no rule: they fail while they are recorded.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 import torch.fx
 
+from ... import operator_functions as operator
 from ...platform.torch_operators import OpOverload
 from ...platform.torch_pytree import tree_leaves
 from ...program.graph_modules import placeholders

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
 from typing import Any
 
 import torch.fx
 
+from ... import operator_functions as operator
 from ..trace.node_comments import add_comments
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.fx
 
+from ... import operator_functions as operator
 from ...platform.torch_operators import OpOverload
 from ...platform.torch_tensors import storage_address
 from ...program import accumulation

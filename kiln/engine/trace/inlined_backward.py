@@ -7,13 +7,13 @@ call and not to the graph; they become calls of functions of `calls/hook_calls.p
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.fx
 
+from ... import operator_functions as operator
 from ...aot.partition import random_replay
 from ...aot.runtime.backward_table import BackwardTable
 from ...aot.trace import autocast_state

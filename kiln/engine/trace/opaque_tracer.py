@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.fx
 
+from ... import operator_functions as operator
 from ..calls import opaque_calls
 from .tracer import Tracer, Values
 

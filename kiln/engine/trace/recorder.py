@@ -6,13 +6,13 @@ of tensors), ``sizes`` (the dynamic numbers) and ``hooks`` (Python objects).
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 import torch.fx
 
+from ... import operator_functions as operator
 from ...aot.trace.size_nodes import SizeNodes
 from ...platform.fx_graphs import is_erased
 from ...platform.torch_dispatch import PlainDispatchMode

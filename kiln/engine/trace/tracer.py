@@ -8,7 +8,6 @@ Kiln's capture inlines those when it compiles the graph.
 from __future__ import annotations
 
 import dataclasses
-import operator
 from collections.abc import Callable, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.fx
 
+from ... import operator_functions as operator
 from ...config import config
 from ...platform.light_dataclass import dataclass
 from ...platform.torch_fake import without_torch_compiler

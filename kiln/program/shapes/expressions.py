@@ -5,11 +5,12 @@ from __future__ import annotations
 import ast
 import functools
 import math
-import operator
 from collections.abc import Callable
 from typing import Any
 
 import torch
+
+from ... import operator_functions as operator
 
 NAMES: dict[str, object] = {
     "math": math,

@@ -682,3 +682,35 @@ def test_special_method_that_cannot_be_called(name, value):
         return [*answers, function(torch.ones(2), each)]
 
     assert same(run(program), run(kiln.compile(program)))
+
+
+REPLACED_OPERATORS = {
+    "getitem": lambda x, items: (operator.getitem(x, 0), x[1], operator.getitem(items, 1)),
+    "add": lambda x, items: (operator.add(x, 1), x + 1, operator.add(items[1], 1)),
+    "mul": lambda x, items: (operator.mul(x, x), x * 3, x.shape[0] * 2),
+    "eq": lambda x, items: (operator.eq(x, 1.0), x == 1.0, operator.eq(items[1], 2)),
+    "neg": lambda x, items: (operator.neg(x), -x, operator.neg(items[1])),
+    "index": lambda x, items: (x[operator.index(1)], x.sum(items[0])),
+}
+
+
+@pytest.mark.parametrize("backend", ["eager", "kiln"])
+@pytest.mark.parametrize("name", REPLACED_OPERATORS)
+@pytest.mark.parametrize("compiled_before", [True, False])
+def test_function_of_operator_replaced_by_one_that_calls_it(name, backend, compiled_before):
+    """What Kiln itself calls or puts into a graph is not what the program has put in that place."""
+    original = getattr(operator, name)
+    program = REPLACED_OPERATORS[name]
+
+    def replacement(*args):
+        return original(*args) + 1
+
+    def run(function):
+        seen = [function(torch.arange(3.0), [0, 2])] if compiled_before else []
+        with attribute(operator, name, replacement):
+            seen.append(function(torch.arange(3.0), [0, 2]))
+        seen.append(function(torch.arange(3.0), [0, 2]))
+        return seen
+
+    compiled = kiln.compile(program, backend=backend, dynamic=True)
+    assert same(run(compiled), run(program))

@@ -6,7 +6,6 @@ kernels on the CPU accumulate float32 in float64 (`moment_type`), they do so too
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 
 import torch
@@ -17,6 +16,7 @@ from kiln.loops.ir import Expr, varies_along, wide
 from kiln.loops.sizes import Size, is_empty, is_one, product
 from kiln.loops.tensor_views import Tensor
 
+from .... import operator_functions as operator
 from ...builders import cast, pointwise, size_tensor
 from ...lowering import Lowering
 from ...node_facts import getitem_arguments
