@@ -1,5 +1,6 @@
 """No leaks: functions compiled and dropped leave nothing behind, and entries keep no argument alive."""
 
+import contextlib
 import gc
 import linecache
 import types
@@ -301,6 +302,134 @@ def test_errors_keep_no_arguments_once_gone():
     del x
     gc.collect()
     assert marker() is None
+
+
+# -- without a garbage collection -----------------------------------------------------------------------------------
+
+
+def plain(x):
+    return x.sin()
+
+
+def fails_and_goes_on(x):
+    try:
+        return x + torch.ones(7)
+    except RuntimeError:
+        return x * 2
+
+
+def fails_later(x):
+    y = x.sin()
+    for size in (7, 8):
+        try:
+            y = y + torch.ones(size)
+        except RuntimeError:
+            y = y * 2
+    return y
+
+
+def fails(x):
+    return x.sin() + torch.ones(7)
+
+
+def fails_in_grad(x):
+    return torch.autograd.grad(x.sin() * torch.ones(4), x)
+
+
+def needs_values(x):
+    return x[x > 0].sum()
+
+
+def raises(x):
+    raise ValueError(x.sum() * 2)
+
+
+def raises_natively(x):
+    return x * int("x")
+
+
+def lists_a_generator(x):
+    def items():
+        yield x + 1
+
+    return list(items())
+
+
+def sorts_and_raises(x):
+    return sorted([x.dim(), 2], key=lambda size: size // 0) and x
+
+
+@contextlib.contextmanager
+def no_collections():
+    """Only what nothing refers to dies in the block."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("fullgraph", [False, True])
+@pytest.mark.parametrize(
+    "program",
+    [
+        plain,
+        fails_and_goes_on,
+        fails_later,
+        fails,
+        fails_in_grad,
+        needs_values,
+        raises,
+        raises_natively,
+        lists_a_generator,
+        sorts_and_raises,
+    ],
+)
+def test_capture_lets_go_of_arguments_at_once(program, fullgraph):
+    if fullgraph and program in (fails_and_goes_on, fails_later):
+        pytest.skip("eager does not raise: the error has the frames of the compiler in its traceback")
+    compiled = kiln.compile(program, backend="eager", fullgraph=fullgraph)
+    with no_collections():
+        x = torch.ones(4, requires_grad=True) * 2
+        marker = weakref.ref(x)
+        with contextlib.suppress(RuntimeError, ValueError, ZeroDivisionError, kiln.exc.Unsupported):
+            compiled(x)
+        del x
+        assert marker() is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda x: torch.ones(5), lambda x: x.detach().double(), lambda x: torch.ones(2, 4).t()],
+    ids=["size", "dtype", "dimensions"],
+)
+@pytest.mark.parametrize("keep_grad", [False, True])
+@pytest.mark.parametrize("program", [fails_and_goes_on, fails_later, needs_values])
+def test_leaves_whose_data_is_replaced_for_a_while(program, keep_grad, change):
+    """An accumulating node knows the kind of its leaf. The one of a changed leaf must die with the graph it is in."""
+
+    def calls(function):
+        seen = []
+        x = torch.ones(4, requires_grad=True)
+        before = x.data
+        for data in (before, change(x), before):
+            x.data = data
+            try:
+                result = function(x)
+                seen.append(result.dtype)
+                result.sum().backward()
+            except RuntimeError as error:
+                seen.append(type(error))
+            result = None
+            seen.append(None if x.grad is None else x.grad.tolist())
+            if not keep_grad:
+                x.grad = None
+        return seen
+
+    with no_collections():
+        expected = calls(program)
+        assert calls(kiln.compile(program, backend="eager")) == expected
 
 
 def test_dropped_entries_go_with_reset():

@@ -18,6 +18,7 @@ from ..guards import cached_calls
 from ..guards.tensor_class import operator_is_replaced
 from ..state.operations import Args, Kwargs, operation
 from ..state.trace import Options
+from ..state.values import forget_frames
 from ..torch.override_modes import is_intercepted
 from ..torch.torch_state import state_queries_are_replaced
 from . import all_rules, caller_breaks  # noqa: F401
@@ -122,9 +123,19 @@ def raising(function: types.FunctionType, problem: exc.Unsupported) -> Callable[
     """Under ``fullgraph`` a program that raises is run in eager: its own error, at its own line, is the best report."""
 
     def run(*args: Any, **kwargs: Any) -> None:
-        function(*args, **kwargs)
-        raise problem
+        nonlocal problem
+        try:
+            function(*args, **kwargs)
+            raise problem
+        except BaseException as error:
+            cause = problem.__cause__
+            if cause is not None and cause is not error and problem is not error:
+                forget_frames(cause)
+            raise
+        finally:
+            del problem  # which has this frame in its traceback
 
+    problem.__traceback__ = None  # the frames of the compiler
     return run
 
 

@@ -23,7 +23,7 @@ from ..shadows.wrap import force, wrap
 from ..state.exceptions import note_raised
 from ..state.operations import operation, operations
 from ..state.trace import Trace
-from ..state.values import BreakPoint, GraphBreak, Lazy, Raised, Restart
+from ..state.values import BreakPoint, GraphBreak, Lazy, Raised, Restart, forget_frames
 from .call_wrappers import FILE as CALLERS_FILE
 
 NULL = type("NULL", (), {"__repr__": lambda self: "NULL"})()  # the empty operand of a call
@@ -317,8 +317,7 @@ class RootFrame(Frame):
         """The break before the instruction that is being executed."""
         trace, (stack, keywords, work_before) = self.trace, self.before
         trace.unbuildable.active = False
-        # Both hold the interpreter's frames, and these the program's objects.
-        reason.__traceback__ = reason.__context__ = None
+        forget_frames(reason)
         del trace.frames[1:]
         if work_before != self.work_done():
             raise Restart(BreakPoint(self.index, self.visits[self.index], reason)) from None

@@ -40,7 +40,17 @@ from ..state.exceptions import needs_real
 from ..state.graph_inputs import ObjectInput
 from ..state.operations import Args, Kwargs, operation, operations
 from ..state.trace import Trace
-from ..state.values import CONSTANT_TYPES, GraphBreak, HandleNumber, Opaque, Raised, TensorInfo, Trampoline, new_tuple
+from ..state.values import (
+    CONSTANT_TYPES,
+    GraphBreak,
+    HandleNumber,
+    Opaque,
+    Raised,
+    TensorInfo,
+    Trampoline,
+    forget_frames,
+    new_tuple,
+)
 from .input_state import input_state
 from .saved_tensor_changes import note_change_by_hook
 from .symbolic_numbers import (
@@ -368,6 +378,8 @@ def fake_failure(trace: Trace, name: str, error: Exception) -> GraphBreak:
             f"{name}: it has no shape rule (no fake or meta implementation)",
             "give it one (torch.library.register_fake)",
         )
+    if not trace.options.fullgraph:  # where it is the cause of an error that users see
+        forget_frames(error)
     text = str(error).strip().split("\n", 1)[0]  # the rest is torch's list of backends, or advice about its compiler
     return trace.fail(f"{name}: it fails on these arguments: {type(error).__name__}: {text}", error=error)
 

@@ -91,7 +91,14 @@ class as_native:  # noqa: N801 (used as a block; no generator, through which a S
             error = raised.error
             links = (error, error.__context__, error.__cause__, error.__suppress_context__)
             self.trace.exceptions.in_native[id(error)] = links
-            raise error
+            # Native code may swallow the error, as a loop does with StopIteration. It has to die at once: neither its
+            # context, which is `raised`, nor this frame, which is in its traceback, may hold it.
+            raised.args = ()
+            del raised.error
+            try:
+                raise error
+            finally:
+                del error, raised, links, traceback
 
 
 def is_of_program(trace: Trace, error: BaseException) -> bool:

@@ -116,6 +116,8 @@ class Trace:
         """Let go of the program's objects now, not when the garbage collector comes round: dropping one can be seen."""
         self.unbuildable.active = False
         self.outside.forget_reals()
+        for guard in self.guards.tensors:
+            guard.real = None
         self.fakes.infos.clear()
         for component in (
             *(self.inputs, self.outside, self.effects, self.hooks, self.autograd, self.overrides, self.switches),

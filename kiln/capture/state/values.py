@@ -71,6 +71,15 @@ class GraphBreak(BaseException):
         return [place.location for place in self.places if place.location is not None]
 
 
+def forget_frames(error: BaseException) -> None:
+    """Take the traceback off an exception that is kept, and cut it off from the exceptions behind it.
+
+    Frames of the compiler hold the program's objects, and the exception, in a circle that waits for the garbage
+    collector. Until then a tensor among them keeps its autograd graph, and that the nodes that accumulate into leaves.
+    """
+    error.__traceback__ = error.__context__ = error.__cause__ = None
+
+
 class Raised(BaseException):
     """The *program* raised this exception (as opposed to a bug in Kiln)."""
 
