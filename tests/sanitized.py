@@ -23,6 +23,7 @@ TESTS = [
     "tests/engine",
     "tests/aot",
     "tests/program",
+    "tests/target/test_cuda_driver.py",
     "tests/target/test_cuda_launches.py",
     "tests/target/test_cuda_draws.py",
     "tests/target/test_launch_table.py",
@@ -88,7 +89,8 @@ def main(arguments: list[str]) -> int:
         return 1
     # pytest's own handler of crashes would hide the sanitizer's.
     command = ["-m", "pytest", "-q", "-p", "no:faulthandler", "-p", "no:cacheprovider", "--timeout", "3000", *LEFT_OUT]
-    status = subprocess.run([*python, *command, *(arguments or TESTS)], env=settings, cwd=ROOT).returncode
+    tests = [] if any(argument.startswith("tests") for argument in arguments) else TESTS
+    status = subprocess.run([*python, *command, *arguments, *tests], env=settings, cwd=ROOT).returncode
     reports = [path.read_text(errors="replace") for path in sorted(REPORTS.iterdir())]
     reports = [report for report in reports if any(finding in report for finding in FINDINGS)]
     for report in reports:

@@ -135,7 +135,8 @@ class Library:
 
     def tell(self, error, found, which):
         text = ERRORS.get(error)
-        put(found, text and text[which].encode(), ctypes.c_char_p)
+        self.told = text and text[which].encode()  # a driver's texts stay where they are
+        put(found, self.told, ctypes.c_char_p)
         return 0 if text else 1
 
 
