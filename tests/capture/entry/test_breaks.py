@@ -841,3 +841,17 @@ def ids_over_breaks(x):
 @pytest.mark.parametrize("program", [ids_of_text, ids_over_breaks])
 def test_constants_stay_the_same_objects(program):
     check(program, torch.ones(2))
+
+
+def test_a_torch_whose_changed_name_torch_fx_cannot_read(monkeypatch):
+    def f(x):
+        return torch.relu(x) * 2
+
+    compiled, x = kiln.compile(f), torch.arange(-2.0, 2.0)
+    compiled(x)
+    monkeypatch.setattr(torch, "__name__", b"torch")
+    assert torch.equal(compiled(x.reshape(2, 2)), f(x.reshape(2, 2)))
+    with pytest.raises(kiln.exc.Unsupported, match="torch.fx cannot write its text"):
+        kiln.compile(f, fullgraph=True)(x)
+    monkeypatch.undo()
+    check(f, x, graphs=1)
