@@ -359,6 +359,48 @@ def sorts_and_raises(x):
     return sorted([x.dim(), 2], key=lambda size: size // 0) and x
 
 
+def misses_an_attribute(x):
+    return x * len(getattr(type(x.shape), "_fields", ()))
+
+
+def fails_under_vmap(x):
+    return torch.vmap(lambda row: row + torch.ones(7))(x)
+
+
+class Counter:
+    """An iterator that raises StopIteration itself."""
+
+    def __init__(self, most):
+        self.count, self.most = 0, most
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if self.count == self.most:
+            raise StopIteration
+        self.count += 1
+        return self.count
+
+
+def stops_native_code(x):
+    return x * sum(list(Counter(3)))
+
+
+class Manager:
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, traceback):
+        return kind is KeyError
+
+
+def leaves_a_block(x):
+    with Manager():
+        raise KeyError("key")
+    return x + 1
+
+
 @contextlib.contextmanager
 def no_collections():
     """Only what nothing refers to dies in the block."""
@@ -384,6 +426,10 @@ def no_collections():
         raises_natively,
         lists_a_generator,
         sorts_and_raises,
+        misses_an_attribute,
+        fails_under_vmap,
+        stops_native_code,
+        leaves_a_block,
     ],
 )
 def test_capture_lets_go_of_arguments_at_once(program, fullgraph):

@@ -51,10 +51,14 @@ def load_attribute(trace: Trace, owner: object, name: str) -> Any:
     try:
         return load_by_kind(trace, owner, name)
     except Raised as raised:
-        error = raised.error
-        if isinstance(error, AttributeError) and error.name is None and error.obj is None:
-            error.name, error.obj = name, owner
+        name_attribute(raised.error, owner, name)
         raise
+
+
+def name_attribute(error: BaseException, owner: object, name: str) -> None:
+    """Say which attribute of what is missing. A function: a frame in the traceback of an error must not hold it."""
+    if isinstance(error, AttributeError) and error.name is None and error.obj is None:
+        error.name, error.obj = name, owner
 
 
 def load_by_kind(trace: Trace, owner: object, name: str) -> object:

@@ -14,7 +14,6 @@ from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from ..._native import is_instance as isinstance
-from ...platform.cpython import get_frame
 from ...platform.light_dataclass import dataclass
 from ...program.call_markers import PROGRAM_CALLERS
 from .native_watch import resume_watching, stop_watching
@@ -92,8 +91,9 @@ class as_native:  # noqa: N801 (used as a block; no generator, through which a S
             links = (error, error.__context__, error.__cause__, error.__suppress_context__)
             self.trace.exceptions.in_native[id(error)] = links
             # Native code may swallow the error, as a loop does with StopIteration. It has to die at once: neither its
-            # context, which is `raised`, nor this frame, which is in its traceback, may hold it.
+            # context, which is `raised`, nor a frame in a traceback, such as this one, may hold it.
             raised.args = ()
+            raised.__traceback__ = raised.__context__ = None
             del raised.error
             try:
                 raise error
@@ -125,6 +125,9 @@ def call_for_program(trace: Trace, function: Callable[..., Any], *args: Any, **k
         raise Raised(from_native(trace, error)) from None
 
 
+NO_CALLERS: Any = (None for _ in ())  # of this frame no other is reached, and no argument
+
+
 def traceback_of(trace: Trace, error: BaseException) -> types.TracebackType | None:
     """What stands for an exception's traceback: to be passed on, but nobody can look into it or take it along."""
     made = trace.unbuildable.made.get(id(error))
@@ -132,7 +135,7 @@ def traceback_of(trace: Trace, error: BaseException) -> types.TracebackType | No
         return None
     known = trace.exceptions.tracebacks.get(id(error))
     if known is None:
-        known = trace.exceptions.tracebacks[id(error)] = types.TracebackType(None, get_frame(), 0, 1)
+        known = trace.exceptions.tracebacks[id(error)] = types.TracebackType(None, NO_CALLERS.gi_frame, 0, 1)
         trace.outside.foreign[id(known)] = known
         trace.unbuildable.made[id(known)] = (known, made[1])
     return known
