@@ -119,10 +119,8 @@ def prepare_and_run(trace: Trace, function: object, args: Args, kwargs: Kwargs) 
     if trace.outside.reordered_sets and name not in ORDERLESS:
         args = tuple([ordered_elements(trace, function, arg) for arg in args])
     unknown = survey.unknown
-    if survey.complex and not shallow:
-        concrete_survey = Survey(trace, keep_symbols=False, shallow=False)
-        args = tuple([concrete_survey.visit(arg) for arg in args])
-        kwargs = {key: concrete_survey.visit(value) for key, value in kwargs.items()}
+    if survey.symbols and survey.other_numbers and not shallow:
+        args, kwargs = concrete_arguments(trace, args, kwargs)
     if shallow:
         places = [at for at, arg in enumerate(args) if id(arg) in foreign] if foreign else ()
         unknown = next((args[at] for at in places if consumes(function, at)), None)
@@ -149,13 +147,29 @@ def prepare_and_run(trace: Trace, function: object, args: Args, kwargs: Kwargs) 
     elif survey.objects and not shallow:
         if function in POLYFILLS:
             return call_polyfill(trace, function, args, kwargs)
+        if function is sum and survey.number_objects:  # CPython adds some of them without their methods
+            raise trace.fail("the sum of objects whose class derives from a number and has methods of its own")
+        if survey.symbols:
+            args, kwargs = concrete_arguments(trace, args, kwargs)
         return run_on_proxies(trace, function, args, kwargs)
     if shallow:
         args = tuple([iterable_argument(trace, function, at, arg) for at, arg in enumerate(args)])
-    result = run_natively(trace, function, *callbacks(trace, function, args, kwargs))
+    try:
+        result = run_natively(trace, function, *callbacks(trace, function, args, kwargs))
+    except Raised:
+        if not survey.symbols or shallow or traits.mutating:
+            raise
+        args, kwargs = concrete_arguments(trace, args, kwargs)  # the message names the class of an operand
+        result = run_natively(trace, function, *callbacks(trace, function, args, kwargs))
     if text and type(result) is str and "kiln.capture" in result:
         raise trace.fail(f"{describe(function)}, which shows what stands for an object while tracing")
     return result
+
+
+def concrete_arguments(trace: Trace, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
+    """Arguments with the plain numbers that symbolic ones in them are."""
+    survey = Survey(trace, keep_symbols=False, shallow=False)
+    return tuple([survey.visit(arg) for arg in args]), {key: survey.visit(value) for key, value in kwargs.items()}
 
 
 def run_on_proxies(trace: Trace, function: object, args: Args, kwargs: Kwargs) -> object:

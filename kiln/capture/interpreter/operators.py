@@ -186,7 +186,7 @@ def operand_order(
 ) -> list[tuple[object, object, str]]:
     """(owner, other operand, method) in CPython's order; the right one first if its derived class overrides it."""
     first, second = (left, right, name), (right, left, reflected)
-    left_kind, right_kind = type(left), type(right)
+    left_kind, right_kind = type_of(trace, left), type_of(trace, right)
     if left_kind is right_kind:
         return [first]
     if left_kind in right_kind.__mro__ and overrides_method(trace, reflected, left_kind, right_kind):
@@ -245,6 +245,11 @@ def call_native_method(trace: Trace, owner: object, other: object, name: str) ->
         method = getattr(torch.Tensor, name, None)
         refused = method is None or (has_python_method(other) and not isinstance(other, NUMBERS))
         return NotImplemented if refused else record(trace, method, (owner, other), {})
+    if is_symbolic(owner) or is_symbolic(other):
+        owner, other = plain_number(owner), plain_number(other)
+        if isinstance(owner, SYMBOLIC_OPERANDS) and isinstance(other, SYMBOLIC_OPERANDS):
+            return symbolic_operator(trace, owner, other, name)
+        owner, other = concrete(trace, owner), concrete(trace, other)
     method = lookup(type(owner), name)
     if method is None or not isinstance(method, types.WrapperDescriptorType) or method.__objclass__ is object:
         return NotImplemented
@@ -256,6 +261,28 @@ def call_native_method(trace: Trace, owner: object, other: object, name: str) ->
             return native_calls.call_without_rule(trace, COMPARING[name], (owner, other), {})
         return native_calls.call_native(trace, method, (owner, other), {})
     return native_calls.run_natively(trace, method, (owner, other), {})
+
+
+SYMBOLIC_OPERANDS = (int, float, torch.SymInt, torch.SymFloat)
+OPERATORS = {name: function for function, name, _ in BINARY.values()}
+REFLECTED = {name: function for function, _, name in BINARY.values()}
+
+
+def plain_number(value: object) -> object:
+    """The number that an instance of a class derived from int or float is to the builtin methods."""
+    if isinstance(value, int):
+        return value if type(value) is int else int.__pos__(value)
+    return float.__pos__(value) if isinstance(value, float) else value
+
+
+def symbolic_operator(trace: Trace, owner: object, other: object, name: str) -> object:
+    """The builtin method of a number where one of the two varies. Those of integers do not take floats."""
+    is_int = isinstance(owner, (int, torch.SymInt))
+    if lookup(int if is_int else float, name) is None or (is_int and isinstance(other, (float, torch.SymFloat))):
+        return NotImplemented
+    if name in REFLECTED:
+        return run_native_operator(trace, REFLECTED[name], other, owner)
+    return run_native_operator(trace, OPERATORS.get(name) or COMPARING[name], owner, other)
 
 
 def plain_sequence(value: object) -> object:
@@ -285,7 +312,8 @@ def interpret_comparison(trace: Trace, sign: str, left: object, right: object) -
     """A comparison with an operand whose method is Python, in CPython's order."""
     _, name, reflected = COMPARE[sign]
     first, second = (left, right, name), (right, left, reflected)
-    derived = type(left) is not type(right) and type(left) in type(right).__mro__  # not by registration with an ABC
+    left_kind, right_kind = type_of(trace, left), type_of(trace, right)
+    derived = left_kind is not right_kind and left_kind in right_kind.__mro__  # not by registration with an ABC
     for owner, other, method_name in (second, first) if derived else (first, second):
         result = call_comparison_method(trace, owner, other, method_name)
         if result is not NotImplemented:

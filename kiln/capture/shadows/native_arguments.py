@@ -183,7 +183,9 @@ class Survey:
         self.shallow = shallow
         self.tensors = False
         self.objects = False
-        self.complex = False  # symbolic numbers know nothing of complex ones
+        self.number_objects = False  # among the objects are numbers
+        self.symbols = False  # that native code will see
+        self.other_numbers = False  # those that symbolic numbers know nothing of
         self.unknown: object = None
         self.seen: set[int] = set()
 
@@ -191,11 +193,12 @@ class Survey:
         value = force(self.trace, value)
         kind = type(value)
         if kind in CONSTANT_TYPES:
-            if kind is complex:
-                self.complex = True
+            if kind is complex or kind is bool:
+                self.other_numbers = True
             return value
         if kind in SYMBOLIC:
             kept = self.shallow or (self.keep_symbols and kind is torch.SymInt)  # no sums of floats by sympy
+            self.symbols = self.symbols or kept
             return value if kept else concrete(self.trace, value)
         if isinstance(value, torch.Tensor):
             self.tensors = True
@@ -273,6 +276,9 @@ class Survey:
         elif kind not in KNOWN_KINDS and (not isinstance(value, KNOWN_TYPES) or isinstance(value, (enum.Enum, type))):
             self.note_class(kind)
             self.objects = self.objects or is_object(value)
+            if isinstance(value, (int, float, complex)):
+                self.other_numbers = True
+                self.number_objects = self.number_objects or is_object(value)
             if isinstance(value, enum.EnumMeta):
                 watch_members(self.trace, value)
 

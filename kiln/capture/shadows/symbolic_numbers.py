@@ -37,6 +37,7 @@ from ..state.trace import Trace
 from ..state.values import Lazy, Raised
 
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+PLAIN_NUMBERS = (int, float, bool, *SYMBOLIC)
 NUMBERS = (int, float, torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
@@ -363,8 +364,8 @@ NUMBER_FUNCTIONS |= {operator.ixor} | {f for f in vars(math).values() if isinsta
 
 
 def is_arithmetic(args: Args) -> bool:
-    """Whether all operands are numbers, of which one is symbolic."""
-    return any(is_symbolic(arg) for arg in args) and all(isinstance(arg, NUMBERS) for arg in args)
+    """Whether all operands are numbers, of which one is symbolic; none of a derived class, which may have methods."""
+    return any(is_symbolic(arg) for arg in args) and all(type(arg) in PLAIN_NUMBERS for arg in args)
 
 
 def arithmetic(trace: Trace, function: Any, operands: tuple[Any, ...]) -> object:
@@ -372,10 +373,12 @@ def arithmetic(trace: Trace, function: Any, operands: tuple[Any, ...]) -> object
     operands = tuple([concrete(trace, o) if isinstance(o, torch.SymBool) else o for o in operands])
     if not any(is_symbolic(operand) for operand in operands):
         return plain_call(function, list(operands))
-    operands = tuple([int(operand) if type(operand) is bool else operand for operand in operands])
-    if all(isinstance(operand, (int, torch.SymInt)) for operand in operands) and is_exact(function, operands):
+    if function in SYMBOLIC_FORMS and bool in map(type, operands):  # the result is one of the operands
+        return plain_call(function, [concrete(trace, operand) for operand in operands])
+    integers = tuple([int(operand) if type(operand) is bool else operand for operand in operands])
+    if all(isinstance(operand, (int, torch.SymInt)) for operand in integers) and is_exact(function, integers):
         try:
-            result = SYMBOLIC_FORMS.get(function, function)(*operands)
+            result = SYMBOLIC_FORMS.get(function, function)(*integers)
         except IndexError:  # torch 2.13: adding to the maximum of two sizes
             return plain_call(function, [concrete(trace, operand) for operand in operands])
         if adds_up(trace, result):
