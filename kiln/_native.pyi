@@ -127,6 +127,9 @@ def watch_entered(watcher: Any, /) -> None:
 def distinct(*objects: object) -> bool:
     """Is no object given twice?"""
 
+def has_keys(mapping: object, keys: tuple[Any, ...], /) -> bool:
+    """Is it a dict whose keys are just these very objects, in this order? Runs no Python."""
+
 @overload
 def is_instance(value: object, kinds: type[_A], /) -> TypeIs[_A]:
     """`isinstance` by type alone: the value is not asked for its `__class__`, which may be code of the program."""
@@ -156,9 +159,10 @@ class GuardProgram:
     Registers are numbered: the roots, then the constants, then what steps fill. A step is `(op, register, number,
     what)`: `("table", r, -1, (of_attributes, facts))` about the dictionary in r, or the attributes of the object in r;
     `("type", r, -1, cls)`, `("empty" | "full", r, -1, None)`, `("length", r, n, None)`, `("element", r, index, target)`
-    of a list or tuple, `("cell", r, -1, target)`, `("is" | "is_not" | "equals", r, -1, object)`,
+    of a list or tuple, `("cell" | "gradient", r, -1, target)`, `("is" | "is_not" | "equals", r, -1, object)`,
     `("code", r, -1, code)`, `("same" | "not_same", r, other, None)`. A fact is `(op, key, what)`: `("read", key,
-    target)`, `("absent" | "present", key, None)`, `("is" | "is_not" | "equals", key, object)`, `("keys", "", tuple)`.
+    target)`, `("absent" | "present", key, None)`, `("is" | "is_not" | "equals", key, object)`, `("keys", "", tuple)`,
+    in which an Ellipsis stands for any key, `("key_at" | "value_at", place, target)` of an entry by its place in order.
 
     Then the registers in `distinct` must hold different objects, and those in `tensors` fit `tensor_check`. Constants
     that are no str, int or float are compared by `same_constant`. Steps ask for nothing that others must have checked.
@@ -226,6 +230,13 @@ class GradNode:
 
 def bump_version(tensor: torch.Tensor, times: int, /) -> None:
     """As if the tensor had been changed in place so often."""
+
+def bump_versions(tensors: tuple[torch.Tensor, ...], times: tuple[int, ...], /) -> None:
+    """The same for each tensor and its number."""
+
+def set_contents(tensors: tuple[torch.Tensor, ...], contents: tuple[torch.Tensor, ...], /) -> None:
+    """What each tensor holds from now on, as `tensor.data.copy_(content)` does it: no version is counted, and modes see
+    the copies. Small tensors on the CPU are moved at once, those on a GPU are copied together."""
 
 def with_history_of(value: torch.Tensor, origin: torch.Tensor | tuple[Any, int] | None, /) -> torch.Tensor:
     """The data and version counter of one tensor with the gradient edge of another (as in ``following``)."""

@@ -28,6 +28,7 @@ from . import program_cache
 from .convolutions.bias import split_bias
 from .convolutions.layouts import lay_out_convolutions
 from .equal_nodes import merge_equal_nodes
+from .host_part import TwoPrograms, parts_of
 from .joint_rewrites import rewrite_joint
 from .targets import target_of
 
@@ -90,6 +91,17 @@ def compile_graph(
 ) -> Boxed:
     """A functional graph as a program: a function of a list that it empties. ``kind``: what its range in torch's
     profiler is called, such as "forward"."""
+    parts = None if check or device_of_graph(module).type == "cpu" else parts_of(module)
+    if parts is None:
+        return compile_whole(module, check, kind, disabled, autotune)
+    host = compile_whole(parts.host, check, f"{kind}, on the CPU,", disabled, autotune)
+    return TwoPrograms(host, compile_whole(parts.rest, check, kind, disabled, autotune), parts)
+
+
+def compile_whole(
+    module: torch.fx.GraphModule, check: bool, kind: str, disabled: frozenset[str], autotune: bool
+) -> Boxed:
+    """A graph as one program."""
     with stage("program") as record, without_collections():
         if record is not None:
             record.sizes["nodes"] = count_operations(module.graph)

@@ -9,13 +9,13 @@
 // Most of what is read are entries of dictionaries: attributes of modules, their parameters. All that is known of one
 // dictionary is one table. Where CPython numbers the states of dictionaries (up to 3.12) a table that was looked at
 // before is known to hold as long as the number is the same, and the registers it filled are still right.
+#include "distinct.h"
 #include "platform/python.h"
 
 #include <cstring>
 #include <new>
 #include <string>
 #include <unordered_map>
-#include <unordered_set>
 #include <vector>
 
 namespace kiln {
@@ -23,9 +23,11 @@ namespace {
 
 enum class Op {
   // about one entry of a dictionary
-  read, absent, present, is, is_not, equals, keys,
+  read, absent, present, is, is_not, equals,
+  // about its entries in their order
+  keys, key_at, value_at,
   // about one register
-  table, type, empty, full, length, element, cell, code, same, not_same,
+  table, type, empty, full, length, element, cell, gradient, code, same, not_same,
 };
 
 const std::unordered_map<std::string, Op> op_names = {
@@ -33,13 +35,15 @@ const std::unordered_map<std::string, Op> op_names = {
     {"is_not", Op::is_not},     {"equals", Op::equals}, {"keys", Op::keys},       {"table", Op::table},
     {"type", Op::type},         {"empty", Op::empty},   {"full", Op::full},       {"length", Op::length},
     {"element", Op::element},   {"cell", Op::cell},     {"code", Op::code},       {"same", Op::same},
-    {"not_same", Op::not_same},
+    {"not_same", Op::not_same}, {"key_at", Op::key_at}, {"value_at", Op::value_at}, {"gradient", Op::gradient},
 };
 
-// What is known of one entry of a dictionary; `target` is the register that a read fills.
+// What is known of one entry of a dictionary; `target` is the register that a read fills, `place` the entry's in the
+// dictionary's order.
 struct Fact {
   Op op;
   int target = -1;
+  Py_ssize_t place = -1;
   Owned key;
   Py_hash_t hash = 0;
   Owned expected;
@@ -50,6 +54,8 @@ struct Table {
   bool of_attributes = false;
   std::vector<Fact> facts;
 };
+
+bool fills_register(const Fact& fact) { return fact.target >= 0; }
 
 struct Step {
   Op op;
@@ -65,6 +71,11 @@ struct Seen {
   uint64_t version = 0;
 };
 
+// How far the entries of a dictionary were counted: `position` is where PyDict_Next finds entry number `place`.
+struct Cursor {
+  Py_ssize_t position = 0, place = 0;
+};
+
 // What a run of the program leaves behind for the next one.
 struct State {
   std::vector<PyObject*> registers;
@@ -75,6 +86,7 @@ struct State {
   // are this run's.
   size_t step = 0;
   size_t fact = 0;
+  Cursor cursor;  // in the dictionary at hand
   // What is held, and how far that goes.
   std::vector<Owned> held;
   size_t held_steps = 0;
@@ -119,7 +131,7 @@ void hold_register(State& state, int index) { state.held.push_back(share(state.r
 
 void hold_facts(State& state, const Table& table, size_t first, size_t end) {
   for (size_t i = first; i < end; ++i) {
-    if (table.facts[i].op == Op::read) hold_register(state, table.facts[i].target);
+    if (fills_register(table.facts[i])) hold_register(state, table.facts[i].target);
   }
 }
 
@@ -161,14 +173,19 @@ int same_constant(const GuardProgram* self, State& state, PyObject* seen, PyObje
   return answer ? PyObject_IsTrue(answer.get()) : -1;
 }
 
+// Whether PyDict_Next gives the entries in the dictionary's order.
+bool has_plain_order(PyObject* dictionary) { return PyDict_Check(dictionary) && !PyODict_Check(dictionary); }
+
+// An Ellipsis among the keys stands for any key.
 int same_keys(const GuardProgram* self, State& state, PyObject* dictionary, PyObject* keys) {
-  if (!PyDict_CheckExact(dictionary) || PyDict_GET_SIZE(dictionary) != PyTuple_GET_SIZE(keys)) return 0;
+  if (!has_plain_order(dictionary) || PyDict_GET_SIZE(dictionary) != PyTuple_GET_SIZE(keys)) return 0;
   Owned held = share(dictionary);
   Py_ssize_t position = 0, index = 0;
   PyObject *key, *value;
   while (PyDict_Next(dictionary, &position, &key, &value)) {
     if (index == PyTuple_GET_SIZE(keys)) return 0;  // comparing has added a key
-    int answer = same_constant(self, state, key, PyTuple_GET_ITEM(keys, index++));
+    PyObject* expected = PyTuple_GET_ITEM(keys, index++);
+    int answer = expected == Py_Ellipsis ? 1 : same_constant(self, state, key, expected);
     if (answer <= 0) return answer;
   }
   return index == PyTuple_GET_SIZE(keys);
@@ -180,9 +197,27 @@ void put(State& state, int target, PyObject* object) {
   state.changed.push_back(target);
 }
 
+// Reads the key or the value of an entry by its place in the order.
+int read_place(State& state, const Fact& fact, PyObject* dictionary) {
+  if (!dictionary || !has_plain_order(dictionary)) return 0;
+  Cursor& cursor = state.cursor;
+  if (cursor.place > fact.place) cursor = {};
+  PyObject *key, *value;
+  Py_ssize_t next = cursor.position;
+  while (PyDict_Next(dictionary, &next, &key, &value)) {
+    if (cursor.place == fact.place) {
+      put(state, fact.target, fact.op == Op::key_at ? key : value);
+      return 1;
+    }
+    cursor = {next, cursor.place + 1};
+  }
+  return 0;
+}
+
 // Without an error set, a null `found` means that there is no such entry.
 int fact_holds(const GuardProgram* self, State& state, const Fact& fact, PyObject* dictionary) {
   if (fact.op == Op::keys) return dictionary ? same_keys(self, state, dictionary, fact.expected.get()) : 0;
+  if (fact.place >= 0) return read_place(state, fact, dictionary);
   if (dictionary && may_run_python(dictionary, fact.key.get())) {
     hold_all(self, state);
     state.held.push_back(share(dictionary));
@@ -213,6 +248,7 @@ int table_holds(const GuardProgram* self, State& state, const Step& step) {
   seen.dictionary = nullptr;
   uint64_t version = dictionary ? platform::dictionary_version(dictionary) : 0;
   note_step(self, state, step);
+  state.cursor = {};
   for (state.fact = 0; state.fact < table.facts.size(); ++state.fact) {
     int answer = fact_holds(self, state, table.facts[state.fact], dictionary);
     if (answer <= 0) return answer;
@@ -243,6 +279,17 @@ int read_cell(State& state, const Step& step) {
   return 1;
 }
 
+// Making the gradient's object may collect garbage, which runs Python.
+int read_gradient(const GuardProgram* self, State& state, const Step& step) {
+  note_step(self, state, step);
+  hold_all(self, state);
+  Owned gradient(stored_gradient(state.registers[step.base]));
+  if (!gradient) return PyErr_Occurred() ? -1 : 0;
+  put(state, step.target, gradient.get());
+  state.held.push_back(std::move(gradient));
+  return 1;
+}
+
 int step_holds(const GuardProgram* self, State& state, const Step& step) {
   PyObject* base = state.registers[step.base];
   PyObject* expected = step.object.get();
@@ -254,6 +301,7 @@ int step_holds(const GuardProgram* self, State& state, const Step& step) {
     case Op::length: return length_of(base) == step.number;
     case Op::element: return read_element(state, step);
     case Op::cell: return read_cell(state, step);
+    case Op::gradient: return read_gradient(self, state, step);
     case Op::is: return base == expected;
     case Op::is_not: return base != expected;
     case Op::equals: note_step(self, state, step); return same_constant(self, state, base, expected);
@@ -286,10 +334,9 @@ bool all_differ(const GuardProgram* self, State& state) {
     }
     return true;
   }
-  std::unordered_set<PyObject*> seen;
-  seen.reserve(self->distinct.size() * 2);
+  Distinct seen(self->distinct.size());
   for (int index : self->distinct) {
-    if (!seen.insert(state.registers[index]).second) return false;
+    if (!seen.add(state.registers[index])) return false;
   }
   return true;
 }
@@ -388,7 +435,10 @@ bool valid_register(const GuardProgram* self, Py_ssize_t index) {
   return false;
 }
 
-// A fact is (op, key, what): `what` is the register to fill, the object expected, or None.
+bool reads_place(Op op) { return op == Op::key_at || op == Op::value_at; }
+
+// A fact is (op, key, what): `what` is the register to fill, the object expected, or None. Where it is about a place in
+// the dictionary's order, that is the key.
 bool add_fact(GuardProgram* self, Table& table, PyObject* tuple) {
   PyObject *word, *key, *what;
   Fact fact;
@@ -400,7 +450,15 @@ bool add_fact(GuardProgram* self, Table& table, PyObject* tuple) {
     PyErr_SetString(PyExc_TypeError, "the keys of a dictionary are a tuple");
     return false;
   }
-  if (fact.op == Op::read) {
+  if (reads_place(fact.op)) {
+    fact.place = PyLong_AsSsize_t(key);
+    if (PyErr_Occurred()) return false;
+    if (fact.place < 0) {
+      PyErr_SetString(PyExc_ValueError, "a place in a dictionary is not negative");
+      return false;
+    }
+  }
+  if (fact.op == Op::read || reads_place(fact.op)) {
     Py_ssize_t target = PyLong_AsSsize_t(what);
     if (PyErr_Occurred() || !valid_register(self, target)) return false;
     fact.target = static_cast<int>(target);
@@ -426,7 +484,7 @@ bool add_table(GuardProgram* self, Step& step, PyObject* description) {
 }
 
 // A step is (op, base register, number, object): `number` a length, an index or a second register, -1 where there is
-// none; for an element or a cell the object is the register to fill, for a table (of attributes?, [facts]).
+// none; for an element, a cell or a gradient the object is the register to fill, for a table (of attributes?, [facts]).
 bool add_step(GuardProgram* self, PyObject* tuple) {
   PyObject *word, *object;
   Py_ssize_t base, number;
@@ -439,7 +497,7 @@ bool add_step(GuardProgram* self, PyObject* tuple) {
   step.number = number;
   if (step.op == Op::table) {
     if (!add_table(self, step, object)) return false;
-  } else if (step.op == Op::element || step.op == Op::cell) {
+  } else if (step.op == Op::element || step.op == Op::cell || step.op == Op::gradient) {
     Py_ssize_t target = PyLong_AsSsize_t(object);
     if (PyErr_Occurred() || !valid_register(self, target)) return false;
     step.target = static_cast<int>(target);

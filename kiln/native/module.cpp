@@ -1,7 +1,6 @@
 // The module kiln._native: its initialisation and the small functions that need no file of their own.
+#include "distinct.h"
 #include "platform/python.h"
-
-#include <unordered_set>
 
 namespace kiln {
 namespace {
@@ -18,10 +17,23 @@ PyObject* distinct(PyObject*, PyObject* const* objects, Py_ssize_t count) {
     }
     Py_RETURN_TRUE;
   }
-  std::unordered_set<PyObject*> seen;
-  seen.reserve(static_cast<size_t>(count));
+  Distinct seen(static_cast<size_t>(count));
   for (Py_ssize_t i = 0; i < count; ++i) {
-    if (!seen.insert(objects[i]).second) Py_RETURN_FALSE;
+    if (!seen.add(objects[i])) Py_RETURN_FALSE;
+  }
+  Py_RETURN_TRUE;
+}
+
+// Runs no Python.
+PyObject* has_keys(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
+  if (count != 2 || !PyTuple_Check(arguments[1])) {
+    PyErr_SetString(PyExc_TypeError, "has_keys(mapping, keys): an object and a tuple expected");
+    return nullptr;
+  }
+  PyObject *mapping = arguments[0], *keys = arguments[1], *key, *value;
+  if (!PyDict_CheckExact(mapping) || PyDict_GET_SIZE(mapping) != PyTuple_GET_SIZE(keys)) Py_RETURN_FALSE;
+  for (Py_ssize_t position = 0, index = 0; PyDict_Next(mapping, &position, &key, &value); ++index) {
+    if (key != PyTuple_GET_ITEM(keys, index)) Py_RETURN_FALSE;
   }
   Py_RETURN_TRUE;
 }
@@ -103,6 +115,8 @@ PyMethodDef functions[] = {
      "watch_entered(watcher): give a watcher the frame of each Python function that this thread enters."},
     {"distinct", method(distinct), METH_FASTCALL,
      "distinct(*objects) -> bool: no object is given twice."},
+    {"has_keys", method(has_keys), METH_FASTCALL,
+     "has_keys(mapping, keys) -> bool: it is a dict whose keys are just these very objects, in this order."},
     {"is_instance", method(is_instance), METH_FASTCALL,
      "is_instance(value, kinds) -> bool: isinstance by type alone, without asking the value for its __class__."},
     {"type_version", type_version, METH_O,
@@ -123,8 +137,8 @@ PyMODINIT_FUNC PyInit__native() {
   if (!module) return nullptr;
   for (auto add : {kiln::add_tensor_check, kiln::add_dispatcher, kiln::add_global_state, kiln::add_object_checks,
                    kiln::add_guard_program, kiln::add_grad_node, kiln::add_tape, kiln::add_operator_program,
-                   kiln::add_recorded_call, kiln::add_function_facts, kiln::add_saved_values, kiln::add_walk,
-                   kiln::add_engine_call}) {
+                   kiln::add_recorded_call, kiln::add_contents, kiln::add_function_facts, kiln::add_saved_values,
+                   kiln::add_walk, kiln::add_engine_call}) {
     if (add(module.get()) < 0) return nullptr;
   }
   return module.release();

@@ -30,6 +30,9 @@ inline bool error_is_ordinary() { return PyErr_ExceptionMatches(PyExc_Exception)
 // set that is not an ordinary one. The caller vouches for the count.
 int tensors_match(PyObject* tensor_check, PyObject* const* objects, size_t count);
 
+// The gradient of a tensor, or None: a new reference. Null without an error for what is no tensor.
+PyObject* stored_gradient(PyObject* object);
+
 // Each adds its names to the module; -1 with an error set on failure.
 int add_dispatcher(PyObject* module);
 int add_tensor_check(PyObject* module);
@@ -40,6 +43,7 @@ int add_grad_node(PyObject* module);
 int add_tape(PyObject* module);
 int add_operator_program(PyObject* module);
 int add_recorded_call(PyObject* module);
+int add_contents(PyObject* module);
 int add_function_facts(PyObject* module);
 int add_walk(PyObject* module);
 int add_engine_call(PyObject* module);

@@ -1,5 +1,6 @@
 """The functions of kiln._native: identity and class versions."""
 
+import collections
 import sys
 
 import pytest
@@ -89,3 +90,17 @@ def test_errors_of_a_watched_call_are_its_own():
     assert sys.getprofile() is None
     with pytest.raises(TypeError):
         _native.call_watched(lambda frame: None, len)
+
+
+def test_has_keys_means_the_very_keys_in_order():
+    word = "".join(["wo", "rd"])
+    assert _native.has_keys({}, ()) is True
+    assert _native.has_keys({"a": 1, word: 2}, ("a", word)) is True
+    assert _native.has_keys({"a": 1, word: 2}, (word, "a")) is False
+    assert _native.has_keys({"a": 1, word: 2}, ("a",)) is False
+    assert _native.has_keys({"a": 1}, ("a", word)) is False
+    assert _native.has_keys({"".join(["wo", "rd"]): 2}, (word,)) is False
+    assert _native.has_keys(collections.OrderedDict(a=1), ("a",)) is False
+    assert _native.has_keys(["a"], ("a",)) is False
+    with pytest.raises(TypeError):
+        _native.has_keys({}, [])

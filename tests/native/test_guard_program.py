@@ -285,3 +285,78 @@ def test_holds_its_constants_and_nothing_else():
     del kept, check
     gc.collect()
     assert references[0]() is None
+
+
+# ---- entries by their place, gradients -------------------------------------------------------------------------------
+
+
+class Listed(dict):
+    pass
+
+
+@pytest.mark.parametrize("kind", [dict, Listed, lambda items: collections.defaultdict(dict, items)])
+def test_keys_and_values_by_their_place(kind):
+    keys, values = [Thing() for _ in range(6)], [Thing() for _ in range(6)]
+    steps = table(("value_at", 4, 1), ("key_at", 1, 2), ("value_at", 1, 3), ("key_at", 5, 4))
+    check = program(steps, filled=4, inputs=[1, 2, 3, 4])
+    mapping = kind(dict(zip(keys, values, strict=True)))
+    expected = (values[4], keys[1], values[1], keys[5])
+    for _ in range(2):
+        assert check(mapping) == expected
+    moved = mapping.pop(keys[1])  # leaves a hole
+    assert check(mapping) is False  # five are left
+    mapping[keys[1]] = moved
+    assert check(mapping) == (values[5], keys[2], values[2], keys[1])
+
+
+def test_only_a_dictionary_in_plain_order_has_places():
+    check = program(table(("key_at", 0, 1)), filled=1, inputs=[1])
+    assert check({"a": 1}) == ("a",)
+    for other in (collections.OrderedDict(a=1), ["a"], None, {}):
+        assert check(other) is False
+    with pytest.raises(ValueError):
+        program(table(("key_at", -1, 1)), filled=1)
+    with pytest.raises(IndexError):
+        program(table(("key_at", 0, 9)), filled=1)
+
+
+def test_an_ellipsis_stands_for_any_key():
+    check = program(table(("keys", "", (..., "b", ...))))
+    assert check({object(): 1, "b": 2, 3: 4}) == ()
+    assert check(collections.defaultdict(dict, {object(): 1, "b": 2, 3: 4})) == ()
+    assert check({object(): 1, "c": 2, 3: 4}) is False
+    assert check({object(): 1, "b": 2}) is False
+    assert check(collections.OrderedDict({1: 1, "b": 2, 3: 4})) is False
+
+
+class Quiet(torch.Tensor):
+    pass
+
+
+def test_gradients_are_read_without_a_warning(recwarn):
+    check = program([("gradient", 0, -1, 1)], filled=1, inputs=[1])
+    leaf = torch.ones(2, requires_grad=True)
+    assert check(leaf) == (None,)
+    assert check(torch.ones(2)) == (None,)
+    inner = leaf * 2
+    assert check(inner) == (None,)
+    inner.sum().backward()  # makes a gradient that Python has not seen
+    (found,) = check(leaf)
+    assert torch.equal(found, torch.full((2,), 2.0)) and found is leaf.grad
+    replaced = leaf.grad = torch.zeros(2)
+    assert check(leaf)[0] is replaced
+    special = torch.nn.Parameter(torch.ones(2).as_subclass(Quiet))
+    special.grad = torch.ones(2).as_subclass(Quiet)
+    assert check(special)[0] is special.grad
+    assert check("no tensor") is False
+    assert not [warning for warning in recwarn if "grad" in str(warning.message)]
+
+
+def test_a_gradient_lives_no_longer_than_the_run():
+    check = program([("gradient", 0, -1, 1)], filled=1)
+    leaf = torch.ones(2, requires_grad=True)
+    leaf.grad = torch.ones(2)
+    seen = weakref.ref(leaf.grad)
+    assert check(leaf) == ()
+    leaf.grad = None
+    assert seen() is None

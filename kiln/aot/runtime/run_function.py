@@ -93,7 +93,8 @@ class RunFunctionWriter:
             "CallContext": CallContext,
             "context": CallContext(),  # of calls that have nothing of their own
             "set_version": set_version,
-            "bump_version": _native.bump_version,
+            "bump_versions": _native.bump_versions,
+            "set_contents": _native.set_contents,
         }
         self.views: dict[View, str] = {view: f"i{index}" for view, index in self.joint.aliases.items()}
         self.calls: dict[Any, str] = {}  # view operations with several results
@@ -246,9 +247,6 @@ class RunFunctionWriter:
             if registration.is_inner:
                 self.namespace["open_slot"] = open_slot
                 self.add(f"h{registration.number} = open_slot(i{registration.slot})")
-        for index in self.joint.version_changes:
-            if index not in self.compiled.written:
-                self.add(f"before{index} = i{index}._version")
         if not self.compiled.stages:
             return
         if self.joint.random_devices:
@@ -261,25 +259,18 @@ class RunFunctionWriter:
             self.add(f"old{index} = i{index}.clone()")
 
     def write_new_contents(self) -> None:
-        """Gives inputs the new contents that the forward has not written into them itself. On a GPU many small ones,
-        such as running statistics, are copied at once."""
-        joint, on_gpu = self.joint, []
-        for index, memory in enumerate(joint.memories):
+        """Gives inputs the new contents that the forward has not written into them itself, all at once."""
+        copied = []
+        for index, memory in enumerate(self.joint.memories):
             if memory.input is None or memory.input in self.compiled.written:
                 continue
-            spec = joint.specs[memory.input]
-            if memory.input in joint.version_changes or spec.is_inference:
+            if self.joint.specs[memory.input].is_inference:  # torch may refuse
                 self.add(f"    i{memory.input}.copy_(m{index})")
-            elif spec.device.type == "cuda":
-                on_gpu.append((f"i{memory.input}.data", f"m{index}"))
             else:
-                self.add(f"    i{memory.input}.data.copy_(m{index})")
-        if len(on_gpu) == 1:
-            self.add(f"    {on_gpu[0][0]}.copy_({on_gpu[0][1]})")
-        elif on_gpu:
-            copy_all = self.bind(torch.ops.aten._foreach_copy_.default, "copy_all")
-            inputs, contents = (", ".join(names) for names in zip(*on_gpu, strict=True))
-            self.add(f"    {copy_all}([{inputs}], [{contents}])")
+                copied.append((f"i{memory.input}", f"m{index}"))
+        if copied:
+            inputs, contents = ("".join(f"{name}, " for name in names) for names in zip(*copied, strict=True))
+            self.add(f"    set_contents(({inputs}), ({contents}))")
 
     def unrecorded_changes(self) -> list[int]:
         """Inputs that change without autograd's knowledge: gradients of the old content go where the input's go now."""
@@ -354,14 +345,16 @@ class RunFunctionWriter:
 
     def set_versions(self) -> None:
         """Versions of inputs: set before views are made and tensors saved, which note their versions."""
-        copied = set(self.joint.changed_inputs) - self.compiled.written
-        for index, count in self.joint.version_changes.items():
-            view = self.joint.reshaped.get(index)
-            now = count - (len(view.path()) - 1 if view is not None else 0)  # its shape has yet to change
-            if index in self.compiled.written and now:
-                self.add(f"bump_version(i{index}, {now})")
-            elif now != (index in copied):
-                self.add(f"set_version(i{index}, before{index} + {now})")
+        changes = {index: self.changes_so_far(index) for index in self.joint.version_changes}
+        counted = [index for index, times in changes.items() if times]
+        if counted:
+            times = "".join(f"{changes[index]}, " for index in counted)
+            self.add(f"bump_versions({listed(counted)}, ({times}))")
+
+    def changes_so_far(self, index: int) -> int:
+        """How often an input is changed, without the changes of its shape, which are still to come."""
+        view = self.joint.reshaped.get(index)
+        return self.joint.version_changes[index] - (len(view.path()) - 1 if view is not None else 0)
 
     def make_visible(self, stage: int | None) -> None:
         """What becomes visible after a stage: changed shapes, leaves, and outputs that are views."""

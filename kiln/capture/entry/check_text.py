@@ -140,9 +140,15 @@ class CheckText(Text):
 
     def write_distinct(self) -> None:
         sources = list(self.trace.guards.distinct)
-        if len(sources) > 1:
-            names = ", ".join(self.read(source) for source in sources)
-            self.require(f"{self.bind(_native.distinct, 'distinct')}({names})")
+        if len(sources) < 2:
+            return
+        given = set(self.inputs)
+        names = [self.read(source) for source in sources if source not in given]
+        if len(names) + len(self.inputs) == len(sources):
+            names += ["*_k_inputs"] if self.inputs else []  # which the program has read
+        else:
+            names = [self.read(source) for source in sources]
+        self.require(f"{self.bind(_native.distinct, 'distinct')}({', '.join(names)})")
 
     def write_tensors(self) -> None:
         tensors = self.trace.guards.tensors

@@ -15,10 +15,11 @@ from typing import Any
 
 from ... import _native
 from ..._native import is_instance as isinstance
-from .guards import Guard, GuardSet, TensorGuard, plain, same_constant
+from .guards import ANY_KEY, Guard, GuardSet, TensorGuard, plain, same_constant
 from .source import (
     Attribute,
     ClosureCell,
+    Elements,
     GlobalsOf,
     Identity,
     InstanceAttribute,
@@ -26,6 +27,7 @@ from .source import (
     Local,
     Pinned,
     Source,
+    Values,
     bases_of,
 )
 
@@ -34,6 +36,8 @@ Fact = tuple[str, object, object]
 
 SIZED = (dict, collections.OrderedDict, collections.defaultdict, list, tuple)
 KEYS = (str, int)
+IN_PLAIN_ORDER = (dict, collections.defaultdict)
+LISTED = (Elements, Values)  # lists that Python makes, of which elements are read
 ROOTS = (Local, ClosureCell)
 
 
@@ -66,7 +70,8 @@ class GuardProgram:
             self.constants[source] = len(self.constants)
             return True
         reader = READERS.get(type(source))
-        if reader is None or not all(map(self.reads, bases_of(source))) or not reader(self, source):
+        through = source.base if isinstance(source, Item) and isinstance(source.base, LISTED) else source
+        if reader is None or not all(map(self.reads, bases_of(through))) or not reader(self, source):
             return False
         self.registers[source] = ("filled", len(self.fillers))
         self.fillers[source] = None
@@ -77,6 +82,8 @@ class GuardProgram:
         return True
 
     def read_item(self, source: Item) -> bool:
+        if isinstance(source.base, LISTED):
+            return self.read_place(source, source.base)
         kind = dict if isinstance(source.base, GlobalsOf) else self.types.get(source.base)
         if isinstance(source.key, Identity) or not isinstance(kind, type):
             return False
@@ -87,6 +94,21 @@ class GuardProgram:
             self.steps.append(("element", source.base, source.key, source))
             return True
         return False
+
+    def read_place(self, source: Item, listed: Elements | Values) -> bool:
+        """A key or a value of a dictionary, by its place in the order."""
+        in_order = self.types.get(listed.base) in IN_PLAIN_ORDER
+        if not in_order or type(source.key) is not int or source.key < 0:
+            return False
+        self.add_fact(
+            listed.base, False, ("key_at" if isinstance(listed, Elements) else "value_at", source.key, source)
+        )
+        return True
+
+    def read_gradient(self, source: Source) -> bool:
+        (base,) = bases_of(source)
+        self.steps.append(("gradient", base, -1, source))
+        return True
 
     def read_cell(self, source: Attribute) -> bool:
         if source.name != "cell_contents" or not isinstance(source.base, ClosureCell):
@@ -141,10 +163,10 @@ class GuardProgram:
     def add_keys(self, op: str, source: Source, keys: Any) -> bool:
         if not keys:
             return self.add_sized("length", source, 0)
-        native = self.types.get(source) is dict and all(type(key) in KEYS for key in keys)
+        native = self.types.get(source) in IN_PLAIN_ORDER and all(key is ANY_KEY or type(key) in KEYS for key in keys)
         if not native or not self.reads(source):
             return False
-        self.add_fact(source, False, (op, "", keys))
+        self.add_fact(source, False, (op, "", tuple(... if key is ANY_KEY else key for key in keys)))
         return True
 
     def add_sized(self, op: str, source: Source, value: object) -> bool:
@@ -199,12 +221,12 @@ class GuardProgram:
             return op, register, -1, (number, [self.native_fact(*fact) for fact in what])
         if op in ("same", "not_same"):
             return op, register, self.number(what), None
-        if op in ("element", "cell"):
+        if op in ("element", "cell", "gradient"):
             return op, register, number, self.number(what)
         return op, register, number, what
 
     def native_fact(self, op: str, key: Any, what: Any) -> Fact:
-        return op, key, self.number(what) if op == "read" else what
+        return op, key, self.number(what) if op in ("read", "key_at", "value_at") else what
 
 
 def constant_value(source: Source) -> object:

@@ -102,13 +102,13 @@ def _keys_expression(expr: str, keys: tuple[Any, ...], bind: Bind) -> str:
     """Whether a dictionary has these keys in this order."""
     if not keys:
         return f"not {expr}"
-    return f"{bind(same_keys, 'same_keys')}({expr}, {bind(keys, 'keys')})"
+    expected = bind(keys, "keys")
+    mostly = f"{bind(_native.has_keys, 'has_keys')}({expr}, {expected})"  # and soon told
+    return f"({mostly} or {bind(same_keys, 'same_keys')}({expr}, {expected}))"
 
 
 def same_keys(mapping: dict[Any, Any], keys: tuple[Any, ...]) -> bool:
     """Whether a dictionary (or set) iterates over just these keys, types included."""
-    if type(mapping) is dict and len(mapping) == len(keys) and all(map(operator.is_, mapping, keys)):
-        return True  # as it mostly is, and soon told
     if native_length(mapping) != len(keys):
         return False
     if all(map(operator.is_, native_iterator(mapping), keys)):

@@ -19,6 +19,7 @@ from ..._native import is_instance as isinstance
 from ...platform.python_objects import words
 from ...platform.torch_dispatch import DisableTorchFunction
 from ...program.quiet import quiet
+from ..guards.guard_program import READERS, GuardProgram
 from ..guards.source import Attribute, Computed, InstanceAttribute, Source, source
 from ..interpreter.descriptors import bind_class_attribute
 from ..python.warning_calls import rule_warn
@@ -155,6 +156,9 @@ class GradientOf(Source):
 
     def describe(self) -> str:
         return f"{self.base.describe()}.grad"
+
+
+READERS[GradientOf] = GuardProgram.read_gradient
 
 
 def gradient_quietly(tensor: torch.Tensor) -> torch.Tensor | None:

@@ -230,6 +230,23 @@ PyObject* bump_version(PyObject*, PyObject* const* arguments, Py_ssize_t count) 
   });
 }
 
+PyObject* bump_versions(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
+  if (count != 2 || !PyTuple_Check(arguments[0]) || !PyTuple_Check(arguments[1]) ||
+      PyTuple_GET_SIZE(arguments[0]) != PyTuple_GET_SIZE(arguments[1])) {
+    PyErr_SetString(PyExc_TypeError, "bump_versions(tensors, times): two tuples of one length expected");
+    return nullptr;
+  }
+  return guarded([&]() -> PyObject* {
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(arguments[0]); ++i) {
+      c10::TensorImpl* impl = tensor_of(PyTuple_GET_ITEM(arguments[0], i)).unsafeGetTensorImpl();
+      long times = PyLong_AsLong(PyTuple_GET_ITEM(arguments[1], i));
+      if (PyErr_Occurred()) return nullptr;
+      for (; times > 0; --times) impl->bump_version();
+    }
+    Py_RETURN_NONE;
+  });
+}
+
 PyObject* with_history_of(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   if (count != 2) return PyErr_Format(PyExc_TypeError, "with_history_of(value, origin)");
   return guarded([&]() -> PyObject* {
@@ -265,6 +282,8 @@ PyObject* shared_storages(PyObject*, PyObject* const* objects, Py_ssize_t count)
 PyMethodDef tensor_functions[] = {
     {"bump_version", method(bump_version), METH_FASTCALL,
      "bump_version(tensor, times): as if it had been changed in place so often."},
+    {"bump_versions", method(bump_versions), METH_FASTCALL,
+     "bump_versions(tensors, times): the same for each tensor and its number, in two tuples."},
     {"with_history_of", method(with_history_of), METH_FASTCALL,
      "with_history_of(value, origin) -> Tensor: the data of one tensor with the gradient edge of another."},
     {"shared_storages", method(shared_storages), METH_FASTCALL,

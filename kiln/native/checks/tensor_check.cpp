@@ -429,6 +429,12 @@ PySequenceMethods sequence = {};
 
 }  // namespace
 
+PyObject* stored_gradient(PyObject* object) {
+  if (!is_tensor(object)) return nullptr;
+  const c10::TensorImpl* impl = tensor_in(object).unsafeGetTensorImpl();  // which does not warn, as a tensor does
+  return guarded([&] { return tensor_object(impl->grad()); });
+}
+
 int tensors_match(PyObject* tensor_check, PyObject* const* objects, size_t count) {
   const auto& expectations = cast(tensor_check)->expectations;
   if (expectations.size() != count) return 0;  // the garbage collector has emptied it
