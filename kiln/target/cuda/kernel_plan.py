@@ -27,7 +27,7 @@ from ..llvm.phases import Phase, phases_of
 from ..llvm.registers import Shape
 from .atomics import COMBINED_TYPES
 from .online_plan import OnlineSum, online_sum
-from .row_registers import most_registers
+from .row_registers import loads_of_later_phases, most_registers, registers_with
 from .tile_plan import SIDE, Tile, tile_of
 
 WARP = 32
@@ -73,6 +73,7 @@ class CudaPlan:
     closing: Phase
     tile: Tile | None = None  # where transposed loads go through shared memory
     online: OnlineSum | None = None  # where the first two phases run as one
+    early: tuple[Expr, ...] = ()  # loads of later phases that run in the first one
 
     @property
     def lanes(self) -> int:
@@ -164,6 +165,7 @@ def find_plan(kernel: Kernel) -> CudaPlan:
         phases,
         closing,
         online=online,
+        early=early_loads(phases, reduced[0], units, members, copies * lanes) if copies else (),
     )
 
 
@@ -391,6 +393,17 @@ def row_in_registers(
             return shared_by, copies
         shared_by *= 2
     return members, 0
+
+
+def early_loads(
+    phases: tuple[Phase, ...], loop: int, units: Size, members: int, elements: int
+) -> tuple[Expr, ...]:
+    """The loads of later phases that need not wait for the first one: all of them, where there are so few rows that
+    nothing else keeps the memory busy, and registers enough for ``elements`` of a row."""
+    if hint(units) * members > ENOUGH_THREADS:
+        return ()
+    found = loads_of_later_phases(phases)
+    return tuple(found) if elements * registers_with(phases, loop, found) <= MOST_REGISTERS_OF_LARGE_BLOCKS else ()
 
 
 def rounds_at_once(phases: tuple[Phase, ...], reduced: list[int], rounds: Size, members: int, lanes: int) -> int:
