@@ -271,7 +271,9 @@ def lanes_of(kernel: Kernel, vector: int, moving: list[int]) -> int:
     total = hint(product(kernel.loops[loop].size for loop in moving))
     is_single = len(moving) == 1 and not kernel.loops[vector].is_reduced
     if isinstance(size, int):
-        while lanes > 2 and total // lanes < ENOUGH_THREADS // 8:
+        # Threads that share a row wait for one another: rather few of them, which have the row after one load.
+        wanted, found = (WARP, size) if kernel.loops[vector].is_reduced else (ENOUGH_THREADS // 8, total)
+        while lanes > 2 and found // lanes < wanted:
             lanes //= 2
         while lanes > 1 and size % lanes:
             lanes //= 2
@@ -400,10 +402,11 @@ def early_loads(
 ) -> tuple[Expr, ...]:
     """The loads of later phases that need not wait for the first one: all of them, where there are so few rows that
     nothing else keeps the memory busy, and registers enough for ``elements`` of a row."""
-    if hint(units) * members > ENOUGH_THREADS:
+    if hint(units) * members > ENOUGH_THREADS // 4:
         return ()
     found = loads_of_later_phases(phases)
-    return tuple(found) if elements * registers_with(phases, loop, found) <= MOST_REGISTERS_OF_LARGE_BLOCKS else ()
+    most = MOST_REGISTERS if members <= MOST_THREADS // 2 else MOST_REGISTERS_OF_LARGE_BLOCKS
+    return tuple(found) if elements * registers_with(phases, loop, found) <= most else ()
 
 
 def rounds_at_once(phases: tuple[Phase, ...], reduced: list[int], rounds: Size, members: int, lanes: int) -> int:
