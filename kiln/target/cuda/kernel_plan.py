@@ -271,9 +271,9 @@ def lanes_of(kernel: Kernel, vector: int, moving: list[int]) -> int:
     total = hint(product(kernel.loops[loop].size for loop in moving))
     is_single = len(moving) == 1 and not kernel.loops[vector].is_reduced
     if isinstance(size, int):
-        # Threads that share a row wait for one another: rather few of them, which have the row after one load.
-        wanted, found = (WARP, size) if kernel.loops[vector].is_reduced else (ENOUGH_THREADS // 8, total)
-        while lanes > 2 and found // lanes < wanted:
+        # Threads that share a row wait for one another: a few warps that load it at once are faster than many.
+        is_shared = kernel.loops[vector].is_reduced
+        while lanes > 2 and total // lanes < ENOUGH_THREADS // 8 and not (is_shared and size // lanes >= WARP):
             lanes //= 2
         while lanes > 1 and size % lanes:
             lanes //= 2
