@@ -397,9 +397,7 @@ def row_in_registers(
     return members, 0
 
 
-def early_loads(
-    phases: tuple[Phase, ...], loop: int, units: Size, members: int, elements: int
-) -> tuple[Expr, ...]:
+def early_loads(phases: tuple[Phase, ...], loop: int, units: Size, members: int, elements: int) -> tuple[Expr, ...]:
     """The loads of later phases that need not wait for the first one: all of them, where there are so few rows that
     nothing else keeps the memory busy, and registers enough for ``elements`` of a row."""
     if hint(units) * members > ENOUGH_THREADS // 4:
