@@ -121,11 +121,11 @@ def test_small_arguments_that_move_late_need_one_recording(graphs):
         return torch.tanh(embedding(token) * scale) + place
 
     compiled, scale = graphs.compile(f), graphs.randn(100, 16)
+    places = torch.zeros(3, 4, dtype=torch.int64, device=graphs.device)  # each at an address of its own
+    token = torch.arange(100, device=graphs.device) % 40
     with torch.no_grad():
-        for _ in range(3):
-            place = torch.zeros(1, dtype=torch.int64, device=graphs.device)
-            for number in range(4):
-                token = torch.full((100,), number, device=graphs.device)
+        for place in places[:, :1].unbind(0):
+            for _ in range(4):
                 close(compiled(token, place, scale), f(token, place, scale))
                 place += 1
     assert graphs.records == 1
