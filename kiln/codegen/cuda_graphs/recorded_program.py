@@ -280,7 +280,9 @@ def bytes_of(tensor: torch.Tensor) -> int:
 
 
 def copy_of(tensor: torch.Tensor) -> torch.Tensor:
-    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+    with torch.no_grad():
+        made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+        return made.copy_(tensor)
 
 
 def is_copyable(tensor: torch.Tensor) -> bool:
