@@ -6,7 +6,7 @@ libraries the occasion to prepare; the second records it, and later ones run wha
 class decides which recordings there are:
 
 - Arguments are recorded at their addresses. Those that the first two calls have at different addresses are copied to
-  memory of the recording, and so are a few small ones, which are hardly parameters: tokens, positions. If others are at
+  memory of the recording, and so are a few integers: tokens, positions. If others are at
   other addresses in a later call, these are copied from then on, and the recording is made anew. If they are many or
   large, or the program changes them, there is another recording for the new addresses.
 - What a forward computed for a backward is in the memory of one of the forward's recordings, so there is another
@@ -266,10 +266,10 @@ def addresses_of(arguments: Sequence[Any]) -> list[int]:
 
 
 def is_small(argument: Any) -> bool:
-    """Whether a copy of it costs nearly nothing, and it is no parameter."""
+    """Whether it is a few integers, which a copy of costs little: hardly a buffer of a module that never moves."""
     return (
         type(argument) is torch.Tensor
-        and not argument.requires_grad
+        and not (argument.dtype.is_floating_point or argument.dtype.is_complex)
         and 0 < bytes_of(argument) <= SMALL_BYTES
         and is_copyable(argument)
     )
