@@ -103,6 +103,45 @@ def test_calls_without_gradients(graphs):
         assert graphs.recorder.replays >= 4
 
 
+def test_arguments_that_move_from_the_beginning_need_one_recording(graphs):
+    def f(x, w):
+        return torch.sin(x) @ w
+
+    compiled, w = graphs.compile(f), graphs.randn(64, 3)
+    for x in [graphs.randn(50, 64) for _ in range(6)]:
+        close(compiled(x, w), f(x, w))
+    assert graphs.records == 1
+
+
+def test_small_arguments_that_move_late_need_one_recording(graphs):
+    """A position that is changed in place, then another one, beside parameters that never move."""
+    embedding = nn.Embedding(40, 16).to(graphs.device)
+
+    def f(token, place, scale):
+        return torch.tanh(embedding(token) * scale) + place
+
+    compiled, scale = graphs.compile(f), graphs.randn(100, 16)
+    places = torch.zeros(3, 4, dtype=torch.int64, device=graphs.device)  # each at an address of its own
+    token = torch.arange(100, device=graphs.device) % 40
+    with torch.no_grad():
+        for place in places[:, :1].unbind(0):
+            for _ in range(4):
+                close(compiled(token, place, scale), f(token, place, scale))
+                place += 1
+    assert graphs.records == 1
+
+
+def test_small_arguments_that_a_program_changes_are_not_copied(graphs):
+    def f(count, x):
+        count.add_(1)
+        return x * count
+
+    compiled, count, x = graphs.compile(f), torch.zeros(3, device=graphs.device), graphs.randn(3)
+    for number in range(5):
+        close(compiled(count, x), x * (number + 1))
+    close(count, torch.full_like(count, 5.0))
+
+
 def test_earlier_results_stay(graphs):
     def f(x):
         return x * 2, torch.exp(x)

@@ -5,9 +5,10 @@ libraries the occasion to prepare; the second records it, and later ones run wha
 `kiln._native.RecordedCall`: it knows the addresses of its arguments and whether its results are still in use. This
 class decides which recordings there are:
 
-- Arguments are recorded at their addresses. If some are at other addresses in a later call, these are copied to memory
-  of the recording from then on, and the recording is made anew. If they are many or large, or the program changes them,
-  there is another recording for the new addresses.
+- Arguments are recorded at their addresses. Those that the first two calls have at different addresses are copied to
+  memory of the recording, and so are a few integers: tokens, positions. If others are at
+  other addresses in a later call, these are copied from then on, and the recording is made anew. If they are many or
+  large, or the program changes them, there is another recording for the new addresses.
 - What a forward computed for a backward is in the memory of one of the forward's recordings, so there is another
   recording of the backward for each of these.
 - If the results of a recording are still in use, there is another recording, in memory of its own.
@@ -41,6 +42,8 @@ from .recorder import Boxed, Recorder, recorder_for
 MOST_ALIKE = 4  # recordings for arguments of one form
 MOST_COPIED = 16  # arguments that are copied in a call
 MOST_COPIED_BYTES = 64 << 20
+SMALL_BYTES = 1024  # of arguments that are copied whether they move or not
+MOVED_BYTES = 1 << 20  # of arguments that are copied if the first two calls have them at different addresses
 MOST_FORMS = 256  # that are remembered
 
 Form = tuple[Any, ...]
@@ -97,7 +100,7 @@ class RecordedProgram:
         self.calls: list[RecordedCall] = []  # those of `kept`, the last used first
         self.kept: list[Kept] = []
         self.pools: list[Pool] = []
-        self.forms: set[Form] = set()  # of calls so far that have no recording
+        self.forms: dict[Form, list[int]] = {}  # of calls so far that have no recording, with the first one's addresses
         self.moving: set[int] = set()  # arguments that were seen at several addresses, and are copied
         self.made = 0
         self.stopped: str | None = None  # why nothing more is recorded
@@ -143,6 +146,8 @@ class RecordedProgram:
             alike = [kept for kept in self.kept if kept.call.is_alike(arguments)]
             if not alike and self.is_first(arguments):
                 return None
+            if not alike:
+                self.expect_moves(arguments)
             for kept in [kept for kept in alike if kept.call.is_free()]:
                 moved = frozenset(kept.call.moved(arguments))
                 if not moved:
@@ -162,8 +167,20 @@ class RecordedProgram:
             return False
         if len(self.forms) >= MOST_FORMS:
             self.forms.clear()
-        self.forms.add(form)
+        self.forms[form] = addresses_of(arguments)
         return True
+
+    def expect_moves(self, arguments: Sequence[Any]) -> None:
+        """Note which arguments a first recording is to copy, so that it serves for their later addresses as well."""
+        before = self.forms.get(form_of(arguments), [])
+        pairs = enumerate(zip(before, addresses_of(arguments), strict=False))
+        own = self.computed | self.changed
+        moved = {n for n, (old, new) in pairs if old != new and bytes_of(arguments[n]) <= MOVED_BYTES} - own
+        small = {n for n, value in enumerate(arguments) if is_small(value)} - own
+        for places in (moved | small, moved):
+            if self.can_copy(arguments, self.moving | places):
+                self.moving |= places
+                return
 
     def can_copy(self, arguments: Sequence[Any], places: Collection[int]) -> bool:
         if len(places) > MOST_COPIED or not self.changed.isdisjoint(places):
@@ -244,12 +261,28 @@ def form_of(arguments: Sequence[Any]) -> Form:
     )
 
 
+def addresses_of(arguments: Sequence[Any]) -> list[int]:
+    return [argument.data_ptr() if isinstance(argument, torch.Tensor) else 0 for argument in arguments]
+
+
+def is_small(argument: Any) -> bool:
+    """Whether it is a few integers, which a copy of costs little: hardly a buffer of a module that never moves."""
+    return (
+        type(argument) is torch.Tensor
+        and not (argument.dtype.is_floating_point or argument.dtype.is_complex)
+        and 0 < bytes_of(argument) <= SMALL_BYTES
+        and is_copyable(argument)
+    )
+
+
 def bytes_of(tensor: torch.Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
 
 def copy_of(tensor: torch.Tensor) -> torch.Tensor:
-    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+    with torch.no_grad():
+        made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+        return made.copy_(tensor)
 
 
 def is_copyable(tensor: torch.Tensor) -> bool:

@@ -233,8 +233,8 @@ class Fuser:
 
     def join(self, group: Group, member: Member, needs: list[Group]) -> bool:
         write = member.write
-        if is_scatter(write) or any(is_scatter(other.write) for other in group.members):
-            return False  # scatters are ordered
+        if not self.may_scatter_together([*group.members, member]):
+            return False
         if (write.buffer in group.made and not write.buffer.is_pieced) or self.makes_cycle(group, needs):
             return False
         if (
@@ -254,6 +254,14 @@ class Fuser:
             group.space = before
         member.is_inner = True
         return False
+
+    def may_scatter_together(self, members: Sequence[Member]) -> bool:
+        """Whether scatters among members may share loops: they are ordered; on a GPU in no order anyway, so there those
+        that combine nothing may, as of a cache's new keys and values."""
+        scatters = [member.write for member in members if is_scatter(member.write)]
+        if not scatters or not self.is_for_gpu:
+            return not scatters
+        return len(scatters) == len(members) and not any(write.accumulate or write.reduce for write in scatters)
 
     def reads_where_defined(self, group: Group, member: Member) -> bool:
         """Whether what it reads of the group's buffers is read at the point where it is made."""

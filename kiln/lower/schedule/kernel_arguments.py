@@ -57,9 +57,17 @@ def reduction_loops(kernel: Kernel) -> tuple[tuple[Loop, ...], dict[sympy.Symbol
         return loops, {}
     if [loop.is_reduced for loop in loops] == [False, True] and is_row_of_whole(sizes[1]):
         return (Loop(LENGTH), loops[1]), {LENGTH: sizes[0]}
-    if [loop.is_reduced for loop in loops] == [True] and sizes[0] <= LONGEST_SMALL_ROW:
+    if [loop.is_reduced for loop in loops] == [True] and sizes[0] <= LONGEST_SMALL_ROW and reads_once(kernel):
         return (Loop(ROW_LENGTH, True),), {ROW_LENGTH: sizes[0]}
     return loops, {}
+
+
+def reads_once(kernel: Kernel) -> bool:
+    """Whether a kernel goes through its row once. Others (a layer norm) keep a row of known length in registers."""
+    values = [reduction.value for reduction in kernel.reductions]
+    for output in kernel.outputs:
+        values += [output.value, *output.target.parts] if output.is_inner else []
+    return kernel.phase(*values) == 0
 
 
 def is_row_of_whole(size: int) -> bool:

@@ -25,6 +25,7 @@ WANTED_BLOCKS = 1056  # where there are not enough
 VECTORS_OF_A_BLOCK = 32  # side by side, in sums down columns
 WIDEST_ACCESS = 16  # bytes of such a vector
 LEAST_OF_ROWS, LEAST_OF_COLUMNS = 2048, 8192  # elements that are worth a block
+LONGEST_WHOLE_ROW = 16384  # elements that a block reads in less time than another launch takes
 
 Parts = dict[int, int]  # into how many parts each axis is split
 
@@ -80,6 +81,8 @@ def how_many_parts_on_gpu(write: Write) -> Parts | None:
     is_by_rows = is_along_rows(write)
     blocks = kept if is_by_rows else -(-kept // columns_of_block(write))
     if total < LEAST_ELEMENTS_OF_GPU or blocks >= ENOUGH_BLOCKS:
+        return None
+    if is_by_rows and total // kept <= LONGEST_WHOLE_ROW:
         return None
     most, least = (2 * ENOUGH_BLOCKS, LEAST_OF_ROWS) if is_by_rows else (WANTED_BLOCKS, LEAST_OF_COLUMNS)
     wanted = min(most, total // least) // blocks

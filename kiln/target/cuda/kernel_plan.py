@@ -27,7 +27,7 @@ from ..llvm.phases import Phase, phases_of
 from ..llvm.registers import Shape
 from .atomics import COMBINED_TYPES
 from .online_plan import OnlineSum, online_sum
-from .row_registers import most_registers
+from .row_registers import loads_of_later_phases, most_registers, registers_with
 from .tile_plan import SIDE, Tile, tile_of
 
 WARP = 32
@@ -73,6 +73,7 @@ class CudaPlan:
     closing: Phase
     tile: Tile | None = None  # where transposed loads go through shared memory
     online: OnlineSum | None = None  # where the first two phases run as one
+    early: tuple[Expr, ...] = ()  # loads of later phases that run in the first one
 
     @property
     def lanes(self) -> int:
@@ -164,6 +165,7 @@ def find_plan(kernel: Kernel) -> CudaPlan:
         phases,
         closing,
         online=online,
+        early=early_loads(phases, reduced[0], units, members, copies * lanes) if copies else (),
     )
 
 
@@ -269,7 +271,9 @@ def lanes_of(kernel: Kernel, vector: int, moving: list[int]) -> int:
     total = hint(product(kernel.loops[loop].size for loop in moving))
     is_single = len(moving) == 1 and not kernel.loops[vector].is_reduced
     if isinstance(size, int):
-        while lanes > 2 and total // lanes < ENOUGH_THREADS // 8:
+        # Threads that share a row wait for one another: a few warps that load it at once are faster than many.
+        is_shared = kernel.loops[vector].is_reduced
+        while lanes > 2 and total // lanes < ENOUGH_THREADS // 8 and not (is_shared and size // lanes >= WARP):
             lanes //= 2
         while lanes > 1 and size % lanes:
             lanes //= 2
@@ -391,6 +395,16 @@ def row_in_registers(
             return shared_by, copies
         shared_by *= 2
     return members, 0
+
+
+def early_loads(phases: tuple[Phase, ...], loop: int, units: Size, members: int, elements: int) -> tuple[Expr, ...]:
+    """The loads of later phases that need not wait for the first one: all of them, where there are so few rows that
+    nothing else keeps the memory busy, and registers enough for ``elements`` of a row."""
+    if hint(units) * members > ENOUGH_THREADS // 4:
+        return ()
+    found = loads_of_later_phases(phases)
+    most = MOST_REGISTERS if members <= MOST_THREADS // 2 else MOST_REGISTERS_OF_LARGE_BLOCKS
+    return tuple(found) if elements * registers_with(phases, loop, found) <= most else ()
 
 
 def rounds_at_once(phases: tuple[Phase, ...], reduced: list[int], rounds: Size, members: int, lanes: int) -> int:

@@ -276,6 +276,8 @@ class ThreadNest:
         values.levels = [*values.levels, self.row]
         order = order_after(phase, kept)
         values.compute([expr for expr in order if is_loaded_first(expr)], plan.copies)
+        if number == 0:
+            values.compute(plan.early, plan.copies)
         values.compute(order, plan.copies)
         results = [value for _, value in carried]
         for copy in range(plan.copies):
@@ -291,7 +293,7 @@ class ThreadNest:
         return {
             key: value
             for key, value in self.row.values.items()
-            if isinstance(key, tuple) and key[0] in kept and not is_half_load(key[0])
+            if isinstance(key, tuple) and (key[0] in kept or key[0] in self.plan.early) and not is_half_load(key[0])
         }
 
     def store_copy(self, outputs: list[Output], copy: int, condition: str | None) -> None:

@@ -85,6 +85,19 @@ def most_registers(phases: Sequence[Phase], loop: int) -> float:
     return max(counts)
 
 
+def loads_of_later_phases(phases: Sequence[Phase]) -> list[Expr]:
+    """What phases after the first load anew, where only the positions of the loops tell from where."""
+    first = set(phases[0].order) if phases else set()
+    found = dict.fromkeys(expr for phase in phases[1:] for expr in phase.order)
+    return [expr for expr in found if expr not in first and expr.kind == "load" and not expr.payload.parts]
+
+
+def registers_with(phases: Sequence[Phase], loop: int, loads: Sequence[Expr]) -> float:
+    """How many registers an element of a row takes at most if these loads run in the first phase."""
+    moving = varying(loads, loop)
+    return most_registers(phases, loop) + sum(registers_of(expr) for expr in loads if expr in moving)
+
+
 def registers_of(expr: Expr) -> float:
     if is_half_load(expr):
         return 0.5
