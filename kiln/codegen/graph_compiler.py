@@ -15,6 +15,7 @@ from ..aot.captured_graphs import compile_captured
 from ..aot.compilation import Compilers
 from ..aot.runtime.boxing import Boxed, boxed_graph
 from ..config import config
+from ..platform.torch_fake import without_torch_compiler
 from ..program import graph_meta
 from ..program.graph import count_operations
 from ..program.graph_device import device_of_graph
@@ -90,7 +91,7 @@ def compile_graph(
 ) -> Boxed:
     """A functional graph as a program: a function of a list that it empties. ``kind``: what its range in torch's
     profiler is called, such as "forward"."""
-    with stage("program") as record, without_collections():
+    with stage("program") as record, without_collections(), without_torch_compiler():
         if record is not None:
             record.sizes["nodes"] = count_operations(module.graph)
         program = load_or_compile(module, check, disabled, autotune)
