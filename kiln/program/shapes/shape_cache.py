@@ -223,6 +223,18 @@ class ShapeCachingMode:
     """A mix-in for fake modes: operations that reach the mode from anywhere use the cache."""
 
     question_log: QuestionLog | None = None
+    shape_env: Any
+    _has_own_cache = False
+
+    @property
+    def cache_enabled(self) -> bool:
+        """Asked by torch: whether it keeps results as well. What it keeps of plain sizes is kept here already, and its
+        own keys and entries take as long as the shapes of most operators."""
+        return self._has_own_cache and (self.shape_env is not None or torch.is_inference_mode_enabled())
+
+    @cache_enabled.setter
+    def cache_enabled(self, value: bool) -> None:
+        self._has_own_cache = value
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
