@@ -1,8 +1,8 @@
 """Kernels of attention in torch's libraries are loaded while a graph that calls them is compiled.
 
-The driver loads a kernel at its first call, and compiles it for the GPU if it was not compiled before: half a second for
-attention, and as long again for its derivative, outside Python's lock. A thread makes these calls with next to no memory:
-inputs whose rows are all the same one. The program's random numbers and its tensors are left alone.
+The driver loads a kernel at its first call, and compiles it for the GPU if it was not compiled before: half a second
+for attention, and as long again for its derivative, outside Python's lock. A thread makes these calls. The rows of the
+inputs are all the same one, so that only results take memory; the program's random numbers and tensors are left alone.
 """
 
 from __future__ import annotations
@@ -73,7 +73,8 @@ def calls_of(module: torch.fx.GraphModule) -> Iterator[tuple[Call, torch.device]
 
 def arguments_of(node: torch.fx.Node) -> tuple[Any, ...]:
     """The arguments of a call without dropout, which would draw random numbers; tensors as forms."""
-    names = [argument.name for argument in operator_of(node.target).arguments]
+    target: Any = node.target
+    names = [argument.name for argument in operator_of(target).arguments]
     given = dict(zip(names, node.args, strict=False)) | {"dropout_p": 0.0}
     return tuple([form_of(given[name]) if name in given else 0.0 for name in names[: len(node.args)]])
 
