@@ -25,6 +25,7 @@ from ..report import events
 from ..report.events import raised_text
 from ..report.node_places import program_name
 from ..report.stages import stage
+from ..target.compile_queue import short_turns
 from ..target.target import Target
 from . import program_cache
 from .convolutions.bias import split_bias
@@ -182,7 +183,8 @@ class BackwardsAhead:
     def begin(self, **how: Any) -> None:
         while self.waiting:
             module = self.waiting.pop()
-            with contextlib.suppress(Exception), stage("backward, ahead"):  # which compiling it shows as well
+            # An error shows when the backward is compiled.
+            with contextlib.suppress(Exception), stage("backward, ahead"), short_turns():
                 program = GraphProgram(module, **how)
                 program.begin()
                 self.begun[module] = program

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
+import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 MOST_THREADS = 16
+SHORT_TURN = 0.0002  # in seconds
 
 
 def compile_all(texts: Iterable[str], compile_one: Callable[[str], bytes]) -> list[bytes]:
@@ -36,6 +39,18 @@ def thread_count() -> int:
     """Two at least: while this thread writes texts, another one compiles."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(MOST_THREADS, max(2, cores))
+
+
+@contextlib.contextmanager
+def short_turns() -> Iterator[None]:
+    """A block of much Python, during which other threads compile. They ask for Python's lock again and again, each time
+    for a moment; the block would keep each of them waiting for the usual 5 ms."""
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(min(usual, SHORT_TURN))
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(usual)
 
 
 class CompileQueue:

@@ -5,6 +5,7 @@ On the CPU nothing is begun: here its target says that it compiles aside, and do
 
 from __future__ import annotations
 
+import sys
 import threading
 
 import pytest
@@ -81,6 +82,19 @@ def test_the_backward_begins_before_the_forward_is_finished(steps):
     result.backward()
     assert steps[3:] == ["finish backward"]
     check(given)
+
+
+def test_threads_that_compile_have_short_turns(steps, monkeypatch):
+    begin, usual, found = BegunProgram.begin, sys.getswitchinterval(), []
+
+    def looking(self):
+        found.append(sys.getswitchinterval())
+        return begin(self)
+
+    monkeypatch.setattr(BegunProgram, "begin", looking)
+    kiln.compile(loss, backend="kiln")(*inputs())
+    forward, backward = found
+    assert backward < forward == usual == sys.getswitchinterval()
 
 
 def test_other_gradients_are_compiled_when_they_are_asked_for(steps):
