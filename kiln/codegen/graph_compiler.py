@@ -58,7 +58,7 @@ def compile_captured_graph(
         functools.partial(compile_graph, kind=kind, ahead=ahead, **settings)
         for kind in ("forward", "backward", "inference")
     )
-    prepare = drop_unread if check else prepare_and_load  # ATen's operators run beside the kernels
+    prepare = drop_unread if check else prepare_joint  # ATen's operators run beside the kernels
     compilers = Compilers(forward, backward, inference, prepare=prepare, ahead=ahead.add if ahead is not None else None)
     with without_collections():
         return compile_captured(module, examples, recorded(compilers) if cuda_graphs and not check else compilers)
@@ -214,14 +214,6 @@ def prepare_joint(module: torch.fx.GraphModule) -> None:
         lay_out_convolutions(module)
         rewrite_joint(module)
     merge_equal_nodes(module)
-
-
-def prepare_and_load(module: torch.fx.GraphModule) -> None:
-    prepare_joint(module)
-    if target_of(module).compiles_aside:
-        from .library_loads import load_ahead
-
-        load_ahead(module)
 
 
 def drop_unread(module: torch.fx.GraphModule) -> None:

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 
 MOST_THREADS = 16
-SHORT_TURN = 0.0002  # in seconds
+SHORT_TURN = 0.001  # in seconds
 
 
 def compile_all(texts: Iterable[str], compile_one: Callable[[str], bytes]) -> list[bytes]:
