@@ -54,6 +54,7 @@ class Compilers:
     partition: Callable[..., Any] | None = None
     decompositions: dict[Any, Any] | None = None
     prepare: Callable[[torch.fx.GraphModule], None] | None = None  # changes a joint graph before it is split
+    ahead: Callable[[torch.fx.GraphModule], None] | None = None  # told of backwards before the forward is compiled
 
 
 def compile_flat(
@@ -174,6 +175,9 @@ class Compilation:
         report(self.program, self.specs, self.mode, modules, joint.forward_count)
         backwards = split_stages(parts.backward, stage_groups(joint)) if len(joint.stages) > 1 else [None]
         set_visible_results(parts.forward, joint.forward_count)
+        if self.compilers.ahead is not None:
+            for part in backwards:
+                self.compilers.ahead(parts.backward if part is None else part.module)
         forward, written = self.compile_forward(self.compilers.forward, parts.forward, joint)
         higher = HigherOrderBackward(self.eager(), joint, self.state)
         stages = []

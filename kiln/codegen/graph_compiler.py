@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.fx
@@ -15,6 +16,7 @@ from ..aot.captured_graphs import compile_captured
 from ..aot.compilation import Compilers
 from ..aot.runtime.boxing import Boxed, boxed_graph
 from ..config import config
+from ..platform.torch_fake import without_torch_compiler
 from ..program import graph_meta
 from ..program.graph import count_operations
 from ..program.graph_device import device_of_graph
@@ -32,6 +34,9 @@ from .host_part import TwoPrograms, parts_of
 from .joint_rewrites import rewrite_joint
 from .targets import target_of
 
+if TYPE_CHECKING:
+    from .pipeline import BegunProgram
+
 
 def compile_captured_graph(
     module: torch.fx.GraphModule,
@@ -48,11 +53,13 @@ def compile_captured_graph(
     of libraries are measured where there are several ways to make them."""
     disabled = config.disable_kernels | frozenset(disable_kernels)
     settings: dict[str, Any] = {"check": check, "disabled": disabled, "autotune": autotune}
+    ahead = None if check or autotune else BackwardsAhead()
     forward, backward, inference = (
-        functools.partial(compile_graph, kind=kind, **settings) for kind in ("forward", "backward", "inference")
+        functools.partial(compile_graph, kind=kind, ahead=ahead, **settings)
+        for kind in ("forward", "backward", "inference")
     )
     prepare = drop_unread if check else prepare_joint  # ATen's operators run beside the kernels
-    compilers = Compilers(forward, backward, inference, prepare=prepare)
+    compilers = Compilers(forward, backward, inference, prepare=prepare, ahead=ahead.add if ahead is not None else None)
     with without_collections():
         return compile_captured(module, examples, recorded(compilers) if cuda_graphs and not check else compilers)
 
@@ -88,55 +95,122 @@ def compile_graph(
     kind: str = "graph",
     disabled: frozenset[str] = frozenset(),
     autotune: bool = False,
+    ahead: BackwardsAhead | None = None,
 ) -> Boxed:
     """A functional graph as a program: a function of a list that it empties. ``kind``: what its range in torch's
-    profiler is called, such as "forward"."""
-    parts = None if check or device_of_graph(module).type == "cpu" else parts_of(module)
+    profiler is called, such as "forward". ``ahead``: what else is to be begun, or was."""
+    made = ahead.take(module) if ahead is not None else None
+    whole = made is not None or check or device_of_graph(module).type == "cpu"
+    parts = None if whole else parts_of(module)
     if parts is None:
-        return compile_whole(module, check, kind, disabled, autotune)
+        return compile_whole(module, check, kind, disabled, autotune, ahead, made)
     host = compile_whole(parts.host, check, f"{kind}, on the CPU,", disabled, autotune)
-    return TwoPrograms(host, compile_whole(parts.rest, check, kind, disabled, autotune), parts)
+    return TwoPrograms(host, compile_whole(parts.rest, check, kind, disabled, autotune, ahead), parts)
 
 
 def compile_whole(
-    module: torch.fx.GraphModule, check: bool, kind: str, disabled: frozenset[str], autotune: bool
+    module: torch.fx.GraphModule,
+    check: bool,
+    kind: str,
+    disabled: frozenset[str],
+    autotune: bool,
+    ahead: BackwardsAhead | None = None,
+    made: GraphProgram | None = None,
 ) -> Boxed:
-    """A graph as one program."""
-    with stage("program") as record, without_collections():
+    """A graph as one program, which may have been begun."""
+    with stage("program") as record, without_collections(), without_torch_compiler():
         if record is not None:
             record.sizes["nodes"] = count_operations(module.graph)
-        program = load_or_compile(module, check, disabled, autotune)
+        how: dict[str, Any] = {"check": check, "disabled": disabled, "autotune": autotune}
+        if made is None:
+            made = GraphProgram(module, **how)
+            made.begin()
+        if ahead is not None and kind == "forward" and made.begun is not None:
+            ahead.begin(**how)
+        program = made.finish()
         if isinstance(program, OperatorProgram):
             program.name = program_name(module, kind)
         return program
 
 
-def load_or_compile(module: torch.fx.GraphModule, check: bool, disabled: frozenset[str], autotune: bool) -> Boxed:
-    otherwise, target = EagerGraph(module), target_of(module)
-    key = (
-        None if check else program_cache.key_of(module, target, disabled, measured_identity(target) if autotune else ())
-    )
-    with stage("load") as record:
-        found = None if events.is_asked_about_code() else program_cache.load(key, module, target, otherwise)
-        if record is not None:
-            record.sizes["cached programs"] = int(found is not None)
-    if isinstance(found, program_cache.StoredRefusal):
-        events.not_lowered(found.reason)
-    elif found is not None:
-        return found
-    else:
-        from ..lower.lowering import CannotLower  # not imported where the program is in the cache
-        from .pipeline import compile_lowered
+class GraphProgram:
+    """The program of a functional graph: from the disk cache, compiled, or the graph operator by operator. `begin` does
+    what has to be done now; `finish` gives the program."""
+
+    def __init__(self, module: torch.fx.GraphModule, check: bool, disabled: frozenset[str], autotune: bool) -> None:
+        self.module, self.check, self.disabled, self.autotune = module, check, disabled, autotune
+        self.found: Boxed | None = None
+        self.begun: BegunProgram | None = None
+        self.refused: str | None = None
+
+    def begin(self) -> None:
+        module = self.module
+        otherwise, target = EagerGraph(module), target_of(module)
+        measured = measured_identity(target) if self.autotune else ()
+        key = None if self.check else program_cache.key_of(module, target, self.disabled, measured)
+        with stage("load") as record:
+            found = None if events.is_asked_about_code() else program_cache.load(key, module, target, otherwise)
+            if record is not None:
+                record.sizes["cached programs"] = int(found is not None)
+        if isinstance(found, program_cache.StoredRefusal):
+            self.refused = found.reason
+        elif found is not None:
+            self.found = found
+        else:
+            from .pipeline import BegunProgram  # not imported where the program is in the cache
+
+            self.begun = BegunProgram(module, target, otherwise, key, self.check, self.disabled, self.autotune)
+            self.found = self.unless_refused(self.begun.begin)
+
+    def finish(self) -> Boxed:
+        if self.begun is not None and self.refused is None:
+            self.found = self.unless_refused(self.begun.finish)
+        if self.found is not None:
+            return self.found
+        if self.refused is not None:
+            events.not_lowered(self.refused)
+        return boxed_graph(self.module)
+
+    def unless_refused(self, work: Callable[[], Boxed | None]) -> Boxed | None:
+        from ..lower.lowering import CannotLower
 
         try:
-            return compile_lowered(module, target, otherwise, key, check, disabled, autotune)
+            return work()
         except CannotLower as reason:
-            events.not_lowered(str(reason))
+            self.refused = str(reason)
         except Exception as error:
             if config.raise_internal_errors:
                 raise
-            events.not_lowered(raised_text(error))
-    return boxed_graph(module)
+            self.refused = raised_text(error)
+        return None
+
+
+class BackwardsAhead:
+    """Backward graphs whose programs are begun while the kernels of the forward are compiled: this thread would only
+    wait, and theirs are then compiled while the forward runs. Only where threads compile without Python's lock."""
+
+    def __init__(self) -> None:
+        self.waiting: list[torch.fx.GraphModule] = []
+        self.begun: dict[torch.fx.GraphModule, GraphProgram] = {}
+
+    def add(self, module: torch.fx.GraphModule) -> None:
+        """A graph that will be compiled. Not where the program wants to be told of that: it is told when it happens."""
+        if target_of(module).compiles_aside and not events.recordings():
+            self.waiting.append(module)
+
+    def begin(self, **how: Any) -> None:
+        while self.waiting:
+            module = self.waiting.pop()
+            # An error shows when the backward is compiled.
+            with contextlib.suppress(Exception), stage("backward, ahead"):
+                program = GraphProgram(module, **how)
+                program.begin()
+                self.begun[module] = program
+
+    def take(self, module: torch.fx.GraphModule) -> GraphProgram | None:
+        if module in self.waiting:
+            self.waiting.remove(module)
+        return self.begun.pop(module, None)
 
 
 def measured_identity(target: Target) -> tuple[str, ...]:

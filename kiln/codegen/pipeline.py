@@ -5,7 +5,9 @@ Lowering, scheduling, memory plan, LLVM IR text, object code, native program; th
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import contextlib
+from collections.abc import Collection, Iterator
+from typing import Any
 
 import torch
 import torch.fx
@@ -34,64 +36,88 @@ from .refused_kernels import RefusedNodes
 MOST_ROUNDS = 12  # of lowering, where the target refuses kernels
 
 
-def compile_lowered(
-    module: torch.fx.GraphModule,
-    target: Target,
-    otherwise: Boxed,
-    key: str | None = None,
-    check: bool = False,
-    disabled: Collection[str] = (),
-    autotune: bool = False,
-) -> Boxed:
-    """The program of a graph for a target; it is stored under the key. Raises `CannotLower` for a graph that only
-    ATen can run. ``check``: the program compares its kernels with eager as it runs. ``disabled``: what ATen is to run
-    (disabled_kernels.py). ``autotune``: where libraries can be called in several ways, times decide."""
-    done: list[Stage | None] = []
-    target.prepare()
-    try:
-        if target.is_gpu and not check:
-            with stage("library calls") as record:
-                choose_calls(module, target, autotune)
-            done.append(record)
-        lowering, lowered, scheduled = lower_for(module, target, done, disabled)
-        with stage("memory plan") as record:
-            plan = plan_memory(scheduled, graph_meta.changed_inputs(module), target.is_gpu)
-            target.arrange(plan.launches_together)
-        done.append(record)
-        with stage("LLVM") as record:
-            code = target.compile(scheduled.kernels)
-            if record is not None:
-                record.sizes["bytes"] = sum(map(len, code.images))
-        done.append(record)
-        with stage("native program") as record:
-            described = Describer(scheduled, plan, target)
-            data = described.run()
-            try:
-                loaded = target.load(code)
-            except DriverError:  # no GPU: what one would run can be looked at
-                if events.is_asked_about_code():
-                    shown = Generated.of(module, lowered, scheduled, target, times_of(done), program_text(data))
-                    events.generated(shown)
-                raise
-            launcher = launcher_of(target, data, module)
-            program = assemble(data, loaded.handles, described.constants, otherwise, loaded.keep, launcher)
-        done.append(record)
-        with stage("disk cache") as record:
-            program_cache.store(key, data, code)
-        done.append(record)
-        if events.is_asked_about_code():
-            made = MadeProgram(program, described.launching_steps, code, loaded)
-            events.generated(Generated.of(module, lowered, scheduled, target, times_of(done), program_text(data), made))
-        if check:
-            from .checked_program import CheckedProgram
+class BegunProgram:
+    """The program of a graph for a target: `begin` lowers the graph, and where the target compiles aside its kernels
+    are then being compiled; `finish` waits for them and gives the program.
 
-            return CheckedProgram(module, lowering, scheduled, target, loaded, otherwise)
-        return program
-    except CannotLower as reason:
-        program_cache.store_eager(key, str(reason))
-        raise
-    finally:
-        ir.clear_interned()
+    It is stored under the key. Both raise `CannotLower` for a graph that only ATen can run. ``check``: the program
+    compares its kernels with eager as it runs. ``disabled``: what ATen is to run (disabled_kernels.py). ``autotune``:
+    where libraries can be called in several ways, times decide.
+    """
+
+    def __init__(
+        self,
+        module: torch.fx.GraphModule,
+        target: Target,
+        otherwise: Boxed,
+        key: str | None = None,
+        check: bool = False,
+        disabled: Collection[str] = (),
+        autotune: bool = False,
+    ) -> None:
+        self.module, self.target, self.otherwise, self.key = module, target, otherwise, key
+        self.check, self.disabled, self.autotune = check, disabled, autotune
+        self.done: list[Stage | None] = []
+        self.interned: dict[Any, ir.Expr] = {}
+
+    def begin(self) -> None:
+        module, target = self.module, self.target
+        target.prepare()
+        with self.refusals_stored(), ir.interned_in(self.interned):
+            if target.is_gpu and not self.check:
+                with stage("library calls") as record:
+                    choose_calls(module, target, self.autotune)
+                self.done.append(record)
+            self.lowering, self.lowered, self.scheduled = lower_for(module, target, self.done, self.disabled)
+            with stage("memory plan") as record:
+                self.plan = plan_memory(self.scheduled, graph_meta.changed_inputs(module), target.is_gpu)
+                target.arrange(self.plan.launches_together)
+            self.done.append(record)
+            with stage("LLVM IR") if target.is_gpu else contextlib.nullcontext() as record:
+                self.code = target.begin(self.scheduled.kernels)
+            self.done.append(record)
+
+    def finish(self) -> Boxed:
+        module, target, scheduled, done = self.module, self.target, self.scheduled, self.done
+        with self.refusals_stored(), ir.interned_in(self.interned):
+            with stage("LLVM") as record:
+                code = self.code()
+                if record is not None:
+                    record.sizes["bytes"] = sum(map(len, code.images))
+            done.append(record)
+            with stage("native program") as record:
+                described = Describer(scheduled, self.plan, target)
+                data = described.run()
+                try:
+                    loaded = target.load(code)
+                except DriverError:  # no GPU: what one would run can be looked at
+                    if events.is_asked_about_code():
+                        times, text = times_of(done), program_text(data)
+                        events.generated(Generated.of(module, self.lowered, scheduled, target, times, text))
+                    raise
+                launcher = launcher_of(target, data, module)
+                program = assemble(data, loaded.handles, described.constants, self.otherwise, loaded.keep, launcher)
+            done.append(record)
+            with stage("disk cache") as record:
+                program_cache.store(self.key, data, code)
+            done.append(record)
+            if events.is_asked_about_code():
+                made = MadeProgram(program, described.launching_steps, code, loaded)
+                times, text = times_of(done), program_text(data)
+                events.generated(Generated.of(module, self.lowered, scheduled, target, times, text, made))
+            if self.check:
+                from .checked_program import CheckedProgram
+
+                return CheckedProgram(module, self.lowering, scheduled, target, loaded, self.otherwise)
+            return program
+
+    @contextlib.contextmanager
+    def refusals_stored(self) -> Iterator[None]:
+        try:
+            yield
+        except CannotLower as reason:
+            program_cache.store_eager(self.key, str(reason))
+            raise
 
 
 def times_of(done: list[Stage | None]) -> dict[str, float]:

@@ -15,8 +15,9 @@ are ints, or sympy expressions where shapes are dynamic.
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import field
 from typing import Any
 
@@ -154,9 +155,14 @@ class _Interned(threading.local):
 _interned = _Interned()
 
 
-def clear_interned() -> None:
-    """Clears the table of interned expressions, at the end of a compilation."""
-    _interned.table.clear()
+@contextlib.contextmanager
+def interned_in(table: dict[Any, Expr]) -> Iterator[None]:
+    """A block in which expressions are interned in a table, that of one compilation; another may run inside."""
+    outer, _interned.table = _interned.table, table
+    try:
+        yield
+    finally:
+        _interned.table = outer
 
 
 def make(kind: str, args: tuple[Expr, ...], dtype: torch.dtype, payload: Any = None) -> Expr:

@@ -16,18 +16,20 @@ def compile_all(texts: Iterable[str], compile_one: Callable[[str], bytes]) -> li
     LLVM and the driver's linker work without Python's lock, so a generator's texts are compiled while it makes the next
     ones. All threads have ended when this returns.
     """
+    return begin_all(texts, compile_one)()
+
+
+def begin_all(texts: Iterable[str], compile_one: Callable[[str], bytes]) -> Callable[[], list[bytes]]:
+    """The same, not waited for: what is given waits, and raises what went wrong. It need not be called."""
     crew = CompileQueue(compile_one, thread_count() - 1)
-    count = 0
     try:
         for text in texts:
-            crew.add(count, text)
-            count += 1
+            crew.add(text)
     except BaseException as error:
         crew.errors.append(error)
-    crew.finish()
-    if crew.errors:
-        raise crew.errors[0]
-    return [crew.found[number] for number in range(count)]
+    finally:
+        crew.close()
+    return crew.results
 
 
 def thread_count() -> int:
@@ -42,15 +44,18 @@ class CompileQueue:
     def __init__(self, compile_one: Callable[[str], bytes], most_helpers: int) -> None:
         self.compile_one, self.most_helpers = compile_one, most_helpers
         self.queue: queue.SimpleQueue[tuple[int, str] | None] = queue.SimpleQueue()
+        self.count = 0
         self.found: dict[int, bytes] = {}
         self.errors: list[BaseException] = []
         self.helpers: list[threading.Thread] = []
 
-    def add(self, number: int, text: str) -> None:
+    def add(self, text: str) -> None:
         """Have a text compiled, by one more thread while there may be more."""
-        self.queue.put((number, text))
+        self.queue.put((self.count, text))
+        self.count += 1
         if len(self.helpers) < self.most_helpers:
-            helper = threading.Thread(target=self.work, name="kiln-compile", daemon=True)
+            # A process waits for it at its end: it may be in LLVM, whose memory is freed then.
+            helper = threading.Thread(target=self.work, name="kiln-compile", daemon=False)
             try:
                 helper.start()
             except RuntimeError:  # no more threads
@@ -58,13 +63,20 @@ class CompileQueue:
             else:
                 self.helpers.append(helper)
 
-    def finish(self) -> None:
-        """Compile what is left, and wait for the others."""
-        for _ in (self, *self.helpers):
+    def close(self) -> None:
+        """There are no more texts: the helpers end when all are compiled."""
+        for _ in self.helpers:
             self.queue.put(None)
+
+    def results(self) -> list[bytes]:
+        """Compile what is left, and wait for the others."""
+        self.queue.put(None)
         self.work()
         for helper in self.helpers:
             helper.join()
+        if self.errors:
+            raise self.errors[0]
+        return [self.found[number] for number in range(self.count)]
 
     def work(self) -> None:
         while (item := self.queue.get()) is not None:
@@ -72,5 +84,5 @@ class CompileQueue:
                 continue
             try:
                 self.found[item[0]] = self.compile_one(item[1])
-            except BaseException as error:  # raised in compile_all
+            except BaseException as error:  # raised in `results`
                 self.errors.append(error)

@@ -6,6 +6,7 @@ program imports neither the code generator nor LLVM.
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
@@ -70,8 +71,17 @@ class Target(ABC):
     def prepare(self) -> None:  # noqa: B027  most targets have nothing to do
         """Told that kernels are going to be compiled: what that needs may be loaded in the meantime."""
 
+    @property
+    def compiles_aside(self) -> bool:
+        """Whether threads compile, without Python's lock and on cores of their own, what was begun."""
+        return False
+
     @abstractmethod
     def compile(self, kernels: Sequence[Kernel]) -> MachineCode: ...
+
+    def begin(self, kernels: Sequence[Kernel]) -> Callable[[], MachineCode]:
+        """Begin to compile, where threads do: what is given waits for their code."""
+        return functools.partial(self.compile, kernels)
 
     @abstractmethod
     def load(self, code: MachineCode) -> LoadedCode: ...

@@ -60,7 +60,7 @@ def not_compiled(monkeypatch):
         def fail(*args, **kwargs):
             raise AssertionError("compiled again")
 
-        monkeypatch.setattr(pipeline, "compile_lowered", fail)
+        monkeypatch.setattr(pipeline, "BegunProgram", fail)
 
     return forbid
 

@@ -28,10 +28,9 @@ def threads():
 
 
 def planned(function, *inputs, changed=None):
-    scheduled = schedule(Lowering(make_fx(function, tracing_mode="fake")(*inputs)).run())
-    found = plan_memory(scheduled, changed)
-    ir.clear_interned()
-    return found
+    with ir.interned_in({}):
+        scheduled = schedule(Lowering(make_fx(function, tracing_mode="fake")(*inputs)).run())
+        return plan_memory(scheduled, changed)
 
 
 def lengths(plan):

@@ -295,3 +295,30 @@ def test_modes_leave_inference_to_torch():
     assert made.is_inference() and not remembered()
     with mode:
         assert not made.cos().is_inference()
+
+
+@pytest.mark.parametrize("kind", ["plain sizes", "symbols", "inference mode"])
+def test_what_torch_keeps_as_well(kind):
+    """Of plain sizes its own cache would keep the same, at the cost of keys and entries of its own."""
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    from kiln.platform.torch_fake import without_torch_compiler
+
+    mode = fake_tensors.make_mode(shape_env=ShapeEnv() if kind == "symbols" else None)
+    before = FakeTensorMode.cache_hits + FakeTensorMode.cache_misses
+    with without_torch_compiler(), torch.inference_mode(kind == "inference mode"), mode:
+        x = torch.empty(3, 4)
+        for _ in range(2):
+            assert (x.exp() + 1).shape == (3, 4)
+    assert (FakeTensorMode.cache_hits + FakeTensorMode.cache_misses > before) == (kind != "plain sizes")
+
+
+def test_torchs_cache_comes_with_the_first_symbol():
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    mode = fake_tensors.make_mode()
+    assert not mode.cache_enabled
+    mode.shape_env = ShapeEnv()
+    assert mode.cache_enabled
+    mode.cache_enabled = False
+    assert not mode.cache_enabled

@@ -24,7 +24,7 @@ from ...platform.torch_dispatch import (
     dispatch_keys_of,
     is_key_excluded,
 )
-from ...platform.torch_fake import FakeTensor
+from ...platform.torch_fake import FakeTensor, without_torch_compiler
 from ...platform.torch_operators import OpOverload
 from ...platform.torch_tensors import set_conj, set_neg, set_versions, storage_address, version_of
 from ..operators.operator_table import operator_of
@@ -223,6 +223,18 @@ class ShapeCachingMode:
     """A mix-in for fake modes: operations that reach the mode from anywhere use the cache."""
 
     question_log: QuestionLog | None = None
+    shape_env: Any
+    _has_own_cache = False
+
+    @property
+    def cache_enabled(self) -> bool:
+        """Asked by torch: whether it keeps results as well. What it keeps of plain sizes is kept here already, and its
+        own keys and entries take as long as the shapes of most operators."""
+        return self._has_own_cache and (self.shape_env is not None or torch.is_inference_mode_enabled())
+
+    @cache_enabled.setter
+    def cache_enabled(self, value: bool) -> None:
+        self._has_own_cache = value
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -235,7 +247,11 @@ class ShapeCachingMode:
         if function is DEVICE and type(args[0]) is FakeTensor:
             return args[0].fake_device  # asked for more often than anything else
         fake_mode: Any = super()
-        plain = fake_mode.__torch_dispatch__
+
+        def plain(*given: Any) -> Any:
+            with without_torch_compiler():  # values are asked for outside of traces, too, and in other threads
+                return fake_mode.__torch_dispatch__(*given)
+
         if (
             type(function) is not OpOverload
             or not is_regular(function)

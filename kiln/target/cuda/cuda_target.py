@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ...program import gpu_generators
-from ..compile_queue import compile_all
+from ..compile_queue import begin_all, thread_count
 from ..native_program import Launcher
 from ..target import LaunchDescriber, LoadedCode, MachineCode, Target, modules_of, places_of
 from . import driver
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from kiln.loops.steps import Launch
 
 USUAL_ARCHITECTURE = "sm_90"  # that PTX is for where there is no GPU
+ENOUGH_THREADS = 4  # for two programs at a time
 _prepared: dict[str, threading.Thread] = {}  # threads that load what compiling needs, by architecture
 
 
@@ -39,6 +40,10 @@ class CudaTarget(Target):
     @property
     def architecture(self) -> str:
         return driver.architecture(self.index) if driver.is_available() else USUAL_ARCHITECTURE
+
+    @property
+    def compiles_aside(self) -> bool:
+        return driver.is_available() and thread_count() >= ENOUGH_THREADS
 
     def identity(self) -> tuple[str, ...]:
         version = str(driver.version()) if driver.is_available() else "no driver"
@@ -69,8 +74,11 @@ class CudaTarget(Target):
             self.image(emit_module({}) + "define ptx_kernel void @nothing() {\nret void\n}\n")
 
     def compile(self, kernels: Sequence[Kernel]) -> MachineCode:
-        images = compile_all((self.llvm(module) for module in modules_of(kernels)), self.image)
-        return MachineCode(tuple(images), places_of(kernels))
+        return self.begin(kernels)()
+
+    def begin(self, kernels: Sequence[Kernel]) -> Callable[[], MachineCode]:
+        images = begin_all((self.llvm(module) for module in modules_of(kernels)), self.image)
+        return lambda: MachineCode(tuple(images()), places_of(kernels))
 
     def image(self, text: str) -> bytes:
         """An LLVM module as a cubin, or as PTX where no driver is there to link it."""
