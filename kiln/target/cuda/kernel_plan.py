@@ -29,6 +29,7 @@ from .atomics import COMBINED_TYPES
 from .online_plan import OnlineSum, online_sum
 from .row_registers import most_registers
 from .tile_plan import SIDE, Tile, tile_of
+from .turn_plan import Turns, turns_of
 
 WARP = 32
 MOST_THREADS = 1024
@@ -73,6 +74,7 @@ class CudaPlan:
     closing: Phase
     tile: Tile | None = None  # where transposed loads go through shared memory
     online: OnlineSum | None = None  # where the first two phases run as one
+    turns: Turns | None = None  # where a thread takes several points
 
     @property
     def lanes(self) -> int:
@@ -122,6 +124,10 @@ def find_plan(kernel: Kernel) -> CudaPlan:
     shape = Shape(kernel, dict.fromkeys(kept, 1) | dict.fromkeys(reduced, 2), vector, lanes, row=1)
     is_by_columns = bool(reduced) and moves_last is not None and not loops[moves_last].is_reduced
     units = units_of(kernel, kept, vector, lanes)
+    turns = turns_of(kernel, kept, vector, lanes, hint(units) // ENOUGH_THREADS, THREADS)
+    if turns is not None:
+        shape = Shape(kernel, {**shape.depths, turns.loop: 2}, vector, lanes, row=1)
+        units = units // turns.count
     rounds = units_of(kernel, reduced, vector, lanes)
     members, threads = 1, THREADS
     if is_by_columns:
@@ -164,6 +170,7 @@ def find_plan(kernel: Kernel) -> CudaPlan:
         phases,
         closing,
         online=online,
+        turns=turns,
     )
 
 
