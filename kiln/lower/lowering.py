@@ -100,7 +100,7 @@ class Lowering:
                 outputs = [
                     self.unchanged_input(place, value) or self.output(value) for place, value in enumerate(node.args[0])
                 ]
-                if (check := self.checks.call(self)) is not None:
+                if (check := self.checks.call(self, outputs)) is not None:
                     self.items.append(check)
             else:
                 raise CannotLower(f"{node.op} {node.target}")

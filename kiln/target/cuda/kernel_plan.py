@@ -48,7 +48,7 @@ MOST_REGISTERS_OF_LARGE_BLOCKS = 36  # of 1024 threads, which have 64 registers 
 MOST_AT_ONCE = 8  # rounds of a loop
 BYTES_AT_ONCE = 128  # that a thread loads before it computes
 OPERATIONS_AT_ONCE = 128
-CHEAP = frozenset("load const iota cast reduced size".split())
+CHEAP = frozenset("load const iota cast reduced size assured".split())
 
 
 class NotOnGpu(Exception):

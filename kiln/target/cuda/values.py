@@ -19,6 +19,7 @@ from ..llvm.math.vector import Vector
 from ..llvm.registers import Level, Values
 from ..llvm.value_types import HALF_TYPES, MEMORY, from_memory, rounded, to_memory
 from . import atomics
+from .assertions import stop_unless
 from .kernel_plan import CudaPlan, alignment, is_contiguous
 from .relaxed_functions import relaxed_functions
 
@@ -51,6 +52,9 @@ class ThreadValues(Values):
         return f"%b{self.kernel.buffers.index(buffer)}"
 
     def make(self, expr: Expr, copy: int, lines: Lines, lanes: int) -> str:
+        if expr.kind == "assured":
+            stop_unless(lines, self.get(expr.args[0], copy, lanes), lanes, expr.payload)
+            return self.get(expr.args[1], copy, lanes)
         name = self.relaxed.get(expr)
         if name is None:
             return super().make(expr, copy, lines, lanes)
