@@ -102,7 +102,7 @@ class ThreadNest:
         size, turns = self.values.size(self.kernel.loops[loop].size), self.plan.turns
         if turns is not None and loop == turns.loop:
             assert isinstance(size, int)
-            return size // turns.count
+            return size // (turns.count * (self.plan.lanes if loop == self.plan.shape.vector else 1))
         return ceil_div(self.lines, size, self.plan.lanes) if loop == self.plan.shape.vector else size
 
     def count_kept(self, kind: str, block: str, slot: str, total: Index) -> None:

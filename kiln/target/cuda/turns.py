@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kiln.loops.ir import walk
+
 from ..llvm.llvm_text import Lines
 from ..llvm.loop_code import Index, plus, round_down, times
 from ..llvm.registers import Level
@@ -23,11 +25,13 @@ def write_turns(nest: ThreadNest, turns: Turns) -> None:
     """All points of a thread: loads of several, then their values and stores."""
     values, outputs, order = nest.values, nest.plan.closing.outputs, nest.plan.closing.order
     first, outside, before = values.counters[turns.loop], values.levels, dict(values.counters)
-    early = [expr for expr in order if expr.kind == "load" and not expr.payload.parts]
+    step = nest.plan.lanes if turns.loop == nest.plan.shape.vector else 1
+    loaded = set(walk(*(expr for expr in order if expr.kind == "load")))
+    early = [expr for expr in order if expr in loaded]
     for start in range(0, turns.count, turns.together):
         levels = []
         for turn in range(start, min(start + turns.together, turns.count)):
-            position = plus(nest.lines, first, turn * turns.apart)
+            position = plus(nest.lines, first, turn * turns.apart * step)
             level, values.counters = Level(nest.lines), {**before, turns.loop: position}
             levels.append((level, values.counters))
             values.levels = [*outside, level]

@@ -58,10 +58,10 @@ def max_pool_with_offsets(
     windows = checked_windows(node, tensor, size, step, padding, dilation)
 
     def place_of(row: int, column: int) -> Tensor:
-        return scalar(row * windows.size[1] + column, torch.int8)
+        return scalar(row * windows.size[1] + column, torch.int32)
 
     first = first_place(windows, place_of, scalar(windows.size[1], torch.int64), -1)
-    return best_of(lowering, node, windows, tensor, place_of, cast(first, torch.int8))
+    return best_of(lowering, node, windows, tensor, place_of, cast(first, torch.int32))
 
 
 def checked_windows(node: Node, tensor: Tensor, size: Any, step: Any, padding: Any, dilation: Any) -> Windows:
@@ -101,7 +101,7 @@ def best_of(
     if 1 not in used_results(node):
         return best, None
     values, places = node.meta["val"]  # in memory both: one kernel writes them
-    return lowering.materialize(best, values), lowering.materialize(place, places)
+    return lowering.materialize(best, values), lowering.materialize(cast(place, places.dtype), places)
 
 
 # ---- gradients -------------------------------------------------------------------------------------------------------
