@@ -266,6 +266,30 @@ def test_indices_that_kernels_do_not_read_are_checked(name):
         given[1][place] -= 10
 
 
+@pytest.mark.parametrize("padding", [-1, 3])
+@pytest.mark.parametrize("is_matrix", [True, False])
+def test_gradients_of_bags(is_matrix, padding):
+    """Bags of one size need no search for the bag of an index; the gradient is kept in the type that it came from."""
+    weight, index = torch.randn(10, 16), torch.randint(10, (24,))
+    offsets = torch.arange(0, 24, 4) if is_matrix else torch.tensor([0, 1, 5, 5, 9, 20])
+    gradient = torch.randn(6, 16).bfloat16()
+    _, *saved = aten._embedding_bag(weight, index, offsets, False, 0, False, None, False, padding)
+
+    def function(gradient, index, offsets):
+        if is_matrix:
+            offsets = torch.arange(0, 24, 4, device=gradient.device)
+        rest = [torch.zeros(size, dtype=torch.int64, device=gradient.device) for size in (0, 6, 6)]
+        rest = rest if gradient.is_cuda else saved
+        given = (gradient * 2).float(), index, offsets, *rest, 10, False, 0, False, None, padding
+        return aten._embedding_bag_backward(*given)
+
+    scheduled = cuda_scheduled_of(function, [gradient, index, offsets])
+    assert calls(scheduled) == ([] if is_matrix else ["aten.bucketize.Tensor"])
+    assert {b.dtype for launch in launches(scheduled) for b in launch.buffers if b.shape == (6, 16)} == {torch.bfloat16}
+    (found,) = reference.run(scheduled, [gradient, index, offsets])
+    torch.testing.assert_close(found, function(gradient, index, offsets))
+
+
 def test_several_checks_are_one_assertion():
     x, i, j = torch.randn(10, 20), torch.tensor([1, 2]), torch.tensor([[3], [4]])
 
