@@ -220,7 +220,10 @@ def embedded(w, i):
 
 READ_AS_A_WHOLE = {
     "rows": (lambda w, i: embedded(w, i) * 2, [torch.randn(10, 4), torch.tensor([1, 9, 3])]),
-    "rows beside others": (lambda w, i: embedded(w, i) + w.narrow(0, 0, 3), [torch.randn(10, 4), torch.tensor([1, 9, 3])]),
+    "rows beside others": (
+        lambda w, i: embedded(w, i) + w.narrow(0, 0, 3),
+        [torch.randn(10, 4), torch.tensor([1, 9, 3])],
+    ),
     "several axes": (lambda w, i: embedded(w, i).sum(-1), [torch.randn(10, 4), torch.randint(10, (2, 3, 5))]),
     "of a view": (lambda w, i: embedded(w, i.t()), [torch.randn(10, 4), torch.randint(10, (2, 3))]),
     "elements": (lambda w, i: torch.gather(w, 1, i), [torch.randn(10, 4), torch.randint(4, (10, 3))]),

@@ -33,9 +33,7 @@ def max_pool(
     values, indices = aten.max_pool2d_with_indices(tensor, size, step, padding, dilation, ceil_mode)
     firsts, width = first_places(indices, step, padding), tensor.shape[-1]
     found = [aten.floor_divide(indices, width), aten.remainder(indices, width)]
-    rows, columns = (
-        aten.floor_divide(aten.sub(found[at], firsts[at]), dilation[at]) for at in range(2)
-    )
+    rows, columns = (aten.floor_divide(aten.sub(found[at], firsts[at]), dilation[at]) for at in range(2))
     return values, aten.add(aten.mul(rows, size[1]), columns).to(torch.int8)
 
 
@@ -61,9 +59,7 @@ def max_pool_backward(
 
 def first_places(like: torch.Tensor, step: Sequence[int], padding: Sequence[int]) -> list[torch.Tensor]:
     """The row and the column where each window begins, perhaps before the plane."""
-    rows, columns = (
-        torch.arange(like.shape[at - 2], device=like.device) * step[at] - padding[at] for at in range(2)
-    )
+    rows, columns = (torch.arange(like.shape[at - 2], device=like.device) * step[at] - padding[at] for at in range(2))
     return [rows[:, None], columns]
 
 

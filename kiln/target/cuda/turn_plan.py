@@ -72,7 +72,14 @@ def turns_of(
 
 
 def turns_along(
-    kernel: Kernel, kept: list[int], vector: int, loop: int, lanes: int, most: int, units_of_block: int, together: int = 8
+    kernel: Kernel,
+    kept: list[int],
+    vector: int,
+    loop: int,
+    lanes: int,
+    most: int,
+    units_of_block: int,
+    together: int = 8,
 ) -> Turns | None:
     """As many turns along a loop as are wanted, if its length allows them."""
 

@@ -193,7 +193,9 @@ def shares_of_classes(
             wanted = place_of(part, rests, rows[0], columns[0])
             share = where(pointwise("eq", found[1], wanted), as_wide(found[0]), scalar(0, total.dtype))
             total = pointwise("add", total, share)
-        place = Access(buffer, (*outer, row * windows.step[0], column * windows.step[1]), rests[0] * row + rests[1] * column)
+        place = Access(
+            buffer, (*outer, row * windows.step[0], column * windows.step[1]), rests[0] * row + rests[1] * column
+        )
         lowering.write(Write(place, part, tensor_views.expand(cast(total, gradient.dtype), part).expr))
     return load_whole(buffer)
 
