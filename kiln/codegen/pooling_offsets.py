@@ -6,6 +6,7 @@ ATen's index is an int64, the place of a maximum in its plane. The place in the 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -54,9 +55,10 @@ def has_plain_sizes(node: Node) -> bool:
     return all(isinstance(size, int) for size in (*node.all_input_nodes[0].meta["val"].shape, *values.shape))
 
 
-def windows_of(given: Any) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...], bool]:
+def windows_of(given: Sequence[Any]) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...], bool]:
     """Size, step, padding and dilation on two axes, and whether the number of windows is rounded up."""
-    size, step, padding, dilation, is_rounded_up, *_ = [*given, *([], 0, 1, False)[len(given) - 1 :]]
+    defaults: list[Any] = [[], 0, 1, False]
+    size, step, padding, dilation, is_rounded_up = [*given, *defaults[len(given) - 1 :]]
     return pair(size), pair(step or size), pair(padding), pair(dilation), bool(is_rounded_up)
 
 
@@ -83,6 +85,6 @@ def rewrite(node: Node, backward: list[Node]) -> None:
     node.target, node.args, node.kwargs = WITH_OFFSETS, (source, *windows), {}
     node.meta["val"] = (value[0], found[1])
     for user in node.users:
-        user.meta["val"] = node.meta["val"][user.args[1]]  # type: ignore[index]
+        user.meta["val"] = node.meta["val"][user.args[1]]
     for one, args in changed:
         one.target, one.args, one.kwargs = WITH_OFFSETS_BACKWARD, args, {}

@@ -90,7 +90,8 @@ REDUCTIONS = ("sum", "prod", "max", "min", "any", "all", "argmax", "argmin")
 
 
 class Expr:
-    """A node of an expression. Make it with `op`, `load`, `iota`, `constant`, `size_value`, `philox`, `assured`, `reduced`."""
+    """A node of an expression. It is made by `op`, `load`, `iota`, `constant`, `size_value`, `philox`, `assured` or
+    `reduced`."""
 
     __slots__ = ("kind", "args", "dtype", "payload", "order", "__weakref__")
 

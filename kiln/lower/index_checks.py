@@ -5,8 +5,8 @@ range. Beside it a reduction finds the greatest index that was out of range. All
 and one call at the end of the program (kiln/native/program/check_indices.cpp) raises the error that eager raises.
 
 On a GPU that call would wait for the kernels. There the kernel that uses an index stops the device where it is out of
-range (`ir.assured`): an error that a later call raises, as in eager. A kernel that uses a part of the indices would miss
-others. So where no write reads all of them (`is_read_as_a_whole`), a kernel finds whether all were in range, and
+range (`ir.assured`): an error that a later call raises, as in eager. A kernel that uses a part of the indices would
+miss others. So where no write reads all of them (`is_read_as_a_whole`), a kernel finds whether all were in range, and
 ``aten._assert_async`` stops the device.
 """
 
@@ -101,7 +101,8 @@ class IndexChecks:
         return Call(node, target, (found, self.sizes, self.messages), {}, [], is_sealed=True)
 
     def call_on_device(self, lowering: Lowering, outputs: Sequence[Any]) -> Call | None:
-        node, used, messages = lowering.node, forms_in(lowering.items, outputs), []
+        node, used = lowering.node, forms_in(lowering.items, outputs)
+        messages: list[str] = []
         for check, message in zip(self.on_device, self.messages, strict=True):
             if not is_read_as_a_whole(check.used, used):
                 with lowering.on_behalf_of(check.node):
@@ -123,7 +124,7 @@ Form = tuple[ir.Expr, tuple[tuple[int, int], ...]]
 
 def forms_in(items: Sequence[Write | Call], outputs: Sequence[Any]) -> set[Form]:
     """The forms of all indices that are used by writes which anything reads."""
-    wanted = {output.buffer for output in outputs if isinstance(output, View)}
+    wanted: set[Any] = {output.buffer for output in outputs if isinstance(output, View)}
     found: set[Form] = set()
     for item in reversed(items):
         if isinstance(item, Write) and item.buffer not in wanted:

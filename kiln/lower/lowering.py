@@ -16,7 +16,7 @@ import torch.fx
 
 from .. import operator_functions as operator
 from ..loops import ir, tensor_views
-from ..loops.ir import Access, Buffer, Expr, Write
+from ..loops.ir import Access, Buffer, Write
 from ..loops.sizes import Size, contiguous, is_empty, is_one, same
 from ..loops.steps import Call, Lowered, Opaque, View
 from ..loops.tensor_layouts import (

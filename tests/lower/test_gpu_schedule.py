@@ -216,7 +216,10 @@ def two_sums(x: torch.Tensor, mean: torch.Tensor) -> tuple[torch.Tensor, ...]:
 def test_a_cheap_value_is_not_stored_for_several_kernels():
     x, mean = torch.randn(64, 512).bfloat16(), torch.randn(64, 8)
     assert torch.float32 not in {
-        buffer.dtype for launch in launches(checked(two_sums, x, mean)) for buffer in launch.buffers if buffer.span == x.numel()
+        buffer.dtype
+        for launch in launches(checked(two_sums, x, mean))
+        for buffer in launch.buffers
+        if buffer.span == x.numel()
     }
 
 

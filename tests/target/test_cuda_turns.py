@@ -70,7 +70,9 @@ def test_rows_by_index(rows, columns):
     index = memory.load(torch.randint(20, (rows,)))
     out = memory.add(torch.zeros(rows, columns))
     index = load(Access(index.payload.buffer, (1, 0), 0))
-    value = op("mul", load(Access(table, (0, 1), 0, ((index, columns),))), load(Access(table, (0, 1), 0, ((index, columns),))))
+    value = op(
+        "mul", load(Access(table, (0, 1), 0, ((index, columns),))), load(Access(table, (0, 1), 0, ((index, columns),)))
+    )
     kernel = Kernel("k", (Loop(rows), Loop(columns)), (), (Output(Access(out, (columns, 1), 0), value, False),), 1)
     turns = plan_of(kernel).turns
     assert turns is not None and turns.loop == 1

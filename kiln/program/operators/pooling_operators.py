@@ -10,15 +10,10 @@ from collections.abc import Sequence
 
 import torch
 
+from ...platform.torch_operators import define_operators
+
 aten = torch.ops.aten
 WINDOWS = "int[] kernel_size, int[] stride, int[] padding, int[] dilation, bool ceil_mode"
-
-library = torch.library.Library("kiln", "FRAGMENT")
-library.define(f"max_pool2d_with_offsets(Tensor self, {WINDOWS}) -> (Tensor, Tensor)")
-library.define(
-    "max_pool2d_with_offsets_backward(Tensor gradient, Tensor offsets, SymInt[] shape, bool is_channels_last, "
-    f"{WINDOWS}) -> Tensor"
-)
 
 
 def max_pool(
@@ -54,7 +49,9 @@ def max_pool_backward(
     found = [aten.floor_divide(places, size[1]), aten.remainder(places, size[1])]
     rows, columns = (aten.add(aten.mul(found[at], dilation[at]), firsts[at]) for at in range(2))
     indices = aten.add(aten.mul(rows, shape[-1]), columns)
-    return aten.max_pool2d_with_indices_backward(gradient, tensor, size, step, padding, dilation, ceil_mode, indices)
+    windows = size, step, padding, dilation, ceil_mode
+    result: torch.Tensor = aten.max_pool2d_with_indices_backward(gradient, tensor, *windows, indices)
+    return result
 
 
 def first_places(like: torch.Tensor, step: Sequence[int], padding: Sequence[int]) -> list[torch.Tensor]:
@@ -63,8 +60,11 @@ def first_places(like: torch.Tensor, step: Sequence[int], padding: Sequence[int]
     return [rows[:, None], columns]
 
 
-library.impl("max_pool2d_with_offsets", max_pool, "CompositeExplicitAutograd")
-library.impl("max_pool2d_with_offsets_backward", max_pool_backward, "CompositeExplicitAutograd")
-
-WITH_OFFSETS = torch.ops.kiln.max_pool2d_with_offsets.default
-WITH_OFFSETS_BACKWARD = torch.ops.kiln.max_pool2d_with_offsets_backward.default
+library, (WITH_OFFSETS, WITH_OFFSETS_BACKWARD) = define_operators(
+    "kiln",
+    {
+        f"max_pool2d_with_offsets(Tensor self, {WINDOWS}) -> (Tensor, Tensor)": max_pool,
+        "max_pool2d_with_offsets_backward(Tensor gradient, Tensor offsets, SymInt[] shape, bool is_channels_last, "
+        f"{WINDOWS}) -> Tensor": max_pool_backward,
+    },
+)

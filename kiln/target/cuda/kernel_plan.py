@@ -27,9 +27,9 @@ from ..llvm.phases import Phase, phases_of
 from ..llvm.registers import Shape
 from .atomics import COMBINED_TYPES
 from .online_plan import OnlineSum, online_sum
+from .parts.turn_plan import Turns, turns_of
 from .row_registers import most_registers
 from .tile_plan import SIDE, Tile, tile_of
-from .turn_plan import Turns, turns_of
 
 WARP = 32
 MOST_THREADS = 1024

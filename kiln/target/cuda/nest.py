@@ -31,10 +31,10 @@ from ..llvm.registers import Level
 from .exchange import Exchange, Partial
 from .kernel_plan import CudaPlan, units_of
 from .online_sums import OnlineCode
+from .parts.turns import first_position, write_turns
 from .row_registers import is_half_load, kept_after, order_after
 from .scans import ScanRounds, has_scans
 from .tiles import TileCode
-from .turns import first_position, write_turns
 from .values import ThreadValues
 
 MOST_UNITS_OF_32_BITS = 1 << 31

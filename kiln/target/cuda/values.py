@@ -19,8 +19,8 @@ from ..llvm.math.vector import Vector
 from ..llvm.registers import Level, Values
 from ..llvm.value_types import HALF_TYPES, MEMORY, from_memory, rounded, to_memory
 from . import atomics
-from .assertions import stop_unless
 from .kernel_plan import CudaPlan, alignment, is_contiguous
+from .parts.assertions import stop_unless
 from .relaxed_functions import relaxed_functions
 
 if TYPE_CHECKING:

@@ -184,7 +184,10 @@ def shares_of_classes(
     buffer.is_pieced = windows.step != (1, 1)
     *outer, row, column = strides
     for rests in product(*map(range, windows.step)):
-        part = (*shape[:-2], *(-((rest - size) // by) for rest, size, by in zip(rests, shape[-2:], windows.step)))
+        part = (
+            *shape[:-2],
+            *(-((rest - size) // by) for rest, size, by in zip(rests, shape[-2:], windows.step, strict=True)),
+        )
         if not part[-1] or not part[-2]:
             continue
         total = scalar(0, as_wide(gradient).dtype)

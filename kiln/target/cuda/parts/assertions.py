@@ -1,14 +1,14 @@
 """Conditions that stop the GPU where they are false: indices out of range.
 
-The function ``__assertfail`` is part of every driver. It ends the kernel with the error that eager's kernels end with, a
-"device-side assert", and prints the text.
+The function ``__assertfail`` is part of every driver. It ends the kernel with the error that eager's kernels end with,
+a "device-side assert", and prints the text.
 """
 
 from __future__ import annotations
 
 import zlib
 
-from ..llvm.llvm_text import Lines
+from ...llvm.llvm_text import Lines
 
 FUNCTION = "__assertfail"
 

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 from kiln.loops.ir import walk
 
-from ..llvm.llvm_text import Lines
-from ..llvm.loop_code import Index, plus, round_down, times
-from ..llvm.registers import Level
+from ...llvm.llvm_text import Lines
+from ...llvm.loop_code import Index, plus, round_down, times
+from ...llvm.registers import Level
 from .turn_plan import Turns
 
 if TYPE_CHECKING:
-    from .nest import ThreadNest
+    from ..nest import ThreadNest
 
 
 def first_position(lines: Lines, place: Index, turns: Turns) -> Index:
