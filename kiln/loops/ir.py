@@ -91,14 +91,15 @@ REDUCTIONS = ("sum", "prod", "max", "min", "any", "all", "argmax", "argmin")
 
 
 class Expr:
-    """A node of an expression. Make it with `op`, `load`, `iota`, `constant`, `size_value`, `philox` or `reduced`."""
+    """A node of an expression. It is made by `op`, `load`, `iota`, `constant`, `size_value`, `philox`, `assured` or
+    `reduced`."""
 
     __slots__ = ("kind", "args", "dtype", "payload", "order", "__weakref__")
 
-    kind: str  # "load", "iota", "const", "size", "reduced", "running", "philox" or the name of an operation
+    kind: str  # "load", "iota", "const", "size", "reduced", "running", "philox", "assured" or the name of an operation
     args: tuple[Expr, ...]
     dtype: torch.dtype
-    payload: Any  # Access of a load, (strides, offset) of an iota, the value, Size, Draws, the number of the reduction
+    payload: Any  # Access of a load, (strides, offset) of an iota, the value, Size, Draws, the reduction's number, text
     order: tuple[Expr, ...] | None  # all that it is made of, parts first, once that is known
 
     def __init__(self, kind: str, args: tuple[Expr, ...], dtype: torch.dtype, payload: Any) -> None:
@@ -227,6 +228,11 @@ def reduced(number: int, dtype: torch.dtype) -> Expr:
 def running(number: int, dtype: torch.dtype) -> Expr:
     """The value of a kernel's scan at a point, that point included; only inside kernels."""
     return make("running", (), dtype, number)
+
+
+def assured(condition: Expr, value: Expr, text: str) -> Expr:
+    """The value. Where the condition is false the GPU stops with an error of this text: only in kernels for GPUs."""
+    return make("assured", (condition, value), value.dtype, text)
 
 
 def philox(seed: Expr, offset: Expr, element: Expr, draws: Draws) -> Expr:

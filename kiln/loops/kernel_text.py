@@ -81,6 +81,7 @@ def philox(seed: Any, offset: Any, element: Any, *draws: Any) -> torch.Tensor:
 
 NAMES: dict[str, Any] = {
     **{name: typed(name) for name in OPERATIONS if name in FUNCTIONS},
+    "assured": lambda condition, value: value,
     "invert": typed("not"),
     **{short_name(dtype): cast(dtype) for dtype in KERNEL_TYPES},
     **{f"bits_{short_name(dtype)}": bits(dtype) for dtype in KERNEL_TYPES},

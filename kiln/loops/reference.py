@@ -127,6 +127,10 @@ class Reference:
         if expr.kind == "load":
             return self.load(expr.payload, shape, values)
         args = [values[arg] for arg in expr.args]
+        if expr.kind == "assured":
+            if not bool(args[0].all()):
+                raise RuntimeError(expr.payload)
+            return args[1]
         if expr.kind == "philox":
             draws = expr.payload
             sizes = {"elements": self.number(draws.elements), "threads": self.number(draws.threads)}

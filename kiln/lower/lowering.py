@@ -16,7 +16,7 @@ import torch.fx
 
 from .. import operator_functions as operator
 from ..loops import ir, tensor_views
-from ..loops.ir import Access, Buffer, Expr, Write
+from ..loops.ir import Access, Buffer, Write
 from ..loops.sizes import Size, contiguous, is_empty, is_one, same
 from ..loops.steps import Call, Lowered, Opaque, View
 from ..loops.tensor_layouts import (
@@ -34,6 +34,7 @@ from ..platform.torch_pytree import tree_leaves
 from ..program import graph_meta
 from ..program.graph_device import device_of_graph
 from ..program.operators.operator_table import Operator, find_operator
+from .costs import CHEAP_LOADS, CHEAP_OPERATIONS, MOST_LOADS, MOST_OPERATIONS, cost_of, is_cheap_again, is_large
 from .index_checks import IndexChecks
 from .node_facts import (
     changes_values_of_graph,
@@ -49,12 +50,6 @@ from .registry import NotLowered
 
 Node = torch.fx.Node
 
-COSTLY_OPERATIONS = frozenset(ir.OPERATIONS) & frozenset(
-    "pow exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan atan2 sinh cosh tanh asinh acosh atanh erf "
-    "erfc erfinv lgamma digamma sigmoid gelu_erf div floordiv truncdiv remainder fmod sqrt rsqrt".split()
-) | {"philox"}
-CHEAP_OPERATIONS, CHEAP_LOADS = 6, 2  # of what is computed again rather than kept for a second reader
-MOST_OPERATIONS, MOST_LOADS = 160, 20  # of what one expression grows to before it is put into memory
 MOST_ORIGINS = 40  # nodes that are noted for one expression
 
 
@@ -100,7 +95,7 @@ class Lowering:
                 outputs = [
                     self.unchanged_input(place, value) or self.output(value) for place, value in enumerate(node.args[0])
                 ]
-                if (check := self.checks.call(self)) is not None:
+                if (check := self.checks.call(self, outputs)) is not None:
                     self.items.append(check)
             else:
                 raise CannotLower(f"{node.op} {node.target}")
@@ -361,9 +356,9 @@ class Lowering:
         if value.expr.kind in ("iota", "const", "size"):
             return value  # nothing to compute; and what is known of positions is lost in memory
         operations, loads, costly = cost_of(value.expr)
-        several = len(node.users) > 1 and (
-            costly or operations > CHEAP_OPERATIONS or loads > CHEAP_LOADS or is_needed_in_memory(node)
-        )
+        is_cheap = operations <= CHEAP_OPERATIONS and loads <= CHEAP_LOADS
+        is_cheap = is_cheap or (self.device.type == "cuda" and is_cheap_again(value.expr, value.shape))
+        several = len(node.users) > 1 and (costly or not is_cheap or is_needed_in_memory(node))
         if several or operations > MOST_OPERATIONS or loads > MOST_LOADS:
             like = node.meta.get("val")
             return self.materialize(value, like if isinstance(like, torch.Tensor) else None)
@@ -516,26 +511,6 @@ def is_expression(value: Any) -> bool:
     if isinstance(value, tuple):
         return any(map(is_expression, value))
     return isinstance(value, Tensor) and value.access is None
-
-
-def cost_of(expr: Expr) -> tuple[int, int, bool]:
-    """The number of operations and of loads of an expression, and whether any of them is costly."""
-    operations = loads = 0
-    costly = False
-    for part in ir.walk(expr):
-        if part.kind == "load":
-            loads += 1
-            costly = costly or bool(part.payload.indirect)
-        elif part.args:
-            operations += 1
-            costly = costly or part.kind in COSTLY_OPERATIONS
-    return operations, loads, costly
-
-
-def is_large(expr: Expr) -> bool:
-    """Whether an expression has grown so large that it is put into memory."""
-    operations, loads, _ = cost_of(expr)
-    return operations > MOST_OPERATIONS or loads > MOST_LOADS
 
 
 def check_results(results: Any, value: Any) -> None:

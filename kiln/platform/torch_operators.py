@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch._C import Argument, DispatchKey, FunctionSchema, ScriptObject
+from torch._C import _dispatch_library as new_library
 from torch._decomp import core_aten_decompositions, get_decompositions
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from torch._ops import _OpNamespace as OpNamespace
@@ -59,3 +60,17 @@ def python_kernels(operator: OpOverload) -> dict[DispatchKey, Callable[..., Any]
 def dispatch_cache(operator: OpOverload) -> dict[DispatchKey, Any]:
     """The kernels that an operator has looked up; to be cleared when `python_kernels` changes."""
     return operator._dispatch_cache
+
+
+def define_operators(namespace: str, functions: dict[str, Callable[..., Any]]) -> tuple[Any, list[OpOverload]]:
+    """Operators that functions of Python compute, by their schemas; they are there as long as the first result lives.
+    `torch.library` would note them in tables that users see, `torch.ops` the namespace in its list."""
+    library: Any = new_library("FRAGMENT", namespace, "")
+    names = [schema.partition("(")[0] for schema in functions]
+    for name, (schema, function) in zip(names, functions.items(), strict=True):
+        library.define(schema, "", ())
+        library.impl(name, "CompositeExplicitAutograd", function, False)
+    listed = list(torch.ops._dir)
+    overloads = [getattr(getattr(torch.ops, namespace), name).default for name in names]
+    torch.ops._dir[:] = listed
+    return library, overloads

@@ -214,27 +214,117 @@ def test_gradients_of_max_pools(how, ceil_mode, layout):
 # ---- indices ---------------------------------------------------------------------------------------------------------
 
 
-def test_indices_are_checked_on_the_device():
-    weight, index = torch.randn(10, 4), torch.tensor([1, 9])
-    scheduled = cuda_scheduled_of(lambda w, i: F.embedding(i, w) + w.narrow(0, 0, 2), [weight, index])
-    assert calls(scheduled) == ["aten._assert_async.msg"]
+def embedded(w, i):
+    return F.embedding(i, w)
+
+
+READ_AS_A_WHOLE = {
+    "rows": (lambda w, i: embedded(w, i) * 2, [torch.randn(10, 4), torch.tensor([1, 9, 3])]),
+    "rows beside others": (
+        lambda w, i: embedded(w, i) + w.narrow(0, 0, 3),
+        [torch.randn(10, 4), torch.tensor([1, 9, 3])],
+    ),
+    "several axes": (lambda w, i: embedded(w, i).sum(-1), [torch.randn(10, 4), torch.randint(10, (2, 3, 5))]),
+    "of a view": (lambda w, i: embedded(w, i.t()), [torch.randn(10, 4), torch.randint(10, (2, 3))]),
+    "elements": (lambda w, i: torch.gather(w, 1, i), [torch.randn(10, 4), torch.randint(4, (10, 3))]),
+    "small integers": (lambda w, i: embedded(w, i), [torch.randn(10, 4), torch.tensor([1, 9], dtype=torch.int32)]),
+}
+
+
+@pytest.mark.parametrize("name", READ_AS_A_WHOLE)
+def test_indices_are_checked_where_they_are_used(name):
+    function, (weight, index) = READ_AS_A_WHOLE[name]
+    scheduled = cuda_scheduled_of(function, [weight, index])
+    assert calls(scheduled) == []
     (found,) = reference.run(scheduled, [weight, index])
-    torch.testing.assert_close(found, weight[index] + weight[:2])
-    with pytest.raises(RuntimeError, match="index out of range in self"):
-        reference.run(scheduled, [weight, torch.tensor([1, 10])])
+    torch.testing.assert_close(found, function(weight, index))
+    for place in range(index.numel()):
+        for wrong in (-1, 10):
+            bad = index.clone()
+            bad.view(-1)[place] = wrong
+            with pytest.raises(RuntimeError, match="out of range in self|out of bounds"):
+                reference.run(scheduled, [weight, bad])
+
+
+READ_IN_PART = {
+    "the first": lambda w, i: embedded(w, i).narrow(0, 0, 2),
+    "every second": lambda w, i: aten.slice(embedded(w, i), 0, 0, 4, 2),
+    "the last row": lambda w, i: embedded(w, i.view(2, 2)).select(0, 1),
+    "in two parts": lambda w, i: torch.cat([embedded(w, i).narrow(0, 0, 2), embedded(w, i).narrow(0, 2, 2) * 2]),
+    "one element": lambda w, i: w + embedded(w, i).select(0, 0).select(0, 0),
+}
+
+
+@pytest.mark.parametrize("name", READ_IN_PART)
+def test_indices_that_kernels_do_not_read_are_checked(name):
+    function, given = READ_IN_PART[name], [torch.randn(10, 4), torch.tensor([1, 9, 3, 5])]
+    scheduled = cuda_scheduled_of(function, given)
+    assert calls(scheduled) == ["aten._assert_async.msg"]
+    (found,) = reference.run(scheduled, given)
+    torch.testing.assert_close(found, function(*given))
+    for place in range(4):
+        given[1][place] += 10
+        with pytest.raises(RuntimeError, match="index out of range in self"):
+            reference.run(scheduled, given)
+        given[1][place] -= 10
+
+
+@pytest.mark.parametrize("padding", [-1, 3])
+@pytest.mark.parametrize("is_matrix", [True, False])
+def test_gradients_of_bags(is_matrix, padding):
+    """Bags of one size need no search for the bag of an index; the gradient is kept in the type that it came from."""
+    weight, index = torch.randn(10, 16), torch.randint(10, (24,))
+    offsets = torch.arange(0, 24, 4) if is_matrix else torch.tensor([0, 1, 5, 5, 9, 20])
+    gradient = torch.randn(6, 16).bfloat16()
+    _, *saved = aten._embedding_bag(weight, index, offsets, False, 0, False, None, False, padding)
+
+    def function(gradient, index, offsets):
+        if is_matrix:
+            offsets = torch.arange(0, 24, 4, device=gradient.device)
+        rest = [torch.zeros(size, dtype=torch.int64, device=gradient.device) for size in (0, 6, 6)]
+        rest = rest if gradient.is_cuda else saved
+        given = (gradient * 2).float(), index, offsets, *rest, 10, False, 0, False, None, padding
+        return aten._embedding_bag_backward(*given)
+
+    scheduled = cuda_scheduled_of(function, [gradient, index, offsets])
+    assert calls(scheduled) == ([] if is_matrix else ["aten.bucketize.Tensor"])
+    assert {b.dtype for launch in launches(scheduled) for b in launch.buffers if b.shape == (6, 16)} == {torch.bfloat16}
+    (found,) = reference.run(scheduled, [gradient, index, offsets])
+    torch.testing.assert_close(found, function(gradient, index, offsets))
 
 
 def test_several_checks_are_one_assertion():
     x, i, j = torch.randn(10, 20), torch.tensor([1, 2]), torch.tensor([[3], [4]])
 
     def function(x, i, j):
-        return aten.index(x, [i]), torch.gather(x, 1, j)
+        return aten.index(x, [i]).narrow(0, 0, 1), torch.gather(x, 1, j).narrow(0, 1, 1)
 
     scheduled = cuda_scheduled_of(function, [x, i, j])
     assert calls(scheduled) == ["aten._assert_async.msg"]
-    for wrong in ([x, torch.tensor([1, 10]), j], [x, i, torch.tensor([[3], [-1]])]):
+    for wrong in ([x, torch.tensor([1, 10]), j], [x, i, torch.tensor([[-1], [3]])]):
         with pytest.raises(RuntimeError, match="out of bounds for dimension 0.*; .*dimension 1"):
             reference.run(scheduled, wrong)
+
+
+def test_kernels_stop_at_wrong_indices():
+    """The condition is one for a vector of elements, or one for each of them."""
+    w, i, j = torch.randn(10, 64), torch.randint(10, (6,)), torch.randint(64, (10, 16))
+
+    def function(w, i, j):
+        return embedded(w, i) * 2, torch.gather(w, 1, j)
+
+    for place in range(3):
+        given = [w, i.clone(), j.clone()]
+        if place:
+            given[place].view(-1)[5] = 64
+        stopped = []
+        for launch in launches(cuda_scheduled_of(function, given)):
+            tensors = {b: given[b.index] if b.kind == "input" else torch.zeros(b.span) for b in launch.kernel.buffers}
+            run_as_on_gpu(launch.kernel, tensors, stopped=stopped)
+        assert set(stopped) == ([set(), {"index out of range in self"}, {GATHERED}][place])
+
+
+GATHERED = "index (data) is out of bounds for dimension 1 with size (given)"
 
 
 def test_known_indices_are_not_checked():

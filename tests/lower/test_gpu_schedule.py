@@ -197,3 +197,53 @@ def test_log_softmax_stays_on_the_cpu_and_where_there_is_nothing():
     ):
         rewrite_joint(module)
         assert any(node.target is aten._log_softmax.default for node in module.graph.nodes)
+
+
+# ---- values that readers compute again -------------------------------------------------------------------------------
+
+
+def centred(x: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
+    """Over rows in eight groups, whose axes become one again: through memory."""
+    groups = (x.float().view(64, 8, -1) - mean.unsqueeze(-1)) * 2 + 1
+    return groups.reshape(64, -1)
+
+
+def two_sums(x: torch.Tensor, mean: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    value = centred(x, mean).view(64, 8, -1)
+    return (value.exp().sum(-1), value.sigmoid().sum((0, 2)))
+
+
+def test_a_cheap_value_is_not_stored_for_several_kernels():
+    x, mean = torch.randn(64, 512).bfloat16(), torch.randn(64, 8)
+    assert torch.float32 not in {
+        buffer.dtype
+        for launch in launches(checked(two_sums, x, mean))
+        for buffer in launch.buffers
+        if buffer.span == x.numel()
+    }
+
+
+def test_a_value_that_costs_more_to_compute_is_stored():
+    x, mean = torch.randn(64, 512).bfloat16(), torch.randn(64, 8)
+
+    def sizes(function) -> set[int]:
+        return {b.span for launch in launches(checked(function, x, mean)) for b in launch.buffers if b.kind == "made"}
+
+    def from_two(x, mean):
+        return two_sums(torch.stack((x, x + 1)).float().sum(0) + x.float(), mean)
+
+    assert x.numel() in sizes(lambda x, mean: (centred(x, mean), *two_sums(x, mean)))  # a result
+    assert x.numel() in sizes(from_two)
+
+
+# ---- plans of normalizations -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("columns", [8192, 16384])
+def test_long_rows_are_planned_for_their_number(columns):
+    """The number of rows of a whole tensor's sum is an argument, that of a normalization is not."""
+    x = torch.empty(1024, columns)
+    (norm,) = launches(cuda_scheduled_of(lambda x: F.layer_norm(x, (columns,)), [x]))
+    assert norm.kernel.loops[0].size == 1024
+    (sums,) = launches(cuda_scheduled_of(lambda x: x.sum(-1), [x]))
+    assert not isinstance(sums.kernel.loops[0].size, int)

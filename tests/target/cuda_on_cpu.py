@@ -102,10 +102,19 @@ def for_the_cpu(text: str) -> str:
     return text.replace("@llvm.nvvm.", "@kiln.gpu.")
 
 
+FAILS = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int32, ctypes.c_char_p, ctypes.c_int64)
+
+
 def run_as_on_gpu(
-    kernel: Kernel, tensors: dict[Buffer, torch.Tensor], sizes: dict[sympy.Symbol, int] | None = None
+    kernel: Kernel,
+    tensors: dict[Buffer, torch.Tensor],
+    sizes: dict[sympy.Symbol, int] | None = None,
+    stopped: list[str] | None = None,
 ) -> dict[Buffer, torch.Tensor]:
-    """What the kernel leaves in the buffers."""
+    """What the kernel leaves in the buffers. ``stopped`` gets the texts of assertions that failed, after which threads
+    go on here."""
+    failed: list[str] = [] if stopped is None else stopped
+    fails = FAILS(lambda text, *place: failed.append(text.decode()))
     moved = {buffer: copied(tensor) for buffer, tensor in tensors.items()}
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
@@ -114,6 +123,7 @@ def run_as_on_gpu(
     machine = llvm.Target.from_default_triple().create_target_machine(cpu=llvm.get_host_cpu_name(), opt=1, jit=True)
     for name, function in FUNCTIONS.items():
         llvm.add_symbol(f"kiln.gpu.{name}", ctypes.cast(function, ctypes.c_void_p).value)
+    llvm.add_symbol("__assertfail", ctypes.cast(fails, ctypes.c_void_p).value)
     engine = llvm.create_mcjit_compiler(module, machine)
     engine.finalize_object()
     words = [word for buffer in kernel.buffers for word in words_of(buffer, moved[buffer])]
@@ -124,6 +134,7 @@ def run_as_on_gpu(
     blocks = plan.blocks if isinstance(plan.blocks, int) else int(plan.blocks.subs(sizes or {}))
     for number in range(blocks):
         run_block(Block(number, plan.threads), code, words)
+    assert stopped is not None or not failed, failed
     return moved
 
 

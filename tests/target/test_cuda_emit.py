@@ -416,3 +416,27 @@ def test_what_compiles_is_loaded_once(monkeypatch):
     assert len(started) == 1 and "@nothing" in started[0]
     monkeypatch.undo()
     assert b"nothing" in compile_ptx(started[0], ARCHITECTURE)
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8])
+def test_choices_between_bytes_compile(dtype):
+    """LLVM 22 ends the process at a choice between four bytes 1 and four bytes 0: this is another one."""
+    memory = Memory()
+    given = memory.load(torch.randn(64, 4096))
+    out = memory.add(torch.zeros(64, 4096, dtype=dtype))
+    value = constant(0, dtype)
+    for number in (1, 2):
+        value = op("where", op("gt", given, constant(number, torch.float32)), constant(number, dtype), value)
+    kernel = Kernel("k", (Loop(64), Loop(4096)), (), (Output(Access(out, (4096, 1), 0), value, False),), 1)
+    assert plan_of(kernel).lanes == 4
+    assert ptx_of(kernel)
+
+
+def test_conditions_of_a_whole_vector_have_no_branches():
+    memory = Memory()
+    given, out = memory.add(torch.randn(64, 4096)), memory.add(torch.zeros(64, 4096))
+    inside = op("ge", iota((1, 0), -1), constant(0, torch.int64))
+    value = load(Access(given, (4096, 1), -4096, (), inside))
+    kernel = Kernel("k", (Loop(64), Loop(4096)), (), (Output(Access(out, (4096, 1), 0), value, False),), 1)
+    ptx = ptx_of(kernel)
+    assert "ld.global.v4" in ptx and "bra" not in ptx

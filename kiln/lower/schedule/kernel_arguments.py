@@ -48,14 +48,16 @@ def is_long_enough(size: Size) -> bool:
 
 
 def reduction_loops(kernel: Kernel) -> tuple[tuple[Loop, ...], dict[sympy.Symbol, Size]]:
-    """The loops of a reduction: the number of its long rows, or the length of its only row, as an argument."""
+    """The loops of a reduction: the number of its long rows, or the length of its only row, as an argument. A kernel
+    that stores rows which depend on their sums, a normalization, is planned for the number of rows that it has."""
     loops = kernel.loops
     if any(one.position is not None for one in kernel.reductions):
         return loops, {}
     sizes = [loop.size for loop in loops]
     if not all(isinstance(size, int) for size in sizes):
         return loops, {}
-    if [loop.is_reduced for loop in loops] == [False, True] and is_row_of_whole(sizes[1]):
+    is_norm = any(output.is_inner and kernel.phase(output.value) for output in kernel.outputs)
+    if [loop.is_reduced for loop in loops] == [False, True] and is_row_of_whole(sizes[1]) and not is_norm:
         return (Loop(LENGTH), loops[1]), {LENGTH: sizes[0]}
     if [loop.is_reduced for loop in loops] == [True] and sizes[0] <= LONGEST_SMALL_ROW and reads_once(kernel):
         return (Loop(ROW_LENGTH, True),), {ROW_LENGTH: sizes[0]}

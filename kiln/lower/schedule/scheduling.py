@@ -21,6 +21,7 @@ from .fusion import Group, fuse
 from .kernel_arguments import with_arguments
 from .kernel_names import kernel_name
 from .kernels import KernelMaker, own_sizes, signature
+from .recomputation import without_cheap_values
 from .split_reductions import split_reductions
 from .step_order import delay_launches
 from .whole_reductions import shorten_reductions
@@ -29,6 +30,8 @@ from .whole_reductions import shorten_reductions
 def schedule(lowered: Lowered, device: str = "cpu") -> Scheduled:
     """Fuse the writes of a lowered graph, and make kernels of them, for a kind of device."""
     items = [without_reduction(item) for item in lowered.items if not writes_nothing(item)]
+    if device == "cuda":
+        items = drop_unused(without_cheap_values(items, lowered.outputs), lowered.outputs)
     shorten = shorten_reductions if device == "cuda" else split_reductions
     items = drop_unused(shorten(items, device), lowered.outputs)
     groups = fuse(items, device)

@@ -32,7 +32,7 @@ from ...platform.torch_operators import (
 from . import declarations
 from .signatures import Signature, is_written, read_signature
 
-OWN_NAMESPACES = ("aten", "prims")
+OWN_NAMESPACES = ("aten", "prims", "kiln")
 """The namespaces of torch's operators; of the others, users' own, nobody knows what they do."""
 
 QUERY_NAMESPACES = ("prim", "profiler")

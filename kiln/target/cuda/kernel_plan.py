@@ -27,6 +27,7 @@ from ..llvm.phases import Phase, phases_of
 from ..llvm.registers import Shape
 from .atomics import COMBINED_TYPES
 from .online_plan import OnlineSum, online_sum
+from .parts.turn_plan import Turns, turns_of
 from .row_registers import loads_of_later_phases, most_registers, registers_with
 from .tile_plan import SIDE, Tile, tile_of
 
@@ -47,7 +48,7 @@ MOST_REGISTERS_OF_LARGE_BLOCKS = 36  # of 1024 threads, which have 64 registers 
 MOST_AT_ONCE = 8  # rounds of a loop
 BYTES_AT_ONCE = 128  # that a thread loads before it computes
 OPERATIONS_AT_ONCE = 128
-CHEAP = frozenset("load const iota cast reduced size".split())
+CHEAP = frozenset("load const iota cast reduced size assured".split())
 
 
 class NotOnGpu(Exception):
@@ -74,6 +75,7 @@ class CudaPlan:
     tile: Tile | None = None  # where transposed loads go through shared memory
     online: OnlineSum | None = None  # where the first two phases run as one
     early: tuple[Expr, ...] = ()  # loads of later phases that run in the first one
+    turns: Turns | None = None  # where a thread takes several points
 
     @property
     def lanes(self) -> int:
@@ -123,6 +125,10 @@ def find_plan(kernel: Kernel) -> CudaPlan:
     shape = Shape(kernel, dict.fromkeys(kept, 1) | dict.fromkeys(reduced, 2), vector, lanes, row=1)
     is_by_columns = bool(reduced) and moves_last is not None and not loops[moves_last].is_reduced
     units = units_of(kernel, kept, vector, lanes)
+    turns = turns_of(kernel, kept, vector, lanes, hint(units) // ENOUGH_THREADS, THREADS)
+    if turns is not None:
+        shape = Shape(kernel, {**shape.depths, turns.loop: 2}, vector, lanes, row=1)
+        units = units // turns.count
     rounds = units_of(kernel, reduced, vector, lanes)
     members, threads = 1, THREADS
     if is_by_columns:
@@ -166,6 +172,7 @@ def find_plan(kernel: Kernel) -> CudaPlan:
         closing,
         online=online,
         early=early_loads(phases, reduced[0], units, members, copies * lanes) if copies else (),
+        turns=turns,
     )
 
 

@@ -31,6 +31,7 @@ from ..llvm.registers import Level
 from .exchange import Exchange, Partial
 from .kernel_plan import CudaPlan, units_of
 from .online_sums import OnlineCode
+from .parts.turns import first_position, write_turns
 from .row_registers import is_half_load, kept_after, order_after
 from .scans import ScanRounds, has_scans
 from .tiles import TileCode
@@ -86,6 +87,8 @@ class ThreadNest:
             self.member = lines.new(f"and i32 {self.thread}, {plan.members - 1}")
         self.exchange.set_thread(self.thread, self.slot, self.member)
         units = units_of(self.kernel, plan.kept, plan.shape.vector, plan.lanes)
+        if plan.turns is not None:
+            units = units // plan.turns.count
         if isinstance(units, int) and units + count < MOST_UNITS_OF_32_BITS:
             self.count_kept("i32", self.block, self.slot, units)
             return
@@ -96,7 +99,10 @@ class ThreadNest:
         self.count_kept("i64", wide[0], wide[1], total)
 
     def units_along(self, loop: int) -> Index:
-        size = self.values.size(self.kernel.loops[loop].size)
+        size, turns = self.values.size(self.kernel.loops[loop].size), self.plan.turns
+        if turns is not None and loop == turns.loop:
+            assert isinstance(size, int)
+            return size // (turns.count * (self.plan.lanes if loop == self.plan.shape.vector else 1))
         return ceil_div(self.lines, size, self.plan.lanes) if loop == self.plan.shape.vector else size
 
     def count_kept(self, kind: str, block: str, slot: str, total: Index) -> None:
@@ -128,6 +134,8 @@ class ThreadNest:
             places = [lines.new(f"zext i32 {place} to i64") for place in split_narrow(lines, position, sizes)]
         for loop, place in zip(loops, places, strict=True):
             step = self.plan.lanes if loop == self.plan.shape.vector else 1
+            if self.plan.turns is not None and loop == self.plan.turns.loop:
+                place = first_position(lines, place, self.plan.turns)
             self.values.counters[loop] = times(lines, place, step)
 
     # ---- without reductions ------------------------------------------------------------------------------------------
@@ -135,6 +143,9 @@ class ThreadNest:
     def write_points(self) -> None:
         """The points of a unit. At the end of a loop of dynamic size, some lanes are missing."""
         vector = self.plan.shape.vector
+        if self.plan.turns is not None:
+            write_turns(self, self.plan.turns)
+            return
         size: Size = self.kernel.loops[vector].size if vector is not None else 0
         if vector is None or (isinstance(size, int) and size % self.plan.lanes == 0):
             self.write_closing(None)

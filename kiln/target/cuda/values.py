@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -11,7 +12,7 @@ from kiln.loops.kernel import Output
 from kiln.loops.sizes import Size
 
 from ..llvm.llvm_text import Lines, llvm_type
-from ..llvm.loads_and_stores import Place, beyond_the_end, load_at
+from ..llvm.loads_and_stores import Place, beyond_the_end, load_at, zeros
 from ..llvm.loop_code import Index, times
 from ..llvm.math.gpu_functions import RELAXED
 from ..llvm.math.vector import Vector
@@ -19,6 +20,7 @@ from ..llvm.registers import Level, Values
 from ..llvm.value_types import HALF_TYPES, MEMORY, from_memory, rounded, to_memory
 from . import atomics
 from .kernel_plan import CudaPlan, alignment, is_contiguous
+from .parts.assertions import stop_unless
 from .relaxed_functions import relaxed_functions
 
 if TYPE_CHECKING:
@@ -50,6 +52,9 @@ class ThreadValues(Values):
         return f"%b{self.kernel.buffers.index(buffer)}"
 
     def make(self, expr: Expr, copy: int, lines: Lines, lanes: int) -> str:
+        if expr.kind == "assured":
+            stop_unless(lines, self.get(expr.args[0], copy, lanes), lanes, expr.payload)
+            return self.get(expr.args[1], copy, lanes)
         name = self.relaxed.get(expr)
         if name is None:
             return super().make(expr, copy, lines, lanes)
@@ -81,6 +86,8 @@ class ThreadValues(Values):
         in_tile = self.tile_reader.load(lines, access, lanes) if self.tile_reader is not None else None
         if in_tile is not None:
             return from_memory(lines, in_tile, dtype, lanes)
+        if lanes > 1 and self.is_whole_or_missing(access):
+            return self.load_if(access, copy, lines, lanes)
         if not self.plan.copies or dtype not in HALF_TYPES or not self.depth_of(access.strides)[1] or access.parts:
             return super().load(access, copy, lines, lanes)
         raw = self.raw.get((access, copy))
@@ -90,6 +97,21 @@ class ThreadValues(Values):
         else:
             raw = opaque_words(lines, raw, llvm_type(MEMORY[dtype], lanes), lanes // 2)
         return from_memory(lines, raw, dtype, lanes)
+
+    def is_whole_or_missing(self, access: Access) -> bool:
+        """Whether one condition holds for all lanes of a contiguous vector."""
+        vector = self.shape.vector
+        is_whole = access.mask is not None and not self.facts[access.mask][1] and self.mask is None
+        return is_whole and vector is not None and is_contiguous(access, vector)
+
+    def load_if(self, access: Access, copy: int, lines: Lines, lanes: int) -> str:
+        """A vector where a condition is true, zeros elsewhere: without a branch for each lane."""
+        assert access.mask is not None
+        place = self.place(replace(access, mask=None), copy, lines, lanes)
+        condition = self.get(access.mask, copy, 1)
+        place.pointer = lines.new(f"select i1 {condition}, ptr {place.pointer}, ptr {zeros(lines)}")
+        dtype = access.buffer.dtype
+        return from_memory(lines, load_at(lines, place, dtype, lanes, beyond_the_end(dtype)), dtype, lanes)
 
     def store(self, output: Output, copy: int, level: Level) -> None:
         if output.accumulate is None:

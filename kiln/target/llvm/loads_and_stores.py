@@ -83,11 +83,11 @@ def store_at(lines: Lines, place: Place, value: str, dtype: torch.dtype, lanes: 
 
 
 def zeros(lines: Lines) -> str:
-    """A pointer to an element that is zero, of any type."""
+    """A pointer to an element that is zero, of any type; on a GPU to a vector of them."""
     if not lines.is_for_gpu:
         lines.declare("@kiln.zeros = internal constant [8 x i8] zeroinitializer, align 8")
         return "@kiln.zeros"
-    lines.declare("@kiln_zeros = internal addrspace(1) constant [8 x i8] zeroinitializer, align 8")
+    lines.declare("@kiln_zeros = internal addrspace(1) constant [64 x i8] zeroinitializer, align 16")
     return "addrspacecast (ptr addrspace(1) @kiln_zeros to ptr)"
 
 

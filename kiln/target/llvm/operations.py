@@ -26,6 +26,8 @@ def operate(lines: Lines, name: str, operands: list[str], dtype: torch.dtype, re
     """``name`` of `ir.OPERATIONS` on operands of ``dtype`` (`where`: the condition apart)."""
     if name == "where":
         kind = register_type(dtype, lanes)
+        if lines.is_for_gpu and lanes > 1 and dtype in (torch.int8, torch.uint8):
+            return select_of_bytes(lines, operands, kind, lanes)
         return lines.new(f"select {llvm_type('i1', lanes)} {operands[0]}, {kind} {operands[1]}, {kind} {operands[2]}")
     if name == "cast":
         return cast(lines, operands[0], dtype, result, lanes)
@@ -37,6 +39,14 @@ def operate(lines: Lines, name: str, operands: list[str], dtype: torch.dtype, re
     if dtype in HALF_TYPES and result is dtype and name not in EXACT:
         return rounded(lines, value, dtype, lanes)
     return value
+
+
+def select_of_bytes(lines: Lines, operands: list[str], kind: str, lanes: int) -> str:
+    """In 32 bits: LLVM 22 ends the process for for a GPU's choice between four bytes 1 and four bytes 0."""
+    wide = llvm_type("i32", lanes)
+    yes, no = (lines.new(f"zext {kind} {operand} to {wide}") for operand in operands[1:])
+    chosen = lines.new(f"select {llvm_type('i1', lanes)} {operands[0]}, {wide} {yes}, {wide} {no}")
+    return lines.new(f"trunc {wide} {chosen} to {kind}")
 
 
 def float_operation(lines: Lines, name: str, operands: list[str], dtype: torch.dtype, lanes: int) -> str:

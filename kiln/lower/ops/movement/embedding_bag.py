@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from kiln.loops import tensor_views
+from kiln.loops.ir import HALF_TYPES
 from kiln.loops.sizes import Size, is_empty, same
 from kiln.loops.tensor_layouts import sizes_of
 from kiln.loops.tensor_views import Tensor
@@ -86,18 +87,37 @@ def embedding_bag_backward(
     shape = shape_of(node)
     if is_empty((*shape, *indices.shape, *offsets.shape)) or indices.rank != 1:
         raise NotLowered("nothing")
-    length = indices.shape[0]
-    begun = positions((length,), 0, 1)  # the offsets that are less than the next position begin a bag before it
-    found = lowering.call_operator(aten.bucketize.Tensor, [begun, offsets], torch.int64, (length,))
-    bag = pointwise("sub", found, scalar(1, torch.int64))
-    bag = pointwise("minimum", pointwise("maximum", bag, scalar(0, torch.int64)), size_tensor(gradient.shape[0] - 1))
     index = cast(indices, torch.int64)
     fine = pointwise("and", pointwise("ge", index, scalar(0, torch.int64)), pointwise("lt", index, size_tensor(count)))
     if padding_index >= 0:
         fine = pointwise("and", fine, pointwise("ne", index, size_tensor(padding_index)))
-    space = (length, shape[1])
-    value = tensor_views.indexed(lowering.in_memory(gradient), space, [broadcast_index(bag, space, 0), ({1: 1}, 0)])
+    size, source = size_of_bags(offsets, indices), before_cast(lowering, gradient)
+    if size is not None:
+        bags: tuple[Size, ...] = (offsets.shape[0], size)
+        index, fine = lowering.reshape(index, bags), lowering.reshape(fine, bags)
+        space = (*bags, shape[1])
+        value = tensor_views.affine(source, space, [({0: 1}, 0), ({2: 1}, 0)])
+    else:
+        space = (indices.shape[0], shape[1])
+        bag = broadcast_index(bags_of(lowering, offsets, space[0], gradient.shape[0]), space, 0)
+        value = tensor_views.indexed(source, space, [bag, ({1: 1}, 0)])
     result = lowering.materialize(full(shape, 0, gradient.dtype), node.meta["val"])
-    rows: list[Any] = [broadcast_index(index, space, 0), ({1: 1}, 0)]
+    rows: list[Any] = [broadcast_index(index, space, 0), ({len(space) - 1: 1}, 0)]
     write_at(lowering, result, rows, value, "add", mask=broadcast_index(fine, space, 0))
     return result
+
+
+def bags_of(lowering: Lowering, offsets: Tensor, length: Size, count: Size) -> Tensor:
+    """The bag of each index: the offsets that are less than the next position begin a bag before it."""
+    begun = positions((length,), 0, 1)
+    found = lowering.call_operator(aten.bucketize.Tensor, [begun, offsets], torch.int64, (length,))
+    bag = pointwise("sub", found, scalar(1, torch.int64))
+    return pointwise("minimum", pointwise("maximum", bag, scalar(0, torch.int64)), size_tensor(count - 1))
+
+
+def before_cast(lowering: Lowering, tensor: Tensor) -> Tensor:
+    """A tensor that is read from memory: in the type that it was cast from, where that is shorter."""
+    expr = tensor.expr
+    if expr.kind == "cast" and expr.args[0].dtype in HALF_TYPES:
+        return cast(lowering.in_memory(Tensor(tensor.shape, expr.args[0])), tensor.dtype)
+    return lowering.in_memory(tensor)

@@ -14,7 +14,8 @@ from kiln.loops.tensor_layouts import sizes_of
 from kiln.loops.tensor_views import Row, Tensor
 
 from ...builders import pointwise, positions, size_tensor
-from ...lowering import CHEAP_LOADS, CHEAP_OPERATIONS, Lowering, cost_of
+from ...costs import CHEAP_LOADS, CHEAP_OPERATIONS, cost_of
+from ...lowering import Lowering
 from ...pieces import joined, write_pieces
 from ...registry import NotLowered
 

@@ -8,17 +8,17 @@ from typing import Any
 import torch
 
 from kiln.loops import tensor_views
-from kiln.loops.ir import Access, Write, iota
+from kiln.loops.ir import Access, Write
 from kiln.loops.sizes import Size, is_one
 from kiln.loops.tensor_layouts import is_dense, load_whole, sizes_of
 from kiln.loops.tensor_views import Tensor
 
 from ....platform.light_dataclass import dataclass
-from ...builders import cast, pointwise, positions, scalar, size_tensor, where
+from ...builders import cast, pointwise, positions, scalar, size_tensor
 from ...lowering import Lowering
 from ...registry import NotLowered, lowers
 from ..movement.index_helpers import all_masks
-from .reduction_helpers import as_wide, refuse_empty, used_results
+from .reduction_helpers import as_wide, refuse_empty
 
 aten = torch.ops.aten
 Node = torch.fx.Node
@@ -35,11 +35,15 @@ class Windows:
     dilation: tuple[int, ...]
     shape: tuple[Size, ...]  # of the result
 
+    def start(self, row: int, column: int) -> tuple[int, int]:
+        """One place of a window, as what is added to the place of the window."""
+        return row * self.dilation[0] - self.padding[0], column * self.dilation[1] - self.padding[1]
+
     def starts(self) -> Iterator[tuple[int, int]]:
-        """The places of a window, in order, as what is added to the place of the window."""
+        """The places of a window, in order."""
         for row in range(self.size[0]):
             for column in range(self.size[1]):
-                yield row * self.dilation[0] - self.padding[0], column * self.dilation[1] - self.padding[1]
+                yield self.start(row, column)
 
     def seen(self, tensor: Tensor, start: tuple[int, int]) -> tuple[Tensor, Tensor | None]:
         """The input at one place of each window, and where that is inside of it (None: everywhere)."""
@@ -77,109 +81,9 @@ def windows_of(node: Node, tensor: Tensor, size: Any, step: Any, padding: Any, d
     return Windows(size, pair(step, size), pair(padding), pair(dilation), shape)
 
 
-@lowers(aten.max_pool2d_with_indices.default)
-def max_pool(
-    lowering: Lowering, node: Node, tensor: Tensor, size: Any, step: Any, padding: Any, dilation: Any, ceil_mode: bool
-) -> Any:
-    """The maximum of each window, and its index in the plane: of the first maximum, or of the last NaN."""
-    windows = windows_of(node, tensor, size, step, padding, dilation)
-    if not tensor.dtype.is_floating_point:
-        raise NotLowered("integers")
-    if any(windows.padding) and windows.dilation != (1, 1):
-        raise NotLowered("padding with dilation")
-    tensor = lowering.in_memory(tensor)
-    width = tensor.shape[-1]
-    best = scalar(float("-inf"), tensor.dtype)
-    place = first_place(windows, tensor)
-    for start in windows.starts():
-        value, inside = windows.seen(tensor, start)
-        better = pointwise("or", pointwise("gt", value, best), pointwise("isnan", value))
-        if inside is not None:
-            better = pointwise("and", better, inside)
-        best, place = where(better, value, best), where(better, place_of(windows, tensor, start, width), place)
-    return best, place if 1 in used_results(node) else None
-
-
-def place_of(windows: Windows, tensor: Tensor, start: tuple[int, int], width: Size) -> Tensor:
-    """The index in the plane of one element of each window, row by row."""
-    strides = (*([0] * (tensor.rank - 2)), windows.step[0] * width, windows.step[1])
-    return Tensor(windows.shape, iota(strides, start[0] * width + start[1]))
-
-
-def first_place(windows: Windows, tensor: Tensor) -> Tensor:
-    """Where each window begins inside of the plane."""
-    zero, width = scalar(0, torch.int64), tensor.shape[-1]
-    if not any(windows.padding):
-        return place_of(windows, tensor, (0, 0), width)
-    row, column = (
-        pointwise(
-            "maximum", positions(windows.shape, tensor.rank - 2 + at, -windows.padding[at], windows.step[at]), zero
-        )
-        for at in range(2)
-    )
-    return pointwise("add", pointwise("mul", row, size_tensor(width)), column)
-
-
-@lowers(aten.max_pool2d_with_indices_backward.default)
-def max_pool_backward(
-    lowering: Lowering,
-    node: Node,
-    gradient: Tensor,
-    tensor: Tensor,
-    size: Any,
-    step: Any,
-    padding: Any,
-    dilation: Any,
-    ceil_mode: bool,
-    indices: Tensor,
-) -> Tensor:
-    """Each element adds up the gradients of the windows that it is the maximum of. On CPUs ATen writes from windows to
-    elements, as it does on GPUs, where the order of additions is then not known."""
-    if lowering.device.type == "cpu" or torch.are_deterministic_algorithms_enabled():
-        raise NotLowered("gradients that are written by indices")
-    refuse_empty(tensor)
-    size = pair(size)
-    windows = Windows(size, pair(step, size), pair(padding), pair(dilation), gradient.shape)
-    counts = [-(-((windows.size[at] - 1) * windows.dilation[at] + 1) // windows.step[at]) for at in range(2)]
-    if counts[0] * counts[1] > LARGEST_WINDOW or not all(isinstance(one, int) for one in gradient.shape[-2:]):
-        raise NotLowered("many windows of one element, or dynamic sizes")
-    gradient, indices = lowering.in_memory(gradient), lowering.in_memory(indices)
-    shape, lead = tensor.shape, tensor.rank - 2
-    here = Tensor(shape, iota((*([0] * lead), shape[-1], 1)))
-    total: Tensor | None = None
-    for row in reversed(range(counts[0])):
-        for column in reversed(range(counts[1])):
-            places = [window_of(windows, shape, lead + at, at, back) for at, back in enumerate((row, column))]
-            inside = all_masks([mask for _, mask in places if mask is not None])
-            rows: list[Any] = [({axis: 1}, 0) for axis in range(lead)]
-            rows += [place for place, _ in places]
-            found = [tensor_views.indexed(one, shape, rows) for one in (gradient, indices)]
-            if inside is not None:
-                found = [tensor_views.masked(one, inside) for one in found]
-            is_greatest = pointwise("eq", found[1], here)
-            if inside is not None:
-                is_greatest = pointwise("and", is_greatest, inside)
-            share = where(is_greatest, as_wide(found[0]), scalar(0, as_wide(found[0]).dtype))
-            total = share if total is None else pointwise("add", total, share)
-    assert total is not None
-    return cast(total, gradient.dtype)
-
-
-def window_of(windows: Windows, shape: Sequence[Size], axis: int, at: int, back: int) -> tuple[Tensor, Tensor | None]:
-    """Along one axis, the last window that begins before each element, or one so many before; and where it is there.
-    The windows that do not reach the element have another maximum."""
-    step, count = windows.step[at], windows.shape[axis]
-    assert isinstance(count, int)
-    start = positions(shape, axis, windows.padding[at])
-    if step > 1:
-        start = pointwise("truncdiv", start, scalar(step, torch.int64))
-    place = pointwise("sub", start, scalar(back, torch.int64)) if back else start
-    limit = scalar(count - 1, torch.int64)
-    masks = [pointwise("le", place, limit)]
-    if back:
-        masks.append(pointwise("ge", place, scalar(0, torch.int64)))
-    clamped = pointwise("maximum", pointwise("minimum", place, limit), scalar(0, torch.int64))
-    return clamped, all_masks(masks)
+def in_layout_of(lowering: Lowering, tensor: Tensor, source: Any) -> Tensor:
+    """A tensor in memory, in the layout that this node has in the graph."""
+    return tensor if tensor.access is not None else lowering.materialize(tensor, source.meta["val"])
 
 
 @lowers(aten.avg_pool2d.default)
@@ -198,7 +102,7 @@ def average_pool(
     windows = windows_of(node, tensor, size, step, padding)
     if any(windows.padding) or ceil_mode or not tensor.dtype.is_floating_point:
         raise NotLowered("windows that are not whole, or integers")
-    total = added_up(windows, lowering.in_memory(tensor))
+    total = added_up(windows, in_layout_of(lowering, tensor, node.args[0]))
     count = windows.size[0] * windows.size[1] if divisor is None else divisor
     return cast(pointwise("div", total, scalar(count, total.dtype)), tensor.dtype)
 
@@ -232,7 +136,7 @@ def adaptive_average_pool(lowering: Lowering, node: Node, tensor: Tensor, sizes:
     shape = sizes_of(node.meta["val"].shape)
     size = even_windows(tensor.shape, shape)
     if size[0] * size[1] <= LARGEST_WINDOW:
-        total = added_up(Windows(size, size, (0, 0), (1, 1), shape), lowering.in_memory(tensor))
+        total = added_up(Windows(size, size, (0, 0), (1, 1), shape), in_layout_of(lowering, tensor, node.args[0]))
     else:
         cut = (*shape[:-1], size[0], shape[-1], size[1])
         total = lowering.reduce(lowering.reshape(as_wide(tensor), cut), "sum", (len(shape) - 1, len(shape) + 1))
