@@ -29,9 +29,9 @@ from ..target.target import Target
 from . import program_cache
 from .convolutions.bias import split_bias
 from .convolutions.layouts import lay_out_convolutions
-from .equal_nodes import merge_equal_nodes
+from .rewrites.equal_nodes import merge_equal_nodes
 from .host_part import TwoPrograms, parts_of
-from .joint_rewrites import rewrite_joint
+from .rewrites.joint_rewrites import rewrite_joint
 from .targets import target_of
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from ..target.program_text import program_text
 from ..target.target import Target
 from . import program_cache
 from .disabled_kernels import disabled_nodes, nodes_of_disabled_kernels
-from .embedding_gradients import add_to_embedding_gradients
+from .rewrites.embedding_gradients import add_to_embedding_gradients
 from .inspection import Generated, MadeProgram
 from .launch_errors import launcher_of
 from .program_description import Describer

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from kiln.codegen import pipeline
 from kiln.codegen.choices import choose, measuring, rules
 from kiln.codegen.choices.alternatives import RULES, rewrite_calls
-from kiln.codegen.embedding_gradients import add_to_embedding_gradients
+from kiln.codegen.rewrites.embedding_gradients import add_to_embedding_gradients
 from kiln.program import disk_cache
 from tests.support.codegen_programs import graph_of
 from tests.support.cuda_programs import cuda_graph_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from kiln.aot.partition.graph_cleanup import eliminate_dead
-from kiln.codegen.equal_nodes import FARTHEST, merge_equal_nodes
+from kiln.codegen.rewrites.equal_nodes import FARTHEST, merge_equal_nodes
 from tests.support.codegen_programs import graph_of
 
 aten = torch.ops.aten

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from kiln.codegen.joint_rewrites import rewrite_joint
+from kiln.codegen.rewrites.joint_rewrites import rewrite_joint
 from kiln.loops import reference
 from kiln.loops.steps import Launch, Scheduled
 from tests.support.cuda_programs import cuda_graph_of, cuda_scheduled_of

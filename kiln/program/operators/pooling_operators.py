@@ -1,6 +1,6 @@
 """Operators of Kiln's own: max pools that say where in its window each maximum is, in a byte instead of an index.
 
-`codegen.pooling_offsets` puts them into joint graphs in place of ATen's: what is saved for backward takes an eighth of
+`codegen.rewrites.pooling_offsets` puts them into joint graphs in place of ATen's: what is saved for backward takes an eighth of
 the memory. They are lowered to kernels; where they are not, the functions below compute them with ATen's operators.
 """
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from ..aot.partition.graph_cleanup import eliminate_dead
+from ...aot.partition.graph_cleanup import eliminate_dead
 
 aten = torch.ops.aten
 Node = torch.fx.Node

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 import torch.fx
 
-from ..program.graph_device import device_of_graph
-from .graph_nodes import add_call
+from ...program.graph_device import device_of_graph
+from ..graph_nodes import add_call
 from .pooling_offsets import save_offsets
 
 aten = torch.ops.aten

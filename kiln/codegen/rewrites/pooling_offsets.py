@@ -12,9 +12,9 @@ from typing import Any
 import torch
 import torch.fx
 
-from .. import operator_functions as operator
-from ..program.operators.pooling_operators import WITH_OFFSETS, WITH_OFFSETS_BACKWARD
-from .graph_nodes import value_of
+from ... import operator_functions as operator
+from ...program.operators.pooling_operators import WITH_OFFSETS, WITH_OFFSETS_BACKWARD
+from ..graph_nodes import value_of
 
 aten = torch.ops.aten
 Node = torch.fx.Node

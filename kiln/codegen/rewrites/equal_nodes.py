@@ -10,10 +10,10 @@ from __future__ import annotations
 import torch
 import torch.fx
 
-from .. import operator_functions as operator
-from ..program.graph_modules import output_values
-from ..program.operators.operator_table import find_operator
-from .program_cache import NotStored, argument, name_of
+from ... import operator_functions as operator
+from ...program.graph_modules import output_values
+from ...program.operators.operator_table import find_operator
+from ..program_cache import NotStored, argument, name_of
 
 Node = torch.fx.Node
 FARTHEST = 8  # library calls between two nodes that are merged
