@@ -29,6 +29,7 @@ from .convolutions.bias import split_bias
 from .convolutions.layouts import lay_out_convolutions
 from .equal_nodes import merge_equal_nodes
 from .joint_rewrites import rewrite_joint
+from .pooling_offsets import save_offsets
 from .targets import target_of
 
 
@@ -143,6 +144,7 @@ def prepare_joint(module: torch.fx.GraphModule) -> None:
     drop_unread(module)
     if device_of_graph(module).type == "cuda":
         split_bias(module)
+        save_offsets(module)
         lay_out_convolutions(module)
         rewrite_joint(module)
     merge_equal_nodes(module)
