@@ -29,9 +29,10 @@ from ..target.target import Target
 from . import program_cache
 from .convolutions.bias import split_bias
 from .convolutions.layouts import lay_out_convolutions
-from .rewrites.equal_nodes import merge_equal_nodes
 from .host_part import TwoPrograms, parts_of
+from .rewrites.equal_nodes import merge_equal_nodes
 from .rewrites.joint_rewrites import rewrite_joint
+from .rewrites.pooling_offsets import save_offsets
 from .targets import target_of
 
 if TYPE_CHECKING:
@@ -229,6 +230,7 @@ def prepare_joint(module: torch.fx.GraphModule) -> None:
     drop_unread(module)
     if device_of_graph(module).type == "cuda":
         split_bias(module)
+        save_offsets(module)
         lay_out_convolutions(module)
         rewrite_joint(module)
     merge_equal_nodes(module)

@@ -27,11 +27,11 @@ from ..target.program_text import program_text
 from ..target.target import Target
 from . import program_cache
 from .disabled_kernels import disabled_nodes, nodes_of_disabled_kernels
-from .rewrites.embedding_gradients import add_to_embedding_gradients
 from .inspection import Generated, MadeProgram
 from .launch_errors import launcher_of
 from .program_description import Describer
 from .refused_kernels import RefusedNodes
+from .rewrites.embedding_gradients import add_to_embedding_gradients
 
 MOST_ROUNDS = 12  # of lowering, where the target refuses kernels
 

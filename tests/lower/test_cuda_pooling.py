@@ -42,14 +42,13 @@ def test_operators_beside_those_of_aten(windows, layout):
     """The functions that run where there are no kernels."""
     x = image(layout)
     values, indices = aten.max_pool2d_with_indices(x, *windows)
-    found, offsets = WITH_OFFSETS(x, *windows)
+    found, offsets = WITH_OFFSETS(x, *windows, False)
     torch.testing.assert_close(found, values, rtol=0, atol=0, equal_nan=True)
     assert offsets.dtype is torch.int8 and offsets.stride() == values.stride()
     assert 0 <= int(offsets.min()) and int(offsets.max()) < windows[0][0] * windows[0][1]
     gradient = torch.randn_like(values)
     wanted = aten.max_pool2d_with_indices_backward(gradient, x, *windows, indices)
-    is_last = layout is torch.channels_last
-    given = WITH_OFFSETS_BACKWARD(gradient, offsets, list(x.shape), is_last, *windows)
+    given = WITH_OFFSETS_BACKWARD(gradient, offsets, list(x.shape), *windows)
     assert torch.equal(given, wanted) and given.stride() == wanted.stride()
 
 
@@ -57,15 +56,15 @@ def test_operators_beside_those_of_aten(windows, layout):
 @pytest.mark.parametrize("windows", WINDOWS, ids=str)
 def test_lowered(windows, layout):
     x = image(layout)
-    values, offsets = WITH_OFFSETS(x, *windows)
-    gradient, is_last = torch.randn_like(values), layout is torch.channels_last
-    scheduled = cuda_scheduled_of(lambda x: WITH_OFFSETS(x, *windows), [x])
+    values, offsets = WITH_OFFSETS(x, *windows, False)
+    gradient = torch.randn_like(values)
+    scheduled = cuda_scheduled_of(lambda x: WITH_OFFSETS(x, *windows, False), [x])
     assert calls(scheduled) == [] and len(launches(scheduled)) == 1
     for found, wanted in zip(reference.run(scheduled, [x]), (values, offsets), strict=True):
         torch.testing.assert_close(found, wanted, rtol=0, atol=0, equal_nan=True)
 
     def backward(gradient, offsets):
-        return WITH_OFFSETS_BACKWARD(gradient, offsets, list(x.shape), is_last, *windows)
+        return WITH_OFFSETS_BACKWARD(gradient, offsets, list(x.shape), *windows)
 
     scheduled = cuda_scheduled_of(backward, [gradient, offsets])
     assert calls(scheduled) == []
@@ -73,18 +72,46 @@ def test_lowered(windows, layout):
     torch.testing.assert_close(found, backward(gradient, offsets))
 
 
+@pytest.mark.parametrize("windows", WINDOWS, ids=str)
+def test_windows_of_minus_infinity_that_are_channels_last(windows):
+    """ATen's kernel for this layout on GPUs says that the first element of the plane is the maximum: its backward asks
+    each element for the windows that it is in, so that most of these gradients go nowhere."""
+    x = image(torch.channels_last)
+    values, offsets = WITH_OFFSETS(x, *windows, True)
+    _, indices = aten.max_pool2d_with_indices(x, *windows)
+    indices = torch.where(values == -inf, 0, indices)
+    (found,) = reference.run(cuda_scheduled_of(lambda x: WITH_OFFSETS(x, *windows, True)[1], [x]), [x])
+    assert torch.equal(found, offsets)
+    gradient, wanted = torch.randn_like(values), torch.zeros_like(x)
+    size, step, padding, dilation, _ = windows
+    for place in torch.ones_like(values).nonzero().tolist():
+        n, c, *at = place
+        row, column = divmod(int(indices[*place]), x.shape[-1])
+        reach = [range(0, size[k] * dilation[k], dilation[k]) for k in range(2)]
+        start = [at[k] * step[k] - padding[k] for k in range(2)]
+        if row - start[0] in reach[0] and column - start[1] in reach[1]:
+            wanted[n, c, row, column] += gradient[*place]
+
+    def backward(gradient, offsets):
+        return WITH_OFFSETS_BACKWARD(gradient, offsets, list(x.shape), *windows)
+
+    torch.testing.assert_close(backward(gradient, offsets), wanted)
+    (found,) = reference.run(cuda_scheduled_of(backward, [gradient, offsets]), [gradient, offsets])
+    torch.testing.assert_close(found, wanted)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_kernels(dtype, monkeypatch):
     """With vectors of channels, each of which is inside of the plane or not as a whole."""
     monkeypatch.setattr("kiln.target.cuda.kernel_plan.ENOUGH_THREADS", 8)
     windows, x = WINDOWS[1], image(torch.channels_last, 16, dtype)
-    values, offsets = WITH_OFFSETS(x, *windows)
+    values, offsets = WITH_OFFSETS(x, *windows, False)
     gradient = torch.randint_like(values, -9, 9)  # whose sums bfloat16 holds
 
     def backward(gradient, offsets):
-        return WITH_OFFSETS_BACKWARD(gradient, offsets, list(x.shape), True, *windows)
+        return WITH_OFFSETS_BACKWARD(gradient, offsets, list(x.shape), *windows)
 
-    for function, given in ((lambda x: WITH_OFFSETS(x, *windows), [x]), (backward, [gradient, offsets])):
+    for function, given in ((lambda x: WITH_OFFSETS(x, *windows, False), [x]), (backward, [gradient, offsets])):
         scheduled = cuda_scheduled_of(function, given)
         tensors = dict(zip(scheduled.inputs, given, strict=True))
         for launch in launches(scheduled):

@@ -28,7 +28,7 @@ FEWEST_CHANNELS = 8  # and multiples of it: what one load of cuDNN's kernels tak
 ANY_LAYOUT = frozenset(
     "_to_copy cat stack constant_pad_nd native_batch_norm_backward cudnn_batch_norm cudnn_batch_norm_backward "
     "_native_batch_norm_legit_functional _native_batch_norm_legit native_batch_norm max_pool2d_with_indices "
-    "max_pool2d_with_indices_backward avg_pool2d avg_pool2d_backward _adaptive_avg_pool2d "
+    "max_pool2d_with_offsets max_pool2d_with_offsets_backward avg_pool2d avg_pool2d_backward _adaptive_avg_pool2d "
     "_adaptive_avg_pool2d_backward upsample_nearest2d upsample_nearest2d_backward upsample_bilinear2d "
     "upsample_bilinear2d_backward sum mean var amax amin native_layer_norm".split()
 )
@@ -131,6 +131,8 @@ class Layouts:
             self.change(node, source.meta["val"][node.args[1]])
             return True
         called = find_operator(node.target)
+        if node.target is aten.max_pool2d_with_indices.default and any(user.args[1] == 1 for user in node.users):
+            return False  # which maximum a window of only minus infinity has depends on the layout
         if called is None or called.random or not takes_any_layout(called):
             return False
         try:

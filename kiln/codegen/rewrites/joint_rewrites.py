@@ -2,7 +2,6 @@
 
 A log-softmax becomes its formula, so that the backward has the greatest value of each row and the logarithm of its sum
 saved. What is left to compute again is one pass over the elements; otherwise it would be three, two of them reductions.
-Max pools save bytes instead of indices (`pooling_offsets.py`).
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import torch.fx
 
 from ...program.graph_device import device_of_graph
 from ..graph_nodes import add_call
-from .pooling_offsets import save_offsets
 
 aten = torch.ops.aten
 Node = torch.fx.Node
@@ -24,7 +22,6 @@ HALF_TYPES = (torch.float16, torch.bfloat16)
 def rewrite_joint(module: torch.fx.GraphModule) -> None:
     if device_of_graph(module).type != "cuda":
         return
-    save_offsets(module)
     for node in module.graph.find_nodes(op="call_function", target=aten._log_softmax.default):
         value = node.all_input_nodes[0].meta["val"]
         if value.dim() and value.is_floating_point() and all(type(size) is int and size for size in value.shape):

@@ -1,7 +1,8 @@
 """Max pools of a joint graph whose indices only their own backward reads save a byte for each window.
 
 ATen's index is an int64, the place of a maximum in its plane. The place in the window is as good, and takes one byte
-(`program.operators.pooling_operators`).
+(`program.operators.pooling_operators`). This comes before layouts are chosen: which element a window of nothing but
+minus infinity has as its maximum depends on the layout in eager.
 """
 
 from __future__ import annotations
@@ -71,18 +72,20 @@ def rewrite(node: Node, backward: list[Node]) -> None:
     """Both operators in place: the nodes keep their names, by which another backward finds saved values."""
     windows = tuple(list(one) if isinstance(one, tuple) else one for one in windows_of(node.args[1:]))
     source, value = node.args[0], node.meta["val"]
-    found = value_of(WITH_OFFSETS, (source, *windows), {})
+    given: Any = source.meta["val"]  # type: ignore[union-attr]
+    is_last = given.is_contiguous(memory_format=torch.channels_last) and not given.is_contiguous()
+    found = value_of(WITH_OFFSETS, (source, *windows, is_last), {})
     if found[0].stride() != value[0].stride() or found[0].shape != value[0].shape:
         return
     changed: list[tuple[Node, tuple[Any, ...]]] = []
     for one in backward:
         gradient, tensor, indices = one.args[0], one.args[1], one.args[-1]
-        result, shape = one.meta["val"], list(tensor.meta["val"].shape)  # type: ignore[union-attr]
-        is_last = not result.is_contiguous()
-        if not result.is_contiguous(memory_format=torch.channels_last if is_last else torch.contiguous_format):
+        layout = torch.channels_last if is_last else torch.contiguous_format
+        if not one.meta["val"].is_contiguous(memory_format=layout):
             return
-        changed.append((one, (gradient, indices, shape, is_last, *windows)))
-    node.target, node.args, node.kwargs = WITH_OFFSETS, (source, *windows), {}
+        shape = list(tensor.meta["val"].shape)  # type: ignore[union-attr]
+        changed.append((one, (gradient, indices, shape, *windows)))
+    node.target, node.args, node.kwargs = WITH_OFFSETS, (source, *windows, is_last), {}
     node.meta["val"] = (value[0], found[1])
     for user in node.users:
         user.meta["val"] = node.meta["val"][user.args[1]]

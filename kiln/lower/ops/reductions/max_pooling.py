@@ -20,7 +20,7 @@ from kiln.loops.sizes import Size, is_empty
 from kiln.loops.tensor_layouts import is_dense, load_whole, sizes_of
 from kiln.loops.tensor_views import Tensor
 
-from ....program.operators.pooling_operators import WITH_OFFSETS, WITH_OFFSETS_BACKWARD
+from ....program.operators.pooling_operators import NOWHERE, WITH_OFFSETS, WITH_OFFSETS_BACKWARD
 from ...builders import cast, pointwise, positions, scalar, size_tensor, where
 from ...lowering import Lowering
 from ...registry import NotLowered, lowers
@@ -40,6 +40,8 @@ def max_pool(
 ) -> Any:
     """The maximum of each window, and its index in the plane: of the first maximum, or of the last NaN."""
     windows, width = checked_windows(node, tensor, size, step, padding, dilation), tensor.shape[-1]
+    if lowering.device.type == "cuda" and 1 in used_results(node) and not node.meta["val"][0].is_contiguous():
+        raise NotLowered("indices of windows of minus infinity, which ATen's kernel for this layout has otherwise")
     strides = (*([0] * (tensor.rank - 2)), windows.step[0] * width, windows.step[1])
 
     def place_of(row: int, column: int) -> Tensor:
@@ -52,7 +54,15 @@ def max_pool(
 
 @lowers(WITH_OFFSETS)
 def max_pool_with_offsets(
-    lowering: Lowering, node: Node, tensor: Tensor, size: Any, step: Any, padding: Any, dilation: Any, ceil_mode: bool
+    lowering: Lowering,
+    node: Node,
+    tensor: Tensor,
+    size: Any,
+    step: Any,
+    padding: Any,
+    dilation: Any,
+    ceil_mode: bool,
+    is_first_of_plane: bool,
 ) -> Any:
     """The maximum of each window, and its place there."""
     windows = checked_windows(node, tensor, size, step, padding, dilation)
@@ -61,6 +71,11 @@ def max_pool_with_offsets(
         return scalar(row * windows.size[1] + column, torch.int32)
 
     first = first_place(windows, place_of, scalar(windows.size[1], torch.int64), -1)
+    if is_first_of_plane:
+        zero, lead = scalar(0, torch.int64), tensor.rank - 2
+        starts = (positions(windows.shape, lead + at, -windows.padding[at], windows.step[at]) for at in range(2))
+        row, column = (pointwise("le", one, zero) for one in starts)
+        first = where(pointwise("and", row, column), cast(first, torch.int32), scalar(NOWHERE, torch.int32))
     return best_of(lowering, node, windows, tensor, place_of, cast(first, torch.int32))
 
 
@@ -139,7 +154,6 @@ def max_pool_with_offsets_backward(
     gradient: Tensor,
     offsets: Tensor,
     shape: Any,
-    is_channels_last: bool,
     size: Any,
     step: Any,
     padding: Any,
