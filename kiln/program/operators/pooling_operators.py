@@ -1,7 +1,8 @@
 """Operators of Kiln's own: max pools that say where in its window each maximum is, in a byte instead of an index.
 
 `codegen.rewrites.pooling_offsets` puts them into joint graphs in place of ATen's: what is saved for backward takes an
-eighth of the memory. They are lowered to kernels; where they are not, the functions below compute them with ATen's operators.
+eighth of the memory. They are lowered to kernels; where they are not, the functions below compute them with ATen's
+operators.
 
 A window of nothing but minus infinity has its first element as maximum. ATen's kernel for images that are channels last
 on a GPU takes the first element of the plane instead (``is_first_of_plane``), which most windows do not have: then the
