@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 import kiln
+from kiln._native import RecordedCall
 from kiln.codegen.cuda_graphs import recordable, recorded_program
 from kiln.report import events
 from tests.support.stand_in_recorder import StandInRecorder
@@ -101,6 +102,38 @@ def test_calls_without_gradients(graphs):
     assert 1 <= graphs.records <= 2
     if graphs.recorder is not None:
         assert graphs.recorder.replays >= 4
+
+
+def test_arguments_and_results_are_copied_in_the_turn_of_a_recording(graphs, stand_in, monkeypatch):
+    """On another stream the recording's memory may be in use before, and is again afterwards."""
+    steps = []
+
+    class Turn:
+        def __enter__(self):
+            steps.append("enter")
+
+        def __exit__(self, *raised):
+            steps.append("leave")
+
+    class Call:
+        def __init__(self, *given):
+            self.real = RecordedCall(*given)
+
+        def __getattr__(self, name):
+            return getattr(self.real, name)
+
+        def __call__(self, arguments):
+            steps.append("copies and runs")
+            return self.real(arguments)
+
+    stand_in.turn = Turn()
+    monkeypatch.setattr(recorded_program, "RecordedCall", Call)
+    compiled = graphs.compile(lambda x: torch.sin(x) + 1)
+    for _ in range(4):
+        x = graphs.randn(50, 64)
+        steps.clear()
+        close(compiled(x), torch.sin(x) + 1)
+    assert steps == ["enter", "copies and runs", "leave"]
 
 
 def test_arguments_that_move_from_the_beginning_need_one_recording(graphs):

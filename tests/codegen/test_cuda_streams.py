@@ -97,7 +97,7 @@ def test_a_backward_on_the_stream_of_its_forward(compiled):
         loss.backward()  # torch's engine runs it on the forward's stream
         found, w.grad = w.grad, None
         compiled.eager(x, w).square().sum().backward()
-        torch.testing.assert_close(found, w.grad)
+        torch.testing.assert_close(found, w.grad, rtol=1e-5, atol=1e-3)  # of sums of 64 products of about 10
         w.grad = None
 
 

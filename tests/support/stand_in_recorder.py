@@ -7,6 +7,7 @@ recordings of its pool, since these may lie where its intermediate values are.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import weakref
 from collections.abc import Callable
@@ -59,6 +60,7 @@ class StandInGraph:
 
 class StandInRecorder:
     def __init__(self) -> None:
+        self.turn = contextlib.nullcontext()
         self.records = self.replays = 0
         self.graphs: dict[int, list[weakref.ref[StandInGraph]]] = {}
         self.recording = False  # set it to have a recording of the user's

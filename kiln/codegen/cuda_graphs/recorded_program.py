@@ -117,18 +117,22 @@ class RecordedProgram:
     def run(self, arguments: list[Any]) -> Any:
         if self.recorder.is_recording():
             return self.program(arguments)
-        for call in self.calls:
-            results = call(arguments)
-            if results is not None:
-                if call is not self.calls[0]:
-                    self.calls = [call, *(other for other in self.calls if other is not call)]
-                return results
-        if self.stopped is None and not any_modes() and self.are_plain(arguments):
-            call_or_none = self.recording_for(arguments)
-            results = call_or_none(arguments) if call_or_none is not None else None
-            if results is not None:
-                return results
-        return self.program(arguments)
+        results = self.replayed(self.calls, arguments) if self.calls else None
+        if results is None and self.stopped is None and not any_modes() and self.are_plain(arguments):
+            made = self.recording_for(arguments)
+            results = self.replayed([made], arguments) if made is not None else None
+        return self.program(arguments) if results is None else results
+
+    def replayed(self, calls: list[RecordedCall], arguments: list[Any]) -> tuple[Any, ...] | None:
+        """The results of the first recording that fits and is free."""
+        with self.recorder.turn:
+            for call in calls:
+                results = call(arguments)
+                if results is not None:
+                    if call is not next(iter(self.calls), call):
+                        self.calls = [call, *(other for other in self.calls if other is not call)]
+                    return results
+        return None
 
     def are_plain(self, arguments: Sequence[Any]) -> bool:
         """Whether a recording can tell these arguments from others."""

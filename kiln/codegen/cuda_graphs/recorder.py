@@ -21,7 +21,10 @@ Boxed = Callable[[list[Any]], Any]
 
 
 class Recorder(Protocol):
-    """Records programs of one device."""
+    """Records programs of one device. Arguments are copied into a recording, it runs, and results are copied out of it
+    in a block of ``turn``: nothing that other threads or streams do with recordings comes in between."""
+
+    turn: contextlib.AbstractContextManager[None]
 
     def is_recording(self) -> bool:
         """Whether the current stream is recorded, by whomever: then nothing else can be."""
@@ -53,6 +56,7 @@ class CudaRecorder:
         # After the last recording, if that ran on a stream that a user made.
         self.done = torch.cuda.Event()  # type: ignore[no-untyped-call]
         self.threads = threading.local()
+        self.turn = Turn(self)
 
     def is_recording(self) -> bool:
         if torch.cuda.current_device() == self.index:
@@ -77,7 +81,7 @@ class CudaRecorder:
                     graph.capture_end()
                 raise
             graph.capture_end()
-        return tuple(results), functools.partial(self.replay, graph)
+        return tuple(results), graph.replay
 
     def prepare_thread(self) -> None:
         """Have the thread's handle and workspace of cuBLAS made, which would otherwise lie in the first pool."""
@@ -86,16 +90,6 @@ class CudaRecorder:
             torch.mm(small, small)
             self.threads.is_ready = True
 
-    def replay(self, graph: torch.cuda.CUDAGraph) -> None:
-        with self.lock:
-            stream = self.raw_stream(self.index)
-            if stream != self.last_stream:
-                self.wait_for_last()
-                self.last_stream = stream
-            graph.replay()
-            if stream:
-                self.done.record(torch.cuda.current_stream(self.index))
-
     def wait_for_last(self) -> None:
         """Have the current stream wait for what runs on the stream of the last recording."""
         current = torch.cuda.current_stream(self.index)
@@ -103,3 +97,30 @@ class CudaRecorder:
             current.wait_stream(torch.cuda.default_stream(self.index))
         elif self.last_stream is not None:
             current.wait_event(self.done)
+
+
+class Turn(contextlib.AbstractContextManager[None]):
+    """A block in which recordings run on the current stream: after all that ran in earlier blocks, on any stream."""
+
+    def __init__(self, recorder: CudaRecorder) -> None:
+        self.recorder = recorder
+
+    def __enter__(self) -> None:
+        recorder = self.recorder
+        recorder.lock.acquire()
+        try:
+            stream = recorder.raw_stream(recorder.index)
+            if stream != recorder.last_stream:
+                recorder.wait_for_last()
+                recorder.last_stream = stream
+        except BaseException:
+            recorder.lock.release()
+            raise
+
+    def __exit__(self, *raised: object) -> None:
+        recorder = self.recorder
+        try:
+            if recorder.last_stream:  # not the default one, which lives as long as the process
+                recorder.done.record(torch.cuda.current_stream(recorder.index))
+        finally:
+            recorder.lock.release()
