@@ -56,7 +56,7 @@ class CudaRecorder:
         # After the last recording, if that ran on a stream that a user made.
         self.done = torch.cuda.Event()  # type: ignore[no-untyped-call]
         self.threads = threading.local()
-        self.turn = Turn(self)
+        self.turn: contextlib.AbstractContextManager[None] = Turn(self)
 
     def is_recording(self) -> bool:
         if torch.cuda.current_device() == self.index:
