@@ -465,3 +465,42 @@ def test_siblings_far_apart_stay_apart():
     x, w = torch.randn(256, 64), torch.randn(64, 64)
     counts = [len(launches(cuda_scheduled_of(lambda x, w, n=n: function(x, w, n), [x, w]))) for n in (1, 2, 3, 4)]
     assert counts[0] < counts[-1]
+
+
+# ---- operators that ATen computes in another way on GPUs ---------------------------------------------------------------
+
+
+def whole_quotients_of_aten(a, b):
+    """ATen's kernel for float16: the quotient is a float32, the whole number that is made of it a float16."""
+    one, other = a.float(), b.float()
+    rest = torch.fmod(one, other)
+    quotient = (one - rest) / other
+    quotient = torch.where((rest != 0) & ((other < 0) != (rest < 0)), quotient - 1, quotient)
+    whole = torch.floor(quotient).half()
+    whole = torch.where(quotient - whole.float() > 0.5, (whole.float() + 1).half(), whole)
+    return torch.where(other == 0, (one / other).half(), whole)
+
+
+def test_whole_quotients_that_float16_does_not_have():
+    a = torch.randn(20_000).half() * 10
+    b = (torch.rand(20_000).half() - 0.5) / 100
+    for number, (one, other) in enumerate([(10.953125, 0.000964), (7.34375, 0.000456), (-9.3203125, 0.000893)]):
+        quotient = torch.arange(6000.0)
+        near = quotient[: len(quotient) // 3] * 3 + number
+        a = torch.cat([a, torch.full_like(near, one).half()])
+        b = torch.cat([b, (other * (1 + near / 1e5)).half()])
+    (found,) = reference.run(cuda_scheduled_of(torch.floor_divide, [a, b]), [a, b])
+    assert torch.equal(found, whole_quotients_of_aten(a, b))
+
+
+@pytest.mark.parametrize("function", [F.hardsigmoid, F.hardswish])
+def test_a_sixth_of_float64(function):
+    """ATen multiplies by a sixth in float32 on GPUs; on the CPU it divides by six."""
+    x = torch.linspace(-4, 4, 101, dtype=torch.float64)
+    (found,) = reference.run(cuda_scheduled_of(function, [x]), [x])
+    bounded = (x + 3).clamp(0, 6)
+    sixth = torch.tensor(1 / 6).double()
+    torch.testing.assert_close(
+        found, (bounded if function is F.hardsigmoid else x * bounded) * sixth, rtol=1e-15, atol=0
+    )
+    assert not torch.equal(found, function(x))

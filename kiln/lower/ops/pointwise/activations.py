@@ -105,12 +105,19 @@ def bounded(x: Value) -> Value:
     return where(x > 6.0, 6.0, x)
 
 
-@formula(aten.hardsigmoid.default)
-def hardsigmoid(x: Value) -> Value:
-    return bounded(x + 3.0) / 6.0
-
-
 SIXTH = 0.1666666716337204  # of ATen, a float32 for all types
+
+
+def a_sixth(lowering: Lowering, node: Node, x: Tensor, function: Callable[[Value], Value]) -> Tensor:
+    """A sixth of a function: ATen divides on the CPU, and multiplies on GPUs."""
+    if lowering.device.type == "cpu":
+        return computed(lambda value: function(value) / 6.0, [x], wide(x.dtype), node.meta["val"])
+    return computed(lambda value: function(value) * SIXTH, [x], wide(x.dtype), node.meta["val"])
+
+
+@lowers(aten.hardsigmoid.default)
+def hardsigmoid(lowering: Lowering, node: Node, x: Tensor) -> Tensor:
+    return a_sixth(lowering, node, x, lambda value: bounded(value + 3.0))
 
 
 @formula(aten.hardsigmoid_backward.default)
@@ -118,9 +125,9 @@ def hardsigmoid_backward(grad: Value, x: Value) -> Value:
     return where((x > -3.0) & (x < 3.0), grad * SIXTH, 0.0)
 
 
-@formula(aten.hardswish.default)
-def hardswish(x: Value) -> Value:
-    return x * bounded(x + 3.0) / 6.0
+@lowers(aten.hardswish.default)
+def hardswish(lowering: Lowering, node: Node, x: Tensor) -> Tensor:
+    return a_sixth(lowering, node, x, lambda value: value * bounded(value + 3.0))
 
 
 @formula(aten.hardswish_backward.default)

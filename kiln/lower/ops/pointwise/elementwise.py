@@ -223,21 +223,26 @@ def toward_zero(x: Value, y: Value) -> Value:
     return (x / y).trunc() if x.dtype.is_floating_point else x.truncdiv(y)
 
 
-def downward(x: Value, y: Value) -> Value:
-    """Of types that round after each operation, the quotient is found step by step, as ATen does."""
-    if wide(x.dtype) is x.dtype:
-        return x.floordiv(y)
+def downward(x: Value, y: Value, rounded: Callable[[Value], Value] = lambda value: value) -> Value:
+    """The quotient is found step by step, as ATen does; ``rounded`` is what it makes of the whole number."""
     left = x.fmod(y)
     quotient = (x - left) / y
     quotient = where(left.ne(0.0) & (y < 0.0).xor(left < 0.0), quotient - 1.0, quotient)
-    below = quotient.floor()
+    below = rounded(quotient.floor())
     below = where(quotient - below > 0.5, below + 1.0, below)
     return where(y.eq(0.0), x / y, where(quotient.eq(0.0), Value(x.like(0.0)).copysign(x / y), below))
 
 
+def downward_on_gpu(x: Value, y: Value) -> Value:
+    """Of float16 and bfloat16, ATen computes the quotient in float32, but has the whole number in the type."""
+    kind, exact = x.dtype, wide(x.dtype)
+    return downward(x.cast(exact), y.cast(exact), lambda value: value.cast(kind).cast(exact)).cast(kind)
+
+
 def floor_of(lowering: Lowering) -> Callable[[Value, Value], Value]:
-    """How eager rounds quotients down: on GPUs without rounding to the type on the way."""
-    return downward if lowering.device.type == "cpu" else lambda x, y: x.floordiv(y)
+    """How eager rounds quotients down. Float16 and bfloat16 are rounded after each operation on the CPU."""
+    narrow = downward if lowering.device.type == "cpu" else downward_on_gpu
+    return lambda x, y: x.floordiv(y) if wide(x.dtype) is x.dtype else narrow(x, y)
 
 
 def rounded_quotient(node: Any, a: Operand, b: Operand, function: Callable[..., Value]) -> Tensor:
