@@ -467,7 +467,7 @@ def test_siblings_far_apart_stay_apart():
     assert counts[0] < counts[-1]
 
 
-# ---- operators that ATen computes in another way on GPUs --------------------------------------------------------------
+# ---- operators that ATen computes in another way on GPUs -------------------------------------------------------------
 
 
 def whole_quotients_of_aten(a, b):
