@@ -42,7 +42,7 @@ def operate(lines: Lines, name: str, operands: list[str], dtype: torch.dtype, re
 
 
 def select_of_bytes(lines: Lines, operands: list[str], kind: str, lanes: int) -> str:
-    """In 32 bits: LLVM 22 ends the process for for a GPU's choice between four bytes 1 and four bytes 0."""
+    """In 32 bits: LLVM 22 ends the process for a GPU's choice between four bytes 1 and four bytes 0."""
     wide = llvm_type("i32", lanes)
     yes, no = (lines.new(f"zext {kind} {operand} to {wide}") for operand in operands[1:])
     chosen = lines.new(f"select {llvm_type('i1', lanes)} {operands[0]}, {wide} {yes}, {wide} {no}")
