@@ -42,11 +42,13 @@ class Break:
     reason: str
     hint: str
     stack: list[tuple[str, int, str]]
+    raises: str | None = None  # the class of what the program raises there
 
     @classmethod
     def of(cls, reason: Any) -> Break:
         """From the exception that ended the graph, without its traceback: that holds the frames of the compiler."""
-        return cls(reason.reason, reason.hint, list(reason.stack))
+        raises = None if reason.raises is None else reason.raises.__name__
+        return cls(reason.reason, reason.hint, list(reason.stack), raises)
 
     def __str__(self) -> str:
         where = self.location

@@ -24,6 +24,7 @@ from ..torch.torch_state import state_queries_are_replaced
 from . import all_rules, caller_breaks  # noqa: F401
 from .compile_frame import args_fit, compile_frame, user_stack_level
 from .dispatchers import COMPILE_LOCK, MOST_ENTRIES, FrameCache, make_dispatcher, shared, state_of
+from .entry import Entry
 from .routing import release_routes
 
 BUILTINS = vars(builtins)
@@ -101,7 +102,8 @@ def find_or_compile(
     dispatcher.entries.append(pair)
     answer = ask_check(pair[0], args, kwargs)
     if answer is not False:
-        return with_answer(pair[1], answer)
+        run = with_answer(pair[1], answer)
+        return raising_as_captured(run, entry, function) if config.raise_internal_errors else run
     if not again:  # while it was compiled, another thread or a finalizer may have changed what it looked at
         cache.entries.remove(entry)
         dispatcher.entries.remove(pair)
@@ -112,6 +114,21 @@ def find_or_compile(
         failure = AssertionError(f"the guards do not hold for the very call they were made from ({reason})")
         raise exc.InternalError(f"compiling {function.__qualname__}", failure)
     return function
+
+
+def raising_as_captured(run: Callable[..., Any], entry: Entry, function: types.FunctionType) -> Callable[..., Any]:
+    """The run function of a new entry. What capture has seen the program raise, Python has to raise when it runs: an
+    error that only capture has stays unseen here, but changes what the program does where it is caught."""
+    raises = entry.break_reason.raises if entry.break_reason is not None else None
+    if raises is None:
+        return run
+
+    def checked(*args: Any, **kwargs: Any) -> None:
+        run(*args, **kwargs)
+        failure = AssertionError(f"the program raises no {raises}, which it did in capture ({entry.break_reason})")
+        raise exc.InternalError(f"compiling {function.__qualname__}", failure)
+
+    return checked
 
 
 def is_torch_replaced() -> bool:

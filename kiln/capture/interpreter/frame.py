@@ -326,7 +326,7 @@ class RootFrame(Frame):
 
     def unwind(self, error: BaseException) -> None:
         if self.bytecode.handler_at[self.index] is None:
-            raise self.trace.fail(f"the program raises {error_text(error)}", error=error) from None
+            raise self.trace.fail(f"the program raises {error_text(error)}", error=error, raises=type(error)) from None
         super().unwind(error)
 
     def breaks_by_config(self, instruction: Instruction) -> bool:

@@ -55,6 +55,7 @@ class GraphBreak(BaseException):
         error: BaseException | None = None,
         whole: bool = False,
         instead: BaseException | None = None,
+        raises: type[BaseException] | None = None,
     ):
         super().__init__(reason)
         self.whole = whole  # nothing of the frame is to be captured: it runs in eager
@@ -63,6 +64,7 @@ class GraphBreak(BaseException):
         self.culprit = culprit  # the value to blame, where its creation should have been the break
         self.error = error  # what the operation raised on fake tensors: eager would most likely raise it too
         self.instead = instead  # what to raise, where no break is allowed, in place of the error that says so
+        self.raises = raises  # what the program raises there, which leaves the frame
         self.places: list[Place] = []  # of each interpreted frame, outermost first
 
     @property

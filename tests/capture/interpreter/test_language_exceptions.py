@@ -6,6 +6,9 @@ import sys
 import pytest
 import torch
 
+import kiln
+from kiln.capture.interpreter import operators
+from kiln.capture.state.values import Raised
 from kiln.testing import check
 from tests.support.program_table import ProgramTable, X
 
@@ -539,3 +542,20 @@ def test_context_of_the_caller_is_seen():
     assert compiled(X)[1] is None
     assert isinstance(caller(compiled, X)[1], ValueError)
     assert compiled(X)[1] is None
+
+
+def test_errors_that_only_capture_has_are_internal_errors(monkeypatch):
+    """Python runs the instruction again and raises nothing: tests must see that."""
+
+    def f(x):
+        return x + 1, [x.shape[0]] + [2]
+
+    def wrong(trace, function, left, right):
+        raise Raised(TypeError("not in Python"))
+
+    monkeypatch.setattr(operators, "run_native_operator", wrong)
+    with pytest.raises(kiln.exc.InternalError, match="the program raises no TypeError"):
+        kiln.compile(f, backend="eager")(torch.ones(3))
+    kiln.reset()
+    with kiln.config.patch(raise_internal_errors=False):
+        assert kiln.compile(f, backend="eager")(torch.ones(3))[1] == [3, 2]
