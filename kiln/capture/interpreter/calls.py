@@ -155,9 +155,11 @@ def nesting_too_deep(trace: Trace) -> BaseException:
 # Wrappers that only keep a ``__repr__`` from running in circles (one that does breaks the graph anyway), and those that
 # keep functions of torch away from torch's own compiler.
 def wrapped_function(trace: Trace, wrapper: types.FunctionType) -> object:
-    """The function behind a wrapper that changes nothing. ``reprlib.recursive_repr`` keeps it only in its closure."""
+    """The function behind a wrapper that changes nothing: what it calls is in its closure, whatever its attributes
+    say. (Of Kiln's own wrappers they say it.)"""
     names = wrapper.__code__.co_freevars
-    if "user_function" not in names:
+    called = next((name for name in CALLED_BY_WRAPPERS if name in names), None)
+    if called is None:
         return load_attribute(trace, wrapper, "__wrapped__")
     cells = wrapper.__closure__ or ()
     if any(map(cell_is_empty, cells)):
@@ -170,7 +172,7 @@ def wrapped_function(trace: Trace, wrapper: types.FunctionType) -> object:
             trace.guards.add(Attribute(Item(closure, index), "cell_contents"), "type", type(cell.cell_contents))
             if type(cell.cell_contents) is not set:
                 raise trace.fail(f"{wrapper.__qualname__}, whose closure has been changed")
-        if name == "user_function":
+        if name == called:
             found = wrap(trace, cell.cell_contents, Attribute(Item(closure, index), "cell_contents"))
     return found
 
@@ -198,6 +200,7 @@ def is_same_object(trace: Trace, value: object, known: object) -> bool:
     return value.real is known
 
 
+CALLED_BY_WRAPPERS = ("user_function", "fn")  # in closures: of ``reprlib.recursive_repr``, of torch's wrapper
 TRANSPARENT_WRAPPERS = {reprlib.recursive_repr()(lambda self: "").__code__, disable_in_compiler(lambda: None).__code__}
 
 

@@ -715,3 +715,27 @@ def test_function_of_operator_replaced_by_one_that_calls_it(name, backend, compi
     # torch imports modules with tables of these functions, and caches results: that is to happen before the change.
     kiln.compile(program, backend=backend, dynamic=True)(torch.arange(3.0), [0, 2])
     assert same(run(kiln.compile(program, backend=backend)), run(program))
+
+
+def same_code(function):
+    """A function that does the same, without attributes."""
+    given = (function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__)
+    made = types.FunctionType(*given)
+    made.__kwdefaults__ = function.__kwdefaults__
+    return made
+
+
+@pytest.mark.parametrize("attribute", [None, lambda *args, **kwargs: args[1] * 100])
+def test_attributes_of_a_wrapper_do_not_say_what_it_calls(attribute):
+    wrapper = same_code(checkpoint)
+
+    def program(x):
+        return wrapper(torch.sin, x, use_reentrant=False) * 2
+
+    compiled = kiln.compile(program, backend="eager")
+    x = torch.ones(3, requires_grad=True)
+    assert torch.equal(compiled(x), program(x))
+    if attribute is not None:
+        wrapper.__wrapped__ = attribute
+    assert torch.equal(compiled(x), program(x))
+    assert torch.equal(kiln.compile(program, backend="eager")(x), program(x))
