@@ -148,7 +148,10 @@ def call_dispatch(trace: Trace, function: types.FunctionType, args: Args, kwargs
     source = trace.outside.source_of(function)
     if source is not None:
         trace.guards.add(source, "identity", function)
-    chosen = function(cls)
+    try:
+        chosen = function(cls)
+    except Exception as error:  # what it is made of has been changed
+        raise trace.fail("a singledispatch function that cannot dispatch", error=error) from None
     trace.guards.extras.append((f"the same implementation for {cls.__qualname__}", lambda: function(cls) is chosen))
     trace.outside.pinned(chosen)
     return (chosen,)

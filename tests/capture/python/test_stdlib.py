@@ -728,3 +728,20 @@ def test_the_memo_of_a_copy_has_ids_of_real_objects():
         return x + 1, memo[id(items)] is made, kept[0] is items[1], len(memo), made
 
     check(program, X)
+
+
+def test_a_singledispatch_function_that_cannot_dispatch():
+    @functools.singledispatch
+    def double(value):
+        return value * 2
+
+    def program(x):
+        return double(x)
+
+    compiled = kiln.compile(program, backend="eager")
+    x = torch.ones(3)
+    assert torch.equal(compiled(x), program(x))
+    del double._clear_cache.__self__.data
+    for shape in ((3,), (3, 1)):
+        with pytest.raises(AttributeError, match="no attribute 'data'"):
+            compiled(torch.ones(shape))
