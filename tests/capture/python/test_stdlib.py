@@ -24,6 +24,7 @@ import typing
 import warnings
 from dataclasses import dataclass, field
 
+import pytest
 import torch
 
 import kiln
