@@ -148,6 +148,11 @@ def inplace(trace: Trace, sign: str, left: object, right: object) -> object:
             result = force(trace, calls.call(trace, method, (left, right), {}))
             if result is not NotImplemented:
                 return result
+        native = lookup(type(left), name)
+        if method is None and isinstance(native, types.WrapperDescriptorType) and native in UPDATING_OPERATORS:
+            result = native_calls.call_native(trace, native, (left, right), {})
+            if result is not NotImplemented:
+                return result
     if has_python_method(left) or has_python_method(right):
         return interpret_binary(trace, sign, *BINARY[sign[:-1]], left, right)
     if isinstance(left, list) and sign == "+=":
@@ -175,7 +180,9 @@ def interpret_binary(
         if result is not NotImplemented:
             return result
     for owner, other, method_name in ((left, right, name), (right, left, reflected)):
-        if is_sequence_operator(owner, method_name) and (owner is left or name == "__mul__"):
+        if owner is not left and (name != "__mul__" or (sign == "*=" and type(left).__flags__ & HEAP_TYPE)):
+            continue  # CPython asks the right one for a repetition, but not in place of an object's
+        if is_sequence_operator(owner, method_name):
             return sequence_operator(trace, sign, owner, other, method_name)
     operands = f"'{type_of(trace, left).__name__}' and '{type_of(trace, right).__name__}'"
     raise Raised(TypeError(f"unsupported operand type(s) for {'** or pow()' if sign == '**' else sign}: {operands}"))
@@ -207,6 +214,13 @@ def call_operand_method(trace: Trace, owner: object, other: object, name: str) -
     return call_native_method(trace, owner, other, name)
 
 
+UPDATING_OPERATORS = frozenset(
+    getattr(kind, name)
+    for kind in (dict, collections.OrderedDict, set)
+    for name in ("__ior__", "__iand__", "__isub__", "__ixor__")
+    if hasattr(kind, name)
+)
+"""Augmented assignment of dictionaries and sets, which changes them in place, also instances of derived classes."""
 SEQUENCE_OPERATORS = frozenset(
     getattr(kind, name)
     for kind in (list, tuple, str, bytes, bytearray, collections.deque)
