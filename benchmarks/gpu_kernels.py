@@ -33,6 +33,10 @@ def full(*shape: int) -> torch.Tensor:
     return torch.randn(*shape, device="cuda")
 
 
+def places(count: int, end: int) -> torch.Tensor:
+    return torch.randint(end, (count,), device="cuda")
+
+
 def layer_norm_backward(g: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     y = x.float()
     centred = y - y.mean(-1, keepdim=True)
@@ -40,6 +44,18 @@ def layer_norm_backward(g: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> to
     normal, scaled = centred * inverse, g.float() * w
     mean, dot = scaled.mean(-1, keepdim=True), (scaled * normal).mean(-1, keepdim=True)
     return ((scaled - mean - normal * dot) * inverse).to(g.dtype)
+
+
+def rms_norm_backward(g: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    y = x.float()
+    inverse = torch.rsqrt(y.square().mean(-1, keepdim=True) + 1e-6)
+    normal, scaled = y * inverse, g.float() * w
+    return ((scaled - normal * (scaled * normal).mean(-1, keepdim=True)) * inverse).to(g.dtype)
+
+
+def cross_entropy_backward(x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+    wrong = torch.softmax(x.float(), -1) - F.one_hot(t, x.shape[-1])
+    return (wrong / x.shape[0]).to(x.dtype)
 
 
 def adam(p: torch.Tensor, g: torch.Tensor, m: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -65,11 +81,25 @@ CASES: dict[str, Callable[[int, int], Case]] = {
     ),
     "cross entropy": lambda r, c: (
         lambda x, t: F.cross_entropy(x.float(), t),
-        (half(r, c), torch.randint(c, (r,), device="cuda")),
+        (half(r, c), places(r, c)),
     ),
+    "rms norm backward": lambda r, c: (rms_norm_backward, (half(r, c), half(r, c), full(c))),
+    "group norm": lambda r, c: (
+        lambda x, w, b: F.group_norm(x, 32, w, b),
+        (half(r // 256, c, 16, 16), half(c), half(c)),
+    ),
+    "cross entropy backward": lambda r, c: (cross_entropy_backward, (half(r, c), places(r, c))),
     "gather": lambda r, c: (
         lambda w, i: F.embedding(i, w) * 2,
-        (half(50304, c), torch.randint(50304, (r,), device="cuda")),
+        (half(50304, c), places(r, 50304)),
+    ),
+    "scatter of rows": lambda r, c: (
+        lambda x, i, y: x.index_copy(0, i, y),
+        (half(2 * r, c), torch.randperm(2 * r, device="cuda")[:r], half(r, c)),
+    ),
+    "scatter, added": lambda r, c: (
+        lambda i, g: torch.ops.aten.embedding_dense_backward(g, i, r, -1, False),
+        (places(r, r), full(r, c)),
     ),
     "transpose": lambda r, c: (lambda x: x.t().contiguous() + 1, (half(r, c),)),
     "adam": lambda r, c: (adam, (full(r, c), full(r, c), full(r, c), full(r, c).abs())),
