@@ -48,9 +48,7 @@ class RefusedNodes:
             before = dict.fromkeys(one for node in rounds[-1] for one in node.all_input_nodes)
             rounds.append([one for one in before if one not in seen])
             seen.update(rounds[-1])
-        candidates = [
-            [node for node in nodes if is_lowered(node.target) and node.name not in refused] for nodes in rounds
-        ]
+        candidates = [[node for node in nodes if is_lowered(node) and node.name not in refused] for nodes in rounds]
         alone = [node.name for nodes in candidates for node in nodes if self.is_refused_alone(node)]
         return alone or next(([node.name for node in nodes] for nodes in candidates if nodes), [])
 

@@ -46,7 +46,7 @@ from .node_facts import (
     storage_of,
 )
 from .pieces import CONCATENATIONS, Pieces, lower_on_pieces, write_pieces
-from .registry import NotLowered
+from .registry import NotLowered, rule_for
 
 Node = torch.fx.Node
 
@@ -218,7 +218,7 @@ class Lowering:
         found = self.lower_view(node, called)
         if found is not None:
             return found
-        rule = called.lowering
+        rule = rule_for(node, called)
         if rule is None:
             return self.call(node, "no lowering")
         if node.name in self.refused:

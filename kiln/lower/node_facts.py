@@ -15,6 +15,7 @@ from ..loops.tensor_views import DynamicFloat
 from ..platform.torch_operators import Argument
 from ..platform.torch_pytree import tree_leaves
 from ..program.operators.operator_table import Operator, find_operator
+from .registry import rule_for
 
 aten = torch.ops.aten
 Node = torch.fx.Node
@@ -92,7 +93,7 @@ def is_view_node(node: Node) -> bool:
 def may_be_kernel(node: Node) -> bool:
     """Whether kernels may compute a node: it has a lowering. Random numbers are ATen's on the CPU."""
     called = find_operator(node.target)
-    if called is None or called.lowering is None:
+    if called is None or rule_for(node, called) is None:
         return False
     values = tree_leaves(node.meta.get("val")) if called.random else ()
     return not any(isinstance(value, torch.Tensor) and value.device.type == "cpu" for value in values)

@@ -8,6 +8,9 @@ int or sympy expression, the rest as it is. Arguments not given have the schema'
 tuple of them, None for results that are not used) of the shape and type that the node's ``meta["val"]`` has; or raises
 `NotLowered`, and the operator is called from ATen. Lowerings that are compositions of others are decompositions; they
 are in the same table.
+
+An operator that is nearly always a library's has a condition, ``@lowers(aten.mm.default, when=is_narrow)``: other nodes
+count as those of an operator without a lowering, so that what they read is prepared for a call.
 """
 
 from __future__ import annotations
@@ -15,8 +18,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
+import torch.fx
+
 from ..platform.torch_operators import OpOverload
-from ..program.operators.operator_table import find_operator, operator_of
+from ..program.operators.operator_table import Operator, find_operator, operator_of
 
 Lowers = TypeVar("Lowers", bound=Callable[..., Any])
 
@@ -25,12 +30,12 @@ class NotLowered(Exception):
     """This call is left to ATen; the text says why."""
 
 
-def lowers(*overloads: OpOverload) -> Callable[[Lowers], Lowers]:
+def lowers(*overloads: OpOverload, when: Callable[[torch.fx.Node], bool] | None = None) -> Callable[[Lowers], Lowers]:
     def register(function: Lowers) -> Lowers:
         for overload in overloads:
             operator = operator_of(overload)
             assert operator.lowering is None, f"{overload} is lowered twice"
-            operator.lowering = function
+            operator.lowering, operator.lowers_when = function, when
         return function
 
     return register
@@ -42,10 +47,16 @@ def lowers_dynamic_floats(overloads: Iterable[OpOverload]) -> None:
         operator_of(overload).lowers_dynamic_floats = True
 
 
-def is_lowered(target: object) -> bool:
+def is_lowered(node: torch.fx.Node) -> bool:
     """Whether there is a lowering of what a node calls."""
-    operator = find_operator(target)
-    return operator is not None and operator.lowering is not None
+    operator = find_operator(node.target)
+    return operator is not None and rule_for(node, operator) is not None
+
+
+def rule_for(node: torch.fx.Node, operator: Operator) -> Callable[..., Any] | None:
+    """The lowering of a node that calls an operator, if there is one."""
+    condition = operator.lowers_when
+    return operator.lowering if condition is None or condition(node) else None
 
 
 def lowering_of(overload: OpOverload) -> Callable[..., Any]:

@@ -215,7 +215,7 @@ def test_rules_of_other_layers() -> None:
     import kiln.program.shapes.shape_cache  # noqa: F401
 
     assert operator_of(aten.add.Tensor).lowering is not None and operator_of(aten.add.Tensor).lowers_dynamic_floats
-    assert operator_of(aten.mm.default).lowering is None
+    assert operator_of(aten.convolution.default).lowering is None
     assert operator_of(aten.native_batch_norm.default).rewrite is not None
     assert operator_of(aten.native_batch_norm.default).layout is not None
     assert operator_of(aten.upsample_bilinear2d_backward.default).symbolic_shape is not None

@@ -24,6 +24,7 @@ from .reductions import (  # noqa: F401
     basic,
     batch_norm,
     cumulative,
+    matrix_products,
     max_pooling,
     nll_loss,
     normalization,

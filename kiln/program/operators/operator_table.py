@@ -73,6 +73,8 @@ class Operator:
     """Gives another way to compute a node's result again in the backward graph."""
     lowering: Callable[..., Any] | None = None
     """Lowers a node to the loop IR."""
+    lowers_when: Callable[[Any], bool] | None = None
+    """Which nodes the lowering is for; None: for all. A library computes the others."""
     lowers_dynamic_floats = False
     """Whether the lowering takes a dynamic float where a number is expected."""
 
