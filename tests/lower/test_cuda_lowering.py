@@ -357,10 +357,25 @@ def test_scatters(name):
     assert "order" in reason
 
 
-def test_scatters_of_narrow_types_are_atens():
-    """It adds in float32; atomic additions would round each time."""
-    x, i = torch.randn(6, 4).bfloat16(), torch.tensor([1, 2, 1, 0, 8, 3])
-    assert set(called(SCATTERS["embedding"], x, i)) == {"embedding_dense_backward"}
+NARROW = {
+    "embedding": lambda x, i: aten.embedding_dense_backward(x, i, 90, -1, False),
+    "embedding with padding": lambda x, i: aten.embedding_dense_backward(x, i, 90, 1, False),
+    "index_put": lambda x, i: aten.index_put(torch.ones(90, 4, dtype=x.dtype, device=x.device), [i], x, True),
+}
+
+
+@pytest.mark.parametrize("name", NARROW)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_sums_of_narrow_types_are_rounded_once(name, dtype):
+    """Eager adds in float32; atomic additions of the type itself would round each time."""
+    given = torch.randn(300, 4).to(dtype), torch.randint(0, 7, (300,))
+    scheduled = cuda_scheduled_of(NARROW[name], given)
+    assert not calls(scheduled) or set(calls(scheduled)) == {"aten._assert_async.msg"}
+    (found,) = reference.run(scheduled, given)
+    exact = NARROW[name](given[0].double(), given[1])
+    assert found.dtype is dtype and (found.double() - exact).abs().max() <= exact.abs().max() * torch.finfo(dtype).eps
+    few = torch.randn(6, 4).to(dtype), torch.tensor([1, 2, 1, 0, 8, 3])
+    assert len(called(NARROW[name], *few)) == 1  # ATen need not go through all rows
 
 
 REDUCTIONS = ("sum", "prod", "amax", "amin")

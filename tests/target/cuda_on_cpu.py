@@ -25,6 +25,9 @@ PATIENCE = 30  # seconds
 HEAD = re.compile(r"^target .*\n", re.MULTILINE)
 DECLARED = re.compile(r"^declare \w+ @llvm\.nvvm\.([a-z0-9.]+)\(.*\)$", re.MULTILINE)
 MOVED = re.compile(r'^(%\w+) = call i32 asm sideeffect "mov.b32 .*"\(i32 (%\w+)\)$', re.MULTILINE)
+ADDED = re.compile(
+    r'^call void asm sideeffect "red\.\S+\.v[24]\.f32 .*"\(ptr addrspace\(1\) (%\w+), (.*)\)$', re.MULTILINE
+)
 KINDS = {"i32": ctypes.c_int32, "float": ctypes.c_float, "void": None}
 FORMULAS = {
     "ex2.approx.f": "call float @exp2f(float %x)",
@@ -94,12 +97,22 @@ def for_the_cpu(text: str) -> str:
     if "@llvm.nvvm.div.full(" in text:
         text = text.replace("declare float @llvm.nvvm.div.full(float, float)", "")
         text += "define float @llvm.nvvm.div.full(float %x, float %y) {\n  %r = fdiv float %x, %y\n  ret float %r\n}\n"
-    text = MOVED.sub(r"\1 = add i32 0, \2", text)
+    text = ADDED.sub(added_one_by_one, MOVED.sub(r"\1 = add i32 0, \2", text))
     if "@exp2f(" in text:
         text += "declare float @exp2f(float)\n"
     if "@sqrtf(" in text:
         text += "declare float @sqrtf(float)\n"
     return text.replace("@llvm.nvvm.", "@kiln.gpu.")
+
+
+def added_one_by_one(found: re.Match[str]) -> str:
+    """Additions to neighbouring elements, one instruction for each."""
+    place, lines = found[1], []
+    for number, value in enumerate(found[2].split(", ")):
+        name = f"%next{number}.{found.start()}"
+        lines.append(f"{name} = getelementptr float, ptr addrspace(1) {place}, i64 {number}")
+        lines.append(f"atomicrmw fadd ptr addrspace(1) {name}, {value} monotonic, align 4")
+    return "\n".join(lines)
 
 
 FAILS = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int32, ctypes.c_char_p, ctypes.c_int64)

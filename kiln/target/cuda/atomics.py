@@ -1,6 +1,8 @@
 """Elements of memory that several threads combine values into: by one instruction, or by a loop of compare and swap.
 
-The order of threads is not known, so sums and products of floats are rounded in no fixed order.
+The order of threads is not known, so sums and products of floats are rounded in no fixed order. Neighbouring float32
+elements are added to by one instruction, which moves as many bytes as a store does: one for each element touches the
+memory as often as there are elements.
 """
 
 from __future__ import annotations
@@ -36,6 +38,23 @@ def combine(lines: Lines, how: str, pointer: str, value: str, dtype: torch.dtype
         lines.new(f"atomicrmw {how} ptr {pointer}, {element} {value} monotonic")
     else:
         swap(lines, how, pointer, value, dtype)
+
+
+def vector_width(how: str, dtype: torch.dtype, align: int) -> int:
+    """How many neighbouring elements one instruction adds to, where the first is aligned to so many bytes."""
+    return max(1, min(align, 16) // dtype.itemsize) if how == "add" and dtype is torch.float32 else 1
+
+
+def add_vector(lines: Lines, pointer: str, values: list[str]) -> None:
+    """Adds two or four float32 values to neighbouring elements."""
+    there = lines.new(f"addrspacecast ptr {pointer} to ptr addrspace(1)")
+    names = ", ".join(f"${number}" for number in range(1, len(values) + 1))
+    kinds = ",".join("f" * len(values))
+    given = ", ".join(f"float {value}" for value in values)
+    lines.add(
+        f'call void asm sideeffect "red.relaxed.gpu.global.add.v{len(values)}.f32 [$0], {{{names}}};", '
+        f'"l,{kinds},~{{memory}}"(ptr addrspace(1) {there}, {given})'
+    )
 
 
 def swap(lines: Lines, how: str, pointer: str, value: str, dtype: torch.dtype) -> None:

@@ -273,7 +273,10 @@ def lanes_of(kernel: Kernel, vector: int, moving: list[int]) -> int:
     accesses = [access for access in kernel.accesses() if is_contiguous(access, vector)]
     if not accesses:
         return 1
-    lanes = min(MOST_LANES, WIDEST_ACCESS // usual_width(kernel, accesses, moving))
+    # What several threads add to is worth more than what they load: no thread adds to more than one vector.
+    added = (o.target for o in kernel.outputs if o.accumulate is not None and is_contiguous(o.target, vector))
+    widest = max(usual_width(kernel, accesses, moving), *map(width, added), 1)
+    lanes = min(MOST_LANES, WIDEST_ACCESS // widest)
     size = kernel.loops[vector].size
     total = hint(product(kernel.loops[loop].size for loop in moving))
     is_single = len(moving) == 1 and not kernel.loops[vector].is_reduced

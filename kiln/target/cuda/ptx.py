@@ -1,12 +1,13 @@
 """Compiles LLVM IR text to PTX, the assembly of NVIDIA GPUs. It needs no GPU.
 
-PTX is of a version and for an architecture without packed instructions on 16-bit integers (`assembler_bugs`). PTX for
+PTX is of a version without packed instructions on 16-bit integers (`assembler_bugs`). PTX for
 sm_90 also runs on later GPUs.
 """
 
 from __future__ import annotations
 
 import functools
+import re
 from typing import Any
 
 from ...platform.locks import new_lock
@@ -31,7 +32,30 @@ def ptx_architecture(architecture: str) -> str:
 def compile_ptx(text: str, architecture: str) -> bytes:
     """The PTX of an LLVM module, for GPUs of "sm_90" or another architecture."""
     with compilers_for(architecture).borrowed() as borrowed:
-        return without_wrong_instructions(borrowed.compile(text, assembly=True).decode()).encode()
+        ptx = without_wrong_instructions(borrowed.compile(text, assembly=True).decode())
+    return with_vector_additions(ptx, has_them=ptx_architecture(architecture) == "sm_90").encode()
+
+
+VECTOR_ADDITION = re.compile(r"^\tred\.relaxed\.gpu\.global\.add\.v[24]\.f32 \[(%\w+)\], \{([^}]*)\};", re.MULTILINE)
+
+
+def with_vector_additions(ptx: str, has_them: bool) -> str:
+    """Additions to neighbouring elements (`atomics.add_vector`): instructions of sm_90 and of PTX 8.1, if the GPU has
+    them, otherwise one for each element."""
+    if not VECTOR_ADDITION.search(ptx):
+        return ptx
+    if has_them:
+        return VERSION.sub(".version 8.1", ptx, count=1)
+    return VECTOR_ADDITION.sub(one_by_one, ptx)
+
+
+VERSION = re.compile(r"^\.version 7\.8$", re.MULTILINE)
+
+
+def one_by_one(found: re.Match[str]) -> str:
+    place, values = found[1], found[2].split(", ")
+    steps = (f"\tred.relaxed.gpu.global.add.f32 [{place}+{4 * number}], {one};" for number, one in enumerate(values))
+    return "\n".join(steps)
 
 
 @functools.cache

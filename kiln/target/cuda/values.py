@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -100,8 +102,12 @@ class ThreadValues(Values):
 
     def is_whole_or_missing(self, access: Access) -> bool:
         """Whether one condition holds for all lanes of a contiguous vector."""
+        return access.mask is not None and self.is_whole_vector(access)
+
+    def is_whole_vector(self, access: Access) -> bool:
+        """Whether all lanes of a contiguous vector are accessed, or none."""
         vector = self.shape.vector
-        is_whole = access.mask is not None and not self.facts[access.mask][1] and self.mask is None
+        is_whole = self.mask is None and (access.mask is None or not self.facts[access.mask][1])
         return is_whole and vector is not None and is_contiguous(access, vector)
 
     def load_if(self, access: Access, copy: int, lines: Lines, lanes: int) -> str:
@@ -123,6 +129,14 @@ class ThreadValues(Values):
         )
         lanes, lines = self.shape.lanes if is_vector else 1, level.lines
         value = to_memory(lines, self.get(output.value, copy, lanes), dtype, lanes)
+        if lanes > 1 and self.is_whole_vector(access):
+            place = self.place(replace(access, mask=None), copy, lines, lanes)
+            width = atomics.vector_width(output.accumulate, dtype, place.align)
+            if width > 1:
+                condition = None if access.mask is None else self.get(access.mask, copy, 1)
+                with only_if(lines, condition):
+                    add_vectors(lines, place.pointer, value, lanes, width)
+                return
         place = self.place(access, copy, lines, lanes)
         for lane in range(lanes):
             self.combine_lane(lines, output, place, value, lanes, lane)
@@ -140,15 +154,31 @@ class ThreadValues(Values):
             if mask is not None:
                 mask = lines.new(f"extractelement {llvm_type('i1', lanes)} {mask}, i32 {lane}")
         assert output.accumulate is not None
-        if mask is None:
+        with only_if(lines, mask):
             atomics.combine(lines, output.accumulate, pointer, value, dtype)
-            return
-        yes, after = lines.fresh("add"), lines.fresh("added")
-        lines.branch_if(mask, yes, after)
-        lines.label(yes)
-        atomics.combine(lines, output.accumulate, pointer, value, dtype)
-        lines.branch(after)
-        lines.label(after)
+
+
+@contextlib.contextmanager
+def only_if(lines: Lines, condition: str | None) -> Iterator[None]:
+    """Code that runs where a condition is true; None: always."""
+    if condition is None:
+        yield
+        return
+    yes, after = lines.fresh("add"), lines.fresh("added")
+    lines.branch_if(condition, yes, after)
+    lines.label(yes)
+    yield
+    lines.branch(after)
+    lines.label(after)
+
+
+def add_vectors(lines: Lines, pointer: str, value: str, lanes: int, width: int) -> None:
+    """Adds a vector to float32 elements that other threads may write to, so many at once."""
+    kind = llvm_type(MEMORY[torch.float32], lanes)
+    for first in range(0, lanes, width):
+        parts = [lines.new(f"extractelement {kind} {value}, i32 {lane}") for lane in range(first, first + width)]
+        place = lines.new(f"getelementptr {MEMORY[torch.float32]}, ptr {pointer}, i64 {first}")
+        atomics.add_vector(lines, place, parts)
 
 
 def opaque_words(lines: Lines, value: str, kind: str, count: int) -> str:
