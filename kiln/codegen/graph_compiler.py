@@ -30,6 +30,7 @@ from . import program_cache
 from .convolutions.bias import split_bias
 from .convolutions.layouts import lay_out_convolutions
 from .host_part import TwoPrograms, parts_of
+from .rewrites.aligned_products import align_products
 from .rewrites.equal_nodes import merge_equal_nodes
 from .rewrites.joint_rewrites import rewrite_joint
 from .rewrites.pooling_offsets import save_offsets
@@ -233,6 +234,7 @@ def prepare_joint(module: torch.fx.GraphModule) -> None:
         save_offsets(module)
         lay_out_convolutions(module)
         rewrite_joint(module)
+        align_products(module)
     merge_equal_nodes(module)
 
 

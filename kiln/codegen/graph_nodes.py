@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -25,9 +26,10 @@ def add_call(like: Node, target: Any, *args: Any, name: str | None = None, **kwa
     return made
 
 
-def value_of(target: Any, args: Any, kwargs: Any) -> Any:
-    """What an operator gives for the values of these arguments."""
-    values = torch.fx.node.map_arg((args, kwargs), lambda node: node.meta["val"])
+def value_of(target: Any, args: Any, kwargs: Any, known: Mapping[Node, Any] | None = None) -> Any:
+    """What an operator gives for the values of these arguments; ``known`` has those of nodes that are to change."""
+    instead = known or {}
+    values = torch.fx.node.map_arg((args, kwargs), lambda node: instead[node] if node in instead else node.meta["val"])
     fakes = [value for value in tree_leaves(values) if isinstance(value, torch.Tensor)]
     with torch.no_grad(), shape_cache.mode_of(*fakes):
         return target(*values[0], **values[1])

@@ -35,6 +35,23 @@ FORMULAS = {
     "rcp.approx.ftz.f": "fdiv float 1.0, %x",
     "rsqrt.approx.f": "fdiv float 1.0, %x ; of the root",
 }
+# LLVM calls this function on CPUs that have no instruction for it; C libraries have it only lately.
+ROUNDED_TO_BFLOAT16 = """
+define bfloat @__truncsfbf2(float %x) {
+  %bits = bitcast float %x to i32
+  %high = lshr i32 %bits, 16
+  %odd = and i32 %high, 1
+  %more = add i32 %odd, 32767
+  %sum = add i32 %bits, %more
+  %rounded = lshr i32 %sum, 16
+  %is_nan = fcmp uno float %x, %x
+  %quiet = or i32 %high, 64
+  %chosen = select i1 %is_nan, i32 %quiet, i32 %rounded
+  %short = trunc i32 %chosen to i16
+  %r = bitcast i16 %short to bfloat
+  ret bfloat %r
+}
+"""
 
 
 class Block:
@@ -98,6 +115,8 @@ def for_the_cpu(text: str) -> str:
         text = text.replace("declare float @llvm.nvvm.div.full(float, float)", "")
         text += "define float @llvm.nvvm.div.full(float %x, float %y) {\n  %r = fdiv float %x, %y\n  ret float %r\n}\n"
     text = ADDED.sub(added_one_by_one, MOVED.sub(r"\1 = add i32 0, \2", text))
+    if " to bfloat" in text or " x bfloat>" in text:
+        text += ROUNDED_TO_BFLOAT16
     if "@exp2f(" in text:
         text += "declare float @exp2f(float)\n"
     if "@sqrtf(" in text:
