@@ -36,7 +36,8 @@ def compile_ptx(text: str, architecture: str) -> bytes:
     return with_vector_additions(ptx, has_them=ptx_architecture(architecture) == "sm_90").encode()
 
 
-VECTOR_ADDITION = re.compile(r"^\tred\.relaxed\.gpu\.global\.add\.v[24]\.f32 \[(%\w+)\], \{([^}]*)\};", re.MULTILINE)
+ADDITION = "red.relaxed.gpu.global.add"  # of the GPU's memory, without a result
+VECTOR_ADDITION = re.compile(rf"^\t{re.escape(ADDITION)}\.v[24]\.f32 \[(%\w+)\], \{{([^}}]*)\}};", re.MULTILINE)
 
 
 def with_vector_additions(ptx: str, has_them: bool) -> str:
@@ -54,7 +55,7 @@ VERSION = re.compile(r"^\.version 7\.8$", re.MULTILINE)
 
 def one_by_one(found: re.Match[str]) -> str:
     place, values = found[1], found[2].split(", ")
-    steps = (f"\tred.relaxed.gpu.global.add.f32 [{place}+{4 * number}], {one};" for number, one in enumerate(values))
+    steps = (f"\t{ADDITION}.f32 [{place}+{4 * number}], {one};" for number, one in enumerate(values))
     return "\n".join(steps)
 
 
