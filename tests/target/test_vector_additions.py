@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 
 import pytest
 import torch
@@ -93,3 +95,11 @@ def test_architectures():
     added = re.findall(r"red\.relaxed\.gpu\.global\.add\.f32 \[%rd\d+\+(\d+)\], (%\w+);", old)
     assert [int(place) for place, _ in added] == [0, 4, 8, 12] and len({value for _, value in added}) == 4
     assert ".version 7.8" in compile_ptx(emitted(lambda x, i: x * 2, 64)[2], "sm_90").decode()
+
+
+@pytest.mark.skipif(shutil.which("ptxas") is None, reason="needs NVIDIA's assembler")
+@pytest.mark.parametrize("width", [64, 66])
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
+def test_the_assembler_takes_them(architecture, width, tmp_path):
+    (tmp_path / "k.ptx").write_bytes(compile_ptx(emitted(gradient, width)[2], architecture))
+    subprocess.run(["ptxas", f"-arch={architecture}", tmp_path / "k.ptx", "-o", tmp_path / "k.cubin"], check=True)
