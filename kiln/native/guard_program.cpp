@@ -7,8 +7,8 @@
 // that was read so far is held until the run is over: Python code can drop any of it.
 //
 // Most of what is read are entries of dictionaries: attributes of modules, their parameters. All that is known of one
-// dictionary is one table. Where CPython numbers the states of dictionaries (up to 3.12) a table that was looked at
-// before is known to hold as long as the number is the same, and the registers it filled are still right.
+// dictionary is one table. A table that was looked at before is known to hold as long as its dictionary is in the same
+// state (platform/dictionaries.h), and the registers it filled are still right.
 #include "distinct.h"
 #include "platform/python.h"
 
@@ -65,12 +65,6 @@ struct Step {
   Owned object;
 };
 
-// The dictionary for which a table was last found to hold, and its version then; borrowed, compared only.
-struct Seen {
-  PyObject* dictionary = nullptr;
-  uint64_t version = 0;
-};
-
 // How far the entries of a dictionary were counted: `position` is where PyDict_Next finds entry number `place`.
 struct Cursor {
   Py_ssize_t position = 0, place = 0;
@@ -79,7 +73,7 @@ struct Cursor {
 // What a run of the program leaves behind for the next one.
 struct State {
   std::vector<PyObject*> registers;
-  std::vector<Seen> seen;
+  std::vector<platform::DictionaryState> seen;  // by table: the state of the dictionary for which it last held
   std::vector<int> changed;  // registers that hold another object than the last time
   bool all_distinct = false;  // the registers that must differ did so at the last run
   // How far this run has come, noted before a step that may run Python: the registers that earlier steps and facts fill
@@ -240,20 +234,21 @@ int fact_holds(const GuardProgram* self, State& state, const Fact& fact, PyObjec
 
 int table_holds(const GuardProgram* self, State& state, const Step& step) {
   const Table& table = self->tables[step.target];
-  Seen& seen = state.seen[step.target];
+  platform::DictionaryState& seen = state.seen[step.target];
   PyObject* base = state.registers[step.base];
   PyObject* dictionary = table.of_attributes ? platform::attribute_dictionary(base) : base;
   if (!table.of_attributes && !PyDict_Check(base)) return 0;
-  if (dictionary && dictionary == seen.dictionary && platform::dictionary_version(dictionary) == seen.version) return 1;
-  seen.dictionary = nullptr;
-  uint64_t version = dictionary ? platform::dictionary_version(dictionary) : 0;
+  if (seen.is_state_of(dictionary)) return 1;
+  seen = {};
+  // Taken before the facts are looked at: Python code that runs meanwhile may change the dictionary.
+  auto now = dictionary ? platform::DictionaryState::of(dictionary) : platform::DictionaryState();
   note_step(self, state, step);
   state.cursor = {};
   for (state.fact = 0; state.fact < table.facts.size(); ++state.fact) {
     int answer = fact_holds(self, state, table.facts[state.fact], dictionary);
     if (answer <= 0) return answer;
   }
-  if (version != 0) seen = {dictionary, version};
+  seen = std::move(now);
   return 1;
 }
 
@@ -383,7 +378,7 @@ int holds(const GuardProgram* self, State& state, PyObject* const* roots, Owned&
 
 void prepare(const GuardProgram* self, State& state) {
   state.registers.assign(self->must_differ.size(), nullptr);
-  state.seen.assign(self->tables.size(), Seen());
+  state.seen.assign(self->tables.size(), {});
   for (size_t i = 0; i < self->constants.size(); ++i) state.registers[self->roots + i] = self->constants[i].get();
 }
 

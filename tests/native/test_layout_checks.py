@@ -35,11 +35,11 @@ WRONG_FIELDS = {
         "the version of a class stays the same when it changes",
     ),
 }
+STATES = "the state of a dictionary stays the same when it changes"
 if sys.version_info < (3, 13):
-    WRONG_FIELDS["the version of a dictionary"] = (
-        "#define ma_version_tag ob_base.ob_refcnt",
-        "the version of a dictionary stays the same when it changes",
-    )
+    WRONG_FIELDS["the version of a dictionary"] = ("#define ma_version_tag ob_base.ob_refcnt", STATES)
+else:
+    WRONG_FIELDS["the watch of a dictionary"] = ("#define PyDict_Watch(watcher, dictionary) 0", STATES)
 
 
 def import_probe(folder: Path, planted: str) -> subprocess.CompletedProcess[str]:

@@ -1,8 +1,9 @@
-// CPython's internals: what is read by layout or through functions that are not part of its API. For 3.11 to 3.13.
+// CPython's internals: what is read by layout or through functions that are not part of its API. For 3.11 to 3.14.
 //
 // check_python() runs when the module is imported: it tries the layouts out on objects of its own.
 #pragma once
 
+#include "dictionaries.h"
 #include "native.h"
 
 #include <cstdint>
@@ -10,20 +11,6 @@
 namespace kiln::platform {
 
 // ---- dictionaries ---------------------------------------------------------------------------------------------------
-
-// A number that no other state of any dictionary has; 0 where there is none. Up to 3.12 CPython counts the changes of all
-// dictionaries in ma_version_tag.
-inline uint64_t dictionary_version(PyObject* dictionary) {
-#if PY_VERSION_HEX < 0x030D0000
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
-  return reinterpret_cast<PyDictObject*>(dictionary)->ma_version_tag;
-#pragma GCC diagnostic pop
-#else
-  (void)dictionary;
-  return 0;
-#endif
-}
 
 // The dictionary of the object's attributes, or null; made where the object keeps them in another form. Borrowed.
 inline PyObject* attribute_dictionary(PyObject* object) {
@@ -117,13 +104,9 @@ inline PyObject* int_from_bytes(const unsigned char* bytes, size_t count) {
 inline const char* wrong_python_layout() {
   Owned dictionary(PyDict_New());
   if (!dictionary) return "no dictionary can be made";
-#if PY_VERSION_HEX < 0x030D0000
-  uint64_t before = dictionary_version(dictionary.get());
-  if (dictionary_version(dictionary.get()) != before) return "the version of a dictionary changes by itself";
-  if (PyDict_SetItemString(dictionary.get(), "key", Py_None) < 0 || dictionary_version(dictionary.get()) == before) {
-    return "the version of a dictionary stays the same when it changes";
+  if (!state_ends_with(dictionary.get(), [&] { return PyDict_SetItemString(dictionary.get(), "key", Py_None); })) {
+    return "the state of a dictionary stays the same when it changes";
   }
-#endif
   Owned kind(PyObject_CallFunction(reinterpret_cast<PyObject*>(&PyType_Type), "s(){}", "Probe"));
   if (!kind) return "no class can be made";
   auto* type = reinterpret_cast<PyTypeObject*>(kind.get());
@@ -140,6 +123,9 @@ inline const char* wrong_python_layout() {
   if (find_by_hash(attributes, name.get(), PyObject_Hash(name.get())) != Py_True) {
     return "an attribute of an object is not found";
   }
+  if (!state_ends_with(attributes, [&] { return PyObject_SetAttrString(object.get(), "name", Py_False); })) {
+    return "the state of an object's dictionary stays the same when an attribute is set";
+  }
   return nullptr;
 }
 
@@ -149,7 +135,7 @@ inline int check_python() {
   if (!wrong) return 0;
   PyErr_Clear();
   PyErr_Format(PyExc_ImportError,
-               "kiln._native does not know this Python (%s): %s. It knows CPython 3.11 to 3.13; build it again with "
+               "kiln._native does not know this Python (%s): %s. It knows CPython 3.11 to 3.14; build it again with "
                "`make setup`",
                Py_GetVersion(), wrong);
   return -1;
