@@ -33,6 +33,10 @@ OPERATOR_SYMBOLS: list[tuple[str, str]] = getattr(dis, "_nb_ops")  # noqa: B009 
 """Names and symbols of the operators of BINARY_OP, by its argument."""
 
 
+METHOD_CACHE = "_method_cache"
+"""The attribute in which a ``functools.singledispatchmethod`` keeps the methods that it made, from 3.13 on."""
+
+
 def is_protocol(cls: type) -> bool:
     """Whether a class of the metaclass of protocols is one itself, not an implementation."""
     return getattr(cls, "_is_protocol", False)

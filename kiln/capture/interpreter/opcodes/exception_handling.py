@@ -11,7 +11,7 @@ from ...state.values import Raised
 from ..calls import call
 from ..descriptors import bind_class_attribute
 from ..frame import NULL, Frame
-from ..program_types import type_of
+from ..program_types import native_name
 from ..protocols import force_classes, is_instance
 from .table import opcode
 
@@ -79,7 +79,7 @@ def before_with(frame: Frame, instruction: Instruction) -> None:
     leave = special_method(frame, manager, "__exit__")
     if enter is MISSING or leave is MISSING:
         which = "" if enter is MISSING else " (missed __exit__ method)"
-        name = type_of(frame.trace, manager).__name__
+        name = native_name(frame.trace, manager)
         frame.raise_error(TypeError(f"'{name}' object does not support the context manager protocol{which}"))
     frame.push(leave)
     frame.push(call(frame.trace, enter, (), {}))
