@@ -144,6 +144,9 @@ def is_instance(
 ) -> TypeIs[_A | _B | _C | _D]: ...
 @overload
 def is_instance(value: object, kinds: Any, /) -> bool: ...
+def has_node_creation_hooks() -> bool:
+    """Whether new nodes of this thread are given to hooks: `torch.autograd.graph.node_creation_hook`."""
+
 def type_version(cls: type, /) -> int:
     """A number that changes with every change to the class or its bases; 0 when it has none to give."""
 

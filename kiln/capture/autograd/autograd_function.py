@@ -118,6 +118,17 @@ for _name, _attribute in MARKS.items():
     add_mark_rule(_name, _attribute)
 
 
+def set_output_grad_dtype(self: Context, *dtypes: object) -> None: ...
+
+
+@rule(set_output_grad_dtype)
+def rule_gradient_types(trace: Trace, args: Args, kwargs: Kwargs) -> None:
+    raise trace.fail("ctx.set_output_grad_dtype()", "leave the gradients' types to the outputs")
+
+
+Context.set_output_grad_dtype = set_output_grad_dtype  # type: ignore[attr-defined]  # no mark
+
+
 def stand_in_function(trace: Trace, made: FunctionCall, marks: dict[str, tuple[Any, ...]], outputs: object) -> Any:
     """An autograd function with the same marks and results: it gives the fakes their place in autograd's graph.
 
