@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.utils.checkpoint
 from torch.autograd import forward_ad
 from torch.autograd.graph import _MultiHandle as MultiHandle
 
@@ -63,6 +64,10 @@ def apply_of(function: type) -> Callable[..., Any]:
     """``torch.autograd.Function.apply`` bound to an autograd function, which may have another ``apply`` of its own."""
     bound: Callable[..., Any] = _APPLY.__get__(None, function)
     return bound
+
+
+call_with_options = getattr(torch.utils.checkpoint, "_checkpoint_impl", None)
+"""What both forms of ``torch.utils.checkpoint.checkpoint`` call, the decorator as well; None before torch 2.14."""
 
 
 def forward_class_of(node_class: type, default: Any = None) -> Any:
