@@ -529,7 +529,9 @@ def test_clean_up_reads_through_aliases_and_double_transposes():
     wanted = joint(torch.ones(3, 3), torch.ones(3, 3))
     clean_up(joint).recompile()
     forward = [node.target for node in joint.graph.nodes if node.meta.get("region") == "forward"]
-    assert forward.count(aten.t.default) == 1 and forward.count(aten.detach.default) == 1
+    assert forward.count(aten.t.default) == 1
+    detached = (aten.detach.default, aten.alias.default)  # the first up to torch 2.13, the second from 2.14 on
+    assert sum(forward.count(each) for each in detached) == 1
     assert all(torch.equal(a, b) for a, b in zip(joint(torch.ones(3, 3), torch.ones(3, 3)), wanted, strict=True))
 
 

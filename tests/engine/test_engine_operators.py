@@ -13,7 +13,7 @@ FAMILIES = (
     ("sum, mean, std, var_mean, norm, logsumexp, cumsum, cumprod, prod, cummax"),
     ("cat, stack, split, unbind, chunk, gather, scatter_add, index_select, index_add, masked_fill"),
     ("as_strided, expand, repeat, roll, flip, diag_embed, select_scatter, tril, unfold, view_as_complex"),
-    ("mm, bmm, addmm, einsum, linalg_qr, linalg_svd, linalg_solve, cholesky, matrix_exp, linalg_det"),
+    ("mm, bmm, addmm, einsum, linalg_qr, linalg_svd, linalg_solve, linalg_cholesky, matrix_exp, linalg_det"),
     ("nn_functional_conv2d, nn_functional_batch_norm, nn_functional_layer_norm, nn_functional_embedding"),
     ("nn_functional_max_pool2d, nn_functional_interpolate_bilinear, nn_functional_dropout, nn_functional_gelu"),
     ("nn_functional_cross_entropy, nn_functional_scaled_dot_product_attention, to, sort, topk, max_binary"),

@@ -20,7 +20,7 @@ OWN_CHANGES = re.compile(
         [
             r"\.FakeTensorMode\.cache(_hits|_misses|_bypasses)?:",
             r"\.RemovableHandle\.next_id:",
-            r"^torch\._opaque_base\._FakeScriptObject_cls:",
+            r"^torch\.(_opaque_base|_custom_class_base)\._FakeScriptObject_cls:",
             r"^torch\._logging\.structured\.INTERN_TABLE:",
             r"^torch\._ops\.cached_ops:",
             r"^torch\._subclasses\.fake_impls\.FAST_OP_IMPLEMENTATIONS:",

@@ -7,6 +7,7 @@ in the backward pass: it is left to eager.
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import field
 from typing import Any
 
@@ -18,19 +19,22 @@ from torch import is_grad_enabled  # the program may put another function in its
 from ... import operator_functions as operator
 from ...platform.fx_graphs import is_erased, root_of
 from ...platform.light_dataclass import dataclass
+from ...platform.torch_autograd import call_with_options
 from ...platform.torch_devices import DeviceContext
 from ...program.checkpoint_call import CHECKPOINT, checkpointed
 from ..interpreter.call_rules import rule
 from ..interpreter.calls import call, call_function
 from ..shadows.tensors import constant_node
 from ..shadows.wrap import force
-from ..state.operations import Args, Kwargs
+from ..state.operations import Args, Kwargs, operations
 from ..state.trace import Trace
 from ..state.values import Lazy
 from ..writeback.outside_state import OutsideState
 from .selective_checkpoints import real_contexts
 
-OPTIONS = ("use_reentrant", "preserve_rng_state", "determinism_check", "early_stop", "debug")
+OPTIONS = ["use_reentrant", "preserve_rng_state", "determinism_check", "early_stop", "debug"]
+if "respect_saved_tensors_hooks" in inspect.signature(CHECKPOINT).parameters:  # from torch 2.14 on
+    OPTIONS.append("respect_saved_tensors_hooks")
 
 
 @dataclass(eq=False)
@@ -54,11 +58,32 @@ class Region:
 
 @rule(torch.utils.checkpoint.checkpoint)
 def rule_checkpoint(trace: Trace, args: Args, kwargs: Kwargs) -> object:
-    options = {name: force(trace, kwargs[name]) for name in OPTIONS if name in kwargs}
-    rest = {name: value for name, value in kwargs.items() if name not in (*OPTIONS, "context_fn")}
-    if options.get("use_reentrant") is not False or options.get("debug") or not args:
+    options = {name: value for name, value in kwargs.items() if name in (*OPTIONS, "context_fn")}
+    rest = {name: value for name, value in kwargs.items() if name not in options}
+    if not args or not is_captured(trace, options):
         return call_function(trace, CHECKPOINT, args, kwargs)
-    contexts = real_contexts(trace, kwargs["context_fn"]) if "context_fn" in kwargs else None
+    return call_checkpointed(trace, args, rest, options)
+
+
+@rule(*([] if call_with_options is None else [call_with_options]))
+def rule_call_with_options(trace: Trace, args: Args, kwargs: Kwargs) -> object:
+    """``checkpoint(use_reentrant=False)(function)(…)`` calls this."""
+    passed = force(trace, args[1]) if len(args) == 3 else None
+    if type(passed) is not tuple or not is_captured(trace, kwargs):
+        return call_function(trace, call_with_options, args, kwargs)
+    function, _, rest = args
+    return call_checkpointed(trace, (function, *passed), operations.plain_mapping(trace, rest), kwargs)
+
+
+def is_captured(trace: Trace, options: Kwargs) -> bool:
+    """Whether options say that backward computes again, without recording operators for error messages."""
+    debug = "debug" in options and force(trace, options["debug"])
+    return "use_reentrant" in options and force(trace, options["use_reentrant"]) is False and not debug
+
+
+def call_checkpointed(trace: Trace, args: Args, rest: Kwargs, given: Kwargs) -> object:
+    options = {name: force(trace, given[name]) for name in OPTIONS if name in given}
+    contexts = real_contexts(trace, given["context_fn"]) if "context_fn" in given else None
     if not is_grad_enabled():
         return call(trace, args[0], args[1:], rest)
     if any(type(force(trace, mode)) is not DeviceContext for mode in trace.overrides.modes):

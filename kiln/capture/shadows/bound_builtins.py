@@ -1,7 +1,7 @@
 """Builtins bound to an object (``log.append``, ``log.__len__``): which descriptor they are, and from outside, whose.
 
 A bound builtin is its owner's: the owner is looked at like any other object from outside, and the method bound to its
-shadow. Only those of modules and classes are what they are by identity.
+shadow. Those of classes are what they are by equality, those of modules by identity.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 from ..._native import is_instance as isinstance
 from ...platform.python_objects import HEAP_TYPE
 from ..guards.descriptions import module_of
-from ..guards.source import Attribute, Computed, Source
+from ..guards.source import Attribute, Computed, Pinned, Source
 from ..state.operations import operations
 from ..state.trace import Trace
 from ..state.values import Lazy
@@ -62,6 +62,9 @@ def wrap_bound_builtin(trace: Trace, real: types.BuiltinFunctionType, source: So
     """A builtin from outside; one that is bound to an object is bound to that object's shadow."""
 
     owner = real.__self__
+    if isinstance(owner, type) and not isinstance(source, Pinned):  # made anew wherever it is asked for
+        trace.guards.add(source, "constant", real)
+        return operations.name_copy(trace, real, source, real)
     if owner is None or isinstance(owner, (types.ModuleType, type)) or is_native_owner(owner):
         return operations.wrap_identity(trace, real, source)
     trace.guards.add(source, "type", type(real))

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 
 from torch import is_anomaly_enabled  # the program may put another function in its place
 
+from ..._native import has_node_creation_hooks
 from ...platform.light_dataclass import dataclass
 from ...platform.torch_autograd import (
     forward_mode_level,
@@ -111,9 +112,10 @@ def saved_tensor_hooks_suspended() -> Iterator[None]:
 
 def is_intercepted() -> bool:
     """Whether operations now mean something that fakes cannot show: dispatch modes, functorch's transforms,
-    forward-mode derivatives (fakes have no tangents), ``torch.jit.trace``, or anomaly mode, which records lines."""
+    forward-mode derivatives (fakes have no tangents), ``torch.jit.trace``, anomaly mode, which records lines, or hooks
+    on new nodes, which are those of eager."""
     transformed = innermost_transform() is not None or forward_mode_level() >= 0
-    noted = tracing_state() is not None or is_anomaly_enabled()
+    noted = tracing_state() is not None or is_anomaly_enabled() or has_node_creation_hooks()
     return transformed or noted or bool(count_dispatch_modes())
 
 

@@ -50,6 +50,7 @@ STATE_GETTERS = [
     ),
     *native_functions(*AUTOCAST_GETTERS.split(), "_get_tracing_state", "_get_privateuse1_backend_name"),
     *native_functions("_get_default_device", "_is_any_autocast_enabled", "_accelerator_getAccelerator"),
+    *native_functions("_cuda_getDeviceCount"),  # which torch asks its driver once in a process
 ]
 STATE_QUERIES = {
     name: value

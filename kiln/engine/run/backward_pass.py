@@ -197,6 +197,8 @@ def check_state(create_graph: bool) -> None:
         raise Refused("create_graph=True")
     if torch.is_anomaly_enabled():
         raise Refused("anomaly mode")
+    if _native.has_node_creation_hooks():
+        raise Refused("hooks on new nodes")
     if count_dispatch_modes() or count_function_modes():
         raise Refused("a torch dispatch or function mode is active")
     if innermost_transform() is not None:

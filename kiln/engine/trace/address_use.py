@@ -1,4 +1,4 @@
-"""Whether Python code of a pass reads the addresses of tensors and keeps them.
+"""What the Python code of a pass seems to do: read addresses of tensors and keep them, or add to pending gradients.
 
 Graphs of the engine copy a gradient that Python code may have kept; torch's engine checks whether it is kept, and
 copies only then. The numbers are the same, the address differs. Code that has kept an address can see that, so its
@@ -11,7 +11,7 @@ import contextlib
 import dis
 import functools
 import types
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ...bytecode.instruction import codes_in
@@ -26,27 +26,43 @@ STORES = frozenset(["STORE_ATTR", "STORE_GLOBAL", "STORE_DEREF", "STORE_SUBSCR",
 
 def keep_addresses(objects: Iterable[Any]) -> bool:
     """Whether hooks, backwards of contexts, and functions that these name, seem to read an address and keep it."""
+    reads = keeps = False
+    for code in codes_of(objects):
+        reads |= not READS_ADDRESS.isdisjoint(code.co_names)
+        keeps |= not KEEPS.isdisjoint(code.co_names)
+        keeps |= any(instruction.opname in STORES for instruction in dis.get_instructions(code))
+        if reads and keeps:
+            return True
+    return False
+
+
+def adds_to_buffers(context: Any) -> bool:
+    """Whether the backward of a context seems to ask for the gradients that wait, which only torch's engine has.
+
+    From torch 2.15 on it may add to them in place.
+    """
+    return any("input_grad_buffers" in name for code in codes_of([context]) for name in code.co_names)
+
+
+def codes_of(objects: Iterable[Any]) -> Iterator[types.CodeType]:
+    """The code of hooks, backwards of contexts, and functions that these name."""
     pending = [function for one in objects if (function := function_of(one)) is not None]
     seen: set[types.CodeType] = set()
-    reads = keeps = False
-    while pending and not (reads and keeps):
+    while pending:
         function = pending.pop()
         if function.__code__ in seen:
             continue
         named: list[Any] = []
         for code in codes_in(function.__code__):
             seen.add(code)
-            reads |= not READS_ADDRESS.isdisjoint(code.co_names)
-            keeps |= not KEEPS.isdisjoint(code.co_names)
+            yield code
             for instruction in dis.get_instructions(code):
-                keeps |= instruction.opname in STORES
                 if instruction.opname == "LOAD_GLOBAL":
                     named.append(function.__globals__.get(instruction.argval))
         for cell in function.__closure__ or ():
             with contextlib.suppress(ValueError):  # empty
                 named.append(cell.cell_contents)
         pending += [one for one in named if type(one) is types.FunctionType and not is_of_torch(one)]
-    return reads and keeps
 
 
 def function_of(value: Any) -> types.FunctionType | None:

@@ -27,6 +27,7 @@ from ..calls.bailout import BailoutPoint, Edge, Pattern
 from ..walk import gradient_patterns
 from ..walk.exclusion import exclusion
 from ..walk.refusal import Refused
+from . import address_use
 from .gradient_ownership import mark_gradients_to_take_over
 from .inlined_backward import inline
 from .node_comments import add_comments
@@ -137,6 +138,8 @@ class Tracer:
 
     def apply(self, call: NodeCall, values: Values) -> Values:
         """The results of the node itself."""
+        if call.kind == "python" and address_use.adds_to_buffers(call.node):
+            raise Refused(f"{call.name} may add to gradients that wait in torch's engine")
         return list(getattr(self, f"apply_{call.kind}")(call, values))
 
     def apply_root(self, call: NodeCall, values: Values) -> Values:

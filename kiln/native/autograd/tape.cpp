@@ -198,12 +198,13 @@ PyObject* cut_edges(PyObject*, PyObject* args) {
         return nullptr;
       }
       TORCH_CHECK_INDEX(number >= 0 && number < static_cast<long>(to->second->num_inputs()), "no such output");
+      TORCH_CHECK_INDEX(index >= 0 && index < static_cast<long>(from->second->num_outputs()), "no such input");
       NodePointer& cut = cuts[{to->second.get(), number}];
       if (!cut) {
         cut = make_node<Cut>(to->second->input_metadata(static_cast<size_t>(number)));
       }
       auto place = static_cast<size_t>(index);
-      done->all.push_back({from->second, place, from->second->next_edges().at(place)});
+      done->all.push_back({from->second, place, from->second->next_edge(place)});
       set_edge(*from->second, place, Edge(cut, 0));
       Owned object(platform::node_object(cut));
       if (!object || PyList_Append(result.get(), object.get()) < 0) return nullptr;
@@ -251,7 +252,13 @@ PyObject* shares_memory(PyObject*, PyObject* const* given, Py_ssize_t count) {
   Py_RETURN_FALSE;
 }
 
+PyObject* has_node_creation_hooks(PyObject*, PyObject*) {
+  return PyBool_FromLong(platform::has_node_creation_hooks());
+}
+
 PyMethodDef tape_functions[] = {
+    {"has_node_creation_hooks", has_node_creation_hooks, METH_NOARGS,
+     "has_node_creation_hooks() -> bool: are new nodes of this thread given to hooks?"},
     {"gradient_edge", gradient_edge, METH_O,
      "gradient_edge(tensor) -> (node, number) | None: its place in the graph, found without an operation on it."},
     {"shares_memory", method(shares_memory), METH_FASTCALL,

@@ -104,6 +104,7 @@ const Setting settings[] = {
     {"torch function modes", [] { return Value(platform::FunctionModes::stack_len()); }, say_number, nullptr},
     {"torch dispatch modes", [] { return Value(platform::DispatchModes::stack_len()); }, say_number, nullptr},
     {"anomaly mode", [] { return Value(platform::AnomalyMode::is_enabled()); }, say_switch, nullptr},
+    {"hooks on new nodes of autograd", [] { return Value(platform::has_node_creation_hooks()); }, say_switch, nullptr},
     {"number of threads", [] { return Value(at::get_num_threads()); }, say_number, nullptr},
     {"float32 precision of cuda matrix products", read_matmul_precision<at::Float32Backend::CUDA>, say_precision,
      nullptr},

@@ -20,6 +20,11 @@
 #include <memory>
 #include <type_traits>
 
+#if __has_include(<ATen/NodeCreationHooks.h>)
+#include <ATen/NodeCreationHooks.h>
+#define KILN_HAS_NODE_CREATION_HOOKS
+#endif
+
 namespace kiln {
 
 using torch::autograd::Edge;
@@ -114,6 +119,15 @@ using torch::autograd::PyFunctionTensorPostAccGradHooks;
 using torch::autograd::PyFunctionTensorPreHook;
 
 // ---- the engine -----------------------------------------------------------------------------------------------------
+
+// Whether this thread has hooks on new nodes, torch.autograd.graph.node_creation_hook. From torch 2.14 on.
+inline bool has_node_creation_hooks() {
+#ifdef KILN_HAS_NODE_CREATION_HOOKS
+  return !at::impl::NodeCreationHooks::empty();
+#else
+  return false;
+#endif
+}
 
 using torch::autograd::AnomalyMode;
 using torch::autograd::AutoGradMode;

@@ -276,3 +276,49 @@ def test_reentrant_ones_are_refused_in_one_graph():
         kiln.compile(program, fullgraph=True)(torch.ones(2, requires_grad=True))
     assert caught.value.location.file == __file__
     check(program, torch.ones(2, requires_grad=True))
+
+
+HAS_DECORATOR = hasattr(torch.utils.checkpoint, "_CheckpointedFunction")
+decorator = pytest.mark.skipif(not HAS_DECORATOR, reason="torch has checkpoint as a decorator from 2.14 on")
+
+
+@decorator
+def test_checkpoint_as_a_decorator():
+    inner = checkpoint(use_reentrant=False)(lambda x, *, debug=1: (x.sin() * x).exp() * debug)
+
+    class Block(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = torch.nn.Linear(3, 3)
+
+        @checkpoint(use_reentrant=False)
+        def inside(self, x):
+            return self.linear(x).relu().sin()
+
+        def forward(self, x):
+            return self.inside(x).sum()
+
+    def program(x):
+        return inner(x * 2, debug=3)
+
+    check(program, torch.ones(3, requires_grad=True), graphs=1)
+    check(Block(), torch.ones(3), graphs=1)
+    counts = []
+
+    def counted(x):
+        return checkpoint(use_reentrant=False)(noting)(x * 2)
+
+    def noting(x):
+        counts.append(1)
+        return x.sin().exp()
+
+    check(counted, torch.ones(3, requires_grad=True))
+
+
+@decorator
+@pytest.mark.parametrize("respect", [None, True, False])
+def test_checkpoint_option_for_hooks(respect):
+    def program(x):
+        return checkpoint(torch.sin, x * 2, use_reentrant=False, respect_saved_tensors_hooks=respect).exp()
+
+    check(program, torch.ones(3, requires_grad=True), graphs=1)

@@ -40,6 +40,44 @@ class Scaled(Function):
         return grad * ctx.factor, None, None, None
 
 
+class Doubled(Square):
+    @classmethod
+    def apply(cls, x):
+        return super().apply(x) * 2
+
+
+class Tripled(Square):
+    @classmethod
+    def apply(cls, x, times):
+        return super().apply(x) * times
+
+
+class Wide(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.set_output_grad_dtype(torch.float32)
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, grad):
+        assert grad.dtype is torch.float32
+        return (grad * 2).to(torch.bfloat16)
+
+
+class AddsInPlace(Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, grad):
+        (waiting,) = ctx.input_grad_buffers
+        if waiting is None:
+            return grad * 2
+        waiting.add_(grad, alpha=2)
+        return None
+
+
 class TwoOutputs(Function):
     @staticmethod
     def forward(ctx, x, y):
@@ -332,3 +370,44 @@ def test_passed_as_argument():
         return function(x) * 2
 
     check(program, Square.apply, leaf(3), fullgraph=True)
+    check(program, calls=[(function, leaf(3)) for function in (Square.apply, Square.apply, Doubled.apply)], graphs=2)
+
+
+def test_class_methods_of_builtins_passed_as_arguments():
+    def program(make, x):
+        return make("a", x * 2)["a"]
+
+    check(program, calls=[(dict.fromkeys, leaf(3)) for _ in range(3)], graphs=1)
+
+
+def test_an_apply_of_its_own():
+    def program(x):
+        return Doubled.apply(x) + Tripled.apply(x, 3)
+
+    check(program, leaf(3), fullgraph=True)
+
+
+def test_apply_of_the_base():
+    def program(x):
+        return torch.autograd.Function.__dict__["apply"].__get__(None, Square)(x), Square.apply == Square.apply
+
+    check(program, leaf(3))
+
+
+@pytest.mark.skipif(not hasattr(torch.autograd.function.FunctionCtx, "set_output_grad_dtype"), reason="from 2.15 on")
+def test_types_of_gradients():
+    def program(x):
+        return Wide.apply(x) * 3
+
+    check(program, torch.ones(3, dtype=torch.bfloat16, requires_grad=True))
+    breaks = kiln.explain(program)(torch.ones(3, dtype=torch.bfloat16, requires_grad=True)).breaks
+    assert any("set_output_grad_dtype" in str(each) for each in breaks)
+
+
+@pytest.mark.skipif(not hasattr(torch.autograd.function.FunctionCtx, "input_grad_buffers"), reason="from 2.15 on")
+def test_adding_to_gradients_that_wait():
+    def program(x):
+        return AddsInPlace.apply(x * 2) * 3 + x.sin()
+
+    check(program, leaf(3))
+    check(lambda x: AddsInPlace.apply(x) + x.sin() + AddsInPlace.apply(x * 2), leaf(3))
