@@ -1,4 +1,4 @@
-"""Private names of CPython and its standard library. Known for CPython 3.11 to 3.13.
+"""Private names of CPython and its standard library. Known for CPython 3.11 to 3.14.
 
 A missing name makes the import fail, except where a comment says otherwise.
 """
@@ -12,6 +12,7 @@ import dis
 import enum
 import functools
 import itertools
+import opcode
 import sys
 import types
 import typing
@@ -28,9 +29,13 @@ count_elements: Callable[..., None] = getattr(collections, "_count_elements")  #
 protocol_members: Callable[[type], Iterable[str]] = getattr(typing, "_get_protocol_attrs")  # noqa: B009  no stub
 
 INLINE_CACHE_ENTRIES: Any = getattr(dis, "_inline_cache_entries")  # noqa: B009  no stub
-"""Inline cache units after an opcode: a list by opcode in 3.11 and 3.12, a dictionary by name in 3.13."""
+"""Inline cache units after an opcode: a list by opcode in 3.11 and 3.12, a dictionary by name from 3.13 on."""
 OPERATOR_SYMBOLS: list[tuple[str, str]] = getattr(dis, "_nb_ops")  # noqa: B009  no stub
 """Names and symbols of the operators of BINARY_OP, by its argument."""
+COMMON_CONSTANTS: list[object] = getattr(opcode, "_common_constants", [])
+"""What LOAD_COMMON_CONSTANT loads, by its argument (from 3.14 on)."""
+SPECIAL_METHODS: list[str] = getattr(opcode, "_special_method_names", [])
+"""The methods that LOAD_SPECIAL loads, by its argument (from 3.14 on)."""
 
 
 def is_protocol(cls: type) -> bool:

@@ -29,6 +29,7 @@ def code_objects(code):
 def library_files():
     root = sysconfig.get_path("stdlib")
     files = sorted(glob.glob(os.path.join(root, "**", "*.py"), recursive=True))
+    files = [path for path in files if os.path.exists(path)]  # Debian has links in it that may lead nowhere
     return [path for path in files if not set(path[len(root) :].split(os.sep)) & set(SKIPPED_FOLDERS)]
 
 
