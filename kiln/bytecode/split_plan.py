@@ -109,9 +109,10 @@ class Plan:
         return native
 
     def _native_after(self, last: int) -> list[int]:
-        """Instructions after a break that stay native: dropping its result, or a branch on it.
+        """Instructions after a break that stay native: dropping its result, a branch on it, giving a function its parts.
 
-        The first saves passing it on; the second saves a guard on a value that only the break knows.
+        The first saves passing it on; the second saves a guard on a value that only the break knows; and nothing but
+        MAKE_FUNCTION can make a function that has no closure yet.
         """
         steps = self.bytecode.instructions
         index = last + 1
@@ -119,6 +120,10 @@ class Plan:
             return []
         if steps[index].op in ("POP_TOP", "MAKE_CELL"):
             return [index]  # MAKE_CELL: the cell of an inlined comprehension's variable is not there yet
+        if steps[last].op == "MAKE_FUNCTION":
+            while steps[index].op == "SET_FUNCTION_ATTRIBUTE":
+                index += 1
+            return list(range(last + 1, index))
         while steps[index].op in ("TO_BOOL", "UNARY_NOT"):
             index += 1
         branches = steps[index].op.startswith(("POP_JUMP", "JUMP_IF"))

@@ -8,6 +8,7 @@ from typing import Any
 
 from ...._native import is_instance as isinstance
 from ....bytecode import Instruction
+from ....bytecode.opcode_info import OPCODE
 from ...guards.source import lookup
 from ...shadows.wrap import force
 from ...state.exceptions import generator_stopped
@@ -78,30 +79,33 @@ def call_function_ex(frame: Frame, instruction: Instruction) -> None:
 @opcode("MAKE_FUNCTION")
 def make_function(frame: Frame, instruction: Instruction) -> None:
     code = frame.pop()
-    if CALLABLE_FIRST:
-        pending = PendingFunction(code)
-        frame.push(pending if code.co_freevars else pending.finish(frame, None))
-        return
-    flags = instruction.argval
-    function = types.FunctionType(code, frame.globals, code.co_name, None, frame.pop() if flags & 8 else None)
-    for flag in (4, 2, 1):
-        if flags & flag:
-            set_function_part(frame, function, flag, frame.pop())
+    parts = following_parts(frame) if PARTS_FOLLOW else flagged_parts(frame, instruction.argval)
+    function = types.FunctionType(code, frame.globals, code.co_name, None, parts.pop(CLOSURE, None))
+    for flag, content in parts.items():
+        set_function_part(frame, function, flag, content)
     frame.push(set_names(frame, function))
 
 
-class PendingFunction:
-    """3.13 makes a function first and gives it its closure after; here the closure must come first."""
+CLOSURE = 8
+PARTS_FOLLOW = "SET_FUNCTION_ATTRIBUTE" in OPCODE
 
-    def __init__(self, code: types.CodeType) -> None:
-        self.code = code
-        self.parts: dict[int, object] = {}
 
-    def finish(self, frame: Frame, closure: tuple[Any, ...] | None) -> types.FunctionType:
-        function = types.FunctionType(self.code, frame.globals, self.code.co_name, None, closure)
-        for flag, content in self.parts.items():
-            set_function_part(frame, function, flag, content)
-        return set_names(frame, function)
+def flagged_parts(frame: Frame, flags: int) -> dict[int, Any]:
+    """The closure, annotations, keyword defaults and defaults of a new function, popped as the flags say."""
+    return {flag: frame.pop() for flag in (CLOSURE, 4, 2, 1) if flags & flag}
+
+
+def following_parts(frame: Frame) -> dict[int, Any]:
+    """The same where instructions give them to the function (from 3.13 on), which are executed with MAKE_FUNCTION.
+
+    There must be no break between: no function can be made that has no closure yet.
+    """
+    parts: dict[int, Any] = {}
+    steps = frame.bytecode.instructions
+    while steps[frame.next].op == "SET_FUNCTION_ATTRIBUTE":
+        parts[steps[frame.next].argval] = frame.pop()
+        frame.next += 1
+    return parts
 
 
 def annotation_table(value: Any) -> dict[Any, Any]:
@@ -116,19 +120,6 @@ def set_names(frame: Frame, function: types.FunctionType) -> types.FunctionType:
     function.__qualname__ = function.__code__.co_qualname
     function.__module__ = frame.globals.get("__name__")  # type: ignore[assignment]  # may be None
     return function
-
-
-@opcode("SET_FUNCTION_ATTRIBUTE")
-def set_function_attribute(frame: Frame, instruction: Instruction) -> None:
-    function, value = frame.pop(), frame.pop()
-    flag = instruction.argval
-    if not isinstance(function, PendingFunction):
-        set_function_part(frame, function, flag, value)
-    elif flag == 8:
-        function = function.finish(frame, value)
-    else:
-        function.parts[flag] = value
-    frame.push(function)
 
 
 def set_function_part(frame: Frame, function: types.FunctionType, flag: int, value: Any) -> None:
