@@ -223,6 +223,8 @@ def function_namespace(trace: Trace, function: types.FunctionType, source: Sourc
 
 
 def load_function_part(trace: Trace, function: types.FunctionType, name: str, source: Any) -> object:
+    if name == "__annotations__" and source is None and getattr(function, "__annotate__", None) is not None:
+        raise trace.fail("the annotations of a function made inside, which have not been evaluated")
     value = getattr(function, name)
     if isinstance(value, (types.MethodWrapperType, types.BuiltinFunctionType)) or source is None:
         return value

@@ -5,6 +5,8 @@ from __future__ import annotations
 from ...._native import MISSING
 from ...._native import is_instance as isinstance
 from ....bytecode import Instruction
+from ....bytecode.opcode_info import OPCODE
+from ...guards.source import lookup
 from ...shadows.wrap import class_attribute, force
 from ...state.exceptions import add_context, traceback_of
 from ...state.values import Raised
@@ -13,7 +15,7 @@ from ..descriptors import bind_class_attribute
 from ..frame import NULL, Frame
 from ..program_types import type_of
 from ..protocols import force_classes, is_instance
-from .table import opcode
+from .table import opcode, push_callable
 
 
 @opcode("PUSH_EXC_INFO")
@@ -85,6 +87,22 @@ def before_with(frame: Frame, instruction: Instruction) -> None:
     frame.push(call(frame.trace, enter, (), {}))
 
 
+@opcode("LOAD_SPECIAL")
+def load_special(frame: Frame, instruction: Instruction) -> None:
+    """A method of a context manager; the object of the call is always in the method, never beside it."""
+    manager, name = frame.pop(), instruction.argval
+    method = special_method(frame, manager, name)
+    if method is MISSING:
+        kind = type_of(frame.trace, manager)
+        message = f"'{kind.__name__}' object does not support the context manager protocol (missed {name} method)"
+        if all(lookup(kind, other) is not None for other in ("__aenter__", "__aexit__")):
+            message += (
+                " but it supports the asynchronous context manager protocol. Did you mean to use 'async with'?"
+            )
+        frame.raise_error(TypeError(message))
+    push_callable(frame, method)
+
+
 def special_method(frame: Frame, manager: object, name: str) -> object:
     raw = class_attribute(frame.trace, type(manager), name, MISSING)
     if raw is MISSING:
@@ -92,8 +110,12 @@ def special_method(frame: Frame, manager: object, name: str) -> object:
     return force(frame.trace, bind_class_attribute(frame.trace, manager, type(manager), name, raw))
 
 
+# From 3.14 on the object of ``__exit__``, or NULL, lies over it.
+BESIDE_METHOD = "LOAD_SPECIAL" in OPCODE
+
+
 @opcode("WITH_EXCEPT_START")
 def with_except_start(frame: Frame, instruction: Instruction) -> None:
     error = frame.peek()
-    leave = frame.peek(4)
+    leave = frame.peek(5 if BESIDE_METHOD else 4)
     frame.push(call(frame.trace, leave, (type(error), error, traceback_of(frame.trace, error)), {}))
