@@ -12,6 +12,15 @@ from .._native import is_instance as isinstance
 HEAP_TYPE = 1 << 9  # the flag of a class made by a class statement: such a class can change
 
 
+def message_of(action: Callable[[], object]) -> str:
+    """The text of the exception that an action raises: what CPython says in a situation differs between versions."""
+    try:
+        action()
+    except Exception as error:
+        return str(error)
+    raise AssertionError("the action raises nothing")
+
+
 def cell_is_empty(cell: types.CellType) -> bool:
     """Whether a closure cell holds nothing."""
     try:

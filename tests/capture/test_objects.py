@@ -307,6 +307,23 @@ def slots(slotted, child, x):
     return slotted.b, missing, made, caught
 
 
+def told(action, *args):
+    try:
+        action(*args)
+    except AttributeError as error:
+        return str(error)
+    return None
+
+
+@program(Slotted(1), X)
+def missing_attributes_of_slotted_objects(slotted, x):
+    found = []
+    for value in (slotted, Slotted(2)):
+        found += [told(delattr, value, "b"), told(getattr, value, "b")]
+        found += [told(delattr, value, "c"), told(setattr, value, "c", 1), told(getattr, value, "c")]
+    return x + 1, found
+
+
 @program(Slotted(None), X)
 def slot_that_was_none_deleted(slotted, x):
     del slotted.a

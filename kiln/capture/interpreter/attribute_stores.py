@@ -14,7 +14,7 @@ from ..state.operations import operations
 from ..state.trace import Trace
 from ..state.values import DELETED, Raised
 from .attributes import load_attribute
-from .descriptors import NATIVE_OWNERS, NATIVE_STORES, class_function, is_data_descriptor, load_member, property_part
+from .descriptors import NATIVE_OWNERS, NATIVE_STORES, class_function, is_data_descriptor, property_part
 from .instance_attributes import attribute_hook
 
 
@@ -117,10 +117,10 @@ def generic_delete(trace: Trace, owner: object, name: str) -> None:
     raw = class_attribute(trace, type(owner), name)
     if calls_descriptor(trace, raw, owner, name, ("fdel", "__delete__")):
         return
-    if type(raw) is types.MemberDescriptorType:
-        load_member(trace, owner, name, raw)
-    check_writable(trace, owner, name)
     record = trace.outside.record_of(owner)
+    if type(raw) is types.MemberDescriptorType and record is not None:
+        load_slot(trace, record, name, raw)
+    check_writable(trace, owner, name)
     if record is not None and record.attributes is not None:
         present = name in record.attributes
         trace.guards.add(record.source, "has_attribute" if present else "no_attribute", name)

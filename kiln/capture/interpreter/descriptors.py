@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 import types
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -32,6 +33,13 @@ NATIVE_OWNERS: dict[type, Callable[[Trace, object, str], object]] = {}
 
 NATIVE_STORES: dict[type, Callable[[Trace, object, str, object], None]] = {}
 """Native classes -> how these attributes are assigned to."""
+
+
+PARTIAL_WARNING = (
+    "functools.partial will be a method descriptor in future Python versions; "
+    "wrap it in staticmethod() if you want to preserve the old behavior"
+)
+"""What 3.13 says when a partial is found on a class, which it does not bind yet."""
 
 
 def is_foreign(cls: type) -> bool:
@@ -76,6 +84,9 @@ def bind_class_attribute(
         return operations.call(trace, getter, (descriptor, owner, own_class or cls), {})
     if isinstance(getter, (staticmethod, classmethod)):
         raise trace.fail(f"a descriptor whose __get__ is a {type(getter).__name__}")
+    if kind is functools.partial and sys.version_info[:2] == (3, 13):
+        operations.call(trace, warnings.warn, (PARTIAL_WARNING, FutureWarning), {})
+        return Lazy(raw, class_attribute_source(trace, cls, name))
     if kind is functools.partialmethod or getter is not None:
         return get_natively(trace, raw, owner, own_class or cls)
     return Lazy(raw, class_attribute_source(trace, cls, name))
@@ -187,7 +198,7 @@ def unbound_class_attribute(trace: Trace, cls: type, name: str, raw: Any, own_cl
     if isinstance(getter, types.FunctionType):
         descriptor = wrap(trace, raw, class_attribute_source(trace, cls, name))
         return operations.call(trace, getter, (descriptor, None, own_class), {})
-    if getter is None:
+    if getter is None or kind is functools.partial:  # a partial, if it is a descriptor, stays what it is on a class
         return Lazy(raw, class_attribute_source(trace, cls, name))
     if isinstance(getter, (staticmethod, classmethod)):
         raise trace.fail(f"a descriptor whose __get__ is a {type(getter).__name__}")

@@ -15,7 +15,7 @@ from torch.nn import Parameter
 from ... import operator_functions as operator
 from ..._native import MISSING
 from ..._native import is_instance as isinstance
-from ...platform.python_objects import HEAP_TYPE, words
+from ...platform.python_objects import HEAP_TYPE, message_of, words
 from ..interpreter.attributes import LOADERS
 from ..interpreter.calls import call
 from ..interpreter.descriptors import NATIVE_DESCRIPTORS, bind_class_attribute
@@ -120,8 +120,10 @@ _METHODS: dict[object, tuple[str, ...]] = {}
 
 @operation
 def tensor_super(trace: Trace, start: type, owner: torch.Tensor) -> TensorSuper:
-    if not issubclass(trace.tensor_info(owner).kind, start):
-        raise Raised(TypeError("super(type, obj): obj must be an instance or subtype of type"))
+    kind = trace.tensor_info(owner).kind
+    if not issubclass(kind, start):
+        namesake = type(kind.__name__, (), {})()
+        raise Raised(TypeError(message_of(lambda: super(start, namesake))))
     return TensorSuper(start, owner)
 
 

@@ -334,6 +334,25 @@ def methods_of_other_kinds(x):
     return x + len(value), found
 
 
+class WithPartials:
+    scaled = functools.partial(lambda *values, by: (len(values), by), by=2)
+    kept = staticmethod(functools.partial(lambda value: value + 1))
+
+
+class MorePartials(WithPartials):
+    def parent(self):
+        return super().scaled(1)
+
+
+@program(X)
+def partials_of_a_class(x):
+    value = MorePartials()
+    found = [value.kept(2), WithPartials.scaled(3), MorePartials.kept(4), WithPartials.scaled is MorePartials.scaled]
+    found.append(value.scaled(5))
+    found.append(value.parent())
+    return x * 2, found
+
+
 @program(X, 3)
 def wrappers_made_inside(x, number):
     def function(value):

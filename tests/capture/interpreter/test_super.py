@@ -297,6 +297,14 @@ class Deleted(Base):
         return super().name()
 
 
+@program(X)
+def tensor_of_another_class(x):
+    try:
+        super(Base, x).name()
+    except TypeError as error:
+        return x + 1, str(error)
+
+
 @program(X, breaks_every=(None,))
 def deleted_argument(x):
     try:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ...._native import MISSING
 from ...._native import is_instance as isinstance
 from ....bytecode import Instruction
+from ....platform.python_objects import message_of
 from ...shadows.symbolic_numbers import concrete
 from ...shadows.wrap import force, is_constant
 from ..attributes import load_attribute, load_or_default
@@ -38,11 +41,20 @@ def match_keys(frame: Frame, instruction: Instruction) -> None:
     frame.push(tuple(values))
 
 
+def match_with(cls: Any) -> None:
+    match None:
+        case cls():
+            return
+
+
+CALLED_NO_CLASS = message_of(lambda: match_with(0))
+
+
 @opcode("MATCH_CLASS")
 def match_class(frame: Frame, instruction: Instruction) -> None:
     names, cls, subject = frame.pop(), frame.pop(), frame.pop()
     if not isinstance(cls, type):
-        frame.raise_error(TypeError("called match pattern must be a type"))
+        frame.raise_error(TypeError(CALLED_NO_CLASS))
     if not is_instance(frame.trace, subject, cls):
         frame.push(None)
         return
