@@ -109,7 +109,7 @@ class Plan:
         return native
 
     def _native_after(self, last: int) -> list[int]:
-        """Instructions after a break that stay native: dropping its result, a branch on it, giving a function its parts.
+        """Instructions after a break that stay native: dropping its result, branching on it, parts of a function.
 
         The first saves passing it on; the second saves a guard on a value that only the break knows; and nothing but
         MAKE_FUNCTION can make a function that has no closure yet.
