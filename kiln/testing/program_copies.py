@@ -59,7 +59,10 @@ def reachable(roots: list[Any]) -> tuple[list[types.FunctionType], list[object]]
 
 
 _FUNCTION_LIKE = (types.FunctionType, classmethod, staticmethod, property)
-_LIBRARIES = ("torch", "numpy", "builtins", "kiln", "collections", "typing", "functools", "abc", "contextlib", "pytest")
+_LIBRARIES = (
+    "torch", "numpy", "builtins", "kiln", "collections", "typing", "functools", "abc", "contextlib", "pytest",
+    "dataclasses",
+)  # fmt: skip
 
 
 def _belongs_to_library(value: Any) -> bool:

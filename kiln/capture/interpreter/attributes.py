@@ -25,7 +25,7 @@ from ..shadows.wrap import IDENTITY_TYPES, class_attribute, force, wrap
 from ..state.exceptions import call_for_program
 from ..state.operations import operation, operations
 from ..state.trace import Trace
-from ..state.values import CONSTANT_TYPES, DELETED, Lazy, Raised, Trampoline
+from ..state.values import CONSTANT_TYPES, DELETED, EVALUATED, Lazy, Raised, Trampoline
 from .descriptors import (
     NATIVE_DESCRIPTORS,
     bind_class_attribute,
@@ -224,11 +224,20 @@ def function_namespace(trace: Trace, function: types.FunctionType, source: Sourc
 
 def load_function_part(trace: Trace, function: types.FunctionType, name: str, source: Any) -> object:
     if name == "__annotations__" and source is None and getattr(function, "__annotate__", None) is not None:
-        raise trace.fail("the annotations of a function made inside, which have not been evaluated")
+        return evaluated_annotations(trace, function)
     value = getattr(function, name)
     if isinstance(value, (types.MethodWrapperType, types.BuiltinFunctionType)) or source is None:
         return value
     return Lazy(value, Attribute(source, name))
+
+
+def evaluated_annotations(trace: Trace, function: types.FunctionType) -> object:
+    """The annotations of a function made inside, evaluated when the program first reads them."""
+    annotate = function.__annotate__  # type: ignore[attr-defined]  # from 3.14 on
+    known = EVALUATED.get(function)
+    if known is None or known[0] is not annotate:
+        known = EVALUATED[function] = (annotate, operations.call(trace, annotate, (1,), {}))
+    return known[1]
 
 
 def load_from_method(trace: Trace, method: types.MethodType, name: str) -> object:
