@@ -13,6 +13,7 @@ import torch
 
 from . import _native, exc
 from .config import config
+from .platform.torch_autograd import function_of_apply
 from .program.backend_registry import backend_name, check_options, lookup_backend
 from .program.modes import options_of
 from .program.user_marks import mark_dimensions, mark_disabled, python_only
@@ -132,12 +133,9 @@ def has_backward_scope(target: Any) -> bool:
     return isinstance(target, types.FunctionType) and target.__code__ is _scope_code
 
 
-APPLY = getattr(torch.autograd.Function.apply, "__func__", None)
-
-
 def is_apply(target: Any) -> bool:
-    """``SomeFunction.apply`` is Python code of torch around native code: it is captured as one call."""
-    return isinstance(target, types.MethodType) and target.__func__ is APPLY
+    """``SomeFunction.apply`` may be Python code of torch around native code: it is captured as one call."""
+    return isinstance(target, types.MethodType) and function_of_apply(target) is not None
 
 
 @python_only

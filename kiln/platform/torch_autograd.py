@@ -5,6 +5,7 @@ Without one of the functions, importing this module fails.
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -39,6 +40,29 @@ is_profiling: Callable[[], bool] = torch._C._autograd._profiler_enabled
 top_saved_tensors_hooks: Callable[[bool], Any] = torch._C._autograd._top_saved_tensors_default_hooks
 pop_saved_tensors_hooks: Callable[[], None] = torch._C._autograd._pop_saved_tensors_default_hooks
 push_saved_tensors_hooks: Callable[..., None] = torch._C._autograd._push_saved_tensors_default_hooks
+
+
+_APPLY: Any = vars(torch.autograd.Function)["apply"]
+_PYTHON_APPLY = getattr(_APPLY, "__func__", None)
+
+
+def function_of_apply(value: Any) -> Any:
+    """The autograd function whose ``apply`` a bound method is; None if it is another method.
+
+    ``torch.autograd.Function.apply`` is a class method in Python up to torch 2.13, and in C from 2.14 on.
+    """
+    owner = value.__self__
+    if not isinstance(owner, type) or not issubclass(owner, torch.autograd.Function):
+        return None
+    if _PYTHON_APPLY is not None:
+        return owner if isinstance(value, types.MethodType) and value.__func__ is _PYTHON_APPLY else None
+    return owner if isinstance(value, types.BuiltinMethodType) and value == apply_of(owner) else None
+
+
+def apply_of(function: type) -> Callable[..., Any]:
+    """``torch.autograd.Function.apply`` bound to an autograd function, which may have another ``apply`` of its own."""
+    bound: Callable[..., Any] = _APPLY.__get__(None, function)
+    return bound
 
 
 def forward_class_of(node_class: type, default: Any = None) -> Any:

@@ -20,6 +20,7 @@ from torch.utils.checkpoint import CheckpointFunction
 
 from ..._native import is_instance as isinstance
 from ...platform.fx_graphs import is_erased
+from ...platform.torch_autograd import apply_of as torch_apply_of
 from ...platform.torch_dispatch import are_transforms_active
 from ..guards.descriptions import module_of
 from ..interpreter.attributes import load_attribute
@@ -72,10 +73,14 @@ def call_apply(trace: Trace, cls: type[torch.autograd.Function], args: Args, kwa
 
 
 def apply_of(cls: Any) -> Callable[..., Any]:
-    """``cls.apply`` as a function that fx can print: fx looks up functions of torch by name."""
+    """``cls.apply`` as a function that fx can print: fx looks up functions of torch by name.
+
+    A class may have an ``apply`` of its own, which is interpreted; the node is torch's ``apply`` that it calls.
+    """
+    bound = torch_apply_of(cls)
 
     def apply(*args: Any) -> Any:
-        return cls.apply(*args)
+        return bound(*args)
 
     module = module_of(cls)
     home = module if module.partition(".")[0] != "torch" else __name__

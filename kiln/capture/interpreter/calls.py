@@ -13,8 +13,6 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
 from ..shadows.native_arguments import is_special
 from ..state.operations import Args, Kwargs
 from .attributes import load_attribute
@@ -30,6 +28,7 @@ from ..._native import is_instance as isinstance
 from ...config import config
 from ...platform.cpython import get_ident, recursive_repr_codes, thread_module
 from ...platform.python_objects import cell_is_empty, message_of
+from ...platform.torch_autograd import function_of_apply
 from ...platform.torch_compiler import COMPILER, substitute_for
 from ...platform.torch_functions import disable_in_compiler
 from ...program import call_markers
@@ -81,6 +80,10 @@ def call(trace: Trace, function: Any, args: Args, kwargs: Kwargs) -> Any:
     if isinstance(function, type):
         return call_class(trace, function, args, kwargs)
     if isinstance(function, NATIVE_CALLABLES):
+        if kind is types.BuiltinFunctionType and isinstance(function.__self__, type):
+            autograd_function = function_of_apply(function)
+            if autograd_function is not None:
+                return operations.call_apply(trace, autograd_function, args, kwargs)
         return native_calls.call_native(trace, function, args, kwargs)
     handler = CALLABLES.get(kind)
     if handler is not None:
@@ -210,13 +213,9 @@ TRANSPARENT_WRAPPERS.update(recursive_repr_codes())
 def call_method(trace: Trace, method: types.MethodType, args: Args, kwargs: Kwargs) -> object:
     owner = method.__self__
     function = method.__func__
-    if function is APPLY and isinstance(owner, type):
+    if isinstance(owner, type) and function_of_apply(method) is not None:
         return operations.call_apply(trace, owner, args, kwargs)
     return call(trace, function, (owner, *args), kwargs)
-
-
-_FUNCTION: Any = torch.autograd.Function
-APPLY = _FUNCTION.apply.__func__
 
 
 def call_partial(trace: Trace, partial: functools.partial[Any], args: Args, kwargs: Kwargs) -> object:
