@@ -30,6 +30,8 @@ is_compiling = torch._utils.is_compiling
 is_scripting = torch._jit_internal.is_scripting
 tracing_state = torch._C._get_tracing_state
 """The state of ``torch.jit.trace``, None where nothing is traced."""
+is_tracing: Callable[[], bool] = torch._C._is_tracing
+"""Whether ``torch.jit.trace`` runs. Modules ask it at each call from torch 2.15 on."""
 log_api_usage = torch._C._log_api_usage_once
 disable_in_compiler: Callable[..., Any] = getattr(torch, "_disable_dynamo")  # noqa: B009  no stub
 """The decorator by which torch keeps functions of its own out of its compiler."""

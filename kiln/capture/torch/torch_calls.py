@@ -18,7 +18,13 @@ from torch.nn import Parameter
 from ..._native import is_instance as isinstance
 from ...platform.python_objects import words
 from ...platform.torch_dispatch import count_dispatch_modes, dispatch_mode_of_key
-from ...platform.torch_functions import group_tensors, is_compiling, is_scripting, log_api_usage, tracing_state
+from ...platform.torch_functions import (
+    group_tensors,
+    is_compiling,
+    is_scripting,
+    is_tracing,
+    log_api_usage,
+)
 from ...platform.torch_operators import OpOverload, OpOverloadPacket
 from ..guards.tensor_class import METHODS
 from ..interpreter.call_rules import RULES, Rule, rule
@@ -238,7 +244,7 @@ def rule_is_compiling(trace: Trace, args: Args, kwargs: Kwargs) -> object:
 _JIT: Any = torch.jit
 
 
-@rule(_JIT.is_scripting, _JIT.is_tracing, is_scripting, tracing_state)
+@rule(_JIT.is_scripting, _JIT.is_tracing, is_scripting, is_tracing)
 def rule_never(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     return False
 
