@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ...._native import MISSING
 from ...._native import is_instance as isinstance
 from ....bytecode import Instruction
 from ....bytecode.opcode_info import OPCODE
+from ....platform.python_objects import message_of
 from ...guards.source import lookup
 from ...shadows.wrap import class_attribute, force
 from ...state.exceptions import add_context, traceback_of
@@ -80,9 +83,7 @@ def before_with(frame: Frame, instruction: Instruction) -> None:
     enter = special_method(frame, manager, "__enter__")
     leave = special_method(frame, manager, "__exit__")
     if enter is MISSING or leave is MISSING:
-        which = "" if enter is MISSING else " (missed __exit__ method)"
-        name = type_of(frame.trace, manager).__name__
-        frame.raise_error(TypeError(f"'{name}' object does not support the context manager protocol{which}"))
+        raise no_context_manager(frame, manager)
     frame.push(leave)
     frame.push(call(frame.trace, enter, (), {}))
 
@@ -93,14 +94,25 @@ def load_special(frame: Frame, instruction: Instruction) -> None:
     manager, name = frame.pop(), instruction.argval
     method = special_method(frame, manager, name)
     if method is MISSING:
-        kind = type_of(frame.trace, manager)
-        message = f"'{kind.__name__}' object does not support the context manager protocol (missed {name} method)"
-        if all(lookup(kind, other) is not None for other in ("__aenter__", "__aexit__")):
-            message += (
-                " but it supports the asynchronous context manager protocol. Did you mean to use 'async with'?"
-            )
-        frame.raise_error(TypeError(message))
+        raise no_context_manager(frame, manager)
     push_callable(frame, method)
+
+
+def no_context_manager(frame: Frame, manager: object) -> Raised:
+    """What CPython raises for an object without these methods, asked of a class like the object's."""
+    kind = type_of(frame.trace, manager)
+    contents: dict[str, object] = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
+    contents |= {name: lambda *args: None for name in MANAGER_METHODS if lookup(kind, name) is not None}
+    namesake = type(kind.__name__, (), contents)()
+    return Raised(TypeError(message_of(lambda: enter_natively(namesake))))
+
+
+MANAGER_METHODS = ("__enter__", "__exit__", "__aenter__", "__aexit__")
+
+
+def enter_natively(manager: Any) -> None:
+    with manager:
+        pass
 
 
 def special_method(frame: Frame, manager: object, name: str) -> object:
