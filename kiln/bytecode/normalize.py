@@ -1,8 +1,9 @@
 """Rewriting code so that every NULL on the operand stack is known without running it.
 
 Loading a method pushes either (method, self) or (NULL, attribute), as the object turns out.  Here it becomes a plain
-attribute load and a NULL.  Loads of variables get references of their own, for the code around them may change.  `super()` without arguments looks into the frame that calls it; here it gets its arguments,
-so that the code may run in another frame.  (Another `super` of the program gets none; from 3.12 on, where
+attribute load and a NULL.  Loads of variables get references of their own, for the code around them may change.
+`super()` without arguments looks into the frame that calls it; here it gets its arguments, so that the code may run in
+another frame.  (Another `super` of the program gets none; from 3.12 on, where
 LOAD_SUPER_ATTR does all of it, it is treated the same.)
 """
 

@@ -108,7 +108,7 @@ HAS_JUMP = UNCONDITIONAL | _known(
     "POP_JUMP_IF_FALSE", "POP_JUMP_IF_TRUE", "POP_JUMP_IF_NONE", "POP_JUMP_IF_NOT_NONE",
     *_DIRECTED, *_DIRECTED.values(),
 )  # fmt: skip
-# Instructions that name another one.  From 3.14 on END_ASYNC_FOR names the END_SEND before it, for who watches branches.
+# Instructions that name another one.  From 3.14 on END_ASYNC_FOR names the END_SEND before it, for what watches jumps.
 HAS_TARGET = HAS_JUMP | (_known("END_ASYNC_FOR") if VERSION >= (3, 14) else frozenset())
 IS_BACKWARD = frozenset(_DIRECTED.values()) | {"JUMP_BACKWARD_NO_INTERRUPT", "END_ASYNC_FOR"}
 # A conditional jump that a version cannot do backward is written as its opposite around a plain jump.

@@ -2,8 +2,8 @@
 
 Kinds: 'value'; 'null' (a NULL that is part of a call's layout); 'method' (either half of what a method load pushes:
 NULL or not, known only at run time; `normalize` removes them); 'saved' (a local kept by LOAD_FAST_AND_CLEAR: a value or
-NULL); 'maybe' (any other value or NULL: the object of a method that LOAD_SPECIAL loads); 'iterator'; 'exc' (the exception being handled); 'exc_prev' (the one handled before); 'lasti' (where it was
-raised).
+NULL); 'maybe' (any other value or NULL: the object of a method that LOAD_SPECIAL loads); 'iterator'; 'exc' (the
+exception being handled); 'exc_prev' (the one handled before); 'lasti' (where it was raised).
 """
 
 from collections.abc import Callable
@@ -39,7 +39,8 @@ FIXED: dict[str, Effect] = _counts("""
 0 1: WITH_EXCEPT_START GET_ANEXT LOAD_FAST_BORROW LOAD_SMALL_INT LOAD_COMMON_CONSTANT
 0 2: LOAD_FAST_LOAD_FAST LOAD_FAST_BORROW_LOAD_FAST_BORROW
 1 0: POP_TOP STORE_FAST STORE_NAME STORE_GLOBAL STORE_DEREF DELETE_ATTR RETURN_VALUE RERAISE POP_EXCEPT IMPORT_STAR
-1 0: POP_ITER PRINT_EXPR LIST_APPEND SET_ADD LIST_EXTEND SET_UPDATE DICT_UPDATE DICT_MERGE EXIT_INIT_CHECK INTERPRETER_EXIT
+1 0: PRINT_EXPR LIST_APPEND SET_ADD LIST_EXTEND SET_UPDATE DICT_UPDATE DICT_MERGE EXIT_INIT_CHECK INTERPRETER_EXIT
+1 0: POP_ITER
 1 0: POP_JUMP_IF_FALSE POP_JUMP_IF_TRUE POP_JUMP_IF_NONE POP_JUMP_IF_NOT_NONE POP_JUMP_FORWARD_IF_FALSE
 1 0: POP_JUMP_FORWARD_IF_TRUE POP_JUMP_FORWARD_IF_NONE POP_JUMP_FORWARD_IF_NOT_NONE POP_JUMP_BACKWARD_IF_FALSE
 1 0: POP_JUMP_BACKWARD_IF_TRUE POP_JUMP_BACKWARD_IF_NONE POP_JUMP_BACKWARD_IF_NOT_NONE
@@ -163,8 +164,8 @@ def _copy(stack: Stack, depth: int) -> Stack:
 
 # How far opcodes look down the stack where that is further than they pop (beyond the count in the argument).
 _REACH: dict[str, int] = {
-    "WITH_EXCEPT_START": 5 if VERSION >= (3, 14) else 4, "CHECK_EXC_MATCH": 2, "MATCH_KEYS": 2, "GET_LEN": 1, "MATCH_MAPPING": 1,
-    "MATCH_SEQUENCE": 1, "IMPORT_FROM": 1, "GET_ANEXT": 1, "JUMP_IF_FALSE_OR_POP": 1, "JUMP_IF_TRUE_OR_POP": 1,
+    "WITH_EXCEPT_START": 5 if VERSION >= (3, 14) else 4, "CHECK_EXC_MATCH": 2, "MATCH_KEYS": 2, "GET_LEN": 1,
+    "MATCH_MAPPING": 1, "MATCH_SEQUENCE": 1, "IMPORT_FROM": 1, "GET_ANEXT": 1, "JUMP_IF_FALSE_OR_POP": 1, "JUMP_IF_TRUE_OR_POP": 1,
 }  # fmt: skip
 _REACH_BEYOND_COUNT: dict[str, int] = {
     "COPY": 0, "SWAP": 0, "LIST_APPEND": 1, "SET_ADD": 1, "MAP_ADD": 2, "LIST_EXTEND": 1, "SET_UPDATE": 1,

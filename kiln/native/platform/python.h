@@ -1,4 +1,4 @@
-// CPython's internals: what is read by layout or through functions that are not part of its API. For 3.11 to 3.13.
+// CPython's internals: what is read by layout or through functions that are not part of its API. For 3.11 to 3.14.
 //
 // check_python() runs when the module is imported: it tries the layouts out on objects of its own.
 #pragma once
@@ -149,7 +149,7 @@ inline int check_python() {
   if (!wrong) return 0;
   PyErr_Clear();
   PyErr_Format(PyExc_ImportError,
-               "kiln._native does not know this Python (%s): %s. It knows CPython 3.11 to 3.13; build it again with "
+               "kiln._native does not know this Python (%s): %s. It knows CPython 3.11 to 3.14; build it again with "
                "`make setup`",
                Py_GetVersion(), wrong);
   return -1;

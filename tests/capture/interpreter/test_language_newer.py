@@ -316,7 +316,7 @@ def test_functions_that_leave_keep_their_annotations():
 # -- texts that older versions cannot parse -------------------------------------------------------------------------
 
 TEXTS = {
-    (3, 14): '''
+    (3, 14): """
 class Early(Exception): pass
 
 def several_exceptions_without_parentheses(x):
@@ -378,8 +378,8 @@ def annotations_in_functions_are_not_evaluated(x):
     y: undefined = x + 1
     z: also.undefined
     return y
-''',
-    (3, 12): '''
+""",
+    (3, 12): """
 def type_parameters(x):
     def first[T](items: list[T]) -> T:
         return items[0]
@@ -396,7 +396,7 @@ def comprehensions_with_shadowed_names(x):
 def nested_quotes(x):
     names = {"a": 1}
     return x + 1, f"{names["a"]} {f"{names['a'] + 1}"}"
-''',
+""",
 }
 
 
