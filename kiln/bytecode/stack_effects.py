@@ -165,7 +165,8 @@ def _copy(stack: Stack, depth: int) -> Stack:
 # How far opcodes look down the stack where that is further than they pop (beyond the count in the argument).
 _REACH: dict[str, int] = {
     "WITH_EXCEPT_START": 5 if VERSION >= (3, 14) else 4, "CHECK_EXC_MATCH": 2, "MATCH_KEYS": 2, "GET_LEN": 1,
-    "MATCH_MAPPING": 1, "MATCH_SEQUENCE": 1, "IMPORT_FROM": 1, "GET_ANEXT": 1, "JUMP_IF_FALSE_OR_POP": 1, "JUMP_IF_TRUE_OR_POP": 1,
+    "MATCH_MAPPING": 1, "MATCH_SEQUENCE": 1, "IMPORT_FROM": 1, "GET_ANEXT": 1, "JUMP_IF_FALSE_OR_POP": 1,
+    "JUMP_IF_TRUE_OR_POP": 1,
 }  # fmt: skip
 _REACH_BEYOND_COUNT: dict[str, int] = {
     "COPY": 0, "SWAP": 0, "LIST_APPEND": 1, "SET_ADD": 1, "MAP_ADD": 2, "LIST_EXTEND": 1, "SET_UPDATE": 1,

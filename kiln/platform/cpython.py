@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import _thread
 import collections
+import copy
 import dataclasses
 import dis
 import enum
@@ -16,7 +17,8 @@ import opcode
 import sys
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 thread_module: types.ModuleType = _thread
@@ -41,6 +43,28 @@ SPECIAL_METHODS: list[str] = getattr(opcode, "_special_method_names", [])
 def is_protocol(cls: type) -> bool:
     """Whether a class of the metaclass of protocols is one itself, not an implementation."""
     return getattr(cls, "_is_protocol", False)
+
+
+_TAKEN_AS_THEY_ARE: Any = getattr(copy, "_atomic_types", None)
+_DEEP_COPIERS: Any = getattr(copy, "_deepcopy_dispatch")  # noqa: B009  no stub
+
+
+@contextmanager
+def functions_found_in_memos() -> Iterator[None]:
+    """Have ``copy.deepcopy`` take a function from its memo if it is there, which it does by itself up to 3.13.
+
+    From 3.14 on it looks for the types of which it makes no copies first.
+    """
+    if _TAKEN_AS_THEY_ARE is None:
+        yield
+        return
+    _TAKEN_AS_THEY_ARE.discard(types.FunctionType)
+    _DEEP_COPIERS[types.FunctionType] = lambda function, memo: function
+    try:
+        yield
+    finally:
+        _TAKEN_AS_THEY_ARE.add(types.FunctionType)
+        del _DEEP_COPIERS[types.FunctionType]
 
 
 def recursive_repr_codes() -> list[types.CodeType]:

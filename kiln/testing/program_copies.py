@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import field
 from typing import Any
 
+from ..platform.cpython import functions_found_in_memos
 from ..platform.light_dataclass import dataclass
 
 GlobalName = tuple[int, str]  # which globals dictionary, which name in it
@@ -136,7 +137,8 @@ class Copier:
         """A deep copy; where there can be none (locks, files, non-leaf tensors) the value itself, or an error."""
         attempt = dict(self.memo)  # a copy that fails must leave no partial objects behind
         try:
-            result = copy.deepcopy(value, attempt)
+            with functions_found_in_memos():
+                result = copy.deepcopy(value, attempt)
         except Exception as error:
             if required:
                 raise TypeError(
