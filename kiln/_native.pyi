@@ -146,6 +146,7 @@ def is_instance(
 def is_instance(value: object, kinds: Any, /) -> bool: ...
 def type_name(cls: type, /) -> str:
     """The name of a class in CPython's messages; classes written in C may have one with a dot."""
+
 def has_node_creation_hooks() -> bool:
     """Whether new nodes of this thread are given to hooks: `torch.autograd.graph.node_creation_hook`."""
 

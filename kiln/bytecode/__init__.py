@@ -1,4 +1,4 @@
-"""CPython 3.11 to 3.13 bytecode: take apart, analyse, edit, put together, split.  Knows nothing of tensors."""
+"""CPython 3.11 to 3.14 bytecode: take apart, analyse, edit, put together, split.  Knows nothing of tensors."""
 
 from .analysis import Loop, assigned, handler, live_locals, loops, reachable, stack_kinds, stack_size, successors
 from .assemble import assemble

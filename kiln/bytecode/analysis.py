@@ -9,7 +9,7 @@ from typing import overload
 from ..platform.light_dataclass import dataclass
 from .instruction import Bytecode, ExceptionRange, Instruction
 from .opcode_info import HAS_JUMP, NO_FALLTHROUGH
-from .stack_effects import Stack, apply, at_handler, effect, merge
+from .stack_effects import MAYBE_NULL, Stack, apply, at_handler, effect, merge
 
 
 def successors(bytecode: Bytecode, instruction: Instruction) -> list[Instruction]:
@@ -17,8 +17,8 @@ def successors(bytecode: Bytecode, instruction: Instruction) -> list[Instruction
     result = []
     if instruction.op not in NO_FALLTHROUGH and instruction.index + 1 < len(bytecode.instructions):
         result.append(bytecode.instructions[instruction.index + 1])
-    if instruction.target is not None:
-        result.append(instruction.target)
+    if instruction.op in HAS_JUMP:
+        result.append(instruction.argval)
     return result
 
 
@@ -31,7 +31,8 @@ def handler(bytecode: Bytecode, instruction: Instruction) -> ExceptionRange | No
 CANNOT_RAISE = frozenset({
     "NOP", "POP_TOP", "PUSH_NULL", "LOAD_CONST", "COPY", "SWAP", "JUMP_FORWARD", "PUSH_EXC_INFO", "POP_EXCEPT",
     "STORE_FAST", "STORE_FAST_STORE_FAST", "LOAD_FAST_AND_CLEAR", "LOAD_CLOSURE", "RETURN_VALUE", "RETURN_CONST",
-    "KW_NAMES", "PRECALL", "MAKE_CELL", "COPY_FREE_VARS", "END_FOR", "IS_OP",
+    "KW_NAMES", "PRECALL", "MAKE_CELL", "COPY_FREE_VARS", "END_FOR", "IS_OP", "NOT_TAKEN", "POP_ITER",
+    "LOAD_SMALL_INT", "LOAD_COMMON_CONSTANT",
 })  # fmt: skip
 
 
@@ -83,10 +84,12 @@ def uses(instruction: Instruction) -> tuple[tuple[str, ...], tuple[str, ...], tu
 _ACCESS: dict[str, tuple[str, ...]] = {
     "LOAD_FAST": ("r",),
     "LOAD_FAST_CHECK": ("r",),
+    "LOAD_FAST_BORROW": ("r",),
     "LOAD_FAST_AND_CLEAR": ("rd",),
     "STORE_FAST": ("w",),
     "DELETE_FAST": ("rd",),
     "LOAD_FAST_LOAD_FAST": ("r", "r"),
+    "LOAD_FAST_BORROW_LOAD_FAST_BORROW": ("r", "r"),
     "STORE_FAST_LOAD_FAST": ("w", "r"),
     "STORE_FAST_STORE_FAST": ("w", "w"),
 }
@@ -232,14 +235,14 @@ def assigned(
 
 
 def _bindings(names: _Names, instruction: Instruction, stack: Stack | None) -> tuple[int, int]:
-    """(bound after the instruction, unbound after it).  A store of a 'saved' slot may unbind."""
+    """(bound after the instruction, unbound after it).  A store of what may be NULL may unbind."""
     if instruction.op == "MAKE_CELL":
         return names.mask([str(instruction.argval)]), 0
     read, written, unbound = uses(instruction)
     gained, lost = names.mask(read + written), names.mask(unbound)
     if stack:
         for depth, name in enumerate(written, start=1):
-            if stack[-depth] == "saved":
+            if stack[-depth] in MAYBE_NULL:
                 lost |= names.bit[name]
     return gained, lost
 

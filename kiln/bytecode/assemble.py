@@ -8,7 +8,6 @@ from .analysis import stack_size
 from .instruction import Bytecode, Instruction, Positions
 from .opcode_info import (  # fmt: skip
     BACKWARD,
-    BINARY_OPERATORS,
     CACHE,
     CACHES,
     COMPARE_MASK,
@@ -17,13 +16,15 @@ from .opcode_info import (  # fmt: skip
     EXTENDED_ARG,
     FORWARD,
     HAS_CONST,
-    HAS_JUMP,
     HAS_NAME,
     HAS_PAIR,
+    HAS_TARGET,
     HAS_VARIABLE,
+    INDEXED,
     INVERSE,
     IS_BACKWARD,
     OPCODE,
+    PAIRS,
     SHIFT,
     VERSION,
 )
@@ -143,7 +144,7 @@ def _lower(bytecode: Bytecode, tables: _Tables) -> tuple[list[_Piece], list[int]
     waiting: list[tuple[_Piece, Instruction]] = []
     for instruction in bytecode.instructions:
         first_piece.append(len(pieces))
-        if instruction.op in HAS_JUMP:
+        if instruction.op in HAS_TARGET:
             _lower_jump(instruction, pieces, waiting)
         elif instruction.op in HAS_PAIR:
             _lower_pair(instruction, tables, pieces)
@@ -179,8 +180,7 @@ def _lower_pair(instruction: Instruction, tables: _Tables, pieces: list[_Piece])
     if first < 16 and second < 16:
         pieces.append(_Piece(instruction.op, first << 4 | second, instruction))
         return
-    words = instruction.op.split("_")
-    for op, slot in (("_".join(words[:2]), first), ("_".join(words[2:]), second)):
+    for op, slot in zip(PAIRS[instruction.op], (first, second), strict=True):
         pieces.append(_Piece(op, slot, instruction))
 
 
@@ -195,13 +195,17 @@ def _argument(instruction: Instruction, tables: _Tables) -> int:
         shift = SHIFT.get(op, 0)
         flags = (arg or 0) & ((1 << shift) - 1)
         return tables.name(value, None if arg is None else arg >> shift) << shift | flags
-    if op == "BINARY_OP":
-        return BINARY_OPERATORS.index(value)
+    if op in INDEXED:
+        return _place_in(INDEXED[op], value)
     if op == "COMPARE_OP":
         return _compare_argument(value, arg or 0)
     if isinstance(value, int):
         return value
     return arg or 0
+
+
+def _place_in(table: tuple[object, ...], value: object) -> int:
+    return next(at for at, item in enumerate(table) if item is value or (type(value) is str and item == value))
 
 
 def _compare_argument(operator: str, flags: int) -> int:

@@ -4,16 +4,16 @@ import types
 
 from .instruction import Bytecode, ExceptionRange, Instruction
 from .opcode_info import (  # fmt: skip
-    BINARY_OPERATORS,
     CACHES,
     COMPARE_OPERATORS,
     COMPARE_SHIFT,
     EXTENDED_ARG,
     HAS_CONST,
-    HAS_JUMP,
     HAS_NAME,
     HAS_PAIR,
+    HAS_TARGET,
     HAS_VARIABLE,
+    INDEXED,
     IS_BACKWARD,
     OPNAME,
     SHIFT,
@@ -71,7 +71,7 @@ def _read_units(
         following = unit + 1 + CACHES[number]
         where = positions[unit] if unit < len(positions) else NOWHERE  # a table may be cut short, or missing
         instruction = Instruction(name, arg, positions=None if where[0] is None else where, offset=unit * 2)
-        if name in HAS_JUMP:
+        if name in HAS_TARGET:
             jumps.append((instruction, following - arg if name in IS_BACKWARD else following + arg))
         else:
             instruction.argval = resolve(name, arg)
@@ -101,8 +101,8 @@ class _Resolver:
             return self.names[arg >> SHIFT.get(op, 0)]
         if op in HAS_PAIR:
             return self.slots[arg >> 4], self.slots[arg & 15]
-        if op == "BINARY_OP":
-            return BINARY_OPERATORS[arg]
+        if op in INDEXED:
+            return INDEXED[op][arg]
         if op == "COMPARE_OP":
             return COMPARE_OPERATORS[arg >> COMPARE_SHIFT]
         return arg

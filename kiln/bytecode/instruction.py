@@ -6,7 +6,7 @@ from dataclasses import field
 from typing import Any
 
 from ..platform.light_dataclass import dataclass
-from .opcode_info import FLAG, HAS_JUMP
+from .opcode_info import FLAG, HAS_TARGET
 
 Positions = tuple[int | None, int | None, int | None, int | None]
 """First line, last line, first column, last column, as `types.CodeType.co_positions` gives them."""
@@ -44,8 +44,8 @@ class Instruction:
 
     @property
     def target(self) -> "Instruction | None":
-        """Where a jump goes; None for anything but jumps."""
-        target: Instruction | None = self.argval if self.op in HAS_JUMP else None
+        """Where a jump goes, or what else an instruction names another one for; None for all others."""
+        target: Instruction | None = self.argval if self.op in HAS_TARGET else None
         return target
 
     @target.setter

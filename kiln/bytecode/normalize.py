@@ -1,8 +1,9 @@
 """Rewriting code so that every NULL on the operand stack is known without running it.
 
 Loading a method pushes either (method, self) or (NULL, attribute), as the object turns out.  Here it becomes a plain
-attribute load and a NULL.  `super()` without arguments looks into the frame that calls it; here it gets its arguments,
-so that the code may run in another frame.  (Another `super` of the program gets none; from 3.12 on, where
+attribute load and a NULL.  Loads of variables get references of their own, for the code around them may change.
+`super()` without arguments looks into the frame that calls it; here it gets its arguments, so that the code may run in
+another frame.  (Another `super` of the program gets none; from 3.12 on, where
 LOAD_SUPER_ATTR does all of it, it is treated the same.)
 """
 
@@ -10,7 +11,7 @@ import types
 from typing import Any
 
 from .instruction import Bytecode, Instruction
-from .opcode_info import NULL_BELOW_CALLABLE, VERSION
+from .opcode_info import NULL_BELOW_CALLABLE, OWNING, VERSION
 
 Replaced = dict[Instruction, tuple[Instruction, Instruction]]
 
@@ -48,6 +49,10 @@ def _replacement(bytecode: Bytecode, instruction: Instruction, own_frame: bool) 
         given = (instruction.arg or 0) & 2 if own_frame else 2
         load = Instruction("LOAD_SUPER_ATTR", given, instruction.argval, positions=instruction.positions)
         return _with_null(instruction, load) if instruction.flag else [load]
+    if op in OWNING:
+        owning = instruction.copy()
+        owning.op = OWNING[op]
+        return [owning]
     if own_frame:
         return [instruction]
     if op == "LOAD_GLOBAL" and _is_bare_super(bytecode, instruction):

@@ -22,9 +22,19 @@ from ..platform.light_dataclass import dataclass
 from .analysis import live_locals, uses
 from .assemble import assemble
 from .instruction import Bytecode, Instruction
-from .opcode_info import CALL_PREFIXES, CALLS, JUMP_IF, NO_FALLTHROUGH, NULL_BELOW_CALLABLE, RETURNS, VERSION
+from .opcode_info import (  # fmt: skip
+    CALL_PREFIXES,
+    CALLS,
+    JUMP_IF,
+    KEYWORDS_OR_NULL,
+    NO_FALLTHROUGH,
+    NULL_BELOW_CALLABLE,
+    RETURNS,
+    SUBSCRIPT,
+    VERSION,
+)
 from .split_plan import OWN_PREFIX, CannotSplit, Plan, Region
-from .stack_effects import Stack
+from .stack_effects import MAYBE_NULL, Stack
 from .writer import EXCEPTION_NAME, PASSED, ROUTE_NAME, UNBOUND_NAME, Guard, Writer
 
 __all__ = ["UNBOUND", "CannotSplit", "Parameter", "Segment", "Split", "split"]
@@ -115,7 +125,7 @@ def split(code: types.CodeType, index: int, nulls: Sequence[bool] | None = None,
     stack = plan.stack(plan.units[0][0])
     if nulls is not None:
         agrees = len(nulls) == len(stack) and all(
-            kind == "saved" or null == (kind == "null") for null, kind in zip(nulls, stack, strict=True)
+            kind in MAYBE_NULL or null == (kind == "null") for null, kind in zip(nulls, stack, strict=True)
         )
         if not agrees:
             raise CannotSplit(f"the stack before instruction {index} is {stack}, not NULL where {tuple(nulls)}")
@@ -364,7 +374,7 @@ class _Skeleton(_Body):
     def _write_item(self, number: int) -> None:
         self.writer.emit("LOAD_FAST", self.result)
         self.writer.emit("LOAD_CONST", number)
-        self.writer.emit("BINARY_SUBSCR")
+        self.writer.emit(*SUBSCRIPT)
 
     def _write_arrival(self, region: Region, place: int) -> None:
         """Unpack the state that a segment returned and go on at the cut point."""
@@ -385,7 +395,10 @@ class _Skeleton(_Body):
 
 def callable_place(call: Instruction, stack: tuple[str, ...]) -> int:
     """How far from the top (1 is the top) the callable lies before a call."""
-    arguments = int(call.argval) if call.op != "CALL_FUNCTION_EX" else 1 + call.flag
+    if call.op == "CALL_FUNCTION_EX":
+        arguments = 2 if KEYWORDS_OR_NULL else 1 + call.flag
+    else:
+        arguments = int(call.argval)
     above = arguments + (call.op == "CALL_KW")
     if not NULL_BELOW_CALLABLE:
         return above + 2

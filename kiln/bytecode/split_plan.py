@@ -10,7 +10,7 @@ from .analysis import assigned, flow, live_locals, loops, stack_kinds, uses
 from .decode import decode
 from .instruction import Bytecode, Instruction
 from .normalize import Replaced, normalize
-from .opcode_info import CALL_PREFIXES, CALLS, HAS_JUMP, NO_FALLTHROUGH, VERSION
+from .opcode_info import CALL_PREFIXES, CALLS, HAS_JUMP, LOOP_END, NO_FALLTHROUGH
 from .stack_effects import Stack, reach
 
 UNSUPPORTED_FLAGS = 0x20 | 0x80 | 0x100 | 0x200
@@ -133,7 +133,7 @@ class Plan:
         """What an exhausted FOR_ITER skips, and which therefore must stay right at its target."""
         target = instruction.target
         assert target is not None
-        return [] if VERSION == (3, 11) else list(range(target.index, target.index + (1 if VERSION == (3, 12) else 2)))
+        return list(range(target.index, target.index + len(LOOP_END)))
 
     def region(self, start: int) -> Region:
         """The code from `start` to the next cut points."""
@@ -175,7 +175,7 @@ def _unit(before: list[Instruction], replaced: Replaced, index: int) -> tuple[in
     """First and last (normalized) instruction of what runs natively at a break: calls go with their prefixes."""
     if not 0 <= index < len(before) or before[index].op in PROLOGUE:
         raise CannotSplit(f"no break at instruction {index}")
-    ended = index > 0 and before[index - 1].op == "END_FOR" and VERSION >= (3, 13)
+    ended = index > 0 and before[index - 1].op == "END_FOR" and len(LOOP_END) > 1
     if before[index].op == "END_FOR" or ended:
         raise CannotSplit("the end of a for loop belongs to its FOR_ITER")
     first = last = index

@@ -2,14 +2,14 @@
 
 Kinds: 'value'; 'null' (a NULL that is part of a call's layout); 'method' (either half of what a method load pushes:
 NULL or not, known only at run time; `normalize` removes them); 'saved' (a local kept by LOAD_FAST_AND_CLEAR: a value or
-NULL); 'iterator'; 'exc' (the exception being handled); 'exc_prev' (the one handled before); 'lasti' (where it was
-raised).
+NULL); 'maybe' (any other value or NULL: the object of a method that LOAD_SPECIAL loads); 'iterator'; 'exc' (the
+exception being handled); 'exc_prev' (the one handled before); 'lasti' (where it was raised).
 """
 
 from collections.abc import Callable
 
 from .instruction import Instruction
-from .opcode_info import NULL_BELOW_CALLABLE, VERSION
+from .opcode_info import KEYWORDS_OR_NULL, NULL_BELOW_CALLABLE, VERSION
 
 Stack = tuple[str, ...]
 Effect = tuple[int, Stack]
@@ -33,13 +33,14 @@ def _counts(text: str) -> dict[str, Effect]:
 
 FIXED: dict[str, Effect] = _counts("""
 0 0: NOP RESUME MAKE_CELL COPY_FREE_VARS SETUP_ANNOTATIONS PRECALL KW_NAMES JUMP_FORWARD JUMP_BACKWARD
-0 0: JUMP_BACKWARD_NO_INTERRUPT DELETE_FAST DELETE_NAME DELETE_GLOBAL DELETE_DEREF RETURN_CONST
+0 0: JUMP_BACKWARD_NO_INTERRUPT DELETE_FAST DELETE_NAME DELETE_GLOBAL DELETE_DEREF RETURN_CONST NOT_TAKEN
 0 1: LOAD_CONST LOAD_FAST LOAD_FAST_CHECK LOAD_DEREF LOAD_CLOSURE LOAD_CLASSDEREF LOAD_NAME LOAD_BUILD_CLASS
 0 1: LOAD_ASSERTION_ERROR LOAD_LOCALS RETURN_GENERATOR IMPORT_FROM GET_LEN MATCH_MAPPING MATCH_SEQUENCE MATCH_KEYS
-0 1: WITH_EXCEPT_START GET_ANEXT
-0 2: LOAD_FAST_LOAD_FAST
+0 1: WITH_EXCEPT_START GET_ANEXT LOAD_FAST_BORROW LOAD_SMALL_INT LOAD_COMMON_CONSTANT
+0 2: LOAD_FAST_LOAD_FAST LOAD_FAST_BORROW_LOAD_FAST_BORROW
 1 0: POP_TOP STORE_FAST STORE_NAME STORE_GLOBAL STORE_DEREF DELETE_ATTR RETURN_VALUE RERAISE POP_EXCEPT IMPORT_STAR
 1 0: PRINT_EXPR LIST_APPEND SET_ADD LIST_EXTEND SET_UPDATE DICT_UPDATE DICT_MERGE EXIT_INIT_CHECK INTERPRETER_EXIT
+1 0: POP_ITER
 1 0: POP_JUMP_IF_FALSE POP_JUMP_IF_TRUE POP_JUMP_IF_NONE POP_JUMP_IF_NOT_NONE POP_JUMP_FORWARD_IF_FALSE
 1 0: POP_JUMP_FORWARD_IF_TRUE POP_JUMP_FORWARD_IF_NONE POP_JUMP_FORWARD_IF_NOT_NONE POP_JUMP_BACKWARD_IF_FALSE
 1 0: POP_JUMP_BACKWARD_IF_TRUE POP_JUMP_BACKWARD_IF_NONE POP_JUMP_BACKWARD_IF_NOT_NONE
@@ -49,7 +50,7 @@ FIXED: dict[str, Effect] = _counts("""
 1 2: BEFORE_WITH BEFORE_ASYNC_WITH
 2 0: STORE_ATTR DELETE_SUBSCR MAP_ADD STORE_FAST_STORE_FAST END_ASYNC_FOR
 2 1: BINARY_OP BINARY_SUBSCR COMPARE_OP IS_OP CONTAINS_OP IMPORT_NAME PREP_RERAISE_STAR FORMAT_WITH_SPEC
-2 1: CALL_INTRINSIC_2 SET_FUNCTION_ATTRIBUTE END_SEND
+2 1: CALL_INTRINSIC_2 SET_FUNCTION_ATTRIBUTE END_SEND BUILD_TEMPLATE
 2 2: CHECK_EG_MATCH
 3 0: STORE_SUBSCR
 3 1: BINARY_SLICE MATCH_CLASS
@@ -62,6 +63,7 @@ FIXED |= {
     "PUSH_EXC_INFO": (1, ("exc_prev", "exc")),
     "LOAD_FAST_AND_CLEAR": (0, ("saved",)),
     "LOAD_METHOD": (1, METHOD),
+    "LOAD_SPECIAL": (1, ("value", "maybe")),
     "END_FOR": (2 if VERSION == (3, 12) else 1, ()),
 }
 
@@ -92,6 +94,10 @@ def _for_iter(instruction: Instruction, jump: bool) -> Effect:
     return 1, ("iterator", "value")
 
 
+def _call_function_ex(instruction: Instruction, jump: bool) -> Effect:
+    return 3 + (1 if KEYWORDS_OR_NULL else instruction.flag), ONE
+
+
 def _send(instruction: Instruction, jump: bool) -> Effect:
     return (2, ONE) if jump and VERSION == (3, 11) else (2, TWO)
 
@@ -116,7 +122,8 @@ COMPUTED: dict[str, Callable[[Instruction, bool], Effect]] = {
     "MAKE_FUNCTION": _make_function,
     "CALL": _build(1, 2),
     "CALL_KW": _build(1, 3),
-    "CALL_FUNCTION_EX": lambda instruction, jump: (3 + (_count(instruction) & 1), ONE),
+    "CALL_FUNCTION_EX": _call_function_ex,
+    "BUILD_INTERPOLATION": lambda instruction, jump: (2 + (_count(instruction) & 1), ONE),
     "FORMAT_VALUE": lambda instruction, jump: (2 if _count(instruction) & 4 else 1, ONE),
     "COPY": lambda instruction, jump: (0, ONE),
     "SWAP": lambda instruction, jump: (0, ()),
@@ -157,8 +164,9 @@ def _copy(stack: Stack, depth: int) -> Stack:
 
 # How far opcodes look down the stack where that is further than they pop (beyond the count in the argument).
 _REACH: dict[str, int] = {
-    "WITH_EXCEPT_START": 4, "CHECK_EXC_MATCH": 2, "MATCH_KEYS": 2, "GET_LEN": 1, "MATCH_MAPPING": 1,
-    "MATCH_SEQUENCE": 1, "IMPORT_FROM": 1, "GET_ANEXT": 1, "JUMP_IF_FALSE_OR_POP": 1, "JUMP_IF_TRUE_OR_POP": 1,
+    "WITH_EXCEPT_START": 5 if VERSION >= (3, 14) else 4, "CHECK_EXC_MATCH": 2, "MATCH_KEYS": 2, "GET_LEN": 1,
+    "MATCH_MAPPING": 1, "MATCH_SEQUENCE": 1, "IMPORT_FROM": 1, "GET_ANEXT": 1, "JUMP_IF_FALSE_OR_POP": 1,
+    "JUMP_IF_TRUE_OR_POP": 1,
 }  # fmt: skip
 _REACH_BEYOND_COUNT: dict[str, int] = {
     "COPY": 0, "SWAP": 0, "LIST_APPEND": 1, "SET_ADD": 1, "MAP_ADD": 2, "LIST_EXTEND": 1, "SET_UPDATE": 1,
@@ -187,6 +195,9 @@ def merge(left: Stack, right: Stack) -> Stack:
     return tuple(a if a == b else _either(a, b) for a, b in zip(left, right, strict=True))
 
 
+MAYBE_NULL = ("saved", "maybe")
+
+
 def _either(left: str, right: str) -> str:
     """What may be NULL on one way may be NULL where they meet."""
-    return "saved" if {left, right} & {"null", "saved", "method"} else "value"
+    return "maybe" if {left, right} & {"null", "saved", "method", "maybe"} else "value"

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 
 from .analysis import CANNOT_RAISE
 from .instruction import Bytecode, ExceptionRange, Instruction, Positions
-from .opcode_info import JUMP_IF, NULL_BELOW_CALLABLE, VERSION
-from .stack_effects import Stack
+from .opcode_info import HAS_LOCAL, HAS_PAIR, JUMP_IF, NULL_BELOW_CALLABLE, VERSION
+from .stack_effects import MAYBE_NULL, Stack
 
 Guard = tuple[Instruction, int, bool]
 """Handler, stack depth and lasti of the exception range that an instruction is to lie in."""
@@ -19,7 +19,7 @@ UNBOUND_NAME = "__kiln_unbound"
 EXCEPTION_NAME = "__kiln_exception"
 ROUTE_NAME = "__kiln_route"
 
-PASSED = frozenset({"value", "iterator", "exc", "exc_prev", "saved"})
+PASSED = frozenset({"value", "iterator", "exc", "exc_prev", *MAYBE_NULL})
 """Kinds of stack slots that are passed from frame to frame."""
 
 
@@ -123,7 +123,9 @@ class Writer:
             elif kind == "lasti":
                 # Only says where a traceback should begin, and that has been recorded; must be a place in this code.
                 self.emit("LOAD_CONST", 0)
-            elif kind == "saved":
+            elif kind == "maybe" and index >= passed:
+                self._load_or_null(name)
+            elif kind in MAYBE_NULL:
                 if index >= passed:
                     self.unbind(name)
                 self.emit("LOAD_FAST_AND_CLEAR", name)
@@ -133,12 +135,29 @@ class Writer:
                 self.emit("PUSH_EXC_INFO")
                 self.emit("POP_TOP")
 
+    def _load_or_null(self, name: str) -> None:
+        """Push a local, or NULL if it holds UNBOUND, and forget it.
+
+        Unlike LOAD_FAST_AND_CLEAR this reads the local in the eyes of `live_locals`.
+        """
+        self.emit("LOAD_FAST", name)
+        self.emit("LOAD_DEREF", UNBOUND_NAME)
+        self.emit("IS_OP", 0)
+        bound, after = self.label(), self.label()
+        self.emit(JUMP_IF["FALSE"], target=bound)
+        self.emit("PUSH_NULL")
+        self.jump(after)
+        self.place(bound)
+        self.emit("LOAD_FAST", name)
+        self.place(after)
+        self.emit("DELETE_FAST", name)
+
     def load_slots(self, stack: Stack, low: int, depth: int) -> int:
         """Push the travelling slots from `low` on for passing; returns how many."""
         count = 0
         for index in range(low, len(stack)):
             if stack[index] in PASSED:
-                certain = stack[index] != "saved"
+                certain = stack[index] not in MAYBE_NULL
                 self.load(self.slot(index), certain=certain, keep=False, depth=depth + count)
                 count += 1
         return count
@@ -150,7 +169,7 @@ class Writer:
         freevars = sorted(set(own))
         known = dict.fromkeys(parameters)
         for instruction in steps:
-            if instruction.op in _LOCAL_OPS:
+            if instruction.op in HAS_LOCAL or instruction.op in HAS_PAIR:
                 names = instruction.argval if isinstance(instruction.argval, tuple) else (instruction.argval,)
                 known.update(dict.fromkeys(name for name in names if name not in freevars))
         return Bytecode(
@@ -171,14 +190,8 @@ class Writer:
         )
 
 
-_LOCAL_OPS = frozenset({
-    "LOAD_FAST", "STORE_FAST", "DELETE_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_AND_CLEAR", "LOAD_FAST_LOAD_FAST",
-    "STORE_FAST_LOAD_FAST", "STORE_FAST_STORE_FAST",
-})  # fmt: skip
-
-
 def _padded(rows: list[tuple[Instruction, Guard | None]]) -> list[tuple[Instruction, Guard | None]]:
-    """On 3.13 an exception out of an inlined Python call is looked up one unit before the instruction that called.
+    """From 3.13 on an exception out of an inlined Python call is looked up one unit before the instruction that called.
 
     Compilers never begin or end a range right before such an instruction; here a NOP in the same range takes the place.
     """

@@ -1,4 +1,4 @@
-"""Private names of CPython and its standard library. Known for CPython 3.11 to 3.13.
+"""Private names of CPython and its standard library. Known for CPython 3.11 to 3.14.
 
 A missing name makes the import fail, except where a comment says otherwise.
 """
@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import _thread
 import collections
+import copy
 import dataclasses
 import dis
 import enum
 import functools
 import itertools
+import opcode
 import sys
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 thread_module: types.ModuleType = _thread
@@ -28,9 +31,13 @@ count_elements: Callable[..., None] = getattr(collections, "_count_elements")  #
 protocol_members: Callable[[type], Iterable[str]] = getattr(typing, "_get_protocol_attrs")  # noqa: B009  no stub
 
 INLINE_CACHE_ENTRIES: Any = getattr(dis, "_inline_cache_entries")  # noqa: B009  no stub
-"""Inline cache units after an opcode: a list by opcode in 3.11 and 3.12, a dictionary by name in 3.13."""
+"""Inline cache units after an opcode: a list by opcode in 3.11 and 3.12, a dictionary by name from 3.13 on."""
 OPERATOR_SYMBOLS: list[tuple[str, str]] = getattr(dis, "_nb_ops")  # noqa: B009  no stub
 """Names and symbols of the operators of BINARY_OP, by its argument."""
+COMMON_CONSTANTS: list[object] = getattr(opcode, "_common_constants", [])
+"""What LOAD_COMMON_CONSTANT loads, by its argument (from 3.14 on)."""
+SPECIAL_METHODS: list[str] = getattr(opcode, "_special_method_names", [])
+"""The methods that LOAD_SPECIAL loads, by its argument (from 3.14 on)."""
 
 
 METHOD_CACHE = "_method_cache"
@@ -40,6 +47,28 @@ METHOD_CACHE = "_method_cache"
 def is_protocol(cls: type) -> bool:
     """Whether a class of the metaclass of protocols is one itself, not an implementation."""
     return getattr(cls, "_is_protocol", False)
+
+
+_TAKEN_AS_THEY_ARE: Any = getattr(copy, "_atomic_types", None)
+_DEEP_COPIERS: Any = getattr(copy, "_deepcopy_dispatch")  # noqa: B009  no stub
+
+
+@contextmanager
+def functions_found_in_memos() -> Iterator[None]:
+    """Have ``copy.deepcopy`` take a function from its memo if it is there, which it does by itself up to 3.13.
+
+    From 3.14 on it looks for the types of which it makes no copies first.
+    """
+    if _TAKEN_AS_THEY_ARE is None:
+        yield
+        return
+    _TAKEN_AS_THEY_ARE.discard(types.FunctionType)
+    _DEEP_COPIERS[types.FunctionType] = lambda function, memo: function
+    try:
+        yield
+    finally:
+        _TAKEN_AS_THEY_ARE.add(types.FunctionType)
+        del _DEEP_COPIERS[types.FunctionType]
 
 
 def recursive_repr_codes() -> list[types.CodeType]:

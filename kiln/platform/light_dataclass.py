@@ -3,13 +3,14 @@
 The standard library generates each method with a compilation of its own. Here one compilation makes all methods of a
 class, classes share their ``repr``, and those that compare by identity get nothing but their ``__init__``: half the
 time or less. They are dataclasses for `dataclasses.fields` and `dataclasses.replace` all the same. Frozen classes are
-made by the standard library. Known for CPython 3.11 to 3.13.
+made by the standard library. Known for CPython 3.11 to 3.14.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import reprlib
+import sys
 from dataclasses import MISSING, Field
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,19 @@ else:
 __all__ = ["dataclass"]
 
 CHEAP_OPTIONS = frozenset(("eq", "slots", "unsafe_hash"))
+if sys.version_info >= (3, 14):
+    import annotationlib
+
+    def own_annotations(cls: type) -> dict[str, Any]:
+        """The annotations of a class itself, also where they name what is not defined yet."""
+        return annotationlib.get_annotations(cls, format=annotationlib.Format.FORWARDREF)
+else:
+
+    def own_annotations(cls: type) -> dict[str, Any]:
+        """The annotations of a class itself."""
+        return dict(cls.__dict__.get("__annotations__", {}))
+
+
 KIND_OF_FIELD = dataclasses._FIELD  # type: ignore[attr-defined]  # neither ClassVar nor InitVar
 
 
@@ -48,7 +62,7 @@ def standard(cls: type, options: dict[str, bool]) -> type:
 def with_methods(cls: type, eq: bool = True, slots: bool = False, unsafe_hash: bool = False) -> type:
     """Give a class the methods that its annotations describe. All of these are fields of instances."""
     fields: dict[str, Field[Any]] = dict(getattr(cls, "__dataclass_fields__", {}))
-    for name, annotation in cls.__dict__.get("__annotations__", {}).items():
+    for name, annotation in own_annotations(cls).items():
         fields[name] = own_field(cls, name, annotation)
     namespace = dict[str, Any](_unset=MISSING)
     texts = [init_text(cls, fields, namespace)]

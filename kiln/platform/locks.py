@@ -1,6 +1,6 @@
 """Locks that a forked process can take, whatever other threads of its parent were doing.
 
-``threading`` makes its own locks anew after a fork by the same private method. Known for CPython 3.11 to 3.13.
+``threading`` makes its own locks anew after a fork by the same private method. Known for CPython 3.11 to 3.14.
 """
 
 from __future__ import annotations

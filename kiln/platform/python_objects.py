@@ -21,6 +21,21 @@ def message_of(action: Callable[[], object]) -> str:
     raise AssertionError("the action raises nothing")
 
 
+ANNOTATION_NAMES = frozenset(("__annotations__", "__annotations_cache__"))
+
+
+def has_annotations(cls: type) -> bool:
+    """Whether a class itself, not a base, has annotations."""
+    return not (ANNOTATION_NAMES | {"__annotate_func__"}).isdisjoint(vars(cls))
+
+
+def pending_annotate(owner: object) -> Any:
+    """From 3.14 on: what evaluates the annotations of a function or class at the first read, if that may be to come."""
+    if isinstance(owner, type) and not ANNOTATION_NAMES.isdisjoint(vars(owner)):
+        return None
+    return getattr(owner, "__annotate__", None)
+
+
 def cell_is_empty(cell: types.CellType) -> bool:
     """Whether a closure cell holds nothing."""
     try:

@@ -427,7 +427,10 @@ def _compare_attributes(self: Comparison, left: Any, right: Any, path: str) -> I
 
 
 def _attributes(value: Any) -> dict[str, Any]:
-    found = dict(getattr(value, "__dict__", None) or {})
+    namespace = getattr(value, "__dict__", None)
+    found = (
+        dict(namespace) if isinstance(namespace, (dict, types.MappingProxyType)) else {}
+    )  # of a super object: anything
     for cls in type(value).__mro__:
         slots = cls.__dict__.get("__slots__", ())
         for name in (slots,) if isinstance(slots, str) else slots:

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import field
 from typing import Any
 
+from ..platform.cpython import functions_found_in_memos
 from ..platform.light_dataclass import dataclass
 
 GlobalName = tuple[int, str]  # which globals dictionary, which name in it
@@ -59,7 +60,10 @@ def reachable(roots: list[Any]) -> tuple[list[types.FunctionType], list[object]]
 
 
 _FUNCTION_LIKE = (types.FunctionType, classmethod, staticmethod, property)
-_LIBRARIES = ("torch", "numpy", "builtins", "kiln", "collections", "typing", "functools", "abc", "contextlib", "pytest")
+_LIBRARIES = (
+    "torch", "numpy", "builtins", "kiln", "collections", "typing", "functools", "abc", "contextlib", "pytest",
+    "dataclasses",
+)  # fmt: skip
 
 
 def _belongs_to_library(value: Any) -> bool:
@@ -133,7 +137,8 @@ class Copier:
         """A deep copy; where there can be none (locks, files, non-leaf tensors) the value itself, or an error."""
         attempt = dict(self.memo)  # a copy that fails must leave no partial objects behind
         try:
-            result = copy.deepcopy(value, attempt)
+            with functions_found_in_memos():
+                result = copy.deepcopy(value, attempt)
         except Exception as error:
             if required:
                 raise TypeError(

@@ -29,23 +29,35 @@ def code_objects(code):
 def library_files():
     root = sysconfig.get_path("stdlib")
     files = sorted(glob.glob(os.path.join(root, "**", "*.py"), recursive=True))
+    files = [path for path in files if os.path.exists(path)]  # Debian has links in it that may lead nowhere
     return [path for path in files if not set(path[len(root) :].split(os.sep)) & set(SKIPPED_FOLDERS)]
 
 
 def content(code):
-    return [(step.op, step.argval.offset if step.target else step.argval) for step in bytecode.decode(code)]
+    return [(step.op, step.argval.index if step.target else step.argval) for step in bytecode.decode(code)]
+
+
+def has_needless_prefix(taken_apart):
+    """Whether a jump back has a prefix only because the prefix itself makes the jump longer.
+
+    Either is a solution; CPython's assembler may come from above, ours comes from below.
+    """
+    return any(step.op in opcode_info.IS_BACKWARD and step.arg in (1 << 8, 1 << 16) for step in taken_apart)
 
 
 def check_round_trip(code):
     """What differs between a code object and its reassembled self."""
     taken_apart = bytecode.decode(code)
     again = bytecode.assemble(taken_apart)
-    if again.co_code != code.co_code or content(again) != content(code):
+    if content(again) != content(code):
         yield "instructions"
-    if list(again.co_positions()) != list(code.co_positions()):
-        yield "positions"
-    if again.co_exceptiontable != code.co_exceptiontable:
-        yield "exception table"
+    if not has_needless_prefix(taken_apart):
+        if again.co_code != code.co_code:
+            yield "code"
+        if list(again.co_positions()) != list(code.co_positions()):
+            yield "positions"
+        if again.co_exceptiontable != code.co_exceptiontable:
+            yield "exception table"
     if again.co_stacksize < code.co_stacksize:
         yield "stack size"
     for name in ("consts", "names", "varnames", "cellvars", "freevars", "name", "qualname", "flags", "nlocals"):

@@ -4,6 +4,7 @@ import copy
 import functools
 import gc
 import inspect
+import operator
 import pickle
 import sys
 import threading
@@ -213,7 +214,7 @@ def test_wrong_use_raises_type_error():
 def test_binds_like_its_function():
     class Example:
         method = dispatcher_of(lambda self, x: (self, x))
-        callable_object = dispatcher_of(functools.partial(original))
+        callable_object = dispatcher_of(operator.itemgetter(0))
         bound_method = dispatcher_of([].append)
 
     instance = Example()

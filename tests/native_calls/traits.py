@@ -51,7 +51,7 @@ class Family:
 CONTAINER = r"(list|tuple|dict|set|frozenset|mappingproxy|dict_\w+|collections\.\w+)"
 NUMBER = r"(int|float|complex|bool)"
 TEXT = r"(str|bytes|bytearray)"
-ITERATOR = r"(\w*iterator|_collections\.\w+|itertools\.\w+|enumerate|zip|map|filter|reversed)"
+ITERATOR = r"(\w*iterator|_collections\.\w+|collections\._\w+|itertools\.\w+|enumerate|zip|map|filter|reversed)"
 ERROR = r"\w*(Error|Exception|Warning|Exit|Interrupt|Iteration|ExceptionGroup)"
 
 FAMILIES = [

@@ -18,7 +18,7 @@ from torch.nn import Parameter
 from ..._native import MISSING
 from ..._native import is_instance as isinstance
 from ...platform.cpython import METHOD_CACHE
-from ...platform.python_objects import HEAP_TYPE, words
+from ...platform.python_objects import HEAP_TYPE, pending_annotate, words
 from ..guards.source import Attribute, Item, Source, is_direct, lookup
 from ..shadows.appended_lists import list_method
 from ..shadows.symbolic_numbers import concrete
@@ -26,7 +26,7 @@ from ..shadows.wrap import IDENTITY_TYPES, class_attribute, force, wrap
 from ..state.exceptions import call_for_program
 from ..state.operations import operation, operations
 from ..state.trace import Trace
-from ..state.values import CONSTANT_TYPES, DELETED, Lazy, Raised, Trampoline
+from ..state.values import CONSTANT_TYPES, DELETED, EVALUATED, Lazy, Raised, Trampoline
 from .descriptors import (
     NATIVE_DESCRIPTORS,
     bind_class_attribute,
@@ -166,6 +166,8 @@ def load_through_metaclass(trace: Trace, cls: type, name: str, meta: object) -> 
             return operations.call(trace, fallback, (cls, name), {})
     elif isinstance(meta, property):
         return operations.call(trace, property_part(trace, type(cls), name, meta, "fget"), (cls,), {})
+    if name == "__annotations__":
+        return Lazy(read_annotations(trace, cls), Attribute(trace.outside.pinned(cls), name))
     try:
         value = getattr(cls, name)
     except AttributeError as error:
@@ -174,8 +176,6 @@ def load_through_metaclass(trace: Trace, cls: type, name: str, meta: object) -> 
         raise trace.fail(f"{name} of a class")
     if name in ("__name__", "__qualname__"):
         trace.guards.classes.watch_name(cls)
-    if name == "__annotations__":
-        return Lazy(value, Attribute(trace.outside.pinned(cls), name))
     return value
 
 
@@ -224,10 +224,39 @@ def function_namespace(trace: Trace, function: types.FunctionType, source: Sourc
 
 
 def load_function_part(trace: Trace, function: types.FunctionType, name: str, source: Any) -> object:
-    value = getattr(function, name)
+    if name == "__annotations__" and source is None and getattr(function, "__annotate__", None) is not None:
+        return evaluated_annotations(trace, function)
+    value = read_annotations(trace, function) if name == "__annotations__" else getattr(function, name)
     if isinstance(value, (types.MethodWrapperType, types.BuiltinFunctionType)) or source is None:
         return value
     return Lazy(value, Attribute(source, name))
+
+
+def read_annotations(trace: Trace, owner: object) -> Any:
+    """``owner.__annotations__`` of something from outside.
+
+    From 3.14 on the first read evaluates them. That runs natively, so it must see what the program has changed.
+    """
+    annotate = pending_annotate(owner)
+    if annotate is not None:
+        code = getattr(annotate, "__code__", None)
+        if code is None or not OF_CLASS_BODIES.issuperset(code.co_freevars):
+            raise trace.fail("annotations that are not evaluated yet, and depend on variables of functions")
+        if not set(code.co_names).isdisjoint(trace.outside.written_globals(annotate.__globals__)):
+            raise trace.fail("annotations that are not evaluated yet, and depend on globals that have changed")
+    return call_for_program(trace, getattr, owner, "__annotations__")
+
+
+OF_CLASS_BODIES = frozenset(("__classdict__", "__conditional_annotations__"))
+
+
+def evaluated_annotations(trace: Trace, function: types.FunctionType) -> object:
+    """The annotations of a function made inside, evaluated when the program first reads them."""
+    annotate = function.__annotate__  # type: ignore[attr-defined]  # from 3.14 on
+    known = EVALUATED.get(function)
+    if known is None or known[0] is not annotate:
+        known = EVALUATED[function] = (annotate, operations.call(trace, annotate, (1,), {}))
+    return known[1]
 
 
 def load_from_method(trace: Trace, method: types.MethodType, name: str) -> object:

@@ -27,7 +27,7 @@ from ..._native import MISSING
 from ..._native import is_instance as isinstance
 from ...config import config
 from ...platform.cpython import get_ident, recursive_repr_codes, thread_module
-from ...platform.python_objects import cell_is_empty
+from ...platform.python_objects import cell_is_empty, message_of
 from ...platform.torch_autograd import function_of_apply
 from ...platform.torch_compiler import COMPILER, substitute_for
 from ...platform.torch_functions import disable_in_compiler
@@ -256,13 +256,23 @@ def call_special_method(trace: Trace, method: SpecialMethod, args: Args, kwargs:
     return call(trace, bind_class_attribute(trace, owner, cls, method.name, raw), args[1:], kwargs)
 
 
-BLOCKED = {
-    "__iter__": "'{}' object is not iterable",
-    "__contains__": "'{}' object is not a container",
-    "__hash__": "unhashable type: '{}'",
-    "__reversed__": "'{}' object is not reversible",
-}
-"""CPython's messages where these methods are ``None``. For others it calls ``None``."""
+def blocked_messages() -> dict[str, str]:
+    """CPython's messages where these methods are ``None``. Others it calls."""
+    uses: dict[str, Callable[[Any], object]] = {
+        "__iter__": iter,
+        "__contains__": lambda value: 0 in value,
+        "__hash__": hash,
+        "__reversed__": reversed,
+        "__bool__": bool,
+    }
+    found = {}
+    for name, use in uses.items():
+        blocked = type("Blocked", (), {name: None})()
+        found[name] = message_of(functools.partial(use, blocked)).replace("Blocked", "{}")
+    return {name: text for name, text in found.items() if "{}" in text}
+
+
+BLOCKED = blocked_messages()
 
 
 def call_weak_reference(trace: Trace, reference: Any, args: Args, kwargs: Kwargs) -> object:

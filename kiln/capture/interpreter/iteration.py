@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ..._native import is_instance as isinstance
-from ...platform.python_objects import HEAP_TYPE
+from ...platform.python_objects import HEAP_TYPE, message_of
 from ..guards.source import lookup, mapping_of
 from ..shadows.builtin_tables import VIEW_TYPES
 from ..shadows.native_arguments import Proxy, proxy, unproxy
@@ -99,6 +99,11 @@ def iterate_rest(trace: Trace, iterator: object) -> Iterator[Any]:
         yield item
 
 
+def unpack_one(value: Any) -> object:
+    (element,) = value
+    return element
+
+
 def elements_to_unpack(trace: Trace, value: object) -> Iterator[Any]:
     """The elements of what is being unpacked."""
     value = force(trace, value)
@@ -108,13 +113,24 @@ def elements_to_unpack(trace: Trace, value: object) -> Iterator[Any]:
     return consume(trace, value)
 
 
+TELLS_COUNT = frozenset(
+    kind for kind in (list, tuple, dict) if "3" in message_of(lambda kind=kind: unpack_one(kind({1: 1, 2: 2, 3: 3})))
+)
+"""The types whose elements CPython counts when there are too many of them."""
+
+
+def too_many_values(value: Any, count: int) -> str:
+    counted = f", got {len(value)}" if type(value) in TELLS_COUNT else ""
+    return f"too many values to unpack (expected {count}{counted})"
+
+
 def unpack(trace: Trace, value: object, count: int) -> list[object]:
     """``a, b = value``."""
     items: list[object] = []
     for item in elements_to_unpack(trace, value):
         items.append(item)
         if len(items) > count:
-            raise Raised(ValueError(f"too many values to unpack (expected {count})"))
+            raise Raised(ValueError(too_many_values(force(trace, value), count)))
     if len(items) < count:
         raise Raised(ValueError(f"not enough values to unpack (expected {count}, got {len(items)})"))
     return items

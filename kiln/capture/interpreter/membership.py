@@ -12,6 +12,7 @@ import torch
 from ... import operator_functions as operator
 from ..._native import is_instance as isinstance
 from ...bytecode.split import UNBOUND
+from ...platform.python_objects import message_of
 from ..guards.source import lookup, mapping_of, native_iterator
 from ..shadows.builtin_tables import CONTAINERS, VIEW_TYPES
 from ..shadows.native_arguments import load_keys
@@ -124,8 +125,11 @@ def contains(trace: Trace, container: Any, value: Any) -> bool:
     except Raised as raised:
         if not isinstance(raised.error, TypeError):
             raise
-        raise Raised(TypeError(f"argument of type '{native_name(trace, container)}' is not iterable")) from None
+        raise Raised(TypeError(NO_CONTAINER.format(native_name(trace, container)))) from None
     return search(trace, iterate_rest(trace, iterator), value)
+
+
+NO_CONTAINER = message_of(lambda: operator.contains(0, 0)).replace("int", "{}")
 
 
 def contains_in_view(trace: Trace, view: object, value: Any) -> bool:

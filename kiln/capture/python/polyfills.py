@@ -7,7 +7,11 @@ import sys
 from typing import Any
 
 from ...platform.cpython import count_elements as native_count_elements
+from ...platform.python_objects import message_of
 from ..interpreter.native_calls import POLYFILLS
+
+SHOWS_VALUE = message_of(lambda: [].index(0)).startswith("0")  # up to 3.13
+NOT_REMOVED = "deque.remove(x): x not in deque"
 
 
 def count_elements(mapping: Any, iterable: Any) -> Any:
@@ -35,7 +39,7 @@ def list_index(self: Any, value: Any, start: int = 0, stop: int = sys.maxsize, /
         if item is value or item == value:
             return index
         index += 1
-    raise ValueError(f"{value!r} is not in list")
+    raise ValueError(f"{value!r} is not in list" if SHOWS_VALUE else "list.index(x): x not in list")
 
 
 def list_count(self: Any, value: Any, /) -> Any:
@@ -68,7 +72,7 @@ def deque_remove(self: Any, value: Any) -> Any:
         try:
             item = next(items)
         except StopIteration:
-            raise ValueError(f"{value!r} is not in deque") from None
+            raise ValueError(f"{value!r} is not in deque" if SHOWS_VALUE else NOT_REMOVED) from None
         except RuntimeError:
             raise IndexError("deque mutated during iteration") from None
         if item is value or item == value:
@@ -90,7 +94,7 @@ def deque_index(self: Any, value: Any, start: int = 0, stop: int = sys.maxsize, 
             break
         if index >= start and (item is value or item == value):
             return index
-    raise ValueError(f"{value!r} is not in deque")
+    raise ValueError(f"{value!r} is not in deque" if SHOWS_VALUE else "deque.index(x): x not in deque")
 
 
 def deque_count(self: Any, value: Any, /) -> Any:

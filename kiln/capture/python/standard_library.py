@@ -24,9 +24,11 @@ from torch.fx import GraphModule
 
 from ..._native import is_instance as isinstance
 from ...platform.cpython import members_by_value
+from ...platform.python_objects import has_annotations
 from ...platform.torch_operators import OpOverload
 from ..guards.descriptions import module_of
 from ..guards.source import Attribute, Item, Source, lookup
+from ..interpreter.attributes import read_annotations
 from ..interpreter.call_rules import rule
 from ..interpreter.calls import call
 from ..interpreter.program_types import type_of
@@ -169,7 +171,7 @@ def rule_signature(trace: Trace, args: Args, kwargs: Kwargs) -> object:
             trace.guards.add(Attribute(source, name), "identity", getattr(plain, name))
         if plain.__kwdefaults__:
             assume_contents(trace, plain.__kwdefaults__, Attribute(source, "__kwdefaults__"))
-        assume_contents(trace, plain.__annotations__, Attribute(source, "__annotations__"))
+        assume_contents(trace, read_annotations(trace, plain), Attribute(source, "__annotations__"))
         namespace = Attribute(source, "__dict__")
         for name in ("__wrapped__", "__signature__", "__text_signature__"):
             if name in plain.__dict__:
@@ -196,11 +198,12 @@ def rule_type_hints(trace: Trace, args: Args, kwargs: Kwargs) -> object:
     owner = force(trace, args[0])
     if len(args) > 1 or kwargs or not isinstance(owner, (types.FunctionType, type)):
         raise trace.fail("typing.get_type_hints of this value")
-    owners = [base for base in owner.__mro__ if "__annotations__" in vars(base)] if isinstance(owner, type) else [owner]
+    owners = [base for base in owner.__mro__ if has_annotations(base)] if isinstance(owner, type) else [owner]
     if isinstance(owner, type):
         watch_class(trace, owner)
     for each in owners:
-        held = assume_contents(trace, each.__annotations__, Attribute(trace.outside.pinned(each), "__annotations__"))
+        source = Attribute(trace.outside.pinned(each), "__annotations__")
+        held = assume_contents(trace, read_annotations(trace, each), source)
         module = sys.modules.get(module_of(each))
         namespace = each.__globals__ if isinstance(each, types.FunctionType) else vars(module) if module else {}
         for text in held:

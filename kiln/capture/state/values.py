@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import enum
 import types
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import field
 from typing import Any
@@ -192,6 +193,13 @@ class SpecialMethod:
 
     def __init__(self, name: str):
         self.name = name
+
+
+EVALUATED: weakref.WeakKeyDictionary[types.FunctionType, tuple[object, object]] = weakref.WeakKeyDictionary()
+"""Functions made inside (from 3.14 on) -> what evaluated their annotations when they were read, and the annotations.
+
+A function in Python keeps both, too, but nothing in Python can put both there.
+"""
 
 
 def same_value(before: object, now: object) -> bool:

@@ -13,6 +13,7 @@ import torch
 from ..._native import is_instance as isinstance
 from ...bytecode import Bytecode, Instruction
 from ...bytecode.analysis import reachable, successors
+from ...bytecode.opcode_info import LOADS_CONSTANT, LOADS_LOCAL
 from ...platform.torch_functions import assert_async, check_tensor_all_with, check_with, compare_regular_values
 from ..interpreter.call_rules import rule
 from ..interpreter.calls import call_function
@@ -80,9 +81,9 @@ def as_number(trace: Trace, value: torch.Tensor) -> object:
 def is_number(frame: Frame, instruction: Instruction) -> bool:
     """Whether an instruction loads an int that fits into int64."""
     value: object = None
-    if instruction.op == "LOAD_CONST":
+    if instruction.op in LOADS_CONSTANT:
         value = instruction.argval
-    elif instruction.op == "LOAD_FAST":
+    elif instruction.op in LOADS_LOCAL:
         value = force(frame.trace, frame.locals.get(instruction.argval))
     return type(value) is torch.SymInt or (type(value) is int and -(2**63) <= value < 2**63)
 

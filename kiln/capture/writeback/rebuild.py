@@ -46,7 +46,7 @@ from ..shadows.symbolic_numbers import OffsetOf, SizeOf, StrideOf, concrete, is_
 from ..shadows.wrap import is_constant, layout_of
 from ..state.ordered_sets import insertion_order, make_set
 from ..state.trace import Trace
-from ..state.values import CONSTANT_TYPES, Lazy, Opaque, Trampoline, is_struct
+from ..state.values import CONSTANT_TYPES, EVALUATED, Lazy, Opaque, Trampoline, is_struct
 
 
 class CannotRebuild(Exception):
@@ -291,8 +291,13 @@ def build_function(r: Rebuilder, shadow: types.FunctionType, name: str, place: i
     parts = [r.bind(shadow.__code__, "code"), r.bind(shadow.__globals__, "globals"), repr(shadow.__name__), defaults]
     parts.append(f"({closure})" if closure else "None")
     r.lines.append(f"{name} = {r.bind(types.FunctionType, 'FunctionType')}({', '.join(parts)})")
+    annotate = getattr(shadow, "__annotate__", None)  # from 3.14 on: what makes the annotations when they are read
+    if annotate is not None and shadow in EVALUATED:
+        raise CannotRebuild(shadow, "a function whose annotations were read")
+    if annotate is not None:
+        r.lines.append(f"{name}.__annotate__ = {r.value(annotate)}")
     for attribute in ("__kwdefaults__", "__annotations__", "__dict__"):
-        content = getattr(shadow, attribute)
+        content = {} if attribute == "__annotations__" and annotate is not None else getattr(shadow, attribute)
         if content:
             items = "".join(f"{r.value(key)}: {r.value(value)}, " for key, value in content.items())
             r.lines.append(f"{name}.{attribute} = {{{items}}}")

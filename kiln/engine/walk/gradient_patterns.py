@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch.utils.hooks import BackwardHook
 
+from ...bytecode.opcode_info import LOADS_CONSTANT
 from ...platform.torch_autograd import forward_class_of
 
 Pattern = tuple[bool, ...]  # for each value that the function returns: whether it is a gradient
@@ -130,13 +131,13 @@ def constant_pattern(value: object) -> Pattern:
 def pattern_before(instructions: list[dis.Instruction], place: int) -> Pattern:
     """The pattern of the value on the stack: the trailing Nones of a tuple display, the rest gradients."""
     last = instructions[place - 1]
-    if last.opname == "LOAD_CONST":
+    if last.opname in LOADS_CONSTANT:
         return constant_pattern(last.argval)
     if last.opname != "BUILD_TUPLE":
         return (True,)
     pattern: list[bool] = []
     place -= 2
-    while len(pattern) < (last.arg or 0) and instructions[place].opname == "LOAD_CONST":
+    while len(pattern) < (last.arg or 0) and instructions[place].opname in LOADS_CONSTANT:
         pattern.append(instructions[place].argval is not None)
         place -= 1
     missing = (last.arg or 0) - len(pattern)
@@ -151,7 +152,7 @@ def first_items(instructions: list[dis.Instruction], place: int, count: int) -> 
         instruction = instructions[place]
         if instruction.opname.startswith("LOAD_FAST"):
             pattern += [True] * instruction.opname.count("LOAD_FAST")  # newer releases load two at once
-        elif instruction.opname == "LOAD_CONST":
+        elif instruction.opname in LOADS_CONSTANT:
             pattern.append(instruction.argval is not None)
         else:
             break

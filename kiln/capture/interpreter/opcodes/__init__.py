@@ -1,4 +1,4 @@
-"""Handlers of the opcodes of CPython 3.11 to 3.13. Importing the package fills the table of handlers."""
+"""Handlers of the opcodes of CPython 3.11 to 3.14. Importing the package fills the table of handlers."""
 
 from . import building, calling, exception_handling, jumps, operator_handlers, pattern_matching, variables
 

@@ -111,6 +111,11 @@ def format_with_spec(frame: Frame, instruction: Instruction) -> None:
     frame.push(format_text(frame, value, spec))
 
 
+@opcode("BUILD_INTERPOLATION", "BUILD_TEMPLATE")
+def build_template(frame: Frame, instruction: Instruction) -> None:
+    raise frame.trace.fail("a template string")
+
+
 @opcode("LIST_APPEND")
 def list_append(frame: Frame, instruction: Instruction) -> None:
     value = frame.pop_raw()

@@ -8,7 +8,7 @@ from typing import Any
 
 from ...._native import is_instance as isinstance
 from ....bytecode import Instruction
-from ....bytecode.opcode_info import OPCODE
+from ....bytecode.opcode_info import KEYWORDS_OR_NULL, OPCODE
 from ...guards.source import lookup
 from ...shadows.wrap import force
 from ...state.exceptions import generator_stopped
@@ -58,7 +58,10 @@ def call_with_values(frame: Frame, values: list[object], names: tuple[str, ...])
 
 @opcode("CALL_FUNCTION_EX")
 def call_function_ex(frame: Frame, instruction: Instruction) -> None:
-    kwargs = frame.pop() if instruction.argval & 1 else {}
+    kwargs: object = {}
+    if KEYWORDS_OR_NULL or instruction.flag:
+        given = frame.pop()
+        kwargs = {} if given is NULL else given
     args = frame.pop()
     if CALLABLE_FIRST:
         frame.pop_raw()
@@ -126,6 +129,8 @@ def set_names(frame: Frame, function: types.FunctionType) -> types.FunctionType:
 def set_function_part(frame: Frame, function: types.FunctionType, flag: int, value: Any) -> None:
     if flag == 4:
         function.__annotations__ = annotation_table(value)
+    elif flag == 16:
+        function.__annotate__ = value  # type: ignore[attr-defined]  # from 3.14 on
     elif flag == 2:
         function.__kwdefaults__ = force_items(frame, value)
     else:

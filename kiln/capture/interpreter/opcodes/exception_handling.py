@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ...._native import MISSING
 from ...._native import is_instance as isinstance
 from ....bytecode import Instruction
+from ....bytecode.opcode_info import OPCODE
+from ....platform.python_objects import message_of
+from ...guards.source import lookup
 from ...shadows.wrap import class_attribute, force
 from ...state.exceptions import add_context, traceback_of
 from ...state.values import Raised
 from ..calls import call
 from ..descriptors import bind_class_attribute
 from ..frame import NULL, Frame
-from ..program_types import native_name
+from ..program_types import native_name, type_of
 from ..protocols import force_classes, is_instance
-from .table import opcode
+from .table import opcode, push_callable
 
 
 @opcode("PUSH_EXC_INFO")
@@ -78,11 +83,36 @@ def before_with(frame: Frame, instruction: Instruction) -> None:
     enter = special_method(frame, manager, "__enter__")
     leave = special_method(frame, manager, "__exit__")
     if enter is MISSING or leave is MISSING:
-        which = "" if enter is MISSING else " (missed __exit__ method)"
-        name = native_name(frame.trace, manager)
-        frame.raise_error(TypeError(f"'{name}' object does not support the context manager protocol{which}"))
+        raise no_context_manager(frame, manager)
     frame.push(leave)
     frame.push(call(frame.trace, enter, (), {}))
+
+
+@opcode("LOAD_SPECIAL")
+def load_special(frame: Frame, instruction: Instruction) -> None:
+    """A method of a context manager; the object of the call is always in the method, never beside it."""
+    manager, name = frame.pop(), instruction.argval
+    method = special_method(frame, manager, name)
+    if method is MISSING:
+        raise no_context_manager(frame, manager)
+    push_callable(frame, method)
+
+
+def no_context_manager(frame: Frame, manager: object) -> Raised:
+    """What CPython raises for an object without these methods, asked of a class like the object's."""
+    kind = type_of(frame.trace, manager)
+    contents: dict[str, object] = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
+    contents |= {name: lambda *args: None for name in MANAGER_METHODS if lookup(kind, name) is not None}
+    namesake = type(native_name(frame.trace, manager), (), contents)()
+    return Raised(TypeError(message_of(lambda: enter_natively(namesake))))
+
+
+MANAGER_METHODS = ("__enter__", "__exit__", "__aenter__", "__aexit__")
+
+
+def enter_natively(manager: Any) -> None:
+    with manager:
+        pass
 
 
 def special_method(frame: Frame, manager: object, name: str) -> object:
@@ -92,8 +122,12 @@ def special_method(frame: Frame, manager: object, name: str) -> object:
     return force(frame.trace, bind_class_attribute(frame.trace, manager, type(manager), name, raw))
 
 
+# From 3.14 on the object of ``__exit__``, or NULL, lies over it.
+BESIDE_METHOD = "LOAD_SPECIAL" in OPCODE
+
+
 @opcode("WITH_EXCEPT_START")
 def with_except_start(frame: Frame, instruction: Instruction) -> None:
     error = frame.peek()
-    leave = frame.peek(4)
+    leave = frame.peek(5 if BESIDE_METHOD else 4)
     frame.push(call(frame.trace, leave, (type(error), error, traceback_of(frame.trace, error)), {}))

@@ -25,9 +25,14 @@ def load_attr(frame: Frame, instruction: Instruction) -> None:
 
 
 def is_split_method_load(frame: Frame) -> bool:
-    """In continuations, loading a method is an attribute, a NULL, and (before 3.13) their exchange."""
+    """In continuations, loading a method is an attribute, a NULL, and (before 3.13) their exchange.
+
+    A NULL right before CALL_FUNCTION_EX stands for keyword arguments.
+    """
     following = [step.op for step in frame.bytecode.instructions[frame.next : frame.next + 2]]
-    return following[:1] == ["PUSH_NULL"] and (CALLABLE_FIRST or following[1:] == ["SWAP"])
+    if following[:1] != ["PUSH_NULL"]:
+        return False
+    return following[1:] != ["CALL_FUNCTION_EX"] if CALLABLE_FIRST else following[1:] == ["SWAP"]
 
 
 @opcode("LOAD_METHOD")
@@ -90,7 +95,10 @@ def delete_subscr(frame: Frame, instruction: Instruction) -> None:
 @opcode("BINARY_OP")
 def binary_op(frame: Frame, instruction: Instruction) -> None:
     right, left = frame.pop(), frame.pop()
-    frame.push(operators.binary(frame.trace, instruction.argval, left, right))
+    if instruction.argval == "[]":
+        frame.push(get_item(frame.trace, left, right))
+    else:
+        frame.push(operators.binary(frame.trace, instruction.argval, left, right))
 
 
 @opcode("UNARY_NEGATIVE", "UNARY_POSITIVE", "UNARY_INVERT")

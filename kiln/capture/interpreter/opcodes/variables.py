@@ -5,6 +5,7 @@ from __future__ import annotations
 import types
 
 from ....bytecode import Instruction
+from ....bytecode.opcode_info import LOADS_CONSTANT
 from ...shadows.wrap import force
 from ...state.values import DELETED, Raised
 from .. import operators  # noqa: F401  (fill the table)
@@ -12,12 +13,12 @@ from ..frame import HANDLERS, NULL, Frame
 from .table import CALLABLE_FIRST, opcode
 
 
-@opcode("NOP", "RESUME", "PRECALL", "CACHE", "COPY_FREE_VARS", "SETUP_ANNOTATIONS", "EXTENDED_ARG")
+@opcode("NOP", "RESUME", "PRECALL", "CACHE", "COPY_FREE_VARS", "SETUP_ANNOTATIONS", "EXTENDED_ARG", "NOT_TAKEN")
 def nothing(frame: Frame, instruction: Instruction) -> None:
     return None
 
 
-@opcode("POP_TOP")
+@opcode("POP_TOP", "POP_ITER")
 def pop_top(frame: Frame, instruction: Instruction) -> None:
     frame.stack.pop()
 
@@ -33,7 +34,7 @@ def swap(frame: Frame, instruction: Instruction) -> None:
     stack[-1], stack[-depth] = stack[-depth], stack[-1]
 
 
-@opcode("LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_CLOSURE")
+@opcode("LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_BORROW", "LOAD_CLOSURE")
 def load_fast(frame: Frame, instruction: Instruction) -> None:
     frame.push(local(frame, instruction.argval))
 
@@ -50,7 +51,7 @@ def local(frame: Frame, name: str) -> object:
     return frame.locals[name]
 
 
-@opcode("LOAD_FAST_LOAD_FAST")
+@opcode("LOAD_FAST_LOAD_FAST", "LOAD_FAST_BORROW_LOAD_FAST_BORROW")
 def load_fast_twice(frame: Frame, instruction: Instruction) -> None:
     for name in instruction.argval:
         frame.push(local(frame, name))
@@ -166,10 +167,14 @@ def load_locals(frame: Frame, instruction: Instruction) -> None:
     raise frame.trace.fail("locals of a class body")
 
 
+@opcode(*LOADS_CONSTANT)
+def load_constant(frame: Frame, instruction: Instruction) -> None:
+    frame.push(instruction.argval)
+
+
 HANDLERS.update(
     {
         "PUSH_NULL": lambda frame, instruction: frame.push(NULL),
-        "LOAD_CONST": lambda frame, instruction: frame.push(instruction.argval),
         "STORE_FAST": lambda frame, instruction: store_local(frame, instruction.argval, frame.pop_raw()),
         "LOAD_ASSERTION_ERROR": lambda frame, instruction: frame.push(AssertionError),
     }
