@@ -1,16 +1,24 @@
-"""Builds the one native module, `kiln._native`; everything else about the package is in pyproject.toml."""
+"""Builds the one native module, `kiln._native`, and ties the package to the torch release that it was compiled against.
+
+Everything else about the package is in pyproject.toml; docs/packaging.md describes wheels and source distributions.
+"""
 
 import os
 import runpy
 import subprocess
+import sys
 from pathlib import Path
 
-import torch
-from setuptools import setup
-from torch.utils.cpp_extension import BuildExtension, CppExtension
+from setuptools import Command, Extension, setup
+
+# The releases of torch that Kiln is meant for, and what else it needs.
+TORCH_RANGE = "torch>=2.11,<2.16"
+OTHER_DEPENDENCIES = ["rich", "llvmlite>=0.50,<0.51"]
 
 # Two compilations at a time: one translation unit that includes torch's headers needs about a gigabyte.
 os.environ.setdefault("MAX_JOBS", "2")
+# torch's build looks for ninja on the path; it may be installed beside this interpreter alone.
+os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
 
 NATIVE = Path("kiln/native")
 GENERATED = Path("build/generated")
@@ -51,26 +59,71 @@ def shared_libstdcxx() -> list[str]:
     return [str(path)] if path.is_absolute() and path.exists() else []
 
 
-# The part that depends on torch's generated headers is generated as well.
-saved_values = runpy.run_path(str(NATIVE / "platform" / "generate_saved_values.py"))["generate"](
-    Path(torch.__file__).parent / "include"
-)
+TORCH_IS_MISSING = f"""\
+Kiln's native module is compiled against the torch that it will run with, and this build finds no torch (builds in \
+isolation never see the one that is installed).
+Install torch first, then Kiln without isolation:
 
-# `make asan` builds a second module, which checks its own memory accesses and arithmetic (tests/sanitized.py).
-# vptr checks need type information that torch's libraries do not export.
-FLAGS = ["-O2", "-g0"]
-SANITIZE = ["-O1", "-g1", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize=vptr"]
-sanitized = os.environ.get("KILN_SANITIZE") == "1"
+    pip install "{TORCH_RANGE}" "setuptools>=77.0.3" ninja
+    pip install --no-build-isolation <what you were installing>
+"""
 
-native = CppExtension(
-    name="kiln._native",
-    sources=[*translation_units(), write(GENERATED / "saved_values_of_torch.cpp", saved_values)],
-    depends=sorted(str(path) for ending in ("cpp", "h") for path in NATIVE.rglob(f"*.{ending}")),
-    include_dirs=[str(NATIVE.resolve())],
-    # torch 2.11 compiles extensions as C++17 where they do not say otherwise.
-    extra_compile_args=[*(SANITIZE if sanitized else FLAGS), "-std=c++20", "-fvisibility=hidden", "-Wall"]
-    + ["-Wno-unknown-pragmas"],
-    extra_link_args=[*(["-fsanitize=address,undefined"] if sanitized else []), *shared_libstdcxx()],
-)
 
-setup(ext_modules=[native], cmdclass={"build_ext": BuildExtension})
+
+def torch_release() -> str:
+    """The release of the torch to compile against, as 2.13: what belongs together, up to a patch."""
+    try:
+        import torch
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        sys.exit(TORCH_IS_MISSING)
+    return ".".join(torch.__version__.split(".")[:2])
+
+
+def native_module() -> tuple[Extension, type[Command]]:
+    """The native module, and the command that builds it."""
+    import torch
+    from torch.utils.cpp_extension import BuildExtension, CppExtension
+
+    # The part that depends on torch's generated headers is generated as well.
+    saved_values = runpy.run_path(str(NATIVE / "platform" / "generate_saved_values.py"))["generate"](
+        Path(torch.__file__).parent / "include"
+    )
+    # `make asan` builds a second module, which checks its own memory accesses and arithmetic (tests/sanitized.py).
+    # vptr checks need type information that torch's libraries do not export.
+    flags = ["-O2", "-g0"]
+    sanitize = ["-O1", "-g1", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize=vptr"]
+    sanitized = os.environ.get("KILN_SANITIZE") == "1"
+    native = CppExtension(
+        name="kiln._native",
+        sources=[*translation_units(), write(GENERATED / "saved_values_of_torch.cpp", saved_values)],
+        depends=sorted(str(path) for ending in ("cpp", "h") for path in NATIVE.rglob(f"*.{ending}")),
+        include_dirs=[str(NATIVE.resolve())],
+        # torch 2.11 compiles extensions as C++17 where they do not say otherwise.
+        extra_compile_args=[*(sanitize if sanitized else flags), "-std=c++20", "-fvisibility=hidden", "-Wall"]
+        + ["-Wno-unknown-pragmas"],
+        extra_link_args=[*(["-fsanitize=address,undefined"] if sanitized else []), *shared_libstdcxx()],
+    )
+    return native, BuildExtension
+
+
+VERSION: str = runpy.run_path("kiln/version.py")["VERSION"]
+
+if {"sdist", "egg_info"} & set(sys.argv):
+    # Sources are for all releases of torch, and are packed without one. Build front ends ask for `egg_info` first of all,
+    # also where nothing is compiled.
+    setup(version=VERSION, install_requires=[TORCH_RANGE, *OTHER_DEPENDENCIES])
+else:
+    # A compiled module is for one release of torch, and its metadata say so. `make wheel` also writes the release into the
+    # version, so that wheels for several releases can lie in one folder. Other builds must not: what is built from a source
+    # distribution has its version.
+    release = torch_release()
+    local = f"+torch{release}" if os.environ.get("KILN_TORCH_IN_VERSION") == "1" else ""
+    module, build_command = native_module()
+    setup(
+        version=VERSION + local,
+        install_requires=[f"torch=={release}.*", *OTHER_DEPENDENCIES],
+        ext_modules=[module],
+        cmdclass={"build_ext": build_command},
+    )
