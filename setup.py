@@ -69,7 +69,6 @@ Install torch first, then Kiln without isolation:
 """
 
 
-
 def torch_release() -> str:
     """The release of the torch to compile against, as 2.13: what belongs together, up to a patch."""
     try:
@@ -111,13 +110,13 @@ def native_module() -> tuple[Extension, type[Command]]:
 VERSION: str = runpy.run_path("kiln/version.py")["VERSION"]
 
 if {"sdist", "egg_info"} & set(sys.argv):
-    # Sources are for all releases of torch, and are packed without one. Build front ends ask for `egg_info` first of all,
-    # also where nothing is compiled.
+    # Sources are for all releases of torch, and are packed without one. Build front ends ask for `egg_info` first of
+    # all, also where nothing is compiled.
     setup(version=VERSION, install_requires=[TORCH_RANGE, *OTHER_DEPENDENCIES])
 else:
-    # A compiled module is for one release of torch, and its metadata say so. `make wheel` also writes the release into the
-    # version, so that wheels for several releases can lie in one folder. Other builds must not: what is built from a source
-    # distribution has its version.
+    # A compiled module is for one release of torch, and its metadata say so. `make wheel` also writes the release into
+    # the version, so that wheels for several releases can lie in one folder. Other builds must not: what is built from a
+    # source distribution has its version.
     release = torch_release()
     local = f"+torch{release}" if os.environ.get("KILN_TORCH_IN_VERSION") == "1" else ""
     module, build_command = native_module()

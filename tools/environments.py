@@ -154,10 +154,11 @@ def pair_environment(pair: Pair, interpreter: Interpreter, uv: str | None, *, fr
     top = MATRIX / pair.name
     environment = Environment(top / "environment", top / "logs", uv)
     mark = top / "environment.json"
+    packages = build_requirements()
     wanted = {
         "interpreter": [interpreter.path, *interpreter.release],
         "torch": pair.requirement,
-        "packages": build_requirements(),
+        "packages": packages,
     }
     try:
         known = json.loads(mark.read_text())
@@ -169,7 +170,7 @@ def pair_environment(pair: Pair, interpreter: Interpreter, uv: str | None, *, fr
     environment.create(interpreter)
     environment.install("torch", pair.requirement)
     exact = environment.versions()["torch"]
-    environment.install("packages", f"torch=={exact}", *wanted["packages"])
+    environment.install("packages", f"torch=={exact}", *packages)
     mark.write_text(json.dumps(wanted, indent=1))
     return environment
 

@@ -1,4 +1,4 @@
-"""Finds the Python interpreters of a machine: given ones, those on PATH, pyenv's, and those that uv knows or can fetch."""
+"""Finds the Python interpreters of a machine: given ones, those on PATH, pyenv's, those that uv knows or can fetch."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from pathlib import Path
 PROBE = """
 import json, os, platform, sys, sysconfig
 print(json.dumps({
+    "path": sys.executable,
     "release": list(sys.version_info[:3]),
     "final": sys.version_info[3] == "final",
     "implementation": platform.python_implementation(),
@@ -65,7 +66,9 @@ def probe(path: str) -> Interpreter | None:
         return None
     if facts is None:
         return None
-    return Interpreter(path, tuple(facts.pop("release")), **facts)
+    # The path of a command of pyenv is not that of the interpreter it starts.
+    release = facts.pop("release")
+    return Interpreter(**{**facts, "path": facts["path"] or path, "release": tuple(release)})
 
 
 def on_path(version: str, path: str) -> Iterator[str]:

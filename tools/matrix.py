@@ -91,7 +91,9 @@ def run_pair(pair: Pair, interpreter: Interpreter, commit: str, uv: str | None, 
 
 
 def arguments(words: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser("python -m tools.matrix", description=__doc__.partition("\n")[0] if __doc__ else "")
+    parser = argparse.ArgumentParser(
+        "python -m tools.matrix", description=__doc__.partition("\n")[0] if __doc__ else ""
+    )
     shown = " ".join(f"{pair.python}:{pair.torch}" for pair in SHOWN)
     parser.add_argument("--pairs", nargs="+", type=parse, default=list(SHOWN), help=f"pairs to run (default: {shown})")
     parser.add_argument(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -85,10 +86,8 @@ def run(
 
 def kill(process: subprocess.Popen[bytes]) -> None:
     """Kill a command and the processes that it has started, as far as they are in its session."""
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
 
 
 def must(outcome: Outcome, what: str) -> Outcome:
