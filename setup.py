@@ -115,8 +115,8 @@ if {"sdist", "egg_info"} & set(sys.argv):
     setup(version=VERSION, install_requires=[TORCH_RANGE, *OTHER_DEPENDENCIES])
 else:
     # A compiled module is for one release of torch, and its metadata say so. `make wheel` also writes the release into
-    # the version, so that wheels for several releases can lie in one folder. Other builds must not: what is built from a
-    # source distribution has its version.
+    # the version, so that wheels for several releases can lie in one folder. Other builds must not: what is built from
+    # a source distribution has its version.
     release = torch_release()
     local = f"+torch{release}" if os.environ.get("KILN_TORCH_IN_VERSION") == "1" else ""
     module, build_command = native_module()

@@ -169,7 +169,8 @@ def pair_environment(pair: Pair, interpreter: Interpreter, uv: str | None, *, fr
     mark.unlink(missing_ok=True)
     environment.create(interpreter)
     environment.install("torch", pair.requirement)
-    exact = environment.versions()["torch"]
+    # Wheels of the registry have no local version in their metadata, whatever torch says about itself.
+    exact = environment.versions()["torch"].partition("+")[0]
     environment.install("packages", f"torch=={exact}", *packages)
     mark.write_text(json.dumps(wanted, indent=1))
     return environment

@@ -140,6 +140,8 @@ def list_interpreters(asked: argparse.Namespace, given: list[Interpreter], uv: s
 def main(words: list[str] | None = None) -> int:
     asked = arguments(words)
     console = Console()
+    if not console.is_terminal:
+        console = Console(width=140)  # in a file or a pipe
     uv = None if asked.no_uv else find_uv(asked.uv)
     given = given_interpreters(asked.python)
     if asked.list:

@@ -41,13 +41,20 @@ def cells(result: Result) -> list[str]:
 
 
 def print_table(results: Iterable[Result], console: Console) -> None:
-    """The rows, and below them the names of failing tests."""
-    table = Table(*COLUMNS)
+    """The rows, and below them why tests were not run and the names of those that fail."""
+    table = Table()
+    for name in COLUMNS:
+        table.add_column(name, no_wrap=name != "tests")
     shown = list(results)
     for result in shown:
-        table.add_row(*cells(result), style=None if result.state == "passed" else "bold")
+        row = cells(result)
+        row[2] = result.state
+        table.add_row(*row, style=None if result.state == "passed" else "bold")
     console.print(table)
     for result in shown:
+        if result.reason:
+            told = f"{result.pair}: {result.state}: {result.reason}"
+            console.print(told, markup=False, highlight=False, soft_wrap=True)
         for name in result.failing:
             console.print(f"{result.pair}: {name}", markup=False, highlight=False, soft_wrap=True)
 

@@ -32,7 +32,8 @@ class Outcome:
         """The line of its output that most likely says what went wrong."""
         lines = [line.strip() for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
         errors = [line for line in lines if "error:" in line.lower() or line.startswith(("ERROR", "× ", "ImportError"))]
-        return errors[0] if errors else self.last_lines(1)
+        causes = [line for line in lines if line.startswith("cause:")]  # uv's reasons
+        return " / ".join([*errors[:1], *causes]) or self.last_lines(1)
 
 
 class Failed(Exception):
